@@ -1,0 +1,190 @@
+"""Every exception of the library, and the signals a handler raises to end its attempt its own way.
+
+A class exists where a caller could act on it. Its docstring's first line is its default message; what it knows is in
+fields, and each says what was left changed (nothing, unless it says otherwise).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from datetime import timedelta
+
+from sa_jobqueue.types import JobId
+
+
+class JobQueueError(Exception):
+    """The job queue could not do what was asked."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (inspect.getdoc(type(self)) or "").partition("\n")[0])
+
+
+class InvalidOptionError(JobQueueError, ValueError):
+    """An option is out of its bounds; nothing was started.
+
+    `option` names it, `reason` says what is wrong and what would be right.
+    """
+
+    def __init__(self, option: str, reason: str) -> None:
+        self.option = option
+        self.reason = reason
+        super().__init__(f"{option}: {reason}")
+
+
+class InvalidJobError(JobQueueError, ValueError):
+    """A job cannot be enqueued as described; nothing was written.
+
+    `field` is the argument at fault, with the path inside it where it has one; `reason` says what would be right.
+    """
+
+    def __init__(self, field: str, reason: str) -> None:
+        self.field = field
+        self.reason = reason
+        super().__init__(f"{field}: {reason}")
+
+
+class InvalidPayloadError(InvalidJobError):
+    """A payload does not fit its type or is not JSON; nothing was written."""
+
+
+class PayloadTooLargeError(InvalidPayloadError):
+    """A payload is over the limit; nothing was written. Store it elsewhere and enqueue a reference to it.
+
+    `size_bytes` and `limit_bytes` are of its JSON text.
+    """
+
+    def __init__(self, field: str, size_bytes: int, limit_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+        super().__init__(
+            field,
+            f"is {size_bytes:,} bytes of JSON, over the limit of {limit_bytes:,}; store it elsewhere and pass a reference",
+        )
+
+
+class InvalidHandlerError(JobQueueError, TypeError):
+    """A function cannot be a handler as it is declared; nothing was registered."""
+
+
+class UnknownJobTypeError(JobQueueError, LookupError):
+    """No handler of that name is registered; nothing was written."""
+
+    def __init__(self, type_name: str, known: Sequence[str]) -> None:
+        self.type_name = type_name
+        self.known = tuple(sorted(known))
+        super().__init__(f"no handler is registered for {type_name!r}; known job types: {', '.join(self.known) or 'none'}")
+
+
+class DuplicateJobTypeError(JobQueueError):
+    """Two handlers claim one job type; the second was not registered."""
+
+    def __init__(self, type_name: str, first: str, second: str) -> None:
+        self.type_name = type_name
+        self.places = (first, second)
+        super().__init__(f"job type {type_name!r} is declared at {first} and again at {second}; rename one")
+
+
+class JobNotFoundError(JobQueueError, LookupError):
+    """No such job; nothing was changed."""
+
+    def __init__(self, job_ids: Sequence[JobId]) -> None:
+        self.job_ids = tuple(job_ids)
+        super().__init__(f"no such job: {', '.join(map(str, self.job_ids))}; nothing was changed")
+
+
+class IllegalTransitionError(JobQueueError):
+    """The database refused a change of status; the transaction it was tried in must be rolled back."""
+
+
+class ConflictError(JobQueueError):
+    """Another row holds a key this one needs; the transaction it was tried in must be rolled back.
+
+    `constraint` is the database's name for the rule.
+    """
+
+    def __init__(self, message: str, constraint: str) -> None:
+        self.constraint = constraint
+        super().__init__(message)
+
+
+class SchemaError(JobQueueError):
+    """The database's job-queue schema is not the one this library needs; nothing was changed."""
+
+
+class SchemaMissingError(SchemaError):
+    """The job queue's tables are not there: run its migration (`alembic upgrade head`)."""
+
+
+class SchemaOutdatedError(SchemaError):
+    """The job queue's tables are of an older version: `alembic revision --autogenerate`, then `alembic upgrade head`."""
+
+
+class SchemaTooNewError(SchemaError):
+    """The job queue's tables are of a newer version than this library knows: upgrade the library."""
+
+
+class ServerTooOldError(JobQueueError):
+    """PostgreSQL 15 or newer is needed."""
+
+
+class DatabaseUnavailableError(JobQueueError):
+    """The database does not answer; the cause says why."""
+
+
+class LostAttemptError(JobQueueError):
+    """This attempt is no longer this worker's: it was taken back, cancelled or completed elsewhere. Nothing was written."""
+
+    def __init__(self, job_id: JobId, attempt: int) -> None:
+        self.job_id = job_id
+        self.attempt = attempt
+        super().__init__(f"attempt {attempt} of job {job_id} is no longer ours; nothing it did through its session was kept")
+
+
+class HandlerCommitError(JobQueueError):
+    """A handler must not commit the session it was given: its writes and its completion are one commit, made by the worker.
+
+    Open another session for what must be kept even if the attempt fails. The attempt fails; nothing of it is kept.
+    """
+
+
+class InvalidOutputError(JobQueueError, TypeError):
+    """A handler returned what is not JSON or does not fit its declared type; the attempt failed."""
+
+
+class AttemptTimeoutError(JobQueueError, TimeoutError):
+    """An attempt ran past its timeout."""
+
+    def __init__(self, timeout: timedelta) -> None:
+        self.timeout = timeout
+        super().__init__(f"ran past its timeout of {timeout}")
+
+
+class AttemptSignal(Exception):  # noqa: N818 - a signal, not an error
+    """What a handler raises to end its attempt in its own way. Its session's writes are rolled back."""
+
+
+class Snooze(AttemptSignal):
+    """Raise to put the job back for `delay` without counting the attempt."""
+
+    def __init__(self, delay: timedelta) -> None:
+        if delay < timedelta(0):
+            raise InvalidOptionError("delay", f"must not be negative, got {delay}")
+        self.delay = delay
+        super().__init__(f"snoozed for {delay}")
+
+
+class Discard(AttemptSignal):
+    """Raise to make the job a dead letter at once, whatever attempts it has left."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class Cancel(AttemptSignal):
+    """Raise to end the job as cancelled: nothing failed, but nothing is left to do."""
+
+    def __init__(self, reason: str = "cancelled by its handler") -> None:
+        self.reason = reason
+        super().__init__(reason)

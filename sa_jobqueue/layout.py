@@ -1,0 +1,58 @@
+"""Where one queue's tables lie: schema, prefix and id type, and every name that follows from them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from sa_jobqueue.errors import InvalidOptionError
+
+IdType: TypeAlias = Literal["uuid", "text"]
+
+_IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]*")
+# With the longest suffix (":due") a channel stays below PostgreSQL's 64 bytes, and every index name below its 63.
+_MAX_SCHEMA: Final = 32
+_MAX_PREFIX: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Names of one queue's objects.
+
+    `schema`: lower-case identifier of at most 32 bytes; None means the connection's search path.
+    `prefix`: lower-case identifier of at most 20 bytes before each name, usually ending in an underscore.
+    `id_type`: "uuid" or "text", of a job's id.
+    Raises: InvalidOptionError when an identifier is not a plain one; these are the only names that reach SQL as text.
+    """
+
+    schema: str | None = None
+    prefix: str = ""
+    id_type: IdType = "uuid"
+
+    def __post_init__(self) -> None:
+        if self.schema is not None:
+            _check("queue_schema", self.schema, _MAX_SCHEMA)
+        if self.prefix:
+            _check("queue_prefix", self.prefix, _MAX_PREFIX)
+        if self.id_type not in {"uuid", "text"}:
+            raise InvalidOptionError("id_type", f"must be 'uuid' or 'text', got {self.id_type!r}")
+
+    def name(self, noun: str) -> str:
+        """Return the bare name of an object, `mail_job` for `job`."""
+        return f"{self.prefix}{noun}"
+
+    def qualified(self, noun: str) -> str:
+        """Return the name of an object as SQL text, with its schema where there is one."""
+        return f'"{self.schema}".{self.prefix}{noun}' if self.schema else f"{self.prefix}{noun}"
+
+    def channel(self, topic: Literal["due", "lost"]) -> str:
+        """Return the NOTIFY channel of a topic: `due` carries a queue's name, `lost` a job's id."""
+        return f"{self.schema or ''}.{self.prefix}job:{topic}"
+
+
+def _check(option: str, value: str, longest: int) -> None:
+    if not _IDENTIFIER.fullmatch(value):
+        raise InvalidOptionError(option, f"must be a lower-case SQL identifier ([a-z_][a-z0-9_]*), got {value!r}")
+    if len(value) > longest:
+        raise InvalidOptionError(option, f"must be at most {longest} characters, got {len(value)}")

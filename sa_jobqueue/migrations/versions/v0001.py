@@ -1,0 +1,343 @@
+"""Version 1: jobs, attempts, blockers, dead letters, workers, the guard of transitions and the `job_queue` view.
+
+Roll-out: before the code that uses it. Locks: none on existing tables.
+"""
+
+from __future__ import annotations
+
+from string import Template
+
+VERSION = 1
+
+
+def upgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
+    """Return the statements that take an empty place to version 1."""
+    create_schema = [f'CREATE SCHEMA IF NOT EXISTS "{schema}"'] if schema else []
+    return [
+        _render(_SERVER_GUARD, schema, prefix, id_type),
+        *create_schema,
+        *_statements(_TABLES, schema, prefix, id_type),
+        *routines(schema=schema, prefix=prefix, id_type=id_type),
+        _render(_STAMP, schema, prefix, id_type),
+    ]
+
+
+def downgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
+    """Return the statements that remove version 1, and the schema if nothing else lives in it. All jobs are lost."""
+    statements = _statements(_DROP, schema, prefix, id_type)
+    return [*statements, _render(_DROP_SCHEMA, schema, prefix, id_type)] if schema else statements
+
+
+def routines(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
+    """Return the functions, triggers and views: what the models' own `create_all` cannot make by itself."""
+    return _statements(_ROUTINES, schema, prefix, id_type)
+
+
+def _statements(text: str, schema: str | None, prefix: str, id_type: str) -> list[str]:
+    return [statement.strip() for statement in _render(text, schema, prefix, id_type).split("\n--;\n") if statement.strip()]
+
+
+def _render(text: str, schema: str | None, prefix: str, id_type: str) -> str:
+    # $q is the qualified start of a name, $p its bare start; the percent-free `$name` form leaves plpgsql's own % alone.
+    return Template(text).substitute(
+        q=f'"{schema}".{prefix}' if schema else prefix,
+        p=prefix,
+        id=id_type,
+        schema=schema or "",
+        channel=f"{schema or ''}.{prefix}job",
+    )
+
+
+_SERVER_GUARD = """\
+DO $$$$ BEGIN
+  IF current_setting('server_version_num')::int < 150000 THEN
+    RAISE EXCEPTION 'sa_jobqueue needs PostgreSQL 15 or newer, this server is %', current_setting('server_version');
+  END IF;
+END $$$$"""
+
+_STAMP = "COMMENT ON TABLE ${q}job IS 'sa_jobqueue version=1'"
+
+_TABLES = """\
+CREATE TYPE ${q}job_status AS ENUM ('blocked', 'pending', 'running', 'completed', 'dead', 'cancelled')
+--;
+CREATE TABLE ${q}job (
+  id $id NOT NULL,
+  queue text DEFAULT 'default' NOT NULL,
+  type_name text NOT NULL,
+  priority smallint DEFAULT 0 NOT NULL,
+  chain_id $id NOT NULL,
+  chain_type_name text NOT NULL,
+  chain_index integer DEFAULT 0 NOT NULL,
+  root_id $id GENERATED ALWAYS AS (NULLIF(chain_id, id)) STORED,
+  input jsonb,
+  input_version integer DEFAULT 1 NOT NULL,
+  output jsonb,
+  status ${q}job_status DEFAULT 'pending' NOT NULL,
+  open_blockers integer DEFAULT 0 NOT NULL,
+  created_at timestamptz DEFAULT now() NOT NULL,
+  scheduled_at timestamptz DEFAULT now() NOT NULL,
+  started_at timestamptz,
+  completed_at timestamptz,
+  completed_by text,
+  attempt integer DEFAULT 0 NOT NULL,
+  max_attempts integer DEFAULT 20 NOT NULL,
+  timeout interval,
+  last_error jsonb,
+  leased_by text,
+  leased_until timestamptz,
+  deduplication_key text,
+  chain_completed_at timestamptz,
+  trace_context text,
+  chain_trace_context text,
+  changed_xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
+  CONSTRAINT ${p}pk_job PRIMARY KEY (id),
+  CONSTRAINT ${p}fk_job_root FOREIGN KEY (root_id) REFERENCES ${q}job (id),
+  CONSTRAINT ${p}ck_job_queue CHECK (queue <> ''),
+  CONSTRAINT ${p}ck_job_type_name CHECK (type_name <> ''),
+  CONSTRAINT ${p}ck_job_priority CHECK (priority BETWEEN -9 AND 9),
+  CONSTRAINT ${p}ck_job_attempts CHECK (attempt >= 0 AND max_attempts >= 1),
+  CONSTRAINT ${p}ck_job_timeout CHECK (timeout > '0'::interval),
+  CONSTRAINT ${p}ck_job_chain CHECK ((chain_index = 0) = (chain_id = id)),
+  CONSTRAINT ${p}ck_job_blocked CHECK (status <> 'blocked' OR open_blockers > 0),
+  CONSTRAINT ${p}ck_job_lease CHECK ((status = 'running') = (leased_by IS NOT NULL)),
+  CONSTRAINT ${p}ck_job_ended CHECK ((status IN ('completed', 'dead', 'cancelled')) = (completed_at IS NOT NULL))
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+  autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000,
+  autovacuum_vacuum_insert_scale_factor = 0.05)
+--;
+CREATE INDEX ${p}ix_job_claim ON ${q}job (queue, priority, scheduled_at, id) WHERE status = 'pending' AND priority >= '-9'
+--;
+CREATE INDEX ${p}ix_job_changed ON ${q}job (changed_xid) WHERE status = 'pending' AND changed_xid > '0'
+--;
+CREATE INDEX ${p}ix_job_running ON ${q}job (leased_by, leased_until) WHERE status = 'running'
+--;
+CREATE UNIQUE INDEX ${p}uq_job_chain ON ${q}job (root_id, chain_index) WHERE root_id IS NOT NULL
+--;
+CREATE UNIQUE INDEX ${p}uq_job_deduplication ON ${q}job (chain_type_name, deduplication_key)
+  WHERE deduplication_key IS NOT NULL AND chain_index = 0 AND chain_completed_at IS NULL
+--;
+CREATE TABLE ${q}job_blocker (
+  job_id $id NOT NULL,
+  blocked_by_chain_id $id NOT NULL,
+  index integer NOT NULL,
+  trace_context text,
+  CONSTRAINT ${p}pk_job_blocker PRIMARY KEY (job_id, blocked_by_chain_id),
+  CONSTRAINT ${p}fk_job_blocker_job FOREIGN KEY (job_id) REFERENCES ${q}job (id),
+  CONSTRAINT ${p}fk_job_blocker_chain FOREIGN KEY (blocked_by_chain_id) REFERENCES ${q}job (id)
+)
+--;
+CREATE INDEX ${p}ix_job_blocker_chain ON ${q}job_blocker (blocked_by_chain_id)
+--;
+CREATE TABLE ${q}job_attempt (
+  job_id $id NOT NULL,
+  attempt integer NOT NULL,
+  worker_id text,
+  started_at timestamptz,
+  ended_at timestamptz DEFAULT now() NOT NULL,
+  outcome text NOT NULL,
+  error jsonb,
+  error_fingerprint text,
+  changed_xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
+  CONSTRAINT ${p}pk_job_attempt PRIMARY KEY (job_id, attempt),
+  CONSTRAINT ${p}ck_job_attempt_outcome
+    CHECK (outcome IN ('failed', 'timed_out', 'taken_back', 'snoozed', 'released', 'cancelled'))
+)
+--;
+CREATE TABLE ${q}dead_letter (
+  id $id NOT NULL,
+  job_id $id NOT NULL,
+  chain_id $id NOT NULL,
+  queue text NOT NULL,
+  type_name text NOT NULL,
+  input jsonb,
+  input_version integer NOT NULL,
+  reason text NOT NULL,
+  error jsonb,
+  error_fingerprint text,
+  attempts integer NOT NULL,
+  died_at timestamptz DEFAULT now() NOT NULL,
+  resolution text,
+  resolved_at timestamptz,
+  resolved_by text,
+  changed_xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
+  CONSTRAINT ${p}pk_dead_letter PRIMARY KEY (id),
+  CONSTRAINT ${p}ck_dead_letter_reason
+    CHECK (reason IN ('exhausted', 'discarded', 'invalid_input', 'timed_out', 'lost')),
+  CONSTRAINT ${p}ck_dead_letter_resolution CHECK (resolution IN ('redriven', 'dismissed')),
+  CONSTRAINT ${p}ck_dead_letter_resolved CHECK ((resolution IS NULL) = (resolved_at IS NULL))
+)
+--;
+CREATE UNIQUE INDEX ${p}uq_dead_letter_open ON ${q}dead_letter (job_id) WHERE resolution IS NULL
+--;
+CREATE INDEX ${p}ix_dead_letter_job ON ${q}dead_letter (job_id)
+--;
+CREATE TABLE ${q}worker (
+  id text NOT NULL,
+  name text NOT NULL,
+  host text NOT NULL,
+  pid integer NOT NULL,
+  version text NOT NULL,
+  queues text[] NOT NULL,
+  job_types text[] NOT NULL,
+  concurrency integer NOT NULL,
+  started_at timestamptz DEFAULT now() NOT NULL,
+  heartbeat_at timestamptz DEFAULT now() NOT NULL,
+  state text DEFAULT 'running' NOT NULL,
+  CONSTRAINT ${p}pk_worker PRIMARY KEY (id),
+  CONSTRAINT ${p}ck_worker_state CHECK (state IN ('running', 'draining'))
+) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)"""
+
+# Legality is decided in the triggers' WHEN clauses, which the executor evaluates itself: a legal change written by the
+# library never enters plpgsql. The stamp's function runs only for a statement that did not set `changed_xid` itself.
+_ROUTINES = """\
+CREATE FUNCTION ${q}job_refuse() RETURNS trigger LANGUAGE plpgsql AS $$$$
+BEGIN
+  IF TG_OP = 'INSERT' THEN
+    RAISE EXCEPTION 'a job cannot be inserted as %, only as pending or blocked', NEW.status
+      USING ERRCODE = 'SJ001', TABLE = TG_TABLE_NAME, COLUMN = 'status';
+  END IF;
+  RAISE EXCEPTION 'job %: illegal transition from % to %', OLD.id, OLD.status, NEW.status
+    USING ERRCODE = 'SJ001', TABLE = TG_TABLE_NAME, COLUMN = 'status',
+      HINT = 'legal transitions are listed in ${p}job_transition';
+END $$$$
+--;
+CREATE TRIGGER ${p}tr_job_insert BEFORE INSERT ON ${q}job FOR EACH ROW
+  WHEN (NEW.status NOT IN ('pending', 'blocked')) EXECUTE FUNCTION ${q}job_refuse()
+--;
+CREATE TRIGGER ${p}tr_job_transition BEFORE UPDATE ON ${q}job FOR EACH ROW
+  WHEN (OLD.status <> NEW.status AND NOT (
+    OLD.status = 'pending' AND NEW.status IN ('running', 'completed', 'cancelled')
+    OR OLD.status = 'running' AND NEW.status IN ('completed', 'pending', 'dead', 'cancelled')
+    OR OLD.status = 'blocked' AND NEW.status IN ('pending', 'completed', 'dead', 'cancelled')
+    OR OLD.status = 'dead' AND NEW.status = 'pending'))
+  EXECUTE FUNCTION ${q}job_refuse()
+--;
+CREATE FUNCTION ${q}job_stamp() RETURNS trigger LANGUAGE plpgsql AS $$$$
+BEGIN
+  NEW.changed_xid := pg_current_xact_id();
+  RETURN NEW;
+END $$$$
+--;
+CREATE TRIGGER ${p}tr_job_stamp BEFORE UPDATE ON ${q}job FOR EACH ROW
+  WHEN (NEW.changed_xid IS DISTINCT FROM pg_current_xact_id() AND (OLD.status <> NEW.status
+    OR NEW.status = 'pending' AND (OLD.queue, OLD.priority, OLD.scheduled_at) <> (NEW.queue, NEW.priority, NEW.scheduled_at)))
+  EXECUTE FUNCTION ${q}job_stamp()
+--;
+CREATE VIEW ${q}job_transition (from_status, to_status) AS
+  SELECT f::${q}job_status, t::${q}job_status FROM (VALUES
+    (NULL, 'blocked'), (NULL, 'pending'),
+    ('blocked', 'pending'), ('blocked', 'completed'), ('blocked', 'dead'), ('blocked', 'cancelled'),
+    ('pending', 'running'), ('pending', 'completed'), ('pending', 'cancelled'),
+    ('running', 'completed'), ('running', 'pending'), ('running', 'dead'), ('running', 'cancelled'),
+    ('dead', 'pending')) AS transition (f, t)
+--;
+CREATE FUNCTION ${q}job_uuid7() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE AS $$$$
+  SELECT encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
+    PLACING substring(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3) FROM 1 FOR 6),
+    52, 1), 53, 1), 'hex')::uuid
+$$$$
+--;
+CREATE VIEW ${q}job_queue AS
+  SELECT id, queue, type_name, input, status, scheduled_at FROM ${q}job
+--;
+CREATE FUNCTION ${q}job_queue_insert() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$$$
+BEGIN
+  IF COALESCE(NEW.type_name, '') = '' THEN
+    RAISE EXCEPTION 'type_name: a job needs the name of its type' USING ERRCODE = 'SJ002', COLUMN = 'type_name';
+  END IF;
+  IF COALESCE(NEW.status, 'pending') <> 'pending' THEN
+    RAISE EXCEPTION 'status: a job is enqueued as pending, not as %', NEW.status USING ERRCODE = 'SJ001', COLUMN = 'status';
+  END IF;
+  NEW.id := COALESCE(NEW.id, ${q}job_uuid7()::$id);
+  NEW.queue := COALESCE(NEW.queue, 'default');
+  NEW.input := COALESCE(NEW.input, 'null'::jsonb);
+  NEW.status := 'pending';
+  NEW.scheduled_at := GREATEST(NEW.scheduled_at, now());
+  INSERT INTO ${q}job (id, queue, type_name, chain_id, chain_type_name, input, scheduled_at)
+    VALUES (NEW.id, NEW.queue, NEW.type_name, NEW.id, NEW.type_name, NEW.input, NEW.scheduled_at);
+  IF NEW.scheduled_at <= now() THEN
+    PERFORM pg_notify('${channel}:due', NEW.queue);
+  END IF;
+  RETURN NEW;
+END $$$$
+--;
+CREATE TRIGGER ${p}tr_job_queue_insert INSTEAD OF INSERT ON ${q}job_queue FOR EACH ROW
+  EXECUTE FUNCTION ${q}job_queue_insert()
+--;
+CREATE FUNCTION ${q}job_queue_update() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$$$
+DECLARE
+  held ${q}job%ROWTYPE;
+  spent integer;
+BEGIN
+  IF (NEW.id, NEW.queue, NEW.type_name) IS DISTINCT FROM (OLD.id, OLD.queue, OLD.type_name)
+    OR NEW.input IS DISTINCT FROM OLD.input THEN
+    RAISE EXCEPTION 'job %: only status and scheduled_at can be changed through this view', OLD.id USING ERRCODE = 'SJ003';
+  END IF;
+  -- What the view showed may be history by now: decide on the row as it is, and hold it.
+  SELECT * INTO held FROM ${q}job WHERE id = OLD.id FOR UPDATE;
+  IF NOT FOUND THEN
+    RETURN NULL;
+  END IF;
+  IF NEW.status = OLD.status AND NEW.scheduled_at = OLD.scheduled_at THEN
+    RETURN NEW;
+  ELSIF NEW.status = OLD.status OR (NEW.status = 'pending' AND held.status = 'pending') THEN
+    IF held.status NOT IN ('pending', 'blocked') THEN
+      RAISE EXCEPTION 'job %: is %, only a pending or blocked job can be rescheduled', held.id, held.status
+        USING ERRCODE = 'SJ001', COLUMN = 'scheduled_at';
+    END IF;
+    NEW.scheduled_at := GREATEST(NEW.scheduled_at, now());
+    UPDATE ${q}job SET scheduled_at = NEW.scheduled_at WHERE id = held.id;
+    NEW.status := held.status;
+  ELSIF NEW.status = 'cancelled' AND held.status IN ('blocked', 'pending', 'running') THEN
+    IF held.status = 'running' THEN
+      INSERT INTO ${q}job_attempt (job_id, attempt, worker_id, started_at, outcome)
+        VALUES (held.id, held.attempt, held.leased_by, held.started_at, 'cancelled');
+      PERFORM pg_notify('${channel}:lost', held.id::text);
+    END IF;
+    UPDATE ${q}job SET status = 'cancelled', completed_at = now(), leased_by = NULL, leased_until = NULL,
+      chain_completed_at = CASE WHEN chain_index = 0 THEN now() END WHERE id = held.id;
+  ELSIF NEW.status = 'pending' AND held.status = 'dead' THEN
+    -- Attempts spent since the last redrive, less those given back, are the budget the job is given anew.
+    SELECT held.max_attempts - COALESCE(max(d.attempts), 0) INTO spent
+      FROM ${q}dead_letter d WHERE d.job_id = held.id AND d.resolution = 'redriven';
+    SELECT spent - count(*) INTO spent FROM ${q}job_attempt a
+      WHERE a.job_id = held.id AND a.attempt > held.max_attempts - spent AND a.outcome IN ('snoozed', 'released');
+    IF NEW.scheduled_at = OLD.scheduled_at THEN
+      NEW.scheduled_at := now();
+    END IF;
+    NEW.scheduled_at := GREATEST(NEW.scheduled_at, now());
+    UPDATE ${q}job SET status = 'pending', scheduled_at = NEW.scheduled_at, completed_at = NULL, completed_by = NULL,
+      max_attempts = held.attempt + GREATEST(spent, 1), chain_completed_at = NULL WHERE id = held.id;
+    UPDATE ${q}dead_letter SET resolution = 'redriven', resolved_at = now(), changed_xid = pg_current_xact_id(),
+      resolved_by = COALESCE(NULLIF(current_setting('sa_jobqueue.actor', true), ''), session_user)
+      WHERE job_id = held.id AND resolution IS NULL;
+    IF NEW.scheduled_at <= now() THEN
+      PERFORM pg_notify('${channel}:due', held.queue);
+    END IF;
+  ELSE
+    RAISE EXCEPTION 'job %: is %, which cannot become %', held.id, held.status, NEW.status
+      USING ERRCODE = 'SJ001', COLUMN = 'status', HINT = 'cancel what has not ended; redrive what is dead';
+  END IF;
+  RETURN NEW;
+END $$$$
+--;
+CREATE TRIGGER ${p}tr_job_queue_update INSTEAD OF UPDATE ON ${q}job_queue FOR EACH ROW
+  EXECUTE FUNCTION ${q}job_queue_update()"""
+
+_DROP = """\
+DROP VIEW ${q}job_queue
+--;
+DROP VIEW ${q}job_transition
+--;
+DROP TABLE ${q}job_blocker, ${q}job_attempt, ${q}dead_letter, ${q}worker, ${q}job
+--;
+DROP FUNCTION ${q}job_queue_update(), ${q}job_queue_insert(), ${q}job_uuid7(), ${q}job_stamp(), ${q}job_refuse()
+--;
+DROP TYPE ${q}job_status"""
+
+# Left alone when the application keeps anything else in it.
+_DROP_SCHEMA = """\
+DO $$$$ BEGIN
+  DROP SCHEMA "$schema" RESTRICT;
+EXCEPTION WHEN dependent_objects_still_exist THEN NULL;
+END $$$$"""

@@ -1,0 +1,25 @@
+"""The mapped classes: a mixin for an application's own base, and a ready-made queue on a base of ours."""
+
+from sa_jobqueue.layout import Layout
+from sa_jobqueue.models.attempt import AttemptMixin
+from sa_jobqueue.models.base import Base
+from sa_jobqueue.models.blocker import BlockerMixin
+from sa_jobqueue.models.dead_letter import DeadLetterMixin
+from sa_jobqueue.models.job import JobMixin
+from sa_jobqueue.models.worker import WorkerMixin
+
+
+class Job(JobMixin, Base):
+    """The ready-made queue: tables `job`, `job_attempt`, `job_blocker`, `dead_letter` and `worker` on the search path."""
+
+
+__all__ = [
+    "AttemptMixin",
+    "Base",
+    "BlockerMixin",
+    "DeadLetterMixin",
+    "Job",
+    "JobMixin",
+    "Layout",
+    "WorkerMixin",
+]

@@ -1,0 +1,54 @@
+"""`job_attempt`: what became of every attempt that did not succeed."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import CheckConstraint, Integer, PrimaryKeyConstraint, Text, func
+from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
+from sqlalchemy.orm import Mapped, declared_attr, mapped_column
+from sqlalchemy.sql.elements import conv
+
+from sa_jobqueue.models.base import CURRENT_XID, Companion, Xid8, id_type
+from sa_jobqueue.types import AttemptOutcome
+
+IdT = TypeVar("IdT")
+
+
+class AttemptMixin(Companion, Generic[IdT]):
+    """One unsuccessful attempt. Append-only; a job that succeeds at once has no row here."""
+
+    @declared_attr
+    def job_id(cls) -> Mapped[IdT]:
+        """The job; deliberately no foreign key: its check would cost every failure, and its cascade every deletion."""
+        return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-20)
+
+    attempt: Mapped[int] = mapped_column(Integer, nullable=False)
+    """Which attempt, from 1."""
+    worker_id: Mapped[str | None] = mapped_column(Text)
+    """The worker that had it; stays when the worker is long gone."""
+    started_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
+    """When it was claimed, by the database's clock."""
+    ended_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
+    """When its end was written, by the database's clock."""
+    outcome: Mapped[str] = mapped_column(Text, nullable=False)
+    """One of `AttemptOutcome`."""
+    error: Mapped[Any | None] = mapped_column(JSONB(none_as_null=True))
+    """`{"type", "message", "traceback"}` of what was raised; null when nothing was."""
+    error_fingerprint: Mapped[str | None] = mapped_column(Text)
+    """The same for errors of one kind raised at one place, whatever their message."""
+    changed_xid: Mapped[int] = mapped_column(Xid8(), nullable=False, server_default=CURRENT_XID)
+    """The transaction that wrote the row, for exact incremental reads."""
+
+    @declared_attr.directive
+    def __table_args__(cls) -> tuple[Any, ...]:
+        name = cls.__jobqueue__.name
+        return (
+            PrimaryKeyConstraint("job_id", "attempt", name=conv(name("pk_job_attempt"))),
+            CheckConstraint(
+                "outcome IN ({})".format(", ".join(f"'{outcome}'" for outcome in AttemptOutcome)),
+                name=conv(name("ck_job_attempt_outcome")),
+            ),
+            {"schema": cls.__jobqueue__.schema},
+        )

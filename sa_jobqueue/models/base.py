@@ -1,0 +1,96 @@
+"""What the mapped classes share: column types, server-made defaults and the DDL that `create_all` cannot infer."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from sqlalchemy import Connection, Enum, FromClause, MetaData, Table, Text, TextClause, Uuid, event, text
+from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy.types import TypeEngine, UserDefinedType
+
+from sa_jobqueue.layout import Layout
+from sa_jobqueue.migrations import versions
+from sa_jobqueue.types import JobStatus
+
+REGISTRY_KEY = "sa_jobqueue"
+"""`MetaData.info[REGISTRY_KEY]` lists the `Layout` of every queue whose tables are in that metadata."""
+
+CURRENT_XID = text("pg_current_xact_id()")
+
+
+class Xid8(UserDefinedType[int]):
+    """PostgreSQL's 64-bit transaction id, an `int` in Python. Ever growing within one cluster."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        return "xid8"
+
+    def bind_processor(self, dialect: Any) -> Any:
+        return lambda value: None if value is None else str(value)
+
+    def result_processor(self, dialect: Any, coltype: object) -> Any:
+        return lambda value: None if value is None else int(value)
+
+
+class Base(DeclarativeBase):
+    """The base of the ready-made models; an application's own models go on the application's base."""
+
+
+class Companion:
+    """A class of one queue that is derived from its `Job`: attempts, blockers, dead letters, workers."""
+
+    __jobqueue__: ClassVar[Layout]
+    __table__: ClassVar[FromClause]
+
+
+def id_type(layout: Layout) -> TypeEngine[Any]:
+    """Return the column type of job ids in this queue."""
+    return Text() if layout.id_type == "text" else Uuid()
+
+
+def status_type(layout: Layout) -> Enum:
+    """Return the column type of a job's status: the queue's own enum, its values in lower case."""
+    return Enum(
+        JobStatus,
+        name=layout.name("job_status"),
+        schema=layout.schema,
+        values_callable=lambda members: [member.value for member in members],
+    )
+
+
+def register(table: Table, layout: Layout) -> None:
+    """Record a queue in its metadata, and make `create_all` run the routines and the stamp that belong to it."""
+    queues: list[Layout] = table.metadata.info.setdefault(REGISTRY_KEY, [])
+    queues.append(layout)
+
+    @event.listens_for(table.metadata, "before_create")
+    def create_schema(target: MetaData, connection: Connection, **_: Any) -> None:
+        if layout.schema:
+            connection.execute(verbatim(f'CREATE SCHEMA IF NOT EXISTS "{layout.schema}"'))
+
+    @event.listens_for(table, "after_create")
+    def create_routines(target: Table, connection: Connection, **_: Any) -> None:
+        # Only the job table is needed by these; the view's functions name the others when they run.
+        for statement in versions.ALL[-1].routines(schema=layout.schema, prefix=layout.prefix, id_type=layout.id_type):
+            connection.execute(verbatim(statement))
+
+    @event.listens_for(table, "before_drop")
+    def drop_views(target: Table, connection: Connection, **_: Any) -> None:
+        for view in ("job_queue", "job_transition"):
+            connection.execute(verbatim(f"DROP VIEW IF EXISTS {layout.qualified(view)}"))
+
+    @event.listens_for(table, "after_drop")
+    def drop_routines(target: Table, connection: Connection, **_: Any) -> None:
+        for routine in ("job_queue_update", "job_queue_insert", "job_uuid7", "job_stamp", "job_refuse"):
+            connection.execute(verbatim(f"DROP FUNCTION IF EXISTS {layout.qualified(routine)}()"))
+
+
+def verbatim(statement: str) -> TextClause:
+    """Return SQL that is executed as it stands: its colons name no parameters."""
+    return text(statement.replace(":", "\\:"))
+
+
+def stamp(version: int) -> str:
+    """Return the comment of the job table that tells its version."""
+    return f"sa_jobqueue version={version}"

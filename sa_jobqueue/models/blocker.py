@@ -1,0 +1,44 @@
+"""`job_blocker`: which chains a job waits for, and in which order its handler sees them."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import ForeignKeyConstraint, Index, Integer, PrimaryKeyConstraint, Text
+from sqlalchemy.orm import Mapped, declared_attr, mapped_column
+from sqlalchemy.sql.elements import conv
+
+from sa_jobqueue.models.base import Companion, id_type
+
+IdT = TypeVar("IdT")
+
+
+class BlockerMixin(Companion, Generic[IdT]):
+    """One edge: a job, and a chain it waits for. Kept after the chain completed, so that outputs can be found."""
+
+    @declared_attr
+    def job_id(cls) -> Mapped[IdT]:
+        """The job that waits."""
+        return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-20)
+
+    @declared_attr
+    def blocked_by_chain_id(cls) -> Mapped[IdT]:
+        """The chain it waits for, by its root job."""
+        return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-19)
+
+    index: Mapped[int] = mapped_column("index", Integer, nullable=False)
+    """Place among the job's blockers, from 0."""
+    trace_context: Mapped[str | None] = mapped_column(Text)
+    """W3C traceparent of whoever declared the edge; null without tracing."""
+
+    @declared_attr.directive
+    def __table_args__(cls) -> tuple[Any, ...]:
+        layout = cls.__jobqueue__
+        job_id = f"{layout.schema}.{layout.name('job')}.id" if layout.schema else f"{layout.name('job')}.id"
+        return (
+            PrimaryKeyConstraint("job_id", "blocked_by_chain_id", name=conv(layout.name("pk_job_blocker"))),
+            ForeignKeyConstraint(["job_id"], [job_id], name=conv(layout.name("fk_job_blocker_job"))),
+            ForeignKeyConstraint(["blocked_by_chain_id"], [job_id], name=conv(layout.name("fk_job_blocker_chain"))),
+            Index(conv(layout.name("ix_job_blocker_chain")), "blocked_by_chain_id"),
+            {"schema": layout.schema},
+        )

@@ -1,0 +1,85 @@
+"""`dead_letter`: what died, why, and what was done about it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import CheckConstraint, Index, Integer, PrimaryKeyConstraint, Text, func, text
+from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
+from sqlalchemy.orm import Mapped, declared_attr, mapped_column
+from sqlalchemy.sql.elements import conv
+
+from sa_jobqueue.models.base import CURRENT_XID, Companion, Xid8, id_type
+from sa_jobqueue.types import DeadReason, Resolution
+
+IdT = TypeVar("IdT")
+
+
+class DeadLetterMixin(Companion, Generic[IdT]):
+    """One death of one job. A job that is redriven and dies again has a second row; at most one is unresolved."""
+
+    @declared_attr
+    def id(cls) -> Mapped[IdT]:
+        """The letter's own id: a job may die more than once."""
+        return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-20)
+
+    @declared_attr
+    def job_id(cls) -> Mapped[IdT]:
+        """The job; no foreign key, because a letter outlives its job's retention."""
+        return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-19)
+
+    @declared_attr
+    def chain_id(cls) -> Mapped[IdT]:
+        """The chain that stands still."""
+        return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-18)
+
+    queue: Mapped[str] = mapped_column(Text, nullable=False)
+    """The job's queue when it died."""
+    type_name: Mapped[str] = mapped_column(Text, nullable=False)
+    """The job's type."""
+    input: Mapped[Any] = mapped_column(JSONB(none_as_null=False), nullable=True)
+    """The job's input, as it was stored."""
+    input_version: Mapped[int] = mapped_column(Integer, nullable=False)
+    """The version of the input's shape."""
+    reason: Mapped[str] = mapped_column(Text, nullable=False)
+    """One of `DeadReason`."""
+    error: Mapped[Any | None] = mapped_column(JSONB(none_as_null=True))
+    """The last error in full; for a lost job, its last worker."""
+    error_fingerprint: Mapped[str | None] = mapped_column(Text)
+    """The same for errors of one kind raised at one place, whatever their message: group by it."""
+    attempts: Mapped[int] = mapped_column(Integer, nullable=False)
+    """The job's `attempt` when it died."""
+    died_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
+    """When, by the database's clock."""
+    resolution: Mapped[str | None] = mapped_column(Text)
+    """One of `Resolution`; null while nobody has decided."""
+    resolved_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
+    """When it was resolved, by the database's clock."""
+    resolved_by: Mapped[str | None] = mapped_column(Text)
+    """Who resolved it, in the words of whoever did."""
+    changed_xid: Mapped[int] = mapped_column(Xid8(), nullable=False, server_default=CURRENT_XID)
+    """The transaction that last wrote the row, for exact incremental reads."""
+
+    @declared_attr.directive
+    def __table_args__(cls) -> tuple[Any, ...]:
+        name = cls.__jobqueue__.name
+        return (
+            PrimaryKeyConstraint("id", name=conv(name("pk_dead_letter"))),
+            CheckConstraint(
+                "reason IN ({})".format(", ".join(f"'{reason}'" for reason in DeadReason)),
+                name=conv(name("ck_dead_letter_reason")),
+            ),
+            CheckConstraint(
+                "resolution IN ({})".format(", ".join(f"'{resolution}'" for resolution in Resolution)),
+                name=conv(name("ck_dead_letter_resolution")),
+            ),
+            CheckConstraint(
+                "(resolution IS NULL) = (resolved_at IS NULL)", name=conv(name("ck_dead_letter_resolved"))
+            ),
+            Index(
+                conv(name("uq_dead_letter_open")), "job_id", unique=True, postgresql_where=text("resolution IS NULL")
+            ),
+            Index(conv(name("ix_dead_letter_job")), "job_id"),
+            {"schema": cls.__jobqueue__.schema},
+        )

@@ -1,0 +1,341 @@
+"""`job`: the mixin that makes an application's class the queue, and what a job must look like before it is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, Final, Generic, cast, get_args, get_origin
+from uuid import UUID
+
+from sqlalchemy import (
+    CheckConstraint,
+    Computed,
+    ForeignKeyConstraint,
+    FromClause,
+    Index,
+    Integer,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    Table,
+    Text,
+    func,
+    literal,
+    text,
+)
+from sqlalchemy.dialects.postgresql import INTERVAL, JSONB, TIMESTAMP
+from sqlalchemy.orm import Mapped, declared_attr, mapped_column
+from sqlalchemy.sql.elements import ColumnElement, conv
+from typing_extensions import TypeVar
+
+from sa_jobqueue import payloads
+from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
+from sa_jobqueue.ids import uuid7
+from sa_jobqueue.layout import Layout
+from sa_jobqueue.migrations.versions import LATEST
+from sa_jobqueue.models.attempt import AttemptMixin
+from sa_jobqueue.models.base import CURRENT_XID, Xid8, id_type, register, stamp, status_type
+from sa_jobqueue.models.blocker import BlockerMixin
+from sa_jobqueue.models.dead_letter import DeadLetterMixin
+from sa_jobqueue.models.worker import WorkerMixin
+from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY, JobStatus
+
+IdT = TypeVar("IdT", default=UUID)
+
+DEFAULT_QUEUE: Final = "default"
+DEFAULT_MAX_ATTEMPTS: Final = 20
+"""With the default backoff a job that keeps failing is tried for about six hours before it dies."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
+
+
+class JobMixin(Generic[IdT]):
+    """Turns a mapped class into a job queue: `class Job(JobMixin, Base)`.
+
+    Class keywords: `queue_schema` and `queue_prefix` place the tables (`Layout` has the rules); `queue_id_factory`
+    makes ids. `JobMixin[str]` has text ids, `JobMixin` UUIDs; without a factory both are UUIDv7. Columns added in the
+    class body are the application's own. The companions `Job.Attempt`, `Job.Blocker`, `Job.DeadLetter` and
+    `Job.Worker` are mapped on the same base, in the same metadata.
+
+    Constructing one validates it: `InvalidJobError` names the field. It is an ordinary instance after that; adding
+    it to a session enqueues it when, and only when, that session's transaction commits.
+    """
+
+    __jobqueue__: ClassVar[Layout]
+    __table__: ClassVar[FromClause]
+    _id_factory: ClassVar[Callable[[], Any]]
+
+    Attempt: ClassVar[type[AttemptMixin[Any]]]
+    Blocker: ClassVar[type[BlockerMixin[Any]]]
+    DeadLetter: ClassVar[type[DeadLetterMixin[Any]]]
+    Worker: ClassVar[type[WorkerMixin]]
+
+    def __init_subclass__(
+        cls,
+        *,
+        queue_schema: str | None = None,
+        queue_prefix: str = "",
+        queue_id_factory: Callable[[], Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if not any(hasattr(base, "registry") for base in cls.__mro__):
+            super().__init_subclass__(**kwargs)  # another mixin, not a mapped class yet
+            return
+        text_ids = any(
+            get_origin(base) is JobMixin and get_args(base) == (str,)
+            for klass in cls.__mro__
+            for base in klass.__dict__.get("__orig_bases__", ())
+        )
+        layout = Layout(queue_schema, queue_prefix, "text" if text_ids else "uuid")
+        cls.__jobqueue__ = layout
+        cls._id_factory = staticmethod(queue_id_factory or ((lambda: str(uuid7())) if text_ids else uuid7))
+        cls.__tablename__ = layout.name("job")  # type: ignore[attr-defined]
+        super().__init_subclass__(**kwargs)
+        if not hasattr(cls, "__mapper__"):
+            raise InvalidOptionError(cls.__name__, "list JobMixin before the declarative base: class Job(JobMixin, Base)")
+        base = next(klass for klass in cls.__mro__ if "registry" in klass.__dict__)
+        companions: dict[str, tuple[type, str]] = {
+            "Attempt": (AttemptMixin, "job_attempt"),
+            "Blocker": (BlockerMixin, "job_blocker"),
+            "DeadLetter": (DeadLetterMixin, "dead_letter"),
+            "Worker": (WorkerMixin, "worker"),
+        }
+        for noun, (mixin, table) in companions.items():
+            body = {"__tablename__": layout.name(table), "__jobqueue__": layout, "__module__": cls.__module__}
+            setattr(cls, noun, type(f"{cls.__name__}{noun}", (mixin, base), {**body, "__doc__": mixin.__doc__}))
+        register(cast(Table, cls.__table__), layout)
+
+    def __init__(
+        self,
+        type_name: str,
+        input: Any = None,
+        *,
+        queue: str = DEFAULT_QUEUE,
+        priority: int = 0,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        timeout: timedelta | None = None,
+        id: IdT | None = None,
+        input_version: int = 1,
+        deduplication_key: str | None = None,
+        **columns: Any,
+    ) -> None:
+        """Describe a job; nothing is written until a session flushes it.
+
+        `type_name`: the handler's name; whether anybody handles it is not checked here (`handler.job(...)` does).
+        `input`: what `json.dumps` takes, at most `payloads.MAX_BYTES` of JSON text.
+        `queue`: 1 to 100 letters, digits and `_.:/-`. `priority`: -9 to 9, larger first.
+        `delay`: added to the database's clock at the insert, not negative. `at`: an aware instant; a past one means
+        now. Give one of the two, or none for at once.
+        `max_attempts`: at least 1. `timeout`: of one attempt, above zero; None lets it run as long as its worker lives.
+        `id`: yours, or made by the queue's factory. `deduplication_key`: see the deduplicating enqueue.
+        `columns`: the application's own.
+        Raises: InvalidJobError naming the field.
+        """
+        _check_name("type_name", type_name)
+        _check_name("queue", queue)
+        _check_number("priority", priority, MIN_PRIORITY, MAX_PRIORITY)
+        _check_number("max_attempts", max_attempts, 1, 2**31 - 1)
+        _check_number("input_version", input_version, 1, 2**31 - 1)
+        if timeout is not None and timeout <= timedelta(0):
+            raise InvalidJobError("timeout", f"must be above zero, or None for no limit, got {timeout}")
+        payloads.check_json("input", input)
+        job_id = self._id_factory() if id is None else id
+        super().__init__(
+            id=job_id,
+            type_name=type_name,
+            input=input,
+            queue=queue,
+            priority=priority,
+            max_attempts=max_attempts,
+            timeout=timeout,
+            input_version=input_version,
+            deduplication_key=deduplication_key,
+            chain_id=job_id,
+            chain_type_name=type_name,
+            **({"chain_index": 0, "status": JobStatus.PENDING, "open_blockers": 0, "attempt": 0} | columns),
+        )
+        due = due_at(delay=delay, at=at)
+        if due is not None:
+            self.scheduled_at = due  # type: ignore[assignment]  # an expression until the flush
+
+    @declared_attr
+    def id(cls) -> Mapped[IdT]:
+        """Made by the client, so it exists before the flush."""
+        return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-50)
+
+    queue: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'default'"))
+    """Which queue; workers choose the queues they serve."""
+    type_name: Mapped[str] = mapped_column(Text, nullable=False)
+    """Which handler runs it."""
+    priority: Mapped[int] = mapped_column(SmallInteger, nullable=False, server_default=text("0"))
+    """-9 to 9, larger first; with the queue it names the lane."""
+
+    @declared_attr
+    def chain_id(cls) -> Mapped[IdT]:
+        """The id of the chain's root job; its own for a root."""
+        return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-40)
+
+    chain_type_name: Mapped[str] = mapped_column(Text, nullable=False)
+    """The root job's type."""
+    chain_index: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("0"))
+    """Place in the chain; 0 is the root."""
+
+    @declared_attr
+    def root_id(cls) -> Mapped[IdT | None]:
+        """The chain's root for a continuation, null for a root: carries the foreign key, so that roots pay nothing."""
+        return mapped_column(id_type(cls.__jobqueue__), Computed("NULLIF(chain_id, id)", persisted=True))
+
+    # None is the JSON null here, so that "no output yet" and "returned None" differ.
+    input: Mapped[Any] = mapped_column(JSONB, nullable=True)
+    """What the handler is given, as JSON."""
+    input_version: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("1"))
+    """Version of the input's shape; upcasters bring older ones up to date."""
+    output: Mapped[Any] = mapped_column(JSONB, nullable=True)
+    """What the handler returned, as JSON; SQL NULL until it has."""
+
+    @declared_attr
+    def status(cls) -> Mapped[JobStatus]:
+        """Where it stands; the database refuses any change that `job_transition` does not list."""
+        return mapped_column(status_type(cls.__jobqueue__), nullable=False, server_default=text("'pending'"))
+
+    open_blockers: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("0"))
+    """How many chains it still waits for."""
+    created_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
+    """When it was enqueued: the start of that transaction, by the database's clock."""
+    scheduled_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
+    """When it is due, or was; moved by every retry."""
+    started_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
+    """When the last attempt was claimed; null before the first."""
+    completed_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
+    """When it ended: completed, dead or cancelled; null before."""
+    completed_by: Mapped[str | None] = mapped_column(Text)
+    """The worker that completed it; null when none did."""
+    attempt: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("0"))
+    """How often it was claimed. Only grows: with `leased_by` it is the fence of every write of an attempt."""
+    max_attempts: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text(str(DEFAULT_MAX_ATTEMPTS)))
+    """The attempt that is the last; raised by one for each attempt given back."""
+    timeout: Mapped[timedelta | None] = mapped_column(INTERVAL)
+    """Limit of one attempt; null for none."""
+    last_error: Mapped[Any | None] = mapped_column(JSONB(none_as_null=True))
+    """The last unsuccessful attempt's error; `job_attempt` has them all."""
+    leased_by: Mapped[str | None] = mapped_column(Text)
+    """The worker that runs it; set exactly while it is running."""
+    leased_until: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
+    """When its timeout takes it back even from a live worker; null: as long as its worker beats."""
+    deduplication_key: Mapped[str | None] = mapped_column(Text)
+    """At most one open chain of a type has a given key."""
+    chain_completed_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
+    """On the root: when the whole chain ended; null while it is open, and on continuations."""
+    trace_context: Mapped[str | None] = mapped_column(Text)
+    """W3C traceparent of the enqueuer."""
+    chain_trace_context: Mapped[str | None] = mapped_column(Text)
+    """W3C traceparent of the chain."""
+    changed_xid: Mapped[int] = mapped_column(Xid8(), nullable=False, server_default=CURRENT_XID)
+    """The transaction that last changed its state, queue, priority or time: stamped by a trigger where the writer did not."""
+
+    @declared_attr.directive
+    def __table_args__(cls) -> tuple[Any, ...]:
+        layout = cls.__jobqueue__
+        name = layout.name
+        own_id = f"{layout.schema}.{name('job')}.id" if layout.schema else f"{name('job')}.id"
+
+        def check(noun: str, condition: str) -> CheckConstraint:
+            return CheckConstraint(condition, name=conv(name(noun)))
+
+        return (
+            PrimaryKeyConstraint("id", name=conv(name("pk_job"))),
+            ForeignKeyConstraint(["root_id"], [own_id], name=conv(name("fk_job_root"))),
+            check("ck_job_queue", "queue <> ''"),
+            check("ck_job_type_name", "type_name <> ''"),
+            check("ck_job_priority", f"priority BETWEEN {MIN_PRIORITY} AND {MAX_PRIORITY}"),
+            check("ck_job_attempts", "attempt >= 0 AND max_attempts >= 1"),
+            check("ck_job_timeout", "timeout > '0'::interval"),
+            check("ck_job_chain", "(chain_index = 0) = (chain_id = id)"),
+            check("ck_job_blocked", "status <> 'blocked' OR open_blockers > 0"),
+            check("ck_job_lease", "(status = 'running') = (leased_by IS NOT NULL)"),
+            check("ck_job_ended", "(status IN ('completed', 'dead', 'cancelled')) = (completed_at IS NOT NULL)"),
+            # The second condition of the next two is a tag: repeated in exactly one statement each, it ties the
+            # statement to its index when an empty table's statistics make every partial index look equally cheap.
+            Index(
+                conv(name("ix_job_claim")),
+                "queue",
+                "priority",
+                "scheduled_at",
+                "id",
+                postgresql_where=text(f"status = 'pending' AND priority >= '{MIN_PRIORITY}'"),
+            ),
+            Index(
+                conv(name("ix_job_changed")),
+                "changed_xid",
+                postgresql_where=text("status = 'pending' AND changed_xid > '0'"),
+            ),
+            Index(
+                conv(name("ix_job_running")), "leased_by", "leased_until", postgresql_where=text("status = 'running'")
+            ),
+            Index(
+                conv(name("uq_job_chain")),
+                "root_id",
+                "chain_index",
+                unique=True,
+                postgresql_where=text("root_id IS NOT NULL"),
+            ),
+            Index(
+                conv(name("uq_job_deduplication")),
+                "chain_type_name",
+                "deduplication_key",
+                unique=True,
+                postgresql_where=text("deduplication_key IS NOT NULL AND chain_index = 0 AND chain_completed_at IS NULL"),
+            ),
+            {
+                "schema": layout.schema,
+                "comment": stamp(LATEST),
+                # No update of a job is HOT (status is in every partial index's predicate), so the free space is not for
+                # that: it keeps a job's versions on one page (fillfactor 80 against 100: 8 % less WAL a job).
+                "postgresql_with": {
+                    "fillfactor": 80,
+                    "autovacuum_vacuum_scale_factor": 0,
+                    "autovacuum_vacuum_threshold": 5000,
+                    "autovacuum_vacuum_cost_delay": 0,
+                    "autovacuum_analyze_scale_factor": 0,
+                    "autovacuum_analyze_threshold": 20000,
+                    "autovacuum_vacuum_insert_scale_factor": 0.05,
+                },
+            },
+        )
+
+    def __repr__(self) -> str:
+        # Only what is loaded: a repr must not query, and the input may be private.
+        state = self.__dict__
+        return f"<{type(self).__name__} {state.get('id')} {state.get('type_name')} {state.get('status')}>"
+
+
+def due_at(*, delay: timedelta | None, at: datetime | None) -> ColumnElement[datetime] | None:
+    """Return when a job is due as an expression of the database's clock, or None for at once.
+
+    Raises: InvalidJobError for a negative delay, a naive `at`, or both at once.
+    """
+    if delay is not None and at is not None:
+        raise InvalidJobError("delay", "give either delay or at, not both")
+    if delay is not None:
+        if not isinstance(delay, timedelta):
+            raise InvalidJobError("delay", f"must be a timedelta, got {type(delay).__name__}")
+        if delay < timedelta(0):
+            raise InvalidJobError("delay", f"must not be negative, got {delay}")
+        return func.now() + literal(delay, INTERVAL) if delay else None
+    if at is not None:
+        if not isinstance(at, datetime) or at.tzinfo is None or at.utcoffset() is None:
+            raise InvalidJobError("at", f"must be an aware datetime, such as datetime.now(UTC), got {at!r}")
+        return func.greatest(literal(at, TIMESTAMP(timezone=True)), func.now())
+    return None
+
+
+def _check_name(field: str, value: object) -> None:
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise InvalidJobError(field, f"must be 1 to 100 letters, digits and _.:/- not starting with .:/-, got {value!r}")
+
+
+def _check_number(field: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise InvalidJobError(field, f"must be a whole number from {low} to {high}, got {value!r}")

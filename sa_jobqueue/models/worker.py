@@ -1,0 +1,61 @@
+"""`worker`: one row a worker process, beating while it lives."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import CheckConstraint, Integer, PrimaryKeyConstraint, Text, func, text
+from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
+from sqlalchemy.orm import Mapped, declared_attr, mapped_column
+from sqlalchemy.sql.elements import conv
+
+from sa_jobqueue.models.base import Companion
+from sa_jobqueue.types import WorkerState
+
+
+class WorkerMixin(Companion):
+    """One worker. All its leases hang on this one row: it beats here, not on each job."""
+
+    id: Mapped[str] = mapped_column(Text, nullable=False)
+    """`leased_by` of the jobs it runs: its name and a random tail, new at every start."""
+    name: Mapped[str] = mapped_column(Text, nullable=False)
+    """What people call it; the host's name by default."""
+    host: Mapped[str] = mapped_column(Text, nullable=False)
+    """Where it runs."""
+    pid: Mapped[int] = mapped_column(Integer, nullable=False)
+    """Its process there."""
+    version: Mapped[str] = mapped_column(Text, nullable=False)
+    """Of this library."""
+    queues: Mapped[list[str]] = mapped_column(ARRAY(Text), nullable=False)
+    """The queues it serves."""
+    job_types: Mapped[list[str]] = mapped_column(ARRAY(Text), nullable=False)
+    """The job types it has handlers for."""
+    concurrency: Mapped[int] = mapped_column(Integer, nullable=False)
+    """How many jobs it runs at once."""
+    started_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
+    """When it registered, by the database's clock."""
+    heartbeat_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
+    """Its last beat, by the database's clock."""
+    state: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'running'"))
+    """One of `WorkerState`."""
+
+    @declared_attr.directive
+    def __table_args__(cls) -> tuple[Any, ...]:
+        name = cls.__jobqueue__.name
+        return (
+            PrimaryKeyConstraint("id", name=conv(name("pk_worker"))),
+            CheckConstraint(
+                "state IN ({})".format(", ".join(f"'{state}'" for state in WorkerState)), name=conv(name("ck_worker_state"))
+            ),
+            {
+                "schema": cls.__jobqueue__.schema,
+                # A row is rewritten every few seconds: leave room on its page, so that a beat stays a HOT update
+                # (300 rounds under a pinned horizon: 0.11 ms to 0.12 ms a beat).
+                "postgresql_with": {
+                    "fillfactor": 10,
+                    "autovacuum_vacuum_scale_factor": 0,
+                    "autovacuum_vacuum_threshold": 1000,
+                },
+            },
+        )

@@ -1,0 +1,150 @@
+"""What goes into a job and what comes out: JSON, checked before it is written, typed by a model where there is one."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from sa_jobqueue.errors import InvalidOutputError, InvalidPayloadError, PayloadTooLargeError
+from sa_jobqueue.types import Json
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+MAX_BYTES: Final = 1024 * 1024
+"""Of a payload's JSON text. A queue moves references well and files badly."""
+
+T = TypeVar("T")
+
+
+def check_json(field: str, value: object, *, max_bytes: int = MAX_BYTES) -> None:
+    """Check that PostgreSQL's jsonb can hold `value` and that its text is at most `max_bytes`.
+
+    Raises: InvalidPayloadError with the path of the first value that is not JSON (`input.items[3].price`), or
+    PayloadTooLargeError.
+    """
+    try:
+        document = json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        path, reason = _first_fault(field, value) or (field, f"is not JSON: {error}")
+        raise InvalidPayloadError(path, reason) from None
+    if len(document) > max_bytes:
+        size = len(document.encode())
+        if size > max_bytes:
+            raise PayloadTooLargeError(field, size, max_bytes)
+    # json.dumps silently turns these keys into text; and jsonb has no NUL character.
+    if "\\u0000" in document or not _has_text_keys(value):
+        fault = _first_fault(field, value)
+        if fault is not None:
+            raise InvalidPayloadError(*fault)
+
+
+def _has_text_keys(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _has_text_keys(item) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return all(_has_text_keys(item) for item in value)
+    return True
+
+
+def _first_fault(path: str, value: object, depth: int = 0) -> tuple[str, str] | None:
+    if depth > 500:
+        return path, "is nested more than 500 deep, or contains itself"
+    match value:
+        case None | bool() | int():
+            return None
+        case str():
+            if "\x00" in value:
+                return path, "contains a NUL character, which PostgreSQL cannot store"
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                return path, "contains a lone surrogate, which PostgreSQL cannot store"
+            return None
+        case float():
+            return None if math.isfinite(value) else (path, f"is {value}, which JSON has no word for")
+        case dict():
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    return path, f"has the key {key!r}; keys must be text"
+                fault = _first_fault(path, key, depth + 1) or _first_fault(f"{path}.{key}", item, depth + 1)
+                if fault:
+                    return fault
+            return None
+        case list() | tuple():
+            for index, item in enumerate(value):
+                fault = _first_fault(f"{path}[{index}]", item, depth + 1)
+                if fault:
+                    return fault
+            return None
+    return path, f"is a {type(value).__name__}, which is not JSON; declare a typed payload or convert it"
+
+
+class Codec(Generic[T]):
+    """Turns values of one declared type into JSON and back.
+
+    The type may be a Pydantic model, a dataclass, a TypedDict, anything Pydantic has an adapter for, or a bare
+    `dict`, `Any` or nothing, which takes JSON as it is. Pydantic is loaded when the first typed payload is declared.
+    """
+
+    __slots__ = ("_adapter", "declared")
+
+    def __init__(self, declared: Any) -> None:
+        self.declared = declared
+        self._adapter: TypeAdapter[T] | None = None
+        if declared is not Any and declared is not object:
+            # Loaded here because importing the library must not need it.
+            from pydantic import TypeAdapter
+
+            self._adapter = TypeAdapter(declared)
+
+    def encode(self, field: str, value: T) -> Json:
+        """Return `value` as JSON, checked against its type.
+
+        Raises: InvalidPayloadError with the path and the reason; PayloadTooLargeError.
+        """
+        if self._adapter is None:
+            check_json(field, value)
+            return value
+        from pydantic import ValidationError
+        from pydantic_core import PydanticSerializationError
+
+        try:
+            # There and back: an instance built with wrong values passes validation as it is, its JSON does not.
+            document = self._adapter.dump_json(self._adapter.validate_python(value), warnings=False)
+            self._adapter.validate_json(document)
+        except ValidationError as error:
+            raise InvalidPayloadError(*_describe(field, error)) from error
+        except PydanticSerializationError as error:
+            raise InvalidPayloadError(field, f"cannot be written as JSON: {error}") from error
+        data = json.loads(document)
+        check_json(field, data)
+        return data
+
+    def encode_output(self, value: T) -> Json:
+        """Return what a handler returned as JSON. Raises: InvalidOutputError with the path and the reason."""
+        try:
+            return self.encode("output", value)
+        except InvalidPayloadError as error:
+            raise InvalidOutputError(f"the handler's return value is not usable: {error}") from error
+
+    def decode(self, field: str, data: Json) -> T:
+        """Return the typed value of stored JSON. Raises: InvalidPayloadError with the path and the reason."""
+        if self._adapter is None:
+            return data  # type: ignore[no-any-return]
+        from pydantic import ValidationError
+
+        try:
+            return self._adapter.validate_python(data)
+        except ValidationError as error:
+            raise InvalidPayloadError(*_describe(field, error)) from error
+
+
+def _describe(field: str, error: Any) -> tuple[str, str]:
+    """Name the first fault by its path in the payload, and count the rest."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    first = faults[0]
+    path = field + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    return path, first["msg"] + more

@@ -1,0 +1,110 @@
+"""The words of the queue as types: states, reasons, and the one table of legal transitions.
+
+Everything else imports from here; this module imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+JobId: TypeAlias = UUID | str
+"""A job's identity: a UUIDv7 by default, text where the model says so."""
+
+Json: TypeAlias = Any
+"""What `json.dumps` takes and PostgreSQL's jsonb stores. Only payloads are allowed to be this loose."""
+
+
+class JobStatus(StrEnum):
+    """Where a job stands. Stored as the enum type `job_status`."""
+
+    BLOCKED = "blocked"
+    """Waits for other chains; `open_blockers` says for how many."""
+    PENDING = "pending"
+    """Will be claimed at `scheduled_at` or soon after; never started, or waiting for its next attempt."""
+    RUNNING = "running"
+    """Leased by one worker, which alone may end this attempt."""
+    COMPLETED = "completed"
+    """Its handler returned and its effects are committed."""
+    DEAD = "dead"
+    """Will not be tried again unless redriven; a dead letter says why."""
+    CANCELLED = "cancelled"
+    """Somebody said it must not run."""
+
+
+ENDED: Final = frozenset({JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED})
+"""The states in which `completed_at` is set."""
+
+INITIAL: Final = frozenset({JobStatus.PENDING, JobStatus.BLOCKED})
+"""The states a row may be inserted in."""
+
+TRANSITIONS: Final = frozenset(
+    {
+        (JobStatus.BLOCKED, JobStatus.PENDING),  # the last blocker completed
+        (JobStatus.BLOCKED, JobStatus.COMPLETED),  # completed without a worker
+        (JobStatus.BLOCKED, JobStatus.DEAD),  # a blocker died, and the edge says so
+        (JobStatus.BLOCKED, JobStatus.CANCELLED),
+        (JobStatus.PENDING, JobStatus.RUNNING),  # claimed
+        (JobStatus.PENDING, JobStatus.COMPLETED),  # completed without a worker
+        (JobStatus.PENDING, JobStatus.CANCELLED),
+        (JobStatus.RUNNING, JobStatus.COMPLETED),
+        (JobStatus.RUNNING, JobStatus.PENDING),  # retried, snoozed, released, taken back
+        (JobStatus.RUNNING, JobStatus.DEAD),
+        (JobStatus.RUNNING, JobStatus.CANCELLED),
+        (JobStatus.DEAD, JobStatus.PENDING),  # redriven
+    }
+)
+"""Every legal change of status. The database's trigger and its `job_transition` view are tested against this set."""
+
+
+class AttemptOutcome(StrEnum):
+    """How an attempt ended that did not succeed: one `job_attempt` row each."""
+
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    TAKEN_BACK = "taken_back"
+    SNOOZED = "snoozed"
+    RELEASED = "released"
+    CANCELLED = "cancelled"
+
+
+UNCOUNTED: Final = frozenset({AttemptOutcome.SNOOZED, AttemptOutcome.RELEASED})
+"""Outcomes that give the attempt back, by raising `max_attempts`: `attempt` is the fence and only grows."""
+
+
+class DeadReason(StrEnum):
+    """Why a job died."""
+
+    EXHAUSTED = "exhausted"
+    """It failed as often as `max_attempts` allows."""
+    DISCARDED = "discarded"
+    """Its handler, or its retry policy, gave up on it."""
+    INVALID_INPUT = "invalid_input"
+    """Its input does not fit its type, so no attempt could ever succeed."""
+    TIMED_OUT = "timed_out"
+    """Its last attempt ran past its timeout."""
+    LOST = "lost"
+    """Its last attempt's worker vanished."""
+
+
+class Resolution(StrEnum):
+    """What was done about a dead letter."""
+
+    REDRIVEN = "redriven"
+    DISMISSED = "dismissed"
+
+
+class WorkerState(StrEnum):
+    """What a worker says of itself; one that says nothing for long enough is gone, whatever this says."""
+
+    RUNNING = "running"
+    DRAINING = "draining"
+
+
+MIN_PRIORITY: Final = -9
+MAX_PRIORITY: Final = 9
+"""Priorities are few so that lanes can be counted: a claim probes each (queue, priority) once."""
+
+MIN_SERVER_VERSION: Final = 150_000
+"""PostgreSQL 15, as `server_version_num` tells it."""
