@@ -1,0 +1,1 @@
+"""What a suite needs to test jobs against real PostgreSQL."""

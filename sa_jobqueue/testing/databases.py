@@ -1,0 +1,131 @@
+"""Databases that live as long as one test: made on a running server, cloned from a template, dropped by force."""
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+from sqlalchemy import Connection, MetaData, NullPool, create_engine, make_url, text
+from sqlalchemy.schema import CreateSchema
+
+_PREFIX = "jobqueue"
+_MAINTENANCE_DATABASE = "postgres"
+
+
+def create_database(server_url: str, template: str | None = None) -> str:
+    """Create an empty database of a new name, or a copy of the database named `template`; return its URL.
+
+    Obliges: nobody is connected to the template; PostgreSQL waits 5 seconds for sessions that are ending, then refuses.
+    """
+    name = f"{_PREFIX}_{secrets.token_hex(6)}"
+    with _server(server_url) as connection:
+        copied = f" TEMPLATE {_quoted(connection, template)}" if template is not None else ""
+        connection.execute(text(f"CREATE DATABASE {_quoted(connection, name)}{copied}"))
+    return make_url(server_url).set(database=name).render_as_string(hide_password=False)
+
+
+def drop_database(database_url: str) -> None:
+    """Drop the database of the URL and end the sessions in it; one already gone is no error."""
+    with _server(database_url) as connection:
+        name = _quoted(connection, database_name(database_url))
+        connection.execute(text(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
+
+
+def database_name(database_url: str) -> str:
+    """Read the name of the database from a URL. Raises: `ValueError` when it names none."""
+    name = make_url(database_url).database
+    if not name:
+        raise ValueError("the URL names no database")
+    return name
+
+
+def server_version(server_url: str) -> tuple[int, ...]:
+    """Ask the server for its release, such as (18, 6), waiting 5 seconds at most for a connection."""
+    engine = create_engine(server_url, poolclass=NullPool, connect_args={"connect_timeout": 5})
+    with engine.connect() as connection:
+        answer = connection.dialect.server_version_info or ()
+    return tuple(part for part in answer if isinstance(part, int))
+
+
+def create_schema(database_url: str, metadata: MetaData) -> None:
+    """Create the schemas and tables of `metadata` in the database, and leave no session behind."""
+    engine = create_engine(database_url, poolclass=NullPool)
+    with engine.begin() as connection:
+        for schema in sorted({table.schema for table in metadata.tables.values() if table.schema}):
+            connection.execute(CreateSchema(schema, if_not_exists=True))
+        metadata.create_all(connection)
+
+
+class ThrowAwayDatabase:
+    """Create a database on entry and drop it on exit, sessions and all."""
+
+    def __init__(self, server_url: str, template: str | None = None) -> None:
+        self._server_url = server_url
+        self._template = template
+        self._url: str | None = None
+
+    @property
+    def url(self) -> str:
+        """The URL of the database. Raises: `RuntimeError` outside the `with` block."""
+        if self._url is None:
+            raise RuntimeError("the database is there inside its `with` block only")
+        return self._url
+
+    def __enter__(self) -> Self:
+        self._url = create_database(self._server_url, self._template)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        url, self._url = self.url, None
+        drop_database(url)
+
+
+class DatabaseTemplate:
+    """Prepare one database on first use, and clone it from then on: a copy of files is quicker than DDL.
+
+    `prepare` is given the URL of an empty database and leaves no session in it. When it raises, that database is
+    dropped, and the next `clone` tries anew. Not for several threads at once.
+    """
+
+    def __init__(self, server_url: str, prepare: Callable[[str], None]) -> None:
+        self._server_url = server_url
+        self._prepare = prepare
+        self._url: str | None = None
+
+    def clone(self) -> str:
+        """Create a database equal to the template and return its URL; the caller drops it."""
+        if self._url is None:
+            self._url = self._create()
+        return create_database(self._server_url, database_name(self._url))
+
+    def drop(self) -> None:
+        """Drop the template. Clones stay."""
+        if self._url is not None:
+            drop_database(self._url)
+            self._url = None
+
+    def _create(self) -> str:
+        url = create_database(self._server_url)
+        try:
+            self._prepare(url)
+        except BaseException:
+            drop_database(url)
+            raise
+        return url
+
+
+@contextmanager
+def _server(url: str) -> Iterator[Connection]:
+    # CREATE and DROP DATABASE run outside a transaction, and from another database than the one they are about.
+    engine = create_engine(
+        make_url(url).set(database=_MAINTENANCE_DATABASE), poolclass=NullPool, isolation_level="AUTOCOMMIT"
+    )
+    with engine.connect() as connection:
+        yield connection
+
+
+def _quoted(connection: Connection, name: str) -> str:
+    return connection.dialect.identifier_preparer.quote(name)

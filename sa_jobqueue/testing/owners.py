@@ -1,0 +1,157 @@
+"""What ties a server process to the process that started it, and the account it runs under."""
+
+import ctypes
+import os
+import pwd
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+_PR_SET_PDEATHSIG = 1
+_UNPRIVILEGED = "nobody"
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Name the user and group that server processes run under."""
+
+    uid: int
+    gid: int
+
+    def popen_options(self) -> dict[str, Any]:
+        """Give the arguments that make `subprocess.Popen` run a program under this account, in no other group."""
+        return {"user": self.uid, "group": self.gid, "extra_groups": []}
+
+
+def server_account(data_dir: Path | None) -> Account | None:
+    """Choose who runs the server: None for the caller, another account only when the caller is root.
+
+    PostgreSQL refuses to run as root. A data directory that belongs to somebody is served by its owner; any other by
+    `nobody`, since `initdb` looks its user up by name and an arbitrary number has none.
+    """
+    if os.geteuid() != 0:
+        return None
+    if data_dir is not None and data_dir.exists():
+        status = data_dir.stat()
+        if status.st_uid != 0:
+            return Account(status.st_uid, status.st_gid)
+    entry = pwd.getpwnam(_UNPRIVILEGED)
+    return Account(entry.pw_uid, entry.pw_gid)
+
+
+def is_open_to_others(directory: Path) -> bool:
+    """Tell whether an account that owns nothing on the way can reach `directory`, by its permission bits."""
+    resolved = directory.resolve()
+    return all(step.stat().st_mode & 0o001 for step in (resolved, *resolved.parents))
+
+
+def death_signal() -> Callable[[], None] | None:
+    """Give the `preexec_fn` by which the kernel ends the child when its owner dies; None where a `Watchdog` is needed.
+
+    Linux alone has the call. It fires when the *thread* that forked ends, so it is of use in the main thread only.
+    """
+    if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
+        return None
+    # Looked up before the fork: the child of a program with threads must not wait for the loader's lock.
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    owner = os.getpid()
+
+    def die_with_owner() -> None:
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGQUIT), 0, 0, 0)
+        if os.getppid() != owner:  # it died before the call
+            os._exit(1)
+
+    return die_with_owner
+
+
+class Watchdog:
+    """Send SIGQUIT to a process when this one ends, however it ends.
+
+    A shell reads from a pipe whose other end only this process holds: the kernel closes it even after kill -9.
+    """
+
+    def __init__(self, pid: int, account: Account | None) -> None:
+        self._shell = subprocess.Popen(  # noqa: S603 - no input of anyone's, the pid is an argument
+            ["/bin/sh", "-c", 'read -r _; kill -QUIT "$0"', str(pid)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+            cwd="/",
+            **(account.popen_options() if account else {}),
+        )
+
+    def dismiss(self) -> None:
+        """End the watch without a signal. Call it before the watched process is reaped, while its pid is its own."""
+        self._shell.kill()
+        self._shell.communicate()
+
+
+class OwnedProcess:
+    """Run a program that ends with this process, unless it is to `outlive_owner`; tell when its descendants are gone.
+
+    It gets a session of its own: Ctrl-C in the terminal would else stop a server before its clients.
+    """
+
+    def __init__(
+        self,
+        command: list[str],
+        log: BinaryIO,
+        *,
+        account: Account | None,
+        cwd: Path,
+        env: dict[str, str],
+        outlive_owner: bool,
+    ) -> None:
+        tie = None if outlive_owner else death_signal()
+        # The write end goes to the program and all its descendants: end of file means that every one of them is gone.
+        self._family, family_end = os.pipe()
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - our own command, and no shell
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=cwd,
+                env=env,
+                pass_fds=(family_end,),
+                start_new_session=True,
+                preexec_fn=tie,  # noqa: PLW1509 - it takes no lock, see death_signal
+                **(account.popen_options() if account else {}),
+            )
+        except BaseException:
+            os.close(self._family)
+            raise
+        finally:
+            os.close(family_end)
+        self.pid = self._process.pid
+        watched = tie is None and not outlive_owner
+        self._watchdog = Watchdog(self.pid, account) if watched else None
+
+    @property
+    def status(self) -> int | None:
+        """How the program ended, as `subprocess` counts it; None while it runs."""
+        return self._process.poll()
+
+    def end(self, how: signal.Signals, *, timeout: float) -> None:
+        """Send a signal and wait `timeout` seconds for the end. Raises: `subprocess.TimeoutExpired` when it runs on."""
+        self._dismiss_watchdog()
+        self._process.send_signal(how)
+        self._process.wait(timeout)
+
+    def release(self, *, timeout: float) -> None:
+        """Wait up to `timeout` seconds for the descendants of an ended program, and close what is held for it."""
+        self._dismiss_watchdog()
+        descendants = select.poll()
+        descendants.register(self._family)
+        descendants.poll(timeout * 1_000)
+        os.close(self._family)
+
+    def _dismiss_watchdog(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.dismiss()
+            self._watchdog = None

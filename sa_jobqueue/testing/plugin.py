@@ -1,0 +1,129 @@
+"""Pytest fixtures that give a suite real PostgreSQL: a server a session, a throw-away database a test.
+
+Load it with `-p sa_jobqueue.testing.plugin` or `pytest_plugins`. Nothing starts before a fixture is asked for. A suite
+with tables of its own overrides `jobqueue_metadata`; a test that crashes servers opens one for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from sqlalchemy import MetaData
+
+    from sa_jobqueue.testing.databases import DatabaseTemplate
+    from sa_jobqueue.testing.servers import PostgresServer
+
+OpenServer = Callable[[str], "PostgresServer"]
+MakeDatabase = Callable[["PostgresServer"], str]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--jobqueue-server`."""
+    parser.getgroup("sa_jobqueue").addoption(
+        "--jobqueue-server",
+        default="auto",
+        metavar="auto|newest|oldest|embedded|local|docker|URL",
+        help="Where tests get PostgreSQL. auto: SA_JOBQUEUE_URL, else Docker, embedded wheel, local programs.",
+    )
+
+
+@pytest.fixture(scope="session")
+def jobqueue_metadata() -> MetaData:
+    """Give the tables that every test database has: those of the ready-made models unless overridden."""
+    from sa_jobqueue import models
+
+    return models.Base.metadata
+
+
+@pytest.fixture(scope="session")
+def open_jobqueue_server() -> Iterator[OpenServer]:
+    """Give a function that opens a server by `--jobqueue-server`'s words, once a session each, and stops it at the end.
+
+    Two words for the same programs share one server.
+    """
+    from sa_jobqueue.testing.binaries import binary_dirs
+    from sa_jobqueue.testing.servers import TEST_SETTINGS, ServerOptions, open_server
+
+    opened: dict[str, PostgresServer] = {}
+    with ExitStack() as servers:
+
+        def open_once(source: str) -> PostgresServer:
+            if source in opened:
+                return opened[source]
+            found = binary_dirs() if source in {"oldest", "newest"} else []
+            path = found[0 if source == "oldest" else -1].path if found else None
+            server = next((one for one in opened.values() if path and getattr(one, "bin_dir", None) == path), None)
+            if server is None:
+                server = servers.enter_context(open_server(source, ServerOptions(settings=TEST_SETTINGS)))
+            opened[source] = server
+            return server
+
+        yield open_once
+
+
+@pytest.fixture(scope="session")
+def jobqueue_server(request: pytest.FixtureRequest, open_jobqueue_server: OpenServer) -> PostgresServer:
+    """Give the running server of this session, chosen by `--jobqueue-server` or by an indirect parameter."""
+    source = getattr(request, "param", None) or request.config.getoption("--jobqueue-server")
+    return open_jobqueue_server(str(source))
+
+
+@pytest.fixture(scope="session")
+def oldest_server(request: pytest.FixtureRequest, open_jobqueue_server: OpenServer) -> PostgresServer:
+    """Give a server of the oldest release at hand; where only a URL or Docker is at hand, that one."""
+    return _extreme("oldest", request, open_jobqueue_server)
+
+
+@pytest.fixture(scope="session")
+def newest_server(request: pytest.FixtureRequest, open_jobqueue_server: OpenServer) -> PostgresServer:
+    """Give a server of the newest release at hand; where only a URL or Docker is at hand, that one."""
+    return _extreme("newest", request, open_jobqueue_server)
+
+
+@pytest.fixture(scope="session")
+def _jobqueue_templates() -> Iterator[dict[str, DatabaseTemplate]]:
+    templates: dict[str, DatabaseTemplate] = {}
+    yield templates
+    for template in templates.values():
+        template.drop()
+
+
+@pytest.fixture
+def make_database(
+    request: pytest.FixtureRequest, _jobqueue_templates: dict[str, DatabaseTemplate]
+) -> Iterator[MakeDatabase]:
+    """Give a function that clones a database with the tables of `jobqueue_metadata` on a server and returns its URL.
+
+    Each is dropped after the test, whoever is still connected to it.
+    """
+    from sa_jobqueue.testing.databases import DatabaseTemplate, create_schema, drop_database
+
+    made: list[str] = []
+
+    def make(server: PostgresServer) -> str:
+        if server.url not in _jobqueue_templates:
+            metadata: MetaData = request.getfixturevalue("jobqueue_metadata")
+            _jobqueue_templates[server.url] = DatabaseTemplate(server.url, lambda url: create_schema(url, metadata))
+        made.append(_jobqueue_templates[server.url].clone())
+        return made[-1]
+
+    yield make
+    for url in made:
+        drop_database(url)
+
+
+@pytest.fixture
+def jobqueue_database_url(jobqueue_server: PostgresServer, make_database: MakeDatabase) -> str:
+    """Give the URL of a database of this test's own, with the tables of `jobqueue_metadata` and no rows."""
+    return make_database(jobqueue_server)
+
+
+def _extreme(which: str, request: pytest.FixtureRequest, open_jobqueue_server: OpenServer) -> PostgresServer:
+    from sa_jobqueue.testing.binaries import binary_dirs
+
+    return open_jobqueue_server(which if binary_dirs() else str(request.config.getoption("--jobqueue-server")))

