@@ -18,11 +18,12 @@ _PING_SECONDS = 3
 
 def docker_silence() -> str | None:
     """Ask Docker for a sign of life, waiting 3 seconds at most; None when it answers, else why it does not."""
+    host = os.environ.get("DOCKER_HOST") or _DEFAULT_HOST
     try:
-        _knock(os.environ.get("DOCKER_HOST") or _DEFAULT_HOST)
+        _knock(host)
         _ping()
     except (ImportError, OSError) as error:  # its HTTP client's errors are OSErrors
-        return str(error)
+        return f"{host}: {error}"
     return None
 
 

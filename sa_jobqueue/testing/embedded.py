@@ -21,7 +21,7 @@ from sqlalchemy import URL
 
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.testing.binaries import read_version
-from sa_jobqueue.testing.owners import OwnedProcess, server_account
+from sa_jobqueue.testing.owners import Account, OwnedProcess, server_account, server_environment
 from sa_jobqueue.testing.private_dirs import PrivateDir, programs_for
 
 SUPERUSER = "postgres"
@@ -66,17 +66,17 @@ class EmbeddedServer:
         start_timeout: timedelta = timedelta(seconds=60),
         stop_timeout: timedelta = timedelta(seconds=10),
     ) -> None:
-        self.bin_dir = bin_dir
+        self.bin_dir = bin_dir.absolute()  # the server runs in another directory than we do
         self._settings = dict(settings or {})
-        self._given_data_dir = data_dir
+        self._given_data_dir = data_dir.absolute() if data_dir is not None else None
         self._tcp = tcp
         self._outlive_owner = outlive_owner
         self._start_timeout = start_timeout.total_seconds()
         self._stop_timeout = stop_timeout.total_seconds()
-        self._account = server_account(data_dir)
+        self._account: Account | None = None
         self._password = secrets.token_urlsafe(16)
         self._port = _SOCKET_PORT
-        self._owner = os.getpid()
+        self._owner: int | None = None
         self._version: tuple[int, ...] | None = None
         self._private: PrivateDir | None = None
         self._process: OwnedProcess | None = None
@@ -126,7 +126,7 @@ class EmbeddedServer:
 
     @property
     def pid(self) -> int:
-        """The process that `kill -INT` stops; Raises: `ServerStartError` when the server is not running."""
+        """The process that `kill -INT` stops. Raises: `ServerStartError` when the server is not running."""
         if self._process is None:
             raise ServerStartError("the server is not running")
         return self._process.pid
@@ -183,6 +183,8 @@ class EmbeddedServer:
         return self._private
 
     def _prepare(self) -> None:
+        self._owner = os.getpid()
+        self._account = server_account(self._given_data_dir)
         self._private = PrivateDir(self._account)
         if not self._outlive_owner:
             atexit.register(self.stop)
@@ -207,7 +209,7 @@ class EmbeddedServer:
                 stderr=subprocess.STDOUT,
                 timeout=self._start_timeout,
                 cwd=self.socket_dir,
-                env=_environment(),
+                env=server_environment(),
                 **(self._account.popen_options() if self._account else {}),
             )
 
@@ -229,7 +231,6 @@ class EmbeddedServer:
                 log,
                 account=self._account,
                 cwd=self.socket_dir,
-                env=_environment(),
                 outlive_owner=self._outlive_owner,
             )
         self._await_ready(self._process)
@@ -282,11 +283,6 @@ def _is_ready(pid_file: Path, pid: int) -> bool:
     except OSError:
         return False
     return len(lines) >= 8 and lines[0].strip() == str(pid) and lines[7].strip() == "ready"
-
-
-def _environment() -> dict[str, str]:
-    # The caller's PGDATA, PGPORT or PGOPTIONS mean another server.
-    return {name: value for name, value in os.environ.items() if not name.startswith("PG")} | {"LC_ALL": "C"}
 
 
 def _free_port() -> int:

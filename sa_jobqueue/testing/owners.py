@@ -34,6 +34,8 @@ def server_account(data_dir: Path | None) -> Account | None:
 
     PostgreSQL refuses to run as root. A data directory that belongs to somebody is served by its owner; any other by
     `nobody`, since `initdb` looks its user up by name and an arbitrary number has none.
+
+    Raises: `PermissionError` when the caller is root and there is no such user.
     """
     if os.geteuid() != 0:
         return None
@@ -41,8 +43,16 @@ def server_account(data_dir: Path | None) -> Account | None:
         status = data_dir.stat()
         if status.st_uid != 0:
             return Account(status.st_uid, status.st_gid)
-    entry = pwd.getpwnam(_UNPRIVILEGED)
+    try:
+        entry = pwd.getpwnam(_UNPRIVILEGED)
+    except KeyError as error:
+        raise PermissionError(f"PostgreSQL refuses root, and there is no user {_UNPRIVILEGED!r} to run it") from error
     return Account(entry.pw_uid, entry.pw_gid)
+
+
+def server_environment() -> dict[str, str]:
+    """Give this process's environment without what libpq reads there: it means another server."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PG")} | {"LC_ALL": "C"}
 
 
 def is_open_to_others(directory: Path) -> bool:
@@ -104,7 +114,6 @@ class OwnedProcess:
         *,
         account: Account | None,
         cwd: Path,
-        env: dict[str, str],
         outlive_owner: bool,
     ) -> None:
         tie = None if outlive_owner else death_signal()
@@ -117,7 +126,7 @@ class OwnedProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=cwd,
-                env=env,
+                env=server_environment(),
                 pass_fds=(family_end,),
                 start_new_session=True,
                 preexec_fn=tie,  # noqa: PLW1509 - it takes no lock, see death_signal

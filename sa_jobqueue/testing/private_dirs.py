@@ -70,8 +70,9 @@ def programs_for(bin_dir: Path, account: Account | None, private: PrivateDir) ->
     # A wheel in an environment under /root. Its programs look for their libraries in the sibling directory.
     for source in (package, package.with_name(f"{WHEEL_PACKAGE}.libs")):
         if source.exists():
-            copy = shutil.copytree(source, private.path / source.name, symlinks=True)
-            _open_to_others(Path(copy))
+            copy = private.path / source.name
+            shutil.copytree(source, copy, symlinks=True, ignore=shutil.ignore_patterns("include", "__pycache__"))
+            _open_to_others(copy)
     return private.path / bin_dir.relative_to(package.parent)
 
 

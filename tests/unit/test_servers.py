@@ -1,0 +1,225 @@
+"""Which provider gives the server, and what is said when none does."""
+
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sa_jobqueue.errors import JobQueueError
+from sa_jobqueue.testing import binaries, containers, servers
+from sa_jobqueue.testing.binaries import BinaryDir
+from sa_jobqueue.testing.embedded import ServerStartError
+from sa_jobqueue.testing.servers import ServerOptions, ServerUnavailableError, open_server
+
+WHEEL = BinaryDir(path=Path("/wheel/bin"), version=(18, 6), provider="embedded")
+LOCAL_15 = BinaryDir(path=Path("/local/15/bin"), version=(15, 18), provider="local")
+LOCAL_17 = BinaryDir(path=Path("/local/17/bin"), version=(17, 2), provider="local")
+
+
+class FakeServer:
+    """Stand where a provider's server would, and remember what it was made of."""
+
+    def __init__(self, *made_of: Any, **options: Any) -> None:
+        self.made_of = made_of
+        self.options = options
+
+    def start(self) -> "FakeServer":
+        return self
+
+
+class FakeEmbedded(FakeServer):
+    pass
+
+
+class FakeContainer(FakeServer):
+    pass
+
+
+class FakeExternal(FakeServer):
+    pass
+
+
+class Machine:
+    """Set what the probes find."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._patch = patch
+        self.has()
+        patch.setattr(servers, "EmbeddedServer", FakeEmbedded)
+        patch.setattr(servers, "ContainerServer", FakeContainer)
+        patch.setattr(servers, "ExternalServer", FakeExternal)
+
+    def has(
+        self, *, url: str | None = None, docker: bool = False, wheel: bool = False, local: tuple[BinaryDir, ...] = ()
+    ) -> None:
+        in_wheel = [WHEEL] if wheel else []
+        self._patch.setattr(servers, "docker_silence", lambda: None if docker else "no such socket")
+        self._patch.setattr(servers, "wheel_dirs", lambda: in_wheel)
+        self._patch.setattr(servers, "local_dirs", lambda: list(local))
+        self._patch.setattr(servers, "binary_dirs", lambda: [*local, *in_wheel])
+        if url is None:
+            self._patch.delenv("SA_JOBQUEUE_URL", raising=False)
+        else:
+            self._patch.setenv("SA_JOBQUEUE_URL", url)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+def opened(provider: str = "auto", options: ServerOptions | None = None) -> FakeServer:
+    server = open_server(provider, options)
+    assert isinstance(server, FakeServer)
+    return server
+
+
+def test_an_explicit_url_comes_before_everything(machine: Machine) -> None:
+    machine.has(url="postgresql://db/one", docker=True, wheel=True, local=(LOCAL_15,))
+    server = opened()
+    assert isinstance(server, FakeExternal)
+    assert server.made_of == ("postgresql://db/one",)
+
+
+def test_docker_comes_before_the_wheel(machine: Machine) -> None:
+    machine.has(docker=True, wheel=True, local=(LOCAL_15,))
+    assert isinstance(opened(), FakeContainer)
+
+
+def test_the_wheel_serves_where_docker_is_silent(machine: Machine) -> None:
+    machine.has(wheel=True, local=(LOCAL_15,))
+    server = opened()
+    assert isinstance(server, FakeEmbedded)
+    assert server.made_of[0] == WHEEL.path
+
+
+def test_the_newest_local_programs_serve_where_the_wheel_is_missing(machine: Machine) -> None:
+    machine.has(local=(LOCAL_15, LOCAL_17))
+    assert opened().made_of[0] == LOCAL_17.path
+
+
+def test_a_provider_that_fails_to_start_passes_the_turn(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(settings: Mapping[str, str]) -> FakeContainer:
+        raise ServerStartError("the image cannot be fetched")
+
+    machine.has(docker=True, wheel=True)
+    monkeypatch.setattr(servers, "ContainerServer", refuse)
+    assert isinstance(opened(), FakeEmbedded)
+
+
+def test_nothing_at_hand_names_each_provider_its_reason_and_the_remedy(machine: Machine) -> None:
+    with pytest.raises(ServerUnavailableError) as caught:
+        open_server()
+    assert isinstance(caught.value, JobQueueError)
+    assert [tried.provider for tried in caught.value.attempts] == ["docker", "embedded", "local"]
+    words = str(caught.value)
+    for expected in ("no such socket", "wheel is not installed", "PATH", "pip install", "apt-get install"):
+        assert expected in words
+
+
+def test_a_url_that_does_not_answer_is_not_replaced_by_another_server(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))  # bound and not listening: nobody answers there
+        monkeypatch.setenv("SA_JOBQUEUE_URL", f"postgresql://127.0.0.1:{reserved.getsockname()[1]}/postgres")
+        with pytest.raises(ServerUnavailableError) as caught:
+            open_server()
+    assert [tried.provider for tried in caught.value.attempts] == ["SA_JOBQUEUE_URL"]
+
+
+@pytest.mark.parametrize("url", ["mysql://db/one", "sqlite:///file"])
+def test_a_url_of_another_database_is_refused(url: str) -> None:
+    with pytest.raises(ServerUnavailableError, match="PostgreSQL is wanted"):
+        open_server(url)
+
+
+def test_one_provider_asked_by_name_is_the_only_one_asked(machine: Machine) -> None:
+    machine.has(docker=True, local=(LOCAL_15,))
+    with pytest.raises(ServerUnavailableError) as caught:
+        open_server("embedded")
+    assert [tried.provider for tried in caught.value.attempts] == ["embedded"]
+    assert opened("local").made_of[0] == LOCAL_15.path
+
+
+@pytest.mark.parametrize(("word", "expected"), [("oldest", LOCAL_15), ("newest", WHEEL)])
+def test_oldest_and_newest_choose_among_all_programs(machine: Machine, word: str, expected: BinaryDir) -> None:
+    machine.has(wheel=True, local=(LOCAL_15, LOCAL_17))
+    assert opened(word).made_of[0] == expected.path
+
+
+def test_an_unknown_provider_lists_the_known_ones(machine: Machine) -> None:
+    with pytest.raises(ValueError, match="docker, embedded, local, oldest, newest"):
+        open_server("podman")
+
+
+def test_options_reach_the_server(machine: Machine) -> None:
+    machine.has(wheel=True)
+    server = opened(options=ServerOptions(settings={"fsync": "off"}, tcp=True, outlive_owner=True))
+    assert server.made_of[1] == {"fsync": "off"}
+    assert server.options == {"tcp": True, "outlive_owner": True}
+
+
+def test_a_container_is_passed_over_when_it_is_to_outlive_its_owner(machine: Machine) -> None:
+    machine.has(docker=True, wheel=True)
+    assert isinstance(opened(options=ServerOptions(outlive_owner=True)), FakeEmbedded)
+
+
+def test_docker_without_its_socket_is_silent_before_its_client_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    monkeypatch.setattr(containers, "_ping", lambda: pytest.fail("the client was asked"))
+    assert "docker.sock" in str(containers.docker_silence())
+
+
+def test_docker_that_refuses_the_ping_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise ConnectionError("permission denied")
+
+    monkeypatch.setattr(containers, "_knock", lambda host: None)
+    monkeypatch.setattr(containers, "_ping", refuse)
+    assert "permission denied" in str(containers.docker_silence())
+
+
+def test_docker_that_answers_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(containers, "_knock", lambda host: None)
+    monkeypatch.setattr(containers, "_ping", lambda: None)
+    assert containers.docker_silence() is None
+
+
+def test_a_missing_wheel_has_no_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(binaries, "WHEEL_PACKAGE", "no_such_wheel_of_postgresql")
+    assert binaries.wheel_dirs() == []
+
+
+def test_of_one_major_the_newest_minor_is_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    older_18 = BinaryDir(path=Path("/local/18/bin"), version=(18, 1), provider="local")
+    monkeypatch.setattr(binaries, "local_dirs", lambda: [LOCAL_15, older_18])
+    monkeypatch.setattr(binaries, "wheel_dirs", lambda: [WHEEL])
+    assert binaries.binary_dirs() == [LOCAL_15, WHEEL]
+
+
+@pytest.mark.parametrize(
+    ("answer", "version"),
+    [
+        ("postgres (PostgreSQL) 18.6", (18, 6)),
+        ("postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)", (15, 18)),
+        ("postgres (PostgreSQL) 19beta1", (19,)),
+        ("something else", None),
+    ],
+)
+def test_the_release_is_read_from_what_postgres_says(
+    tmp_path: Path, answer: str, version: tuple[int, ...] | None
+) -> None:
+    program = tmp_path / "postgres"
+    program.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    program.chmod(0o755)
+    assert binaries.read_version(tmp_path) == version
+
+
+def test_programs_that_do_not_run_have_no_release(tmp_path: Path) -> None:
+    assert binaries.read_version(tmp_path) is None
