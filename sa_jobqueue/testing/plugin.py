@@ -7,7 +7,7 @@ with tables of its own overrides `jobqueue_metadata`; a test that crashes server
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -86,11 +86,15 @@ def newest_server(request: pytest.FixtureRequest, open_jobqueue_server: OpenServ
 
 
 @pytest.fixture(scope="session")
-def _jobqueue_templates() -> Iterator[dict[str, DatabaseTemplate]]:
+def _jobqueue_templates(open_jobqueue_server: OpenServer) -> Iterator[dict[str, DatabaseTemplate]]:
+    # It asks for the servers to be torn down before them, whichever fixture a test names first.
+    from sqlalchemy.exc import OperationalError
+
     templates: dict[str, DatabaseTemplate] = {}
     yield templates
     for template in templates.values():
-        template.drop()
+        with suppress(OperationalError):  # a server of a test's own is gone, and its databases with it
+            template.drop()
 
 
 @pytest.fixture
@@ -101,6 +105,8 @@ def make_database(
 
     Each is dropped after the test, whoever is still connected to it.
     """
+    from sqlalchemy.exc import OperationalError
+
     from sa_jobqueue.testing.databases import DatabaseTemplate, create_schema, drop_database
 
     made: list[str] = []
@@ -114,7 +120,8 @@ def make_database(
 
     yield make
     for url in made:
-        drop_database(url)
+        with suppress(OperationalError):  # as above
+            drop_database(url)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from sqlalchemy import Column, Integer, MetaData, NullPool, Table, create_engine
 from sqlalchemy.exc import OperationalError
 
 from sa_jobqueue.testing.databases import DatabaseTemplate, ThrowAwayDatabase, create_database, drop_database
-from sa_jobqueue.testing.servers import ExternalServer, PostgresServer, ServerOptions, open_server
+from sa_jobqueue.testing.servers import TEST_SETTINGS, ExternalServer, PostgresServer, ServerOptions, open_server
 
 METADATA = MetaData(schema="work")
 NUMBERS = Table("numbers", METADATA, Column("number", Integer, primary_key=True))
@@ -32,6 +32,11 @@ def test_a_database_is_made_on_the_oldest_and_the_newest_server(
     for server in (oldest_server, newest_server):
         with create_engine(make_database(server), poolclass=NullPool).connect() as connection:
             assert inspect(connection).get_table_names("work") == ["numbers"]
+
+
+def test_a_database_may_go_with_a_server_of_the_tests_own(make_database: Callable[[PostgresServer], str]) -> None:
+    with open_server("newest", ServerOptions(settings=TEST_SETTINGS)) as server:
+        assert make_database(server).startswith("postgresql+psycopg://")
 
 
 def test_a_throw_away_database_is_dropped_under_its_sessions(newest_server: PostgresServer) -> None:
