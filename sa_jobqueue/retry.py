@@ -24,7 +24,9 @@ class RetryPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Exponential backoff with full jitter: a wait drawn evenly from zero to `min(cap, base * factor ** (attempt - 1))`.
+    """Exponential backoff with full jitter: a wait drawn evenly from zero to the attempt's bound.
+
+    The bound is `min(cap, base * factor ** (attempt - 1))`.
 
     `base`: the first bound, above zero; default 1 s. `factor`: at least 1; default 2. `cap`: no wait is longer;
     default 1 h. `jitter`: False waits the whole bound, which lets a crowd that failed together come back together.

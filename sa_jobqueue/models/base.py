@@ -45,7 +45,15 @@ class Companion:
 
 
 def id_type(layout: Layout) -> TypeEngine[Any]:
-    """Return the column type of job ids in this queue."""
+    """Return the column type of job ids in this queue.
+
+    Text ids sort by code point, as Python sorts them: a worker compares keys that the database ordered.
+    """
+    return Text(collation="C") if layout.id_type == "text" else Uuid()
+
+
+def id_parameter(layout: Layout) -> TypeEngine[Any]:
+    """Return the type of job ids as parameters: a collation belongs to columns."""
     return Text() if layout.id_type == "text" else Uuid()
 
 

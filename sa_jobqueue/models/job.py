@@ -63,7 +63,10 @@ class JobMixin(Generic[IdT]):
 
     __jobqueue__: ClassVar[Layout]
     __table__: ClassVar[FromClause]
-    _id_factory: ClassVar[Callable[[], Any]]
+    __id_factory__: ClassVar[staticmethod[[], Any]]
+
+    _delay: timedelta | None
+    _at: datetime | None
 
     Attempt: ClassVar[type[AttemptMixin[Any]]]
     Blocker: ClassVar[type[BlockerMixin[Any]]]
@@ -88,7 +91,7 @@ class JobMixin(Generic[IdT]):
         )
         layout = Layout(queue_schema, queue_prefix, "text" if text_ids else "uuid")
         cls.__jobqueue__ = layout
-        cls._id_factory = staticmethod(queue_id_factory or ((lambda: str(uuid7())) if text_ids else uuid7))
+        cls.__id_factory__ = staticmethod(queue_id_factory or (_text_uuid7 if text_ids else uuid7))
         cls.__tablename__ = layout.name("job")  # type: ignore[attr-defined]
         super().__init_subclass__(**kwargs)
         if not hasattr(cls, "__mapper__"):
@@ -141,8 +144,8 @@ class JobMixin(Generic[IdT]):
         if timeout is not None and timeout <= timedelta(0):
             raise InvalidJobError("timeout", f"must be above zero, or None for no limit, got {timeout}")
         payloads.check_json("input", input)
-        job_id = self._id_factory() if id is None else id
-        super().__init__(
+        job_id = self.__id_factory__() if id is None else id
+        fields: dict[str, Any] = dict(
             id=job_id,
             type_name=type_name,
             input=input,
@@ -154,11 +157,18 @@ class JobMixin(Generic[IdT]):
             deduplication_key=deduplication_key,
             chain_id=job_id,
             chain_type_name=type_name,
-            **({"chain_index": 0, "status": JobStatus.PENDING, "open_blockers": 0, "attempt": 0} | columns),
+            chain_index=0,
+            status=JobStatus.PENDING,
+            open_blockers=0,
+            attempt=0,
         )
+        super().__init__(**fields | columns)
+
+        # Kept beside the expression for the set-based enqueue, which computes it for all rows at once.
+        self._delay, self._at = delay, at
         due = due_at(delay=delay, at=at)
         if due is not None:
-            self.scheduled_at = due  # type: ignore[assignment]  # an expression until the flush
+            self.scheduled_at = due  # an expression of the database until the flush
 
     @declared_attr
     def id(cls) -> Mapped[IdT]:
@@ -329,6 +339,10 @@ def due_at(*, delay: timedelta | None, at: datetime | None) -> ColumnElement[dat
             raise InvalidJobError("at", f"must be an aware datetime, such as datetime.now(UTC), got {at!r}")
         return func.greatest(literal(at, TIMESTAMP(timezone=True)), func.now())
     return None
+
+
+def _text_uuid7() -> str:
+    return str(uuid7())
 
 
 def _check_name(field: str, value: object) -> None:

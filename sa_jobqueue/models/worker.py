@@ -46,7 +46,8 @@ class WorkerMixin(Companion):
         return (
             PrimaryKeyConstraint("id", name=conv(name("pk_worker"))),
             CheckConstraint(
-                "state IN ({})".format(", ".join(f"'{state}'" for state in WorkerState)), name=conv(name("ck_worker_state"))
+                "state IN ({})".format(", ".join(f"'{state}'" for state in WorkerState)),
+                name=conv(name("ck_worker_state")),
             ),
             {
                 "schema": cls.__jobqueue__.schema,

@@ -42,7 +42,8 @@ def _render(text: str, schema: str | None, prefix: str, id_type: str) -> str:
     return Template(text).substitute(
         q=f'"{schema}".{prefix}' if schema else prefix,
         p=prefix,
-        id=id_type,
+        # By code point, as Python sorts it: a worker compares keys that the database ordered.
+        id='text COLLATE "C"' if id_type == "text" else id_type,
         schema=schema or "",
         channel=f"{schema or ''}.{prefix}job",
     )

@@ -1,0 +1,124 @@
+"""The operations for an `AsyncSession`, one line each: the same function runs on the session's synchronous face."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from sa_jobqueue import operations
+from sa_jobqueue.models import AttemptMixin, DeadLetterMixin, Job, JobMixin
+from sa_jobqueue.operations import DeadLetterFilter, DeadLetterGroup, JobFilter
+from sa_jobqueue.types import JobId
+
+JobT = TypeVar("JobT", bound=JobMixin[Any])
+
+
+async def enqueue_many(session: AsyncSession, new: Iterable[JobT], *, model: type[JobT] | None = None) -> list[Any]:
+    """Insert many jobs in one statement, in the caller's transaction; return their ids in the order given."""
+    return await session.run_sync(operations.enqueue_many, new, model=model)
+
+
+async def get_job(session: AsyncSession, job_id: JobId, *, model: type[JobMixin[Any]] = Job) -> JobMixin[Any]:
+    """Return a job as it is now, fresh from the database."""
+    return await session.run_sync(operations.get_job, job_id, model=model)
+
+
+async def list_jobs(
+    session: AsyncSession,
+    *,
+    where: JobFilter = JobFilter(),
+    after: JobId | None = None,
+    limit: int = 50,
+    newest_first: bool = True,
+    model: type[JobMixin[Any]] = Job,
+) -> list[Any]:
+    """Return one page of jobs, in the order of their ids."""
+    return await session.run_sync(
+        operations.list_jobs, where=where, after=after, limit=limit, newest_first=newest_first, model=model
+    )
+
+
+async def list_attempts(
+    session: AsyncSession, job_id: JobId, *, model: type[JobMixin[Any]] = Job
+) -> list[AttemptMixin[Any]]:
+    """Return the attempts of a job that did not succeed, oldest first. Locks: none."""
+    return await session.run_sync(operations.list_attempts, job_id, model=model)
+
+
+async def cancel_jobs(session: AsyncSession, ids: Sequence[JobId], *, model: type[JobMixin[Any]] = Job) -> list[Any]:
+    """Cancel jobs that have not ended; return the ids of those it cancelled."""
+    return await session.run_sync(operations.cancel_jobs, ids, model=model)
+
+
+async def reschedule_jobs(
+    session: AsyncSession,
+    ids: Sequence[JobId],
+    *,
+    delay: timedelta | None = None,
+    at: datetime | None = None,
+    model: type[JobMixin[Any]] = Job,
+) -> None:
+    """Move pending or blocked jobs to another time, all of them or none."""
+    await session.run_sync(operations.reschedule_jobs, ids, delay=delay, at=at, model=model)
+
+
+async def trigger_jobs(session: AsyncSession, ids: Sequence[JobId], *, model: type[JobMixin[Any]] = Job) -> None:
+    """Make pending jobs due now, all of them or none: a scheduled one early, a failed one before its backoff is over."""
+    await session.run_sync(operations.trigger_jobs, ids, model=model)
+
+
+async def list_dead_letters(
+    session: AsyncSession,
+    *,
+    where: DeadLetterFilter = DeadLetterFilter(),
+    after: JobId | None = None,
+    limit: int = 50,
+    newest_first: bool = True,
+    model: type[JobMixin[Any]] = Job,
+) -> list[DeadLetterMixin[Any]]:
+    """Return one page of dead letters, in the order of their ids; otherwise as `list_jobs`."""
+    return await session.run_sync(
+        operations.list_dead_letters, where=where, after=after, limit=limit, newest_first=newest_first, model=model
+    )
+
+
+async def group_dead_letters(
+    session: AsyncSession, *, where: DeadLetterFilter = DeadLetterFilter(), model: type[JobMixin[Any]] = Job
+) -> list[DeadLetterGroup]:
+    """Count dead letters by type, reason and error, most frequent first. Locks: none; reads every letter meant."""
+    return await session.run_sync(operations.group_dead_letters, where=where, model=model)
+
+
+async def redrive_dead_letters(
+    session: AsyncSession,
+    *,
+    where: DeadLetterFilter = DeadLetterFilter(),
+    by: str = "",
+    limit: int = 1000,
+    dry_run: bool = False,
+    model: type[JobMixin[Any]] = Job,
+) -> list[Any]:
+    """Put dead jobs back to pending with as many fresh attempts as they once had; return their ids."""
+    return await session.run_sync(
+        operations.redrive_dead_letters, where=where, by=by, limit=limit, dry_run=dry_run, model=model
+    )
+
+
+async def dismiss_dead_letters(
+    session: AsyncSession,
+    *,
+    where: DeadLetterFilter = DeadLetterFilter(),
+    by: str,
+    dry_run: bool = False,
+    model: type[JobMixin[Any]] = Job,
+) -> list[Any]:
+    """Resolve dead letters as dismissed; return their ids. Their jobs stay dead."""
+    return await session.run_sync(operations.dismiss_dead_letters, where=where, by=by, dry_run=dry_run, model=model)
+
+
+async def check_schema(session: AsyncSession, *, model: type[JobMixin[Any]] = Job) -> None:
+    """Check that the server and the queue's tables are of versions this library knows. Locks: none."""
+    await session.run_sync(operations.check_schema, model=model)

@@ -1,0 +1,95 @@
+"""What a handler may ask for about its attempt: an argument annotated `AttemptContext`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.types import JobId, Json
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedJob:
+    """The row of a claimed job, as the claim returned it."""
+
+    id: JobId
+    type_name: str
+    queue: str
+    priority: int
+    chain_id: JobId
+    chain_index: int
+    input: Json
+    input_version: int
+    attempt: int
+    max_attempts: int
+    timeout: timedelta | None
+    created_at: datetime
+    scheduled_at: datetime
+    started_at: datetime
+    trace_context: str | None
+
+
+class AttemptContext:
+    """One attempt, from inside: who it is, whether it should stop, and how to ask for more time.
+
+    Given to handlers that have an argument of this type. Safe to use from the handler's thread or task only.
+    """
+
+    def __init__(self, job: ClaimedJob, worker_id: str, extend: Callable[[timedelta], None]) -> None:
+        self.job = job
+        """The job as it was claimed."""
+        self.worker_id = worker_id
+        """Who runs it."""
+        self.logger = logging.LoggerAdapter(
+            logging.getLogger(f"sa_jobqueue.job.{job.type_name}"),
+            {"job_id": str(job.id), "job_attempt": job.attempt, "job_type": job.type_name},
+        )
+        """Binds the job's id, attempt and type to every record."""
+        self._extend = extend
+        self._stop = threading.Event()
+        self._reason: str | None = None
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1."""
+        return self.job.attempt
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the attempt should stop: timed out, cancelled, lost, or the worker is shutting down.
+
+        A synchronous handler that runs long looks here now and then; an asynchronous one is cancelled at its next await.
+        Whatever it does afterwards through its session is not kept.
+        """
+        return self._stop.is_set()
+
+    @property
+    def cancel_reason(self) -> str | None:
+        """Why it should stop; None while it should not."""
+        return self._reason
+
+    def wait_cancelled(self, timeout: timedelta) -> bool:
+        """Wait until the attempt should stop, at most `timeout`; return whether it should. For synchronous handlers."""
+        return self._stop.wait(timeout.total_seconds())
+
+    def extend(self, timeout: timedelta) -> None:
+        """Give the attempt `timeout` from now instead of what was left of its time.
+
+        Returns at once; the lease in the database follows within a moment, fenced like every write of an attempt.
+        Raises: InvalidOptionError unless above zero.
+        """
+        if timeout <= timedelta(0):
+            raise InvalidOptionError("timeout", f"must be above zero, got {timeout}")
+        self._extend(timeout)
+
+    def stop(self, reason: str) -> None:
+        """Tell the handler to stop. Called by the worker; the first reason stays."""
+        if not self._stop.is_set():
+            self._reason = reason
+            self._stop.set()
+
+

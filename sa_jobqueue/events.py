@@ -1,0 +1,153 @@
+"""What happened, as frozen values, and the bus that tells it.
+
+Events are told after the commit that made them true, so none tells of a change that was rolled back. Subscribers turn
+them into logs, metrics and traces; nobody below them imports them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+from sa_jobqueue.types import AttemptOutcome, DeadReason, JobId
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEvent:
+    """Something about one attempt of one job."""
+
+    job_id: JobId
+    type_name: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobStarted(AttemptEvent):
+    """A claimed job's handler is about to be called."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobCompleted(AttemptEvent):
+    """A completion was committed."""
+
+    ran: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class JobPutBack(AttemptEvent):
+    """An attempt ended without success and the job will be tried again after `delay`."""
+
+    outcome: AttemptOutcome
+    delay: timedelta
+    error: Any
+
+
+@dataclass(frozen=True, slots=True)
+class JobDied(AttemptEvent):
+    """A job became a dead letter."""
+
+    reason: DeadReason
+    error: Any
+
+
+@dataclass(frozen=True, slots=True)
+class JobCancelled(AttemptEvent):
+    """A running job was cancelled by its own handler."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptLost(AttemptEvent):
+    """A worker came to write an attempt's end and found that the job was no longer its own; nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobTakenBack(AttemptEvent):
+    """A job was taken from a worker that was gone, or whose time for it was up; `died` when that was its last attempt."""
+
+    worker_id: str
+    died: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownTypesPending:
+    """Due jobs whose type this worker has no handler for, and no live worker either. They stay pending."""
+
+    type_names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStarted:
+    """A worker registered itself."""
+
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStopped:
+    """A worker stopped; `released` jobs were given back unfinished."""
+
+    worker_id: str
+    released: int
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentFailed:
+    """A worker's duty failed and will be started again after `delay`."""
+
+    component: str
+    error: BaseException
+    delay: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseEndangered:
+    """A worker could not beat for so long that it stopped its attempts, before others may start them."""
+
+    worker_id: str
+    silent: timedelta
+
+
+Event: TypeAlias = (
+    JobStarted
+    | JobCompleted
+    | JobPutBack
+    | JobDied
+    | JobCancelled
+    | AttemptLost
+    | JobTakenBack
+    | UnknownTypesPending
+    | WorkerStarted
+    | WorkerStopped
+    | ComponentFailed
+    | LeaseEndangered
+)
+"""Everything a worker tells."""
+
+Subscriber: TypeAlias = Callable[[Event], None]
+
+_log = logging.getLogger("sa_jobqueue.events")
+
+
+class EventBus:
+    """Tells each event to each subscriber, in order of subscription, on the worker's event loop; they must be quick."""
+
+    __slots__ = ("_subscribers",)
+
+    def __init__(self) -> None:
+        self._subscribers: list[Subscriber] = []
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Tell `subscriber` every event from now on; return the function that ends it."""
+        self._subscribers.append(subscriber)
+        return lambda: self._subscribers.remove(subscriber)
+
+    def emit(self, event: Event) -> None:
+        """Tell an event. A subscriber that raises is logged and the next one told: watching must not stop the work."""
+        for subscriber in self._subscribers:
+            try:
+                subscriber(event)
+            except Exception:
+                _log.exception("a subscriber failed on %s", type(event).__name__)

@@ -1,0 +1,188 @@
+"""`JobQueue`: the registry of an application's handlers, bound to the `Job` class that their jobs are rows of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, overload
+
+from typing_extensions import TypeVar
+
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
+from sa_jobqueue.registry import JobType, Registry, Upcaster, describe
+from sa_jobqueue.retry import Backoff, RetryPolicy
+
+JobT = TypeVar("JobT", bound=JobMixin[Any], default=Job)
+InT = TypeVar("InT", contravariant=True)
+OutT = TypeVar("OutT", covariant=True)
+P = ParamSpec("P")
+
+DEFAULT_RETRY: Final = Backoff()
+
+
+@dataclass(frozen=True, slots=True)
+class Handler(Generic[InT, OutT, JobT]):
+    """A registered function. Calling it runs the function itself; `job` makes a job of it."""
+
+    job_type: JobType
+    _model: type[JobT]
+
+    @property
+    def name(self) -> str:
+        """The job type's name."""
+        return self.job_type.name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function as if it had never been registered: for tests, and for doing the work at once."""
+        return self.job_type.func(*args, **kwargs)
+
+    def job(
+        self,
+        payload: InT,
+        *,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        max_attempts: int | None = None,
+        timeout: timedelta | None = None,
+        id: Any = None,
+        deduplication_key: str | None = None,
+        **columns: Any,
+    ) -> JobT:
+        """Describe a job of this type, its payload checked now; add it to a session to enqueue it.
+
+        What is not given is the handler's own setting; `JobMixin.__init__` says what each means and its bounds.
+        Raises: InvalidPayloadError with the path of what does not fit; InvalidJobError naming any other field.
+        """
+        kind = self.job_type
+        return self._model(
+            type_name=kind.name,
+            input=kind.input.encode("input", payload),
+            input_version=kind.version,
+            queue=kind.queue if queue is None else queue,
+            priority=kind.priority if priority is None else priority,
+            delay=delay,
+            at=at,
+            max_attempts=kind.max_attempts if max_attempts is None else max_attempts,
+            timeout=kind.timeout if timeout is None else timeout,
+            id=id,
+            deduplication_key=deduplication_key,
+            **columns,
+        )
+
+    def upcast(self, from_version: int) -> Callable[[Upcaster], Upcaster]:
+        """Register a function that turns the JSON of a `from_version` input into that of the next version.
+
+        So jobs enqueued before a change of shape are still run after it.
+        Raises: InvalidOptionError when that version is not below the handler's `version`, or is taken.
+        """
+
+        def register(upcaster: Upcaster) -> Upcaster:
+            if not 1 <= from_version < self.job_type.version:
+                raise InvalidOptionError(
+                    "from_version", f"must be from 1 to {self.job_type.version - 1}, below the handler's version"
+                )
+            if from_version in self.job_type.upcasters:
+                raise InvalidOptionError("from_version", f"{self.name} already has an upcaster from {from_version}")
+            self.job_type.upcasters[from_version] = upcaster
+            return upcaster
+
+        return register
+
+
+class HandlerDecorator(Protocol[JobT]):
+    """What `JobQueue.handler(...)` returns: keeps the payload's and the result's types."""
+
+    @overload
+    def __call__(
+        self, func: Callable[Concatenate[InT, P], Coroutine[Any, Any, OutT]], /
+    ) -> Handler[InT, OutT, JobT]: ...
+    @overload
+    def __call__(self, func: Callable[Concatenate[InT, P], OutT], /) -> Handler[InT, OutT, JobT]: ...
+
+
+class JobQueue(Generic[JobT]):
+    """A registry of handlers. Holds no connection and no global state: make one at import time, per `Job` class.
+
+    `model`: the mapped class whose table is the queue; the ready-made `Job` unless given.
+    """
+
+    @overload
+    def __init__(self: JobQueue[Job]) -> None: ...
+    @overload
+    def __init__(self, model: type[JobT]) -> None: ...
+    def __init__(self, model: Any = Job) -> None:
+        self.model: type[JobT] = model
+        self.registry = Registry()
+        self._handlers: dict[str, Handler[Any, Any, JobT]] = {}
+
+    def handler(
+        self,
+        type_name: str,
+        *,
+        queue: str = DEFAULT_QUEUE,
+        priority: int = 0,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        timeout: timedelta | None = None,
+        retry: RetryPolicy = DEFAULT_RETRY,
+        version: int = 1,
+    ) -> HandlerDecorator[JobT]:
+        """Register a function as the handler of `type_name`.
+
+        `queue`, `priority`, `max_attempts`, `timeout`: defaults of its jobs, as in `JobMixin.__init__`.
+        `retry`: a `Backoff`, or a function of (attempt, error) that returns a wait, or None to give up.
+        `version`: of the payload's shape; raise it with an upcaster when the shape changes while jobs are in flight.
+        Raises: InvalidJobError, InvalidHandlerError, DuplicateJobTypeError.
+        """
+        # One throw-away job checks the name and the defaults by the same rules as any other.
+        self.model(type_name=type_name, queue=queue, priority=priority, max_attempts=max_attempts, timeout=timeout)
+
+        def register(func: Callable[..., Any]) -> Handler[Any, Any, JobT]:
+            kind = describe(
+                func,
+                name=type_name,
+                queue=queue,
+                priority=priority,
+                max_attempts=max_attempts,
+                timeout=timeout,
+                retry=retry,
+                version=version,
+            )
+            self.registry.add(kind)
+            handler: Handler[Any, Any, JobT] = Handler(kind, self.model)
+            self._handlers[type_name] = handler
+            return handler
+
+        return register
+
+    def __getitem__(self, type_name: str) -> Handler[Any, Any, JobT]:
+        """Return a handler by its type's name. Raises: UnknownJobTypeError."""
+        self.registry.get(type_name)
+        return self._handlers[type_name]
+
+    def job(self, type_name: str, payload: Any = None, **options: Any) -> JobT:
+        """Describe a job of a type known only by name; otherwise as `Handler.job`. Raises: UnknownJobTypeError."""
+        return self[type_name].job(payload, **options)
+
+    def include(self, other: JobQueue[JobT]) -> None:
+        """Take over every handler of another registry, such as a feature's own.
+
+        Raises: DuplicateJobTypeError naming both places; nothing is taken over then.
+        """
+        for name in self._handlers.keys() & other._handlers.keys():
+            self.registry.add(other.registry.get(name))  # raises, with both places
+        for name, handler in other._handlers.items():
+            self.registry.add(handler.job_type)
+            self._handlers[name] = handler
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """The queues its handlers use by default, sorted."""
+        return tuple(sorted({kind.queue for kind in self.registry}))
+
+    def __iter__(self) -> Iterator[Handler[Any, Any, JobT]]:
+        return iter(self._handlers.values())

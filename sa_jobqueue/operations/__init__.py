@@ -1,0 +1,44 @@
+"""What an application does to its queue, in its own transaction: statements run on the caller's `Session`, never committed.
+
+Every operation's first argument is the session; `sa_jobqueue.aio` repeats each for an `AsyncSession`. Each names the
+rows it locks and the errors it raises; a raised error means the transaction it ran in should be rolled back, unless it
+says that nothing was written.
+"""
+
+from sa_jobqueue.operations.dead_letters import (
+    DeadLetterFilter,
+    DeadLetterGroup,
+    dismiss_dead_letters,
+    group_dead_letters,
+    list_dead_letters,
+    redrive_dead_letters,
+)
+from sa_jobqueue.operations.enqueue import enqueue_many
+from sa_jobqueue.operations.jobs import (
+    JobFilter,
+    cancel_jobs,
+    get_job,
+    list_attempts,
+    list_jobs,
+    reschedule_jobs,
+    trigger_jobs,
+)
+from sa_jobqueue.operations.schema import check_schema
+
+__all__ = [
+    "DeadLetterFilter",
+    "DeadLetterGroup",
+    "JobFilter",
+    "cancel_jobs",
+    "check_schema",
+    "dismiss_dead_letters",
+    "enqueue_many",
+    "get_job",
+    "group_dead_letters",
+    "list_attempts",
+    "list_dead_letters",
+    "list_jobs",
+    "redrive_dead_letters",
+    "reschedule_jobs",
+    "trigger_jobs",
+]

@@ -1,0 +1,38 @@
+"""Driver errors that mean something to a caller, translated once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy.exc import DBAPIError
+
+from sa_jobqueue.errors import ConflictError, IllegalTransitionError, InvalidJobError
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise ours for the driver errors we know, the cause chained; let every other through as it is.
+
+    Raises: IllegalTransitionError (SQLSTATE SJ001, the queue's own), InvalidJobError (SJ002, SJ003, check
+    violations), ConflictError (unique violations).
+    """
+    try:
+        yield
+    except DBAPIError as error:
+        original: Any = error.orig
+        state = getattr(original, "sqlstate", None)
+        diagnosis = getattr(original, "diag", None)
+        message = getattr(diagnosis, "message_primary", None) or str(original)
+        constraint = getattr(diagnosis, "constraint_name", None) or ""
+        match state:
+            case "SJ001":
+                raise IllegalTransitionError(message) from error
+            case "SJ002" | "SJ003":
+                raise InvalidJobError(getattr(diagnosis, "column_name", None) or "job", message) from error
+            case "23514":
+                raise InvalidJobError(constraint, message) from error
+            case "23505":
+                raise ConflictError(f"{message}; another row holds that key", constraint) from error
+        raise

@@ -1,0 +1,144 @@
+"""Looking at jobs and changing what they are about to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import func
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, JobNotFoundError
+from sa_jobqueue.models import AttemptMixin, Job, JobMixin
+from sa_jobqueue.models.job import due_at
+from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.statements import jobs
+from sa_jobqueue.types import ENDED, JobId, JobStatus
+
+MAX_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilter:
+    """Which jobs a listing shows; an empty part means any."""
+
+    statuses: Sequence[JobStatus] = ()
+    types: Sequence[str] = ()
+    queues: Sequence[str] = ()
+
+
+def get_job(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] = Job) -> JobMixin[Any]:
+    """Return a job as it is now, fresh from the database.
+
+    Locks: none. Raises: JobNotFoundError.
+    """
+    job = session.get(model, job_id, populate_existing=True)
+    if job is None:
+        raise JobNotFoundError([job_id])
+    return job
+
+
+def list_jobs(
+    session: Session,
+    *,
+    where: JobFilter = JobFilter(),
+    after: JobId | None = None,
+    limit: int = 50,
+    newest_first: bool = True,
+    model: type[JobMixin[Any]] = Job,
+) -> list[Any]:
+    """Return one page of jobs, in the order of their ids.
+
+    `after`: the last id of the page before; None for the first page. `limit`: 1 to 1,000.
+    Shape: at most `limit` jobs; fewer: it was the last page. No row is missed or repeated while others are written.
+    Locks: none. Raises: InvalidOptionError.
+    """
+    check_limit(limit)
+    statement = jobs.page(
+        model,
+        statuses=where.statuses,
+        types=where.types,
+        queues=where.queues,
+        after=after,
+        limit=limit,
+        newest_first=newest_first,
+    )
+    return list(session.scalars(statement))
+
+
+def list_attempts(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] = Job) -> list[AttemptMixin[Any]]:
+    """Return the attempts of a job that did not succeed, oldest first. Locks: none."""
+    return list(session.scalars(jobs.attempts(model, job_id)))
+
+
+def cancel_jobs(session: Session, ids: Sequence[JobId], *, model: type[JobMixin[Any]] = Job) -> list[Any]:
+    """Cancel jobs that have not ended; return the ids of those it cancelled.
+
+    A running job's worker is told and stops it; whatever it still does through its session is not kept.
+    Changes: blocked, pending, running -> cancelled; a `job_attempt` row for each that ran. Jobs that have ended stay.
+    Locks: the jobs, in the order of their ids, until the transaction ends.
+    Raises: JobNotFoundError naming every id that is no job; nothing is written then.
+    """
+    standing = _lock(session, ids, model)
+    open_ids = [job_id for job_id, status in standing.items() if status not in ENDED]
+    _change(session, open_ids, model, status=JobStatus.CANCELLED)
+    return open_ids
+
+
+def reschedule_jobs(
+    session: Session,
+    ids: Sequence[JobId],
+    *,
+    delay: timedelta | None = None,
+    at: datetime | None = None,
+    model: type[JobMixin[Any]] = Job,
+) -> None:
+    """Move pending or blocked jobs to another time, all of them or none.
+
+    `delay`, `at`: as for a new job; with neither, they are due now.
+    Changes: `scheduled_at`. Locks: the jobs, in the order of their ids, until the transaction ends.
+    Raises: InvalidJobError for the time; JobNotFoundError; IllegalTransitionError naming one that is neither pending
+    nor blocked. Nothing is written then.
+    """
+    due = due_at(delay=delay, at=at)
+    _lock(session, ids, model)
+    _change(session, ids, model, scheduled_at=func.now() if due is None else due)
+
+
+def trigger_jobs(session: Session, ids: Sequence[JobId], *, model: type[JobMixin[Any]] = Job) -> None:
+    """Make pending jobs due now, all of them or none: a scheduled one early, a failed one before its backoff is over.
+
+    Otherwise as `reschedule_jobs`.
+    """
+    reschedule_jobs(session, ids, model=model)
+
+
+def _lock(session: Session, ids: Sequence[JobId], model: type[JobMixin[Any]]) -> dict[Any, JobStatus]:
+    if isinstance(ids, (str, bytes)):
+        raise InvalidJobError("ids", "must be a list of ids, not one id")
+    session.flush()
+    standing = {row.id: row.status for row in session.execute(jobs.lock(model, ids))}
+    missing = [job_id for job_id in ids if job_id not in standing]
+    if missing:
+        raise JobNotFoundError(missing)
+    return standing
+
+
+def _change(session: Session, ids: Sequence[JobId], model: type[JobMixin[Any]], **values: Any) -> None:
+    if not ids:
+        return
+    with translated():
+        session.execute(jobs.change(model, ids, **values))
+    # What the session holds of them is history now; only these are read again.
+    for job_id in ids:
+        known = session.identity_map.get(session.identity_key(model, job_id))
+        if known is not None:
+            session.expire(known)
+
+
+def check_limit(limit: int) -> None:
+    """Check a page's size. Raises: InvalidOptionError."""
+    if not 1 <= limit <= MAX_PAGE:
+        raise InvalidOptionError("limit", f"must be from 1 to {MAX_PAGE}, got {limit}")

@@ -1,0 +1,195 @@
+"""Job types: a name, a function, how its payload is typed, and how it is retried. No I/O and no database here."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.context import AttemptContext
+from sa_jobqueue.errors import (
+    DuplicateJobTypeError,
+    InvalidHandlerError,
+    InvalidOptionError,
+    InvalidPayloadError,
+    UnknownJobTypeError,
+)
+from sa_jobqueue.payloads import Codec
+from sa_jobqueue.retry import RetryPolicy
+from sa_jobqueue.types import Json
+
+Upcaster = Callable[[Any], Any]
+"""Takes the JSON of one version of an input and returns that of the next."""
+
+_INJECTED: Final = (AsyncSession, Session, AttemptContext)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobType:
+    """One kind of job: everything a worker must know to run it."""
+
+    name: str
+    func: Callable[..., Any]
+    queue: str
+    priority: int
+    max_attempts: int
+    timeout: timedelta | None
+    retry: RetryPolicy
+    version: int
+    is_async: bool
+    takes_input: bool
+    session_argument: str | None
+    wants_async_session: bool
+    context_argument: str | None
+    input: Codec[Any]
+    output: Codec[Any]
+    place: str
+    """Where it is declared, `module:function`."""
+    upcasters: dict[int, Upcaster] = field(default_factory=dict)
+    """By the version they start from."""
+
+    def decode(self, data: Json, version: int) -> Any:
+        """Return the typed input of a stored payload, brought up from `version` first.
+
+        Raises: InvalidPayloadError when a version is newer than ours, an upcaster is missing or fails, or the result
+        does not fit the type.
+        """
+        if version > self.version:
+            raise InvalidPayloadError(
+                "input_version", f"is {version}, but this {self.name} knows up to {self.version}: deploy the newer handler"
+            )
+        for step in range(version, self.version):
+            upcast = self.upcasters.get(step)
+            if upcast is None:
+                raise InvalidPayloadError("input_version", f"is {version} and {self.name} has no upcaster from {step}")
+            try:
+                data = upcast(data)
+            except (LookupError, TypeError, ValueError) as error:
+                raise InvalidPayloadError("input", f"the upcaster from version {step} failed: {error!r}") from error
+        return self.input.decode("input", data)
+
+
+class Registry:
+    """Job types by name."""
+
+    def __init__(self) -> None:
+        self._types: dict[str, JobType] = {}
+
+    def add(self, job_type: JobType) -> None:
+        """Register a type. Raises: DuplicateJobTypeError naming both places."""
+        present = self._types.get(job_type.name)
+        if present is not None:
+            raise DuplicateJobTypeError(job_type.name, present.place, job_type.place)
+        self._types[job_type.name] = job_type
+
+    def get(self, name: str) -> JobType:
+        """Return a type. Raises: UnknownJobTypeError naming the known ones."""
+        try:
+            return self._types[name]
+        except KeyError:
+            raise UnknownJobTypeError(name, list(self._types)) from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._types
+
+    def __iter__(self) -> Iterator[JobType]:
+        return iter(self._types.values())
+
+    def __len__(self) -> int:
+        return len(self._types)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all types, sorted."""
+        return tuple(sorted(self._types))
+
+
+def describe(
+    func: Callable[..., Any],
+    *,
+    name: str,
+    queue: str,
+    priority: int,
+    max_attempts: int,
+    timeout: timedelta | None,
+    retry: RetryPolicy,
+    version: int,
+) -> JobType:
+    """Return the job type of a function, read from its signature.
+
+    The first parameter that is not injected is the payload; `Session`, `AsyncSession` and `AttemptContext` are
+    injected wherever they stand, found by their annotation.
+    Raises: InvalidHandlerError for a signature that cannot be called so; InvalidOptionError for an option.
+    """
+    place = f"{func.__module__}:{func.__qualname__}"
+    if max_attempts < 1:
+        raise InvalidOptionError("max_attempts", f"must be at least 1, got {max_attempts}")
+    if version < 1:
+        raise InvalidOptionError("version", f"must be at least 1, got {version}")
+    if timeout is not None and timeout <= timedelta(0):
+        raise InvalidOptionError("timeout", f"must be above zero, or None for no limit, got {timeout}")
+    try:
+        hints = typing.get_type_hints(func, include_extras=True)
+    except NameError as error:
+        raise InvalidHandlerError(
+            f"{place}: the annotation {error.name!r} cannot be found; declare it at the top of its module"
+        ) from error
+    is_async = inspect.iscoroutinefunction(func)
+    payload: inspect.Parameter | None = None
+    injected: dict[type, str] = {}
+    for parameter in inspect.signature(func).parameters.values():
+        hint = hints.get(parameter.name, Any)
+        wanted = next((kind for kind in _INJECTED if isinstance(hint, type) and issubclass(hint, kind)), None)
+        if wanted is not None:
+            if wanted in injected:
+                raise InvalidHandlerError(f"{place}: asks for two arguments of type {wanted.__name__}")
+            injected[wanted] = parameter.name
+        elif parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
+            raise InvalidHandlerError(f"{place}: *{parameter.name} cannot be filled; name the arguments")
+        elif payload is None and parameter.kind is not parameter.KEYWORD_ONLY:
+            payload = parameter
+        elif parameter.default is parameter.empty:
+            raise InvalidHandlerError(
+                f"{place}: cannot tell what {parameter.name!r} is for; after the payload come arguments annotated "
+                "Session, AsyncSession or AttemptContext"
+            )
+    if Session in injected and is_async:
+        raise InvalidHandlerError(f"{place}: an asynchronous handler takes an AsyncSession, not a Session")
+    if AsyncSession in injected and not is_async:
+        raise InvalidHandlerError(f"{place}: a synchronous handler takes a Session, not an AsyncSession")
+    return JobType(
+        name=name,
+        func=func,
+        queue=queue,
+        priority=priority,
+        max_attempts=max_attempts,
+        timeout=timeout,
+        retry=retry,
+        version=version,
+        is_async=is_async,
+        takes_input=payload is not None,
+        session_argument=injected.get(AsyncSession) or injected.get(Session),
+        wants_async_session=AsyncSession in injected,
+        context_argument=injected.get(AttemptContext),
+        input=_codec(place, "payload", hints.get(payload.name, Any) if payload else Any),
+        output=_codec(place, "return value", hints.get("return", Any)),
+        place=place,
+    )
+
+
+def _codec(place: str, what: str, hint: Any) -> Codec[Any]:
+    # A handler annotated `-> None` returns nothing; there is nothing to check but that it is JSON.
+    if hint is type(None) or hint in (dict, dict[str, Any]):
+        hint = Any
+    try:
+        return Codec(hint)
+    except Exception as error:  # whatever Pydantic says of a type it cannot serve
+        raise InvalidHandlerError(f"{place}: the {what} cannot be typed as {hint!r}: {error}") from error
+
+

@@ -1,0 +1,225 @@
+"""Claiming: the one statement that starts attempts, and when to try it next.
+
+A lane is a queue and a priority. A claim probes its lanes in the order given, each from its floor: the last key
+`(scheduled_at, id)` behind which everything has been seen. So it never walks the dead index entries that a
+transaction, somewhere, keeps vacuum from removing; what became visible *behind* a floor is found by the transaction
+that wrote it (`changed_xid`) and the snapshot of the claim before. `worker.floors` keeps the state and proves it.
+
+Source: the snapshot difference is PgQ's (M. Kreen et al., Skype, 2007), used there for batches of a log.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import (
+    Double,
+    Integer,
+    Interval,
+    Select,
+    SmallInteger,
+    Table,
+    Text,
+    and_,
+    any_,
+    bindparam,
+    cast,
+    column,
+    exists,
+    func,
+    literal_column,
+    select,
+    true,
+    tuple_,
+    union_all,
+    update,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
+from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.sql.selectable import TableValuedAlias
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import Xid8, id_parameter
+from sa_jobqueue.statements._parts import GUARDS, XID, array, once_a_model, status, table
+from sa_jobqueue.types import MIN_PRIORITY, JobStatus
+
+__all__ = ["CLAIMED", "GUARDS", "claim", "next_due"]
+
+CLAIMED: Final = (
+    "id",
+    "type_name",
+    "queue",
+    "priority",
+    "chain_id",
+    "chain_index",
+    "input",
+    "input_version",
+    "attempt",
+    "max_attempts",
+    "timeout",
+    "created_at",
+    "scheduled_at",
+    "started_at",
+    "trace_context",
+)
+"""What a claim returns of each job, in this order, after its own three columns."""
+
+
+@once_a_model
+def claim(model: type[JobMixin[Any]], *, changed: bool) -> Select[Any]:
+    """Start an attempt on up to `limit` due jobs of the lanes given, in the order of the lanes, then by due time.
+
+    Parameters: lanes as the arrays `queues`, `priorities`, `floor_at`, `floor_id`; `types` the worker knows; `limit`;
+    `worker_id`; `grace` added to a job's own timeout for its lease. With `changed` also `xmax` and `xip` of the
+    snapshot before, as text, and `highest_floor`: what those transactions made due behind the floors is taken first.
+    Shape: one row a job, `now, xmax, xip` and `CLAIMED`; a single row with a null id when there is none. Unordered.
+    Changes: pending -> running; `attempt` + 1; `leased_by`, `leased_until`, `started_at`.
+    Clock: the database's, at the start of the transaction.
+    Locks: the rows taken, until that transaction ends; rows held by others are skipped, not awaited.
+    Obliges: run it alone in a READ COMMITTED transaction of its own and commit at once, before any handler runs.
+    Index: `ix_job_claim`, one probe a lane; with `changed`, `ix_job_changed`.
+    """
+    job = table(model)
+    limit = bindparam("limit", type_=Integer)
+    lane = _lanes(model, "lane")
+    probe = (
+        _due(job)
+        .where(
+            # The tag of ix_job_claim, and its key.
+            job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"),
+            job.c.queue == lane.c.queue,
+            job.c.priority == lane.c.priority,
+            tuple_(job.c.scheduled_at, job.c.id) > tuple_(lane.c.floor_at, lane.c.floor_id),
+        )
+        .order_by(job.c.scheduled_at, job.c.id)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+        .lateral("probe")
+    )
+    in_order = select(probe.c.id).select_from(lane.join(probe, true()))
+    # A LIMIT over the union stops the probes as soon as enough rows are locked; no probe locks more than it returns.
+    sources = [*_behind_floors(model, job, limit), in_order] if changed else [in_order]
+    picked = (union_all(*sources) if len(sources) > 1 else in_order).limit(limit).cte("picked")
+    claimed = (
+        update(job)
+        # ARRAY(SELECT ...) runs once; a join with the CTE has plans that rescan the table for every row of it.
+        .where(job.c.id == any_(func.array(select(picked.c.id).scalar_subquery())))
+        .values(
+            status=status(JobStatus.RUNNING),
+            attempt=job.c.attempt + 1,
+            started_at=func.now(),
+            leased_by=bindparam("worker_id", type_=Text),
+            leased_until=func.now() + job.c.timeout + bindparam("grace", type_=Interval),
+            changed_xid=XID,
+        )
+        .returning(*(job.c[name] for name in CLAIMED))
+        .cte("claimed")
+    )
+    here = select(literal_column("1").label("one")).subquery("here")
+    return select(
+        func.now().label("now"),
+        literal_column("pg_snapshot_xmax(pg_current_snapshot())::text", Text).label("xmax"),
+        literal_column("ARRAY(SELECT x::text FROM pg_snapshot_xip(pg_current_snapshot()) AS x)", ARRAY(Text)).label("xip"),
+        *(claimed.c[name] for name in CLAIMED),
+    ).select_from(here.outerjoin(claimed, true()))
+
+
+@once_a_model
+def next_due(model: type[JobMixin[Any]]) -> Select[tuple[float | None]]:
+    """Tell how long until the next job of the lanes is due.
+
+    Parameters: `queues`, `priorities`, `types`.
+    Shape: one row, seconds from now as a float; null when nothing is scheduled for later.
+    Index: `ix_job_claim`, one probe a lane, from now on: what is due already is the claim's business.
+    """
+    job = table(model)
+    lane = func.unnest(array("queues", Text()), array("priorities", SmallInteger())).table_valued(
+        column("queue", Text), column("priority", SmallInteger)
+    )
+    lane = lane.render_derived("lane")
+    probe = (
+        select(job.c.scheduled_at)
+        .where(
+            job.c.status == status(JobStatus.PENDING),
+            job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"),
+            job.c.queue == lane.c.queue,
+            job.c.priority == lane.c.priority,
+            job.c.scheduled_at > func.now(),
+            job.c.type_name == any_(array("types", Text())),
+        )
+        .order_by(job.c.scheduled_at, job.c.id)
+        .limit(literal_column("1"))
+        .lateral("probe")
+    )
+    wait = func.min(probe.c.scheduled_at) - func.now()
+    return select(cast(func.extract("epoch", wait), Double)).select_from(lane.join(probe, true()))
+
+
+def _due(job: Table) -> Select[Any]:
+    return select(job.c.id).where(
+        job.c.status == status(JobStatus.PENDING),
+        job.c.scheduled_at <= func.now(),
+        job.c.type_name == any_(array("types", Text())),
+    )
+
+
+def _lanes(model: type[JobMixin[Any]], name: str) -> TableValuedAlias:
+    key = id_parameter(model.__jobqueue__)
+    stamp = TIMESTAMP(timezone=True)
+    return (
+        func.unnest(
+            array("queues", Text()), array("priorities", SmallInteger()), array("floor_at", stamp), array("floor_id", key)
+        )
+        .table_valued(
+            column("queue", Text), column("priority", SmallInteger), column("floor_at", stamp), column("floor_id", key)
+        )
+        .render_derived(name)
+    )
+
+
+def _behind_floors(model: type[JobMixin[Any]], job: Table, limit: ColumnElement[int]) -> list[Select[Any]]:
+    """Select due rows at or behind their lane's floor whose writer was not visible to the snapshot before.
+
+    Two sources: transactions that were in flight then (`xip`), and those that began since (from `xmax` on).
+    """
+    floor = _lanes(model, "floor")
+    behind = exists(
+        select(literal_column("1"))
+        .select_from(floor)
+        .where(
+            floor.c.queue == job.c.queue,
+            floor.c.priority == job.c.priority,
+            tuple_(job.c.scheduled_at, job.c.id) <= tuple_(floor.c.floor_at, floor.c.floor_id),
+        )
+    )
+    candidates = _due(job).where(
+        # The tag of ix_job_changed: no other statement may name it.
+        job.c.changed_xid > literal_column("'0'"),
+        job.c.scheduled_at <= bindparam("highest_floor", type_=TIMESTAMP(timezone=True)),
+        behind,
+    )
+    then = (
+        func.unnest(cast(array("xip", Text()), ARRAY(Xid8())))
+        .table_valued(column("xid", Xid8()))
+        .render_derived("then")
+    )
+    in_flight = (
+        candidates
+        # A pair of bounds, not an equality: it keeps the order by xid, and with it the plan, the same in both sources.
+        .where(and_(job.c.changed_xid >= then.c.xid, job.c.changed_xid <= then.c.xid))
+        .order_by(job.c.changed_xid)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+        .lateral("in_flight")
+    )
+    since = (
+        candidates.where(job.c.changed_xid >= cast(bindparam("xmax", type_=Text), Xid8()))
+        .order_by(job.c.changed_xid)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+        .subquery("since")
+    )
+    return [
+        select(in_flight.c.id).select_from(then.join(in_flight, true())),
+        select(since.c.id),
+    ]

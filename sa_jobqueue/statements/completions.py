@@ -1,0 +1,206 @@
+"""The end of attempts: completed, put back for another, or dead. Every write is fenced by id, attempt and worker."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import (
+    Double,
+    Integer,
+    Interval,
+    Select,
+    Table,
+    Text,
+    Update,
+    any_,
+    bindparam,
+    case,
+    cast,
+    func,
+    insert,
+    null,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.sql.elements import ColumnElement
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import id_parameter
+from sa_jobqueue.statements._parts import XID, array, element, is_running, once_a_model, position, status, table
+from sa_jobqueue.types import JobStatus
+
+
+@once_a_model
+def complete(model: type[JobMixin[Any]]) -> Update:
+    """Complete many attempts of one worker, each with its own output.
+
+    Parameters: parallel arrays `ids`, `attempts`, `outputs` (JSON texts), at most `_parts.BATCH`; `worker_id`.
+    Shape: one row `(id,)` for each attempt that still was the worker's; the others were lost and nothing is written.
+    Changes: running -> completed; `output`, `completed_at`, `completed_by`; the lease ends; on a root the chain ends.
+    Clock: the database's, at the start of the transaction.
+    Locks: the rows, awaited, in the order of `ids`: give them sorted.
+    Index: the primary key.
+    """
+    job = table(model)
+    ids = array("ids", id_parameter(model.__jobqueue__))
+    place = position(ids, job.c.id)
+    return _completed(
+        job,
+        fence=(job.c.id == any_(ids)) & (job.c.attempt == element(array("attempts", Integer()), place)),
+        output=cast(element(array("outputs", Text()), place), JSONB),
+    )
+
+
+@once_a_model
+def complete_one(model: type[JobMixin[Any]]) -> Update:
+    """Complete one attempt in the transaction that holds its handler's own writes; otherwise as `complete`.
+
+    Parameters: `job_id`, `job_attempt`, `job_output` (JSON text), `worker_id`.
+    Obliges: commit only if it returned a row; without one the attempt was lost, and everything must be rolled back.
+    Index: the primary key; it is planned on the application's session, where one row by key needs no guards.
+    """
+    job = table(model)
+    return _completed(
+        job,
+        fence=(job.c.id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
+        & (job.c.attempt == bindparam("job_attempt", type_=Integer)),
+        output=cast(bindparam("job_output", type_=Text), JSONB),
+    )
+
+
+def _completed(job: Table, *, fence: ColumnElement[bool], output: ColumnElement[Any]) -> Update:
+    worker = bindparam("worker_id", type_=Text)
+    return (
+        update(job)
+        .where(fence, job.c.leased_by == worker, is_running(job))
+        .values(
+            status=status(JobStatus.COMPLETED),
+            output=output,
+            completed_at=func.now(),
+            completed_by=worker,
+            leased_by=null(),
+            leased_until=null(),
+            last_error=null(),
+            chain_completed_at=case((job.c.chain_index == 0, func.now())),
+            changed_xid=XID,
+        )
+        .returning(job.c.id)
+    )
+
+
+@once_a_model
+def finish(model: type[JobMixin[Any]]) -> Select[Any]:
+    """End many attempts of one worker without success: put back, dead or cancelled, each with its history.
+
+    Parameters: parallel arrays `ids`, `attempts`, `statuses`, `delays` (seconds until due again), `outcomes`, `errors`
+    (JSON texts or null), `fingerprints`, `uncounted` (1 gives the attempt back), `reasons` and `letter_ids` of those
+    that die; at most `_parts.BATCH`; `worker_id`.
+    Shape: `(id, status)` of each attempt that still was the worker's; for the others nothing is written.
+    Changes: running -> pending, dead or cancelled; a `job_attempt` row each, a `dead_letter` for each that died.
+    Clock: the database's, at the start of the transaction; delays count from there.
+    Locks: the rows, awaited, in the order of `ids`: give them sorted.
+    Index: the primary key.
+    """
+    job = table(model)
+    key = id_parameter(model.__jobqueue__)
+    ids = array("ids", key)
+    place = position(ids, job.c.id)
+    worker = bindparam("worker_id", type_=Text)
+    to = element(array("statuses", Text()), place)
+    error = cast(element(array("errors", Text()), place), JSONB)
+    later = func.now() + timedelta_of(element(array("delays", Double()), place))
+    ended = (
+        update(job)
+        .where(
+            job.c.id == any_(ids),
+            job.c.attempt == element(array("attempts", Integer()), place),
+            job.c.leased_by == worker,
+            is_running(job),
+        )
+        .values(
+            status=cast(to, job.c.status.type),
+            scheduled_at=case((to == JobStatus.PENDING.value, later), else_=job.c.scheduled_at),
+            completed_at=case((to != JobStatus.PENDING.value, func.now())),
+            chain_completed_at=case(((to != JobStatus.PENDING.value) & (job.c.chain_index == 0), func.now())),
+            leased_by=null(),
+            leased_until=null(),
+            last_error=func.coalesce(error, job.c.last_error),
+            max_attempts=job.c.max_attempts + element(array("uncounted", Integer()), place),
+            changed_xid=XID,
+        )
+        .returning(*remembered(job))
+        .cte("ended")
+    )
+    at = position(ids, ended.c.id)
+    return recorded(
+        model,
+        ended,
+        worker=worker,
+        outcome=element(array("outcomes", Text()), at),
+        error=cast(element(array("errors", Text()), at), JSONB),
+        fingerprint=element(array("fingerprints", Text()), at),
+        reason=element(array("reasons", Text()), at),
+        letter_id=element(array("letter_ids", key), at),
+        died=element(array("statuses", Text()), at) == JobStatus.DEAD.value,
+    ).with_only_columns(ended.c.id, ended.c.status)
+
+
+def timedelta_of(seconds: ColumnElement[float]) -> ColumnElement[timedelta]:
+    """Return an interval of so many seconds."""
+    return func.make_interval(0, 0, 0, 0, 0, 0, seconds, type_=Interval)
+
+
+def remembered(job: Table) -> list[ColumnElement[Any]]:
+    """Return the columns that history and dead letters need of a row just ended."""
+    names = ("id", "status", "attempt", "started_at", "chain_id", "queue", "type_name", "input", "input_version")
+    return [job.c[name] for name in names]
+
+
+def recorded(
+    model: type[JobMixin[Any]],
+    ended: Any,
+    *,
+    worker: ColumnElement[Any],
+    outcome: ColumnElement[Any],
+    error: ColumnElement[Any],
+    fingerprint: ColumnElement[Any],
+    reason: ColumnElement[Any],
+    letter_id: ColumnElement[Any],
+    died: ColumnElement[bool],
+) -> Select[Any]:
+    """Return a select over the CTE `ended` whose statement also writes its rows' history and dead letters."""
+    attempts, letters = table(model.Attempt), table(model.DeadLetter)
+    history = (
+        insert(attempts)
+        .from_select(
+            ["job_id", "attempt", "worker_id", "started_at", "outcome", "error", "error_fingerprint"],
+            select(ended.c.id, ended.c.attempt, worker, ended.c.started_at, outcome, error, fingerprint),
+        )
+        .cte("history")
+    )
+    buried = (
+        insert(letters)
+        .from_select(
+            [
+                *("id", "job_id", "chain_id", "queue", "type_name", "input", "input_version"),
+                *("reason", "error", "error_fingerprint", "attempts"),
+            ],
+            select(
+                letter_id,
+                ended.c.id,
+                ended.c.chain_id,
+                ended.c.queue,
+                ended.c.type_name,
+                ended.c.input,
+                ended.c.input_version,
+                reason,
+                error,
+                fingerprint,
+                ended.c.attempt,
+            ).where(died),
+        )
+        .cte("buried")
+    )
+    return select(ended).add_cte(history, buried)

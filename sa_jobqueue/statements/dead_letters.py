@@ -1,0 +1,118 @@
+"""Dead letters: found, grouped, dismissed. Redriving changes the job: `jobs.change`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, Update, any_, func, literal, select, update
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import CURRENT_XID, id_parameter
+from sa_jobqueue.types import DeadReason, JobId, Resolution
+
+
+def page(
+    model: type[JobMixin[Any]],
+    *conditions: ColumnElement[bool],
+    after: JobId | None,
+    limit: int,
+    newest_first: bool,
+) -> Select[Any]:
+    """Return one page of dead letters as ORM objects, by id.
+
+    Shape: up to `limit` `(DeadLetter,)`, those after the id `after`. Index: the primary key.
+    """
+    letter = model.DeadLetter
+    key: Any = letter.id
+    chosen = select(letter).where(*conditions).order_by(key.desc() if newest_first else key.asc()).limit(limit)
+    return chosen if after is None else chosen.where(key < after if newest_first else key > after)
+
+
+def matching(
+    model: type[JobMixin[Any]],
+    *,
+    ids: Sequence[JobId] = (),
+    job_ids: Sequence[JobId] = (),
+    types: Sequence[str] = (),
+    queues: Sequence[str] = (),
+    reasons: Sequence[DeadReason] = (),
+    fingerprints: Sequence[str] = (),
+    died_before: datetime | None = None,
+    resolved: bool | None = False,
+) -> list[ColumnElement[bool]]:
+    """Return the conditions of a filter. An empty one means any; `resolved` None means both."""
+    letter = model.DeadLetter
+    key = ARRAY(id_parameter(model.__jobqueue__))
+    found: list[ColumnElement[bool]] = []
+    if ids:
+        found.append(letter.id == any_(literal(list(ids), key)))
+    if job_ids:
+        found.append(letter.job_id == any_(literal(list(job_ids), key)))
+    for attribute, values in (
+        (letter.type_name, types),
+        (letter.queue, queues),
+        (letter.reason, reasons),
+        (letter.error_fingerprint, fingerprints),
+    ):
+        if values:
+            found.append(attribute.in_(list(values)))
+    if died_before is not None:
+        found.append(letter.died_at < died_before)
+    if resolved is not None:
+        found.append(letter.resolution.is_not(None) if resolved else letter.resolution.is_(None))
+    return found
+
+
+def groups(model: type[JobMixin[Any]], *conditions: ColumnElement[bool]) -> Select[Any]:
+    """Count dead letters by type, reason and error.
+
+    Shape: `(type_name, reason, fingerprint, error_type, count, first_died_at, last_died_at, example_job_id)`, most
+    frequent first.
+    """
+    letter = model.DeadLetter
+    count = func.count()
+    return (
+        select(
+            letter.type_name,
+            letter.reason,
+            letter.error_fingerprint.label("fingerprint"),
+            func.min(letter.error["type"].as_string()).label("error_type"),
+            count.label("count"),
+            func.min(letter.died_at).label("first_died_at"),
+            func.max(letter.died_at).label("last_died_at"),
+            func.array_agg(letter.job_id)[1].label("example_job_id"),
+        )
+        .where(*conditions)
+        .group_by(letter.type_name, letter.reason, letter.error_fingerprint)
+        .order_by(count.desc(), letter.type_name, letter.reason, letter.error_fingerprint)
+    )
+
+
+def dismiss(model: type[JobMixin[Any]], *conditions: ColumnElement[bool], by: str) -> Update:
+    """Resolve unresolved dead letters as dismissed; their jobs stay dead.
+
+    Shape: `(id,)` a letter. Clock: the database's. Locks: the letters.
+    """
+    letter = model.DeadLetter
+    return (
+        update(letter)
+        .where(letter.resolution.is_(None), *conditions)
+        .values(resolution=Resolution.DISMISSED, resolved_at=func.now(), resolved_by=by, changed_xid=CURRENT_XID)
+        .returning(letter.id)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def jobs_of(
+    model: type[JobMixin[Any]], *conditions: ColumnElement[bool], after: JobId | None, limit: int
+) -> Select[Any]:
+    """Return the jobs of dead letters, by job id.
+
+    Shape: up to `limit` `(job_id,)` after the id `after`, ascending. Index: `ix_dead_letter_job`.
+    """
+    key: Any = model.DeadLetter.job_id
+    chosen = select(key).where(*conditions).order_by(key).limit(limit)
+    return chosen if after is None else chosen.where(key > after)

@@ -1,0 +1,165 @@
+"""Jobs as rows: enqueueing many, looking at them, and changing them through the `job_queue` view."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import (
+    Insert,
+    Interval,
+    Select,
+    TableClause,
+    Text,
+    Update,
+    any_,
+    bindparam,
+    cast,
+    column,
+    func,
+    insert,
+    literal,
+    literal_column,
+    select,
+    update,
+)
+from sqlalchemy import (
+    table as named_table,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, JSONB, TIMESTAMP
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import id_parameter
+from sa_jobqueue.statements._parts import array, once_a_model, status, table
+from sa_jobqueue.types import JobId, JobStatus
+
+
+def enqueue_many(model: type[JobMixin[Any]], columns: Sequence[str]) -> Insert:
+    """Insert many jobs in one statement, from one array a column.
+
+    Parameters: an array for each name in `columns`, of its column's type; those of jsonb columns as JSON texts;
+    `delays` (intervals or null) and `ats` (instants or null), from which `scheduled_at` is made.
+    Clock: the database's `now()`, to which delays are added and below which no `at` reaches.
+    Shape: no rows returned: ids are made by the client. Locks: none but the new rows'.
+    """
+    job = table(model)
+    arrays: list[Any] = []
+    read: list[Any] = []
+    for name in columns:
+        kind = job.c[name].type
+        as_text = isinstance(kind, JSONB)
+        arrays.append(array(name, Text() if as_text else kind))
+        read.append(column(name, Text() if as_text else kind))
+    read += [column("delay", INTERVAL()), column("at", TIMESTAMP(timezone=True))]
+    arrays += [array("delays", INTERVAL()), array("ats", TIMESTAMP(timezone=True))]
+    given = func.unnest(*arrays).table_valued(*read).render_derived("given")
+    values = [
+        cast(given.c[name], job.c[name].type) if isinstance(job.c[name].type, JSONB) else given.c[name]
+        for name in columns
+    ]
+    due = func.greatest(given.c.at, func.now() + func.coalesce(given.c.delay, literal_column("interval '0'")))
+    return insert(job).from_select([*columns, "scheduled_at"], select(*values, due).select_from(given))
+
+
+def job_queue(model: type[JobMixin[Any]]) -> TableClause:
+    """Return the updatable view, the one place where a job is cancelled, redriven or rescheduled."""
+    layout = model.__jobqueue__
+    return named_table(
+        layout.name("job_queue"),
+        column("id", id_parameter(layout)),
+        column("queue", Text),
+        column("type_name", Text),
+        column("input", JSONB),
+        column("status", table(model).c.status.type),
+        column("scheduled_at", TIMESTAMP(timezone=True)),
+        schema=layout.schema,
+    )
+
+
+def lock(model: type[JobMixin[Any]], ids: Sequence[JobId]) -> Select[Any]:
+    """Lock jobs and tell their status.
+
+    Shape: `(id, status)` of those that exist, by id. Locks: the rows, awaited, in the order of their ids, until the
+    caller's transaction ends. Index: the primary key.
+    """
+    job = table(model)
+    return (
+        select(job.c.id, job.c.status)
+        .where(job.c.id == any_(literal(list(ids), ARRAY(id_parameter(model.__jobqueue__)))))
+        .order_by(job.c.id)
+        .with_for_update()
+    )
+
+
+def change(model: type[JobMixin[Any]], ids: Sequence[JobId], **values: Any) -> Update:
+    """Change `status` or `scheduled_at` of jobs through the view, which does what that means or refuses.
+
+    Obliges: `lock` them first, so that rows are taken in the order of their ids. Index: the primary key.
+    """
+    view = job_queue(model)
+    return update(view).where(view.c.id == any_(literal(list(ids), ARRAY(id_parameter(model.__jobqueue__))))).values(**values)
+
+
+def page(
+    model: type[JobMixin[Any]],
+    *,
+    statuses: Sequence[JobStatus],
+    types: Sequence[str],
+    queues: Sequence[str],
+    after: JobId | None,
+    limit: int,
+    newest_first: bool,
+) -> Select[Any]:
+    """Return one page of jobs as ORM objects, by id: with UUIDv7 the order of enqueueing, by the clients' clocks.
+
+    Shape: up to `limit` `(Job,)`, those after the id `after`. An empty filter means any.
+    Index: the primary key, walked until the page is full: a filter that matches little reads much.
+    """
+    key: Any = model.id
+    chosen = select(model).order_by(key.desc() if newest_first else key.asc()).limit(limit)
+    if statuses:
+        chosen = chosen.where(model.status.in_([status(value) for value in statuses]))
+    if types:
+        chosen = chosen.where(model.type_name.in_(types))
+    if queues:
+        chosen = chosen.where(model.queue.in_(queues))
+    if after is not None:
+        chosen = chosen.where(key < after if newest_first else key > after)
+    return chosen
+
+
+def attempts(model: type[JobMixin[Any]], job_id: JobId) -> Select[Any]:
+    """Return a job's unsuccessful attempts as ORM objects, oldest first. Index: the primary key."""
+    return select(model.Attempt).where(model.Attempt.job_id == job_id).order_by(model.Attempt.attempt)
+
+
+@once_a_model
+def unknown_types(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Name types of due jobs that no live worker has a handler for.
+
+    Parameters: `queues`, `types` the asking worker knows, `ttl` of a worker's beat.
+    Shape: `(type_name,)`, distinct, from the 1,000 oldest due jobs of each queue: what lies deeper is told later.
+    Index: `ix_job_claim`.
+    """
+    job, worker = table(model), table(model.Worker)
+    queue = func.unnest(array("queues", Text())).table_valued(column("name", Text)).render_derived("queue")
+    oldest = (
+        select(job.c.type_name)
+        .where(
+            job.c.status == status(JobStatus.PENDING),
+            job.c.priority >= literal_column("'-9'"),
+            job.c.queue == queue.c.name,
+            job.c.scheduled_at <= func.now(),
+        )
+        .limit(literal_column("1000"))
+        .lateral("oldest")
+    )
+    served: Select[Any] = select(literal_column("1")).where(
+        worker.c.heartbeat_at > func.now() - bindparam("ttl", type_=Interval), oldest.c.type_name == any_(worker.c.job_types)
+    )
+    return (
+        select(oldest.c.type_name)
+        .select_from(queue.join(oldest, literal_column("true")))
+        .where(~(oldest.c.type_name == any_(array("types", Text()))), ~served.exists())
+        .distinct()
+    )

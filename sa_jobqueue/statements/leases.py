@@ -1,0 +1,197 @@
+"""Leases: beating, extending, and taking back what a vanished worker held."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    Delete,
+    Double,
+    Insert,
+    Integer,
+    Interval,
+    Select,
+    Text,
+    Update,
+    any_,
+    bindparam,
+    case,
+    cast,
+    delete,
+    exists,
+    func,
+    literal,
+    literal_column,
+    null,
+    select,
+    true,
+    union_all,
+    update,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy.sql.elements import ColumnElement
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import id_parameter
+from sa_jobqueue.statements._parts import XID, element, is_running, once_a_model, status, table
+from sa_jobqueue.statements.completions import recorded, remembered, timedelta_of
+from sa_jobqueue.types import AttemptOutcome, DeadReason, JobStatus
+
+
+@once_a_model
+def beat(model: type[JobMixin[Any]]) -> Insert:
+    """Say that a worker lives; register it if its row is not there (or not there any more).
+
+    Parameters: `id`, `name`, `host`, `pid`, `version`, `queues`, `job_types`, `concurrency`, `state`.
+    Changes: `heartbeat_at`, `state`. Clock: the database's. Locks: the worker's own row. Index: the primary key.
+    """
+    worker = table(model.Worker)
+    names = ("id", "name", "host", "pid", "version", "queues", "job_types", "concurrency", "state")
+    statement = insert(worker).values({name: bindparam(name, type_=worker.c[name].type) for name in names})
+    return statement.on_conflict_do_update(
+        index_elements=["id"],
+        set_={"heartbeat_at": func.clock_timestamp(), "state": statement.excluded.state},
+    )
+
+
+@once_a_model
+def forget_worker(model: type[JobMixin[Any]]) -> Delete:
+    """Remove a worker that says goodbye, unless jobs still hang on it.
+
+    Parameters: `worker_id`. Changes: its row. Index: the primary key; `ix_job_running`.
+    """
+    worker = table(model.Worker)
+    return delete(worker).where(worker.c.id == bindparam("worker_id", type_=Text), ~_has_jobs(model))
+
+
+@once_a_model
+def forget_dead_workers(model: type[JobMixin[Any]]) -> Delete:
+    """Remove workers that have been silent for `after` and hold no job.
+
+    Parameters: `after`, many times the time to live: a zombie that wakes up later registers itself again.
+    """
+    worker = table(model.Worker)
+    silent = worker.c.heartbeat_at < func.now() - bindparam("after", type_=Interval)
+    return delete(worker).where(silent, ~_has_jobs(model))
+
+
+def _has_jobs(model: type[JobMixin[Any]]) -> ColumnElement[bool]:
+    job, worker = table(model), table(model.Worker)
+    held: Select[Any] = select(literal_column("1")).where(job.c.status == status(JobStatus.RUNNING), job.c.leased_by == worker.c.id)
+    return exists(held.correlate(worker))
+
+
+@once_a_model
+def extend(model: type[JobMixin[Any]]) -> Update:
+    """Move the end of one attempt's lease to `timeout` and `grace` from now.
+
+    Parameters: `job_id`, `job_attempt`, `worker_id`, `timeout`, `grace`.
+    Shape: one row `(id,)`, none when the attempt is no longer the worker's. Index: the primary key.
+    """
+    job = table(model)
+    return (
+        update(job)
+        .where(
+            job.c.id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)),
+            job.c.attempt == bindparam("job_attempt", type_=Integer),
+            job.c.leased_by == bindparam("worker_id", type_=Text),
+            is_running(job),
+        )
+        .values(leased_until=func.now() + bindparam("timeout", type_=Interval) + bindparam("grace", type_=Interval))
+        .returning(job.c.id)
+    )
+
+
+@once_a_model
+def take_back(model: type[JobMixin[Any]], *, orphans: bool = False) -> Select[Any]:
+    """Take jobs from workers that stopped beating, and jobs whose own lease ran out; due again after a backoff, or dead.
+
+    Parameters: `ttl`, how long a silent worker still counts as alive; `limit`; `base` and `cap` of the backoff in
+    seconds; `letter_ids`, `limit` fresh ids. With `orphans` instead the jobs whose worker has no row at all: a rarer
+    sweep, for it reads every running job.
+    Shape: `(id, type_name, attempt, status, worker_id)` a job; fewer than `limit` rows: none are left. Unordered.
+    Changes: running -> pending, or dead when that was the last attempt; a `job_attempt` row each, and a dead letter
+    (`lost`, or `timed_out` where the lease ran out).
+    Clock: the database's alone, against heartbeats and leases it stamped itself.
+    Locks: the rows taken, until the transaction ends; rows held by others are skipped: their worker is just writing.
+    Index: `ix_job_running`, one probe a worker.
+    """
+    job, worker = table(model), table(model.Worker)
+    limit = bindparam("limit", type_=Integer)
+    running = select(job.c.id, job.c.leased_by).where(job.c.status == status(JobStatus.RUNNING))
+    silent = worker.c.heartbeat_at < func.now() - bindparam("ttl", type_=Interval)
+    lost_reason, expired_reason = literal(DeadReason.LOST.value), literal(DeadReason.TIMED_OUT.value)
+
+    def probe(name: str, *conditions: ColumnElement[bool]) -> Any:
+        chosen = running.where(job.c.leased_by == worker.c.id, *conditions).limit(limit)
+        return chosen.with_for_update(skip_locked=True).lateral(name)
+
+    if orphans:
+        nobody = ~exists(select(literal_column("1")).where(worker.c.id == job.c.leased_by).correlate(job))
+        orphan = running.where(nobody).limit(limit).with_for_update(skip_locked=True).subquery("orphan")
+        sources = [select(orphan.c.id, orphan.c.leased_by, lost_reason.label("reason"))]
+    else:
+        gone, expired = probe("gone"), probe("expired", job.c.leased_until < func.now())
+        sources = [
+            select(gone.c.id, gone.c.leased_by, lost_reason.label("reason"))
+            .select_from(worker.join(gone, true()))
+            .where(silent),
+            select(expired.c.id, expired.c.leased_by, expired_reason.label("reason"))
+            .select_from(worker.join(expired, true()))
+            .where(~silent),
+        ]
+    lost = (union_all(*sources) if len(sources) > 1 else sources[0]).limit(limit).cte("lost")
+
+    def of_lost(name: str, row: Any) -> ColumnElement[Any]:
+        return select(lost.c[name]).where(lost.c.id == row.c.id).scalar_subquery()
+
+    last = job.c.attempt >= job.c.max_attempts
+    bound = func.least(
+        bindparam("cap", type_=Double), bindparam("base", type_=Double) * func.power(2, func.least(job.c.attempt, 62) - 1)
+    )
+    error = _lost_error(of_lost("reason", job), of_lost("leased_by", job))
+    back = (
+        update(job)
+        .where(job.c.id == any_(func.array(select(lost.c.id).scalar_subquery())))
+        .values(
+            status=cast(case((last, status(JobStatus.DEAD)), else_=status(JobStatus.PENDING)), job.c.status.type),
+            scheduled_at=case((last, job.c.scheduled_at), else_=func.now() + timedelta_of(bound * func.random())),
+            completed_at=case((last, func.now())),
+            chain_completed_at=case((last & (job.c.chain_index == 0), func.now())),
+            leased_by=null(),
+            leased_until=null(),
+            last_error=error,
+            changed_xid=XID,
+        )
+        .returning(*remembered(job), job.c.last_error)
+        .cte("back")
+    )
+    numbered = select(back, func.row_number().over().label("n")).cte("numbered")
+    reason = of_lost("reason", numbered)
+    letter_ids = bindparam("letter_ids", type_=ARRAY(id_parameter(model.__jobqueue__)))
+    return recorded(
+        model,
+        numbered,
+        worker=of_lost("leased_by", numbered),
+        outcome=literal(AttemptOutcome.TAKEN_BACK.value),
+        error=numbered.c.last_error,
+        fingerprint=reason,
+        reason=reason,
+        letter_id=element(letter_ids, numbered.c.n),
+        died=cast(numbered.c.status, Text) == JobStatus.DEAD.value,
+    ).with_only_columns(
+        numbered.c.id,
+        numbered.c.type_name,
+        numbered.c.attempt,
+        numbered.c.status,
+        of_lost("leased_by", numbered).label("worker_id"),
+    )
+
+
+def _lost_error(reason: ColumnElement[str], worker_id: ColumnElement[str]) -> ColumnElement[Any]:
+    """Return the error of a job taken back, in the shape of every other: who had it last stays known."""
+    message = case(
+        (reason == DeadReason.LOST.value, func.concat("worker ", worker_id, " stopped beating")),
+        else_=func.concat("worker ", worker_id, " let its lease run out"),
+    )
+    return func.jsonb_build_object("type", "TakenBack", "message", message, "worker", worker_id)

@@ -1,0 +1,22 @@
+"""What the database says of itself: server version, and the stamp of the queue's tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Integer, Select, Text, cast, func, literal, literal_column, select
+
+from sa_jobqueue.models import JobMixin
+
+
+def versions(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return the server's version number, whether the job table exists, and its comment.
+
+    Shape: one row `(server_version_num, present, stamp)`; `stamp` is null where there is no comment.
+    """
+    regclass = func.to_regclass(literal(model.__jobqueue__.qualified("job"), Text))
+    return select(
+        cast(func.current_setting("server_version_num"), Integer).label("server"),
+        regclass.is_not(None).label("present"),
+        func.obj_description(regclass.op("::")(literal_column("oid")), "pg_class").label("stamp"),
+    )

@@ -1,0 +1,202 @@
+"""Takes due jobs for the free slots, and knows how long it may sleep when there are none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import Row
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.statements import claims
+from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
+from sa_jobqueue.worker.completer import Completer
+from sa_jobqueue.worker.component import Component
+from sa_jobqueue.worker.executor import Executor
+from sa_jobqueue.worker.floors import Floors, Lane
+from sa_jobqueue.worker.options import WorkerOptions
+
+_PACE: Final = 0.004
+"""Seconds between two claims while slots trickle free one by one: batches form, and no idle slot waits longer."""
+_AWAKE: Final = 0.2
+"""Seconds a woken worker keeps looking: longer than the silence a producer keeps after waking it."""
+_GLANCE: Final = 0.02
+"""Seconds between two looks of a woken worker."""
+_MOST: Final = 500
+"""Most jobs of one claim."""
+
+
+class Group:
+    """Lanes that share one limit, claimed from by one statement."""
+
+    def __init__(self, queues: list[str], lowest_id: Any, *, limited: bool) -> None:
+        self.queues = queues
+        self.limited = limited
+        priorities = range(MAX_PRIORITY, MIN_PRIORITY - 1, -1)
+        self.floors = Floors([Lane(queue, priority) for priority in priorities for queue in queues], lowest_id)
+
+
+class Claimer(Component):
+    """Claims for free slots only: what is claimed is started at once.
+
+    Woken by a notification, a freed slot, the time the next job is due, or the poll interval. A crash between a claim's
+    commit and its start leaves jobs that this worker holds and does not run: their attempts are released on restart.
+    One a worker.
+    """
+
+    name = "claimer"
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        model: type[JobMixin[Any]],
+        *,
+        executor: Executor,
+        completer: Completer,
+        worker_id: str,
+        types: list[str],
+        options: WorkerOptions,
+        may_start: Callable[[], bool],
+    ) -> None:
+        self._engine = engine
+        self._executor = executor
+        self._completer = completer
+        self._worker_id = worker_id
+        self._types = types
+        self._options = options
+        self._may_start = may_start
+        self._ahead = claims.claim(model, changed=False)
+        self._all = claims.claim(model, changed=True)
+        self._next_due = claims.next_due(model)
+        lowest_id = "" if model.__jobqueue__.id_type == "text" else UUID(int=0)
+        free = [queue for queue, limit in options.limits.items() if limit is None]
+        self._groups = [Group(free, lowest_id, limited=False)] if free else []
+        self._groups += [
+            Group([queue], lowest_id, limited=True) for queue, limit in options.limits.items() if limit is not None
+        ]
+        self._loop = asyncio.get_running_loop()
+        self._woken = asyncio.Event()
+        self._awake_until = 0.0
+        self.until_idle = False
+        """Whether `run` returns when nothing is due, nothing runs and nothing waits to be written."""
+
+    def wake(self, queue: str | None = None) -> None:
+        """Look now: something of this queue (None: of any) may be due."""
+        if queue is None or queue in self._options.limits:
+            self._awake_until = self._loop.time() + _AWAKE
+            self._woken.set()
+
+    async def run(self) -> None:
+        """Claim until cancelled, or until idle if so asked."""
+        for group in self._groups:
+            group.floors.reset(self._loop.time())
+        async with self._engine.connect() as connection:
+            while True:
+                if self._executor.free <= 0 or self._completer.backlog > 4 * self._options.flush_size:
+                    await self._wait_for_slot()
+                    continue
+                if not self._may_start():
+                    await asyncio.sleep(_GLANCE)
+                    continue
+                if await self.claim(connection) == 0:
+                    if self.until_idle and self._executor.running == 0:
+                        await self._completer.drained()
+                        if await self.claim(connection) == 0:
+                            return
+                        continue
+                    await self._rest(connection)
+                elif 0 < self._executor.free < self._options.concurrency // 2:
+                    await asyncio.sleep(_PACE)
+
+    async def claim(self, connection: AsyncConnection) -> int:
+        """Claim for every group with a free slot and start what came; return how many jobs."""
+        claimed = 0
+        for group in self._groups:
+            limit = self._executor.free
+            if group.limited:
+                limit = self._executor.free_in(group.queues[0])
+            if limit > 0:
+                claimed += await self._claim_group(connection, group, min(limit, _MOST))
+        return claimed
+
+    async def _claim_group(self, connection: AsyncConnection, group: Group, limit: int) -> int:
+        behind = group.floors.prepare(self._loop.time(), idle=False)
+        taken = await self._take(connection, group, limit, behind=behind)
+        if taken == 0 and not behind:
+            # Nothing ahead: before that is taken for idleness, look behind the floors as well.
+            group.floors.prepare(self._loop.time(), idle=True)
+            taken = await self._take(connection, group, limit, behind=True)
+        return taken
+
+    async def _take(self, connection: AsyncConnection, group: Group, limit: int, *, behind: bool) -> int:
+        floors, started = group.floors, self._loop.time()
+        parameters = floors.parameters(changed=behind) | {
+            "types": self._types,
+            "limit": limit,
+            "worker_id": self._worker_id,
+            "grace": self._options.time_to_live,
+        }
+        try:
+            rows = (await connection.execute(self._all if behind else self._ahead, parameters)).all()
+        except BaseException:
+            floors.reset(self._loop.time())
+            raise
+        jobs = [_job(row) for row in rows if row[3] is not None]
+        for job in jobs:
+            self._executor.start(job)
+        floors.advance(
+            [(job.queue, job.priority, job.scheduled_at, job.id) for job in jobs],
+            limit=limit,
+            changed=behind,
+            database_now=rows[0][0],
+            snapshot=(rows[0][1], rows[0][2]),
+            started=started,
+            now=self._loop.time(),
+        )
+        return len(jobs)
+
+    async def _wait_for_slot(self) -> None:
+        self._executor.changed.clear()
+        if self._executor.free <= 0:
+            await self._executor.changed.wait()
+        else:
+            await asyncio.sleep(_PACE)
+
+    async def _rest(self, connection: AsyncConnection) -> None:
+        """Sleep until something may be due, or a slot that a limited queue needs becomes free."""
+        now = self._loop.time()
+        if now < self._awake_until:
+            seconds: float = _GLANCE
+        else:
+            seconds = self._options.poll_interval.total_seconds()
+            due_in: float | None = (await connection.execute(self._next_due, self._lanes())).scalar_one()
+            if due_in is not None:
+                seconds = min(seconds, max(due_in, 0.001))
+        self._woken.clear()
+        self._executor.changed.clear()
+        waits = [asyncio.ensure_future(self._woken.wait())]
+        if self.until_idle or len(self._groups) > 1 or self._groups[0].limited:
+            waits.append(asyncio.ensure_future(self._executor.changed.wait()))
+        try:
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    def _lanes(self) -> dict[str, Any]:
+        lanes = [lane for group in self._groups for lane in group.floors.lanes]
+        return {
+            "queues": [lane.queue for lane in lanes],
+            "priorities": [lane.priority for lane in lanes],
+            "types": self._types,
+        }
+
+
+def _job(row: Row[Any]) -> ClaimedJob:
+    # By position: what follows the claim's own three columns is CLAIMED, the fields of ClaimedJob in order.
+    return ClaimedJob(*tuple(row)[3:])
+

@@ -1,0 +1,140 @@
+"""Writes the ends of attempts, many in one statement, without holding up a lone one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobCompleted, JobDied, JobPutBack
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.statements import completions
+from sa_jobqueue.types import DeadReason, JobStatus
+from sa_jobqueue.worker.component import Component
+from sa_jobqueue.worker.outcomes import Completed, Finished
+
+
+class Completer(Component):
+    """Takes ends of attempts and writes them in the order they came, a batch a statement.
+
+    While one batch is on its way the next gathers, so a lone end waits for nobody and a crowd shares round trips. An
+    end leaves the queue only when its write was acknowledged: an outage delays it, and the fence decides then whether it
+    still counts. A crash of the process loses what is queued; those jobs are taken back and run again.
+    """
+
+    name = "completer"
+
+    def __init__(
+        self, engine: AsyncEngine, model: type[JobMixin[Any]], worker_id: str, events: EventBus, *, flush_size: int
+    ) -> None:
+        self._engine = engine
+        self._worker_id = worker_id
+        self._events = events
+        self._flush_size = flush_size
+        self._new_id = model.__id_factory__
+        self._complete = completions.complete(model)
+        self._finish = completions.finish(model)
+        self._queue: deque[Completed | Finished] = deque()
+        self._arrived = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._uncertain = False
+
+    def put(self, end: Completed | Finished) -> None:
+        """Queue an end for the next write."""
+        self._queue.append(end)
+        self._empty.clear()
+        self._arrived.set()
+
+    @property
+    def backlog(self) -> int:
+        """How many ends are not acknowledged yet. The claimer stops taking jobs while it is deep."""
+        return len(self._queue)
+
+    async def drained(self) -> None:
+        """Wait until everything queued is acknowledged."""
+        await self._empty.wait()
+
+    async def run(self) -> None:
+        """Write whatever arrives until cancelled."""
+        async with self._engine.connect() as connection:
+            while True:
+                if not self._queue:
+                    self._empty.set()
+                    self._arrived.clear()
+                    await self._arrived.wait()
+                await self.flush(connection)
+
+    async def flush(self, connection: AsyncConnection) -> None:
+        """Write one batch and tell what it did. One that fails stays queued: the next run writes it again."""
+        batch = [self._queue[index] for index in range(min(len(self._queue), self._flush_size))]
+        repeated, self._uncertain = self._uncertain, True
+        done = [end for end in batch if isinstance(end, Completed)]
+        ended = [end for end in batch if isinstance(end, Finished)]
+        written: set[Any] = set()
+        if done:
+            written |= await self._write_completed(connection, done)
+        if ended:
+            written |= await self._write_finished(connection, ended)
+        for _ in batch:
+            self._queue.popleft()
+        self._uncertain = False
+        for end in batch:
+            # After a failed try an attempt that is gone may have been ended by that very try: nothing to report.
+            if end.job.id in written:
+                self._tell(end)
+            elif not repeated:
+                self._events.emit(AttemptLost(end.job.id, end.job.type_name, end.job.attempt))
+
+    async def _write_completed(self, connection: AsyncConnection, ends: Sequence[Completed]) -> set[Any]:
+        # By id: every writer of many rows locks them in that order.
+        ends = sorted(ends, key=lambda end: end.job.id)
+        result = await connection.execute(
+            self._complete,
+            {
+                "ids": [end.job.id for end in ends],
+                "attempts": [end.job.attempt for end in ends],
+                "outputs": [end.output for end in ends],
+                "worker_id": self._worker_id,
+            },
+        )
+        return set(result.scalars())
+
+    async def _write_finished(self, connection: AsyncConnection, ends: Sequence[Finished]) -> set[Any]:
+        ends = sorted(ends, key=lambda end: end.job.id)
+        result = await connection.execute(
+            self._finish,
+            {
+                "ids": [end.job.id for end in ends],
+                "attempts": [end.job.attempt for end in ends],
+                "statuses": [end.status.value for end in ends],
+                "delays": [end.delay.total_seconds() for end in ends],
+                "outcomes": [end.outcome.value for end in ends],
+                "errors": [None if end.error is None else json.dumps(end.error) for end in ends],
+                "fingerprints": [end.fingerprint for end in ends],
+                "uncounted": [int(end.uncounted) for end in ends],
+                "reasons": [end.reason and end.reason.value for end in ends],
+                "letter_ids": [self._new_id() for _ in ends],
+                "worker_id": self._worker_id,
+            },
+        )
+        return set(result.scalars())
+
+    def _tell(self, end: Completed | Finished) -> None:
+        job = end.job
+        if isinstance(end, Completed):
+            self._events.emit(JobCompleted(job.id, job.type_name, job.attempt, end.ran))
+        elif end.status is JobStatus.DEAD:
+            self._events.emit(
+                JobDied(job.id, job.type_name, job.attempt, end.reason or DeadReason.EXHAUSTED, end.error)
+            )
+        elif end.status is JobStatus.CANCELLED:
+            self._events.emit(JobCancelled(job.id, job.type_name, job.attempt))
+        else:
+            self._events.emit(JobPutBack(job.id, job.type_name, job.attempt, end.outcome, end.delay, end.error))
+
+

@@ -1,0 +1,66 @@
+"""The connections a worker opens for itself, beside the application's own engine."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+from sqlalchemy import URL, Engine, NullPool, create_engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from sa_jobqueue.errors import DatabaseUnavailableError
+from sa_jobqueue.statements.claims import GUARDS
+
+
+class Connections:
+    """Makes a worker's own connections from the application's URL.
+
+    They use psycopg whatever driver the application uses, carry the plan guards, notice a dead peer within
+    `patience`, and show up in `pg_stat_activity` under the worker's name.
+    """
+
+    def __init__(self, url: URL, *, worker_name: str, patience: timedelta) -> None:
+        self._url = url.set(drivername="postgresql+psycopg")
+        seconds = max(1, round(patience.total_seconds()))
+        guards = " ".join(f"-c {name}={value}" for name, value in GUARDS.items())
+        own = self._url.query.get("options")
+        self._arguments: dict[str, Any] = {
+            "options": f"{own} {guards}" if isinstance(own, str) else guards,
+            "application_name": f"sa_jobqueue {worker_name}"[:63],
+            "connect_timeout": max(2, seconds),
+            "keepalives_idle": seconds,
+            "keepalives_interval": max(1, seconds // 3),
+            "keepalives_count": 3,
+            "tcp_user_timeout": seconds * 1000,
+        }
+
+    def engine(self, size: int) -> AsyncEngine:
+        """Return an engine of at most `size` connections, each statement its own transaction."""
+        return create_async_engine(
+            self._url,
+            isolation_level="AUTOCOMMIT",
+            pool_size=size,
+            max_overflow=0,
+            connect_args=self._arguments,
+            # The server may have been replaced since the last outage: never answer from what was learnt of the old one.
+            pool_recycle=1800,
+        )
+
+    def thread_engine(self) -> Engine:
+        """Return an engine for a thread of the worker's own; one connection, opened when used."""
+        return create_engine(
+            self._url, isolation_level="AUTOCOMMIT", poolclass=NullPool, connect_args=self._arguments
+        )
+
+    async def listen(self) -> psycopg.AsyncConnection[Any]:
+        """Open a connection outside every pool, to LISTEN on."""
+        arguments = self._url.translate_connect_args(database="dbname", username="user") | dict(self._url.query)
+        return await psycopg.AsyncConnection.connect(**{**arguments, **self._arguments}, autocommit=True)
+
+
+def unavailable(error: DBAPIError, url: URL) -> DatabaseUnavailableError:
+    """Return our error for one that means the database cannot be reached. The URL is shown without its password."""
+    reason = str(error.orig).strip().splitlines()[0] if error.orig else str(error)
+    return DatabaseUnavailableError(f"cannot use {url.render_as_string(hide_password=True)}: {reason}")

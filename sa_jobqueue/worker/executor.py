@@ -1,0 +1,308 @@
+"""Runs handlers: decodes the payload, calls the function, and hands its end to whoever writes it.
+
+A handler that takes a session completes in that session's own commit; every other end goes to the completer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
+
+from sa_jobqueue.context import AttemptContext, ClaimedJob
+from sa_jobqueue.errors import (
+    AttemptTimeoutError,
+    HandlerCommitError,
+    LostAttemptError,
+)
+from sa_jobqueue.events import AttemptLost, EventBus, JobCompleted, JobStarted
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.registry import JobType, Registry
+from sa_jobqueue.statements import completions, leases
+from sa_jobqueue.types import JobId
+from sa_jobqueue.worker.completer import Completer
+from sa_jobqueue.worker.options import WorkerOptions
+from sa_jobqueue.worker.outcomes import Completed, of_error, released
+
+_HELD = "sa_jobqueue.held"
+
+
+@event.listens_for(Session, "before_commit")
+def _refuse_commit(session: Session) -> None:
+    # Savepoints are the handler's own business; the outermost commit is the worker's.
+    if session.info.get(_HELD) and session.get_nested_transaction() is None:
+        raise HandlerCommitError
+
+
+@dataclass(slots=True)
+class Running:
+    """One attempt in this process."""
+
+    job: ClaimedJob
+    context: AttemptContext
+    task: asyncio.Task[None] | None = None
+    deadline: asyncio.Timeout | None = None
+    extension: timedelta | None = None
+    stopping: str | None = None
+    """Why it was told to stop: `lost`, `released`; None while it runs or when its time ran out."""
+
+
+@dataclass(slots=True)
+class Sessions:
+    """The application's own session factories, as far as its handlers need them."""
+
+    sync: sessionmaker[Any] | None = None
+    asynchronous: async_sessionmaker[Any] | None = None
+
+
+class Executor:
+    """Holds the running attempts of a worker, at most `concurrency`."""
+
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        model: type[JobMixin[Any]],
+        engine: AsyncEngine,
+        sessions: Sessions,
+        completer: Completer,
+        events: EventBus,
+        worker_id: str,
+        options: WorkerOptions,
+    ) -> None:
+        self._registry = registry
+        self._engine = engine
+        self._sessions = sessions
+        self._completer = completer
+        self._events = events
+        self._worker_id = worker_id
+        self._options = options
+        self._complete_one = completions.complete_one(model)
+        self._extend = leases.extend(model)
+        self._threads = ThreadPoolExecutor(options.concurrency, thread_name_prefix="sa_jobqueue")
+        self._running: dict[tuple[JobId, int], Running] = {}
+        self._by_queue: Counter[str] = Counter()
+        self._stuck_threads = 0
+        self._loop = asyncio.get_running_loop()
+        self._background: set[asyncio.Task[Any]] = set()
+        self.changed = asyncio.Event()
+        """Set whenever a slot becomes free."""
+
+    @property
+    def free(self) -> int:
+        """How many more jobs may be started; a thread that does not stop keeps its slot."""
+        return self._options.concurrency - len(self._running) - self._stuck_threads
+
+    def free_in(self, queue: str) -> int:
+        """How many more jobs of a limited queue may be started."""
+        limit = self._options.limits.get(queue)
+        return self.free if limit is None else min(self.free, limit - self._by_queue[queue])
+
+    @property
+    def running(self) -> int:
+        """How many attempts are running."""
+        return len(self._running)
+
+    @property
+    def has_stuck_threads(self) -> bool:
+        """Whether handlers that were told to stop still occupy threads."""
+        return self._stuck_threads > 0
+
+    def start(self, job: ClaimedJob) -> None:
+        """Run a claimed job in a task of its own."""
+        running = Running(job, AttemptContext(job, self._worker_id, lambda timeout: self._request_extension(key, timeout)))
+        key = (job.id, job.attempt)
+        self._running[key] = running
+        self._by_queue[job.queue] += 1
+        running.task = self._loop.create_task(self._run(running), name=f"job {job.id}")
+        running.task.add_done_callback(lambda _: self._finished(key))
+
+    def _finished(self, key: tuple[JobId, int]) -> None:
+        running = self._running.pop(key)
+        self._by_queue[running.job.queue] -= 1
+        self.changed.set()
+
+    def stop_job(self, job_id: str) -> None:
+        """Stop the attempts of a job that was cancelled or taken away; nothing is written for them."""
+        for running in list(self._running.values()):
+            if str(running.job.id) == job_id:
+                self._stop(running, "lost", "the job was cancelled or taken away")
+
+    def release_all(self, reason: str) -> int:
+        """Stop every attempt and give its job back, not counted; return how many there were."""
+        for running in list(self._running.values()):
+            self._stop(running, "released", reason)
+        return len(self._running)
+
+    def _stop(self, running: Running, kind: str, reason: str) -> None:
+        if running.stopping is None:
+            running.stopping = kind
+            running.context.stop(reason)
+            if running.task is not None:
+                running.task.cancel()
+
+    async def idle(self) -> None:
+        """Wait until no attempt is running."""
+        while self._running:
+            self.changed.clear()
+            await self.changed.wait()
+
+    def close(self) -> None:
+        """Let go of the threads; those that do not stop are left behind."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self, running: Running) -> None:
+        job, started = running.job, self._loop.time()
+        job_type: JobType | None = None
+        try:
+            job_type = self._registry.get(job.type_name)
+            arguments = [job_type.decode(job.input, job.input_version)] if job_type.takes_input else []
+            self._events.emit(JobStarted(job.id, job.type_name, job.attempt))
+            timeout = None if job.timeout is None else job.timeout.total_seconds()
+            try:
+                async with asyncio.timeout(timeout) as running.deadline:
+                    if running.extension is not None:
+                        running.deadline.reschedule(self._loop.time() + running.extension.total_seconds())
+                    call = self._call_async if job_type.is_async else self._call_in_thread
+                    output = await call(running, job_type, arguments)
+            except TimeoutError as error:
+                if running.deadline is not None and running.deadline.expired():
+                    raise AttemptTimeoutError(job.timeout or timedelta(0)) from error
+                raise
+        except asyncio.CancelledError:
+            # Cancelled by us, with a reason; otherwise the worker itself is being cancelled, which must pass.
+            if running.stopping is None:
+                self._completer.put(released(job))
+                raise
+            if running.stopping == "released":
+                self._completer.put(released(job))
+            else:
+                self._events.emit(AttemptLost(job.id, job.type_name, job.attempt))
+        except LostAttemptError:
+            self._events.emit(AttemptLost(job.id, job.type_name, job.attempt))
+        except Exception as error:  # user code ends here, and so does everything it can raise
+            self._completer.put(of_error(job, error, job_type))
+        else:
+            ran = timedelta(seconds=self._loop.time() - started)
+            if output is None:
+                self._events.emit(JobCompleted(job.id, job.type_name, job.attempt, ran))
+            else:
+                self._completer.put(Completed(job, output, ran))
+
+    async def _call_async(self, running: Running, job_type: JobType, arguments: list[Any]) -> str | None:
+        """Call an async handler; return its output as JSON text, or None when its session's commit completed the job."""
+        injected = self._injected(running, job_type)
+        if job_type.session_argument is None:
+            return _encode(job_type, await job_type.func(*arguments, **injected))
+        assert self._sessions.asynchronous is not None
+        session: AsyncSession
+        async with self._sessions.asynchronous() as session:
+            session.info[_HELD] = True
+            output = _encode(
+                job_type, await job_type.func(*arguments, **injected, **{job_type.session_argument: session})
+            )
+            row = (await session.execute(self._complete_one, self._completion(running.job, output))).first()
+            if row is None:
+                raise LostAttemptError(running.job.id, running.job.attempt)
+            session.info[_HELD] = False
+            commit = self._keep(session.commit())
+            try:
+                await asyncio.shield(commit)
+            except asyncio.CancelledError:
+                # Told to stop while the server was deciding: wait for its answer, for it is the one that counts.
+                await asyncio.wait({commit})
+                if commit.exception() is not None:
+                    raise
+        return None
+
+    async def _call_in_thread(self, running: Running, job_type: JobType, arguments: list[Any]) -> str | None:
+        """Call a sync handler in a thread; otherwise as `_call_async`. One that does not stop is left behind."""
+        context = contextvars.copy_context()
+        call = self._loop.run_in_executor(
+            self._threads, context.run, self._call_sync, running, job_type, arguments
+        )
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError:
+            # Timed out, released or lost: the thread is told, and has a moment to notice.
+            running.context.stop("the attempt ran past its timeout")
+            done, _ = await asyncio.wait({call}, timeout=self._options.stop_grace.total_seconds())
+            if not done:
+                self._stuck_threads += 1
+                call.add_done_callback(self._thread_came_back)
+            elif call.exception() is None and running.stopping is None and job_type.session_argument is not None:
+                return call.result()  # it had committed before it could be told
+            raise
+
+    def _thread_came_back(self, call: asyncio.Future[Any]) -> None:
+        self._stuck_threads -= 1
+        call.exception()  # whatever it is, the attempt has ended without it
+        self.changed.set()
+
+    def _call_sync(self, running: Running, job_type: JobType, arguments: list[Any]) -> str | None:
+        injected = self._injected(running, job_type)
+        if job_type.session_argument is None:
+            return _encode(job_type, job_type.func(*arguments, **injected))
+        assert self._sessions.sync is not None
+        session: Session
+        with self._sessions.sync() as session:
+            session.info[_HELD] = True
+            output = _encode(job_type, job_type.func(*arguments, **injected, **{job_type.session_argument: session}))
+            row = session.execute(self._complete_one, self._completion(running.job, output)).first()
+            if row is None or running.context.cancelled:
+                raise LostAttemptError(running.job.id, running.job.attempt)
+            session.info[_HELD] = False
+            session.commit()
+        return None
+
+    def _injected(self, running: Running, job_type: JobType) -> dict[str, Any]:
+        return {} if job_type.context_argument is None else {job_type.context_argument: running.context}
+
+    def _completion(self, job: ClaimedJob, output: str) -> dict[str, Any]:
+        return {"job_id": job.id, "job_attempt": job.attempt, "job_output": output, "worker_id": self._worker_id}
+
+    def _request_extension(self, key: tuple[JobId, int], timeout: timedelta) -> None:
+        # From the handler's thread or task: everything that matters happens on the loop.
+        self._loop.call_soon_threadsafe(self._keep, self._extended(key, timeout))
+
+    async def _extended(self, key: tuple[JobId, int], timeout: timedelta) -> None:
+        running = self._running.get(key)
+        if running is None:
+            return
+        running.extension = timeout
+        if running.deadline is not None and not running.deadline.expired():
+            running.deadline.reschedule(self._loop.time() + timeout.total_seconds())
+        async with self._engine.connect() as connection:
+            result = await connection.execute(
+                self._extend,
+                {
+                    "job_id": key[0],
+                    "job_attempt": key[1],
+                    "worker_id": self._worker_id,
+                    "timeout": timeout,
+                    "grace": self._options.time_to_live,
+                },
+            )
+        if result.first() is None:
+            self.stop_job(str(key[0]))
+
+    def _keep(self, coroutine: Any) -> asyncio.Task[Any]:
+        # The loop holds tasks weakly; one that nobody awaits is held here until it is done.
+        task: asyncio.Task[Any] = self._loop.create_task(coroutine)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+
+def _encode(job_type: JobType, output: Any) -> str:
+    return json.dumps(job_type.output.encode_output(output))
+

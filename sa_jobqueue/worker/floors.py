@@ -1,0 +1,137 @@
+"""Where each lane's scan starts: the state that keeps a claim's cost flat, and why no job is passed over.
+
+A **floor** is the last key `(scheduled_at, id)` of a lane behind which everything visible has been seen; a **baseline** is
+the snapshot of the last claim that also looked behind the floors. The invariant after each such claim with snapshot S:
+every job that is visible in S, pending, due, of a known type, not locked by somebody else, and at or behind the floor of
+its lane, has been claimed. A job that becomes visible later was written by a transaction that was in flight in S
+or began after it, and is stamped with that transaction's id: the next such claim finds it by that, wherever it lies.
+Floors never pass the database's own `now()`, so what is scheduled for later lies ahead of them. Clock steps, late
+commits, past dates, retries and changed priorities are all covered.
+
+Not covered is a row that was skipped because another claim held it, and that claim then rolled back. For those the
+floors are dropped every few seconds: that bounds how long such a job can be overlooked (`SAFETY`).
+
+Any failure is answered by dropping everything; the next claim then scans from the start, which is slower and never wrong.
+Source: the keyset floor is this project's; the snapshot difference is PgQ's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+SAFETY: Final = 5.0
+"""Seconds between two scans from the start, at least; more when one takes long."""
+_DUTY: Final = 200
+"""A scan from the start may cost one part in so many of the time."""
+_FULL_EVERY: Final = 0.05
+"""Seconds between two looks behind the floors while there is plenty ahead of them."""
+_TOO_MANY_STRAYS: Final = 500
+_START: Final = datetime(1, 1, 1, tzinfo=UTC)
+_NO_TRANSACTION: Final = str(2**64 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """What one probe of a claim looks at."""
+
+    queue: str
+    priority: int
+
+
+class Floors:
+    """Floors and baseline of a fixed list of lanes, for one worker.
+
+    `lowest_id`: an id that sorts before every other of the queue's id type. The clock is an argument everywhere:
+    monotonic seconds of this process, used for pacing alone.
+    """
+
+    def __init__(self, lanes: Sequence[Lane], lowest_id: Any) -> None:
+        self.lanes = list(lanes)
+        self._place = {(lane.queue, lane.priority): index for index, lane in enumerate(self.lanes)}
+        self._lowest_id = lowest_id
+        self._queues = [lane.queue for lane in self.lanes]
+        self._priorities = [lane.priority for lane in self.lanes]
+        self._safety = SAFETY
+        self.reset(0.0)
+
+    def reset(self, now: float) -> None:
+        """Forget everything: the next claim scans each lane from its start."""
+        self._floors: list[tuple[datetime, Any]] = [(_START, self._lowest_id)] * len(self.lanes)
+        self._xmax = _NO_TRANSACTION
+        self._xip: list[str] = []
+        self._cold = True
+        self._strays = 0
+        self._reset_at = now
+        self._full_at = now - 2 * _FULL_EVERY
+
+    def prepare(self, now: float, *, idle: bool) -> bool:
+        """Return whether the next claim must look behind the floors, dropping them first when that is due.
+
+        `idle`: nothing is known to be ahead, as before going to sleep: always look then.
+        """
+        if not self._cold and now - self._reset_at >= self._safety:
+            self.reset(now)
+        return self._cold or idle or now - self._full_at >= _FULL_EVERY
+
+    def parameters(self, *, changed: bool) -> dict[str, Any]:
+        """Return the claim's parameters that say where to look."""
+        given: dict[str, Any] = {
+            "queues": self._queues,
+            "priorities": self._priorities,
+            "floor_at": [at for at, _ in self._floors],
+            "floor_id": [job_id for _, job_id in self._floors],
+        }
+        if changed:
+            given |= {"xmax": self._xmax, "xip": self._xip, "highest_floor": max(at for at, _ in self._floors)}
+        return given
+
+    def advance(
+        self,
+        claimed: Sequence[tuple[str, int, datetime, Any]],
+        *,
+        limit: int,
+        changed: bool,
+        database_now: datetime,
+        snapshot: tuple[str, list[str]],
+        started: float,
+        now: float,
+    ) -> None:
+        """Take in what a claim returned: `(queue, priority, scheduled_at, id)` a job, in any order.
+
+        `limit`: what the claim was allowed to take. `snapshot`: its `xmax` and `xip`. `started`, `now`: when it was
+        sent and when it had answered.
+        """
+        top = (database_now, self._lowest_id)
+        strays = 0
+        last_lane, last_key = -1, (_START, self._lowest_id)
+        for queue, priority, at, job_id in claimed:
+            lane, key = self._place[queue, priority], (at, job_id)
+            if key <= self._floors[lane]:
+                strays += 1
+            elif lane > last_lane or (lane == last_lane and key > last_key):
+                last_lane, last_key = lane, key
+        if len(claimed) < limit:
+            # Every lane was read to its end.
+            self._floors = [max(floor, top) for floor in self._floors]
+        elif last_lane >= 0:
+            # Cut off in the last lane that gave anything; those before it were read to their end.
+            for lane in range(last_lane):
+                self._floors[lane] = max(self._floors[lane], top)
+            self._floors[last_lane] = last_key
+        if changed:
+            if strays >= limit:
+                # Cut off behind the floors: there may be more, so the old baseline stands and the next claim looks again.
+                self._strays += strays
+                if self._strays > _TOO_MANY_STRAYS:
+                    self.reset(now)
+                return
+            self._strays = 0
+            self._xmax, self._xip = snapshot
+            self._full_at = now
+        if self._cold:
+            self._cold = False
+            self._reset_at = now
+            self._safety = max(SAFETY, _DUTY * (now - started))

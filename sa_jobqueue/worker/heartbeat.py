@@ -1,0 +1,149 @@
+"""Says that the worker lives, from a thread of its own, so that a handler that blocks the event loop costs no lease."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.statements import leases
+from sa_jobqueue.types import WorkerState
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a worker's row says of it."""
+
+    id: str
+    name: str
+    host: str
+    pid: int
+    version: str
+    queues: list[str]
+    job_types: list[str]
+    concurrency: int
+
+
+class Heartbeat:
+    """Beats every interval; when it could not for too long, says so before others may act on it.
+
+    Not a component of the loop: it has a thread and a connection. A crash of the process stops it, and that is its
+    message. A lost connection is opened again at the next beat. Two may not overlap: one a worker.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        model: type[JobMixin[Any]],
+        identity: Identity,
+        *,
+        interval: timedelta,
+        time_to_live: timedelta,
+        on_endangered: Callable[[timedelta], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._beat = leases.beat(model)
+        self._forget = leases.forget_worker(model)
+        self._identity = identity
+        self._interval = interval.total_seconds()
+        # One interval before the others' patience ends, so that attempts have stopped when it does.
+        self._patience = time_to_live.total_seconds() - self._interval
+        self._on_endangered = on_endangered
+        self._clock = clock
+        self._state = WorkerState.RUNNING
+        self._connection: Connection | None = None
+        self._wake = threading.Event()
+        self._stop = False
+        self._thread = threading.Thread(target=self._run, name="sa_jobqueue heartbeat", daemon=True)
+        self._last = clock()
+        self._told = False
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether the last beat is fresh enough for attempts to be started."""
+        return self._clock() - self._last < self._patience
+
+    def start(self) -> None:
+        """Register the worker with a first beat, then go on in the thread.
+
+        Raises: what the database raises, when the first beat fails.
+        """
+        self.beat()
+        self._thread.start()
+
+    def announce(self, state: WorkerState) -> None:
+        """Change the state that the next beat tells, and make that beat now."""
+        self._state = state
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End the thread and remove the worker's row, unless jobs still hang on it. Blocks for a moment."""
+        self._stop = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=2 * self._interval + 5)
+        try:
+            self._connected().execute(self._forget, {"worker_id": self._identity.id})
+        except DBAPIError:
+            pass  # the row goes stale instead, and is swept
+        self._disconnect()
+        self._engine.dispose()
+
+    def beat(self) -> None:
+        """Write one beat. It counts from when it was sent: the server cannot have stamped it earlier."""
+        sent = self._clock()
+        self._connected().execute(self._beat, self._parameters())
+        self._last = sent
+        self._told = False
+
+    def check(self) -> None:
+        """Say once that the lease is in danger, when it is."""
+        silent = self._clock() - self._last
+        if silent >= self._patience and not self._told:
+            self._told = True
+            self._on_endangered(timedelta(seconds=silent))
+
+    def _run(self) -> None:
+        while not self._stop:
+            try:
+                self.beat()
+                rest = self._interval
+            except DBAPIError:
+                self._disconnect()
+                rest = self._interval / 5
+            self.check()
+            self._wake.wait(rest)
+            self._wake.clear()
+
+    def _parameters(self) -> dict[str, Any]:
+        mine = self._identity
+        return {
+            "id": mine.id,
+            "name": mine.name,
+            "host": mine.host,
+            "pid": mine.pid,
+            "version": mine.version,
+            "queues": mine.queues,
+            "job_types": mine.job_types,
+            "concurrency": mine.concurrency,
+            "state": self._state.value,
+        }
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            self._connection = self._engine.connect()
+        return self._connection
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.invalidate()
+            connection.close()

@@ -1,0 +1,64 @@
+"""Hears notifications, so that an idle worker starts a new job within milliseconds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from sa_jobqueue.layout import Layout
+from sa_jobqueue.worker.component import Component
+from sa_jobqueue.worker.connections import Connections
+
+_CHECK_SECONDS = 20.0
+"""A connection that has been quiet for so long is asked whether it still lives."""
+
+
+class Listener(Component):
+    """LISTENs on a connection of its own and calls back: `on_due(queue)`, `on_lost(job_id)`.
+
+    A crash loses notifications, which costs latency up to the poll interval, never a job; after every (re)connect
+    everything is looked at once, for what was missed meanwhile. Two may overlap.
+    """
+
+    name = "listener"
+
+    def __init__(
+        self,
+        connections: Connections,
+        layout: Layout,
+        *,
+        on_due: Callable[[str | None], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        self._connections = connections
+        self._due, self._lost = layout.channel("due"), layout.channel("lost")
+        self._on_due = on_due
+        self._on_lost = on_lost
+        self.listening = asyncio.Event()
+        """Set while it hears."""
+
+    async def run(self) -> None:
+        """Listen until cancelled or disconnected; the supervisor starts it again."""
+        connection = await self._connections.listen()
+        try:
+            for channel in (self._due, self._lost):
+                await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+            self.listening.set()
+            self._on_due(None)
+            while True:
+                await self._hear(connection)
+                await connection.execute("SELECT 1")
+        finally:
+            self.listening.clear()
+            await connection.close()
+
+    async def _hear(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        async for note in connection.notifies(timeout=_CHECK_SECONDS):
+            if note.channel == self._due:
+                self._on_due(note.payload)
+            elif note.channel == self._lost:
+                self._on_lost(note.payload)

@@ -1,0 +1,73 @@
+"""A worker's options, checked when made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+from sa_jobqueue.errors import InvalidOptionError
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """How a worker works; every default suits a production worker on a small server."""
+
+    name: str | None = None
+    """What people call it: 1 to 64 letters, digits and `_.-`; the host's name unless given. Need not be unique."""
+    queues: Sequence[str] | Mapping[str, int | None] = ()
+    """Which queues it serves, those given first first within a priority; a number limits how many jobs of that queue
+    it runs at once. Empty: the queues its handlers use by default."""
+    concurrency: int = 10
+    """How many jobs it runs at once, 1 to 10,000. Sync handlers each take a thread, sessions each a connection."""
+    poll_interval: timedelta = timedelta(seconds=5)
+    """How long it waits for a notification before it looks by itself; 10 ms to 10 min. Nothing waits longer than that."""
+    listen: bool = True
+    """Whether it listens for notifications, on one connection of its own. Off: polling alone, for poolers that cannot."""
+    beat_interval: timedelta = timedelta(seconds=5)
+    """How often it says that it lives; 100 ms to 5 min."""
+    time_to_live: timedelta = timedelta(seconds=15)
+    """How long it may be silent before others take its jobs back; more than two beats. Give all workers the same."""
+    sweep_interval: timedelta = timedelta(seconds=4)
+    """How often it looks for jobs of silent workers; 100 ms to 10 min. A dead worker's jobs are due again after at most
+    `time_to_live` and this: 19 s by default."""
+    drain_timeout: timedelta = timedelta(seconds=30)
+    """How long running jobs may finish after a stop; what is left then is given back. Not negative."""
+    stop_grace: timedelta = timedelta(seconds=5)
+    """How long a job that was told to stop may take to do so before its attempt is ended without it. Not negative."""
+    flush_size: int = 200
+    """Most completions in one statement, 1 to 200."""
+
+    limits: Mapping[str, int | None] = field(init=False)
+    """The queues with their limits, as read from `queues`."""
+
+    def __post_init__(self) -> None:
+        limits = dict(self.queues) if isinstance(self.queues, Mapping) else dict.fromkeys(self.queues)
+        object.__setattr__(self, "limits", limits)
+        if isinstance(self.queues, str):
+            raise InvalidOptionError("queues", "must be a list of names, not one name")
+        if self.name is not None and not _NAME.fullmatch(self.name):
+            raise InvalidOptionError("name", f"must be 1 to 64 letters, digits and _.-, got {self.name!r}")
+        for queue, limit in limits.items():
+            if limit is not None and not 1 <= limit <= 10_000:
+                raise InvalidOptionError("queues", f"the limit of {queue!r} must be from 1 to 10,000, got {limit}")
+        self._between("concurrency", self.concurrency, 1, 10_000)
+        self._between("flush_size", self.flush_size, 1, 200)
+        self._between("poll_interval", self.poll_interval, timedelta(milliseconds=10), timedelta(minutes=10))
+        self._between("beat_interval", self.beat_interval, timedelta(milliseconds=100), timedelta(minutes=5))
+        self._between("sweep_interval", self.sweep_interval, timedelta(milliseconds=100), timedelta(minutes=10))
+        self._between("drain_timeout", self.drain_timeout, timedelta(0), timedelta(days=1))
+        self._between("stop_grace", self.stop_grace, timedelta(0), timedelta(hours=1))
+        if self.time_to_live <= 2 * self.beat_interval:
+            raise InvalidOptionError(
+                "time_to_live", f"must be more than two beats ({2 * self.beat_interval}), got {self.time_to_live}"
+            )
+
+    @staticmethod
+    def _between(option: str, value: Any, low: Any, high: Any) -> None:
+        if not low <= value <= high:
+            raise InvalidOptionError(option, f"must be from {low} to {high}, got {value}")

@@ -1,0 +1,110 @@
+"""How an attempt ended, as what has to be written; errors as JSON; and which end an error means."""
+
+from __future__ import annotations
+
+import hashlib
+import traceback
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import PurePath
+from typing import Any, Final
+
+from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.errors import AttemptTimeoutError, Cancel, Discard, InvalidPayloadError, Snooze
+from sa_jobqueue.registry import JobType
+from sa_jobqueue.retry import RetryPolicy
+from sa_jobqueue.types import AttemptOutcome, DeadReason, JobStatus
+
+MAX_TEXT: Final = 10_000
+"""Characters kept of a message or a traceback; a traceback keeps its end, where the error is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The handler returned, and its completion is still to be written. `output` is JSON text."""
+
+    job: ClaimedJob
+    output: str
+    ran: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The attempt ended without success."""
+
+    job: ClaimedJob
+    status: JobStatus
+    outcome: AttemptOutcome
+    delay: timedelta = timedelta(0)
+    error: dict[str, Any] | None = None
+    fingerprint: str | None = None
+    reason: DeadReason | None = None
+    uncounted: bool = False
+
+
+def released(job: ClaimedJob) -> Finished:
+    """Give a job back unfinished, due at once, the attempt not counted."""
+    return Finished(job, JobStatus.PENDING, AttemptOutcome.RELEASED, uncounted=True)
+
+
+def of_error(job: ClaimedJob, error: BaseException, job_type: JobType | None) -> Finished:
+    """Return what an error raised by a handler, or on the way to it, means for the job.
+
+    A signal means what it says; a payload that does not fit will never fit; anything else is retried by the type's
+    policy until the attempts are used up.
+    """
+    described, fingerprint = describe(error), fingerprint_of(error)
+
+    def dead(reason: DeadReason, outcome: AttemptOutcome = AttemptOutcome.FAILED) -> Finished:
+        return Finished(job, JobStatus.DEAD, outcome, error=described, fingerprint=fingerprint, reason=reason)
+
+    match error:
+        case Snooze():
+            return Finished(job, JobStatus.PENDING, AttemptOutcome.SNOOZED, delay=error.delay, uncounted=True)
+        case Cancel():
+            return Finished(
+                job, JobStatus.CANCELLED, AttemptOutcome.CANCELLED, error=described, fingerprint=fingerprint
+            )
+        case Discard():
+            return dead(DeadReason.DISCARDED)
+        case InvalidPayloadError():
+            return dead(DeadReason.INVALID_INPUT)
+    timed_out = isinstance(error, AttemptTimeoutError)
+    outcome = AttemptOutcome.TIMED_OUT if timed_out else AttemptOutcome.FAILED
+    if job.attempt >= job.max_attempts:
+        return dead(DeadReason.TIMED_OUT if timed_out else DeadReason.EXHAUSTED, outcome)
+    delay = _delay(job_type.retry, job.attempt, error) if job_type else timedelta(0)
+    if delay is None:
+        return dead(DeadReason.DISCARDED, outcome)
+    return Finished(job, JobStatus.PENDING, outcome, delay=delay, error=described, fingerprint=fingerprint)
+
+
+def _delay(policy: RetryPolicy, attempt: int, error: BaseException) -> timedelta | None:
+    delay = policy(attempt, error)
+    return None if delay is None else max(delay, timedelta(0))
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """Return an error as JSON: its type, its message and its traceback, each bounded, with nothing jsonb refuses."""
+    lines = "".join(traceback.format_exception(error))
+    return {
+        "type": _name(error),
+        "message": _clean(str(error)[:MAX_TEXT]),
+        "traceback": _clean(lines[-MAX_TEXT:]),
+    }
+
+
+def fingerprint_of(error: BaseException) -> str:
+    """Return 16 hex digits that errors of one type raised in one function share, whatever their message or line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{PurePath(frames[-1].filename).name}:{frames[-1].name}" if frames else ""
+    return hashlib.sha256(f"{_name(error)}@{place}".encode()).hexdigest()[:16]
+
+
+def _name(error: BaseException) -> str:
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _clean(text: str) -> str:
+    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()

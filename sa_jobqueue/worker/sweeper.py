@@ -1,0 +1,98 @@
+"""Takes jobs back from workers that are gone, and looks after what nobody else does."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from sa_jobqueue.events import EventBus, JobTakenBack, UnknownTypesPending
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.retry import Backoff
+from sa_jobqueue.statements import jobs, leases
+from sa_jobqueue.types import JobStatus
+from sa_jobqueue.worker.component import Component
+from sa_jobqueue.worker.options import WorkerOptions
+
+BATCH = 100
+_RARELY = 15
+"""Sweeps between two looks at what changes slowly: orphans, forgotten workers, types nobody handles."""
+
+
+class Sweeper(Component):
+    """Takes jobs back a batch a transaction, whether or not this worker has a free slot.
+
+    Every worker runs one, each at its own rhythm. Two may overlap: a job is taken back under its row lock, by one of
+    them. A crash leaves the rest to the next sweep, of any worker. Woken by its rest alone.
+    """
+
+    name = "sweeper"
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        model: type[JobMixin[Any]],
+        events: EventBus,
+        options: WorkerOptions,
+        *,
+        queues: list[str],
+        types: list[str],
+        backoff: Backoff = Backoff(),
+    ) -> None:
+        self._engine = engine
+        self._events = events
+        self._options = options
+        self._queues = queues
+        self._types = types
+        self._backoff = backoff
+        self._new_id = model.__id_factory__
+        self._take_back = leases.take_back(model)
+        self._take_orphans = leases.take_back(model, orphans=True)
+        self._forget = leases.forget_dead_workers(model)
+        self._unknown = jobs.unknown_types(model)
+
+    async def run(self) -> None:
+        """Sweep until cancelled."""
+        rounds = 0
+        while True:
+            if await self.sweep(orphans=rounds % _RARELY == 0) < BATCH:
+                if rounds % _RARELY == 0:
+                    await self.tidy()
+                rounds += 1
+                # Workers started together must not sweep together.
+                await asyncio.sleep(self._options.sweep_interval.total_seconds() * random.uniform(0.8, 1.0))
+
+    async def sweep(self, *, orphans: bool = False) -> int:
+        """Take one batch back and tell; return how many jobs. A sweep that fails has changed nothing."""
+        statement = self._take_orphans if orphans else self._take_back
+        async with self._engine.connect() as connection:
+            taken = (
+                await connection.execute(
+                    statement,
+                    {
+                        "limit": BATCH,
+                        "base": self._backoff.base.total_seconds(),
+                        "cap": self._backoff.cap.total_seconds(),
+                        "letter_ids": [self._new_id() for _ in range(BATCH)],
+                    }
+                    | ({} if orphans else {"ttl": self._options.time_to_live}),
+                )
+            ).all()
+        for job_id, type_name, attempt, status, worker_id in taken:
+            died = JobStatus(status) is JobStatus.DEAD
+            self._events.emit(JobTakenBack(job_id, type_name, attempt, worker_id, died))
+        return len(taken) if not orphans else len(taken) + await self.sweep()
+
+    async def tidy(self) -> None:
+        """Remove the rows of workers long gone, and tell of due jobs that nobody has a handler for."""
+        async with self._engine.connect() as connection:
+            await connection.execute(self._forget, {"after": 20 * self._options.time_to_live + timedelta(minutes=1)})
+            unknown = await connection.execute(
+                self._unknown, {"queues": self._queues, "types": self._types, "ttl": self._options.time_to_live}
+            )
+            names = tuple(sorted(unknown.scalars()))
+        if names:
+            self._events.emit(UnknownTypesPending(names))

@@ -1,0 +1,255 @@
+"""`Worker`: claims jobs, runs their handlers, writes their ends, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import URL, Engine, create_engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import sessionmaker
+
+from sa_jobqueue import aio
+from sa_jobqueue.errors import InvalidOptionError, JobQueueError
+from sa_jobqueue.events import EventBus, LeaseEndangered, WorkerStarted, WorkerStopped
+from sa_jobqueue.handlers import JobQueue
+from sa_jobqueue.types import WorkerState
+from sa_jobqueue.worker.claimer import Claimer
+from sa_jobqueue.worker.completer import Completer
+from sa_jobqueue.worker.component import supervise
+from sa_jobqueue.worker.connections import Connections, unavailable
+from sa_jobqueue.worker.executor import Executor, Sessions
+from sa_jobqueue.worker.heartbeat import Heartbeat, Identity
+from sa_jobqueue.worker.listener import Listener
+from sa_jobqueue.worker.options import WorkerOptions
+from sa_jobqueue.worker.sweeper import Sweeper
+
+VERSION = "0.1.0"
+
+
+class Worker:
+    """Runs the jobs of one `JobQueue` on one event loop.
+
+    `engine`: the application's engine, of either colour; the other colour, where a handler needs it, is made from its
+    URL. `session_factory`, `async_session_factory`: what makes the sessions handlers are given, so that an
+    application's own options hold there; plain ones on the engine unless given. Beside those it opens five
+    connections of its own: claims, completions, sweeps, heartbeat, notifications.
+
+    **A job may run more than once** (a worker can die after the handler's outside effects): handlers must be idempotent.
+    What a handler writes through its session happens once.
+    """
+
+    def __init__(
+        self,
+        jobs: JobQueue[Any],
+        engine: Engine | AsyncEngine,
+        *,
+        session_factory: sessionmaker[Any] | None = None,
+        async_session_factory: async_sessionmaker[Any] | None = None,
+        options: WorkerOptions = WorkerOptions(),
+        events: EventBus | None = None,
+    ) -> None:
+        if not len(jobs.registry):
+            raise InvalidOptionError("jobs", "has no handlers; import the modules that declare them before this")
+        self._jobs = jobs
+        self._url: URL = engine.url
+        self._options = options if options.limits else _serving(options, jobs)
+        self.events = events or EventBus()
+        self._own_engines: list[Engine | AsyncEngine] = []
+        self._sessions = self._make_sessions(engine, session_factory, async_session_factory)
+        name = options.name or socket.gethostname()[:40] or "worker"
+        self.id = f"{name}:{secrets.token_hex(6)}"
+        self._identity = Identity(
+            id=self.id,
+            name=name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=VERSION,
+            queues=list(self._options.limits),
+            job_types=list(jobs.registry.names),
+            concurrency=options.concurrency,
+        )
+        self._stop_requested: asyncio.Event | None = None
+        self._stop_now = False
+        self._executor: Executor | None = None
+
+    def _make_sessions(
+        self,
+        engine: Engine | AsyncEngine,
+        session_factory: sessionmaker[Any] | None,
+        async_session_factory: async_sessionmaker[Any] | None,
+    ) -> Sessions:
+        kinds = [kind for kind in self._jobs.registry if kind.session_argument is not None]
+        sessions = Sessions(session_factory, async_session_factory)
+        # A worker's handlers hold up to one connection each; the application's own pool may be smaller than that.
+        size = {"pool_size": self._options.concurrency, "max_overflow": 0}
+        if sessions.sync is None and any(not kind.wants_async_session for kind in kinds):
+            if isinstance(engine, AsyncEngine):
+                engine_made = create_engine(self._url.set(drivername="postgresql+psycopg"), **size)
+                self._own_engines.append(engine_made)
+                sessions.sync = sessionmaker(engine_made)
+            else:
+                sessions.sync = sessionmaker(engine)
+        if sessions.asynchronous is None and any(kind.wants_async_session for kind in kinds):
+            if isinstance(engine, AsyncEngine):
+                sessions.asynchronous = async_sessionmaker(engine)
+            else:
+                async_engine_made = create_async_engine(self._url.set(drivername="postgresql+psycopg"), **size)
+                self._own_engines.append(async_engine_made)
+                sessions.asynchronous = async_sessionmaker(async_engine_made)
+        return sessions
+
+    @property
+    def has_stuck_threads(self) -> bool:
+        """Whether handlers that did not stop still occupy threads: the interpreter would wait for them at exit."""
+        return self._executor is not None and self._executor.has_stuck_threads
+
+    def stop(self, *, now: bool = False) -> None:
+        """Ask the worker to stop: claim no more, let running jobs finish for `drain_timeout`, give back the rest.
+
+        `now` gives running jobs back at once; calling it again with `now` shortens a drain under way. Call it on the
+        worker's loop (from elsewhere by `loop.call_soon_threadsafe`).
+        """
+        self._stop_now = self._stop_now or now
+        if self._stop_requested is not None:
+            self._stop_requested.set()
+        if self._stop_now and self._executor is not None:
+            self._executor.release_all("the worker is shutting down")
+
+    async def run(self) -> None:
+        """Work until `stop` is called, then shut down within `drain_timeout` and `stop_grace`.
+
+        Raises: DatabaseUnavailableError, ServerTooOldError, SchemaError before anything was claimed. Once it runs, it
+        outlives outages of the database.
+        """
+        await self._run(until_idle=False)
+
+    async def run_until_idle(self) -> None:
+        """Work until nothing is due, nothing runs and every end is written; then return. For tests and one-off drains.
+
+        Jobs scheduled for later, failed ones waiting for their next attempt among them, are not waited for.
+        Raises: as `run`.
+        """
+        await self._run(until_idle=True)
+
+    async def _run(self, *, until_idle: bool) -> None:
+        loop = asyncio.get_running_loop()
+        self._stop_requested = asyncio.Event()
+        self._stop_now = False
+        options, model = self._options, self._jobs.model
+        connections = Connections(self._url, worker_name=self._identity.name, patience=options.time_to_live)
+        engine = connections.engine(4)
+        completer = Completer(engine, model, self.id, self.events, flush_size=options.flush_size)
+        executor = self._executor = Executor(
+            registry=self._jobs.registry,
+            model=model,
+            engine=engine,
+            sessions=self._sessions,
+            completer=completer,
+            events=self.events,
+            worker_id=self.id,
+            options=options,
+        )
+
+        def endangered(silent: timedelta) -> None:
+            loop.call_soon_threadsafe(self._give_up_leases, executor, silent)
+
+        heartbeat = Heartbeat(
+            connections.thread_engine(),
+            model,
+            self._identity,
+            interval=options.beat_interval,
+            time_to_live=options.time_to_live,
+            on_endangered=endangered,
+        )
+        claimer = Claimer(
+            engine,
+            model,
+            executor=executor,
+            completer=completer,
+            worker_id=self.id,
+            types=list(self._jobs.registry.names),
+            options=options,
+            may_start=lambda: heartbeat.is_safe,
+        )
+        claimer.until_idle = until_idle
+        sweeper = Sweeper(
+            engine,
+            model,
+            self.events,
+            options,
+            queues=self._identity.queues,
+            types=self._identity.job_types,
+        )
+        listener = Listener(
+            connections, model.__jobqueue__, on_due=claimer.wake, on_lost=executor.stop_job
+        )
+        released = 0
+        try:
+            await self._check(engine)
+            await asyncio.to_thread(heartbeat.start)
+        except DBAPIError as error:
+            await engine.dispose()
+            raise unavailable(error, self._url) from error
+        except JobQueueError:
+            await engine.dispose()
+            raise
+        self.events.emit(WorkerStarted(self.id))
+        background = [sweeper, completer, *([listener] if options.listen and not until_idle else [])]
+        tasks = [asyncio.create_task(supervise(part, self.events), name=part.name) for part in background]
+        claiming = asyncio.create_task(supervise(claimer, self.events), name=claimer.name)
+        stopping = asyncio.create_task(self._stop_requested.wait())
+        try:
+            await asyncio.wait({claiming, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            # Also when this task itself is cancelled: the same way out, without the patience.
+            interrupted = not stopping.done() and not claiming.done()
+            await _cancel(claiming, stopping)
+            heartbeat.announce(WorkerState.DRAINING)
+            if not (self._stop_now or interrupted):
+                await _within(executor.idle(), options.drain_timeout)
+            released = executor.release_all("the worker is shutting down")
+            await _within(executor.idle(), options.stop_grace + timedelta(seconds=1))
+            await _within(completer.drained(), options.time_to_live)
+            await _cancel(*tasks)
+            executor.close()
+            await asyncio.to_thread(heartbeat.stop)
+            await engine.dispose()
+            for made in self._own_engines:
+                await made.dispose() if isinstance(made, AsyncEngine) else made.dispose()
+            self.events.emit(WorkerStopped(self.id, released))
+
+    async def _check(self, engine: AsyncEngine) -> None:
+        async with AsyncSession(engine) as session:
+            await aio.check_schema(session, model=self._jobs.model)
+
+    def _give_up_leases(self, executor: Executor, silent: timedelta) -> None:
+        self.events.emit(LeaseEndangered(self.id, silent))
+        executor.release_all("the worker cannot reach the database")
+
+
+def _serving(options: WorkerOptions, jobs: JobQueue[Any]) -> WorkerOptions:
+    from dataclasses import fields, replace
+
+    given = {f.name: getattr(options, f.name) for f in fields(options) if f.init}
+    return replace(options, **given | {"queues": jobs.queues})
+
+
+async def _cancel(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _within(work: Any, limit: timedelta) -> bool:
+    """Await `work` for at most `limit`; return whether it was done."""
+    try:
+        await asyncio.wait_for(work, limit.total_seconds())
+    except TimeoutError:
+        return False
+    return True
