@@ -35,9 +35,8 @@ from sa_jobqueue.operations import (
 )
 from sa_jobqueue.retry import Backoff, RetryPolicy
 from sa_jobqueue.types import AttemptOutcome, DeadReason, JobId, JobStatus, Resolution
+from sa_jobqueue.version import __version__
 from sa_jobqueue.worker import Worker, WorkerOptions
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AttemptContext",
@@ -61,6 +60,7 @@ __all__ = [
     "Snooze",
     "Worker",
     "WorkerOptions",
+    "__version__",
     "cancel_jobs",
     "dismiss_dead_letters",
     "enqueue_many",

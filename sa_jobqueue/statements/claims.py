@@ -125,7 +125,7 @@ def claim(model: type[JobMixin[Any]], *, changed: bool) -> Select[Any]:
 
 
 @once_a_model
-def next_due(model: type[JobMixin[Any]]) -> Select[tuple[float | None]]:
+def next_due(model: type[JobMixin[Any]]) -> Select[Any]:
     """Tell how long until the next job of the lanes is due.
 
     Parameters: `queues`, `priorities`, `types`.

@@ -12,13 +12,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.statements import claims
+from sa_jobqueue.statements import claims, leases
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
 from sa_jobqueue.worker.completer import Completer
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.executor import Executor
 from sa_jobqueue.worker.floors import Floors, Lane
 from sa_jobqueue.worker.options import WorkerOptions
+from sa_jobqueue.worker.outcomes import released
 
 _PACE: Final = 0.004
 """Seconds between two claims while slots trickle free one by one: batches form, and no idle slot waits longer."""
@@ -28,6 +29,8 @@ _GLANCE: Final = 0.02
 """Seconds between two looks of a woken worker."""
 _MOST: Final = 500
 """Most jobs of one claim."""
+_STRAYS_EVERY: Final = 60.0
+"""Seconds between two checks that every job we hold is one we know of."""
 
 
 class Group:
@@ -43,8 +46,8 @@ class Group:
 class Claimer(Component):
     """Claims for free slots only: what is claimed is started at once.
 
-    Woken by a notification, a freed slot, the time the next job is due, or the poll interval. A crash between a claim's
-    commit and its start leaves jobs that this worker holds and does not run: their attempts are released on restart.
+    Woken by a notification, a freed slot, the time the next job is due, or the poll interval. A failure between a
+    claim's commit and its answer leaves jobs that this worker holds and does not know: the next run gives them back.
     One a worker.
     """
 
@@ -72,6 +75,7 @@ class Claimer(Component):
         self._ahead = claims.claim(model, changed=False)
         self._all = claims.claim(model, changed=True)
         self._next_due = claims.next_due(model)
+        self._held = leases.held(model)
         lowest_id = "" if model.__jobqueue__.id_type == "text" else UUID(int=0)
         free = [queue for queue, limit in options.limits.items() if limit is None]
         self._groups = [Group(free, lowest_id, limited=False)] if free else []
@@ -95,7 +99,12 @@ class Claimer(Component):
         for group in self._groups:
             group.floors.reset(self._loop.time())
         async with self._engine.connect() as connection:
+            await self.give_back_strays(connection)
+            strays_at = self._loop.time() + _STRAYS_EVERY
             while True:
+                if self._loop.time() >= strays_at:
+                    await self.give_back_strays(connection)
+                    strays_at = self._loop.time() + _STRAYS_EVERY
                 if self._executor.free <= 0 or self._completer.backlog > 4 * self._options.flush_size:
                     await self._wait_for_slot()
                     continue
@@ -111,6 +120,22 @@ class Claimer(Component):
                     await self._rest(connection)
                 elif 0 < self._executor.free < self._options.concurrency // 2:
                     await asyncio.sleep(_PACE)
+
+    async def give_back_strays(self, connection: AsyncConnection) -> int:
+        """Give back jobs that the database says are ours and we do not know of; return how many.
+
+        A claim whose answer was lost on the way leaves such jobs: nobody else may take them while we beat.
+        """
+        rows = (await connection.execute(self._held, {"worker_id": self._worker_id})).all()
+        jobs = [ClaimedJob(*row) for row in rows]
+        strays = [
+            job
+            for job in jobs
+            if not self._executor.holds(job.id, job.attempt) and not self._completer.holds(job.id, job.attempt)
+        ]
+        for job in strays:
+            self._completer.put(released(job))
+        return len(strays)
 
     async def claim(self, connection: AsyncConnection) -> int:
         """Claim for every group with a free slot and start what came; return how many jobs."""
@@ -173,7 +198,7 @@ class Claimer(Component):
             seconds: float = _GLANCE
         else:
             seconds = self._options.poll_interval.total_seconds()
-            due_in: float | None = (await connection.execute(self._next_due, self._lanes())).scalar_one()
+            due_in = (await connection.execute(self._next_due, self._lanes())).scalar_one()
             if due_in is not None:
                 seconds = min(seconds, max(due_in, 0.001))
         self._woken.clear()

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobCompleted, JobDied, JobPutBack
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import completions
-from sa_jobqueue.types import DeadReason, JobStatus
+from sa_jobqueue.types import DeadReason, JobId, JobStatus
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.outcomes import Completed, Finished
 
@@ -49,6 +49,10 @@ class Completer(Component):
         self._queue.append(end)
         self._empty.clear()
         self._arrived.set()
+
+    def holds(self, job_id: JobId, attempt: int) -> bool:
+        """Whether the end of an attempt waits to be written."""
+        return any(end.job.id == job_id and end.job.attempt == attempt for end in self._queue)
 
     @property
     def backlog(self) -> int:

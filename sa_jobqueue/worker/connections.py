@@ -56,7 +56,8 @@ class Connections:
 
     async def listen(self) -> psycopg.AsyncConnection[Any]:
         """Open a connection outside every pool, to LISTEN on."""
-        arguments = self._url.translate_connect_args(database="dbname", username="user") | dict(self._url.query)
+        # SQLAlchemy's own reading of the URL, several hosts included.
+        arguments: dict[str, Any] = dict(create_engine(self._url).dialect.create_connect_args(self._url)[1])
         return await psycopg.AsyncConnection.connect(**{**arguments, **self._arguments}, autocommit=True)
 
 

@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import event
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -22,6 +23,7 @@ from sa_jobqueue.context import AttemptContext, ClaimedJob
 from sa_jobqueue.errors import (
     AttemptTimeoutError,
     HandlerCommitError,
+    InvalidOptionError,
     LostAttemptError,
 )
 from sa_jobqueue.events import AttemptLost, EventBus, JobCompleted, JobStarted
@@ -62,6 +64,18 @@ class Sessions:
 
     sync: sessionmaker[Any] | None = None
     asynchronous: async_sessionmaker[Any] | None = None
+
+    def open_sync(self) -> Any:
+        """Return a session for a thread."""
+        if self.sync is None:
+            raise InvalidOptionError("session_factory", "is needed by a handler that takes a Session")
+        return self.sync()
+
+    def open_async(self) -> Any:
+        """Return a session for a task."""
+        if self.asynchronous is None:
+            raise InvalidOptionError("async_session_factory", "is needed by a handler that takes an AsyncSession")
+        return self.asynchronous()
 
 
 class Executor:
@@ -106,6 +120,10 @@ class Executor:
         """How many more jobs of a limited queue may be started."""
         limit = self._options.limits.get(queue)
         return self.free if limit is None else min(self.free, limit - self._by_queue[queue])
+
+    def holds(self, job_id: JobId, attempt: int) -> bool:
+        """Whether an attempt is running here."""
+        return (job_id, attempt) in self._running
 
     @property
     def running(self) -> int:
@@ -178,18 +196,20 @@ class Executor:
                 if running.deadline is not None and running.deadline.expired():
                     raise AttemptTimeoutError(job.timeout or timedelta(0)) from error
                 raise
-        except asyncio.CancelledError:
-            # Cancelled by us, with a reason; otherwise the worker itself is being cancelled, which must pass.
-            if running.stopping is None:
-                self._completer.put(released(job))
-                raise
-            if running.stopping == "released":
-                self._completer.put(released(job))
-            else:
+        except asyncio.CancelledError as error:
+            if running.stopping == "lost":
                 self._events.emit(AttemptLost(job.id, job.type_name, job.attempt))
+            elif running.stopping == "released" or _is_cancelled():
+                self._completer.put(released(job))
+                if running.stopping is None:
+                    raise  # the worker itself is being cancelled, which must pass
+            else:
+                # Something the handler awaited was cancelled, not the attempt: a failure like any other.
+                self._completer.put(of_error(job, error, job_type))
         except LostAttemptError:
             self._events.emit(AttemptLost(job.id, job.type_name, job.attempt))
-        except Exception as error:  # user code ends here, and so does everything it can raise
+        # User code ends here, and so does everything it can raise: a handler's sys.exit() is its own failure.
+        except (Exception, SystemExit) as error:
             self._completer.put(of_error(job, error, job_type))
         else:
             ran = timedelta(seconds=self._loop.time() - started)
@@ -203,9 +223,8 @@ class Executor:
         injected = self._injected(running, job_type)
         if job_type.session_argument is None:
             return _encode(job_type, await job_type.func(*arguments, **injected))
-        assert self._sessions.asynchronous is not None
         session: AsyncSession
-        async with self._sessions.asynchronous() as session:
+        async with self._sessions.open_async() as session:
             session.info[_HELD] = True
             output = _encode(
                 job_type, await job_type.func(*arguments, **injected, **{job_type.session_argument: session})
@@ -252,9 +271,8 @@ class Executor:
         injected = self._injected(running, job_type)
         if job_type.session_argument is None:
             return _encode(job_type, job_type.func(*arguments, **injected))
-        assert self._sessions.sync is not None
         session: Session
-        with self._sessions.sync() as session:
+        with self._sessions.open_sync() as session:
             session.info[_HELD] = True
             output = _encode(job_type, job_type.func(*arguments, **injected, **{job_type.session_argument: session}))
             row = session.execute(self._complete_one, self._completion(running.job, output)).first()
@@ -281,19 +299,18 @@ class Executor:
         running.extension = timeout
         if running.deadline is not None and not running.deadline.expired():
             running.deadline.reschedule(self._loop.time() + timeout.total_seconds())
-        async with self._engine.connect() as connection:
-            result = await connection.execute(
-                self._extend,
-                {
-                    "job_id": key[0],
-                    "job_attempt": key[1],
-                    "worker_id": self._worker_id,
-                    "timeout": timeout,
-                    "grace": self._options.time_to_live,
-                },
-            )
-        if result.first() is None:
-            self.stop_job(str(key[0]))
+        given: dict[str, Any] = {"job_id": key[0], "job_attempt": key[1], "worker_id": self._worker_id}
+        given |= {"timeout": timeout, "grace": self._options.time_to_live}
+        while key in self._running and running.extension is timeout:
+            try:
+                async with self._engine.connect() as connection:
+                    result = await connection.execute(self._extend, given)
+            except DBAPIError:
+                await asyncio.sleep(1)  # an outage; the attempt may well outlive it
+                continue
+            if result.first() is None:
+                self.stop_job(str(key[0]))
+            return
 
     def _keep(self, coroutine: Any) -> asyncio.Task[Any]:
         # The loop holds tasks weakly; one that nobody awaits is held here until it is done.
@@ -301,6 +318,11 @@ class Executor:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _encode(job_type: JobType, output: Any) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -15,6 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import leases
 from sa_jobqueue.types import WorkerState
+from sa_jobqueue.worker.component import Component
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +93,8 @@ class Heartbeat:
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(timeout=2 * self._interval + 5)
-        try:
+        with suppress(DBAPIError):  # the row goes stale instead, and is swept
             self._connected().execute(self._forget, {"worker_id": self._identity.id})
-        except DBAPIError:
-            pass  # the row goes stale instead, and is swept
         self._disconnect()
         self._engine.dispose()
 
@@ -105,23 +106,23 @@ class Heartbeat:
         self._told = False
 
     def check(self) -> None:
-        """Say once that the lease is in danger, when it is."""
+        """Say once that the lease is in danger, when it is. Called from the loop: a beat may hang in its own thread."""
         silent = self._clock() - self._last
         if silent >= self._patience and not self._told:
             self._told = True
             self._on_endangered(timedelta(seconds=silent))
 
     def _run(self) -> None:
+        self._wake.wait(self._interval)
         while not self._stop:
+            self._wake.clear()
             try:
                 self.beat()
                 rest = self._interval
             except DBAPIError:
                 self._disconnect()
                 rest = self._interval / 5
-            self.check()
             self._wake.wait(rest)
-            self._wake.clear()
 
     def _parameters(self) -> dict[str, Any]:
         mine = self._identity
@@ -147,3 +148,19 @@ class Heartbeat:
         if connection is not None:
             connection.invalidate()
             connection.close()
+
+
+class LeaseGuard(Component):
+    """Watches, on the loop, that the beats of the thread arrive. Woken by its rest alone; a crash is restarted."""
+
+    name = "lease guard"
+
+    def __init__(self, heartbeat: Heartbeat, *, interval: timedelta) -> None:
+        self._heartbeat = heartbeat
+        self._rest = interval.total_seconds() / 5
+
+    async def run(self) -> None:
+        """Check until cancelled. First thing after a pause of the whole process, it finds the beats missing."""
+        while True:
+            self._heartbeat.check()
+            await asyncio.sleep(self._rest)

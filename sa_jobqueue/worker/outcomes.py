@@ -6,14 +6,17 @@ import hashlib
 import traceback
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, Final
 
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.errors import AttemptTimeoutError, Cancel, Discard, InvalidPayloadError, Snooze
 from sa_jobqueue.registry import JobType
-from sa_jobqueue.retry import RetryPolicy
+from sa_jobqueue.retry import Backoff, RetryPolicy
 from sa_jobqueue.types import AttemptOutcome, DeadReason, JobStatus
+
+_FALLBACK: Final = Backoff()
+_OURS: Final = str(Path(__file__).parent)
 
 MAX_TEXT: Final = 10_000
 """Characters kept of a message or a traceback; a traceback keeps its end, where the error is."""
@@ -53,17 +56,17 @@ def of_error(job: ClaimedJob, error: BaseException, job_type: JobType | None) ->
     A signal means what it says; a payload that does not fit will never fit; anything else is retried by the type's
     policy until the attempts are used up.
     """
-    described, fingerprint = describe(error), fingerprint_of(error)
+    fingerprint = fingerprint_of(error)
 
     def dead(reason: DeadReason, outcome: AttemptOutcome = AttemptOutcome.FAILED) -> Finished:
-        return Finished(job, JobStatus.DEAD, outcome, error=described, fingerprint=fingerprint, reason=reason)
+        return Finished(job, JobStatus.DEAD, outcome, error=describe(error), fingerprint=fingerprint, reason=reason)
 
     match error:
         case Snooze():
             return Finished(job, JobStatus.PENDING, AttemptOutcome.SNOOZED, delay=error.delay, uncounted=True)
         case Cancel():
             return Finished(
-                job, JobStatus.CANCELLED, AttemptOutcome.CANCELLED, error=described, fingerprint=fingerprint
+                job, JobStatus.CANCELLED, AttemptOutcome.CANCELLED, error=describe(error), fingerprint=fingerprint
             )
         case Discard():
             return dead(DeadReason.DISCARDED)
@@ -76,27 +79,44 @@ def of_error(job: ClaimedJob, error: BaseException, job_type: JobType | None) ->
     delay = _delay(job_type.retry, job.attempt, error) if job_type else timedelta(0)
     if delay is None:
         return dead(DeadReason.DISCARDED, outcome)
-    return Finished(job, JobStatus.PENDING, outcome, delay=delay, error=described, fingerprint=fingerprint)
+    return Finished(job, JobStatus.PENDING, outcome, delay=delay, error=describe(error), fingerprint=fingerprint)
 
 
 def _delay(policy: RetryPolicy, attempt: int, error: BaseException) -> timedelta | None:
-    delay = policy(attempt, error)
-    return None if delay is None else max(delay, timedelta(0))
+    try:
+        delay = policy(attempt, error)
+        return None if delay is None else max(delay, timedelta(0))
+    except Exception as fault:  # a policy is user code as well, and must not keep the attempt from ending
+        error.add_note(f"its retry policy failed: {fault!r}; the default backoff was used")
+        return _FALLBACK(attempt, error)
 
 
 def describe(error: BaseException) -> dict[str, Any]:
     """Return an error as JSON: its type, its message and its traceback, each bounded, with nothing jsonb refuses."""
-    lines = "".join(traceback.format_exception(error))
+    try:
+        message = str(error)
+    except Exception as fault:  # user code again
+        message = f"<its message could not be made: {type(fault).__name__}>"
     return {
         "type": _name(error),
-        "message": _clean(str(error)[:MAX_TEXT]),
-        "traceback": _clean(lines[-MAX_TEXT:]),
+        "message": _clean(message[:MAX_TEXT]),
+        "traceback": _clean(_traceback(error)[-MAX_TEXT:]),
     }
+
+
+def _traceback(error: BaseException) -> str:
+    """Return the traceback from the handler's own first frame on; a timeout's is about us, so it is left out."""
+    if isinstance(error, AttemptTimeoutError):
+        return ""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_OURS) and frame.tb_next is not None:
+        frame = frame.tb_next
+    return "".join(traceback.TracebackException(type(error), error, frame).format())
 
 
 def fingerprint_of(error: BaseException) -> str:
     """Return 16 hex digits that errors of one type raised in one function share, whatever their message or line."""
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = None if isinstance(error, AttemptTimeoutError) else traceback.extract_tb(error.__traceback__)
     place = f"{PurePath(frames[-1].filename).name}:{frames[-1].name}" if frames else ""
     return hashlib.sha256(f"{_name(error)}@{place}".encode()).hexdigest()[:16]
 

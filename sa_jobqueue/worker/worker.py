@@ -6,6 +6,9 @@ import asyncio
 import os
 import secrets
 import socket
+from collections.abc import Awaitable
+from contextlib import suppress
+from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any
 
@@ -19,17 +22,16 @@ from sa_jobqueue.errors import InvalidOptionError, JobQueueError
 from sa_jobqueue.events import EventBus, LeaseEndangered, WorkerStarted, WorkerStopped
 from sa_jobqueue.handlers import JobQueue
 from sa_jobqueue.types import WorkerState
+from sa_jobqueue.version import __version__
 from sa_jobqueue.worker.claimer import Claimer
 from sa_jobqueue.worker.completer import Completer
 from sa_jobqueue.worker.component import supervise
 from sa_jobqueue.worker.connections import Connections, unavailable
 from sa_jobqueue.worker.executor import Executor, Sessions
-from sa_jobqueue.worker.heartbeat import Heartbeat, Identity
+from sa_jobqueue.worker.heartbeat import Heartbeat, Identity, LeaseGuard
 from sa_jobqueue.worker.listener import Listener
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.sweeper import Sweeper
-
-VERSION = "0.1.0"
 
 
 class Worker:
@@ -69,7 +71,7 @@ class Worker:
             name=name,
             host=socket.gethostname(),
             pid=os.getpid(),
-            version=VERSION,
+            version=__version__,
             queues=list(self._options.limits),
             job_types=list(jobs.registry.names),
             concurrency=options.concurrency,
@@ -138,7 +140,6 @@ class Worker:
         await self._run(until_idle=True)
 
     async def _run(self, *, until_idle: bool) -> None:
-        loop = asyncio.get_running_loop()
         self._stop_requested = asyncio.Event()
         self._stop_now = False
         options, model = self._options, self._jobs.model
@@ -157,7 +158,8 @@ class Worker:
         )
 
         def endangered(silent: timedelta) -> None:
-            loop.call_soon_threadsafe(self._give_up_leases, executor, silent)
+            self.events.emit(LeaseEndangered(self.id, silent))
+            executor.release_all("the worker cannot reach the database")
 
         heartbeat = Heartbeat(
             connections.thread_engine(),
@@ -200,7 +202,8 @@ class Worker:
             await engine.dispose()
             raise
         self.events.emit(WorkerStarted(self.id))
-        background = [sweeper, completer, *([listener] if options.listen and not until_idle else [])]
+        guard = LeaseGuard(heartbeat, interval=options.beat_interval)
+        background = [guard, sweeper, completer, *([listener] if options.listen and not until_idle else [])]
         tasks = [asyncio.create_task(supervise(part, self.events), name=part.name) for part in background]
         claiming = asyncio.create_task(supervise(claimer, self.events), name=claimer.name)
         stopping = asyncio.create_task(self._stop_requested.wait())
@@ -215,7 +218,7 @@ class Worker:
                 await _within(executor.idle(), options.drain_timeout)
             released = executor.release_all("the worker is shutting down")
             await _within(executor.idle(), options.stop_grace + timedelta(seconds=1))
-            await _within(completer.drained(), options.time_to_live)
+            await _within(self._leave_nothing(engine, claimer, completer), options.time_to_live)
             await _cancel(*tasks)
             executor.close()
             await asyncio.to_thread(heartbeat.stop)
@@ -224,18 +227,19 @@ class Worker:
                 await made.dispose() if isinstance(made, AsyncEngine) else made.dispose()
             self.events.emit(WorkerStopped(self.id, released))
 
+    async def _leave_nothing(self, engine: AsyncEngine, claimer: Claimer, completer: Completer) -> None:
+        """Write every end that waits, and give back what an interrupted claim may have taken."""
+        await completer.drained()
+        async with engine.connect() as connection:
+            await claimer.give_back_strays(connection)
+        await completer.drained()
+
     async def _check(self, engine: AsyncEngine) -> None:
         async with AsyncSession(engine) as session:
             await aio.check_schema(session, model=self._jobs.model)
 
-    def _give_up_leases(self, executor: Executor, silent: timedelta) -> None:
-        self.events.emit(LeaseEndangered(self.id, silent))
-        executor.release_all("the worker cannot reach the database")
-
 
 def _serving(options: WorkerOptions, jobs: JobQueue[Any]) -> WorkerOptions:
-    from dataclasses import fields, replace
-
     given = {f.name: getattr(options, f.name) for f in fields(options) if f.init}
     return replace(options, **given | {"queues": jobs.queues})
 
@@ -246,10 +250,7 @@ async def _cancel(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _within(work: Any, limit: timedelta) -> bool:
-    """Await `work` for at most `limit`; return whether it was done."""
-    try:
+async def _within(work: Awaitable[None], limit: timedelta) -> None:
+    """Await `work` for at most `limit`; what fails or is not done by then is left to other workers."""
+    with suppress(TimeoutError, DBAPIError):
         await asyncio.wait_for(work, limit.total_seconds())
-    except TimeoutError:
-        return False
-    return True
