@@ -74,8 +74,8 @@ def register(table: Table, layout: Layout) -> None:
 
     @event.listens_for(table.metadata, "before_create")
     def create_schema(target: MetaData, connection: Connection, **_: Any) -> None:
-        if layout.schema:
-            connection.execute(verbatim(f'CREATE SCHEMA IF NOT EXISTS "{layout.schema}"'))
+        for statement in versions.ALL[-1].place(schema=layout.schema, prefix=layout.prefix, id_type=layout.id_type):
+            connection.execute(verbatim(statement))
 
     @event.listens_for(table, "after_create")
     def create_routines(target: Table, connection: Connection, **_: Any) -> None:

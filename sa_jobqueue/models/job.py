@@ -52,10 +52,11 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
 class JobMixin(Generic[IdT]):
     """Turns a mapped class into a job queue: `class Job(JobMixin, Base)`.
 
-    Class keywords: `queue_schema` and `queue_prefix` place the tables (`Layout` has the rules); `queue_id_factory`
-    makes ids. `JobMixin[str]` has text ids, `JobMixin` UUIDs; without a factory both are UUIDv7. Columns added in the
-    class body are the application's own. The companions `Job.Attempt`, `Job.Blocker`, `Job.DeadLetter` and
-    `Job.Worker` are mapped on the same base, in the same metadata.
+    Class keywords: `queue_schema` and `queue_prefix` place the tables (`Layout` has the rules; without a schema they lie
+    in that of the base's metadata, else on the search path); `queue_id_factory` makes ids. `JobMixin[str]` has text ids,
+    `JobMixin` UUIDs; without a factory both are UUIDv7. Columns added in the class body are the application's own. The
+    companions `Job.Attempt`, `Job.Blocker`, `Job.DeadLetter` and `Job.Worker` are mapped on the same base, in the same
+    metadata.
 
     Constructing one validates it: `InvalidJobError` names the field. It is an ordinary instance after that; adding
     it to a session enqueues it when, and only when, that session's transaction commits.
@@ -89,6 +90,8 @@ class JobMixin(Generic[IdT]):
             for klass in cls.__mro__
             for base in klass.__dict__.get("__orig_bases__", ())
         )
+        if queue_schema is None:  # where a table that says nothing lies
+            queue_schema = cls.metadata.schema  # type: ignore[attr-defined]
         layout = Layout(queue_schema, queue_prefix, "text" if text_ids else "uuid")
         cls.__jobqueue__ = layout
         cls.__id_factory__ = staticmethod(queue_id_factory or (_text_uuid7 if text_ids else uuid7))

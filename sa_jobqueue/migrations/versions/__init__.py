@@ -7,3 +7,7 @@ ALL = (v0001,)
 
 LATEST = ALL[-1].VERSION
 """The version this library needs."""
+
+RETIRED: frozenset[str] = frozenset()
+"""Names, without prefix, of tables, columns, indexes and constraints that an older version had and the latest has not:
+autogenerate must not take them for the application's."""

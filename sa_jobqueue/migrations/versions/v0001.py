@@ -12,10 +12,9 @@ VERSION = 1
 
 def upgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
     """Return the statements that take an empty place to version 1."""
-    create_schema = [f'CREATE SCHEMA IF NOT EXISTS "{schema}"'] if schema else []
     return [
         _render(_SERVER_GUARD, schema, prefix, id_type),
-        *create_schema,
+        *place(schema=schema, prefix=prefix, id_type=id_type),
         *_statements(_TABLES, schema, prefix, id_type),
         *routines(schema=schema, prefix=prefix, id_type=id_type),
         _render(_STAMP, schema, prefix, id_type),
@@ -25,7 +24,13 @@ def upgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
 def downgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
     """Return the statements that remove version 1, and the schema if nothing else lives in it. All jobs are lost."""
     statements = _statements(_DROP, schema, prefix, id_type)
-    return [*statements, _render(_DROP_SCHEMA, schema, prefix, id_type)] if schema else statements
+    own_schema = schema and schema != "public"  # which every database has, and its grants with it
+    return [*statements, _render(_DROP_SCHEMA, schema, prefix, id_type)] if own_schema else statements
+
+
+def place(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
+    """Return the statement that makes the schema where it is missing; none on the search path."""
+    return [_render(_CREATE_SCHEMA, schema, prefix, id_type)] if schema else []
 
 
 def routines(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
@@ -57,6 +62,14 @@ DO $$$$ BEGIN
 END $$$$"""
 
 _STAMP = "COMMENT ON TABLE ${q}job IS 'sa_jobqueue version=1'"
+
+# Not IF NOT EXISTS: that asks for the right to create schemas even where the schema is there.
+_CREATE_SCHEMA = """\
+DO $$$$ BEGIN
+  IF to_regnamespace('$schema') IS NULL THEN
+    CREATE SCHEMA "$schema";
+  END IF;
+END $$$$"""
 
 _TABLES = """\
 CREATE TYPE ${q}job_status AS ENUM ('blocked', 'pending', 'running', 'completed', 'dead', 'cancelled')
@@ -221,7 +234,8 @@ END $$$$
 --;
 CREATE TRIGGER ${p}tr_job_stamp BEFORE UPDATE ON ${q}job FOR EACH ROW
   WHEN (NEW.changed_xid IS DISTINCT FROM pg_current_xact_id() AND (OLD.status <> NEW.status
-    OR NEW.status = 'pending' AND (OLD.queue, OLD.priority, OLD.scheduled_at) <> (NEW.queue, NEW.priority, NEW.scheduled_at)))
+    OR NEW.status = 'pending'
+      AND (OLD.queue, OLD.priority, OLD.scheduled_at) <> (NEW.queue, NEW.priority, NEW.scheduled_at)))
   EXECUTE FUNCTION ${q}job_stamp()
 --;
 CREATE VIEW ${q}job_transition (from_status, to_status) AS
@@ -336,9 +350,9 @@ DROP FUNCTION ${q}job_queue_update(), ${q}job_queue_insert(), ${q}job_uuid7(), $
 --;
 DROP TYPE ${q}job_status"""
 
-# Left alone when the application keeps anything else in it.
+# Left alone when anything else lives in it, or when it is somebody else's.
 _DROP_SCHEMA = """\
 DO $$$$ BEGIN
   DROP SCHEMA "$schema" RESTRICT;
-EXCEPTION WHEN dependent_objects_still_exist THEN NULL;
+EXCEPTION WHEN dependent_objects_still_exist OR insufficient_privilege THEN NULL;
 END $$$$"""

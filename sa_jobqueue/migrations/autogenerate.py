@@ -1,0 +1,198 @@
+"""What `alembic revision --autogenerate` and `alembic check` make of queues: one line a queue, and what is the app's.
+
+Alembic compares tables with models and knows nothing of versions, triggers and functions. After it has, this takes out
+all it found about what is the library's and writes one `op.migrate_job_queue` for each queue whose tables are not of the
+latest version. It stands before everything else, so that tables which refer to jobs find them, and a downgrade, which is
+the same list reversed, drops them last. Columns, indexes and constraints the application put on a queue's tables stay.
+
+A queue that has no model any more is left alone, whole, with a warning that says how to drop it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+from alembic.autogenerate.api import AutogenContext
+from alembic.operations import ops
+from alembic.util import PriorityDispatchResult
+from sqlalchemy import Connection, MetaData, PrimaryKeyConstraint, String, Table
+
+from sa_jobqueue.layout import Layout
+from sa_jobqueue.migrations import versions
+from sa_jobqueue.migrations.operation import MigrateJobQueueOp
+from sa_jobqueue.migrations.ownership import QueueNames
+from sa_jobqueue.migrations.runner import known_version, stamped_version
+from sa_jobqueue.models.base import REGISTRY_KEY
+
+_LOG = logging.getLogger(__name__)
+_Ops: TypeAlias = list[ops.MigrateOperation]
+
+
+def compare_queues(context: AutogenContext, upgrade_ops: ops.UpgradeOps) -> PriorityDispatchResult:
+    """Replace what was found about queues' tables by one operation a queue. Changes `upgrade_ops` in place.
+
+    Raises: SchemaTooNewError when the database is ahead of this library, SchemaError when a `job` table is not ours.
+    """
+    if context.connection is None:
+        return PriorityDispatchResult.CONTINUE
+    migrations: _Ops = []
+    for layout in _declared(context.metadata):
+        queue = _Queue(context, context.connection, layout)
+        queue.take_out(upgrade_ops)
+        if queue.version != versions.LATEST:
+            migrations.append(MigrateJobQueueOp(layout, from_version=queue.version, to_version=versions.LATEST))
+    upgrade_ops.ops[:0] = migrations
+    _keep_orphans(context, upgrade_ops)
+    return PriorityDispatchResult.CONTINUE
+
+
+class _Queue:
+    """One queue of the metadata: what of the operations found is about it, and what of that is the application's."""
+
+    def __init__(self, context: AutogenContext, connection: Connection, layout: Layout) -> None:
+        self.context = context
+        self.names = QueueNames.of(layout)
+        self.version = known_version(connection, layout)
+
+    def take_out(self, upgrade_ops: ops.UpgradeOps) -> None:
+        """Leave of this queue's tables what is the application's."""
+        ours = [operation for operation in upgrade_ops.ops if self.is_about(operation)]
+        if self.version > 0 and any(isinstance(operation, ops.CreateTableOp) for operation in ours):
+            # A queue that is there looks new where Alembic does not look at its schema (include_schemas).
+            upgrade_ops.ops[:] = [operation for operation in upgrade_ops.ops if not self.is_about(operation)]
+            upgrade_ops.ops += [added for operation in self._look_again() for added in self._added(operation)]
+            return
+        in_place: _Ops = []
+        late: _Ops = []  # columns of a new queue come after the application's tables, which they may refer to
+        for operation in upgrade_ops.ops:
+            if not self.is_about(operation):
+                in_place.append(operation)
+            else:
+                (late if self.version == 0 else in_place).extend(self._added(operation))
+        upgrade_ops.ops[:] = in_place + late
+
+    def is_about(self, operation: ops.MigrateOperation) -> bool:
+        """Say whether an operation is about this queue's tables or type."""
+        return _is_about(operation, self.context, self.names)
+
+    def _added(self, operation: ops.MigrateOperation) -> _Ops:
+        if isinstance(operation, ops.CreateTableOp) and self.version == 0:
+            table, schema, changes = operation.table_name, operation.schema, self._added_to_new(operation)
+        elif isinstance(operation, ops.ModifyTableOps):
+            table, schema, changes = operation.table_name, operation.schema, []
+            for change in operation.ops:
+                if self._is_owned(table, change):
+                    self._warn(change)
+                else:
+                    changes.append(change)
+        else:
+            self._warn(operation)
+            return []
+        return [ops.ModifyTableOps(table, changes, schema=schema)] if changes else []
+
+    def _added_to_new(self, operation: ops.CreateTableOp) -> _Ops:
+        name, schema = operation.table_name, operation.schema
+        table = self.context.table_key_to_table[f"{schema}.{name}" if schema else name]
+        columns = [column for column in table.columns if not self.names.has_column(name, column.name)]
+        rules = [
+            rule
+            for rule in table.constraints
+            # A primary key is ours, and a check that is part of a type comes with its column.
+            if not isinstance(rule, PrimaryKeyConstraint)
+            and not getattr(rule, "_type_bound", False)
+            and not self.names.has_rule(name, rule.name)
+        ]
+        return [
+            *(ops.AddColumnOp.from_column_and_tablename(schema, name, column) for column in columns),
+            *(ops.AddConstraintOp.from_constraint(rule) for rule in sorted(rules, key=lambda rule: str(rule.name))),
+        ]
+
+    def _is_owned(self, table: str, change: ops.MigrateOperation) -> bool:
+        match change:
+            case ops.AddColumnOp():
+                return self.names.has_column(table, change.column.name)
+            case ops.DropColumnOp() | ops.AlterColumnOp():
+                return self.names.has_column(table, change.column_name)
+            case ops.CreateIndexOp() | ops.DropIndexOp():
+                return self.names.has_rule(table, change.index_name)
+            case ops.AddConstraintOp() | ops.DropConstraintOp():
+                return self.names.has_rule(table, getattr(change, "constraint_name", None))
+        return True  # comments, and what plugins that we do not know make of our tables
+
+    def _look_again(self) -> _Ops:
+        """Compare this queue's tables as Alembic compares those of the schemas it looks at."""
+        context, schema = self.context, self.names.layout.schema
+        include_object, include_name = context.opts.get("include_object"), context.opts.get("include_name")
+
+        def is_ours(name: str | None, kind: str, parents: Any) -> bool:
+            if kind == "table" and not self.names.has_table(name or ""):
+                return False
+            return include_name is None or bool(include_name(name, kind, parents))
+
+        def is_on_ours(thing: Any, name: Any, kind: str, reflected: bool, other: Any) -> bool:
+            table = thing if isinstance(thing, Table) else thing.table
+            if table.schema != schema or not self.names.has_table(table.name):
+                return False
+            return include_object is None or bool(include_object(thing, name, kind, reflected, other))
+
+        opts = {**context.opts, "include_schemas": True, "include_name": is_ours, "include_object": is_on_ours}
+        narrow = AutogenContext(context.migration_context, context.metadata, opts)
+        found = ops.UpgradeOps([])
+        narrow.comparators.dispatch("schema", qualifier=context.dialect.name)(narrow, found, {schema})
+        return [operation for operation in found.ops if self.is_about(operation)]
+
+    def _warn(self, change: ops.MigrateOperation) -> None:
+        # At another version than the latest, differences are what the migration is for.
+        if self.version == versions.LATEST:
+            _LOG.warning(
+                "%s differs from version %d of the job queue, and no migration will mend it: %s",
+                self.names.layout.qualified("job"),
+                self.version,
+                change.to_diff_tuple(),
+            )
+
+
+def _keep_orphans(context: AutogenContext, upgrade_ops: ops.UpgradeOps) -> None:
+    """Take out whatever would drop, or half drop, queues that are in the database and in no model."""
+    orphans = [_orphan(operation) for operation in upgrade_ops.ops if isinstance(operation, ops.DropTableOp)]
+    for names, version in filter(None, orphans):
+        upgrade_ops.ops[:] = [one for one in upgrade_ops.ops if not _is_about(one, context, names)]
+        reverse = MigrateJobQueueOp(names.layout, from_version=version, to_version=0)
+        _LOG.warning(
+            "The job queue of table %s has no model any more. It is left alone; to drop it and all its jobs, write "
+            "into a revision: op.%s",
+            names.layout.qualified("job"),
+            reverse.render(),
+        )
+
+
+def _orphan(operation: ops.DropTableOp) -> tuple[QueueNames, int] | None:
+    version = stamped_version(operation.comment)
+    if version is None or not operation.table_name.endswith("job"):
+        return None
+    has_text_ids = isinstance(operation.to_table().columns["id"].type, String)
+    prefix = operation.table_name.removesuffix("job")
+    return QueueNames.of(Layout(operation.schema, prefix, "text" if has_text_ids else "uuid")), version
+
+
+def _declared(metadata: MetaData | Sequence[MetaData] | None) -> list[Layout]:
+    collections: Iterable[MetaData] = [metadata] if isinstance(metadata, MetaData) else metadata or []
+    return [layout for collection in collections for layout in collection.info.get(REGISTRY_KEY, ())]
+
+
+def _is_about(operation: ops.MigrateOperation, context: AutogenContext, names: QueueNames) -> bool:
+    schema = getattr(operation, "schema", None)
+    if _place(schema, context) != _place(names.layout.schema, context):
+        return False
+    table = getattr(operation, "table_name", None)
+    if table is not None:
+        return names.has_table(str(table))
+    # Operations of plugins for enums, such as alembic-postgresql-enum's.
+    return names.enum in {getattr(operation, "name", None), getattr(operation, "enum_name", None)}
+
+
+def _place(schema: str | None, context: AutogenContext) -> str | None:
+    # Alembic says None for the default schema, the model may say its name.
+    return getattr(context.dialect, "default_schema_name", None) if schema is None else schema

@@ -1,0 +1,85 @@
+"""`op.migrate_job_queue`: the one line a migration of the application has of us, as an Alembic operation.
+
+Importing this module registers it. Where this is imported before Alembic, Alembic's import comes back to it half way, so
+nobody takes anything from it while Alembic is being imported.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from alembic.autogenerate.render import renderers
+from alembic.operations.base import Operations
+from alembic.operations.ops import MigrateOperation
+
+from sa_jobqueue.layout import IdType, Layout
+from sa_jobqueue.migrations import runner
+
+if TYPE_CHECKING:
+    from alembic.autogenerate.api import AutogenContext
+
+
+@Operations.register_operation("migrate_job_queue")
+class MigrateJobQueueOp(MigrateOperation):
+    """Take one queue's tables from one version to another, up or down."""
+
+    def __init__(self, layout: Layout, *, from_version: int, to_version: int) -> None:
+        self.layout = layout
+        self.from_version = from_version
+        self.to_version = to_version
+
+    @classmethod
+    def migrate_job_queue(
+        cls,
+        operations: Operations,
+        *,
+        from_version: int,
+        to_version: int,
+        schema: str | None = None,
+        prefix: str = "",
+        id_type: IdType = "uuid",
+    ) -> None:
+        """Take a job queue's tables from one version to another, up or down.
+
+        Both versions are literal, so that an old migration replays to the byte; 0 means nothing there. `schema`,
+        `prefix` and `id_type` are those of the model. Down to 0, all jobs are lost.
+        Raises: SchemaError, when the tables are not of `from_version`; nothing was changed. With `--sql`, never.
+        """
+        layout = Layout(schema, prefix, id_type)
+        operations.invoke(cls(layout, from_version=from_version, to_version=to_version))
+
+    def reverse(self) -> MigrateJobQueueOp:
+        """Return the operation that undoes this one."""
+        return MigrateJobQueueOp(self.layout, from_version=self.to_version, to_version=self.from_version)
+
+    def to_diff_tuple(self) -> tuple[Any, ...]:
+        """Return what `alembic check` prints: `("migrate_job_queue", schema, prefix, from_version, to_version)`."""
+        return ("migrate_job_queue", self.layout.schema, self.layout.prefix, self.from_version, self.to_version)
+
+    def render(self) -> str:
+        """Return the call without what it is called on, arguments at their defaults left out."""
+        arguments: dict[str, Any] = {"from_version": self.from_version, "to_version": self.to_version}
+        if self.layout.schema is not None:
+            arguments["schema"] = self.layout.schema
+        if self.layout.prefix:
+            arguments["prefix"] = self.layout.prefix
+        if self.layout.id_type != "uuid":
+            arguments["id_type"] = self.layout.id_type
+        return "migrate_job_queue({})".format(", ".join(f"{name}={value!r}" for name, value in arguments.items()))
+
+
+@Operations.implementation_for(MigrateJobQueueOp)
+def _migrate_job_queue(operations: Operations, operation: MigrateJobQueueOp) -> None:
+    versions = {"from_version": operation.from_version, "to_version": operation.to_version}
+    context = operations.migration_context
+    if not context.as_sql:
+        runner.migrate(operations.get_bind(), operation.layout, **versions)
+        return
+    for statement in runner.statements(operation.layout, **versions):
+        # Not through `execute`: without a named paramstyle in env.py it doubles the % of plpgsql's RAISE.
+        context.impl.static_output(f"{statement};")
+
+
+@renderers.dispatch_for(MigrateJobQueueOp)
+def _render_migrate_job_queue(context: AutogenContext, operation: MigrateJobQueueOp) -> str:
+    return f"{context.opts['alembic_module_prefix'] or ''}{operation.render()}"

@@ -1,0 +1,59 @@
+"""What in a database is a queue's own, by name, and what an application added to its tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sqlalchemy import Table
+
+from sa_jobqueue.layout import Layout
+from sa_jobqueue.migrations import versions
+from sa_jobqueue.models import Job
+
+
+@dataclass(frozen=True, slots=True)
+class QueueNames:
+    """The names of one queue's tables, and in each of its columns, constraints and indexes."""
+
+    layout: Layout
+    columns: dict[str, frozenset[str]]
+    """By table: the columns that are the library's."""
+    rules: dict[str, frozenset[str]]
+    """By table: the constraints and indexes that are the library's."""
+    enum: str
+    _retired: frozenset[str] = field(repr=False)
+
+    @classmethod
+    def of(cls, layout: Layout) -> QueueNames:
+        """Take the names from the ready-made models: another queue's differ by their prefix alone."""
+        columns, rules = {}, {}
+        for noun, table in _ready_made_tables().items():
+            columns[layout.name(noun)] = frozenset(column.name for column in table.columns) | versions.RETIRED
+            names = [*(rule.name for rule in table.constraints), *(index.name for index in table.indexes)]
+            rules[layout.name(noun)] = frozenset(layout.name(str(name)) for name in names)
+        retired = frozenset(layout.name(noun) for noun in versions.RETIRED)
+        return cls(
+            layout,
+            columns,
+            {table: names | retired for table, names in rules.items()},
+            layout.name("job_status"),
+            retired,
+        )
+
+    def has_table(self, name: str) -> bool:
+        """Say whether a table of that name, in the queue's schema, is the queue's."""
+        return name in self.columns or name in self._retired
+
+    def has_column(self, table: str, name: str) -> bool:
+        """Say whether a column of one of the queue's tables is the library's."""
+        return name in self.columns.get(table, ())
+
+    def has_rule(self, table: str, name: object) -> bool:
+        """Say whether a constraint or index on one of the queue's tables is the library's; ours all have names."""
+        return name is not None and str(name) in self.rules.get(table, ())
+
+
+def _ready_made_tables() -> dict[str, Table]:
+    mapped = (Job, Job.Attempt, Job.Blocker, Job.DeadLetter, Job.Worker)
+    tables = [model.__table__ for model in mapped]
+    return {table.name: table for table in tables if isinstance(table, Table)}

@@ -1,0 +1,136 @@
+"""Walk a database from one version of the queue's DDL to another.
+
+The version a database has is the comment of its `job` table. Alembic's operation and applications without Alembic both
+come through here; nothing here needs Alembic.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from sqlalchemy import Connection, text
+
+from sa_jobqueue.errors import InvalidOptionError, SchemaError, SchemaMissingError, SchemaTooNewError
+from sa_jobqueue.layout import Layout
+from sa_jobqueue.migrations import versions
+from sa_jobqueue.models.base import stamp, verbatim
+
+_STAMP: Final = re.compile(r"sa_jobqueue version=(\d+)")
+_FIND = text("SELECT to_regclass(:job) IS NOT NULL AS present, obj_description(to_regclass(:job), 'pg_class') AS comment")
+_LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended('sa_jobqueue migration of ' || :job, 0))")
+
+
+def statements(layout: Layout, *, from_version: int, to_version: int) -> list[str]:
+    """Return the DDL that takes a queue's tables from one version to another, up or down.
+
+    Shape: statements in order, without semicolons at their ends; the last stamps the version reached, unless that is 0,
+    where nothing is left. Empty when the versions are equal. Reads no database, so it is the same for ever.
+    Raises: SchemaTooNewError for a version this library does not know, InvalidOptionError for a negative one.
+    """
+    for option, version in (("from_version", from_version), ("to_version", to_version)):
+        if version < 0:
+            raise InvalidOptionError(option, f"must be 0 (nothing there) or a version, got {version}")
+        if version > versions.LATEST:
+            raise _too_new(f"the migration of {layout.qualified('job')} names", version)
+    names = {"schema": layout.schema, "prefix": layout.prefix, "id_type": layout.id_type}
+    if from_version <= to_version:
+        steps = [step.upgrade(**names) for step in versions.ALL[from_version:to_version]]
+    else:
+        steps = [step.downgrade(**names) for step in reversed(versions.ALL[to_version:from_version])]
+    return [statement for step in steps for statement in step]
+
+
+def current_version(connection: Connection, layout: Layout) -> int:
+    """Read which version a queue's tables are of; 0 where there is no `job` table.
+
+    Raises: SchemaError when a `job` table is there that carries no stamp of ours.
+    """
+    job = layout.qualified("job")
+    present, comment = connection.execute(_FIND, {"job": job}).one()
+    if not present:
+        return 0
+    version = stamped_version(comment)
+    if version is None:
+        raise SchemaError(
+            f"table {job} is there, but its comment does not say that it is a job queue's. If it is the application's "
+            "own, give the queue another place: class Job(JobMixin, Base, queue_prefix=...). If it is a queue whose "
+            f"comments were lost, say which version it is of: COMMENT ON TABLE {job} IS '{stamp(versions.LATEST)}'"
+        )
+    return version
+
+
+def stamped_version(comment: str | None) -> int | None:
+    """Return the version that a table's comment stamps, or None when it is no stamp."""
+    found = _STAMP.fullmatch(comment or "")
+    return int(found[1]) if found else None
+
+
+def known_version(connection: Connection, layout: Layout) -> int:
+    """Read which version a queue's tables are of, as `current_version` does.
+
+    Raises: SchemaTooNewError when it is one this library does not know; SchemaError as `current_version`.
+    """
+    version = current_version(connection, layout)
+    if version > versions.LATEST:
+        raise _too_new(f"table {layout.qualified('job')} is of", version)
+    return version
+
+
+def migrate(connection: Connection, layout: Layout, *, from_version: int, to_version: int) -> None:
+    """Take a queue's tables from the version they are of to another, up or down.
+
+    Changes: the queue's tables, types, functions and views; its schema appears with the first version and goes with the
+    last one if nothing else lives there. Down to 0, all jobs are lost.
+    Locks: an advisory lock, so that two of these never run at once, and what the versions' own docstrings say.
+    Obliges: commit. It is all one transaction; rolled back, nothing has changed.
+    Raises: SchemaMissingError or SchemaError when the tables are not of `from_version`, SchemaTooNewError for a version
+    this library does not know; nothing was changed.
+    """
+    planned = statements(layout, from_version=from_version, to_version=to_version)
+    _lock(connection, layout)
+    found = known_version(connection, layout)
+    if found != from_version:
+        job = layout.qualified("job")
+        if found == 0:
+            raise SchemaMissingError(f"table {job} is not there; this migration starts at version {from_version}")
+        raise SchemaError(f"table {job} is of version {found}; this migration starts at version {from_version}")
+    for statement in planned:
+        connection.execute(verbatim(statement))
+
+
+def upgrade(connection: Connection, layout: Layout | None = None, *, to_version: int | None = None) -> int:
+    """Take a queue's tables up to a version, by default the latest; return the version they were of.
+
+    Changes nothing when they are of that version or a newer known one: safe to call at every start of a program.
+    `layout`: that of the ready-made models by default; `Job.__jobqueue__` of a mapped class.
+    Locks, Obliges, Raises: as `migrate`.
+    """
+    return _walk(connection, layout or Layout(), versions.LATEST if to_version is None else to_version, up=True)
+
+
+def downgrade(connection: Connection, layout: Layout | None = None, *, to_version: int) -> int:
+    """Take a queue's tables down to a version; return the version they were of. Down to 0, all jobs are lost.
+
+    Changes nothing when they are of that version or an older one.
+    Locks, Obliges, Raises: as `migrate`.
+    """
+    return _walk(connection, layout or Layout(), to_version, up=False)
+
+
+def _walk(connection: Connection, layout: Layout, to_version: int, *, up: bool) -> int:
+    _lock(connection, layout)  # before the look, so that the second of two programs that start together finds it done
+    found = known_version(connection, layout)
+    if found != to_version and (found < to_version) is up:
+        migrate(connection, layout, from_version=found, to_version=to_version)
+    return found
+
+
+def _lock(connection: Connection, layout: Layout) -> None:
+    connection.execute(_LOCK, {"job": layout.qualified("job")})
+
+
+def _too_new(what: str, version: int) -> SchemaTooNewError:
+    return SchemaTooNewError(
+        f"{what} version {version}, this library knows up to {versions.LATEST}: upgrade sa-jobqueue here"
+    )
