@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from sqlalchemy import Connection, Enum, FromClause, MetaData, Table, Text, TextClause, Uuid, event, text
+from sqlalchemy.dialects.postgresql.base import ischema_names
 from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
@@ -31,6 +32,10 @@ class Xid8(UserDefinedType[int]):
 
     def result_processor(self, dialect: Any, coltype: object) -> Any:
         return lambda value: None if value is None else int(value)
+
+
+# Reflection, Alembic's too, would warn of a type it does not know.
+ischema_names.setdefault("xid8", Xid8)
 
 
 class Base(DeclarativeBase):

@@ -74,12 +74,8 @@ class DeadLetterMixin(Companion, Generic[IdT]):
                 "resolution IN ({})".format(", ".join(f"'{resolution}'" for resolution in Resolution)),
                 name=conv(name("ck_dead_letter_resolution")),
             ),
-            CheckConstraint(
-                "(resolution IS NULL) = (resolved_at IS NULL)", name=conv(name("ck_dead_letter_resolved"))
-            ),
-            Index(
-                conv(name("uq_dead_letter_open")), "job_id", unique=True, postgresql_where=text("resolution IS NULL")
-            ),
+            CheckConstraint("(resolution IS NULL) = (resolved_at IS NULL)", name=conv(name("ck_dead_letter_resolved"))),
+            Index(conv(name("uq_dead_letter_open")), "job_id", unique=True, postgresql_where=text("resolution IS NULL")),
             Index(conv(name("ix_dead_letter_job")), "job_id"),
             {"schema": cls.__jobqueue__.schema},
         )

@@ -284,9 +284,7 @@ class JobMixin(Generic[IdT]):
                 "changed_xid",
                 postgresql_where=text("status = 'pending' AND changed_xid > '0'"),
             ),
-            Index(
-                conv(name("ix_job_running")), "leased_by", "leased_until", postgresql_where=text("status = 'running'")
-            ),
+            Index(conv(name("ix_job_running")), "leased_by", "leased_until", postgresql_where=text("status = 'running'")),
             Index(
                 conv(name("uq_job_chain")),
                 "root_id",

@@ -198,11 +198,7 @@ def _behind_floors(model: type[JobMixin[Any]], job: Table, limit: ColumnElement[
         job.c.scheduled_at <= bindparam("highest_floor", type_=TIMESTAMP(timezone=True)),
         behind,
     )
-    then = (
-        func.unnest(cast(array("xip", Text()), ARRAY(Xid8())))
-        .table_valued(column("xid", Xid8()))
-        .render_derived("then")
-    )
+    then = func.unnest(cast(array("xip", Text()), ARRAY(Xid8()))).table_valued(column("xid", Xid8())).render_derived("then")
     in_flight = (
         candidates
         # A pair of bounds, not an equality: it keeps the order by xid, and with it the plan, the same in both sources.

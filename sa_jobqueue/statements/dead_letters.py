@@ -106,9 +106,7 @@ def dismiss(model: type[JobMixin[Any]], *conditions: ColumnElement[bool], by: st
     )
 
 
-def jobs_of(
-    model: type[JobMixin[Any]], *conditions: ColumnElement[bool], after: JobId | None, limit: int
-) -> Select[Any]:
+def jobs_of(model: type[JobMixin[Any]], *conditions: ColumnElement[bool], after: JobId | None, limit: int) -> Select[Any]:
     """Return the jobs of dead letters, by job id.
 
     Shape: up to `limit` `(job_id,)` after the id `after`, ascending. Index: `ix_dead_letter_job`.

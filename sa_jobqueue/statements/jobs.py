@@ -54,8 +54,7 @@ def enqueue_many(model: type[JobMixin[Any]], columns: Sequence[str]) -> Insert:
     arrays += [array("delays", INTERVAL()), array("ats", TIMESTAMP(timezone=True))]
     given = func.unnest(*arrays).table_valued(*read).render_derived("given")
     values = [
-        cast(given.c[name], job.c[name].type) if isinstance(job.c[name].type, JSONB) else given.c[name]
-        for name in columns
+        cast(given.c[name], job.c[name].type) if isinstance(job.c[name].type, JSONB) else given.c[name] for name in columns
     ]
     due = func.greatest(given.c.at, func.now() + func.coalesce(given.c.delay, literal_column("interval '0'")))
     return insert(job).from_select([*columns, "scheduled_at"], select(*values, due).select_from(given))
@@ -97,7 +96,9 @@ def change(model: type[JobMixin[Any]], ids: Sequence[JobId], **values: Any) -> U
     Obliges: `lock` them first, so that rows are taken in the order of their ids. Index: the primary key.
     """
     view = job_queue(model)
-    return update(view).where(view.c.id == any_(literal(list(ids), ARRAY(id_parameter(model.__jobqueue__))))).values(**values)
+    return (
+        update(view).where(view.c.id == any_(literal(list(ids), ARRAY(id_parameter(model.__jobqueue__))))).values(**values)
+    )
 
 
 def page(

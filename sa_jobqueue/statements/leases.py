@@ -78,7 +78,9 @@ def forget_dead_workers(model: type[JobMixin[Any]]) -> Delete:
 
 def _has_jobs(model: type[JobMixin[Any]]) -> ColumnElement[bool]:
     job, worker = table(model), table(model.Worker)
-    held: Select[Any] = select(literal_column("1")).where(job.c.status == status(JobStatus.RUNNING), job.c.leased_by == worker.c.id)
+    held: Select[Any] = select(literal_column("1")).where(
+        job.c.status == status(JobStatus.RUNNING), job.c.leased_by == worker.c.id
+    )
     return exists(held.correlate(worker))
 
 
@@ -96,9 +98,9 @@ def held(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def extend(model: type[JobMixin[Any]]) -> Update:
-    """Move the end of one attempt's lease to `timeout` and `grace` from now.
+    """Move the end of one attempt's lease to `extension` and `grace` from now.
 
-    Parameters: `job_id`, `job_attempt`, `worker_id`, `timeout`, `grace`.
+    Parameters: `job_id`, `job_attempt`, `worker_id`, `extension`, `grace`.
     Shape: one row `(id,)`, none when the attempt is no longer the worker's. Index: the primary key.
     """
     job = table(model)
@@ -110,7 +112,7 @@ def extend(model: type[JobMixin[Any]]) -> Update:
             job.c.leased_by == bindparam("worker_id", type_=Text),
             is_running(job),
         )
-        .values(leased_until=func.now() + bindparam("timeout", type_=Interval) + bindparam("grace", type_=Interval))
+        .values(leased_until=func.now() + bindparam("extension", type_=Interval) + bindparam("grace", type_=Interval))
         .returning(job.c.id)
     )
 

@@ -224,4 +224,3 @@ class Claimer(Component):
 def _job(row: Row[Any]) -> ClaimedJob:
     # By position: what follows the claim's own three columns is CLAIMED, the fields of ClaimedJob in order.
     return ClaimedJob(*tuple(row)[3:])
-

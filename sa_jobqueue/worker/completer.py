@@ -133,12 +133,8 @@ class Completer(Component):
         if isinstance(end, Completed):
             self._events.emit(JobCompleted(job.id, job.type_name, job.attempt, end.ran))
         elif end.status is JobStatus.DEAD:
-            self._events.emit(
-                JobDied(job.id, job.type_name, job.attempt, end.reason or DeadReason.EXHAUSTED, end.error)
-            )
+            self._events.emit(JobDied(job.id, job.type_name, job.attempt, end.reason or DeadReason.EXHAUSTED, end.error))
         elif end.status is JobStatus.CANCELLED:
             self._events.emit(JobCancelled(job.id, job.type_name, job.attempt))
         else:
             self._events.emit(JobPutBack(job.id, job.type_name, job.attempt, end.outcome, end.delay, end.error))
-
-

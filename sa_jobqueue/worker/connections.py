@@ -50,9 +50,7 @@ class Connections:
 
     def thread_engine(self) -> Engine:
         """Return an engine for a thread of the worker's own; one connection, opened when used."""
-        return create_engine(
-            self._url, isolation_level="AUTOCOMMIT", poolclass=NullPool, connect_args=self._arguments
-        )
+        return create_engine(self._url, isolation_level="AUTOCOMMIT", poolclass=NullPool, connect_args=self._arguments)
 
     async def listen(self) -> psycopg.AsyncConnection[Any]:
         """Open a connection outside every pool, to LISTEN on."""

@@ -226,9 +226,7 @@ class Executor:
         session: AsyncSession
         async with self._sessions.open_async() as session:
             session.info[_HELD] = True
-            output = _encode(
-                job_type, await job_type.func(*arguments, **injected, **{job_type.session_argument: session})
-            )
+            output = _encode(job_type, await job_type.func(*arguments, **injected, **{job_type.session_argument: session}))
             row = (await session.execute(self._complete_one, self._completion(running.job, output))).first()
             if row is None:
                 raise LostAttemptError(running.job.id, running.job.attempt)
@@ -246,9 +244,7 @@ class Executor:
     async def _call_in_thread(self, running: Running, job_type: JobType, arguments: list[Any]) -> str | None:
         """Call a sync handler in a thread; otherwise as `_call_async`. One that does not stop is left behind."""
         context = contextvars.copy_context()
-        call = self._loop.run_in_executor(
-            self._threads, context.run, self._call_sync, running, job_type, arguments
-        )
+        call = self._loop.run_in_executor(self._threads, context.run, self._call_sync, running, job_type, arguments)
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:
@@ -300,7 +296,7 @@ class Executor:
         if running.deadline is not None and not running.deadline.expired():
             running.deadline.reschedule(self._loop.time() + timeout.total_seconds())
         given: dict[str, Any] = {"job_id": key[0], "job_attempt": key[1], "worker_id": self._worker_id}
-        given |= {"timeout": timeout, "grace": self._options.time_to_live}
+        given |= {"extension": timeout, "grace": self._options.time_to_live}
         while key in self._running and running.extension is timeout:
             try:
                 async with self._engine.connect() as connection:
@@ -327,4 +323,3 @@ def _is_cancelled() -> bool:
 
 def _encode(job_type: JobType, output: Any) -> str:
     return json.dumps(job_type.output.encode_output(output))
-

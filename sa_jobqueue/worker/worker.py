@@ -188,9 +188,7 @@ class Worker:
             queues=self._identity.queues,
             types=self._identity.job_types,
         )
-        listener = Listener(
-            connections, model.__jobqueue__, on_due=claimer.wake, on_lost=executor.stop_job
-        )
+        listener = Listener(connections, model.__jobqueue__, on_due=claimer.wake, on_lost=executor.stop_job)
         released = 0
         try:
             await self._check(engine)

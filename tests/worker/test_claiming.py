@@ -1,0 +1,150 @@
+"""Claims, by exact interleaving of two or more sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from sqlalchemy import Engine, func, insert, text, update
+
+from sa_jobqueue import Job, JobStatus
+from sa_jobqueue.ids import uuid7
+from tests.fixtures.database import both_servers
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import Hands
+
+pytestmark = both_servers
+MakeHands = Callable[..., Hands]
+
+
+def _row(**columns: object) -> dict[str, object]:
+    job_id = uuid7()
+    return {"id": job_id, "chain_id": job_id, "type_name": "test", "chain_type_name": "test"} | columns
+
+
+def test_two_claims_never_take_the_same_job(jobs: Jobs, hands: MakeHands) -> None:
+    jobs.add_many(5)
+    first, second = hands("first:1"), hands("second:1")
+    mine = first.claim(3, commit=False)  # holds its rows' locks
+    theirs = second.claim(5, commit=False)  # passes them instead of waiting
+    assert len(mine) == 3
+    assert len(theirs) == 2
+    assert not {job.id for job in mine} & {job.id for job in theirs}
+
+
+def test_a_claim_counts_the_attempt_and_takes_the_lease(jobs: Jobs, hands: MakeHands) -> None:
+    job_id = jobs.add(timeout=timedelta(seconds=30))
+    hands("first:1").claim()
+    row = jobs.get(job_id)
+    assert (row["status"], row["attempt"], row["leased_by"]) == (JobStatus.RUNNING, 1, "first:1")
+    assert row["leased_until"] - row["started_at"] == timedelta(seconds=45)  # its timeout, and the grace
+
+
+def test_larger_priorities_come_first_then_the_older_job(jobs: Jobs, hands: MakeHands) -> None:
+    late = jobs.add(due_in=-1)
+    early = jobs.add(due_in=-5)
+    urgent = jobs.add(priority=9)
+    lazy = jobs.add(priority=-9, due_in=-100)
+    worker = hands()
+    assert [worker.claim(1)[0].id for _ in range(4)] == [urgent, early, late, lazy]
+
+
+def test_jobs_of_other_types_other_queues_and_later_times_are_left(jobs: Jobs, hands: MakeHands) -> None:
+    jobs.add(type_name="other")
+    jobs.add(queue="other")
+    jobs.add(due_in=60)
+    mine = jobs.add()
+    assert [job.id for job in hands().claim()] == [mine]
+
+
+def test_a_job_committed_late_is_found_behind_the_floor(engine: Engine, jobs: Jobs, hands: MakeHands) -> None:
+    worker = hands()
+    with engine.connect() as slow:
+        late = _row()
+        slow.execute(insert(Job.__table__).values(late), execution_options={})
+        on_time = jobs.add()
+        assert [job.id for job in worker.claim()] == [on_time]  # the floor is past the late job's time now
+        slow.commit()
+    # Without the look behind the floors it is overlooked: this is what the look is for.
+    assert worker.claim(behind=False) == []
+    assert [job.id for job in worker.claim(behind=True)] == [late["id"]]
+
+
+def test_a_job_of_a_savepoint_committed_late_is_found(engine: Engine, jobs: Jobs, hands: MakeHands) -> None:
+    worker = hands()
+    with engine.connect() as slow:
+        late = _row()
+        with slow.begin():
+            with slow.begin_nested():
+                slow.execute(insert(Job.__table__).values(late))
+            jobs.add()
+            assert len(worker.claim()) == 1
+    assert [job.id for job in worker.claim()] == [late["id"]]
+
+
+def test_jobs_dated_into_the_past_are_found_behind_the_floor(jobs: Jobs, hands: MakeHands) -> None:
+    worker = hands()
+    jobs.add()
+    worker.claim()
+    past = [jobs.add(due_in=-86_400) for _ in range(3)]
+    assert worker.claim(behind=False) == []
+    assert {job.id for job in worker.claim()} == set(past)
+
+
+def test_a_retry_with_an_old_time_is_found_behind_the_floor(jobs: Jobs, hands: MakeHands) -> None:
+    worker = hands()
+    job_id = jobs.add(due_in=-10)
+    jobs.add()
+    taken = worker.claim()
+    assert len(taken) == 2
+    worker.finish(next(job for job in taken if job.id == job_id), delay=-3600)
+    assert [job.id for job in worker.claim()] == [job_id]
+
+
+def test_what_is_rescheduled_or_moved_by_hand_is_found_behind_the_floor(
+    engine: Engine, jobs: Jobs, hands: MakeHands
+) -> None:
+    worker = hands()
+    later, elsewhere, lazy = jobs.add(due_in=3600), jobs.add(queue="other", due_in=-50), jobs.add(priority=-9, due_in=3600)
+    jobs.add()
+    worker.claim()
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE job SET scheduled_at = now() - interval '1 hour' WHERE id = :id"), {"id": later})
+        connection.execute(text("UPDATE job SET queue = 'default' WHERE id = :id"), {"id": elsewhere})
+        connection.execute(
+            text("UPDATE job SET priority = 9, scheduled_at = now() - interval '1 day' WHERE id = :id"), {"id": lazy}
+        )
+    assert worker.claim(behind=False) == []
+    assert {job.id for job in worker.claim()} == {later, elsewhere, lazy}
+
+
+def test_more_strays_than_a_claim_may_take_are_all_found(jobs: Jobs, hands: MakeHands) -> None:
+    worker = hands()
+    jobs.add()
+    worker.claim()
+    past = {jobs.add(due_in=-100 - index) for index in range(7)}
+    found = [job.id for _ in range(5) for job in worker.claim(2)]
+    assert set(found) == past
+    assert len(found) == 7
+
+
+def test_a_job_skipped_for_a_claim_that_rolled_back_is_found_after_the_safety_reset(jobs: Jobs, hands: MakeHands) -> None:
+    held, free = jobs.add(due_in=-5), jobs.add(due_in=-1)
+    failing, worker = hands("failing:1"), hands("worker:1")
+    assert [job.id for job in failing.claim(1, commit=False)] == [held]
+    assert [job.id for job in worker.claim()] == [free]
+    failing.connection.rollback()
+    assert worker.claim() == []  # behind the floor, and nobody wrote it since: the one gap of the method
+    worker.floors.reset(0.0)
+    assert [job.id for job in worker.claim()] == [held]
+
+
+def test_a_row_changed_while_it_is_claimed_is_not_taken_twice(engine: Engine, jobs: Jobs, hands: MakeHands) -> None:
+    job_id = jobs.add()
+    with engine.connect() as other:
+        other.execute(update(Job.__table__).where(Job.__table__.c.id == job_id).values(priority=5, scheduled_at=func.now()))
+        assert hands().claim() == []  # locked: passed over, not waited for
+        other.commit()
+    worker = hands("worker:2")
+    assert [job.id for job in worker.claim()] == [job_id]
+    assert worker.claim() == []
