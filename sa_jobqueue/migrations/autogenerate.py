@@ -90,7 +90,7 @@ class _Queue:
         else:
             self._warn(operation)
             return []
-        return [ops.ModifyTableOps(table, changes, schema=schema)] if changes else []
+        return [_Additions(table, changes, schema=schema)] if changes else []
 
     def _added_to_new(self, operation: ops.CreateTableOp) -> _Ops:
         name, schema = operation.table_name, operation.schema
@@ -152,6 +152,19 @@ class _Queue:
                 self.version,
                 change.to_diff_tuple(),
             )
+
+
+class _Additions(ops.ModifyTableOps):
+    """What the application adds to a queue's table."""
+
+    def reverse(self) -> ops.ModifyTableOps:
+        """Return what takes it away. A constraint without a name goes with its column: Alembic could not drop it."""
+        named = [
+            one
+            for one in reversed(self.ops)
+            if not isinstance(one, ops.AddConstraintOp) or getattr(one, "constraint_name", None) is not None
+        ]
+        return ops.ModifyTableOps(self.table_name, [one.reverse() for one in named], schema=self.schema)
 
 
 def _keep_orphans(context: AutogenContext, upgrade_ops: ops.UpgradeOps) -> None:
