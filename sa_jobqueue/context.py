@@ -91,5 +91,3 @@ class AttemptContext:
         if not self._stop.is_set():
             self._reason = reason
             self._stop.set()
-
-

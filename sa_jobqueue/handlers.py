@@ -98,9 +98,7 @@ class HandlerDecorator(Protocol[JobT]):
     """What `JobQueue.handler(...)` returns: keeps the payload's and the result's types."""
 
     @overload
-    def __call__(
-        self, func: Callable[Concatenate[InT, P], Coroutine[Any, Any, OutT]], /
-    ) -> Handler[InT, OutT, JobT]: ...
+    def __call__(self, func: Callable[Concatenate[InT, P], Coroutine[Any, Any, OutT]], /) -> Handler[InT, OutT, JobT]: ...
     @overload
     def __call__(self, func: Callable[Concatenate[InT, P], OutT], /) -> Handler[InT, OutT, JobT]: ...
 

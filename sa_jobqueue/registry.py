@@ -191,5 +191,3 @@ def _codec(place: str, what: str, hint: Any) -> Codec[Any]:
         return Codec(hint)
     except Exception as error:  # whatever Pydantic says of a type it cannot serve
         raise InvalidHandlerError(f"{place}: the {what} cannot be typed as {hint!r}: {error}") from error
-
-
