@@ -1,0 +1,82 @@
+"""What becomes of jobs that fail: tried again by their policy, then kept as dead letters until somebody decides.
+
+Run it with `python examples/retries_and_dead_letters.py`.
+"""
+
+import asyncio
+
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    AttemptContext,
+    DeadLetterFilter,
+    DeadReason,
+    Discard,
+    Job,
+    JobQueue,
+    Worker,
+    dismiss_dead_letters,
+    get_job,
+    group_dead_letters,
+    list_attempts,
+    redrive_dead_letters,
+)
+from sa_jobqueue.retry import immediately
+from sa_jobqueue.testing.servers import open_server
+
+jobs = JobQueue()
+bank = {"up": False}
+
+
+# Left to itself a job waits one second after its first failure, then up to an hour, and is tried 20 times.
+@jobs.handler("charge", max_attempts=3, retry=immediately)
+def charge(order_id: int, ctx: AttemptContext) -> str:
+    if order_id < 0:
+        raise Discard(f"there is no order {order_id}")  # no attempt could ever succeed: die at once
+    if not bank["up"]:
+        raise ConnectionError("the bank does not answer")
+    return f"charged at attempt {ctx.attempt}"
+
+
+def main() -> None:
+    with open_server() as server:
+        engine = create_engine(server.url)
+        Job.metadata.create_all(engine)
+        with Session(engine) as session, session.begin():
+            good, bad = charge.job(7), charge.job(-1)
+            good_id = good.id
+            session.add_all([good, bad])
+        asyncio.run(Worker(jobs, engine).run_until_idle())
+
+        with Session(engine) as session, session.begin():
+            for attempt in list_attempts(session, good_id):
+                print(f"attempt {attempt.attempt} {attempt.outcome}: {attempt.error['message']}")
+            for group in group_dead_letters(session):
+                print(f"dead: {group.count} {group.type_name}, {group.reason}, {group.error_type}")
+
+            # The bank is back: what failed because of it gets three fresh attempts, what is hopeless is closed.
+            bank["up"] = True
+            exhausted = DeadLetterFilter(types=["charge"], reasons=[DeadReason.EXHAUSTED])
+            print(f"redriven: {len(redrive_dead_letters(session, where=exhausted, by='ann'))}")
+            print(f"dismissed: {len(dismiss_dead_letters(session, by='ann'))}")
+
+        asyncio.run(Worker(jobs, engine).run_until_idle())
+        with Session(engine) as session:
+            job = get_job(session, good_id)
+            print(f"{job.status}: {job.output}")
+        engine.dispose()
+
+
+if __name__ == "__main__":
+    main()
+
+# Output:
+# attempt 1 failed: the bank does not answer
+# attempt 2 failed: the bank does not answer
+# attempt 3 failed: the bank does not answer
+# dead: 1 charge, discarded, sa_jobqueue.errors.Discard
+# dead: 1 charge, exhausted, ConnectionError
+# redriven: 1
+# dismissed: 1
+# completed: charged at attempt 4

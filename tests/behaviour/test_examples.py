@@ -1,0 +1,79 @@
+"""Every example runs as a user would run it, on an empty database, and prints what its last comment says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from sa_jobqueue.testing.databases import ThrowAwayDatabase
+from sa_jobqueue.testing.servers import URL_VARIABLE, PostgresServer
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SCRIPTS = sorted(path for path in EXAMPLES.rglob("*.py") if "# Output:" in path.read_text())
+APPLICATIONS = sorted(path.parent for path in EXAMPLES.glob("*/alembic.ini"))
+
+
+@pytest.fixture
+def empty_database_url(jobqueue_server: PostgresServer) -> Iterator[str]:
+    with ThrowAwayDatabase(jobqueue_server.url) as database:
+        yield database.url
+
+
+def run(*arguments: str, url: str, cwd: Path) -> str:
+    """Run Python with these arguments, its warnings errors; return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *arguments],
+        cwd=cwd,
+        env=os.environ | {URL_VARIABLE: url},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Error" not in done.stderr, done.stderr  # such as a warning in a destructor, which ends no program
+    return done.stdout
+
+
+def promised_output(script: Path) -> str:
+    """Return what the last comment of an example says it prints."""
+    _, _, comment = script.read_text().rpartition("\n# Output:\n")
+    return "".join(f"{line.removeprefix('#').removeprefix(' ')}\n" for line in comment.splitlines())
+
+
+def test_every_example_says_what_it_prints() -> None:
+    entries = [path / "walkthrough.py" if path.is_dir() else path for path in EXAMPLES.iterdir() if path.name[0] not in "._"]
+    assert sorted(entries) == SCRIPTS
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: str(script.relative_to(EXAMPLES)))
+def test_example_prints_what_its_last_comment_says(script: Path, empty_database_url: str) -> None:
+    assert run(str(script), url=empty_database_url, cwd=EXAMPLES.parent) == promised_output(script)
+
+
+@pytest.mark.parametrize("application", APPLICATIONS, ids=lambda application: application.name)
+def test_migrations_of_an_example_application_are_complete_and_go_both_ways(
+    application: Path, empty_database_url: str
+) -> None:
+    def alembic(*command: str) -> str:
+        return run("-m", "alembic", *command, url=empty_database_url, cwd=application)
+
+    alembic("upgrade", "head")
+    assert "No new upgrade operations detected" in alembic("check")
+    alembic("downgrade", "base")
+    assert tables(empty_database_url) == {"alembic_version"}
+    assert "CREATE TABLE job (" in alembic("upgrade", "head", "--sql")
+
+
+def tables(url: str) -> set[str]:
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        found = set(connection.scalars(text("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")))
+    engine.dispose()
+    return found
