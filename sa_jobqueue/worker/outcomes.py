@@ -108,10 +108,12 @@ def _traceback(error: BaseException) -> str:
     """Return the traceback from the handler's own first frame on; a timeout's is about us, so it is left out."""
     if isinstance(error, AttemptTimeoutError):
         return ""
-    frame = error.__traceback__
-    while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_OURS) and frame.tb_next is not None:
+    first = frame = error.__traceback__
+    while frame is not None:
+        if frame.tb_frame.f_code.co_filename.startswith(_OURS) and frame.tb_next is not None:
+            first = frame.tb_next
         frame = frame.tb_next
-    return "".join(traceback.TracebackException(type(error), error, frame).format())
+    return "".join(traceback.TracebackException(type(error), error, first).format())
 
 
 def fingerprint_of(error: BaseException) -> str:

@@ -1,0 +1,391 @@
+"""What becomes of an attempt, by what its handler does; and that one bad job never stops the others."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    AttemptContext,
+    Backoff,
+    Cancel,
+    Discard,
+    JobQueue,
+    JobStatus,
+    Snooze,
+    Worker,
+    cancel_jobs,
+)
+from sa_jobqueue.events import AttemptLost, JobCompleted, JobDied, JobPutBack, JobStarted, UnknownTypesPending
+from sa_jobqueue.models import Job
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import EventLog, Start, quick, until
+
+AT_ONCE = Backoff(base=timedelta(microseconds=1))
+
+
+def enqueue(engine: Engine, *new: Any) -> list[Any]:
+    """Enqueue jobs in a transaction of their own; return their ids."""
+    with Session(engine) as session, session.begin():
+        session.add_all(new)
+        return [job.id for job in new]
+
+
+async def drain(jobs: JobQueue[Any], engine: Engine, **options: Any) -> EventLog:
+    """Run a worker until nothing is due; return what it told."""
+    worker = Worker(jobs, engine, options=quick(**options))
+    log = EventLog(worker)
+    await asyncio.wait_for(worker.run_until_idle(), 20)
+    return log
+
+
+async def test_a_returned_value_is_the_output_and_none_is_json_null(engine: Engine, jobs: Jobs) -> None:
+    queue = JobQueue()
+
+    @queue.handler("sync")
+    def sync(payload: dict[str, Any]) -> dict[str, Any]:
+        return {"doubled": payload["n"] * 2}
+
+    @queue.handler("nothing")
+    async def nothing(payload: dict[str, Any]) -> None: ...
+
+    doubled, empty = enqueue(engine, sync.job({"n": 4}), nothing.job({}))
+    await drain(queue, engine)
+    row = jobs.get(doubled)
+    assert (row["status"], row["output"], row["leased_by"]) == (JobStatus.COMPLETED, {"doubled": 8}, None)
+    assert row["completed_by"].startswith("tester:")
+    assert row["completed_at"] == row["chain_completed_at"]
+    with engine.connect() as connection:
+        kinds = dict(connection.execute(text("SELECT id, jsonb_typeof(output) FROM job")).all())
+    assert kinds[empty] == "null"  # SQL NULL would mean: no output yet
+    assert jobs.attempts(doubled) == []
+
+
+async def test_a_failure_is_retried_and_recorded_until_the_attempts_are_used_up(engine: Engine, jobs: Jobs) -> None:
+    queue = JobQueue()
+
+    @queue.handler("fails", max_attempts=3, retry=AT_ONCE)
+    def fails(payload: dict[str, Any], ctx: AttemptContext) -> None:
+        raise ValueError(f"attempt {ctx.attempt}")
+
+    (job_id,) = enqueue(engine, fails.job({}))
+    log = await drain(queue, engine)
+    while jobs.status(job_id) is JobStatus.PENDING:
+        log = await drain(queue, engine)
+    row = jobs.get(job_id)
+    assert (row["status"], row["attempt"], row["last_error"]["message"]) == (JobStatus.DEAD, 3, "attempt 3")
+    history = jobs.attempts(job_id)
+    assert [(one["attempt"], one["outcome"], one["error"]["message"]) for one in history] == [
+        (1, "failed", "attempt 1"),
+        (2, "failed", "attempt 2"),
+        (3, "failed", "attempt 3"),
+    ]
+    assert len({one["error_fingerprint"] for one in history}) == 1
+    (letter,) = jobs.letters(job_id)
+    assert (letter["reason"], letter["attempts"], letter["error"]["type"]) == ("exhausted", 3, "ValueError")
+    assert "raise ValueError" in letter["error"]["traceback"]
+    assert "executor.py" not in letter["error"]["traceback"]
+    assert len(log.of(JobDied)) == 1
+
+
+async def test_a_failed_job_waits_for_its_backoff(engine: Engine, jobs: Jobs) -> None:
+    queue = JobQueue()
+
+    @queue.handler("fails", retry=Backoff(base=timedelta(hours=1), cap=timedelta(hours=1), jitter=False))
+    async def fails(payload: dict[str, Any]) -> None:
+        raise ValueError
+
+    (job_id,) = enqueue(engine, fails.job({}))
+    await drain(queue, engine)
+    row = jobs.get(job_id)
+    assert row["status"] is JobStatus.PENDING
+    assert timedelta(minutes=59) < row["scheduled_at"] - row["started_at"] < timedelta(minutes=61)
+
+
+async def test_a_policy_decides_from_the_error(engine: Engine, jobs: Jobs) -> None:
+    queue = JobQueue()
+
+    def only_timeouts(attempt: int, error: BaseException) -> timedelta | None:
+        return timedelta(hours=1) if isinstance(error, TimeoutError) else None
+
+    @queue.handler("fails", retry=only_timeouts)
+    async def fails(payload: dict[str, Any]) -> None:
+        raise TimeoutError if payload["passing"] else KeyError("for ever")
+
+    passing, hopeless = enqueue(engine, fails.job({"passing": True}), fails.job({"passing": False}))
+    await drain(queue, engine)
+    assert (jobs.status(passing), jobs.status(hopeless)) == (JobStatus.PENDING, JobStatus.DEAD)
+    assert jobs.letters(hopeless)[0]["reason"] == "discarded"
+    assert jobs.attempts(passing)[0]["outcome"] == "failed"  # its own TimeoutError is no timeout of ours
+
+
+async def test_signals_end_an_attempt_their_way(engine: Engine, jobs: Jobs) -> None:
+    queue = JobQueue()
+
+    @queue.handler("signals", max_attempts=1)
+    async def signals(payload: dict[str, Any]) -> None:
+        raise {"snooze": Snooze(timedelta(hours=1)), "discard": Discard("no use"), "cancel": Cancel()}[payload["what"]]
+
+    snoozed, discarded, cancelled = enqueue(
+        engine, *(signals.job({"what": what}) for what in ("snooze", "discard", "cancel"))
+    )
+    await drain(queue, engine)
+    row = jobs.get(snoozed)
+    # Not counted, though `attempt` is the fence and only grows.
+    assert (row["status"], row["attempt"], row["max_attempts"]) == (JobStatus.PENDING, 1, 2)
+    assert jobs.attempts(snoozed)[0]["outcome"] == "snoozed"
+    assert (jobs.status(discarded), jobs.letters(discarded)[0]["reason"]) == (JobStatus.DEAD, "discarded")
+    assert jobs.letters(discarded)[0]["error"]["message"] == "no use"
+    assert (jobs.status(cancelled), jobs.letters(cancelled)) == (JobStatus.CANCELLED, [])
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+async def test_a_job_that_runs_too_long_is_told_and_ended(engine: Engine, jobs: Jobs, colour: str) -> None:
+    queue = JobQueue()
+    seen: list[str | None] = []
+
+    @queue.handler("async", max_attempts=1, timeout=timedelta(milliseconds=100))
+    async def asynchronous(payload: dict[str, Any], ctx: AttemptContext) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append("cancelled")
+
+    @queue.handler("sync", max_attempts=1, timeout=timedelta(milliseconds=100))
+    def synchronous(payload: dict[str, Any], ctx: AttemptContext) -> None:
+        assert ctx.wait_cancelled(timedelta(seconds=20))
+        seen.append(ctx.cancel_reason)
+
+    (job_id,) = enqueue(engine, queue.job(colour, {}))
+    await drain(queue, engine)
+    assert len(seen) == 1
+    assert jobs.status(job_id) is JobStatus.DEAD
+    assert jobs.letters(job_id)[0]["reason"] == "timed_out"
+    assert jobs.attempts(job_id)[0]["outcome"] == "timed_out"
+
+
+async def test_a_thread_that_does_not_stop_is_left_behind_and_its_effects_with_it(engine: Engine, jobs: Jobs) -> None:
+    queue = JobQueue()
+    let_go, done = threading.Event(), threading.Event()
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE effect (n int)"))
+
+    @queue.handler("deaf", max_attempts=1, timeout=timedelta(milliseconds=50))
+    def deaf(payload: dict[str, Any], session: Session) -> None:
+        session.execute(text("INSERT INTO effect VALUES (1)"))
+        let_go.wait(20)
+        done.set()
+
+    (job_id,) = enqueue(engine, deaf.job({}))
+    worker = Worker(queue, engine, options=quick(concurrency=2, stop_grace=timedelta(milliseconds=50)))
+    await asyncio.wait_for(worker.run_until_idle(), 20)
+    assert worker.has_stuck_threads
+    assert jobs.status(job_id) is JobStatus.DEAD
+    let_go.set()
+    await until(lambda: done.is_set() and not _in_transaction(engine), what="the thread came back")
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM effect")).scalar_one() == 0
+    assert jobs.status(job_id) is JobStatus.DEAD
+
+
+def _in_transaction(engine: Engine) -> bool:
+    query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'"
+    with engine.connect() as connection:
+        return bool(connection.execute(text(query)).scalar())
+
+
+async def test_an_attempt_can_ask_for_more_time(engine: Engine, jobs: Jobs) -> None:
+    queue = JobQueue()
+
+    @queue.handler("slow", max_attempts=1, timeout=timedelta(milliseconds=200))
+    async def slow(payload: dict[str, Any], ctx: AttemptContext) -> float:
+        ctx.extend(timedelta(minutes=5))
+        started = time.monotonic()
+        while time.monotonic() - started < 0.4:  # past its first timeout
+            await asyncio.sleep(0.05)
+        await until(lambda: jobs.get(ctx.job.id)["leased_until"] > ctx.job.started_at + timedelta(minutes=5))
+        return time.monotonic() - started
+
+    (job_id,) = enqueue(engine, slow.job({}))
+    await drain(queue, engine)
+    assert jobs.status(job_id) is JobStatus.COMPLETED
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+async def test_cancelling_a_running_job_stops_its_handler(engine: Engine, jobs: Jobs, start: Start, colour: str) -> None:
+    queue = JobQueue()
+
+    @queue.handler("async")
+    async def asynchronous(payload: dict[str, Any]) -> None:
+        await asyncio.Event().wait()
+
+    @queue.handler("sync")
+    def synchronous(payload: dict[str, Any], ctx: AttemptContext) -> None:
+        assert ctx.wait_cancelled(timedelta(seconds=20))
+
+    (job_id,) = enqueue(engine, queue.job(colour, {}))
+    # Only a notification tells so fast: this worker polls once in ten minutes.
+    async with start(queue, poll_interval=timedelta(minutes=10)) as log:
+        await log.until(JobStarted)
+        await until(lambda: _is_listening(engine))
+        with Session(engine) as session, session.begin():
+            cancel_jobs(session, [job_id])
+        await log.until(AttemptLost)
+    assert jobs.status(job_id) is JobStatus.CANCELLED
+
+
+def _is_listening(engine: Engine) -> bool:
+    with engine.connect() as connection:
+        return bool(connection.execute(text("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%lost%'")).scalar())
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+async def test_one_bad_job_never_stops_the_others(engine: Engine, jobs: Jobs) -> None:
+    queue = JobQueue()
+
+    def broken_policy(attempt: int, error: BaseException) -> timedelta:
+        raise ZeroDivisionError
+
+    @queue.handler("bad", max_attempts=1)
+    async def bad(payload: dict[str, Any]) -> Any:
+        match payload["how"]:
+            case "object":
+                return object()
+            case "nan":
+                return float("nan")
+            case "huge":
+                return "x" * 2_000_000
+            case "exit":
+                raise SystemExit(3)
+            case "cancelled":
+                raise asyncio.CancelledError
+            case "unprintable":
+                raise Unprintable
+            case "nul":
+                raise ValueError("a\x00b\udcff")
+            case "deep":
+                deep: list[Any] = []
+                for _ in range(100_000):
+                    deep = [deep]
+                return deep
+
+    @queue.handler("bad_thread", max_attempts=1)
+    def bad_thread(payload: dict[str, Any]) -> None:
+        raise SystemExit(3)
+
+    @queue.handler("bad_policy", max_attempts=2, retry=broken_policy)
+    async def bad_policy(payload: dict[str, Any]) -> None:
+        raise ValueError("with a broken policy")
+
+    @queue.handler("typed")
+    async def typed(payload: int) -> None: ...
+
+    @queue.handler("good")
+    async def good(payload: dict[str, Any]) -> None: ...
+
+    ways = ["object", "nan", "huge", "exit", "cancelled", "unprintable", "nul", "deep"]
+    bad_ids = enqueue(engine, *(bad.job({"how": how}) for how in ways), bad_thread.job({}))
+    (retried,) = enqueue(engine, bad_policy.job({}))
+    (unfit,) = enqueue(engine, Job("typed", {"not": "a number"}))
+    (newer,) = enqueue(engine, Job("typed", 1, input_version=7))
+    (unknown,) = enqueue(engine, Job("nobody_knows", {}))
+    good_ids = enqueue(engine, *(good.job({}) for _ in range(20)))
+    await drain(queue, engine, concurrency=4)
+
+    statuses = jobs.statuses()
+    assert {statuses[job_id] for job_id in good_ids} == {JobStatus.COMPLETED}
+    assert {how: statuses[job_id] for how, job_id in zip([*ways, "thread"], bad_ids, strict=True)} == dict.fromkeys(
+        [*ways, "thread"], JobStatus.DEAD
+    )
+    messages = {how: jobs.letters(job_id)[0]["error"]["message"] for how, job_id in zip(ways, bad_ids, strict=False)}
+    assert "output: is a object, which is not JSON" in messages["object"]
+    assert "output: is nan" in messages["nan"]
+    assert "over the limit" in messages["huge"]
+    assert messages["nul"] == "a\\x00b\\udcff"
+    assert statuses[retried] is JobStatus.PENDING
+    assert "retry policy failed" in jobs.attempts(retried)[0]["error"]["traceback"]
+    assert jobs.letters(unfit)[0]["reason"] == "invalid_input"
+    assert "deploy the newer handler" in jobs.letters(newer)[0]["error"]["message"]
+    assert statuses[unknown] is JobStatus.PENDING
+
+
+async def test_due_jobs_that_nobody_can_handle_are_reported(engine: Engine, start: Start) -> None:
+    queue = JobQueue()
+
+    @queue.handler("known")
+    async def known(payload: dict[str, Any]) -> None: ...
+
+    enqueue(engine, Job("a_stranger", {}), known.job({}))
+    async with start(queue) as log:
+        (told, *_) = await log.until(UnknownTypesPending)
+        await log.until(JobCompleted)
+    assert told.type_names == ("a_stranger",)
+
+
+async def test_payloads_of_older_versions_are_brought_up_to_date(engine: Engine, jobs: Jobs) -> None:
+    queue = JobQueue()
+
+    @queue.handler("greet", version=3)
+    async def greet(payload: dict[str, Any]) -> str:
+        return f"{payload['first']} {payload['last']} {payload['n']}"
+
+    @greet.upcast(1)
+    def split(payload: dict[str, Any]) -> dict[str, Any]:
+        first, last = payload["name"].split()
+        return {"first": first, "last": last}
+
+    @greet.upcast(2)
+    def count(payload: dict[str, Any]) -> dict[str, Any]:
+        return payload | {"n": 1}
+
+    old, broken = enqueue(engine, Job("greet", {"name": "Ada Lovelace"}), Job("greet", {"name": "Ada"}))
+    await drain(queue, engine)
+    assert jobs.get(old)["output"] == "Ada Lovelace 1"
+    assert jobs.letters(broken)[0]["reason"] == "invalid_input"
+
+
+async def test_a_queue_with_a_limit_never_runs_more_than_that_at_once(engine: Engine) -> None:
+    queue = JobQueue()
+    now: list[int] = [0]
+    most: dict[str, int] = {"narrow": 0, "wide": 0}
+    open_now = {"narrow": 0, "wide": 0}
+
+    @queue.handler("counts")
+    async def counts(payload: dict[str, Any], ctx: AttemptContext) -> None:
+        lane = ctx.job.queue
+        open_now[lane] += 1
+        most[lane] = max(most[lane], open_now[lane])
+        await asyncio.sleep(0.005)
+        open_now[lane] -= 1
+        now[0] += 1
+
+    enqueue(engine, *(counts.job({}, queue=name) for name in ("narrow", "wide") for _ in range(20)))
+    await drain(queue, engine, queues={"narrow": 2, "wide": None}, concurrency=10)
+    assert now[0] == 40
+    assert most["narrow"] == 2
+    assert most["wide"] > 2
+
+
+async def test_a_put_back_job_is_told_with_its_delay(engine: Engine) -> None:
+    queue = JobQueue()
+
+    @queue.handler("fails", retry=Backoff(base=timedelta(minutes=1), jitter=False))
+    async def fails(payload: dict[str, Any], session: AsyncSession) -> None:
+        raise ValueError
+
+    enqueue(engine, fails.job({}))
+    log = await drain(queue, engine)
+    (told,) = log.of(JobPutBack)
+    assert (told.attempt, told.delay) == (1, timedelta(minutes=1))

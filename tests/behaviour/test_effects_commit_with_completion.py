@@ -1,0 +1,173 @@
+"""What a handler writes through its session commits if and only if its completion commits."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session, sessionmaker
+
+from sa_jobqueue import AttemptContext, JobQueue, JobStatus, Snooze, Worker, cancel_jobs
+from sa_jobqueue.events import AttemptLost, JobCompleted
+from tests.behaviour.test_attempts import drain, enqueue
+from tests.fixtures.database import both_servers
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import quick
+
+pytestmark = [both_servers]
+WRITE = text("INSERT INTO effect VALUES (:job)")
+
+
+@pytest.fixture(autouse=True)
+def _table(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE effect (job text UNIQUE DEFERRABLE INITIALLY DEFERRED)"))
+
+
+def effects(engine: Engine) -> int:
+    """Count what handlers wrote and committed."""
+    with engine.connect() as connection:
+        return connection.execute(text("SELECT count(*) FROM effect")).scalar_one()
+
+
+def both_colours(engine: Engine, act: Any, **options: Any) -> JobQueue[Any]:
+    """Return a queue with the same handler in both colours: it writes, then does what `act(ctx)` does."""
+    queue = JobQueue()
+
+    @queue.handler("sync", **options)
+    def synchronous(payload: dict[str, Any], session: Session, ctx: AttemptContext) -> None:
+        assert not session.in_transaction()  # nothing is begun before the handler's first statement
+        session.execute(WRITE, {"job": payload.get("key", str(ctx.job.id))})
+        act(session, ctx)
+
+    @queue.handler("async", **options)
+    async def asynchronous(payload: dict[str, Any], session: AsyncSession, ctx: AttemptContext) -> None:
+        assert not session.in_transaction()
+        await session.execute(WRITE, {"job": payload.get("key", str(ctx.job.id))})
+        await session.run_sync(act, ctx)
+
+    return queue
+
+
+colours = pytest.mark.parametrize("colour", ["sync", "async"])
+
+
+@colours
+async def test_effects_and_completion_are_one_commit(engine: Engine, jobs: Jobs, colour: str) -> None:
+    queue = both_colours(engine, lambda session, ctx: None)
+    (job_id,) = enqueue(engine, queue.job(colour, {}))
+    log = await drain(queue, engine)
+    assert (jobs.status(job_id), effects(engine)) == (JobStatus.COMPLETED, 1)
+    assert len(log.of(JobCompleted)) == 1
+    with engine.connect() as connection:
+        written = connection.execute(text("SELECT xmin::text FROM effect")).scalar_one()
+        completed = connection.execute(text("SELECT xmin::text FROM job")).scalar_one()
+    assert written == completed  # the same transaction wrote both
+
+
+@colours
+async def test_a_failure_takes_the_effects_back(engine: Engine, jobs: Jobs, colour: str) -> None:
+    def fail(session: Any, ctx: AttemptContext) -> None:
+        raise ValueError
+
+    queue = both_colours(engine, fail, max_attempts=1)
+    (job_id,) = enqueue(engine, queue.job(colour, {}))
+    await drain(queue, engine)
+    assert (jobs.status(job_id), effects(engine)) == (JobStatus.DEAD, 0)
+
+
+@colours
+async def test_a_snooze_takes_the_effects_back(engine: Engine, jobs: Jobs, colour: str) -> None:
+    def snooze(session: Any, ctx: AttemptContext) -> None:
+        raise Snooze(timedelta(hours=1))
+
+    queue = both_colours(engine, snooze)
+    (job_id,) = enqueue(engine, queue.job(colour, {}))
+    await drain(queue, engine)
+    assert (jobs.status(job_id), effects(engine)) == (JobStatus.PENDING, 0)
+
+
+@colours
+async def test_a_commit_that_fails_fails_the_attempt(engine: Engine, jobs: Jobs, colour: str) -> None:
+    queue = both_colours(engine, lambda session, ctx: None, max_attempts=1)
+    # The constraint is checked at the commit, after the completion was written in the same transaction.
+    first, second = enqueue(engine, queue.job(colour, {"key": "same"}), queue.job(colour, {"key": "same"}))
+    await drain(queue, engine, concurrency=1)
+    assert sorted([jobs.status(first), jobs.status(second)]) == [JobStatus.COMPLETED, JobStatus.DEAD]
+    assert effects(engine) == 1
+    (letter,) = jobs.letters()
+    assert "UniqueViolation" in letter["error"]["message"]
+
+
+@colours
+async def test_an_attempt_lost_meanwhile_keeps_nothing(engine: Engine, jobs: Jobs, colour: str) -> None:
+    def lose(session: Any, ctx: AttemptContext) -> None:
+        with Session(engine) as other, other.begin():
+            cancel_jobs(other, [ctx.job.id])
+
+    queue = both_colours(engine, lose)
+    (job_id,) = enqueue(engine, queue.job(colour, {}))
+    log = await drain(queue, engine)
+    assert (jobs.status(job_id), effects(engine)) == (JobStatus.CANCELLED, 0)
+    assert len(log.of(AttemptLost)) == 1
+    assert log.of(JobCompleted) == []
+
+
+@colours
+async def test_a_handler_may_not_commit_for_itself(engine: Engine, jobs: Jobs, colour: str) -> None:
+    queue = both_colours(engine, lambda session, ctx: session.commit(), max_attempts=1)
+    (job_id,) = enqueue(engine, queue.job(colour, {}))
+    await drain(queue, engine)
+    assert (jobs.status(job_id), effects(engine)) == (JobStatus.DEAD, 0)
+    assert "one commit, made by the worker" in jobs.letters(job_id)[0]["error"]["message"]
+
+
+@colours
+async def test_savepoints_are_the_handlers_own_business(engine: Engine, jobs: Jobs, colour: str) -> None:
+    def nest(session: Any, ctx: AttemptContext) -> None:
+        with session.begin_nested():
+            session.execute(WRITE, {"job": "kept"})
+        nested = session.begin_nested()
+        session.execute(WRITE, {"job": "dropped"})
+        nested.rollback()
+
+    queue = both_colours(engine, nest)
+    (job_id,) = enqueue(engine, queue.job(colour, {}))
+    await drain(queue, engine)
+    assert (jobs.status(job_id), effects(engine)) == (JobStatus.COMPLETED, 2)
+
+
+@colours
+async def test_jobs_a_handler_enqueues_exist_only_with_its_completion(engine: Engine, jobs: Jobs, colour: str) -> None:
+    def spawn(session: Any, ctx: AttemptContext) -> None:
+        if ctx.job.input.get("parent"):
+            session.add(queue.job(colour, {}))
+            if ctx.job.input["parent"] == "fails":
+                raise ValueError
+
+    queue = both_colours(engine, spawn, max_attempts=1)
+    enqueue(engine, queue.job(colour, {"parent": "works"}), queue.job(colour, {"parent": "fails"}))
+    await drain(queue, engine)
+    assert sorted(jobs.statuses().values()) == [JobStatus.COMPLETED, JobStatus.COMPLETED, JobStatus.DEAD]
+
+
+async def test_the_session_comes_from_the_applications_own_factory(engine: Engine, jobs: Jobs) -> None:
+    class AppSession(Session):
+        """An application's own session class."""
+
+    queue = JobQueue()
+    seen: list[type] = []
+
+    @queue.handler("sync")
+    def synchronous(payload: dict[str, Any], session: Session) -> None:
+        seen.append(type(session))
+
+    enqueue(engine, synchronous.job({}))
+    factory = sessionmaker(engine, class_=AppSession)
+    worker = Worker(queue, engine, session_factory=factory, options=quick())
+    await asyncio.wait_for(worker.run_until_idle(), 20)
+    assert issubclass(seen[0], AppSession)
