@@ -1,0 +1,206 @@
+"""From every reachable state, whatever dies, a job ends: workers are killed between any two steps, for real."""
+
+from __future__ import annotations
+
+import signal
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Backoff, JobQueue, JobStatus
+from sa_jobqueue.events import JobDied, JobTakenBack
+from tests.behaviour.test_attempts import enqueue
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import PATIENCE, Spawn, Start, until, wait_until
+
+VICTIM = """
+import asyncio, os, signal
+from datetime import timedelta
+from sqlalchemy import create_engine, event, text
+from sqlalchemy.orm import Session
+from sa_jobqueue import JobQueue, Worker, WorkerOptions
+from sa_jobqueue.worker import completer, executor
+
+FAULT = os.environ["FAULT"]
+def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
+
+queue = JobQueue()
+
+@queue.handler("with_session", max_attempts=5)
+def with_session(payload: dict, session: Session):
+    session.execute(text("INSERT INTO effect VALUES (:n)"), {"n": payload["n"]})
+    if FAULT == "in the handler": die()
+
+@queue.handler("plain", max_attempts=5)
+async def plain(payload: dict):
+    if FAULT == "in the handler": die()
+
+if FAULT == "after the claim":
+    executor.Executor.start = die
+if FAULT == "before the handler's commit":
+    # The completion is written, the commit is not sent.
+    event.listen(Session, "before_commit", lambda session: None if session.info.get(executor._HELD) else die())
+if FAULT == "after the handler's commit":
+    event.listen(Session, "after_commit", die)
+if FAULT == "before the flush":
+    completer.Completer.flush = die
+if FAULT == "after the flush":
+    write = completer.Completer._write_completed
+    async def written(self, *arguments):
+        await write(self, *arguments)
+        die()
+    completer.Completer._write_completed = written
+
+options = WorkerOptions(beat_interval=timedelta(milliseconds=200), time_to_live=timedelta(seconds=1), concurrency=3)
+asyncio.run(Worker(queue, create_engine(os.environ["SA_JOBQUEUE_URL"]), options=options).run())
+"""
+
+FAULTS = [
+    "after the claim",
+    "in the handler",
+    "before the handler's commit",
+    "after the handler's commit",
+    "before the flush",
+    "after the flush",
+]
+
+
+def healthy() -> JobQueue[Any]:
+    """Return the victim's handlers without their faults."""
+    queue = JobQueue()
+
+    @queue.handler("with_session", max_attempts=5)
+    def with_session(payload: dict[str, Any], session: Session) -> None:
+        session.execute(text("INSERT INTO effect VALUES (:n)"), {"n": payload["n"]})
+
+    @queue.handler("plain", max_attempts=5)
+    async def plain(payload: dict[str, Any]) -> None: ...
+
+    return queue
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_worker_killed_anywhere_loses_nothing_and_doubles_no_effect(
+    engine: Engine, jobs: Jobs, spawn: Spawn, start: Start, fault: str
+) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE effect (n int)"))
+    queue = healthy()
+    kinds = {"after the handler's commit": ["with_session"], "before the handler's commit": ["with_session"]}
+    kinds |= {"before the flush": ["plain"], "after the flush": ["plain"]}
+    names = kinds.get(fault, ["with_session", "plain"])
+    ids = enqueue(engine, *(queue.job(name, {"n": n}) for name in names for n in range(6)))
+    victim = spawn(VICTIM, FAULT=fault)
+    assert await _ended(victim) == -signal.SIGKILL, victim.stdout and victim.stdout.read()
+    hit = [row for row in map(jobs.get, ids) if row["attempt"] > 0]
+    assert hit  # the claim had committed: the attempt is counted although the process died
+    async with start(queue):
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
+    with engine.connect() as connection:
+        written = connection.execute(text("SELECT n FROM effect ORDER BY n")).scalars().all()
+    assert written == ([*range(6)] if "with_session" in names else [])
+    lost = {row["job_id"] for job_id in ids for row in jobs.attempts(job_id) if row["outcome"] == "taken_back"}
+    assert lost <= {row["id"] for row in hit}
+
+
+async def _ended(process: Any) -> int:
+    await until(lambda: process.poll() is not None, what="the victim is dead")
+    code: int = process.returncode
+    return code
+
+
+async def test_a_job_that_kills_its_process_ends_as_a_dead_letter_after_backoff(
+    engine: Engine, jobs: Jobs, spawn: Spawn, start: Start
+) -> None:
+    queue = healthy()
+    (job_id,) = enqueue(engine, queue.job("plain", {}, max_attempts=2))
+    for _ in range(2):
+        victim = spawn(VICTIM, FAULT="in the handler")
+        assert await _ended(victim) == -signal.SIGKILL
+    with engine.connect() as connection:
+        waited = connection.execute(
+            text("SELECT j.scheduled_at >= a.ended_at FROM job j JOIN job_attempt a ON a.job_id = j.id")
+        ).scalars()
+        assert all(waited)
+    async with start(queue) as log:
+        (died,) = await log.until(JobTakenBack)
+    assert died.died
+    (letter,) = jobs.letters(job_id)
+    assert (letter["reason"], letter["attempts"]) == ("lost", 2)
+    assert [row["outcome"] for row in jobs.attempts(job_id)] == ["taken_back", "taken_back"]
+    assert log.of(JobDied) == []
+
+
+async def test_a_stopped_process_that_wakes_up_is_fenced_and_works_on(
+    engine: Engine, jobs: Jobs, spawn: Spawn, start: Start
+) -> None:
+    script = VICTIM.replace(
+        "async def plain(payload: dict):", "async def plain(payload: dict):\n    await asyncio.sleep(1.5)"
+    )
+    queue = healthy()
+    (job_id,) = enqueue(engine, queue.job("plain", {}))
+    zombie = spawn(script, FAULT="none")
+    await until(lambda: jobs.status(job_id) is JobStatus.RUNNING, what="the victim has the job")
+    first = jobs.get(job_id)["leased_by"]
+    zombie.send_signal(signal.SIGSTOP)
+    async with start(queue):
+        await until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, what="another worker completes the job")
+    done = jobs.get(job_id)
+    assert done["completed_by"] != first
+    zombie.send_signal(signal.SIGCONT)
+    (again,) = enqueue(engine, queue.job("plain", {}))
+    await until(lambda: jobs.status(again) is JobStatus.COMPLETED, what="the zombie works again")
+    assert jobs.get(again)["completed_by"] == first
+    assert jobs.get(job_id) == done  # its late end changed nothing
+
+
+async def test_a_job_claimed_by_an_answer_that_was_lost_is_given_back(engine: Engine, jobs: Jobs, start: Start) -> None:
+    queue = healthy()
+    lost: list[Any] = []
+    from sa_jobqueue.worker.claimer import Claimer
+
+    take = Claimer._take
+
+    async def lose_one(self: Claimer, *arguments: Any, **options: Any) -> int:
+        if lost:
+            return await take(self, *arguments, **options)
+        # The claim commits, and its answer never arrives.
+        self._executor.start, keep = lambda job: lost.append(job), self._executor.start  # type: ignore[method-assign]
+        await take(self, *arguments, **options)
+        self._executor.start = keep  # type: ignore[method-assign]
+        raise ConnectionError("the answer was lost")
+
+    ids = enqueue(engine, *(queue.job("plain", {}) for _ in range(3)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Claimer, "_take", lose_one)
+        async with start(queue):
+            await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
+    assert len(lost) == 3
+    assert {row["outcome"] for job_id in ids for row in jobs.attempts(job_id)} == {"released"}
+
+
+async def test_a_retry_in_a_crowd_never_starves_the_sweeper(engine: Engine, jobs: Jobs, start: Start) -> None:
+    queue = JobQueue()
+
+    @queue.handler("endless", retry=Backoff(base=timedelta(microseconds=1)))
+    async def endless(
+        payload: dict[str, Any],
+    ) -> None:
+        if not payload.get("lost"):
+            raise ValueError  # due again at once: there is never a free slot for long
+
+    jobs.add_worker("gone:1", silent_for=60)
+    lost = jobs.add(JobStatus.RUNNING, worker_id="gone:1", type_name="endless", input={"lost": True}, priority=9)
+    enqueue(engine, *(endless.job({}, max_attempts=1_000_000) for _ in range(20)))
+    async with start(queue, concurrency=2):
+        await until(lambda: jobs.status(lost) is JobStatus.COMPLETED, what="the lost job is taken back and run")
+
+
+def test_waiting_helpers_give_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.fixtures.workers.PATIENCE", 0.05)
+    with pytest.raises(AssertionError, match="did not become true"):
+        wait_until(lambda: False)
+    assert PATIENCE > 1

@@ -1,0 +1,139 @@
+"""Shutdown is bounded: it drains to a deadline, then gives back what is left without counting the attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Engine, text
+
+from sa_jobqueue import AttemptContext, JobQueue, JobStatus, Worker
+from sa_jobqueue.events import JobStarted, WorkerStopped
+from tests.behaviour.test_attempts import enqueue
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import PATIENCE, EventLog, quick
+
+
+def waiting_queue() -> tuple[JobQueue[Any], asyncio.Event]:
+    """Return a queue whose handler waits until the event is set."""
+    queue = JobQueue()
+    let_go = asyncio.Event()
+
+    @queue.handler("waits")
+    async def waits(payload: dict[str, Any]) -> None:
+        await let_go.wait()
+
+    return queue, let_go
+
+
+async def test_a_stop_lets_running_jobs_finish_and_claims_no_more(engine: Engine, jobs: Jobs) -> None:
+    queue, let_go = waiting_queue()
+    first, second = enqueue(engine, queue.job("waits", {}, priority=1), queue.job("waits", {}))
+    worker = Worker(queue, engine, options=quick(concurrency=1))
+    log = EventLog(worker)
+    run = asyncio.create_task(worker.run())
+    await log.until(JobStarted)
+    worker.stop()
+    let_go.set()
+    await asyncio.wait_for(run, PATIENCE)
+    assert (jobs.status(first), jobs.status(second)) == (JobStatus.COMPLETED, JobStatus.PENDING)
+    assert log.of(WorkerStopped)[0].released == 0
+
+
+async def test_what_outlasts_the_drain_is_given_back_uncounted(engine: Engine, jobs: Jobs) -> None:
+    queue, _ = waiting_queue()
+    (job_id,) = enqueue(engine, queue.job("waits", {}, max_attempts=1))
+    worker = Worker(queue, engine, options=quick(drain_timeout=timedelta(milliseconds=100)))
+    log = EventLog(worker)
+    run = asyncio.create_task(worker.run())
+    await log.until(JobStarted)
+    worker.stop()
+    await asyncio.wait_for(run, PATIENCE)
+    row = jobs.get(job_id)
+    # Attempt 1 was its last; given back, there is one more.
+    assert (row["status"], row["attempt"], row["max_attempts"]) == (JobStatus.PENDING, 1, 2)
+    assert [one["outcome"] for one in jobs.attempts(job_id)] == ["released"]
+    assert row["scheduled_at"] <= _now(engine)
+    assert log.of(WorkerStopped)[0].released == 1
+
+
+async def test_a_second_stop_gives_back_at_once(engine: Engine, jobs: Jobs) -> None:
+    queue, _ = waiting_queue()
+    (job_id,) = enqueue(engine, queue.job("waits", {}))
+    worker = Worker(queue, engine, options=quick(drain_timeout=timedelta(hours=1)))
+    log = EventLog(worker)
+    run = asyncio.create_task(worker.run())
+    await log.until(JobStarted)
+    worker.stop()
+    await asyncio.sleep(0)
+    assert not run.done()
+    worker.stop(now=True)
+    await asyncio.wait_for(run, PATIENCE)
+    assert jobs.status(job_id) is JobStatus.PENDING
+
+
+async def test_threads_are_told_to_stop_and_do_not_hold_the_shutdown_up(engine: Engine, jobs: Jobs) -> None:
+    queue = JobQueue()
+    let_go = threading.Event()
+    told: list[str | None] = []
+
+    @queue.handler("listens")
+    def listens(payload: dict[str, Any], ctx: AttemptContext) -> None:
+        assert ctx.wait_cancelled(timedelta(seconds=PATIENCE))
+        told.append(ctx.cancel_reason)
+
+    @queue.handler("deaf")
+    def deaf(payload: dict[str, Any]) -> None:
+        let_go.wait(PATIENCE)
+
+    polite, stubborn = enqueue(engine, listens.job({}), deaf.job({}))
+    worker = Worker(queue, engine, options=quick(drain_timeout=timedelta(0)))
+    log = EventLog(worker)
+    run = asyncio.create_task(worker.run())
+    await log.until(JobStarted, 2)
+    worker.stop()
+    await asyncio.wait_for(run, PATIENCE)
+    assert told == ["the worker is shutting down"]
+    assert worker.has_stuck_threads
+    assert (jobs.status(polite), jobs.status(stubborn)) == (JobStatus.PENDING, JobStatus.PENDING)
+    let_go.set()
+
+
+async def test_a_cancelled_run_gives_everything_back(engine: Engine, jobs: Jobs) -> None:
+    queue, _ = waiting_queue()
+    (job_id,) = enqueue(engine, queue.job("waits", {}))
+    worker = Worker(queue, engine, options=quick(drain_timeout=timedelta(hours=1)))
+    log = EventLog(worker)
+    run = asyncio.create_task(worker.run())
+    await log.until(JobStarted)
+    run.cancel()
+    await asyncio.wait({run}, timeout=PATIENCE)
+    assert run.cancelled()
+    assert jobs.status(job_id) is JobStatus.PENDING
+
+
+async def test_a_stopped_worker_leaves_no_row_no_connection_and_no_thread(engine: Engine) -> None:
+    queue, let_go = waiting_queue()
+    let_go.set()
+    enqueue(engine, *(queue.job("waits", {}) for _ in range(5)))
+    before = set(threading.enumerate())
+    worker = Worker(queue, engine, options=quick())
+    run = asyncio.create_task(worker.run())
+    await EventLog(worker).until(JobStarted)
+    worker.stop()
+    await asyncio.wait_for(run, PATIENCE)
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM worker")).scalar_one() == 0
+        left = text("SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'sa_jobqueue%'")
+        deadline = asyncio.get_running_loop().time() + PATIENCE
+        while connection.execute(left).scalar_one() and asyncio.get_running_loop().time() < deadline:
+            connection.rollback()  # a backend is gone a moment after its connection is
+        assert connection.execute(left).scalar_one() == 0
+    assert not {thread.name for thread in set(threading.enumerate()) - before if "heartbeat" in thread.name}
+
+
+def _now(engine: Engine) -> Any:
+    with engine.connect() as connection:
+        return connection.execute(text("SELECT now()")).scalar_one()
