@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 MAX_BYTES: Final = 1024 * 1024
 """Of a payload's JSON text. A queue moves references well and files badly."""
+_MAX_DEPTH: Final = 500
+"""Of arrays and objects in each other: well below what Python and PostgreSQL can walk."""
 
 T = TypeVar("T")
 
@@ -29,28 +31,36 @@ def check_json(field: str, value: object, *, max_bytes: int = MAX_BYTES) -> None
     except (TypeError, ValueError, RecursionError) as error:
         path, reason = _first_fault(field, value) or (field, f"is not JSON: {error}")
         raise InvalidPayloadError(path, reason) from None
-    if len(document) > max_bytes:
-        size = len(document.encode())
-        if size > max_bytes:
-            raise PayloadTooLargeError(field, size, max_bytes)
-    # json.dumps silently turns these keys into text; and jsonb has no NUL character.
-    if "\\u0000" in document or not _has_text_keys(value):
+    if len(document) > max_bytes:  # its characters are bytes: all others are escaped
+        raise PayloadTooLargeError(field, len(document), max_bytes)
+    # json.dumps silently turns other keys into text; and jsonb has neither the NUL character nor lone surrogates.
+    if "\\u0000" in document or "\\ud" in document or not _has_plain_shape(value):
         fault = _first_fault(field, value)
         if fault is not None:
             raise InvalidPayloadError(*fault)
 
 
-def _has_text_keys(value: object) -> bool:
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and _has_text_keys(item) for key, item in value.items())
-    if isinstance(value, (list, tuple)):
-        return all(_has_text_keys(item) for item in value)
-    return True
+def _has_plain_shape(value: object) -> bool:
+    """Return whether every key is text and nothing is nested too deep; without recursion, which depth would exhaust."""
+    level = [value]
+    for _ in range(_MAX_DEPTH + 1):
+        below: list[object] = []
+        for item in level:
+            if isinstance(item, dict):
+                if not all(isinstance(key, str) for key in item):
+                    return False
+                below.extend(item.values())
+            elif isinstance(item, (list, tuple)):
+                below.extend(item)
+        if not below:
+            return True
+        level = below
+    return False
 
 
 def _first_fault(path: str, value: object, depth: int = 0) -> tuple[str, str] | None:
-    if depth > 500:
-        return path, "is nested more than 500 deep, or contains itself"
+    if depth > _MAX_DEPTH:
+        return path[:100], f"is nested more than {_MAX_DEPTH} deep, or contains itself"
     match value:
         case None | bool() | int():
             return None
@@ -88,12 +98,13 @@ class Codec(Generic[T]):
     `dict`, `Any` or nothing, which takes JSON as it is. Pydantic is loaded when the first typed payload is declared.
     """
 
-    __slots__ = ("_adapter", "declared")
+    __slots__ = ("_adapter", "_is_object", "declared")
 
     def __init__(self, declared: Any) -> None:
         self.declared = declared
         self._adapter: TypeAdapter[T] | None = None
-        if declared is not Any and declared is not object:
+        self._is_object = declared in (dict, dict[str, Any])
+        if declared is not Any and declared is not object and not self._is_object:
             # Loaded here because importing the library must not need it.
             from pydantic import TypeAdapter
 
@@ -106,13 +117,17 @@ class Codec(Generic[T]):
         """
         if self._adapter is None:
             check_json(field, value)
+            self._check_object(field, value)
             return value
         from pydantic import ValidationError
         from pydantic_core import PydanticSerializationError
 
         try:
             # There and back: an instance built with wrong values passes validation as it is, its JSON does not.
-            document = self._adapter.dump_json(self._adapter.validate_python(value), warnings=False)
+            # By alias and without computed fields, because that is what is read.
+            document = self._adapter.dump_json(
+                self._adapter.validate_python(value), by_alias=True, round_trip=True, warnings=False
+            )
             self._adapter.validate_json(document)
         except ValidationError as error:
             raise InvalidPayloadError(*_describe(field, error)) from error
@@ -132,13 +147,19 @@ class Codec(Generic[T]):
     def decode(self, field: str, data: Json) -> T:
         """Return the typed value of stored JSON. Raises: InvalidPayloadError with the path and the reason."""
         if self._adapter is None:
+            self._check_object(field, data)
             return data  # type: ignore[no-any-return]
         from pydantic import ValidationError
 
         try:
-            return self._adapter.validate_python(data)
+            # As JSON, not as Python: a strict model takes an instant as text from JSON alone.
+            return self._adapter.validate_json(json.dumps(data))
         except ValidationError as error:
             raise InvalidPayloadError(*_describe(field, error)) from error
+
+    def _check_object(self, field: str, value: object) -> None:
+        if self._is_object and not isinstance(value, dict):
+            raise InvalidPayloadError(field, f"must be a dict, got {type(value).__name__}")
 
 
 def _describe(field: str, error: Any) -> tuple[str, str]:

@@ -42,17 +42,18 @@ class Backoff:
     def __post_init__(self) -> None:
         if self.base <= timedelta(0):
             raise InvalidOptionError("base", f"must be above zero, got {self.base}")
-        if self.factor < 1:
+        if not self.factor >= 1:  # so, because NaN is neither
             raise InvalidOptionError("factor", f"must be at least 1, got {self.factor}")
         if self.cap < self.base:
             raise InvalidOptionError("cap", f"must not be below base ({self.base}), got {self.cap}")
 
     def bound(self, attempt: int) -> timedelta:
         """Return the longest wait after this attempt (from 1); never above `cap`, whatever the attempt."""
-        # Past 64 doublings every cap is reached; the clamp keeps the power from overflowing a float.
-        doublings = min(max(attempt, 1) - 1, 64)
-        seconds = self.base.total_seconds() * self.factor**doublings
-        return timedelta(seconds=min(seconds, self.cap.total_seconds()))
+        try:
+            seconds = self.base.total_seconds() * float(self.factor) ** (max(attempt, 1) - 1)
+        except OverflowError:
+            return self.cap
+        return timedelta(seconds=seconds) if seconds < self.cap.total_seconds() else self.cap
 
     def __call__(self, attempt: int, error: BaseException, /) -> timedelta:
         """Return a wait for this attempt (from 1), whatever the error."""

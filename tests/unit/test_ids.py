@@ -1,0 +1,57 @@
+"""Ids made by the client."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from uuid import RFC_4122
+
+import pytest
+
+from sa_jobqueue import ids
+from sa_jobqueue.ids import uuid7
+
+
+def test_version_and_variant_are_those_of_uuid7() -> None:
+    made = [uuid7() for _ in range(1000)]
+    assert {(one.version, one.variant) for one in made} == {(7, RFC_4122)}
+
+
+def test_each_id_is_larger_than_the_one_before() -> None:
+    made = [uuid7() for _ in range(20_000)]
+    assert made == sorted(set(made))
+
+
+def test_threads_share_one_order_and_make_no_id_twice() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        lists = list(pool.map(lambda _: [uuid7() for _ in range(2000)], range(8)))
+    assert all(made == sorted(made) for made in lists)
+    assert len({one for made in lists for one in made}) == 16_000
+
+
+def test_the_time_is_in_the_first_48_bits() -> None:
+    before = time.time_ns() // 1_000_000
+    stamp = uuid7().int >> 80
+    # Many ids in one millisecond borrow from the next ones.
+    assert before - 1 <= stamp <= time.time_ns() // 1_000_000 + 100
+
+
+@pytest.mark.parametrize("now", [0, 999_999, 1_000_000, 1_700_000_000_123_999_999])
+def test_the_fraction_of_a_millisecond_fills_the_counter(monkeypatch: pytest.MonkeyPatch, now: int) -> None:
+    monkeypatch.setattr(ids, "_last", -1)
+    monkeypatch.setattr(time, "time_ns", lambda: now)
+    made = uuid7()
+    assert made.int >> 80 == now // 1_000_000
+    assert made.int >> 64 & 0xFFF == now % 1_000_000 * 4096 // 1_000_000
+
+
+def test_a_clock_that_stands_still_or_steps_back_does_not_stop_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = time.time_ns()
+    moments = iter([start, start, start - 3_600_000_000_000, start + 1_000_000])
+    monkeypatch.setattr(time, "time_ns", lambda: next(moments))
+    made = [uuid7() for _ in range(4)]
+    assert made == sorted(set(made))
+
+
+def test_the_rest_is_random() -> None:
+    assert len({uuid7().int & (1 << 62) - 1 for _ in range(1000)}) == 1000
