@@ -134,7 +134,7 @@ class JobQueue(Generic[JobT]):
         `queue`, `priority`, `max_attempts`, `timeout`: defaults of its jobs, as in `JobMixin.__init__`.
         `retry`: a `Backoff`, or a function of (attempt, error) that returns a wait, or None to give up.
         `version`: of the payload's shape; raise it with an upcaster when the shape changes while jobs are in flight.
-        Raises: InvalidJobError, InvalidHandlerError, DuplicateJobTypeError.
+        Raises: InvalidJobError, InvalidOptionError, InvalidHandlerError, DuplicateJobTypeError.
         """
         # One throw-away job checks the name and the defaults by the same rules as any other.
         self.model(type_name=type_name, queue=queue, priority=priority, max_attempts=max_attempts, timeout=timeout)
@@ -169,8 +169,13 @@ class JobQueue(Generic[JobT]):
     def include(self, other: JobQueue[JobT]) -> None:
         """Take over every handler of another registry, such as a feature's own.
 
-        Raises: DuplicateJobTypeError naming both places; nothing is taken over then.
+        Raises: DuplicateJobTypeError naming both places; InvalidOptionError when its jobs are rows of another class.
+        Nothing is taken over then.
         """
+        if other.model is not self.model:
+            raise InvalidOptionError(
+                "other", f"makes jobs of {other.model.__qualname__}, this registry those of {self.model.__qualname__}"
+            )
         for name in self._handlers.keys() & other._handlers.keys():
             self.registry.add(other.registry.get(name))  # raises, with both places
         for name, handler in other._handlers.items():

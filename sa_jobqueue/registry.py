@@ -123,11 +123,17 @@ def describe(
 ) -> JobType:
     """Return the job type of a function, read from its signature.
 
-    The first parameter that is not injected is the payload; `Session`, `AsyncSession` and `AttemptContext` are
-    injected wherever they stand, found by their annotation.
+    The first parameter is the payload, unless it is an injected one; `Session`, `AsyncSession` and `AttemptContext`
+    are injected wherever else they stand, found by their annotation.
     Raises: InvalidHandlerError for a signature that cannot be called so; InvalidOptionError for an option.
     """
+    if not (inspect.isfunction(func) or inspect.ismethod(func)):
+        raise InvalidHandlerError(f"{name}: a handler is a function, got {func!r}")
     place = f"{func.__module__}:{func.__qualname__}"
+    if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
+        raise InvalidHandlerError(f"{place}: a handler returns its output once, it cannot yield")
+    if not callable(retry):
+        raise InvalidOptionError("retry", f"must be a Backoff or a function of (attempt, error), got {retry!r}")
     if max_attempts < 1:
         raise InvalidOptionError("max_attempts", f"must be at least 1, got {max_attempts}")
     if version < 1:
@@ -147,16 +153,18 @@ def describe(
         hint = hints.get(parameter.name, Any)
         wanted = next((kind for kind in _INJECTED if isinstance(hint, type) and issubclass(hint, kind)), None)
         if wanted is not None:
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                raise InvalidHandlerError(f"{place}: {parameter.name!r} is given by name, it cannot be positional-only")
             if wanted in injected:
                 raise InvalidHandlerError(f"{place}: asks for two arguments of type {wanted.__name__}")
             injected[wanted] = parameter.name
         elif parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
             raise InvalidHandlerError(f"{place}: *{parameter.name} cannot be filled; name the arguments")
-        elif payload is None and parameter.kind is not parameter.KEYWORD_ONLY:
+        elif payload is None and not injected and parameter.kind is not parameter.KEYWORD_ONLY:
             payload = parameter
         elif parameter.default is parameter.empty:
             raise InvalidHandlerError(
-                f"{place}: cannot tell what {parameter.name!r} is for; after the payload come arguments annotated "
+                f"{place}: cannot tell what {parameter.name!r} is for; first comes the payload, then arguments annotated "
                 "Session, AsyncSession or AttemptContext"
             )
     if Session in injected and is_async:
@@ -185,7 +193,7 @@ def describe(
 
 def _codec(place: str, what: str, hint: Any) -> Codec[Any]:
     # A handler annotated `-> None` returns nothing; there is nothing to check but that it is JSON.
-    if hint is type(None) or hint in (dict, dict[str, Any]):
+    if hint is type(None):
         hint = Any
     try:
         return Codec(hint)

@@ -135,7 +135,8 @@ class JobMixin(Generic[IdT]):
         `delay`: added to the database's clock at the insert, not negative. `at`: an aware instant; a past one means
         now. Give one of the two, or none for at once.
         `max_attempts`: at least 1. `timeout`: of one attempt, above zero; None lets it run as long as its worker lives.
-        `id`: yours, or made by the queue's factory. `deduplication_key`: see the deduplicating enqueue.
+        `id`: yours, or made by the queue's factory. `deduplication_key`: see the deduplicating enqueue. As text, both
+        are 1 to 500 characters.
         `columns`: the application's own.
         Raises: InvalidJobError naming the field.
         """
@@ -144,10 +145,16 @@ class JobMixin(Generic[IdT]):
         _check_number("priority", priority, MIN_PRIORITY, MAX_PRIORITY)
         _check_number("max_attempts", max_attempts, 1, 2**31 - 1)
         _check_number("input_version", input_version, 1, 2**31 - 1)
-        if timeout is not None and timeout <= timedelta(0):
-            raise InvalidJobError("timeout", f"must be above zero, or None for no limit, got {timeout}")
+        if timeout is not None and (not isinstance(timeout, timedelta) or timeout <= timedelta(0)):
+            raise InvalidJobError("timeout", f"must be a timedelta above zero, or None for no limit, got {timeout!r}")
         payloads.check_json("input", input)
         job_id = self.__id_factory__() if id is None else id
+        if self.__jobqueue__.id_type == "text":
+            _check_text("id", job_id)
+        elif not isinstance(job_id, UUID):
+            raise InvalidJobError("id", f"must be a UUID, got {job_id!r}")
+        if deduplication_key is not None:
+            _check_text("deduplication_key", deduplication_key)
         fields: dict[str, Any] = dict(
             id=job_id,
             type_name=type_name,
@@ -173,45 +180,47 @@ class JobMixin(Generic[IdT]):
         if due is not None:
             self.scheduled_at = due  # an expression of the database until the flush
 
+    # `sort_order`: as the first migration has them. Without it, what is declared by a function would come last.
+
     @declared_attr
     def id(cls) -> Mapped[IdT]:
         """Made by the client, so it exists before the flush."""
         return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-50)
 
-    queue: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'default'"))
+    queue: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'default'"), sort_order=-49)
     """Which queue; workers choose the queues they serve."""
-    type_name: Mapped[str] = mapped_column(Text, nullable=False)
+    type_name: Mapped[str] = mapped_column(Text, nullable=False, sort_order=-48)
     """Which handler runs it."""
-    priority: Mapped[int] = mapped_column(SmallInteger, nullable=False, server_default=text("0"))
+    priority: Mapped[int] = mapped_column(SmallInteger, nullable=False, server_default=text("0"), sort_order=-47)
     """-9 to 9, larger first; with the queue it names the lane."""
 
     @declared_attr
     def chain_id(cls) -> Mapped[IdT]:
         """The id of the chain's root job; its own for a root."""
-        return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-40)
+        return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-46)
 
-    chain_type_name: Mapped[str] = mapped_column(Text, nullable=False)
+    chain_type_name: Mapped[str] = mapped_column(Text, nullable=False, sort_order=-45)
     """The root job's type."""
-    chain_index: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("0"))
+    chain_index: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("0"), sort_order=-44)
     """Place in the chain; 0 is the root."""
 
     @declared_attr
     def root_id(cls) -> Mapped[IdT | None]:
         """The chain's root for a continuation, null for a root: carries the foreign key, so that roots pay nothing."""
-        return mapped_column(id_type(cls.__jobqueue__), Computed("NULLIF(chain_id, id)", persisted=True))
+        return mapped_column(id_type(cls.__jobqueue__), Computed("NULLIF(chain_id, id)", persisted=True), sort_order=-43)
 
     # None is the JSON null here, so that "no output yet" and "returned None" differ.
-    input: Mapped[Any] = mapped_column(JSONB, nullable=True)
+    input: Mapped[Any] = mapped_column(JSONB, nullable=True, sort_order=-42)
     """What the handler is given, as JSON."""
-    input_version: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("1"))
+    input_version: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("1"), sort_order=-41)
     """Version of the input's shape; upcasters bring older ones up to date."""
-    output: Mapped[Any] = mapped_column(JSONB, nullable=True)
+    output: Mapped[Any] = mapped_column(JSONB, nullable=True, sort_order=-40)
     """What the handler returned, as JSON; SQL NULL until it has."""
 
     @declared_attr
     def status(cls) -> Mapped[JobStatus]:
         """Where it stands; the database refuses any change that `job_transition` does not list."""
-        return mapped_column(status_type(cls.__jobqueue__), nullable=False, server_default=text("'pending'"))
+        return mapped_column(status_type(cls.__jobqueue__), nullable=False, server_default=text("'pending'"), sort_order=-39)
 
     open_blockers: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("0"))
     """How many chains it still waits for."""
@@ -349,6 +358,12 @@ def _text_uuid7() -> str:
 def _check_name(field: str, value: object) -> None:
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise InvalidJobError(field, f"must be 1 to 100 letters, digits and _.:/- not starting with .:/-, got {value!r}")
+
+
+def _check_text(field: str, value: object) -> None:
+    # An entry of a unique index has at most 2,704 bytes.
+    if not isinstance(value, str) or not 1 <= len(value) <= 500 or "\x00" in value:
+        raise InvalidJobError(field, f"must be text of 1 to 500 characters without NUL, got {value!r}")
 
 
 def _check_number(field: str, value: object, low: int, high: int) -> None:
