@@ -1,0 +1,266 @@
+"""A worker outlives outages of the database, and losing notifications costs latency only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Job, JobQueue, JobStatus, Worker
+from sa_jobqueue.errors import (
+    DatabaseUnavailableError,
+    SchemaMissingError,
+    SchemaOutdatedError,
+    SchemaTooNewError,
+    ServerTooOldError,
+)
+from sa_jobqueue.events import ComponentFailed, JobCompleted, JobStarted, LeaseEndangered
+from sa_jobqueue.models import Base
+from sa_jobqueue.operations import schema as schema_operations
+from sa_jobqueue.testing.binaries import binary_dirs
+from sa_jobqueue.testing.embedded import EmbeddedServer
+from tests.behaviour.test_attempts import enqueue
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import PATIENCE, EventLog, Start, quick, until, working
+
+
+def simple() -> JobQueue[Any]:
+    """Return a queue with one handler that does nothing."""
+    queue = JobQueue()
+
+    @queue.handler("nothing")
+    async def nothing(payload: dict[str, Any]) -> None: ...
+
+    return queue
+
+
+async def test_a_worker_reconnects_after_all_its_connections_were_cut(engine: Engine, jobs: Jobs, start: Start) -> None:
+    queue = JobQueue()
+    cut, go_on = asyncio.Event(), asyncio.Event()
+
+    @queue.handler("waits")
+    async def waits(payload: dict[str, Any]) -> str:
+        cut.set()
+        await go_on.wait()
+        return "done"
+
+    (running,) = enqueue(engine, waits.job({}))
+    async with start(queue) as log:
+        await cut.wait()
+        with engine.begin() as connection:
+            connection.execute(
+                text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'sa_jobqueue%'")
+            )
+        go_on.set()  # its completion meets dead connections
+        await log.until(ComponentFailed)
+        await until(lambda: jobs.status(running) is JobStatus.COMPLETED, what="the completion is written in the end")
+        (later,) = enqueue(engine, waits.job({}))
+        await until(lambda: jobs.status(later) is JobStatus.COMPLETED, what="new jobs run")
+    assert jobs.get(running)["attempt"] == 1  # tried again was the write, not the job
+
+
+@pytest.fixture
+def own_server() -> Iterator[EmbeddedServer]:
+    """Give a server of this test's own, to be crashed."""
+    found = binary_dirs()
+    if not found:
+        pytest.skip("no PostgreSQL programs at hand to start a server that may crash")
+    with EmbeddedServer(found[-1].path) as server:
+        yield server
+
+
+async def test_a_worker_outlives_a_crash_of_the_server(own_server: EmbeddedServer) -> None:
+    engine = create_engine(own_server.url, pool_pre_ping=True)
+    Base.metadata.create_all(engine)
+    jobs = Jobs(engine)
+    queue = JobQueue()
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    @queue.handler("waits")
+    async def waits(payload: dict[str, Any]) -> None:
+        started.set()
+        await go_on.wait()
+
+    ids = enqueue(engine, *(waits.job({}) for _ in range(3)))
+    options = quick(time_to_live=timedelta(seconds=30), beat_interval=timedelta(milliseconds=200))
+    async with working(Worker(queue, engine, options=options)) as log:
+        await log.until(JobStarted, 3)
+        own_server.crash()
+        go_on.set()
+        await log.until(ComponentFailed)
+        own_server.restart()
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
+    assert [jobs.get(job_id)["attempt"] for job_id in ids] == [1, 1, 1]
+    engine.dispose()
+
+
+async def test_a_worker_that_cannot_beat_stops_its_attempts_before_others_may_take_them(
+    own_server: EmbeddedServer,
+) -> None:
+    engine = create_engine(own_server.url, pool_pre_ping=True)
+    Base.metadata.create_all(engine)
+    jobs = Jobs(engine)
+    queue = JobQueue()
+    stopped = asyncio.Event()
+
+    @queue.handler("waits")
+    async def waits(payload: dict[str, Any]) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    (job_id,) = enqueue(engine, waits.job({}))
+    async with working(Worker(queue, engine, options=quick())) as log:
+        await log.until(JobStarted)
+        own_server.crash()
+        (told,) = await log.until(LeaseEndangered)
+        await asyncio.wait_for(stopped.wait(), PATIENCE)
+        # Sooner than the second that others wait, by a beat.
+        assert timedelta(milliseconds=800) <= told.silent
+        own_server.restart()
+        await until(lambda: jobs.get(job_id)["attempt"] == 2, what="it is claimed anew")
+    assert jobs.attempts(job_id)[0]["outcome"] in {"released", "taken_back"}
+    engine.dispose()
+
+
+async def test_jobs_run_without_any_notification(engine: Engine, start: Start) -> None:
+    queue = simple()
+    async with start(queue, listen=False) as log:
+        enqueue(engine, queue.job("nothing", {}))
+        await log.until(JobCompleted)
+
+
+async def test_a_notification_starts_a_job_long_before_the_poll(engine: Engine, start: Start) -> None:
+    queue = simple()
+    async with start(queue, poll_interval=timedelta(minutes=10)) as log:
+        await until(lambda: _listeners(engine) == 1)
+        enqueue(engine, queue.job("nothing", {}))
+        await log.until(JobCompleted)
+        # Cut the listener: it comes back by itself, and so does the speed.
+        with engine.begin() as connection:
+            connection.execute(text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"))
+        await log.until(ComponentFailed)
+        enqueue(engine, queue.job("nothing", {}))  # told to nobody, perhaps: found on the reconnect
+        await log.until(JobCompleted, 2)
+        await until(lambda: _listeners(engine) == 1)
+        enqueue(engine, queue.job("nothing", {}))
+        await log.until(JobCompleted, 3)
+
+
+def _listeners(engine: Engine) -> int:
+    with engine.connect() as connection:
+        found = text("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%lost%'")
+        return int(connection.execute(found).scalar_one())
+
+
+async def test_a_delayed_job_starts_when_it_is_due_not_at_the_next_poll(engine: Engine, jobs: Jobs, start: Start) -> None:
+    queue = simple()
+    async with start(queue, poll_interval=timedelta(minutes=10)) as log:
+        await until(lambda: _listeners(engine) == 1)
+        (job_id,) = enqueue(engine, queue["nothing"].job({}, delay=timedelta(milliseconds=700)))
+        await log.until(JobCompleted)
+    row = jobs.get(job_id)
+    assert timedelta(0) <= row["started_at"] - row["scheduled_at"] < timedelta(seconds=10)
+
+
+async def test_a_handler_that_blocks_the_loop_does_not_lose_its_lease(
+    engine: Engine, jobs: Jobs, start: Start, tmp_path: Any
+) -> None:
+    import time
+
+    queue = JobQueue()
+
+    @queue.handler("rude")
+    async def rude(payload: dict[str, Any]) -> None:
+        time.sleep(2)  # noqa: ASYNC251 - what this test is about
+
+    other = simple()  # a second worker, in a thread of its own, sweeps meanwhile
+    (job_id,) = enqueue(engine, rude.job({}))
+
+    def sweep_until_done() -> None:
+        async def watch() -> None:
+            async with working(Worker(other, engine, options=quick())):
+                await until(lambda: jobs.status(job_id) is JobStatus.COMPLETED)
+
+        asyncio.run(watch())
+
+    async with start(queue) as log:
+        await asyncio.gather(asyncio.to_thread(sweep_until_done), log.until(JobCompleted))
+    assert jobs.get(job_id)["attempt"] == 1
+    assert jobs.attempts(job_id) == []
+
+
+async def test_no_transaction_stays_open_while_a_handler_without_a_session_runs(engine: Engine, start: Start) -> None:
+    queue = JobQueue()
+    seen: list[int] = []
+
+    @queue.handler("looks")
+    async def looks(payload: dict[str, Any]) -> None:
+        with engine.connect() as connection:
+            open_ones = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'sa_jobqueue%' AND xact_start IS NOT NULL AND state LIKE 'idle%'"
+            seen.append(connection.execute(text(open_ones)).scalar_one())
+
+    enqueue(engine, looks.job({}))
+    async with start(queue) as log:
+        await log.until(JobCompleted)
+    assert seen == [0]
+
+
+async def test_a_database_that_does_not_answer_is_a_typed_error_without_the_password() -> None:
+    engine = create_engine("postgresql+psycopg://somebody:secret@127.0.0.1:9/nothing")
+    with pytest.raises(DatabaseUnavailableError) as caught:
+        await Worker(simple(), engine, options=quick()).run()
+    assert "secret" not in str(caught.value)
+    assert "127.0.0.1:9" in str(caught.value)
+
+
+async def test_a_worker_refuses_a_schema_it_does_not_know(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Worker(simple(), engine, options=quick())
+
+    def stamp(comment: str) -> None:
+        with engine.begin() as connection:
+            connection.execute(text(f"COMMENT ON TABLE job IS {comment}"))
+
+    stamp("'sa_jobqueue version=999'")
+    with pytest.raises(SchemaTooNewError, match="upgrade sa-jobqueue"):
+        await worker.run()
+    stamp("'sa_jobqueue version=0'")
+    with pytest.raises(SchemaOutdatedError, match="alembic"):
+        await worker.run()
+    stamp("NULL")
+    with pytest.raises(SchemaMissingError, match="not a job queue"):
+        await worker.run()
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE job CASCADE"))
+    with pytest.raises(SchemaMissingError, match="does not exist"):
+        await worker.run()
+    monkeypatch.setattr(schema_operations, "MIN_SERVER_VERSION", 10_000_000)
+    with pytest.raises(ServerTooOldError):
+        await worker.run()
+
+
+async def test_only_the_databases_clock_decides(engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datetime as module
+    import time
+
+    queue = simple()
+    wrong = time.time() + 10 * 365 * 86_400
+    monkeypatch.setattr(time, "time", lambda: wrong)
+    monkeypatch.setattr(time, "time_ns", lambda: int(wrong * 1e9))
+    with Session(engine) as session, session.begin():
+        session.add(Job("nothing", {}))
+        session.add(queue["nothing"].job({}, delay=timedelta(hours=1)))
+        session.add(queue["nothing"].job({}, at=module.datetime(2001, 1, 1, tzinfo=module.UTC)))
+    worker = Worker(queue, engine, options=quick())
+    log = EventLog(worker)
+    await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
+    assert len(log.of(JobCompleted)) == 2
+    with engine.connect() as connection:
+        sane = text("SELECT bool_and(abs(extract(epoch FROM scheduled_at - now())) < 7200) FROM job")
+        assert connection.execute(sane).scalar_one()
