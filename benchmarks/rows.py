@@ -1,0 +1,95 @@
+"""Rows to measure with: jobs put into the queue by COPY, and a plain table as wide as a job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import Column, Connection, DateTime, MetaData, Table, Text, func
+from sqlalchemy.orm import DeclarativeBase
+
+from benchmarks.meter import Stopwatch
+from benchmarks.place import Place
+from sa_jobqueue import Job
+from sa_jobqueue.ids import uuid7
+
+JOB_TYPE: Final = "no_op"
+LOWEST_ID: Final = UUID(int=0)
+GRACE: Final = timedelta(seconds=15)
+COLUMNS: Final = ("id", "type_name", "chain_id", "chain_type_name", "input")
+"""What COPY is given; the other columns have the defaults that `session.add(Job)` writes out."""
+
+
+def payload(number: int) -> dict[str, Any]:
+    """Return a small input, of the size that a reference to something else has."""
+    return {"number": number, "order_id": f"order-{number:08}"}
+
+
+def tuples(jobs: int) -> Iterator[tuple[UUID, str, UUID, str, str]]:
+    """Make the values of `COLUMNS` for so many jobs."""
+    for number in range(jobs):
+        job_id = uuid7()
+        yield job_id, JOB_TYPE, job_id, JOB_TYPE, json.dumps(payload(number))
+
+
+def copy(connection: Connection, jobs: int) -> None:
+    """COPY so many due jobs into the queue, in the caller's transaction."""
+    driver: Any = connection.connection.driver_connection
+    with driver.cursor() as cursor, cursor.copy(f"COPY job ({', '.join(COLUMNS)}) FROM STDIN") as into:
+        for row in tuples(jobs):
+            into.write_row(row)
+
+
+def copy_timed(place: Place, watch: Stopwatch, jobs: int) -> None:
+    """COPY so many due jobs into the queue under a stopwatch, in a transaction of its own, on an open connection."""
+    with place.engine().connect() as connection:
+        transaction = connection.begin()
+        with watch:
+            copy(connection, jobs)
+            transaction.commit()
+            if watch.round_trips is not None:
+                watch.round_trips += 1  # COPY itself, of which SQLAlchemy knows nothing
+
+
+def count(place: Place) -> int:
+    """Return how many jobs the queue holds, in whatever state."""
+    return int(place.scalar("SELECT count(*) FROM job"))
+
+
+def fill(place: Place, jobs: int) -> None:
+    """Empty the queue, put so many due jobs into it, and write everything out as after a vacuum."""
+    place.clear()
+    with place.begin() as connection:
+        copy(connection, jobs)
+    place.run("VACUUM job")
+
+
+class PlainBase(DeclarativeBase):
+    """The base of tables that have nothing to do with the queue."""
+
+    metadata = MetaData()
+
+
+def _plain_columns() -> Iterator[Column[Any]]:
+    for column in Job.__table__.c:
+        if column.computed is not None:
+            continue
+        kind: Any = Text() if column.name == "status" else column.type
+        default = func.now() if isinstance(kind, DateTime) and column.server_default is not None else None
+        yield Column(column.name, kind, primary_key=column.primary_key, nullable=column.nullable, server_default=default)
+
+
+class PlainRow(PlainBase):
+    """A row with a job's columns and values and a primary key: no other index, no check, no trigger."""
+
+    __table__ = Table("plain_row", PlainBase.metadata, *_plain_columns())
+
+
+def plain_row(number: int) -> PlainRow:
+    """Return a row with the very values of a new job."""
+    job = Job(JOB_TYPE, payload(number))
+    values = {key: value for key, value in job.__dict__.items() if key in PlainRow.__table__.c}
+    return PlainRow(**values | {"status": job.status.value, "changed_xid": number})

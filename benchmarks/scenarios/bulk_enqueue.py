@@ -1,0 +1,60 @@
+"""Many jobs in one transaction, beside COPY of the same rows into the same table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlalchemy.orm import Session
+
+from benchmarks import rows
+from benchmarks.harness import Case, Comparison, Scenario
+from benchmarks.meter import Stopwatch
+from benchmarks.place import Place
+from sa_jobqueue import Job, enqueue_many
+
+_COPY = "COPY"
+
+
+def scenario() -> Scenario:
+    """Return the cases."""
+    limit = Comparison(case=_COPY)
+    return Scenario(
+        name="bulk enqueue",
+        says="all jobs in one transaction; making the objects is part of the time",
+        cases=(
+            Case(name=_COPY, run=_copy),
+            Case(name="enqueue_many", run=_in_session(_enqueue_many), against=limit),
+            Case(name="session.add_all", run=_in_session(_add_all), against=limit),
+        ),
+    )
+
+
+def _jobs(count: int) -> list[Job]:
+    return [Job(rows.JOB_TYPE, rows.payload(number)) for number in range(count)]
+
+
+def _enqueue_many(session: Session, jobs: int) -> None:
+    enqueue_many(session, _jobs(jobs))
+
+
+def _add_all(session: Session, jobs: int) -> None:
+    session.add_all(_jobs(jobs))
+
+
+def _in_session(enqueue: Callable[[Session, int], None]) -> Callable[[Place, Stopwatch, int], int]:
+    def run(place: Place, watch: Stopwatch, jobs: int) -> int:
+        engine = place.engine(size=1)
+        with Session(engine) as session:
+            session.connection()
+            with watch:
+                enqueue(session, jobs)
+                session.commit()
+        engine.dispose()
+        return rows.count(place)
+
+    return run
+
+
+def _copy(place: Place, watch: Stopwatch, jobs: int) -> int:
+    rows.copy_timed(place, watch, jobs)
+    return rows.count(place)

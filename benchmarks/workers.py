@@ -1,0 +1,36 @@
+"""A worker that drains the queue under a stopwatch: from its registration to the last end it wrote."""
+
+from __future__ import annotations
+
+import asyncio
+
+from benchmarks.meter import Stopwatch
+from benchmarks.place import Place
+from sa_jobqueue import JobQueue, Worker, WorkerOptions
+from sa_jobqueue.events import Event, EventBus, JobCompleted, WorkerStarted
+
+
+def drain(place: Place, watch: Stopwatch, jobs: int, queue: JobQueue, *, concurrency: int) -> int:
+    """Run a worker in this process until so many jobs are completed and it is idle; return how many it completed."""
+    return asyncio.run(_drain(place, watch, jobs, queue, concurrency))
+
+
+async def _drain(place: Place, watch: Stopwatch, jobs: int, queue: JobQueue, concurrency: int) -> int:
+    left = jobs
+
+    def on_event(event: Event) -> None:
+        nonlocal left
+        if isinstance(event, JobCompleted):
+            left -= 1
+            if left == 0:
+                watch.stop()
+        elif isinstance(event, WorkerStarted):
+            watch.start()
+
+    events = EventBus()
+    events.subscribe(on_event)
+    engine = place.async_engine(size=concurrency)
+    worker = Worker(queue, engine, options=WorkerOptions(concurrency=concurrency), events=events)
+    await worker.run_until_idle()
+    await engine.dispose()
+    return jobs - left

@@ -1,0 +1,80 @@
+"""`python -m benchmarks`: the document has its shape, and the counts that no machine can change keep their budgets."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PER_JOB = {"commits", "round_trips", "wal_bytes", "row_versions", "dead_tuples", "client_cpu_us", "server_cpu_us"}
+FIGURES = {
+    "latency": {"p50_ms", "p95_ms", "p99_ms", "max_ms"},
+    "pinned horizon": {"p50_ms", "p99_ms", "buffers", "dead"},
+}
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(autouse=True)
+def _benchmarks_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    # They are part of the repository, not of what is installed.
+    monkeypatch.syspath_prepend(ROOT)
+
+
+def run_benchmarks(url: str, *arguments: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks", "--url", url, "--rounds", "1", "--json", "-", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=170)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_every_scenario_tells_what_it_measured(jobqueue_database_url: str) -> None:
+    from benchmarks.scenarios import all_scenarios
+
+    found = run_benchmarks(jobqueue_database_url, "--jobs", "200")
+
+    scenarios = all_scenarios()
+    assert [one["name"] for one in found["scenarios"]] == [one.name for one in scenarios]
+    expected = [(scenario.name, case) for scenario in scenarios for case in scenario.cases]
+    assert [(one["scenario"], one["case"]) for one in found["results"]] == [(name, case.name) for name, case in expected]
+    for result, (name, case) in zip(found["results"], expected, strict=True):
+        assert 0 < result["jobs"] <= 200
+        assert result["rounds"] == 1
+        assert (result["rate"] is not None) is case.rated
+        if case.rated:
+            assert result["rate"]["median"] == result["rate"]["min"] == result["rate"]["max"] > 0
+        assert set(result["per_job"]) == PER_JOB
+        assert all(value is None or value >= 0 for value in result["per_job"].values())
+        assert min(result["per_job"][count] for count in ("commits", "wal_bytes", "row_versions")) > 0
+        assert FIGURES.get(name, set()) <= set(result["figures"])
+        assert (result["ratio"] is None) is (case.against is None)
+        assert result["ratio"] is None or result["ratio"] > 0
+    assert found["machine"]["cpus"] > 0
+    assert found["versions"]["postgresql"]
+    assert found["server"]["settings"].keys() >= {"fsync", "synchronous_commit", "shared_buffers"}
+
+
+def test_drain_keeps_to_its_budget_of_round_trips_commits_and_row_versions(jobqueue_database_url: str) -> None:
+    found = run_benchmarks(jobqueue_database_url, "--jobs", "2000", "--scenario", "drain")
+
+    [drained] = [one for one in found["results"] if one["case"] == "async handler"]
+    assert drained["jobs"] == 2000
+    assert drained["per_job"]["round_trips"] <= 0.2
+    assert drained["per_job"]["commits"] <= 0.05
+    # Two updates a job; the worker's own row is what little there is above that.
+    assert 2 <= drained["per_job"]["row_versions"] <= 2.05
+    assert drained["per_job"]["dead_tuples"] <= 2.05
+
+
+def test_percentile_is_a_value_that_was_seen() -> None:
+    from benchmarks.harness import percentile
+
+    assert percentile([3.0, 1.0, 2.0], 50) == 2.0
+    assert percentile(range(1, 101), 99) == 99
+    assert percentile([7.0], 99) == 7.0
