@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, overload
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeAlias, overload
 
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 from typing_extensions import TypeVar
 
+from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
@@ -39,9 +42,26 @@ class Handler(Generic[InT, OutT, JobT]):
         """Call the function as if it had never been registered: for tests, and for doing the work at once."""
         return self.job_type.func(*args, **kwargs)
 
+    @overload
+    def job(self: _WithoutPayload[OutT, JobT], payload: None = None, **options: Any) -> JobT: ...
+    @overload
     def job(
         self,
         payload: InT,
+        *,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        max_attempts: int | None = None,
+        timeout: timedelta | None = None,
+        id: Any = None,
+        deduplication_key: str | None = None,
+        **columns: Any,
+    ) -> JobT: ...
+    def job(
+        self,
+        payload: Any = None,
         *,
         delay: timedelta | None = None,
         at: datetime | None = None,
@@ -94,9 +114,22 @@ class Handler(Generic[InT, OutT, JobT]):
         return register
 
 
+_WithoutPayload: TypeAlias = (
+    Handler[None, OutT, JobT]
+    | Handler[Session, OutT, JobT]
+    | Handler[AsyncSession, OutT, JobT]
+    | Handler[AttemptContext, OutT, JobT]
+)
+"""A function that takes nothing, or only what is injected: to a type checker its first parameter is the payload."""
+
+
 class HandlerDecorator(Protocol[JobT]):
     """What `JobQueue.handler(...)` returns: keeps the payload's and the result's types."""
 
+    @overload
+    def __call__(self, func: Callable[[], Coroutine[Any, Any, OutT]], /) -> Handler[None, OutT, JobT]: ...
+    @overload
+    def __call__(self, func: Callable[[], OutT], /) -> Handler[None, OutT, JobT]: ...
     @overload
     def __call__(self, func: Callable[Concatenate[InT, P], Coroutine[Any, Any, OutT]], /) -> Handler[InT, OutT, JobT]: ...
     @overload

@@ -1,0 +1,99 @@
+"""What a type checker says of handlers and the jobs they make. Read by `test_types.py`, not run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, assert_type
+
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import AttemptContext, Handler, Job, JobQueue
+
+jobs = JobQueue()
+assert_type(jobs, JobQueue[Job])
+
+
+@dataclass
+class Order:
+    order_id: int
+
+
+@jobs.handler("plain", max_attempts=8, timeout=timedelta(minutes=2))
+def plain(order: Order) -> int:
+    return order.order_id
+
+
+@jobs.handler("injected")
+def injected(order: Order, session: Session, ctx: AttemptContext) -> int:
+    return order.order_id
+
+
+@jobs.handler("asynchronous")
+async def asynchronous(order: Order, session: AsyncSession) -> int:
+    return order.order_id
+
+
+@jobs.handler("untyped")
+def untyped(order: Any) -> None: ...
+
+
+@jobs.handler("document")
+def document(order: dict[str, Any], *, session: Session) -> None: ...
+
+
+@jobs.handler("tick")
+def tick() -> None: ...
+
+
+@jobs.handler("sweep")
+def sweep(session: Session, ctx: AttemptContext) -> None: ...
+
+
+@jobs.handler("sweep_async")
+async def sweep_async(session: AsyncSession) -> int:
+    return 1
+
+
+# What is kept: the payload's type, the output's, and the class of the jobs.
+assert_type(plain, Handler[Order, int, Job])
+assert_type(injected, Handler[Order, int, Job])
+assert_type(asynchronous, Handler[Order, int, Job])
+assert_type(document, Handler[dict[str, Any], None, Job])
+assert_type(untyped, Handler[Any, None, Job])
+assert_type(tick, Handler[None, None, Job])
+
+# A payload of the right type makes a job.
+assert_type(plain.job(Order(7)), Job)
+assert_type(injected.job(Order(7), delay=timedelta(minutes=5), queue="mail"), Job)
+assert_type(asynchronous.job(Order(7)), Job)
+assert_type(untyped.job(7), Job)
+assert_type(document.job({"order_id": 7}), Job)
+
+# Any other is refused.
+plain.job(7)  # E: incompatible type "int"; expected "Order"
+plain.job({"order_id": 7})  # E: incompatible type "dict[str, int]"; expected "Order"
+plain.job(None)  # E: incompatible type "None"; expected "Order"
+plain.job()  # E: Missing positional argument "payload"
+plain.job(order=Order(7))  # E: Missing positional argument "payload"
+injected.job(7)  # E: incompatible type "int"; expected "Order"
+asynchronous.job(7)  # E: incompatible type "int"; expected "Order"
+document.job([7])  # E: incompatible type "list[int]"; expected "dict[str, Any]"
+
+# So is an option of a wrong type.
+plain.job(Order(7), delay=5)  # E: "delay" to "job" of "Handler" has incompatible type "int"
+plain.job(Order(7), priority="high")  # E: "priority" to "job" of "Handler" has incompatible type "str"
+
+# A function that takes nothing, or only what is injected, needs no payload and takes none.
+assert_type(tick.job(), Job)
+assert_type(tick.job(None, delay=timedelta(minutes=5)), Job)
+assert_type(sweep.job(), Job)
+assert_type(sweep_async.job(), Job)
+tick.job(7)  # E: No overload variant of "job" of "Handler" matches argument type "int"
+sweep.job(7)  # E: No overload variant of "job" of "Handler" matches argument type "int"
+
+# A retry policy is a function of the attempt and its error.
+jobs.handler("retried", retry=lambda attempt, error: timedelta(seconds=attempt))
+jobs.handler("retried", retry=lambda attempt, error: None)
+jobs.handler("retried", retry=lambda attempt: timedelta(0))  # E: expected "RetryPolicy"
