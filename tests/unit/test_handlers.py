@@ -1,0 +1,226 @@
+"""Handlers, and the jobs they make."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from sqlalchemy.orm import DeclarativeBase
+
+from sa_jobqueue import Job, JobMixin, JobQueue
+from sa_jobqueue.errors import (
+    DuplicateJobTypeError,
+    InvalidJobError,
+    InvalidOptionError,
+    InvalidPayloadError,
+    UnknownJobTypeError,
+)
+from sa_jobqueue.retry import Backoff, immediately
+
+
+class Order(BaseModel):
+    order_id: int
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class MailJob(JobMixin, Base, queue_prefix="mail_"):
+    pass
+
+
+def test_a_handler_makes_jobs_with_its_own_defaults() -> None:
+    jobs = JobQueue()
+
+    @jobs.handler(
+        "send", queue="mail", priority=3, max_attempts=8, timeout=timedelta(minutes=2), retry=immediately, version=2
+    )
+    def send(order: Order) -> None: ...
+
+    job = send.job(Order(order_id=7))
+    assert type(job) is Job
+    assert (job.type_name, job.chain_type_name, job.input, job.input_version) == ("send", "send", {"order_id": 7}, 2)
+    assert (job.queue, job.priority, job.max_attempts, job.timeout) == ("mail", 3, 8, timedelta(minutes=2))
+    assert job.chain_id == job.id
+    assert send.name == "send"
+    assert send.job_type.retry is immediately
+
+
+def test_each_default_can_be_overridden_for_one_job() -> None:
+    jobs = JobQueue()
+
+    @jobs.handler("send", queue="mail", priority=3, timeout=timedelta(minutes=2))
+    def send(order: Order) -> None: ...
+
+    fixed = MailJob("x").id
+    job = send.job(
+        Order(order_id=7),
+        queue="other",
+        priority=0,
+        max_attempts=1,
+        timeout=timedelta(seconds=1),
+        id=fixed,
+        deduplication_key="7",
+    )
+    assert (job.queue, job.priority, job.max_attempts, job.timeout) == ("other", 0, 1, timedelta(seconds=1))
+    assert (job.id, job.deduplication_key) == (fixed, "7")
+
+
+def test_defaults_are_those_of_a_plain_job() -> None:
+    jobs = JobQueue()
+
+    @jobs.handler("send")
+    def send(order: dict[str, Any]) -> None: ...
+
+    made, plain = send.job({}), Job("send", {})
+    for name in ("queue", "priority", "max_attempts", "timeout", "input_version", "status"):
+        assert getattr(made, name) == getattr(plain, name)
+    assert send.job_type.retry == Backoff()
+
+
+def test_a_wrong_payload_or_field_is_refused_when_the_job_is_described() -> None:
+    jobs = JobQueue()
+
+    @jobs.handler("send")
+    def send(order: Order) -> None: ...
+
+    with pytest.raises(InvalidPayloadError, match=r"input\.order_id"):
+        send.job({"order_id": "x"})  # type: ignore[arg-type]
+    with pytest.raises(InvalidJobError, match="delay: must not be negative"):
+        send.job(Order(order_id=1), delay=timedelta(seconds=-1))
+    with pytest.raises(InvalidJobError, match="at: must be an aware datetime"):
+        send.job(Order(order_id=1), at=datetime(2026, 1, 1))
+    with pytest.raises(InvalidJobError, match="delay: give either"):
+        send.job(Order(order_id=1), at=datetime(2026, 1, 1, tzinfo=UTC), delay=timedelta(0))
+
+
+def test_calling_a_handler_calls_its_function() -> None:
+    jobs = JobQueue()
+
+    @jobs.handler("double")
+    def double(number: int) -> int:
+        return 2 * number
+
+    assert double(4) == 8
+    assert double(number=4) == 8
+
+
+async def test_calling_an_async_handler_gives_its_coroutine() -> None:
+    jobs = JobQueue()
+
+    @jobs.handler("double")
+    async def double(number: int) -> int:
+        return 2 * number
+
+    assert await double(4) == 8
+
+
+def test_a_registry_makes_jobs_of_its_own_class() -> None:
+    jobs = JobQueue(MailJob)
+
+    @jobs.handler("send")
+    def send(order: Order) -> None: ...
+
+    assert isinstance(send.job(Order(order_id=1)), MailJob)
+    assert isinstance(jobs.job("send", {"order_id": 1}), MailJob)
+
+
+def test_jobs_of_a_type_known_by_name_are_checked_the_same() -> None:
+    jobs = JobQueue()
+
+    @jobs.handler("send", priority=2)
+    def send(order: Order) -> None: ...
+
+    assert jobs["send"] is send
+    assert jobs.job("send", Order(order_id=1), queue="q").queue == "q"
+    with pytest.raises(InvalidPayloadError):
+        jobs.job("send", {})
+    with pytest.raises(UnknownJobTypeError, match="'sned'; known job types: send"):
+        jobs.job("sned", {})
+    with pytest.raises(UnknownJobTypeError):
+        jobs["sned"]
+
+
+@pytest.mark.parametrize(
+    ("type_name", "options", "field"),
+    [
+        ("", {}, "type_name"),
+        ("a b", {}, "type_name"),
+        ("send", {"queue": "no spaces"}, "queue"),
+        ("send", {"priority": 10}, "priority"),
+        ("send", {"max_attempts": 0}, "max_attempts"),
+        ("send", {"timeout": timedelta(0)}, "timeout"),
+    ],
+)
+def test_bad_defaults_are_refused_before_the_function_is_seen(type_name: str, options: Any, field: str) -> None:
+    with pytest.raises(InvalidJobError) as caught:
+        JobQueue().handler(type_name, **options)
+    assert caught.value.field == field
+
+
+def test_upcasters_are_registered_by_the_version_they_start_from() -> None:
+    jobs = JobQueue()
+
+    @jobs.handler("send", version=2)
+    def send(order: Order) -> None: ...
+
+    @send.upcast(1)
+    def to_two(old: Any) -> Any:
+        return {"order_id": old}
+
+    assert to_two(3) == {"order_id": 3}
+    assert send.job_type.decode(3, 1) == Order(order_id=3)
+    for version in (0, 2):
+        with pytest.raises(InvalidOptionError, match="from_version: must be from 1 to 1"):
+            send.upcast(version)(to_two)
+    with pytest.raises(InvalidOptionError, match="already has an upcaster from 1"):
+        send.upcast(1)(to_two)
+
+
+def test_include_takes_over_every_handler() -> None:
+    jobs, feature = JobQueue(), JobQueue()
+
+    @jobs.handler("a")
+    def a() -> None: ...
+    @feature.handler("b", queue="feature")
+    def b() -> None: ...
+
+    jobs.include(feature)
+    assert [handler.name for handler in jobs] == ["a", "b"]
+    assert jobs["b"] is b
+    assert jobs.queues == ("default", "feature")
+
+
+def test_include_of_a_duplicate_names_both_places_and_takes_nothing() -> None:
+    jobs, feature = JobQueue(), JobQueue()
+
+    @jobs.handler("same")
+    def ours() -> None: ...
+    @feature.handler("fine")
+    def fine() -> None: ...
+    @feature.handler("same")
+    def theirs() -> None: ...
+
+    with pytest.raises(DuplicateJobTypeError) as caught:
+        jobs.include(feature)
+    assert [place.rpartition(".")[2] for place in caught.value.places] == ["ours", "theirs"]
+    assert jobs.registry.names == ("same",)
+    assert jobs["same"] is ours
+
+
+def test_include_refuses_a_registry_of_another_class() -> None:
+    with pytest.raises(InvalidOptionError, match="makes jobs of MailJob, this registry those of Job"):
+        JobQueue().include(JobQueue(MailJob))  # type: ignore[arg-type]
+
+
+def test_two_registries_share_nothing() -> None:
+    one, other = JobQueue(), JobQueue()
+
+    @one.handler("a")
+    def a() -> None: ...
+
+    assert list(other) == []
+    assert "a" not in other.registry

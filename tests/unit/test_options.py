@@ -1,0 +1,79 @@
+"""A worker's options: each within its bounds, and each against its relations."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sa_jobqueue import WorkerOptions
+from sa_jobqueue.errors import InvalidOptionError
+
+MS, S, M, H, D = (timedelta(**{unit: 1}) for unit in ("milliseconds", "seconds", "minutes", "hours", "days"))
+
+
+@pytest.mark.parametrize(
+    ("option", "least", "most", "below", "above"),
+    [
+        ("concurrency", 1, 10_000, 0, 10_001),
+        ("flush_size", 1, 200, 0, 201),
+        ("poll_interval", 10 * MS, 10 * M, 9 * MS, 10 * M + MS),
+        ("sweep_interval", 100 * MS, 10 * M, 99 * MS, 10 * M + MS),
+        ("drain_timeout", 0 * S, 1 * D, -1 * MS, 1 * D + MS),
+        ("stop_grace", 0 * S, 1 * H, -1 * MS, 1 * H + MS),
+    ],
+)
+def test_an_option_is_taken_at_its_bounds_and_refused_past_them(
+    option: str, least: Any, most: Any, below: Any, above: Any
+) -> None:
+    for value in (least, most):
+        assert getattr(WorkerOptions(**{option: value}), option) == value
+    for value in (below, above):
+        with pytest.raises(InvalidOptionError, match="must be from") as caught:
+            WorkerOptions(**{option: value})
+        assert caught.value.option == option
+
+
+def test_the_beat_is_bounded_as_well() -> None:
+    for beat in (100 * MS, 5 * M):
+        assert WorkerOptions(beat_interval=beat, time_to_live=2 * beat + MS).beat_interval == beat
+    for beat in (99 * MS, 5 * M + MS):
+        with pytest.raises(InvalidOptionError, match="beat_interval"):
+            WorkerOptions(beat_interval=beat, time_to_live=1 * H)
+
+
+def test_a_worker_lives_longer_than_two_beats() -> None:
+    assert WorkerOptions(beat_interval=1 * S, time_to_live=2 * S + MS)
+    with pytest.raises(InvalidOptionError, match="time_to_live: must be more than two beats"):
+        WorkerOptions(beat_interval=1 * S, time_to_live=2 * S)
+
+
+@pytest.mark.parametrize("name", ["a", "web-1.example", "x" * 64, "0_9"])
+def test_a_plain_name_is_taken(name: str) -> None:
+    assert WorkerOptions(name=name).name == name
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a b", "x" * 65, "a\n", "ä"])
+def test_any_other_name_is_refused(name: str) -> None:
+    with pytest.raises(InvalidOptionError, match="name: must be 1 to 64"):
+        WorkerOptions(name=name)
+
+
+def test_queues_are_read_in_their_order_with_their_limits() -> None:
+    assert list(WorkerOptions(queues=["b", "a"]).limits.items()) == [("b", None), ("a", None)]
+    assert dict(WorkerOptions(queues={"a": None, "b": 2}).limits) == {"a": None, "b": 2}
+    assert dict(WorkerOptions().limits) == {}
+
+
+@pytest.mark.parametrize("queues", ["default", {"a": 0}, {"a": 10_001}])
+def test_queues_that_could_not_be_served_are_refused(queues: Any) -> None:
+    with pytest.raises(InvalidOptionError) as caught:
+        WorkerOptions(queues=queues)
+    assert caught.value.option == "queues"
+
+
+def test_options_do_not_change() -> None:
+    with pytest.raises(FrozenInstanceError):
+        WorkerOptions().concurrency = 3  # type: ignore[misc]

@@ -1,0 +1,232 @@
+"""What a handler's signature says, and which signatures no job could be run with."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.context import AttemptContext
+from sa_jobqueue.errors import (
+    DuplicateJobTypeError,
+    InvalidHandlerError,
+    InvalidOptionError,
+    InvalidPayloadError,
+    UnknownJobTypeError,
+)
+from sa_jobqueue.registry import JobType, Registry, describe
+from sa_jobqueue.retry import immediately
+
+DEFAULTS: dict[str, Any] = {
+    "name": "test",
+    "queue": "default",
+    "priority": 0,
+    "max_attempts": 3,
+    "timeout": None,
+    "retry": immediately,
+    "version": 1,
+}
+
+
+class Order(BaseModel):
+    order_id: int
+
+
+class OwnSession(Session):
+    """An application's own session class."""
+
+
+class Unserialisable:
+    pass
+
+
+def described(func: Callable[..., Any], **options: Any) -> JobType:
+    return describe(func, **DEFAULTS | options)
+
+
+def test_payload_output_and_place_are_read_from_the_signature() -> None:
+    def send(order: Order) -> list[int]:
+        return []
+
+    kind = described(send)
+    assert kind.input.declared is Order
+    assert kind.output.declared == list[int]
+    assert kind.place.startswith("tests.unit.test_registry:")
+    assert kind.place.endswith("send")
+    assert (kind.takes_input, kind.is_async, kind.session_argument, kind.context_argument) == (True, False, None, None)
+
+
+def test_what_is_injected_is_found_by_its_annotation() -> None:
+    def send(order: Order, ctx: AttemptContext, db: OwnSession) -> None: ...
+
+    async def send_async(order: Order, *, db: AsyncSession) -> None: ...
+
+    kind = described(send)
+    assert (kind.session_argument, kind.context_argument, kind.wants_async_session) == ("db", "ctx", False)
+    kind = described(send_async)
+    assert (kind.session_argument, kind.wants_async_session, kind.is_async) == ("db", True, True)
+
+
+def test_a_handler_may_take_no_payload() -> None:
+    def tick() -> None: ...
+    def sweep(session: Session) -> None: ...
+
+    assert not described(tick).takes_input
+    assert not described(sweep).takes_input
+    assert described(sweep).session_argument == "session"
+
+
+def test_an_unannotated_payload_is_json_as_it_is() -> None:
+    def send(order, retries=3): ...  # type: ignore[no-untyped-def]
+
+    assert described(send).input.declared is Any
+    assert described(send).output.declared is Any
+
+
+def test_a_method_can_be_a_handler() -> None:
+    class Mailer:
+        def send(self, order: Order) -> None: ...
+
+    kind = described(Mailer().send)
+    assert kind.takes_input
+    assert kind.input.declared is Order
+
+
+def two_payloads(order: Order, other: int) -> None: ...
+def two_sessions(order: Order, one: Session, two: Session) -> None: ...
+def payload_last(session: Session, order: Order) -> None: ...
+def payload_by_name(*, order: Order) -> None: ...
+def many(order: Order, *more: int) -> None: ...
+def anything(order: Order, **more: int) -> None: ...
+def positional_session(order: Order, session: Session, /) -> None: ...
+def sync_with_async_session(order: Order, session: AsyncSession) -> None: ...
+async def async_with_sync_session(order: Order, session: Session) -> None: ...
+def untyped_payload(order: Unserialisable) -> None: ...
+def untyped_output(order: Order) -> Unserialisable:
+    return Unserialisable()
+
+
+def unknown_annotation(order: Odrer) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+def maybe_session(session: Session | None) -> None: ...
+
+
+def generates(order: Order) -> Iterator[int]:
+    yield 1
+
+
+async def generates_async(order: Order) -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("func", "reason"),
+    [
+        (two_payloads, "cannot tell what 'other' is for"),
+        (two_sessions, "asks for two arguments of type Session"),
+        (payload_last, "cannot tell what 'order' is for; first comes the payload"),
+        (payload_by_name, "cannot tell what 'order' is for"),
+        (many, r"\*more cannot be filled"),
+        (anything, r"\*more cannot be filled"),
+        (positional_session, "'session' is given by name"),
+        (sync_with_async_session, "a synchronous handler takes a Session"),
+        (async_with_sync_session, "an asynchronous handler takes an AsyncSession"),
+        (untyped_payload, "the payload cannot be typed as"),
+        (untyped_output, "the return value cannot be typed as"),
+        (unknown_annotation, "the annotation 'Odrer' cannot be found"),
+        (maybe_session, "the payload cannot be typed as"),
+        (generates, "cannot yield"),
+        (generates_async, "cannot yield"),
+    ],
+)
+def test_a_signature_that_cannot_be_called_is_refused(func: Callable[..., Any], reason: str) -> None:
+    with pytest.raises(InvalidHandlerError, match=reason) as caught:
+        described(func)
+    assert str(caught.value).startswith(f"tests.unit.test_registry:{func.__name__}: ")
+
+
+@pytest.mark.parametrize("func", [functools.partial(two_payloads, other=1), Order, print, 7])
+def test_what_is_no_function_is_refused(func: Any) -> None:
+    with pytest.raises(InvalidHandlerError, match="test: a handler is a function"):
+        described(func)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("max_attempts", 0), ("version", 0), ("timeout", timedelta(0)), ("retry", 5)],
+)
+def test_an_option_out_of_bounds_is_named(option: str, value: Any) -> None:
+    def send(order: Order) -> None: ...
+
+    with pytest.raises(InvalidOptionError) as caught:
+        described(send, **{option: value})
+    assert caught.value.option == option
+
+
+def test_a_registry_knows_its_types_by_name() -> None:
+    def send(order: Order) -> None: ...
+
+    registry = Registry()
+    later, earlier = described(send, name="b"), described(send, name="a")
+    registry.add(later)
+    registry.add(earlier)
+    assert registry.get("b") is later
+    assert registry.names == ("a", "b")
+    assert list(registry) == [later, earlier]
+    assert len(registry) == 2
+    assert "a" in registry
+    assert "c" not in registry
+
+
+def test_an_unknown_type_is_told_with_the_known_ones() -> None:
+    with pytest.raises(UnknownJobTypeError, match="'x'; known job types: none") as caught:
+        Registry().get("x")
+    assert (caught.value.type_name, caught.value.known) == ("x", ())
+    assert isinstance(caught.value, LookupError)
+
+
+def test_a_duplicate_names_both_places_and_changes_nothing() -> None:
+    def first() -> None: ...
+    def second() -> None: ...
+
+    registry = Registry()
+    registry.add(described(first))
+    with pytest.raises(DuplicateJobTypeError) as caught:
+        registry.add(described(second))
+    assert [place.rpartition(".")[2] for place in caught.value.places] == ["first", "second"]
+    assert registry.get("test").func is first
+
+
+def versioned(**upcasters: Callable[[Any], Any]) -> JobType:
+    def send(order: Order) -> None: ...
+
+    kind = described(send, version=3)
+    kind.upcasters.update({int(name[1:]): upcast for name, upcast in upcasters.items()})
+    return kind
+
+
+def test_an_old_input_is_brought_up_through_each_version() -> None:
+    kind = versioned(v1=lambda old: {"id": old}, v2=lambda old: {"order_id": old["id"]})
+    assert kind.decode(7, 1) == kind.decode({"id": 7}, 2) == kind.decode({"order_id": 7}, 3) == Order(order_id=7)
+
+
+@pytest.mark.parametrize(
+    ("data", "version", "field", "reason"),
+    [
+        ({}, 4, "input_version", "is 4, but this test knows up to 3: deploy the newer handler"),
+        (7, 1, "input_version", "is 1 and test has no upcaster from 1"),
+        ({}, 2, "input", "the upcaster from version 2 failed: KeyError('id')"),
+        ({"id": "x"}, 2, "input.order_id", "valid integer"),
+    ],
+)
+def test_an_input_that_cannot_be_brought_up_says_why(data: Any, version: int, field: str, reason: str) -> None:
+    kind = versioned(v2=lambda old: {"order_id": old["id"]})
+    with pytest.raises(InvalidPayloadError) as caught:
+        kind.decode(data, version)
+    assert caught.value.field == field
+    assert reason in caught.value.reason
