@@ -116,7 +116,7 @@ async def test_a_worker_that_cannot_beat_stops_its_attempts_before_others_may_ta
             stopped.set()
 
     (job_id,) = enqueue(engine, waits.job({}))
-    async with working(Worker(queue, engine, options=quick())) as log:
+    async with working(Worker(queue, engine, options=quick(drain_timeout=timedelta(0)))) as log:
         await log.until(JobStarted)
         own_server.crash()
         (told,) = await log.until(LeaseEndangered)
