@@ -77,7 +77,7 @@ def register(table: Table, layout: Layout) -> None:
     queues: list[Layout] = table.metadata.info.setdefault(REGISTRY_KEY, [])
     queues.append(layout)
 
-    @event.listens_for(table.metadata, "before_create")
+    @event.listens_for(table.metadata, "before_create", insert=True)  # first: the enum type's own comes at this time too
     def create_schema(target: MetaData, connection: Connection, **_: Any) -> None:
         for statement in versions.ALL[-1].place(schema=layout.schema, prefix=layout.prefix, id_type=layout.id_type):
             connection.execute(verbatim(statement))

@@ -1,0 +1,74 @@
+"""An empty database on each server, and a second version of the DDL that the library does not have yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from types import SimpleNamespace
+
+import pytest
+from sqlalchemy import Engine, NullPool, create_engine
+
+from sa_jobqueue.migrations import versions
+from sa_jobqueue.testing.databases import ThrowAwayDatabase
+from sa_jobqueue.testing.servers import PostgresServer
+
+MakeEngine = Callable[[], Engine]
+
+
+@pytest.fixture(params=["oldest", "newest"])
+def server(request: pytest.FixtureRequest) -> PostgresServer:
+    """Give the oldest server at hand, then the newest."""
+    chosen: PostgresServer = request.getfixturevalue(f"{request.param}_server")
+    if request.param == "newest" and chosen is request.getfixturevalue("oldest_server"):
+        pytest.skip("the newest PostgreSQL at hand is also the oldest")
+    return chosen
+
+
+@pytest.fixture
+def make_engine(server: PostgresServer) -> Iterator[MakeEngine]:
+    """Give a function that makes an empty database and an engine on it, which keeps no connection open."""
+    with ExitStack() as databases:
+
+        def make() -> Engine:
+            database = databases.enter_context(ThrowAwayDatabase(server.url))
+            return create_engine(database.url, poolclass=NullPool)
+
+        yield make
+
+
+@pytest.fixture
+def engine(make_engine: MakeEngine) -> Engine:
+    """Give an engine on an empty database."""
+    return make_engine()
+
+
+@pytest.fixture
+def version_2(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Add a version 2: more of everything, and less by an index and a constraint. The models know nothing of it."""
+
+    def upgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
+        q = f'"{schema}".{prefix}' if schema else prefix
+        return [
+            f"ALTER TABLE {q}job ADD COLUMN note text DEFAULT 'at 100%: fine' NOT NULL",
+            f"CREATE INDEX {prefix}ix_job_note ON {q}job (note)",
+            f"ALTER TABLE {q}job DROP CONSTRAINT {prefix}ck_job_timeout",
+            f"DROP INDEX {q}ix_job_running",
+            f"CREATE TABLE {q}job_archive (LIKE {q}job)",
+            f"COMMENT ON TABLE {q}job IS 'sa_jobqueue version=2'",
+        ]
+
+    def downgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
+        q = f'"{schema}".{prefix}' if schema else prefix
+        return [
+            f"DROP TABLE {q}job_archive",
+            f"CREATE INDEX {prefix}ix_job_running ON {q}job (leased_by, leased_until) WHERE status = 'running'",
+            f"ALTER TABLE {q}job ADD CONSTRAINT {prefix}ck_job_timeout CHECK (timeout > '0'::interval), DROP COLUMN note",
+            f"COMMENT ON TABLE {q}job IS 'sa_jobqueue version=1'",
+        ]
+
+    step = SimpleNamespace(VERSION=2, upgrade=upgrade, downgrade=downgrade)
+    monkeypatch.setattr(versions, "ALL", (*versions.ALL, step))
+    monkeypatch.setattr(versions, "LATEST", 2)
+    monkeypatch.setattr(versions, "RETIRED", versions.RETIRED | {"note", "ix_job_note", "job_archive"})
+    return 2

@@ -1,0 +1,158 @@
+"""What `create_all` makes and what the versions make is one and the same, object by object, on every server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from types import new_class
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, MetaData, text
+from sqlalchemy.orm import DeclarativeBase, Session
+
+from sa_jobqueue.layout import Layout
+from sa_jobqueue.migrations import runner, versions
+from sa_jobqueue.models import JobMixin
+from tests.migrations.catalogs import Catalog, catalog
+
+LAYOUTS = [
+    Layout(),
+    Layout(id_type="text"),
+    Layout(prefix="mail_"),
+    Layout("jobs", "mail_"),
+    Layout("jobs", "mail_", "text"),
+    Layout("public"),
+    Layout("s" * 32, "p" * 19 + "_"),
+]
+layouts = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda one: f"{one.schema}.{one.prefix}-{one.id_type}")
+
+
+def model_of(layout: Layout, metadata: MetaData | None = None) -> type[Any]:
+    base = type("Base", (DeclarativeBase,), {"metadata": metadata or MetaData()})
+    mixin: Any = JobMixin[str] if layout.id_type == "text" else JobMixin
+    place = {"queue_schema": layout.schema, "queue_prefix": layout.prefix}
+    return new_class("Job", (mixin, base), place)
+
+
+def look(engine: Engine) -> Catalog:
+    with engine.connect() as connection:
+        return catalog(connection)
+
+
+def upgrade(engine: Engine, layout: Layout, to_version: int | None = None) -> int:
+    with engine.begin() as connection:
+        return runner.upgrade(connection, layout, to_version=to_version)
+
+
+def downgrade(engine: Engine, layout: Layout, to_version: int) -> int:
+    with engine.begin() as connection:
+        return runner.downgrade(connection, layout, to_version=to_version)
+
+
+@layouts
+def test_create_all_makes_what_the_versions_make(make_engine: Callable[[], Engine], layout: Layout) -> None:
+    created, migrated = make_engine(), make_engine()
+    model_of(layout).metadata.create_all(created)
+    upgrade(migrated, layout)
+    by_models, by_versions = look(created), look(migrated)
+    for kind in by_versions:
+        assert by_models[kind] == by_versions[kind], kind
+        assert by_versions[kind], f"no {kind} were compared"
+
+
+@layouts
+def test_down_to_nothing_leaves_nothing_whoever_made_it(make_engine: Callable[[], Engine], layout: Layout) -> None:
+    created, migrated = make_engine(), make_engine()
+    before = look(created)
+    model_of(layout).metadata.create_all(created)
+    upgrade(migrated, layout)
+    for engine in (created, migrated):
+        assert downgrade(engine, layout, 0) == versions.LATEST
+        assert look(engine) == before
+
+
+@layouts
+def test_drop_all_leaves_at_most_the_schema(engine: Engine, layout: Layout) -> None:
+    before = look(engine)
+    model = model_of(layout)
+    model.metadata.create_all(engine)
+    model.metadata.drop_all(engine)
+    assert {**look(engine), "schemas": []} == {**before, "schemas": []}
+    model.metadata.create_all(engine)
+
+
+@layouts
+def test_every_version_undoes_itself_and_can_be_done_again(engine: Engine, layout: Layout, version_2: int) -> None:
+    seen = {0: look(engine)}
+    for version in range(1, version_2 + 1):
+        assert upgrade(engine, layout, version) == version - 1
+        seen[version] = look(engine)
+        with engine.connect() as connection:
+            assert runner.current_version(connection, layout) == version
+    for version in reversed(range(version_2)):
+        downgrade(engine, layout, version)
+        assert look(engine) == seen[version]
+    upgrade(engine, layout)
+    assert look(engine) == seen[version_2]
+
+
+@layouts
+def test_rows_survive_a_version_up_and_down(engine: Engine, layout: Layout, request: pytest.FixtureRequest) -> None:
+    model = model_of(layout)
+    upgrade(engine, layout, 1)
+    with Session(engine) as session, session.begin():
+        first = model("mail", {"to": ["ä:b", "100%"]}, delay=timedelta(hours=1), timeout=timedelta(seconds=5))
+        session.add(first)
+        session.flush()
+        waits = model("digest", None, status="blocked", open_blockers=1)
+        session.add(waits)
+        session.flush()
+        now = datetime.now(UTC)
+        dead: dict[str, Any] = {"chain_id": first.id, "queue": "default", "type_name": "mail", "reason": "lost"}
+        session.add_all(
+            [
+                model.Blocker(job_id=waits.id, blocked_by_chain_id=first.id, index=0),
+                model.Attempt(job_id=first.id, attempt=1, outcome="failed", error={"type": "E"}),
+                model.DeadLetter(id=waits.id, job_id=first.id, input_version=1, attempts=1, died_at=now, **dead),
+                model.Worker(id="w:1", name="w", host="h", pid=1, version="0", queues=["q"], job_types=[], concurrency=1),
+            ]
+        )
+    nouns = ("job", "job_blocker", "job_attempt", "dead_letter", "worker", "job_queue")
+
+    def rows() -> list[list[str]]:
+        with engine.connect() as connection:
+            tables = [f"SELECT (to_jsonb(t) - 'note')::text FROM {layout.qualified(noun)} t ORDER BY 1" for noun in nouns]
+            return [list(connection.scalars(text(table.replace("::", r"\:\:")))) for table in tables]
+
+    before = rows()
+    assert [len(table) for table in before] == [2, 1, 1, 1, 1, 2]
+    request.getfixturevalue("version_2")
+    assert upgrade(engine, layout) == 1
+    assert rows() == before
+    assert downgrade(engine, layout, 1) == 2
+    assert rows() == before
+
+
+def test_a_queue_without_a_schema_lies_in_that_of_the_metadata(make_engine: Callable[[], Engine]) -> None:
+    model = model_of(Layout(), MetaData(schema="app"))
+    assert model.__jobqueue__ == Layout("app")
+    created, migrated = make_engine(), make_engine()
+    model.metadata.create_all(created)
+    upgrade(migrated, model.__jobqueue__)
+    assert look(created) == look(migrated)
+
+
+def test_names_of_ours_escape_a_naming_convention(make_engine: Callable[[], Engine]) -> None:
+    convention = {
+        "ix": "ix_%(column_0_label)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+    model = model_of(Layout(), MetaData(naming_convention=convention))
+    created, migrated = make_engine(), make_engine()
+    model.metadata.create_all(created)
+    upgrade(migrated, Layout())
+    assert look(created) == look(migrated)

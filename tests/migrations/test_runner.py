@@ -1,0 +1,133 @@
+"""Walking versions: where it starts, what it refuses, what two that start together do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+from sqlalchemy import Engine, text
+
+from sa_jobqueue.errors import InvalidOptionError, SchemaError, SchemaMissingError, SchemaTooNewError
+from sa_jobqueue.layout import Layout
+from sa_jobqueue.migrations import runner, versions
+from tests.migrations.catalogs import catalog
+
+JOBS = Layout("jobs", "mail_")
+
+
+def test_statements_walk_up_and_down_in_order(version_2: int) -> None:
+    first, second = (
+        step.upgrade(schema="jobs", prefix="mail_", id_type="uuid") for step in (versions.ALL[0], versions.ALL[-1])
+    )
+    assert runner.statements(JOBS, from_version=0, to_version=2) == [*first, *second]
+    assert runner.statements(JOBS, from_version=1, to_version=2) == second
+    down = [step.downgrade(schema="jobs", prefix="mail_", id_type="uuid") for step in reversed(versions.ALL)]
+    assert runner.statements(JOBS, from_version=2, to_version=0) == [*down[0], *down[1]]
+    assert runner.statements(JOBS, from_version=1, to_version=1) == []
+
+
+def test_statements_refuse_versions_that_are_not_there() -> None:
+    beyond = versions.LATEST + 1
+    for arguments in ({"from_version": 0, "to_version": beyond}, {"from_version": beyond, "to_version": 0}):
+        with pytest.raises(SchemaTooNewError, match=rf"version {beyond}, this library knows up to {versions.LATEST}"):
+            runner.statements(Layout(), **arguments)
+    with pytest.raises(InvalidOptionError, match="to_version"):
+        runner.statements(Layout(), from_version=1, to_version=-1)
+
+
+def test_upgrade_is_done_once(engine: Engine) -> None:
+    for found in (0, versions.LATEST, versions.LATEST):
+        with engine.begin() as connection:
+            assert runner.upgrade(connection) == found
+    with engine.begin() as connection:
+        assert runner.current_version(connection, Layout()) == versions.LATEST
+        assert runner.upgrade(connection, JOBS) == 0  # another queue beside it
+
+
+def test_a_migration_rolled_back_has_changed_nothing(engine: Engine) -> None:
+    with engine.connect() as connection:
+        before = catalog(connection)
+        runner.upgrade(connection, JOBS)
+        assert catalog(connection) != before
+        connection.rollback()
+        assert catalog(connection) == before
+
+
+def test_a_database_ahead_of_the_library_is_left_alone(engine: Engine) -> None:
+    with engine.begin() as connection:
+        runner.upgrade(connection)
+        connection.execute(text("COMMENT ON TABLE job IS 'sa_jobqueue version=99'"))
+    with engine.connect() as connection:
+        assert runner.current_version(connection, Layout()) == 99
+        with pytest.raises(SchemaTooNewError, match="table job is of version 99, this library knows up to"):
+            runner.upgrade(connection)
+        with pytest.raises(SchemaTooNewError):
+            runner.downgrade(connection, to_version=0)
+
+
+def test_a_table_that_is_not_ours_is_named(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE job (id int)"))
+        with pytest.raises(SchemaError, match=r"table job is there, .* queue_prefix=.* COMMENT ON TABLE job IS") as raised:
+            runner.upgrade(connection)
+    assert type(raised.value) is SchemaError
+
+
+def test_a_migration_starts_only_where_it_says(engine: Engine, version_2: int) -> None:
+    with engine.begin() as connection:
+        with pytest.raises(SchemaMissingError, match="table job is not there; this migration starts at version 1"):
+            runner.migrate(connection, Layout(), from_version=1, to_version=2)
+        runner.upgrade(connection, to_version=1)
+        with pytest.raises(SchemaError, match="table job is of version 1; this migration starts at version 0"):
+            runner.migrate(connection, Layout(), from_version=0, to_version=2)
+
+
+def test_of_two_that_start_together_one_migrates(engine: Engine) -> None:
+    found: list[int] = []
+
+    def start(entered: threading.Event) -> None:
+        with engine.begin() as connection:
+            entered.set()
+            found.append(runner.upgrade(connection, JOBS))
+
+    with engine.begin() as winner:
+        assert runner.upgrade(winner, JOBS) == 0
+        entered = threading.Event()
+        loser = threading.Thread(target=start, args=(entered,))
+        loser.start()
+        assert entered.wait(10)
+        waiting = text(
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+        with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as watcher:
+            while not watcher.scalar(waiting):
+                assert loser.is_alive()
+    loser.join(10)
+    assert found == [versions.LATEST]
+
+
+def test_a_role_that_may_not_create_schemas_uses_one_it_was_given(engine: Engine) -> None:
+    with engine.connect() as connection:
+        connection.execute(text("CREATE SCHEMA jobs"))
+        connection.execute(text("CREATE ROLE migrator_without_rights"))
+        connection.execute(text("GRANT USAGE, CREATE ON SCHEMA jobs TO migrator_without_rights"))
+        connection.execute(text("SET LOCAL ROLE migrator_without_rights"))
+        assert runner.upgrade(connection, JOBS) == 0
+        assert runner.downgrade(connection, JOBS, to_version=0) == versions.LATEST
+        assert connection.scalar(text("SELECT to_regnamespace('jobs') IS NOT NULL"))  # not his to drop
+        connection.rollback()
+
+
+def test_a_schema_goes_only_when_it_is_empty(engine: Engine) -> None:
+    with engine.begin() as connection:
+        runner.upgrade(connection, JOBS)
+        connection.execute(text("CREATE TABLE jobs.other (id int)"))
+        runner.downgrade(connection, JOBS, to_version=0)
+        connection.execute(text("INSERT INTO jobs.other VALUES (1)"))
+
+
+def test_models_and_runner_need_no_alembic() -> None:
+    code = "import sys, sa_jobqueue.models, sa_jobqueue.migrations.runner; sys.exit('alembic' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
