@@ -1,0 +1,57 @@
+"""`sa-jobqueue`, the command line: a group whose commands are imported when they are called.
+
+Exit status: 0 done; 1 an error of ours, or a check that failed; 2 a command that was not understood.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Final
+
+import click
+from sqlalchemy.exc import DBAPIError
+
+from sa_jobqueue import __version__
+from sa_jobqueue.errors import JobQueueError
+
+_COMMANDS: Final = {
+    "worker": ("sa_jobqueue.cli.worker:worker", "Run jobs with an application's handlers."),
+    "jobs": ("sa_jobqueue.cli.jobs:jobs", "List, show, retry and cancel jobs."),
+    "dead-letters": ("sa_jobqueue.cli.dead_letters:dead_letters", "List, group, redrive and dismiss dead letters."),
+    "migrate": ("sa_jobqueue.cli.migrate:migrate", "Create and upgrade the queue's tables without Alembic."),
+    "demo": ("sa_jobqueue.cli.demo.command:demo", "See it at work: a database, workers, and a kill -9."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and one line each, so that `--help` imports none of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except JobQueueError as error:
+            raise click.ClickException(str(error)) from error
+        except DBAPIError as error:
+            # Not the whole of it: that quotes the statement with its parameters, payloads among them.
+            reason = next(iter(str(error.orig).strip().splitlines()), type(error.orig).__name__)
+            raise click.ClickException(f"the database refused: {reason}") from error
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(__version__, prog_name="sa-jobqueue")
+def main() -> None:
+    """Your application's PostgreSQL as its job queue."""

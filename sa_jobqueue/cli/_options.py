@@ -1,0 +1,172 @@
+"""Options that several commands share: which database, which application, and values with units."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from uuid import UUID
+
+import click
+from sqlalchemy import URL, NullPool, create_engine, make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.handlers import JobQueue
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations import check_schema
+
+P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
+
+URL_VARIABLE: Final = "SA_JOBQUEUE_URL"
+APP_VARIABLE: Final = "SA_JOBQUEUE_APP"
+
+
+def seconds(given: Any) -> timedelta:
+    """Read a number of seconds. Raises: click.BadParameter."""
+    if isinstance(given, timedelta):
+        return given
+    try:
+        return timedelta(seconds=float(given))
+    except (ValueError, OverflowError):
+        raise click.BadParameter(f"{given!r} is not a number of seconds") from None
+
+
+def instant(given: Any) -> datetime:
+    """Read a date or a time in ISO 8601; one without an offset is UTC. Raises: click.BadParameter."""
+    try:
+        read = given if isinstance(given, datetime) else datetime.fromisoformat(given)
+    except ValueError:
+        example = "2026-01-31 or 2026-01-31T12:00:00+01:00"
+        raise click.BadParameter(f"{given!r} is not a time such as {example}") from None
+    return read if read.tzinfo else read.replace(tzinfo=UTC)
+
+
+url_option: Final[Callable[[F], F]] = click.option(
+    "--url",
+    envvar=URL_VARIABLE,
+    show_envvar=True,
+    help="The database, postgresql://... With a password in it set the variable instead: arguments are public.",
+)
+app_option: Final[Callable[[F], F]] = click.option(
+    "--app",
+    envvar=APP_VARIABLE,
+    show_envvar=True,
+    metavar="MODULE:ATTRIBUTE",
+    help="The application's JobQueue, for its Job model; the ready-made one unless given.",
+)
+json_option: Final[Callable[[F], F]] = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document instead of a table."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """Where a command works, and on which queue."""
+
+    url: URL
+    model: type[JobMixin[Any]]
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """Open a session on tables of the version this library knows; what is not committed is rolled back.
+
+        Raises: SchemaError and ServerTooOldError before anything was done.
+        """
+        engine = create_engine(self.url, poolclass=NullPool)
+        with Session(engine) as session:
+            check_schema(session, model=self.model)
+            session.rollback()  # the check's transaction: a command begins and ends its own
+            yield session
+
+    def job_id(self, given: str) -> Any:
+        """Read an id as this queue writes them. Raises: click.BadParameter."""
+        if self.model.__jobqueue__.id_type == "text":
+            return given
+        try:
+            return UUID(given)
+        except ValueError:
+            raise click.BadParameter(f"{given!r} is not an id (a UUID)") from None
+
+
+def with_database(command: Callable[Concatenate[Database, P], None]) -> Callable[..., None]:
+    """Add `--url` and `--app` to a command and call it with the `Database` they mean."""
+
+    @url_option
+    @app_option
+    @functools.wraps(command)
+    def call(url: str | None, app: str | None, *args: P.args, **kwargs: P.kwargs) -> None:
+        command(Database(parse_url(url), load_model(app)), *args, **kwargs)
+
+    return call
+
+
+def parse_url(url: str | None) -> URL:
+    """Read a database URL; plain `postgresql://` means psycopg.
+
+    Raises: click.UsageError, which never quotes it: there may be a password in it.
+    """
+    if not url:
+        raise click.UsageError(f"no database: set {URL_VARIABLE}, or give --url")
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise click.UsageError("the database URL is not one: postgresql://user:password@host:port/database") from None
+    if parsed.get_backend_name() not in {"postgresql", "postgres"}:
+        raise click.UsageError("the database URL must be of PostgreSQL: postgresql://user:password@host:port/database")
+    if "@" in (parsed.host or ""):
+        # What follows the first @ of a password would be taken for the host, and be shown by every error.
+        raise click.UsageError("the database URL has two @: write those of the password as %40")
+    password = parsed.query.get("password")
+    if isinstance(password, str):
+        parsed = parsed.set(password=password).difference_update_query(["password"])
+    return parsed.set(drivername="postgresql+psycopg")
+
+
+def load_object(path: str) -> Any:
+    """Import what `module:attribute` names, also from the working directory.
+
+    Raises: click.UsageError when there is no such thing; whatever the module itself raises.
+    """
+    module_name, _, attributes = path.partition(":")
+    if not module_name or not attributes:
+        raise click.UsageError(f"{path!r} must be MODULE:ATTRIBUTE, such as myapp.queue:jobs")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # a module that this one imports is missing: the application's own error, told in full
+        raise click.UsageError(f"there is no module {module_name!r} here or on the path") from None
+    for attribute in attributes.split("."):
+        try:
+            found = getattr(found, attribute)
+        except AttributeError:
+            raise click.UsageError(f"{module_name!r} has no {attributes!r}") from None
+    return found
+
+
+def load_jobs(path: str) -> JobQueue[Any]:
+    """Import a `JobQueue`. Raises: click.UsageError when it is something else; as `load_object`."""
+    found = load_object(path)
+    if not isinstance(found, JobQueue):
+        raise click.UsageError(f"{path!r} is a {type(found).__name__}, not a JobQueue")
+    return found
+
+
+def load_model(path: str | None) -> type[JobMixin[Any]]:
+    """Return the Job model of an application: of its `JobQueue`, or the class itself; the ready-made one for None."""
+    if path is None:
+        return Job
+    found = load_object(path)
+    if isinstance(found, type) and issubclass(found, JobMixin):
+        return found
+    return load_jobs(path).model

@@ -1,0 +1,92 @@
+"""One worker in this process: signals in, exit status out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from datetime import timedelta
+from typing import Final
+
+from sa_jobqueue.worker import Worker
+
+DRAIN: Final = b"d"
+RELEASE: Final = b"r"
+"""What a parent writes to a worker's control pipe. Its end, too, means drain: the parent is gone."""
+
+EXIT_PATIENCE: Final = timedelta(seconds=5)
+"""How long the interpreter may take to end once the worker has stopped: threads of handlers could hold it for ever."""
+
+_log = logging.getLogger("sa_jobqueue.worker")
+
+
+def serve(worker: Worker, *, control: int | None = None) -> int:
+    """Run a worker until a signal or its parent stops it; return the exit status.
+
+    SIGTERM or SIGINT stops claiming and drains; a second one gives running jobs back at once. `control`: the reading
+    end of a pipe from a parent, which says the same.
+    Obliges: the process ends soon after, whatever its threads do.
+    Raises: as `Worker.run`.
+    """
+    if control is not None:
+        os.set_inheritable(control, False)  # a handler's child must not hold it open
+    try:
+        asyncio.run(_serve(worker, control))
+    except BaseException:
+        _leave_within(EXIT_PATIENCE, status=1)
+        raise
+    if worker.has_stuck_threads:
+        _log.warning("handlers that did not stop are left behind: their jobs were given back")
+        _leave(0)
+    _leave_within(EXIT_PATIENCE, status=0)
+    return 0
+
+
+async def _serve(worker: Worker, control: int | None) -> None:
+    loop = asyncio.get_running_loop()
+    running = asyncio.create_task(worker.run())
+    # One turn, so that the worker has begun: it forgets what it was told before. Until then a signal simply ends us.
+    await asyncio.sleep(0)
+    asked = False
+
+    def stop(*, now: bool) -> None:
+        nonlocal asked
+        if now:
+            _log.info("stopping: running jobs are given back")
+        elif not asked:
+            _log.info("stopping: running jobs may finish; a second signal gives them back")
+        asked = True
+        worker.stop(now=now)
+
+    def commanded(pipe: int) -> None:
+        command = os.read(pipe, 1)
+        if not command:
+            loop.remove_reader(pipe)
+        stop(now=command == RELEASE)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: stop(now=asked))
+    if control is not None:
+        loop.add_reader(control, commanded, control)
+    await running
+
+
+def _leave_within(patience: timedelta, *, status: int) -> None:
+    """End the process after `patience`, should it still be there: a daemon thread runs until the very end."""
+
+    def wait() -> None:
+        time.sleep(patience.total_seconds())
+        _leave(status)
+
+    threading.Thread(target=wait, name="sa_jobqueue exit", daemon=True).start()
+
+
+def _leave(status: int) -> None:
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

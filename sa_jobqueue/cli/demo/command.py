@@ -1,0 +1,144 @@
+"""`sa-jobqueue demo`: the command."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final, NoReturn
+
+import click
+from rich.console import Console
+from sqlalchemy.engine import make_url
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.cli._options import URL_VARIABLE, json_option, parse_url
+from sa_jobqueue.cli._output import print_fields, print_json, print_table
+from sa_jobqueue.cli.demo import app, files, report, run
+from sa_jobqueue.cli.demo.database import prepared
+from sa_jobqueue.cli.demo.progress import Progress
+from sa_jobqueue.cli.demo.workers import Workers
+from sa_jobqueue.testing.embedded import EmbeddedServer
+from sa_jobqueue.testing.servers import PostgresServer, ServerOptions, open_server
+
+_SETTINGS: Final = {"shared_buffers": "64MB", "max_connections": "50"}
+
+
+@click.command()
+@click.option(
+    "--database-url",
+    envvar=URL_VARIABLE,
+    show_envvar=True,
+    help=f"Use this PostgreSQL, in a schema {app.SCHEMA} of its own, instead of starting one.",
+)
+@click.option("--keep", is_flag=True, help="Leave the database up, and say how to look at it and how to be rid of it.")
+@click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Worker processes.")
+@click.option("--files", "limit", type=click.IntRange(min=50), help="Count in so many files only.")
+@json_option
+def demo(database_url: str | None, keep: bool, workers: int, limit: int | None, as_json: bool) -> None:
+    """Count functions, classes and imports in Python's standard library, one job a file.
+
+    Starts PostgreSQL and worker processes, kills one of them on the way, and checks every count against a plain pass.
+    Ends with status 1 when the check fails.
+    """
+    signal.signal(signal.SIGTERM, _end)
+    # A program that reads the document on standard output must not find a progress bar there.
+    progress = Progress(Console(stderr=as_json, highlight=False))
+    with _server(database_url, keep=keep, progress=progress) as server:
+        found = _run(server, keep=keep, count=workers, limit=limit, progress=progress)
+    if as_json:
+        print_json(found.as_document())
+    else:
+        _print(found)
+    if keep:
+        _tell_how_to_look(server, progress)
+    if not found.is_right:
+        sys.exit(1)
+
+
+def _run(server: PostgresServer, *, keep: bool, count: int, limit: int | None, progress: Progress) -> report.Report:
+    root = files.library_root()
+    paths = files.find(root, limit)
+    with prepared(server.url, keep=keep) as engine, Workers(server.url) as workers:
+        progress.say(f"migrated the schema {app.SCHEMA}; enqueueing {len(paths)} files of {root}")
+        run.enqueue(engine, paths, progress)
+        started = [str(workers.start()) for _ in range(count)]
+        progress.say(f"started workers {', '.join(started)}")
+        victim = run.work(engine, workers, len(paths), progress)
+        workers.stop()
+        progress.say("every job has ended; counting plainly to compare")
+        begun = time.perf_counter()
+        plain = files.count_plainly(root, paths)
+        plain_seconds = time.perf_counter() - begun
+        with Session(engine) as session:
+            return report.read(
+                session,
+                plain=plain,
+                plain_seconds=plain_seconds,
+                killed={victim.pid: victim.worker_id} if victim else {},
+                pids=[*workers.pids, *([server.pid] if isinstance(server, EmbeddedServer) else [])],
+            )
+
+
+@contextmanager
+def _server(url: str | None, *, keep: bool, progress: Progress) -> Iterator[PostgresServer]:
+    """Open the server, and stop it unless the run got to its end and it is to be kept."""
+    options = ServerOptions(settings=_SETTINGS, outlive_owner=keep)
+    given = parse_url(url).render_as_string(hide_password=False) if url else "auto"
+    server = open_server(given, options)
+    try:
+        version = ".".join(map(str, server.version))
+        progress.say(f"PostgreSQL {version} {'answers' if url else 'started'} at {_shown(server.url)}")
+        yield server
+    except BaseException:
+        server.stop()
+        raise
+    if not keep:
+        server.stop()
+
+
+def _print(found: report.Report) -> None:
+    fields = {
+        "files": found.files,
+        "jobs completed": found.completed,
+        "retries": found.retries,
+        "taken back": f"{found.taken_back} (from killed worker {', '.join(map(str, found.killed_pids)) or '-'})",
+        "dead letters": found.dead_letters,
+        "jobs per second": f"{found.jobs_per_second:.0f} ({found.seconds:.1f} s; a plain pass: {found.plain_seconds:.1f} s)",
+        "check": "every file has one result or one dead letter, all counts equal" if found.is_right else "FAILED",
+    }
+    if found.dead_by_error:
+        rows = [(group.error, group.count, "\n".join(group.examples)) for group in found.dead_by_error]
+        print_table("Dead letters by error", ["error", "count", "first ones"], rows)
+    print_fields("sa-jobqueue demo", fields)
+    for complaint in found.complaints:
+        click.echo(f"check failed: {complaint}", err=True)
+
+
+def _tell_how_to_look(server: PostgresServer, progress: Progress) -> None:
+    url = make_url(server.url)
+    shown = _shown(server.url)
+    note = "  # with the password in place of ***" if url.password else ""
+    plain = url.set(drivername="postgresql").render_as_string(hide_password=True)
+    progress.say("The database is kept. To look at it:")
+    progress.say(f"  export {URL_VARIABLE}={shlex.quote(shown)}{note}")
+    progress.say("  sa-jobqueue dead-letters list --app sa_jobqueue.cli.demo.app:jobs")
+    progress.say(f"  psql {shlex.quote(plain)} -c {shlex.quote(f'SELECT * FROM {app.SCHEMA}.file_counts LIMIT 10')}")
+    if isinstance(server, EmbeddedServer):
+        progress.say("To stop it and remove its files:")
+        progress.say(f"  kill -INT {server.pid} && sleep 2 && rm -rf {shlex.quote(str(server.socket_dir))}")
+    else:
+        progress.say(f"To remove what the demo made: DROP SCHEMA {app.SCHEMA} CASCADE")
+
+
+def _shown(url: str) -> str:
+    return make_url(url).render_as_string(hide_password=True)
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    # As Ctrl-C does: through every `finally`, so that nothing the demo started is left behind.
+    sys.exit(128 + number)

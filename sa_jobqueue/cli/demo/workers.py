@@ -1,0 +1,124 @@
+"""The demo's worker processes: started, one of them killed, none left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Final, Self
+
+from sa_jobqueue.cli._options import URL_VARIABLE
+from sa_jobqueue.cli._supervisor import worker_command
+from sa_jobqueue.errors import JobQueueError
+
+_APP: Final = "sa_jobqueue.cli.demo.app:jobs"
+# Silence of three seconds means dead here: whoever watches the demo should not wait for the usual fifteen.
+_OPTIONS: Final = (
+    *("--concurrency", "4"),
+    *("--poll-interval", "0.5"),
+    *("--beat-interval", "0.5"),
+    *("--time-to-live", "3"),
+    *("--sweep-interval", "0.5"),
+    *("--drain-timeout", "5"),
+    *("--log-level", "info"),
+)
+_STOP_PATIENCE: Final = timedelta(seconds=15)
+_SETTLE: Final = timedelta(milliseconds=50)
+_LOG_TAIL: Final = 2_000
+
+
+class WorkerDiedError(JobQueueError):
+    """A worker of the demo ended by itself."""
+
+
+class Workers:
+    """Worker processes that end with this one, however it ends: each holds the reading end of a pipe from here."""
+
+    def __init__(self, url: str) -> None:
+        # By the environment, for arguments can be read by everybody; warnings of old syntax are not the demo's.
+        self._environment = dict(os.environ) | {URL_VARIABLE: url, "PYTHONWARNINGS": "ignore"}
+        self._directory = TemporaryDirectory(prefix="sa_jobqueue_demo_")
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._pipes: dict[int, int] = {}
+        self._killed: set[int] = set()
+
+    @property
+    def pids(self) -> list[int]:
+        """Every process that was started, in order."""
+        return list(self._processes)
+
+    def start(self) -> int:
+        """Start one more worker; return its process id."""
+        name = f"demo-{len(self._processes) + 1}"
+        reading, writing = os.pipe()
+        try:
+            with (Path(self._directory.name) / f"{name}.log").open("wb") as log:
+                process = subprocess.Popen(  # noqa: S603 - this interpreter, arguments of ours
+                    worker_command(_APP, *_OPTIONS, "--name", name, "--control-fd", str(reading)),
+                    env=self._environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(reading,),
+                )
+        finally:
+            os.close(reading)
+        self._processes[process.pid] = process
+        self._pipes[process.pid] = writing
+        return process.pid
+
+    def kill(self, pid: int, *, holds_jobs: Callable[[], bool]) -> bool:
+        """Kill a worker with SIGKILL while it certainly runs a job; return whether it did.
+
+        It is frozen first, so that what it holds now is what it holds when it dies.
+        """
+        process = self._processes[pid]
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(_SETTLE.total_seconds())  # what it had sent is done by the server meanwhile
+        if not holds_jobs():
+            process.send_signal(signal.SIGCONT)
+            return False
+        self._killed.add(pid)
+        process.kill()
+        process.wait()
+        return True
+
+    def check(self) -> None:
+        """See that all live that should. Raises: WorkerDiedError with the end of its log."""
+        for number, (pid, process) in enumerate(self._processes.items(), 1):
+            status = process.poll()
+            if status is not None and pid not in self._killed:
+                tail = (Path(self._directory.name) / f"demo-{number}.log").read_text(errors="replace")[-_LOG_TAIL:]
+                raise WorkerDiedError(f"worker {pid} ended with status {status}\n{tail}".rstrip())
+
+    def stop(self) -> None:
+        """Stop every worker and wait for its end: asked first, killed when it does not hear."""
+        for process in self._processes.values():
+            if process.poll() is None:
+                process.terminate()
+        deadline = time.monotonic() + _STOP_PATIENCE.total_seconds()
+        for process in self._processes.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(deadline - time.monotonic(), 0.1))
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        for pipe in self._pipes.values():
+            os.close(pipe)
+        self._pipes.clear()
+        self._directory.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,0 +1,182 @@
+"""`sa-jobqueue worker`: run jobs, in this process or in several."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from datetime import timedelta
+from typing import Any, Final
+
+import click
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
+from sqlalchemy.orm import sessionmaker
+
+from sa_jobqueue.cli._options import (
+    APP_VARIABLE,
+    URL_VARIABLE,
+    load_jobs,
+    load_object,
+    parse_url,
+    seconds,
+    url_option,
+)
+from sa_jobqueue.cli._serving import serve
+from sa_jobqueue.cli._supervisor import Supervisor, worker_command
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.observe import logs
+from sa_jobqueue.worker import Worker, WorkerOptions
+
+_FORMAT: Final = "%(asctime)s %(levelname)s [%(process)d] %(name)s: %(message)s"
+_DEFAULTS: Final = WorkerOptions()
+
+
+def queue_limits(given: Any) -> dict[str, int | None]:
+    """Read names of queues separated by commas; `name=2` runs at most two jobs of that queue at once.
+
+    Raises: click.BadParameter.
+    """
+    limits: dict[str, int | None] = {}
+    for part in filter(None, (part.strip() for part in str(given).split(","))):
+        name, equals, limit = part.partition("=")
+        if not name or (equals and not limit.isdecimal()):
+            raise click.BadParameter(f"{part!r} is neither a name nor name=number")
+        limits[name] = int(limit) if equals else None
+    return limits
+
+
+@click.command()
+@click.argument("registry", metavar="MODULE:REGISTRY", envvar=APP_VARIABLE)
+@url_option
+@click.option(
+    "--engine",
+    metavar="MODULE:ATTRIBUTE",
+    help="Instead of --url: the application's Engine, AsyncEngine, sessionmaker or async_sessionmaker.",
+)
+@click.option(
+    "--queues",
+    type=queue_limits,
+    metavar="A,B=2",
+    help="Queues to serve, b at most 2 jobs at once; default: the handlers' own.",
+)
+@click.option(
+    "--concurrency", type=int, default=_DEFAULTS.concurrency, show_default=True, help="Jobs at once in one process."
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="Worker processes, for CPU-bound handlers.",
+)
+@click.option(
+    "--drain-timeout",
+    type=seconds,
+    metavar="SECONDS",
+    default=_DEFAULTS.drain_timeout,
+    help="What running jobs may take to finish after SIGTERM.  [default: 30]",
+)
+@click.option("--name", help="What people call this worker; the host's name unless given.")
+@click.option(
+    "--poll-interval",
+    type=seconds,
+    metavar="SECONDS",
+    default=_DEFAULTS.poll_interval,
+    help="How long to wait for a notification before looking.  [default: 5]",
+)
+@click.option("--no-listen", is_flag=True, help="Poll alone, for connection poolers that cannot LISTEN.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True)
+@click.option("--beat-interval", type=seconds, metavar="SECONDS", default=_DEFAULTS.beat_interval, hidden=True)
+@click.option("--time-to-live", type=seconds, metavar="SECONDS", default=_DEFAULTS.time_to_live, hidden=True)
+@click.option("--sweep-interval", type=seconds, metavar="SECONDS", default=_DEFAULTS.sweep_interval, hidden=True)
+@click.option("--control-fd", type=int, hidden=True, help="Reading end of a pipe from a parent process.")
+@click.pass_context
+def worker(
+    context: click.Context,
+    /,
+    *,
+    registry: str,
+    url: str | None,
+    engine: str | None,
+    processes: int,
+    log_level: str,
+    control_fd: int | None,
+    **settings: Any,
+) -> None:
+    """Run the jobs that MODULE:REGISTRY, a JobQueue, has handlers for.
+
+    SIGTERM or Ctrl-C stops claiming and lets running jobs finish for the drain timeout; what is left then is given back
+    without counting the attempt. A second signal gives it back at once. With --processes the parent starts again what
+    dies.
+    """
+    try:
+        options = _options(**settings)
+    except InvalidOptionError as error:
+        raise click.UsageError(str(error)) from error
+    if processes > 1:
+        _configure_logging(log_level)
+        given = None if engine else parse_url(url)
+        environment = dict(os.environ)
+        if given is not None:  # by the environment: arguments can be read by everybody on the machine
+            environment[URL_VARIABLE] = given.render_as_string(hide_password=False)
+        arguments = [registry, *(["--engine", engine] if engine else []), "--log-level", log_level]
+        commands = [worker_command(*arguments, *_arguments(options, number)) for number in range(1, processes + 1)]
+        context.exit(asyncio.run(_supervise(commands, environment)))
+    jobs = load_jobs(registry)
+    source = load_object(engine) if engine else _engine(url, options)
+    _configure_logging(log_level)
+    try:
+        found, sessions = _engine_of(source, engine)
+        made = Worker(jobs, found, options=options, **sessions)
+    except InvalidOptionError as error:
+        raise click.UsageError(str(error)) from error
+    logs.subscribe(made.events)
+    context.exit(serve(made, control=control_fd))
+
+
+async def _supervise(commands: list[list[str]], environment: dict[str, str]) -> int:
+    return await Supervisor(commands, environment).run()
+
+
+def _options(*, queues: dict[str, int | None] | None, no_listen: bool, **settings: Any) -> WorkerOptions:
+    return WorkerOptions(queues=queues or (), listen=not no_listen, **settings)
+
+
+def _arguments(options: WorkerOptions, number: int) -> list[str]:
+    """Return the options as arguments of the `number`th process."""
+    spelled: dict[str, str] = {"concurrency": str(options.concurrency)}
+    if options.limits:
+        spelled["queues"] = ",".join(name if most is None else f"{name}={most}" for name, most in options.limits.items())
+    if options.name is not None:
+        spelled["name"] = f"{options.name[:60]}-{number}"
+    for name in ("drain_timeout", "poll_interval", "beat_interval", "time_to_live", "sweep_interval"):
+        duration: timedelta = getattr(options, name)
+        spelled[name.replace("_", "-")] = str(duration.total_seconds())
+    arguments = [part for name, value in spelled.items() for part in (f"--{name}", value)]
+    return arguments if options.listen else [*arguments, "--no-listen"]
+
+
+def _engine(url: str | None, options: WorkerOptions) -> Engine:
+    # A session a running job: a smaller pool would make jobs wait for each other.
+    return create_engine(parse_url(url), pool_size=options.concurrency, max_overflow=0)
+
+
+def _engine_of(source: Any, path: str | None) -> tuple[Engine | AsyncEngine, dict[str, Any]]:
+    """Return the engine that the application means, and its session factory as an argument of `Worker`."""
+    match source:
+        case Engine() | AsyncEngine():
+            return source, {}
+        case sessionmaker(kw={"bind": Engine() as engine}):
+            return engine, {"session_factory": source}
+        case async_sessionmaker(kw={"bind": AsyncEngine() as engine}):
+            return engine, {"async_session_factory": source}
+        case sessionmaker() | async_sessionmaker():
+            raise click.UsageError(f"{path!r} is a session factory without an engine: give it one, or name the engine")
+    raise click.UsageError(f"{path!r} is a {type(source).__name__}, not an engine or a session factory")
+
+
+def _configure_logging(level: str) -> None:
+    """Log to standard error, unless the application configured logging when it was imported."""
+    logging.basicConfig(level=level.upper(), format=_FORMAT)
+    logging.getLogger("sa_jobqueue").setLevel(level.upper())

@@ -1,0 +1,1 @@
+"""Subscribers to what workers tell: nobody below imports them."""

@@ -1,0 +1,136 @@
+"""Worker events as records of standard `logging`: all wording and all levels in one place.
+
+Records carry fields in `extra`, for formatters that write JSON. None carries a payload: an error appears as its type and
+the first line of its message; the whole of it is in the database.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy.exc import DBAPIError
+
+from sa_jobqueue import events as told
+from sa_jobqueue.types import AttemptOutcome
+
+LOGGER_NAME: Final = "sa_jobqueue.worker"
+MAX_ERROR: Final = 300
+"""Characters kept of an error's message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What one event becomes: `message` is formatted with `arguments`, `fields` go to `extra`."""
+
+    level: int
+    message: str
+    arguments: tuple[Any, ...] = ()
+    fields: dict[str, Any] = field(default_factory=dict)
+    exception: BaseException | None = None
+
+
+def subscribe(events: told.EventBus, logger: logging.Logger | None = None) -> None:
+    """Log every event of a worker from now on, by default to the logger `sa_jobqueue.worker`."""
+    target = logger or logging.getLogger(LOGGER_NAME)
+
+    def write(event: told.Event) -> None:
+        record = describe(event)
+        if target.isEnabledFor(record.level):
+            fields = {"event": type(event).__name__} | record.fields
+            target.log(record.level, record.message, *record.arguments, extra=fields, exc_info=record.exception)
+
+    events.subscribe(write)
+
+
+def describe(event: told.Event) -> Record:
+    """Return the record of an event: its level, its words and its fields. Pure."""
+    if isinstance(event, told.AttemptEvent):
+        return _of_attempt(event)
+    match event:
+        case told.WorkerStarted():
+            return Record(logging.INFO, "worker %s started", (event.worker_id,), {"worker_id": event.worker_id})
+        case told.WorkerStopped():
+            fields = {"worker_id": event.worker_id, "released": event.released}
+            return Record(logging.INFO, "worker %s stopped, %d jobs given back", tuple(fields.values()), fields)
+        case told.LeaseEndangered():
+            fields = {"worker_id": event.worker_id, "silent_seconds": event.silent.total_seconds()}
+            words = "worker %s could not beat for %.1f s and stops its jobs, before others start them"
+            return Record(logging.ERROR, words, tuple(fields.values()), fields)
+        case told.UnknownTypesPending():
+            words = "due jobs of types that no worker has a handler for stay pending: %s"
+            return Record(logging.WARNING, words, (", ".join(event.type_names),), {"job_types": list(event.type_names)})
+        case told.ComponentFailed():
+            delay = event.delay.total_seconds()
+            # A driver's error quotes the statement's parameters, outputs of jobs among them; its cause says enough.
+            of_driver = isinstance(event.error, DBAPIError)
+            return Record(
+                logging.ERROR,
+                "the %s failed and starts again in %.1f s: %s",
+                (event.component, delay, error_line(event.error)),
+                {"component": event.component, "delay_seconds": delay},
+                None if of_driver else event.error,
+            )
+
+
+def _of_attempt(event: told.AttemptEvent) -> Record:
+    words = "job %s (%s) attempt %d "
+    arguments: tuple[Any, ...] = (event.job_id, event.type_name, event.attempt)
+    fields: dict[str, Any] = {"job_id": str(event.job_id), "job_type": event.type_name, "job_attempt": event.attempt}
+
+    def record(level: int, end: str, *more: Any, outcome: str, **others: Any) -> Record:
+        return Record(level, words + end, arguments + more, fields | {"job_outcome": outcome} | others)
+
+    match event:
+        case told.JobStarted():
+            return record(logging.DEBUG, "started", outcome="started")
+        case told.JobCompleted():
+            seconds = event.ran.total_seconds()
+            return record(logging.DEBUG, "completed in %.3f s", seconds, outcome="completed", ran_seconds=seconds)
+        case told.JobPutBack():
+            delay, outcome = event.delay.total_seconds(), event.outcome.value
+            level = logging.INFO if event.outcome in _EXPECTED else logging.WARNING
+            ended = outcome.replace("_", " ")
+            if event.error is None:
+                return record(level, "%s, due again in %.1f s", ended, delay, outcome=outcome, delay_seconds=delay)
+            kind, line = _kind(event.error), error_line(event.error)
+            more = {"delay_seconds": delay, "error_type": kind}
+            return record(level, "%s, due again in %.1f s: %s", ended, delay, line, outcome=outcome, **more)
+        case told.JobDied():
+            more = {"dead_reason": event.reason.value, "error_type": _kind(event.error)}
+            ended = event.reason.value.replace("_", " ")
+            return record(logging.ERROR, "is dead (%s): %s", ended, error_line(event.error), outcome="dead", **more)
+        case told.JobCancelled():
+            return record(logging.INFO, "was cancelled by its handler", outcome="cancelled")
+        case told.AttemptLost():
+            return record(logging.WARNING, "was no longer this worker's, nothing was written", outcome="lost")
+        case told.JobTakenBack(died=True):
+            end = "was taken back from worker %s and is dead: it was its last"
+            return record(logging.ERROR, end, event.worker_id, outcome="taken_back", worker_id=event.worker_id)
+        case told.JobTakenBack():
+            end = "was taken back from worker %s, which is gone or was too slow"
+            return record(logging.WARNING, end, event.worker_id, outcome="taken_back", worker_id=event.worker_id)
+    return record(logging.DEBUG, "%s", type(event).__name__, outcome="unknown")
+
+
+_EXPECTED: Final = frozenset({AttemptOutcome.SNOOZED, AttemptOutcome.RELEASED})
+
+
+def error_line(error: Any) -> str:
+    """Return an error on one line: its type and the first line of its message. Takes one as raised or as stored."""
+    if isinstance(error, DBAPIError) and error.orig is not None:
+        error = error.orig
+    message = str(error) if isinstance(error, BaseException) else _stored(error, "message")
+    first = next(iter(message.strip().splitlines()), "")[:MAX_ERROR]
+    return f"{_kind(error)}: {first}" if first else _kind(error)
+
+
+def _kind(error: Any) -> str:
+    if isinstance(error, BaseException):
+        return type(error).__name__
+    return _stored(error, "type") or "no error"
+
+
+def _stored(error: Any, key: str) -> str:
+    return str(error.get(key) or "") if isinstance(error, dict) else ""
