@@ -40,7 +40,8 @@ def complete(model: type[JobMixin[Any]]) -> Update:
     Shape: one row `(id,)` for each attempt that still was the worker's; the others were lost and nothing is written.
     Changes: running -> completed; `output`, `completed_at`, `completed_by`; the lease ends; on a root the chain ends.
     Clock: the database's, at the start of the transaction.
-    Locks: the rows, awaited, in the order of `ids`: give them sorted.
+    Locks: the rows, by id; a row that somebody holds is skipped, so that one long transaction cannot hold up the
+    completions of all: `standing` tells it from a lost one.
     Index: the primary key.
     """
     job = table(model)
@@ -48,7 +49,7 @@ def complete(model: type[JobMixin[Any]]) -> Update:
     place = position(ids, job.c.id)
     return _completed(
         job,
-        fence=(job.c.id == any_(ids)) & (job.c.attempt == element(array("attempts", Integer()), place)),
+        fence=(job.c.id == _free(job, ids)) & (job.c.attempt == element(array("attempts", Integer()), place)),
         output=cast(element(array("outputs", Text()), place), JSONB),
     )
 
@@ -68,6 +69,35 @@ def complete_one(model: type[JobMixin[Any]]) -> Update:
         & (job.c.attempt == bindparam("job_attempt", type_=Integer)),
         output=cast(bindparam("job_output", type_=Text), JSONB),
     )
+
+
+@once_a_model
+def standing(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Tell which attempts are still this worker's: of those that were not written, the ones to try again.
+
+    Parameters: `ids`, `attempts`, `worker_id`. Shape: `(id,)`. Locks: none. Index: the primary key.
+    """
+    job = table(model)
+    ids = array("ids", id_parameter(model.__jobqueue__))
+    return select(job.c.id).where(
+        job.c.id == any_(ids),
+        job.c.attempt == element(array("attempts", Integer()), position(ids, job.c.id)),
+        job.c.leased_by == bindparam("worker_id", type_=Text),
+        is_running(job),
+    )
+
+
+def _free(job: Table, ids: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Lock the rows that nobody holds, in the order of their ids, and return them as the array to write."""
+    row = job.alias("row")
+    free = (
+        select(row.c.id)
+        .where(row.c.id == any_(ids))
+        .order_by(row.c.id)
+        .with_for_update(key_share=True, skip_locked=True)
+        .cte("free")
+    )
+    return any_(func.array(select(free.c.id).scalar_subquery()))
 
 
 def _completed(job: Table, *, fence: ColumnElement[bool], output: ColumnElement[Any]) -> Update:
@@ -100,7 +130,7 @@ def finish(model: type[JobMixin[Any]]) -> Select[Any]:
     Shape: `(id, status)` of each attempt that still was the worker's; for the others nothing is written.
     Changes: running -> pending, dead or cancelled; a `job_attempt` row each, a `dead_letter` for each that died.
     Clock: the database's, at the start of the transaction; delays count from there.
-    Locks: the rows, awaited, in the order of `ids`: give them sorted.
+    Locks: the rows, by id; a row that somebody holds is skipped, as in `complete`.
     Index: the primary key.
     """
     job = table(model)
@@ -114,7 +144,7 @@ def finish(model: type[JobMixin[Any]]) -> Select[Any]:
     ended = (
         update(job)
         .where(
-            job.c.id == any_(ids),
+            job.c.id == _free(job, ids),
             job.c.attempt == element(array("attempts", Integer()), place),
             job.c.leased_by == worker,
             is_running(job),

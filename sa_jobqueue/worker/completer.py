@@ -18,6 +18,10 @@ from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.outcomes import Completed, Finished
 
 
+_HELD_REST = 0.05
+"""Seconds until the next try when every end in the queue waits for a lock of somebody else."""
+
+
 class Completer(Component):
     """Takes ends of attempts and writes them in the order they came, a batch a statement.
 
@@ -38,6 +42,7 @@ class Completer(Component):
         self._new_id = model.__id_factory__
         self._complete = completions.complete(model)
         self._finish = completions.finish(model)
+        self._standing = completions.standing(model)
         self._queue: deque[Completed | Finished] = deque()
         self._arrived = asyncio.Event()
         self._empty = asyncio.Event()
@@ -84,19 +89,35 @@ class Completer(Component):
             written |= await self._write_completed(connection, done)
         if ended:
             written |= await self._write_finished(connection, ended)
+        unwritten = [end for end in batch if end.job.id not in written]
+        held = await self._held(connection, unwritten) if unwritten else set()
         for _ in batch:
             self._queue.popleft()
         self._uncertain = False
         for end in batch:
-            # After a failed try an attempt that is gone may have been ended by that very try: nothing to report.
             if end.job.id in written:
                 self._tell(end)
+            elif end.job.id in held:
+                self._queue.append(end)
             elif not repeated:
+                # After a failed try an attempt that is gone may have been ended by that very try: nothing to report.
                 self._events.emit(AttemptLost(end.job.id, end.job.type_name, end.job.attempt))
+        if len(held) == len(batch):
+            await asyncio.sleep(_HELD_REST)
+
+    async def _held(self, connection: AsyncConnection, ends: Sequence[Completed | Finished]) -> set[Any]:
+        """Return those whose rows somebody else has locked: they are still ours, and their turn comes."""
+        result = await connection.execute(
+            self._standing,
+            {
+                "ids": [end.job.id for end in ends],
+                "attempts": [end.job.attempt for end in ends],
+                "worker_id": self._worker_id,
+            },
+        )
+        return set(result.scalars())
 
     async def _write_completed(self, connection: AsyncConnection, ends: Sequence[Completed]) -> set[Any]:
-        # By id: every writer of many rows locks them in that order.
-        ends = sorted(ends, key=lambda end: end.job.id)
         result = await connection.execute(
             self._complete,
             {
@@ -109,7 +130,6 @@ class Completer(Component):
         return set(result.scalars())
 
     async def _write_finished(self, connection: AsyncConnection, ends: Sequence[Finished]) -> set[Any]:
-        ends = sorted(ends, key=lambda end: end.job.id)
         result = await connection.execute(
             self._finish,
             {

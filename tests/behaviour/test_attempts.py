@@ -242,6 +242,30 @@ async def test_cancelling_a_running_job_stops_its_handler(engine: Engine, jobs: 
     assert jobs.status(job_id) is JobStatus.CANCELLED
 
 
+async def test_a_long_transaction_on_one_job_holds_up_no_other(engine: Engine, jobs: Jobs, start: Start) -> None:
+    queue = JobQueue()
+    running = asyncio.Event()
+    go_on = asyncio.Event()
+
+    @queue.handler("waits")
+    async def waits(payload: dict[str, Any]) -> None:
+        running.set()
+        await go_on.wait()
+
+    held, *others = enqueue(engine, *(waits.job({}) for _ in range(5)))
+    async with start(queue) as log:
+        await log.until(JobStarted, 5)
+        with Session(engine) as session:
+            cancel_jobs(session, [held])  # not committed yet
+            go_on.set()
+            await log.until(JobCompleted, 4)
+            assert jobs.status(held) is JobStatus.RUNNING
+            session.rollback()
+        await log.until(JobCompleted, 5)
+    assert {jobs.status(job_id) for job_id in [held, *others]} == {JobStatus.COMPLETED}
+    assert log.of(AttemptLost) == []
+
+
 def _is_listening(engine: Engine) -> bool:
     with engine.connect() as connection:
         return bool(connection.execute(text("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%lost%'")).scalar())

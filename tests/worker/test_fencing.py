@@ -92,14 +92,14 @@ def test_a_completion_under_way_makes_the_sweeper_pass(jobs: Jobs, hands: MakeHa
     assert jobs.status(job_id) is JobStatus.COMPLETED
 
 
-def test_a_completion_waits_for_the_sweeper_and_then_finds_itself_fenced(jobs: Jobs, hands: MakeHands) -> None:
+def test_a_completion_in_a_session_waits_for_the_sweeper_and_then_finds_itself_fenced(jobs: Jobs, hands: MakeHands) -> None:
     jobs.add_worker("slow:1", silent_for=60)
     job_id = jobs.add()
     slow, sweeper = hands("slow:1"), hands("sweeper:1")
     (job,) = slow.claim()
     assert len(sweeper.take_back(commit=False)) == 1
     done: list[set[Any]] = []
-    waiting = threading.Thread(target=lambda: done.append(slow.complete(job)))
+    waiting = threading.Thread(target=lambda: done.append(_complete_one(slow, job)))
     waiting.start()
     wait_until(lambda: _is_waiting(sweeper), what="the completion waits for the row")
     sweeper.connection.commit()
@@ -110,6 +110,18 @@ def test_a_completion_waits_for_the_sweeper_and_then_finds_itself_fenced(jobs: J
 
 def _is_waiting(observer: Hands) -> bool:
     return bool(observer.connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar())
+
+
+def test_completions_of_many_pass_a_row_that_somebody_holds(engine: Engine, jobs: Jobs, hands: MakeHands) -> None:
+    ids = jobs.add_many(4)
+    worker = hands()
+    taken = worker.claim()
+    with Session(engine) as session:
+        cancel_jobs(session, ids[:1])  # and then this transaction takes its time
+        assert worker.complete(*taken) == set(ids[1:])
+        assert worker.finish(next(job for job in taken if job.id == ids[0])) == set()
+        session.rollback()
+    assert worker.complete(*taken) == {ids[0]}
 
 
 def test_a_cancellation_fences_the_attempt(engine: Engine, jobs: Jobs, hands: MakeHands) -> None:
