@@ -15,8 +15,8 @@ from typing import Final
 BROKEN: Final = (SyntaxError, ValueError, RecursionError)
 """What parsing a file can raise because of what is in the file."""
 
-# CPython 3.11 counts the parser's depth once for all threads, and a switch in between fails with "AST constructor
-# recursion depth mismatch". Threads do not parse at the same time anyway.
+# CPython 3.11 (gh-106905) counts the parser's depth once for all threads: a switch in between fails with "AST
+# constructor recursion depth mismatch". Threads do not parse at the same time anyway.
 _parsing = Lock()
 
 

@@ -1,0 +1,281 @@
+"""`sa-jobqueue dead-letters`: triage of what died."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.cli._options import Database, instant, json_option, with_database
+from sa_jobqueue.cli._output import first_line, print_fields, print_json, print_table, row_of
+from sa_jobqueue.errors import ConflictError, JobQueueError
+from sa_jobqueue.operations import (
+    DeadLetterFilter,
+    dismiss_dead_letters,
+    group_dead_letters,
+    list_dead_letters,
+    redrive_dead_letters,
+)
+from sa_jobqueue.types import DeadReason
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+CHUNK: Final = 1000
+"""Letters resolved in one transaction: short, and nothing is done twice when a run is cut off."""
+
+_REASONS: Final = click.Choice([reason.value for reason in DeadReason])
+
+
+class DeadLetterNotFoundError(JobQueueError, LookupError):
+    """No such dead letter."""
+
+
+def _filters(command: F) -> F:
+    """Add the options that `_where` reads."""
+    for option in (
+        click.option("--before", type=instant, metavar="TIME", help="Died before this, in ISO 8601; UTC unless it says."),
+        click.option("--fingerprint", "fingerprints", multiple=True, help="Of this error, as `groups` shows it."),
+        click.option("--reason", "reasons", type=_REASONS, multiple=True, help="Died for this reason; may be repeated."),
+        click.option("--queue", "queues", multiple=True, help="In this queue; may be repeated."),
+        click.option("--type", "types", multiple=True, help="Of this job type; may be repeated."),
+    ):
+        command = option(command)
+    return command
+
+
+def _where(
+    types: tuple[str, ...],
+    queues: tuple[str, ...],
+    reasons: tuple[str, ...],
+    fingerprints: tuple[str, ...],
+    before: datetime | None,
+) -> DeadLetterFilter:
+    return DeadLetterFilter(
+        types=types,
+        queues=queues,
+        reasons=tuple(DeadReason(reason) for reason in reasons),
+        fingerprints=fingerprints,
+        died_before=before,
+    )
+
+
+@click.group("dead-letters")
+def dead_letters() -> None:
+    """List, group, redrive and dismiss dead letters."""
+
+
+@dead_letters.command("list")
+@_filters
+@click.option("--resolved/--all-states", default=None, help="Resolved ones, or both; unresolved ones otherwise.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option("--after", metavar="ID", help="The last id of the page before.")
+@click.option("--oldest-first", is_flag=True)
+@json_option
+@with_database
+def list_(
+    database: Database,
+    /,
+    *,
+    resolved: bool | None,
+    limit: int,
+    after: str | None,
+    oldest_first: bool,
+    as_json: bool,
+    **filters: Any,
+) -> None:
+    """List dead letters, the newest first, a page at a time."""
+    wanted = {None: False, True: True, False: None}[resolved]
+    with database.session() as session:
+        page = list_dead_letters(
+            session,
+            where=replace(_where(**filters), resolved=wanted),
+            after=None if after is None else database.job_id(after),
+            limit=limit,
+            newest_first=not oldest_first,
+            model=database.model,
+        )
+    following = str(page[-1].id) if len(page) == limit else None
+    if as_json:
+        print_json({"dead_letters": [row_of(letter, without=["input"]) for letter in page], "next_after": following})
+        return
+    headings = ["id", "job", "type", "reason", "died", "resolution", "error"]
+    rows = [
+        (one.id, one.job_id, one.type_name, one.reason, one.died_at, one.resolution, first_line(one.error)) for one in page
+    ]
+    print_table(f"{len(page)} dead letters", headings, rows)
+    if following:
+        click.echo(f"more with --after {following}")
+
+
+@dead_letters.command()
+@click.argument("letter_id", metavar="ID")
+@json_option
+@with_database
+def show(database: Database, /, *, letter_id: str, as_json: bool) -> None:
+    """Show one dead letter in full: the input, the error with its traceback, and what was done about it."""
+    where = DeadLetterFilter(ids=[database.job_id(letter_id)], resolved=None)
+    with database.session() as session:
+        found = list_dead_letters(session, where=where, limit=1, model=database.model)
+    if not found:
+        raise DeadLetterNotFoundError(f"no such dead letter: {letter_id} (`jobs show` takes a job's id)")
+    fields = row_of(found[0])
+    if as_json:
+        print_json({"dead_letter": fields})
+        return
+    traceback = (fields["error"] or {}).pop("traceback", None)
+    print_fields(f"dead letter {letter_id}", fields)
+    if traceback:
+        click.echo(traceback)
+
+
+@dead_letters.command()
+@_filters
+@json_option
+@with_database
+def groups(database: Database, /, *, as_json: bool, **filters: Any) -> None:
+    """Count unresolved dead letters by type, reason and error, the most frequent first."""
+    with database.session() as session:
+        found = group_dead_letters(session, where=_where(**filters), model=database.model)
+    if as_json:
+        print_json({"groups": [asdict(group) for group in found]})
+        return
+    headings = ["fingerprint", "count", "type", "reason", "error", "first", "last", "a job of them"]
+    rows = [
+        (
+            group.fingerprint,
+            group.count,
+            group.type_name,
+            group.reason,
+            group.error_type,
+            group.first_died_at,
+            group.last_died_at,
+            group.example_job_id,
+        )
+        for group in found
+    ]
+    print_table(f"{sum(group.count for group in found)} dead letters", headings, rows)
+
+
+def _chosen(command: F) -> F:
+    """Add what says which letters `redrive` and `dismiss` mean."""
+    for option in (
+        click.option("--by", help="Who decides; the name of the user unless given."),
+        click.option("--dry-run", is_flag=True, help="Only tell how many."),
+        click.option("--all", "everything", is_flag=True, help="Every unresolved dead letter."),
+        click.argument("ids", metavar="[ID...]", nargs=-1),
+    ):
+        command = option(command)
+    return _filters(command)
+
+
+@dead_letters.command()
+@_chosen
+@json_option
+@with_database
+def redrive(database: Database, /, *, by: str | None, dry_run: bool, as_json: bool, **chosen: Any) -> None:
+    """Put the jobs of dead letters back to pending, with fresh attempts: those named, those that fit, or all."""
+
+    def redrive_some(session: Session, where: DeadLetterFilter) -> int:
+        found = redrive_dead_letters(session, where=where, by=by or _user(), limit=CHUNK, model=database.model)
+        return len(set(found))
+
+    _resolve(database, "redriven", redrive_some, dry_run=dry_run, as_json=as_json, **chosen)
+
+
+@dead_letters.command()
+@_chosen
+@json_option
+@with_database
+def dismiss(database: Database, /, *, by: str | None, dry_run: bool, as_json: bool, **chosen: Any) -> None:
+    """Mark dead letters as dealt with; their jobs stay dead."""
+
+    def dismiss_some(session: Session, where: DeadLetterFilter) -> int:
+        return len(dismiss_dead_letters(session, where=where, by=by or _user(), model=database.model))
+
+    _resolve(database, "dismissed", dismiss_some, dry_run=dry_run, as_json=as_json, **chosen)
+
+
+def _resolve(
+    database: Database,
+    verb: str,
+    resolve: Callable[[Session, DeadLetterFilter], int],
+    *,
+    ids: tuple[str, ...],
+    everything: bool,
+    dry_run: bool,
+    as_json: bool,
+    **filters: Any,
+) -> None:
+    """Resolve the letters that are meant, a chunk a transaction; tell how many, and which could not be."""
+    where = _where(**filters)
+    if (bool(ids), everything, where != DeadLetterFilter()).count(True) != 1:
+        raise click.UsageError("give ids, or filters, or --all")
+    where = replace(where, ids=[database.job_id(one) for one in dict.fromkeys(ids)])
+    done, conflicts = 0, []
+    with database.session() as session:
+        meant = sum(group.count for group in group_dead_letters(session, where=where, model=database.model))
+        session.rollback()
+        if dry_run:
+            _tell(as_json, f"{meant} dead letters would be {verb}", {f"would_be_{verb}": meant})
+            return
+        with Progress(console=Console(stderr=True), disable=meant <= CHUNK, transient=True) as progress:
+            task = progress.add_task(verb, total=meant)
+            for chunk in _chunks(session, database, where):
+                try:
+                    done += resolve(session, DeadLetterFilter(ids=chunk))
+                    session.commit()
+                except ConflictError:
+                    # One of them holds the others up: again, each on its own.
+                    session.rollback()
+                    for one in chunk:
+                        try:
+                            done += resolve(session, DeadLetterFilter(ids=[one]))
+                            session.commit()
+                        except ConflictError as error:
+                            session.rollback()
+                            conflicts.append((one, str(error)))
+                progress.advance(task, len(chunk))
+    passed_over = [{"id": one, "reason": reason} for one, reason in conflicts]
+    _tell(as_json, f"{done} dead letters {verb}", {verb: done, "conflicts": passed_over})
+    missing = len(where.ids) - meant
+    if missing > 0:
+        raise DeadLetterNotFoundError(f"{missing} of the ids given are no unresolved dead letters (are they ids of jobs?)")
+    if conflicts:
+        raise ConflictError(f"{len(conflicts)} were passed over, such as {conflicts[0][0]}: {conflicts[0][1]}", "")
+
+
+def _chunks(session: Session, database: Database, where: DeadLetterFilter) -> Iterator[list[Any]]:
+    """Return the ids of unresolved letters that fit, oldest first; those of later deaths are not waited for."""
+    newest = list_dead_letters(session, where=where, limit=1, model=database.model)
+    last: Any = newest[0].id if newest else None
+    after: Any = None
+    while last is not None and (after is None or after < last):
+        page = list_dead_letters(session, where=where, after=after, limit=CHUNK, newest_first=False, model=database.model)
+        chunk = [letter.id for letter in page if letter.id <= last]
+        session.rollback()
+        session.expunge_all()  # a long run must not hold every letter it saw
+        if not chunk:
+            return
+        after = chunk[-1]
+        yield chunk
+
+
+def _tell(as_json: bool, line: str, document: dict[str, Any]) -> None:
+    if as_json:
+        print_json(document)
+    else:
+        click.echo(line)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return "sa-jobqueue"

@@ -1,0 +1,244 @@
+"""`sa-jobqueue jobs`: look at jobs, and change what they are about to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import click
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.cli._options import Database, json_option, with_database
+from sa_jobqueue.cli._output import first_line, print_fields, print_json, print_table, row_of
+from sa_jobqueue.errors import IllegalTransitionError, JobNotFoundError
+from sa_jobqueue.operations import (
+    DeadLetterFilter,
+    JobFilter,
+    cancel_jobs,
+    get_job,
+    list_attempts,
+    list_dead_letters,
+    list_jobs,
+    redrive_dead_letters,
+    trigger_jobs,
+)
+from sa_jobqueue.types import ENDED, JobStatus
+
+CHUNK: Final = 1000
+"""Jobs changed in one transaction."""
+
+_STATUSES: Final = click.Choice([status.value for status in JobStatus])
+_OPEN: Final = tuple(status for status in JobStatus if status not in ENDED)
+_PAYLOADS: Final = ("input", "output", "last_error")
+
+
+@click.group()
+def jobs() -> None:
+    """List, show, retry and cancel jobs."""
+
+
+@jobs.command("list")
+@click.option("--status", "statuses", type=_STATUSES, multiple=True, help="Only in this status; may be repeated.")
+@click.option("--type", "types", multiple=True, help="Only of this job type; may be repeated.")
+@click.option("--queue", "queues", multiple=True, help="Only in this queue; may be repeated.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option("--after", metavar="ID", help="The last id of the page before.")
+@click.option("--oldest-first", is_flag=True, help="In the order of enqueueing; the newest first otherwise.")
+@json_option
+@with_database
+def list_(
+    database: Database,
+    /,
+    *,
+    statuses: tuple[str, ...],
+    types: tuple[str, ...],
+    queues: tuple[str, ...],
+    limit: int,
+    after: str | None,
+    oldest_first: bool,
+    as_json: bool,
+) -> None:
+    """List jobs, a page at a time. Payloads are left out: `show` has them."""
+    where = JobFilter(statuses=[JobStatus(status) for status in statuses], types=types, queues=queues)
+    with database.session() as session:
+        page = list_jobs(
+            session,
+            where=where,
+            after=None if after is None else database.job_id(after),
+            limit=limit,
+            newest_first=not oldest_first,
+            model=database.model,
+        )
+    following = str(page[-1].id) if len(page) == limit else None
+    if as_json:
+        print_json({"jobs": [row_of(job, without=_PAYLOADS) for job in page], "next_after": following})
+        return
+    headings = ["id", "type", "queue", "status", "attempt", "due or ended", "last error"]
+    rows = [
+        (
+            job.id,
+            job.type_name,
+            job.queue,
+            job.status,
+            f"{job.attempt}/{job.max_attempts}",
+            job.completed_at or job.scheduled_at,
+            first_line(job.last_error),
+        )
+        for job in page
+    ]
+    print_table(f"{len(page)} jobs", headings, rows)
+    if following:
+        click.echo(f"more with --after {following}")
+
+
+@jobs.command()
+@click.argument("job_id", metavar="ID")
+@json_option
+@with_database
+def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
+    """Show one job with its payload, its failed attempts and its dead letters."""
+    found = database.job_id(job_id)
+    with database.session() as session:
+        job = get_job(session, found, model=database.model)
+        attempts = list_attempts(session, found, model=database.model)
+        where = DeadLetterFilter(job_ids=[found], resolved=None)
+        letters = list_dead_letters(session, where=where, limit=CHUNK, model=database.model)
+    if as_json:
+        document = {
+            "job": row_of(job),
+            "attempts": [row_of(attempt) for attempt in attempts],
+            "dead_letters": [row_of(letter, without=["input"]) for letter in letters],
+        }
+        print_json(document)
+        return
+    fields = row_of(job)
+    traceback = (fields["last_error"] or {}).pop("traceback", None)
+    print_fields(f"job {job.id}", fields)
+    if traceback:
+        click.echo(traceback)
+    if attempts:
+        rows = [
+            (one.attempt, one.outcome, one.started_at, one.ended_at, one.worker_id, first_line(one.error))
+            for one in attempts
+        ]
+        print_table("attempts without success", ["attempt", "outcome", "started", "ended", "worker", "error"], rows)
+    if letters:
+        deaths = [(one.id, one.reason, one.died_at, one.resolution, one.resolved_by) for one in letters]
+        print_table("dead letters", ["id", "reason", "died", "resolution", "by"], deaths)
+
+
+@jobs.command()
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@json_option
+@with_database
+def retry(database: Database, /, *, ids: tuple[str, ...], as_json: bool) -> None:
+    """Make jobs run again now: pending ones at once, dead ones with fresh attempts. All of them, or none."""
+    given = list(dict.fromkeys(database.job_id(one) for one in ids))
+    model = database.model
+    with database.session() as session, session.begin():
+        found = {one: get_job(session, one, model=model) for one in given}
+        for one, job in found.items():
+            if job.status not in {JobStatus.PENDING, JobStatus.DEAD}:
+                raise IllegalTransitionError(
+                    f"job {one} is {job.status.value}: only pending and dead jobs can be retried; nothing was changed"
+                )
+        pending = [one for one, job in found.items() if job.status is JobStatus.PENDING]
+        dead = [one for one, job in found.items() if job.status is JobStatus.DEAD]
+        if pending:
+            trigger_jobs(session, pending, model=model)
+        # One at a time: a job may have several letters, and letters already dismissed count as well.
+        redriven = [
+            one
+            for one in dead
+            if redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[one], resolved=None), model=model)
+        ]
+        if gone := [one for one in dead if one not in redriven]:
+            raise IllegalTransitionError(f"job {gone[0]} is no longer dead; nothing was changed")
+    if as_json:
+        print_json({"triggered": pending, "redriven": redriven})
+    else:
+        click.echo(f"{len(pending)} pending jobs are due now, {len(redriven)} dead jobs were redriven")
+
+
+@jobs.command()
+@click.argument("ids", metavar="[ID...]", nargs=-1)
+@click.option("--status", "statuses", type=click.Choice([status.value for status in _OPEN]), multiple=True)
+@click.option("--type", "types", multiple=True, help="Every open job of this type; may be repeated.")
+@click.option("--queue", "queues", multiple=True, help="Every open job of this queue; may be repeated.")
+@click.option("--dry-run", is_flag=True, help="Only tell how many.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@with_database
+def cancel(
+    database: Database,
+    /,
+    *,
+    ids: tuple[str, ...],
+    statuses: tuple[str, ...],
+    types: tuple[str, ...],
+    queues: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Cancel jobs that have not ended: those named, or every one that fits. Running ones are stopped."""
+    filtered = bool(statuses or types or queues)
+    if bool(ids) == filtered:
+        raise click.UsageError("give ids, or at least one of --status, --type and --queue")
+    where = JobFilter(statuses=[JobStatus(status) for status in statuses] or _OPEN, types=types, queues=queues)
+    with database.session() as session:
+        if ids:
+            pages: Iterator[list[Any]] = iter([_named(session, database, ids)])
+        else:
+            pages = _pages(session, database, where)
+        if dry_run:
+            _tell_cancelled(sum(map(len, pages)), "would be cancelled", as_json)
+            return
+        if filtered and not yes:
+            count = len(list_jobs(session, where=where, limit=CHUNK, model=database.model))
+            session.rollback()
+            click.confirm(f"Cancel {count}{' jobs or more' if count == CHUNK else ' jobs'}?", abort=True, err=True)
+        cancelled = 0
+        for page in pages:
+            cancelled += len(cancel_jobs(session, page, model=database.model))
+            session.commit()
+    _tell_cancelled(cancelled, "cancelled", as_json)
+
+
+def _named(session: Session, database: Database, ids: Sequence[str]) -> list[Any]:
+    """Return the named jobs that have not ended. Raises: JobNotFoundError naming every id that is no job."""
+    missing, found = [], []
+    for given in dict.fromkeys(ids):
+        try:
+            job = get_job(session, database.job_id(given), model=database.model)
+        except JobNotFoundError:
+            missing.append(given)
+        else:
+            found += [job.id] if job.status not in ENDED else []
+    if missing:
+        raise JobNotFoundError(missing)
+    session.rollback()
+    return found
+
+
+def _pages(session: Session, database: Database, where: JobFilter) -> Iterator[list[Any]]:
+    """Return the ids of jobs that fit, a page a transaction; those added meanwhile are not meant."""
+    newest = list_jobs(session, where=where, limit=1, model=database.model)
+    last = newest[0].id if newest else None
+    after = None
+    while last is not None and (after is None or after < last):
+        found = list_jobs(session, where=where, after=after, limit=CHUNK, newest_first=False, model=database.model)
+        page = [job.id for job in found if job.id <= last]
+        session.rollback()
+        session.expunge_all()  # a long run must not hold every job it saw
+        if not page:
+            return
+        after = page[-1]
+        yield page
+
+
+def _tell_cancelled(count: int, done: str, as_json: bool) -> None:
+    if as_json:
+        print_json({done.replace(" ", "_"): count})
+    else:
+        click.echo(f"{count} jobs {done}")
