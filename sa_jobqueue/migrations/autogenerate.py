@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from alembic.autogenerate.api import AutogenContext
 from alembic.operations import ops
 from alembic.util import PriorityDispatchResult
-from sqlalchemy import Connection, MetaData, PrimaryKeyConstraint, String, Table
+from sqlalchemy import Connection, Constraint, MetaData, PrimaryKeyConstraint, String, Table
 
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations import versions
@@ -106,7 +106,7 @@ class _Queue:
         ]
         return [
             *(ops.AddColumnOp.from_column_and_tablename(schema, name, column) for column in columns),
-            *(ops.AddConstraintOp.from_constraint(rule) for rule in sorted(rules, key=lambda rule: str(rule.name))),
+            *(ops.AddConstraintOp.from_constraint(rule) for rule in sorted(rules, key=_order)),
         ]
 
     def _is_owned(self, table: str, change: ops.MigrateOperation) -> bool:
@@ -193,6 +193,11 @@ def _orphan(operation: ops.DropTableOp) -> tuple[QueueNames, int] | None:
 def _declared(metadata: MetaData | Sequence[MetaData] | None) -> list[Layout]:
     collections: Iterable[MetaData] = [metadata] if isinstance(metadata, MetaData) else metadata or []
     return [layout for collection in collections for layout in collection.info.get(REGISTRY_KEY, ())]
+
+
+def _order(rule: Constraint) -> tuple[str, ...]:
+    # A table keeps its constraints in a set, and a revision must not depend on chance.
+    return (str(rule.name or ""), rule.__visit_name__, *(column.name for column in getattr(rule, "columns", ())))
 
 
 def _is_about(operation: ops.MigrateOperation, context: AutogenContext, names: QueueNames) -> bool:

@@ -1,0 +1,146 @@
+"""An application as its developers have it: models, the stock Alembic environment, and commands run in it."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Engine
+
+MODELS = """
+from __future__ import annotations
+
+from uuid import UUID
+
+from sqlalchemy import ForeignKey, MetaData
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+
+from sa_jobqueue.models import JobMixin
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Job(JobMixin, Base):
+    pass
+
+
+class MailJob(JobMixin[str], Base, queue_schema="jobs", queue_prefix="mail_"):
+    tenant_id: Mapped[int | None] = mapped_column(ForeignKey("tenant.id"), index=True)
+    code: Mapped[str | None] = mapped_column(unique=True)
+
+
+class Tenant(Base):
+    __tablename__ = "tenant"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Order(Base):
+    __tablename__ = "order"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    job_id: Mapped[UUID | None] = mapped_column(ForeignKey(Job.id))
+    job: Mapped[Job | None] = relationship()
+"""
+CONVENTION = """{
+        "ix": "ix_%(column_0_label)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }"""
+NAMED_MODELS = MODELS.replace(
+    "Base(DeclarativeBase):\n    pass", f"Base(DeclarativeBase):\n    metadata = MetaData(naming_convention={CONVENTION})"
+)
+PLAIN_MODELS = """
+from sqlalchemy.orm import DeclarativeBase
+
+from sa_jobqueue.models import JobMixin
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Job(JobMixin, Base):
+    pass
+"""
+NO_QUEUE = "from sqlalchemy.orm import DeclarativeBase\n\n\nclass Base(DeclarativeBase):\n    pass\n"
+
+STOCK_TARGET = "target_metadata = None\n"
+
+
+class Application:
+    """A package of one module of models beside Alembic's generic environment, which names that module and nothing else."""
+
+    def __init__(self, place: Path, engine: Engine, models: str, *, configure: str = "") -> None:
+        self.engine = engine
+        self._name = f"application_{abs(hash(place))}"
+        self._module = place / f"{self._name}.py"
+        self._output = io.StringIO()
+        self._config = Config(output_buffer=self._output, stdout=self._output)
+        self._config.set_main_option("script_location", str(place / "migrations"))
+        url = engine.url.render_as_string(hide_password=False)
+        self._config.set_main_option("sqlalchemy.url", url.replace("%", "%%"))
+        self.versions = place / "migrations" / "versions"
+        self.versions.mkdir(parents=True)
+        stock = Path(self._config.get_template_directory()) / "generic"
+        shutil.copy(stock / "script.py.mako", place / "migrations")
+        environment = (stock / "env.py").read_text()
+        assert STOCK_TARGET in environment
+        target = f"from {self._name} import Base\ntarget_metadata = Base.metadata\n"
+        environment = environment.replace(STOCK_TARGET, target)
+        if configure:
+            environment = environment.replace(
+                "target_metadata=target_metadata\n", f"target_metadata=target_metadata, {configure}\n"
+            )
+        assert "jobqueue" not in environment or configure
+        (place / "migrations" / "env.py").write_text(environment)
+        self.edit(models)
+
+    def edit(self, models: str) -> None:
+        """Write the models anew, as if the program had been restarted with them."""
+        self._module.write_text(models)
+        sys.modules.pop(self._name, None)
+        sys.path.insert(0, str(self._module.parent))
+        try:
+            importlib.invalidate_caches()
+            shutil.rmtree(self._module.parent / "__pycache__", ignore_errors=True)
+            self.models: ModuleType = importlib.import_module(self._name)
+        finally:
+            sys.path.pop(0)
+
+    def close(self) -> None:
+        """Forget the module."""
+        sys.modules.pop(self._name, None)
+
+    def autogenerate(self) -> str:
+        """Write a revision of what is pending; return the bodies of its two functions."""
+        script: Any = command.revision(self._config, autogenerate=True, message="change")
+        text = Path(script.path).read_text()
+        return text[text.index("def upgrade") :]
+
+    def upgrade(self, revision: str = "head", *, sql: bool = False) -> str:
+        """Run `alembic upgrade`; with `sql`, return what it prints."""
+        return self._run(command.upgrade, revision, sql=sql)
+
+    def downgrade(self, revision: str, *, sql: bool = False) -> str:
+        """Run `alembic downgrade`; with `sql`, return what it prints."""
+        return self._run(command.downgrade, revision, sql=sql)
+
+    def check(self) -> None:
+        """Run `alembic check`; raises what it raises when something is pending."""
+        self._run(command.check)
+
+    def _run(self, run: Any, *arguments: Any, **options: Any) -> str:
+        self._output.seek(0)
+        self._output.truncate()
+        run(self._config, *arguments, **options)
+        return self._output.getvalue()

@@ -1,0 +1,97 @@
+"""The `alembic/` folder of this repository, and Alembic's own import with our plugin in it, as commands of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Engine, inspect
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.layout import Layout
+from sa_jobqueue.migrations import runner, versions
+from sa_jobqueue.models import Job
+from tests.migrations.catalogs import catalog
+
+ROOT = Path(__file__).parents[2]
+
+FIRST_IMPORTS = [
+    "alembic",
+    "alembic.autogenerate.api",
+    "alembic.autogenerate.render",
+    "alembic.command",
+    "alembic.config",
+    "alembic.context",
+    "alembic.ddl.impl",
+    "alembic.op",
+    "alembic.operations.ops",
+    "alembic.runtime.environment",
+    "alembic.runtime.plugins",
+    "alembic.script",
+    "alembic.util",
+    "sa_jobqueue",
+    "sa_jobqueue.migrations.autogenerate",
+    "sa_jobqueue.migrations.operation",
+    "sa_jobqueue.migrations.plugin",
+]
+
+
+@pytest.mark.parametrize("module", FIRST_IMPORTS)
+def test_alembic_is_whole_whatever_is_imported_first(module: str) -> None:
+    code = f"import {module}; from alembic import op; op.migrate_job_queue"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def alembic(*arguments: str, url: str | None) -> subprocess.CompletedProcess[str]:
+    """Run Alembic in a checkout: from its root, where a folder is named like Alembic itself."""
+    environ = {name: value for name, value in os.environ.items() if name != "SA_JOBQUEUE_URL"}
+    if url is not None:
+        environ["SA_JOBQUEUE_URL"] = url
+    line = [sys.executable, "-m", "alembic", *arguments]
+    return subprocess.run(line, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+
+
+def test_a_checkout_is_migrated_by_its_url(engine: Engine) -> None:
+    url = engine.url.render_as_string(hide_password=False)
+    with engine.connect() as connection:
+        nothing = catalog(connection)
+    for line in (["upgrade", "head"], ["check"], ["downgrade", "base"], ["upgrade", "head"]):
+        done = alembic(*line, url=url)
+        assert done.returncode == 0, done.stderr
+        with engine.connect() as connection:
+            assert (catalog(connection) == nothing) is (line == ["downgrade", "base"])
+    with Session(engine) as session, session.begin():
+        session.add(Job("mail"))
+
+
+def test_a_checkout_prints_its_sql_without_a_database() -> None:
+    done = alembic("upgrade", "head", "--sql", url=None)
+    assert done.returncode == 0, done.stderr
+    position = 0
+    for statement in runner.statements(Layout(), from_version=0, to_version=versions.LATEST):
+        position = done.stdout.index(f"{statement};", position)
+
+
+def test_a_missing_url_is_named() -> None:
+    done = alembic("upgrade", "head", url=None)
+    assert done.returncode != 0
+    assert "set SA_JOBQUEUE_URL to the database" in done.stdout + done.stderr
+
+
+def test_a_connection_is_taken_from_the_program(engine: Engine) -> None:
+    config = Config(ROOT / "alembic.ini")
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+        command.check(config)
+    assert "dead_letter" in inspect(engine).get_table_names()
+
+
+def test_the_folder_does_not_take_alembics_place() -> None:
+    assert not (ROOT / "alembic" / "__init__.py").exists()
