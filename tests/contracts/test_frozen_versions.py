@@ -1,0 +1,64 @@
+"""History is frozen: a migration an application wrote long ago replays to the byte."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from sa_jobqueue.migrations import versions
+
+# A digest may be changed until the first release of its version, and never after it: then it is a new version.
+DIGESTS = {
+    1: "821d4c6465a053618ecfe684bd5b4b7ef6e86b8f57bbd5b450eb82ba62c8f149",
+}
+PLACES = [
+    {"schema": schema, "prefix": prefix, "id_type": id_type}
+    for schema in (None, "jobs", "public")
+    for prefix in ("", "mail_")
+    for id_type in ("uuid", "text")
+]
+FOLDER = Path(versions.__file__).parent
+
+
+def rendered(version: int) -> str:
+    step = versions.ALL[version - 1]
+    return "\n".join(statement for place in PLACES for run in (step.upgrade, step.downgrade) for statement in run(**place))
+
+
+def test_every_version_is_pinned() -> None:
+    assert [step.VERSION for step in versions.ALL] == list(range(1, versions.LATEST + 1))
+    assert list(DIGESTS) == [step.VERSION for step in versions.ALL]
+
+
+@pytest.mark.parametrize("version", DIGESTS)
+def test_a_version_renders_to_the_same_sql_for_ever(version: int) -> None:
+    digest = hashlib.sha256(rendered(version).encode()).hexdigest()
+    assert digest == DIGESTS[version], "a released version never changes; one that is not released takes its new digest"
+
+
+@pytest.mark.parametrize("version", DIGESTS)
+def test_a_version_stamps_where_it_leads(version: int) -> None:
+    step = versions.ALL[version - 1]
+    assert step.upgrade(schema=None, prefix="", id_type="uuid")[-1] == (
+        f"COMMENT ON TABLE job IS 'sa_jobqueue version={version}'"
+    )
+    if version > 1:
+        assert step.downgrade(schema=None, prefix="", id_type="uuid")[-1] == (
+            f"COMMENT ON TABLE job IS 'sa_jobqueue version={version - 1}'"
+        )
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("v[0-9]*.py")), ids=lambda path: path.stem)
+def test_a_version_imports_nothing_of_ours(path: Path) -> None:
+    imported: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            imported.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0
+            imported.add(node.module or "")
+    assert imported <= {"__future__", "string"}
+    assert f"v{versions.ALL[int(path.stem[1:]) - 1].VERSION:04}" == path.stem
