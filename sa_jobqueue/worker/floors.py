@@ -121,7 +121,6 @@ class Floors:
             for lane in range(last_lane):
                 self._floors[lane] = max(self._floors[lane], top)
             self._floors[last_lane] = last_key
-        self._xmax, self._xip = snapshot
         if changed:
             if strays >= limit:
                 # Cut off behind the floors: there may be more, so the old baseline stands and the next claim looks again.
