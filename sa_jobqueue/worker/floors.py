@@ -5,8 +5,8 @@ the snapshot of the last claim that also looked behind the floors. The invariant
 every job that is visible in S, pending, due, of a known type, not locked by somebody else, and at or behind the floor of
 its lane, has been claimed. A job that becomes visible later was written by a transaction that was in flight in S
 or began after it, and is stamped with that transaction's id: the next such claim finds it by that, wherever it lies.
-Floors never pass the database's own `now()`, so what is scheduled for later lies ahead of them. Clock steps, late
-commits, past dates, retries and changed priorities are all covered.
+Floors never pass the database's own `now()`, so what is scheduled for later lies ahead of them; where that clock was set
+back, they are dropped. Late commits, past dates, retries and changed priorities are all covered.
 
 Not covered is a row that was skipped because another claim held it, and that claim then rolled back. For those the
 floors are dropped every few seconds: that bounds how long such a job can be overlooked (`SAFETY`).
@@ -55,6 +55,7 @@ class Floors:
         self._queues = [lane.queue for lane in self.lanes]
         self._priorities = [lane.priority for lane in self.lanes]
         self._safety = SAFETY
+        self._database_now = _START
         self.reset(0.0)
 
     def reset(self, now: float) -> None:
@@ -104,6 +105,11 @@ class Floors:
         `limit`: what the claim was allowed to take. `snapshot`: its `xmax` and `xip`. `started`, `now`: when it was
         sent and when it had answered.
         """
+        stepped_back, self._database_now = database_now < self._database_now, database_now
+        if stepped_back:
+            # What was not due yet to this claim may lie behind the floors; the baseline would never come back to it.
+            self.reset(now)
+            return
         top = (database_now, self._lowest_id)
         strays = 0
         last_lane, last_key = -1, (_START, self._lowest_id)
