@@ -95,6 +95,17 @@ class Resolution(StrEnum):
     DISMISSED = "dismissed"
 
 
+class OnFailure(StrEnum):
+    """What the death or cancellation of a chain means for a job that waits for it."""
+
+    WAIT = "wait"
+    """The job goes on waiting; a redrive resumes everything."""
+    FAIL = "fail"
+    """The job dies as well."""
+    CONTINUE = "continue"
+    """The job runs, and sees that the chain failed."""
+
+
 class WorkerState(StrEnum):
     """What a worker says of itself; one that says nothing for long enough is gone, whatever this says."""
 

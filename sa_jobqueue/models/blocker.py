@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import ForeignKeyConstraint, Index, Integer, PrimaryKeyConstraint, Text
+from sqlalchemy import Boolean, CheckConstraint, ForeignKeyConstraint, Index, Integer, PrimaryKeyConstraint, Text, text
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 from sqlalchemy.sql.elements import conv
 
 from sa_jobqueue.models.base import Companion, id_type
+from sa_jobqueue.types import OnFailure
 
 IdT = TypeVar("IdT")
 
@@ -28,6 +29,10 @@ class BlockerMixin(Companion, Generic[IdT]):
 
     index: Mapped[int] = mapped_column("index", Integer, nullable=False)
     """Place among the job's blockers, from 0."""
+    open: Mapped[bool] = mapped_column(Boolean, nullable=False, server_default=text("true"))
+    """Whether the job still waits for this chain; closed exactly once, when the chain's end lets the job go on."""
+    on_failure: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'wait'"))
+    """What the chain's death means for the job, one of `OnFailure`."""
     trace_context: Mapped[str | None] = mapped_column(Text)
     """W3C traceparent of whoever declared the edge; null without tracing."""
 
@@ -37,6 +42,10 @@ class BlockerMixin(Companion, Generic[IdT]):
         job_id = f"{layout.schema}.{layout.name('job')}.id" if layout.schema else f"{layout.name('job')}.id"
         return (
             PrimaryKeyConstraint("job_id", "blocked_by_chain_id", name=conv(layout.name("pk_job_blocker"))),
+            CheckConstraint(
+                "on_failure IN ({})".format(", ".join(f"'{policy}'" for policy in OnFailure)),
+                name=conv(layout.name("ck_job_blocker_on_failure")),
+            ),
             ForeignKeyConstraint(["job_id"], [job_id], name=conv(layout.name("fk_job_blocker_job"))),
             ForeignKeyConstraint(["blocked_by_chain_id"], [job_id], name=conv(layout.name("fk_job_blocker_chain"))),
             Index(conv(layout.name("ix_job_blocker_chain")), "blocked_by_chain_id"),

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, Generic, cast, get_args, get_origin
 from uuid import UUID
 
 from sqlalchemy import (
+    Boolean,
     CheckConstraint,
     Computed,
     ForeignKeyConstraint,
@@ -224,6 +225,8 @@ class JobMixin(Generic[IdT]):
 
     open_blockers: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("0"))
     """How many chains it still waits for."""
+    has_dependents: Mapped[bool] = mapped_column(Boolean, nullable=False, server_default=text("false"))
+    """On a root: whether any job ever waited for this chain. Only then its end has anybody to look after."""
     created_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
     """When it was enqueued: the start of that transaction, by the database's clock."""
     scheduled_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())

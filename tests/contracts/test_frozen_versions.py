@@ -12,7 +12,7 @@ from sa_jobqueue.migrations import versions
 
 # A digest may be changed until the first release of its version, and never after it: then it is a new version.
 DIGESTS = {
-    1: "821d4c6465a053618ecfe684bd5b4b7ef6e86b8f57bbd5b450eb82ba62c8f149",
+    1: "b4d68f34f38d99b2002d8483352bbc573fb50450d82c55f4bbf697d52d84ee91",
 }
 PLACES = [
     {"schema": schema, "prefix": prefix, "id_type": id_type}

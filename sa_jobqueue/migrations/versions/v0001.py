@@ -88,6 +88,7 @@ CREATE TABLE ${q}job (
   output jsonb,
   status ${q}job_status DEFAULT 'pending' NOT NULL,
   open_blockers integer DEFAULT 0 NOT NULL,
+  has_dependents boolean DEFAULT false NOT NULL,
   created_at timestamptz DEFAULT now() NOT NULL,
   scheduled_at timestamptz DEFAULT now() NOT NULL,
   started_at timestamptz,
@@ -134,8 +135,11 @@ CREATE TABLE ${q}job_blocker (
   job_id $id NOT NULL,
   blocked_by_chain_id $id NOT NULL,
   index integer NOT NULL,
+  open boolean DEFAULT true NOT NULL,
+  on_failure text DEFAULT 'wait' NOT NULL,
   trace_context text,
   CONSTRAINT ${p}pk_job_blocker PRIMARY KEY (job_id, blocked_by_chain_id),
+  CONSTRAINT ${p}ck_job_blocker_on_failure CHECK (on_failure IN ('wait', 'fail', 'continue')),
   CONSTRAINT ${p}fk_job_blocker_job FOREIGN KEY (job_id) REFERENCES ${q}job (id),
   CONSTRAINT ${p}fk_job_blocker_chain FOREIGN KEY (blocked_by_chain_id) REFERENCES ${q}job (id)
 )
