@@ -9,11 +9,25 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 from sa_jobqueue.types import JobId
 
 
-class JobQueueError(Exception):
+class _Portable(Exception):  # noqa: N818 - only a base
+    """Survives pickling whatever its constructor takes: an error often crosses from a process pool to its parent."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (type(self), self.args), self.__dict__
+
+
+def _rebuilt(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    error = kind.__new__(kind)
+    error.args = args
+    return error
+
+
+class JobQueueError(_Portable):
     """The job queue could not do what was asked."""
 
     def __init__(self, message: str | None = None) -> None:
@@ -160,7 +174,7 @@ class AttemptTimeoutError(JobQueueError, TimeoutError):
         super().__init__(f"ran past its timeout of {timeout}")
 
 
-class AttemptSignal(Exception):  # noqa: N818 - a signal, not an error
+class AttemptSignal(_Portable):  # a signal, not an error
     """What a handler raises to end its attempt in its own way. Its session's writes are rolled back."""
 
 

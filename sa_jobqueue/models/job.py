@@ -98,8 +98,6 @@ class JobMixin(Generic[IdT]):
         cls.__id_factory__ = staticmethod(queue_id_factory or (_text_uuid7 if text_ids else uuid7))
         cls.__tablename__ = layout.name("job")  # type: ignore[attr-defined]
         super().__init_subclass__(**kwargs)
-        if not hasattr(cls, "__mapper__"):
-            raise InvalidOptionError(cls.__name__, "list JobMixin before the declarative base: class Job(JobMixin, Base)")
         base = next(klass for klass in cls.__mro__ if "registry" in klass.__dict__)
         companions: dict[str, tuple[type, str]] = {
             "Attempt": (AttemptMixin, "job_attempt"),
@@ -186,6 +184,8 @@ class JobMixin(Generic[IdT]):
     @declared_attr
     def id(cls) -> Mapped[IdT]:
         """Made by the client, so it exists before the flush."""
+        if not hasattr(cls, "__jobqueue__"):  # this is the first attribute that a mapper reads
+            raise InvalidOptionError(cls.__name__, "list JobMixin before the declarative base: class Job(JobMixin, Base)")
         return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-50)
 
     queue: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'default'"), sort_order=-49)

@@ -1,0 +1,84 @@
+"""Every exception: never blank, with its fields, under one base."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sa_jobqueue import errors
+from sa_jobqueue.errors import AttemptSignal, InvalidOptionError, JobQueueError, Snooze
+
+EXAMPLES: dict[str, tuple[Any, ...]] = {
+    "InvalidOptionError": ("limit", "too much"),
+    "InvalidJobError": ("queue", "bad"),
+    "InvalidPayloadError": ("input.a", "bad"),
+    "PayloadTooLargeError": ("input", 2_000_000, 1_000_000),
+    "UnknownJobTypeError": ("x", ["b", "a"]),
+    "DuplicateJobTypeError": ("x", "m:a", "m:b"),
+    "JobNotFoundError": (["1", "2"],),
+    "ConflictError": ("taken", "uq_job"),
+    "LostAttemptError": ("1", 3),
+    "AttemptTimeoutError": (timedelta(seconds=3),),
+    "Snooze": (timedelta(seconds=3),),
+    "Discard": ("no use",),
+}
+
+ALL: list[type[Exception]] = [
+    kind
+    for _, kind in inspect.getmembers(errors, inspect.isclass)
+    if kind.__module__ == errors.__name__ and issubclass(kind, Exception) and not kind.__name__.startswith("_")
+]
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_every_error_has_one_of_two_bases_and_a_message(kind: type[Exception]) -> None:
+    assert issubclass(kind, (JobQueueError, AttemptSignal))
+    assert (inspect.getdoc(kind) or "").partition("\n")[0].endswith(".") or ":" in (inspect.getdoc(kind) or "")
+    if kind is not AttemptSignal:
+        assert str(kind(*EXAMPLES.get(kind.__name__, ())))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ALL if issubclass(kind, JobQueueError) and kind.__name__ not in EXAMPLES])
+def test_an_errors_docstring_is_its_default_message(kind: type[JobQueueError]) -> None:
+    assert str(kind()) == (inspect.getdoc(kind) or "").partition("\n")[0]
+    assert str(kind("said otherwise")) == "said otherwise"
+
+
+def test_errors_that_are_also_pythons_can_be_caught_as_such() -> None:
+    assert issubclass(errors.InvalidOptionError, ValueError)
+    assert issubclass(errors.InvalidJobError, ValueError)
+    assert issubclass(errors.JobNotFoundError, LookupError)
+    assert issubclass(errors.UnknownJobTypeError, LookupError)
+    assert issubclass(errors.InvalidHandlerError, TypeError)
+    assert issubclass(errors.AttemptTimeoutError, TimeoutError)
+
+
+def test_signals_are_not_errors_of_the_library() -> None:
+    for signal in (errors.Snooze, errors.Discard, errors.Cancel):
+        assert not issubclass(signal, JobQueueError)
+
+
+def test_a_snooze_is_not_negative() -> None:
+    assert Snooze(timedelta(0)).delay == timedelta(0)
+    with pytest.raises(InvalidOptionError, match="delay: must not be negative"):
+        Snooze(timedelta(microseconds=-1))
+
+
+def test_fields_say_what_the_message_says() -> None:
+    missing = errors.JobNotFoundError(["a", "b"])
+    assert missing.job_ids == ("a", "b")
+    assert "a, b" in str(missing)
+    lost = errors.LostAttemptError("a", 3)
+    assert (lost.job_id, lost.attempt) == ("a", 3)
+    assert errors.Cancel().reason == "cancelled by its handler"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ALL if kind is not AttemptSignal])
+def test_every_error_survives_a_process_boundary(kind: type[Exception]) -> None:
+    made = kind(*EXAMPLES.get(kind.__name__, ()))
+    back = pickle.loads(pickle.dumps(made))
+    assert (type(back), str(back), vars(back)) == (kind, str(made), vars(made))

@@ -1,0 +1,213 @@
+"""`JobMixin`: what a job must look like before it is written, and what a class makes of its keywords."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Table, Text, Uuid
+from sqlalchemy.orm import DeclarativeBase, Mapped, configure_mappers
+
+from sa_jobqueue import Job, JobMixin, JobStatus
+from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, InvalidPayloadError
+from sa_jobqueue.layout import Layout
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class TextJob(JobMixin[str], Base, queue_prefix="text_"):
+    """A queue with text ids and a column of the application's own."""
+
+    tenant: Mapped[str | None]
+
+
+numbers = itertools.count(1)
+
+
+class NumberedJob(
+    JobMixin[str], Base, queue_schema="app", queue_prefix="n_", queue_id_factory=lambda: f"job-{next(numbers)}"
+):
+    """A queue with ids of the application's making."""
+
+
+def test_a_plain_job_is_pending_and_its_own_chain() -> None:
+    job = Job("send", {"to": "a@b"})
+    assert isinstance(job.id, UUID)
+    assert job.id.version == 7
+    assert (job.chain_id, job.chain_type_name, job.chain_index) == (job.id, "send", 0)
+    assert (job.type_name, job.input, job.input_version) == ("send", {"to": "a@b"}, 1)
+    assert (job.queue, job.priority, job.status, job.open_blockers) == ("default", 0, JobStatus.PENDING, 0)
+    assert (job.attempt, job.max_attempts, job.timeout) == (0, 20, None)
+
+
+def test_keywords_and_positions_name_the_same() -> None:
+    job = Job(type_name="send", input=[1])
+    assert (job.type_name, job.input) == ("send", [1])
+
+
+@pytest.mark.parametrize("name", ["a", "9", "send_mail.v2:eu/x-1", "x" * 100])
+def test_a_plain_name_is_taken(name: str) -> None:
+    assert Job(name, queue=name).queue == name
+
+
+@pytest.mark.parametrize("name", ["", " ", "a b", ".a", "-a", "x" * 101, "ä", "a\n", "a\0", 7, None, b"a"])
+def test_any_other_name_is_refused(name: Any) -> None:
+    for field, keywords in (("type_name", {"type_name": name}), ("queue", {"type_name": "a", "queue": name})):
+        with pytest.raises(InvalidJobError, match="must be 1 to 100 letters") as caught:
+            Job(**keywords)
+        assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("priority", value) for value in (-10, 10, 1.0, "1", True, None)),
+        *(("max_attempts", value) for value in (0, -1, 2**31, 1.5, "3", True, None)),
+        *(("input_version", value) for value in (0, 2**31, "1", None)),
+        *(("timeout", value) for value in (timedelta(0), timedelta(seconds=-1), 5, "5s")),
+        *(("delay", value) for value in (timedelta(microseconds=-1), 5, "5s")),
+        *(("at", value) for value in (datetime(2026, 1, 1), "2026-01-01", 5)),
+        *(("id", value) for value in ("x", 7, str(UUID(int=1)))),
+        *(("deduplication_key", value) for value in ("", 7, "a\0", "x" * 501)),
+        *(("input", value) for value in (object(), float("nan"), "\0")),
+    ],
+)
+def test_a_bad_field_is_named(field: str, value: Any) -> None:
+    with pytest.raises(InvalidJobError) as caught:
+        Job("send", **{field: value})
+    assert caught.value.field == field
+    assert repr(value)[:20] in str(caught.value) or isinstance(caught.value, InvalidPayloadError) or field == "delay"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("priority", -9),
+        ("priority", 9),
+        ("max_attempts", 1),
+        ("max_attempts", 2**31 - 1),
+        ("timeout", timedelta(microseconds=1)),
+        ("id", UUID(int=0)),
+        ("deduplication_key", "x" * 500),
+    ],
+)
+def test_a_field_is_taken_at_its_bounds(field: str, value: Any) -> None:
+    assert getattr(Job("send", **{field: value}), field) == value
+
+
+def test_the_path_inside_a_bad_input_is_named() -> None:
+    with pytest.raises(InvalidPayloadError) as caught:
+        Job("send", {"items": [1, {"price": object()}]})
+    assert caught.value.field == "input.items[1].price"
+
+
+def test_delay_and_at_exclude_each_other() -> None:
+    with pytest.raises(InvalidJobError, match="delay: give either delay or at, not both"):
+        Job("send", delay=timedelta(0), at=datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def test_when_it_is_due_is_left_to_the_databases_clock() -> None:
+    assert "scheduled_at" not in Job("send").__dict__
+    assert "scheduled_at" not in Job("send", delay=timedelta(0)).__dict__
+    assert "now() +" in str(Job("send", delay=timedelta(seconds=5)).scheduled_at)
+    at = datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=2)))
+    assert "greatest(" in str(Job("send", at=at).scheduled_at)
+
+
+def test_an_unknown_column_is_refused() -> None:
+    with pytest.raises(TypeError, match="'tenant' is an invalid keyword argument for Job"):
+        Job("send", tenant="a")
+    assert TextJob("send", tenant="a").tenant == "a"
+
+
+def test_text_ids_are_made_as_text() -> None:
+    job = TextJob("send")
+    assert UUID(job.id).version == 7
+    assert job.chain_id == job.id
+    assert TextJob("send", id="mine").chain_id == "mine"
+    for bad in ("", "a\0", "x" * 501, UUID(int=1)):
+        with pytest.raises(InvalidJobError, match="id: must be text of 1 to 500"):
+            TextJob("send", id=bad)  # type: ignore[arg-type]
+
+
+def test_an_id_factory_makes_the_ids() -> None:
+    first, second = NumberedJob("a"), NumberedJob("a")
+    assert (first.id, second.id) == ("job-1", "job-2")
+
+
+def test_class_keywords_place_the_tables() -> None:
+    assert NumberedJob.__jobqueue__ == Layout("app", "n_", "text")
+    companions: list[Any] = [NumberedJob.Attempt, NumberedJob.Blocker, NumberedJob.DeadLetter, NumberedJob.Worker]
+    names = ["n_job", "n_job_attempt", "n_job_blocker", "n_dead_letter", "n_worker"]
+    assert [str(kind.__table__) for kind in [NumberedJob, *companions]] == [f"app.{name}" for name in names]
+    assert [kind.__name__ for kind in companions] == [
+        f"NumberedJob{noun}" for noun in ("Attempt", "Blocker", "DeadLetter", "Worker")
+    ]
+    configure_mappers()
+    for kind in [NumberedJob, *companions]:
+        assert isinstance(kind.__table__, Table)
+        assert kind.__table__.metadata is Base.metadata
+
+
+def test_the_id_type_is_that_of_every_id_column() -> None:
+    for kind, expected in ((Job, Uuid), (TextJob, Text)):
+        columns = [kind.__table__.c.id, kind.__table__.c.chain_id, kind.__table__.c.root_id]
+        columns += [kind.Attempt.__table__.c.job_id, kind.DeadLetter.__table__.c.id, kind.Blocker.__table__.c.job_id]
+        assert {type(column.type) for column in columns} == {expected}
+
+
+def test_two_queues_share_no_name() -> None:
+    tables = [
+        kind.__table__
+        for queue in (TextJob, NumberedJob)
+        for kind in (queue, queue.Attempt, queue.Blocker, queue.DeadLetter)
+    ]
+    names = [str(part.name) for table in tables for part in (*table.constraints, *table.indexes) if part.name]  # type: ignore[attr-defined]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("keywords", "option"),
+    [({"queue_schema": "No"}, "queue_schema"), ({"queue_prefix": "x" * 21}, "queue_prefix")],
+)
+def test_a_bad_class_keyword_is_named(keywords: Any, option: str) -> None:
+    class OtherBase(DeclarativeBase):
+        pass
+
+    with pytest.raises(InvalidOptionError) as caught:
+        type("BadJob", (JobMixin, OtherBase), {}, **keywords)
+    assert caught.value.option == option
+
+
+def test_the_mixin_listed_after_the_base_is_refused() -> None:
+    class OtherBase(DeclarativeBase):
+        pass
+
+    with pytest.raises(InvalidOptionError, match="list JobMixin before the declarative base"):
+        type("WrongJob", (OtherBase, JobMixin), {})
+
+
+def test_a_mixin_on_top_of_the_mixin_makes_no_table_yet() -> None:
+    class OtherBase(DeclarativeBase):
+        pass
+
+    class TenantMixin(JobMixin[str]):
+        tenant: Mapped[str | None]
+
+    class TenantJob(TenantMixin, OtherBase, queue_prefix="t_"):
+        pass
+
+    assert not hasattr(TenantMixin, "__table__")
+    assert TenantJob.__jobqueue__ == Layout(None, "t_", "text")
+    assert TenantJob("a", tenant="b").tenant == "b"
+
+
+def test_a_repr_tells_no_input_and_queries_nothing() -> None:
+    job = Job("send", {"password": "secret"})
+    assert repr(job) == f"<Job {job.id} send pending>"
+    assert repr(Job.__new__(Job)) == "<Job None None None>"

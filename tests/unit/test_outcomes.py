@@ -1,0 +1,232 @@
+"""What an error means for a job, and what is kept of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from sa_jobqueue import payloads
+from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.errors import (
+    AttemptTimeoutError,
+    Cancel,
+    Discard,
+    InvalidOutputError,
+    InvalidPayloadError,
+    Snooze,
+    UnknownJobTypeError,
+)
+from sa_jobqueue.registry import JobType, describe
+from sa_jobqueue.types import AttemptOutcome, DeadReason, JobStatus
+from sa_jobqueue.worker import outcomes
+from sa_jobqueue.worker.outcomes import MAX_TEXT, fingerprint_of, of_error, released
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+TIMEOUT = AttemptTimeoutError(SECOND)
+
+PENDING, DEAD, CANCELLED = JobStatus.PENDING, JobStatus.DEAD, JobStatus.CANCELLED
+FAILED, TIMED_OUT = AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT
+
+
+def job(attempt: int = 1, max_attempts: int = 3) -> ClaimedJob:
+    return ClaimedJob(
+        id=UUID(int=1),
+        type_name="test",
+        queue="default",
+        priority=0,
+        chain_id=UUID(int=1),
+        chain_index=0,
+        input=None,
+        input_version=1,
+        attempt=attempt,
+        max_attempts=max_attempts,
+        timeout=None,
+        created_at=NOW,
+        scheduled_at=NOW,
+        started_at=NOW,
+        trace_context=None,
+    )
+
+
+def job_type(policy: Callable[[int, BaseException], timedelta | None] = lambda attempt, error: attempt * SECOND) -> JobType:
+    def handler() -> None: ...
+
+    return describe(handler, name="test", queue="default", priority=0, max_attempts=3, timeout=None, retry=policy, version=1)
+
+
+@pytest.mark.parametrize(
+    ("error", "attempt", "status", "outcome", "reason"),
+    [
+        (ValueError("x"), 1, PENDING, FAILED, None),
+        (ValueError("x"), 2, PENDING, FAILED, None),
+        (ValueError("x"), 3, DEAD, FAILED, DeadReason.EXHAUSTED),
+        (ValueError("x"), 4, DEAD, FAILED, DeadReason.EXHAUSTED),
+        (TIMEOUT, 2, PENDING, TIMED_OUT, None),
+        (TIMEOUT, 3, DEAD, TIMED_OUT, DeadReason.TIMED_OUT),
+        (TimeoutError("its own"), 3, DEAD, FAILED, DeadReason.EXHAUSTED),
+        (InvalidOutputError("x"), 1, PENDING, FAILED, None),
+        (InvalidPayloadError("input", "x"), 1, DEAD, FAILED, DeadReason.INVALID_INPUT),
+        (Discard("no use"), 1, DEAD, FAILED, DeadReason.DISCARDED),
+        (Discard("no use"), 3, DEAD, FAILED, DeadReason.DISCARDED),
+        (Cancel("not needed"), 1, CANCELLED, AttemptOutcome.CANCELLED, None),
+        (Snooze(5 * SECOND), 1, PENDING, AttemptOutcome.SNOOZED, None),
+        (Snooze(5 * SECOND), 3, PENDING, AttemptOutcome.SNOOZED, None),
+    ],
+)
+def test_each_error_has_its_end(
+    error: BaseException, attempt: int, status: JobStatus, outcome: AttemptOutcome, reason: DeadReason | None
+) -> None:
+    end = of_error(job(attempt), error, job_type())
+    assert (end.status, end.outcome, end.reason) == (status, outcome, reason)
+    assert end.uncounted is (outcome is AttemptOutcome.SNOOZED)
+    assert (end.error is None) is (outcome is AttemptOutcome.SNOOZED)
+    assert (end.error is None) is (end.fingerprint is None)
+
+
+def test_a_retry_waits_as_long_as_the_policy_says() -> None:
+    assert of_error(job(2), ValueError("x"), job_type()).delay == 2 * SECOND
+    assert of_error(job(1), Snooze(7 * SECOND), job_type()).delay == 7 * SECOND
+    assert of_error(job(1), ValueError("x"), job_type(lambda attempt, error: -SECOND)).delay == timedelta(0)
+
+
+def test_a_policy_may_give_up_on_an_error() -> None:
+    end = of_error(job(1), ValueError("x"), job_type(lambda attempt, error: None))
+    assert (end.status, end.reason) == (DEAD, DeadReason.DISCARDED)
+
+
+def test_a_policy_that_fails_is_replaced_and_named_in_the_error() -> None:
+    def broken(attempt: int, error: BaseException) -> timedelta:
+        raise KeyError("policy")
+
+    for policy in (broken, lambda attempt, error: 5):
+        end = of_error(job(1), ValueError("x"), job_type(policy))  # type: ignore[arg-type]
+        assert end.status is PENDING
+        assert timedelta(0) <= end.delay <= SECOND
+        assert end.error is not None
+        assert "its retry policy failed" in end.error["traceback"]
+
+
+def test_without_a_handler_it_is_tried_again_at_once() -> None:
+    end = of_error(job(1), UnknownJobTypeError("test", []), None)
+    assert (end.status, end.delay) == (PENDING, timedelta(0))
+
+
+def test_a_released_job_is_due_at_once_and_its_attempt_not_counted() -> None:
+    end = released(job(3))
+    assert (end.status, end.outcome, end.delay) == (PENDING, AttemptOutcome.RELEASED, timedelta(0))
+    assert (end.uncounted, end.error, end.reason) == (True, None, None)
+
+
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+def raised(error: BaseException, *, deep: int = 0) -> BaseException:
+    try:
+        if deep:
+            raise raised(error, deep=deep - 1)
+        raise error
+    except BaseException as caught:
+        return caught
+
+
+def elsewhere(error: BaseException) -> BaseException:
+    try:
+        raise error
+    except BaseException as caught:
+        return caught
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("plain"),
+        ValueError("x" * 50_000),
+        ValueError("nul \0 and surrogate \ud800"),
+        ValueError("\0" * 20_000),
+        UnprintableError(),
+        KeyError(b"\xff"),
+        ExceptionGroup("several", [ValueError("a"), TypeError("b")]),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_is_kept_of_an_error_is_bounded_and_fits_into_jsonb(error: BaseException) -> None:
+    kept = outcomes.describe(raised(error))
+    payloads.check_json("error", kept)
+    assert set(kept) == {"type", "message", "traceback"}
+    assert kept["type"].endswith(type(error).__name__)
+    # A NUL is written as four characters.
+    assert all(len(part) <= 4 * MAX_TEXT for part in kept.values())
+    assert json.loads(json.dumps(kept)) == kept
+
+
+def test_a_long_traceback_keeps_its_end() -> None:
+    def recurse(depth: int) -> None:
+        if depth:
+            recurse2(depth)
+        raise ValueError("at the bottom")
+
+    def recurse2(depth: int) -> None:
+        recurse(depth - 1)
+
+    try:
+        recurse(200)
+    except ValueError as error:
+        kept = outcomes.describe(error)
+    assert len(kept["traceback"]) == MAX_TEXT
+    assert kept["traceback"].endswith("ValueError: at the bottom\n")
+
+
+def test_an_unprintable_error_says_so() -> None:
+    assert outcomes.describe(UnprintableError())["message"] == "<its message could not be made: RuntimeError>"
+
+
+def test_a_timeout_has_no_traceback_for_its_place_is_ours() -> None:
+    assert outcomes.describe(raised(TIMEOUT)) == {
+        "type": "sa_jobqueue.errors.AttemptTimeoutError",
+        "message": "ran past its timeout of 0:00:01",
+        "traceback": "",
+    }
+
+
+def test_a_fingerprint_is_16_hex_digits() -> None:
+    fingerprint = fingerprint_of(raised(ValueError("x")))
+    assert len(fingerprint) == 16
+    int(fingerprint, 16)
+
+
+def test_a_fingerprint_does_not_depend_on_message_or_line() -> None:
+    def first(number: int) -> None:
+        if number % 2:
+            raise ValueError(f"odd {number}")
+        raise ValueError(f"even {number}")
+
+    def caught(number: int) -> BaseException:
+        try:
+            first(number)
+        except ValueError as error:
+            return error
+        raise AssertionError
+
+    assert len({fingerprint_of(caught(number)) for number in range(4)}) == 1
+
+
+def test_a_fingerprint_depends_on_type_and_function() -> None:
+    errors: list[Any] = [
+        raised(ValueError("x")),
+        raised(TypeError("x")),
+        elsewhere(ValueError("x")),
+        ValueError("never raised"),
+    ]
+    assert len({fingerprint_of(error) for error in errors}) == len(errors)
+
+
+def test_timeouts_of_a_type_share_a_fingerprint_wherever_they_struck() -> None:
+    assert fingerprint_of(raised(TIMEOUT)) == fingerprint_of(elsewhere(AttemptTimeoutError(5 * SECOND)))
