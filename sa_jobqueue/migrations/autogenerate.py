@@ -144,13 +144,16 @@ class _Queue:
         return [operation for operation in found.ops if self.is_about(operation)]
 
     def _warn(self, change: ops.MigrateOperation) -> None:
-        # At another version than the latest, differences are what the migration is for.
-        if self.version == versions.LATEST:
+        # At another version than the latest, differences are what the migration is for. And a model that spells out the
+        # default schema always differs for Alembic, which never does.
+        if self.version == versions.LATEST and self.names.layout.schema != _place(None, self.context):
             _LOG.warning(
-                "%s differs from version %d of the job queue, and no migration will mend it: %s",
+                "%s differs from version %d of the job queue, and no migration is written for what is the library's own. "
+                "Alembic would have written %s of %s",
                 self.names.layout.qualified("job"),
                 self.version,
-                change.to_diff_tuple(),
+                type(change).__name__,
+                _name(change),
             )
 
 
@@ -193,6 +196,12 @@ def _orphan(operation: ops.DropTableOp) -> tuple[QueueNames, int] | None:
 def _declared(metadata: MetaData | Sequence[MetaData] | None) -> list[Layout]:
     collections: Iterable[MetaData] = [metadata] if isinstance(metadata, MetaData) else metadata or []
     return [layout for collection in collections for layout in collection.info.get(REGISTRY_KEY, ())]
+
+
+def _name(change: ops.MigrateOperation) -> str:
+    column = getattr(change, "column", None)
+    names = (getattr(change, kind, None) for kind in ("column_name", "index_name", "constraint_name", "table_name", "name"))
+    return str(column.name if column is not None else next(filter(None, names), None))
 
 
 def _order(rule: Constraint) -> tuple[str, ...]:
