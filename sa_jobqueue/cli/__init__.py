@@ -48,7 +48,7 @@ class LazyGroup(click.Group):
         except DBAPIError as error:
             # Not the whole of it: that quotes the statement with its parameters, payloads among them.
             reason = next(iter(str(error.orig).strip().splitlines()), type(error.orig).__name__)
-            raise click.ClickException(f"the database refused: {reason}") from error
+            raise click.ClickException(f"database error: {reason}") from error
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})

@@ -51,7 +51,7 @@ async def _serve(worker: Worker, control: int | None) -> None:
     running = asyncio.create_task(worker.run())
     # One turn, so that the worker has begun: it forgets what it was told before. Until then a signal simply ends us.
     await asyncio.sleep(0)
-    asked = False
+    asked = heard = False
 
     def stop(*, now: bool) -> None:
         nonlocal asked
@@ -62,6 +62,12 @@ async def _serve(worker: Worker, control: int | None) -> None:
         asked = True
         worker.stop(now=now)
 
+    def hear() -> None:
+        # Signals are counted apart from what the parent says: one Ctrl-C reaches us in both ways.
+        nonlocal heard
+        again, heard = heard, True
+        stop(now=again)
+
     def commanded(pipe: int) -> None:
         command = os.read(pipe, 1)
         if not command:
@@ -69,7 +75,7 @@ async def _serve(worker: Worker, control: int | None) -> None:
         stop(now=command == RELEASE)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: stop(now=asked))
+        loop.add_signal_handler(number, hear)
     if control is not None:
         loop.add_reader(control, commanded, control)
     await running

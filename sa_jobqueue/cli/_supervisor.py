@@ -42,12 +42,12 @@ class Supervisor:
         self._command: bytes | None = None
 
     async def run(self) -> int:
-        """Run until every process has ended for good; return 0, or the status of the first that failed."""
+        """Run until every process has ended for good; return 0, or the exit status of what failed."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
         statuses = await asyncio.gather(*(self._keep(index, command) for index, command in enumerate(self._commands, 1)))
-        return next((status for status in statuses if status), 0)
+        return max(statuses)
 
     def stop(self) -> None:
         """Tell every process to drain; told again, to give running jobs back at once."""
@@ -66,13 +66,13 @@ class Supervisor:
                 return 0
             if self._stopping.is_set():
                 # Told to stop before it could listen, it was ended by the signal itself: nothing had begun.
-                return 0 if -status in {signal.SIGTERM, signal.SIGINT} else 1
+                return 0 if -status in {signal.SIGTERM, signal.SIGINT} else _reported(status)
             failures = 1 if loop.time() - started > SETTLED.total_seconds() else failures + 1
             if status == USAGE or failures >= MOST_FAILURES:
                 _log.error("worker process %d keeps failing at its start (%s): stopping all", number, _ending(status))
                 if not self._stopping.is_set():
                     self.stop()
-                return USAGE if status == USAGE else 1
+                return _reported(status)
             delay = RESTART.bound(failures).total_seconds()
             _log.warning("worker process %d %s; starting it again in %.1f s", number, _ending(status), delay)
             with suppress(TimeoutError):
@@ -115,6 +115,10 @@ def worker_command(*arguments: str) -> list[str]:
 def _tell(pipe: int, command: bytes) -> None:
     with suppress(BrokenPipeError):  # it has just ended
         os.write(pipe, command)
+
+
+def _reported(status: int) -> int:
+    return USAGE if status == USAGE else 1
 
 
 def _ending(status: int) -> str:

@@ -14,7 +14,7 @@ from rich.progress import Progress
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._options import Database, instant, json_option, with_database
-from sa_jobqueue.cli._output import first_line, print_fields, print_json, print_table, row_of
+from sa_jobqueue.cli._output import first_line, print_fields, print_json, print_table, row_of, shown
 from sa_jobqueue.errors import ConflictError, JobQueueError
 from sa_jobqueue.operations import (
     DeadLetterFilter,
@@ -132,7 +132,7 @@ def show(database: Database, /, *, letter_id: str, as_json: bool) -> None:
     traceback = (fields["error"] or {}).pop("traceback", None)
     print_fields(f"dead letter {letter_id}", fields)
     if traceback:
-        click.echo(traceback)
+        click.echo(shown(traceback))
 
 
 @dead_letters.command()

@@ -9,7 +9,7 @@ import click
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._options import Database, json_option, with_database
-from sa_jobqueue.cli._output import first_line, print_fields, print_json, print_table, row_of
+from sa_jobqueue.cli._output import first_line, print_fields, print_json, print_table, row_of, shown
 from sa_jobqueue.errors import IllegalTransitionError, JobNotFoundError
 from sa_jobqueue.operations import (
     DeadLetterFilter,
@@ -115,7 +115,7 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
     traceback = (fields["last_error"] or {}).pop("traceback", None)
     print_fields(f"job {job.id}", fields)
     if traceback:
-        click.echo(traceback)
+        click.echo(shown(traceback))
     if attempts:
         rows = [
             (one.attempt, one.outcome, one.started_at, one.ended_at, one.worker_id, first_line(one.error))

@@ -87,6 +87,7 @@ def queue_limits(given: Any) -> dict[str, int | None]:
 )
 @click.option("--no-listen", is_flag=True, help="Poll alone, for connection poolers that cannot LISTEN.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True)
+@click.option("--stop-grace", type=seconds, default=_DEFAULTS.stop_grace, hidden=True)
 @click.option("--beat-interval", type=seconds, metavar="SECONDS", default=_DEFAULTS.beat_interval, hidden=True)
 @click.option("--time-to-live", type=seconds, metavar="SECONDS", default=_DEFAULTS.time_to_live, hidden=True)
 @click.option("--sweep-interval", type=seconds, metavar="SECONDS", default=_DEFAULTS.sweep_interval, hidden=True)
@@ -150,7 +151,7 @@ def _arguments(options: WorkerOptions, number: int) -> list[str]:
         spelled["queues"] = ",".join(name if most is None else f"{name}={most}" for name, most in options.limits.items())
     if options.name is not None:
         spelled["name"] = f"{options.name[:60]}-{number}"
-    for name in ("drain_timeout", "poll_interval", "beat_interval", "time_to_live", "sweep_interval"):
+    for name in ("drain_timeout", "stop_grace", "poll_interval", "beat_interval", "time_to_live", "sweep_interval"):
         duration: timedelta = getattr(options, name)
         spelled[name.replace("_", "-")] = str(duration.total_seconds())
     arguments = [part for name, value in spelled.items() for part in (f"--{name}", value)]

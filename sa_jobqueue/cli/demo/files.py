@@ -9,15 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
 from typing import Final
 
 BROKEN: Final = (SyntaxError, ValueError, RecursionError)
 """What parsing a file can raise because of what is in the file."""
 
-# CPython 3.11 (gh-106905) counts the parser's depth once for all threads: a switch in between fails with "AST
-# constructor recursion depth mismatch". Threads do not parse at the same time anyway.
-_parsing = Lock()
+_TRIES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +46,24 @@ def find(root: Path, limit: int | None = None) -> list[str]:
 def count(path: Path) -> Counts:
     """Parse a file and count in it. Raises: one of `BROKEN` for what is no valid source; OSError."""
     source = path.read_bytes()
-    with _parsing:
-        tree = ast.parse(source, path.name)
-    kinds = Counter(map(type, _statements(tree)))
+    kinds = Counter(map(type, _statements(_parse(source, path.name))))
     return Counts(
         lines=len(source.splitlines()),
         functions=kinds[ast.FunctionDef] + kinds[ast.AsyncFunctionDef],
         classes=kinds[ast.ClassDef],
         imports=kinds[ast.Import] + kinds[ast.ImportFrom],
     )
+
+
+def _parse(source: bytes, name: str) -> ast.AST:
+    # CPython 3.11 (gh-106905) counts the depth of all threads' trees in one place. When two parse, of which one may be
+    # formatting a traceback, a switch in between can end in "AST constructor recursion depth mismatch".
+    for _ in range(_TRIES):
+        try:
+            return ast.parse(source, name)
+        except SystemError:
+            continue
+    return ast.parse(source, name)
 
 
 def _statements(tree: ast.AST) -> Iterator[ast.AST]:

@@ -72,8 +72,8 @@ def read(
 
     `killed`: the worker ids of the processes that were killed, by process id.
     """
-    statuses = dict(session.execute(select(Job.status, func.count()).group_by(Job.status)).tuples().all())
-    outcomes = dict(session.execute(select(Job.Attempt.outcome, func.count()).group_by(Job.Attempt.outcome)).tuples().all())
+    statuses = dict(session.execute(select(Job.status, func.count()).group_by(Job.status)).all())
+    outcomes = dict(session.execute(select(Job.Attempt.outcome, func.count()).group_by(Job.Attempt.outcome)).all())
     taken_from = set(
         session.scalars(select(Job.Attempt.worker_id).where(Job.Attempt.outcome == AttemptOutcome.TAKEN_BACK.value))
     )

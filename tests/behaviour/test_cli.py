@@ -1,0 +1,279 @@
+"""`sa-jobqueue jobs`, `dead-letters` and `migrate`: what they change, what they print, and what they never show."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from click.testing import CliRunner, Result
+from sqlalchemy import Engine, make_url, text
+
+from sa_jobqueue import DeadReason, JobStatus, __version__
+from sa_jobqueue.cli import dead_letters as dead_letters_command
+from sa_jobqueue.cli import jobs as jobs_command
+from sa_jobqueue.cli import main
+from sa_jobqueue.testing.databases import ThrowAwayDatabase
+from sa_jobqueue.testing.servers import PostgresServer
+from tests.fixtures.jobs import Jobs
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(database_url: str) -> Run:
+    """Give a function that runs `sa-jobqueue` on the test's database and expects an exit status."""
+
+    def run_main(*arguments: object, status: int = 0, url: str | None = database_url, **options: Any) -> Result:
+        result = CliRunner().invoke(main, [str(one) for one in arguments], env={"SA_JOBQUEUE_URL": url}, **options)
+        assert result.exit_code == status, result.output
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result
+
+    return run_main
+
+
+def document(result: Result) -> Any:
+    """Return the one JSON document of a command's standard output."""
+    return json.loads(result.stdout)
+
+
+def test_help_lists_the_commands_without_importing_them() -> None:
+    script = (
+        "import sys; from sa_jobqueue.cli import main; main(['--help'], standalone_mode=False); "
+        "assert not [name for name in sys.modules if name == 'rich' or name.startswith('sa_jobqueue.cli.')]"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for command in ("worker", "jobs", "dead-letters", "migrate", "demo"):
+        assert command in done.stdout
+
+
+def test_version_is_the_librarys(run: Run) -> None:
+    assert run("--version").stdout.split()[-1] == __version__
+
+
+def test_jobs_list_filters_and_pages(run: Run, jobs: Jobs) -> None:
+    first, second, third = jobs.add(), jobs.add(type_name="mail"), jobs.add(queue="slow")
+    done = jobs.add(JobStatus.COMPLETED)
+
+    def listed(*arguments: object) -> list[str]:
+        return [job["id"] for job in document(run("jobs", "list", "--json", *arguments))["jobs"]]
+
+    assert listed() == [str(one) for one in (done, third, second, first)]
+    assert listed("--status", "completed") == [str(done)]
+    assert listed("--type", "mail") == [str(second)]
+    assert listed("--queue", "slow") == [str(third)]
+    page = document(run("jobs", "list", "--json", "--oldest-first", "--limit", 2))
+    assert page["next_after"] == str(second)
+    assert listed("--oldest-first", "--after", page["next_after"]) == [str(third), str(done)]
+
+
+def test_json_has_ids_as_text_and_instants_in_iso_8601(run: Run, jobs: Jobs) -> None:
+    jobs.add(timeout=timedelta(minutes=2))
+    (job,) = document(run("jobs", "list", "--json"))["jobs"]
+    assert UUID(job["id"])
+    assert datetime.fromisoformat(job["scheduled_at"]).utcoffset() == timedelta(0)
+    assert job["timeout"] == 120
+    assert "input" not in job
+
+
+def test_jobs_show_tells_of_attempts_and_dead_letters(run: Run, jobs: Jobs) -> None:
+    dead = jobs.add(JobStatus.DEAD, input={"card": 7}, error={"type": "Boom", "message": "no \x1b[31mred"})
+    shown = document(run("jobs", "show", dead, "--json"))
+    assert shown["job"]["input"] == {"card": 7}
+    assert [letter["reason"] for letter in shown["dead_letters"]] == ["exhausted"]
+    assert str(dead) in run("jobs", "show", dead).stdout
+    letters = run("dead-letters", "list").stdout
+    assert "\x1b" not in letters  # an error's text must not steer the terminal
+    assert "\\x1b[31mred" in letters
+
+
+def test_jobs_retry_triggers_pending_and_redrives_dead_ones(run: Run, jobs: Jobs) -> None:
+    later, dead = jobs.add(due_in=3600), jobs.add(JobStatus.DEAD)
+    assert document(run("jobs", "retry", later, dead, "--json")) == {"triggered": [str(later)], "redriven": [str(dead)]}
+    assert jobs.status(dead) is JobStatus.PENDING
+    assert jobs.get(later)["scheduled_at"] < jobs.get(later)["created_at"] + timedelta(minutes=1)
+
+
+def test_jobs_retry_of_another_state_says_so_and_changes_nothing(run: Run, jobs: Jobs) -> None:
+    dead, done = jobs.add(JobStatus.DEAD), jobs.add(JobStatus.COMPLETED)
+    result = run("jobs", "retry", dead, done, status=1)
+    assert f"job {done} is completed: only pending and dead jobs can be retried; nothing was changed" in result.stderr
+    assert jobs.status(dead) is JobStatus.DEAD
+
+
+def test_jobs_cancel_by_id_passes_over_what_has_ended(run: Run, jobs: Jobs) -> None:
+    pending, done = jobs.add(), jobs.add(JobStatus.COMPLETED)
+    assert document(run("jobs", "cancel", pending, done, "--json")) == {"cancelled": 1}
+    assert jobs.statuses() == {pending: JobStatus.CANCELLED, done: JobStatus.COMPLETED}
+
+
+def test_jobs_cancel_names_every_id_that_is_no_job(run: Run, jobs: Jobs) -> None:
+    pending, one, other = jobs.add(), uuid4(), uuid4()
+    result = run("jobs", "cancel", pending, one, other, status=1)
+    assert result.stderr.strip() == f"Error: no such job: {one}, {other}; nothing was changed"
+    assert jobs.status(pending) is JobStatus.PENDING
+
+
+def test_jobs_cancel_by_filter_asks_first(run: Run, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs_command, "CHUNK", 2)  # several transactions
+    mail, other = jobs.add_many(5, type_name="mail"), jobs.add()
+    assert document(run("jobs", "cancel", "--type", "mail", "--dry-run", "--json")) == {"would_be_cancelled": 5}
+    run("jobs", "cancel", "--type", "mail", input="n\n", status=1)
+    assert set(jobs.statuses().values()) == {JobStatus.PENDING}
+    run("jobs", "cancel", "--type", "mail", input="y\n")
+    assert {jobs.status(one) for one in mail} == {JobStatus.CANCELLED}
+    assert jobs.status(other) is JobStatus.PENDING
+
+
+def test_jobs_cancel_without_saying_which_is_refused(run: Run, jobs: Jobs) -> None:
+    pending = jobs.add()
+    run("jobs", "cancel", "--yes", status=2)
+    run("jobs", "cancel", pending, "--type", "test", "--yes", status=2)
+    assert jobs.status(pending) is JobStatus.PENDING
+
+
+def test_dead_letters_are_listed_grouped_and_shown(run: Run, jobs: Jobs) -> None:
+    for _ in range(2):
+        jobs.add(JobStatus.DEAD, fingerprint="f1", error={"type": "Boom", "message": "no", "traceback": "at line 3"})
+    jobs.add(JobStatus.DEAD, fingerprint="f2", type_name="mail", reason=DeadReason.DISCARDED)
+    letters = document(run("dead-letters", "list", "--json"))["dead_letters"]
+    assert [letter["reason"] for letter in letters] == ["discarded", "exhausted", "exhausted"]
+    groups = document(run("dead-letters", "groups", "--json"))["groups"]
+    assert [(group["fingerprint"], group["count"]) for group in groups] == [("f1", 2), ("f2", 1)]
+    assert len(document(run("dead-letters", "list", "--json", "--before", "2000-01-01"))["dead_letters"]) == 0
+    shown = document(run("dead-letters", "show", letters[1]["id"], "--json"))["dead_letter"]
+    assert shown["error"]["traceback"] == "at line 3"
+    assert "at line 3" in run("dead-letters", "show", letters[1]["id"]).stdout
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [["--type", "mail"], ["--queue", "slow"], ["--reason", "lost"], ["--fingerprint", "f"]],
+    ids=lambda chosen: chosen[0],
+)
+def test_dead_letters_redrive_by_filter_leaves_the_others(run: Run, jobs: Jobs, chosen: list[str]) -> None:
+    meant = jobs.add(JobStatus.DEAD, type_name="mail", queue="slow", reason=DeadReason.LOST, fingerprint="f")
+    other = jobs.add(JobStatus.DEAD)
+    run("dead-letters", "redrive", *chosen, "--by", "ann")
+    assert (jobs.status(meant), jobs.status(other)) == (JobStatus.PENDING, JobStatus.DEAD)
+    assert [(letter["resolution"], letter["resolved_by"]) for letter in jobs.letters(meant)] == [("redriven", "ann")]
+
+
+def test_dead_letters_redrive_all_works_in_chunks(run: Run, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters_command, "CHUNK", 2)
+    dead = [jobs.add(JobStatus.DEAD) for _ in range(5)]
+    assert document(run("dead-letters", "redrive", "--all", "--dry-run", "--json")) == {"would_be_redriven": 5}
+    assert {jobs.status(one) for one in dead} == {JobStatus.DEAD}
+    assert document(run("dead-letters", "redrive", "--all", "--json")) == {"redriven": 5, "conflicts": []}
+    assert {jobs.status(one) for one in dead} == {JobStatus.PENDING}
+
+
+def test_dead_letters_redrive_passes_over_a_taken_key_and_says_so(run: Run, jobs: Jobs) -> None:
+    held = jobs.add(JobStatus.DEAD, deduplication_key="k")
+    jobs.add(deduplication_key="k")
+    free = jobs.add(JobStatus.DEAD)
+    result = run("dead-letters", "redrive", "--all", "--json", status=1)
+    assert document(result)["redriven"] == 1
+    assert len(document(result)["conflicts"]) == 1
+    assert "1 were passed over" in result.stderr
+    assert (jobs.status(held), jobs.status(free)) == (JobStatus.DEAD, JobStatus.PENDING)
+
+
+def test_dead_letters_dismiss_leaves_the_job_dead(run: Run, jobs: Jobs) -> None:
+    dead = jobs.add(JobStatus.DEAD)
+    (letter,) = jobs.letters(dead)
+    run("dead-letters", "dismiss", letter["id"], "--by", "ann")
+    assert [(one["resolution"], one["resolved_by"]) for one in jobs.letters(dead)] == [("dismissed", "ann")]
+    assert jobs.status(dead) is JobStatus.DEAD
+    assert "no unresolved dead letters" in run("dead-letters", "dismiss", letter["id"], status=1).stderr
+
+
+def test_dead_letters_without_saying_which_are_left_alone(run: Run, jobs: Jobs) -> None:
+    dead = jobs.add(JobStatus.DEAD)
+    run("dead-letters", "redrive", status=2)
+    run("dead-letters", "redrive", "--all", "--type", "test", status=2)
+    assert jobs.status(dead) is JobStatus.DEAD
+
+
+@pytest.fixture
+def empty_url(jobqueue_server: PostgresServer) -> Iterator[str]:
+    """Give the URL of a database without the queue's tables."""
+    with ThrowAwayDatabase(jobqueue_server.url) as database:
+        yield database.url
+
+
+def test_migrate_goes_up_and_down(run: Run, empty_url: str) -> None:
+    assert document(run("migrate", "version", "--json", url=empty_url))["version"] == 0
+    assert document(run("migrate", "upgrade", "--json", url=empty_url))["from"] == 0
+    assert document(run("jobs", "list", "--json", url=empty_url)) == {"jobs": [], "next_after": None}
+    run("migrate", "downgrade", "--to", 0, url=empty_url, input="n\n", status=1)
+    run("migrate", "downgrade", "--to", 0, "--yes", url=empty_url)
+    assert document(run("migrate", "version", "--json", url=empty_url))["version"] == 0
+
+
+def test_migrate_sql_is_what_upgrade_does(run: Run, empty_url: str) -> None:
+    import psycopg
+
+    script = run("migrate", "sql", url=None).stdout
+    place = make_url(empty_url).set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(place, autocommit=True) as connection:
+        connection.execute(script.encode())
+    run("jobs", "list", url=empty_url)
+
+
+def test_a_missing_schema_is_one_line_that_says_what_to_run(run: Run, empty_url: str) -> None:
+    (line,) = run("jobs", "list", url=empty_url, status=1).stderr.splitlines()
+    assert "alembic upgrade head" in line
+
+
+@pytest.mark.parametrize(
+    ("url", "status"),
+    [
+        ("postgresql://ann:s3cret@127.0.0.1:1/x?connect_timeout=2", 1),
+        ("postgresql://127.0.0.1:1/x?user=ann&password=s3cret&connect_timeout=2", 1),
+        ("postgresql://ann:a@s3cret@127.0.0.1:1/x", 2),
+        ("postgresql://ann:s3cret@127.0.0.1:port/x", 2),
+        ("mysql://ann:s3cret@127.0.0.1/x", 2),
+        ("s3cret", 2),
+    ],
+)
+@pytest.mark.parametrize(
+    "command", [["jobs", "list"], ["migrate", "version"], ["worker", "sa_jobqueue.cli.demo.app:jobs"], ["demo"]]
+)
+def test_no_error_shows_the_password_of_the_url(run: Run, url: str, status: int, command: list[str]) -> None:
+    assert "s3cret" not in run(*command, url=url, status=status).output
+
+
+def test_without_a_database_it_says_how_to_name_one(run: Run) -> None:
+    assert "SA_JOBQUEUE_URL" in run("jobs", "list", url=None, status=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("app", "reason"),
+    [
+        ("nothing", "must be MODULE:ATTRIBUTE"),
+        ("no_such_module:jobs", "no module 'no_such_module'"),
+        ("sa_jobqueue.cli:nothing", "has no 'nothing'"),
+        ("sa_jobqueue.cli:main", "not a JobQueue"),
+    ],
+)
+def test_an_app_that_is_none_is_a_usage_error(run: Run, app: str, reason: str) -> None:
+    assert reason in run("jobs", "list", "--app", app, status=2).stderr
+
+
+def test_app_chooses_the_queue(run: Run, engine: Engine, jobs: Jobs) -> None:
+    jobs.add()
+    demo = ["--app", "sa_jobqueue.cli.demo.app:jobs"]
+    run("migrate", "upgrade", *demo)
+    assert document(run("jobs", "list", "--json", *demo))["jobs"] == []
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO sa_jobqueue_demo.job_queue (type_name, input) VALUES ('count_file', '{}')"))
+    assert len(document(run("jobs", "list", "--json", *demo))["jobs"]) == 1
+    assert len(document(run("jobs", "list", "--json"))["jobs"]) == 1

@@ -1,0 +1,285 @@
+"""`sa-jobqueue worker` as a process: it runs jobs, stops as it is told, and is started again when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, select
+
+from sa_jobqueue import Backoff, Job, JobStatus
+from sa_jobqueue.cli import _supervisor
+from sa_jobqueue.cli._supervisor import Supervisor
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import PATIENCE, is_running, wait_until
+
+APPLICATION = """
+import os, time
+from pathlib import Path
+from typing import Any
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, sessionmaker
+from sa_jobqueue import AttemptContext, JobQueue
+
+jobs = JobQueue()
+URL = os.environ["APPLICATION_URL"]
+engine = create_engine(URL)
+sessions = sessionmaker(engine, info={"whose": "the application's"})
+async_engine = create_async_engine(URL)
+async_sessions = async_sessionmaker(async_engine)
+unbound = sessionmaker()
+
+@jobs.handler("pid")
+def pid(payload: dict[str, Any]) -> int:
+    return os.getpid()
+
+@jobs.handler("whose")
+def whose(payload: dict[str, Any], session: Session) -> str | None:
+    return session.info.get("whose")
+
+@jobs.handler("waits")
+def waits(payload: dict[str, Any], context: AttemptContext) -> None:
+    while not Path(payload["for"]).exists() and not context.cancelled:
+        time.sleep(0.01)
+
+@jobs.handler("stuck")
+def stuck(payload: dict[str, Any]) -> None:
+    while True:
+        time.sleep(0.01)
+"""
+QUICK = ["--poll-interval", "0.1", "--beat-interval", "0.2", "--time-to-live", "1", "--sweep-interval", "0.2"]
+
+StartWorker = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start_worker(database_url: str, engine: Engine, tmp_path: Path) -> Iterator[StartWorker]:
+    """Give a function that starts `sa-jobqueue worker app:jobs` in a directory that has `app.py`.
+
+    Whatever still runs at the end is killed, by its pid, the children first.
+    """
+    (tmp_path / "app.py").write_text(APPLICATION)
+    running: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str, registry: str = "app:jobs", **environment: str) -> subprocess.Popen[str]:
+        variables = {"SA_JOBQUEUE_URL": database_url, "APPLICATION_URL": database_url, "PYTHONUNBUFFERED": "1"}
+        with (tmp_path / f"{len(running)}.log").open("w") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "sa_jobqueue.cli", "worker", registry, *QUICK, *arguments],
+                cwd=tmp_path,
+                env=os.environ | variables | environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        running.append(process)
+        return process
+
+    yield start
+    for pid in workers(engine):  # children of a parent killed below would drain first
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for number, process in enumerate(running):
+        if process.poll() is None:
+            process.kill()
+            process.wait(PATIENCE)
+        print((tmp_path / f"{number}.log").read_text())  # pytest shows it when the test failed
+
+
+def workers(engine: Engine) -> dict[int, str]:
+    """Return the state of every registered worker by its process id."""
+    with engine.connect() as connection:
+        return dict(connection.execute(select(Job.Worker.pid, Job.Worker.state)).all())
+
+
+def ended(process: subprocess.Popen[str]) -> int:
+    """Wait for a process to end and return its exit status."""
+    return process.wait(PATIENCE)
+
+
+def test_it_runs_the_jobs_of_its_registry_from_the_working_directory(
+    start_worker: StartWorker, engine: Engine, jobs: Jobs
+) -> None:
+    done = jobs.add(type_name="pid", input={})
+    process = start_worker("--name", "web")
+    wait_until(lambda: jobs.status(done) is JobStatus.COMPLETED, what="the job")
+    assert jobs.get(done)["output"] == process.pid
+    assert jobs.get(done)["completed_by"].startswith("web:")
+    process.terminate()
+    assert ended(process) == 0
+    assert workers(engine) == {}
+
+
+def test_sigterm_lets_running_jobs_finish(start_worker: StartWorker, engine: Engine, jobs: Jobs, tmp_path: Path) -> None:
+    running = jobs.add(type_name="waits", input={"for": str(tmp_path / "go")})
+    process = start_worker("--concurrency", "1")
+    wait_until(lambda: jobs.status(running) is JobStatus.RUNNING, what="the job")
+    process.send_signal(signal.SIGTERM)
+    wait_until(lambda: workers(engine) == {process.pid: "draining"}, what="the drain")
+    left = jobs.add(type_name="pid", input={})
+    (tmp_path / "go").touch()
+    assert ended(process) == 0
+    assert (jobs.status(running), jobs.status(left)) == (JobStatus.COMPLETED, JobStatus.PENDING)
+
+
+def test_a_second_sigterm_gives_running_jobs_back_uncounted(
+    start_worker: StartWorker, engine: Engine, jobs: Jobs, tmp_path: Path
+) -> None:
+    running = jobs.add(type_name="waits", input={"for": str(tmp_path / "never")}, max_attempts=1)
+    process = start_worker()
+    wait_until(lambda: jobs.status(running) is JobStatus.RUNNING, what="the job")
+    process.send_signal(signal.SIGTERM)
+    wait_until(lambda: workers(engine) == {process.pid: "draining"}, what="the drain")
+    process.send_signal(signal.SIGTERM)
+    assert ended(process) == 0
+    assert (jobs.status(running), jobs.get(running)["max_attempts"]) == (JobStatus.PENDING, 2)
+    assert [attempt["outcome"] for attempt in jobs.attempts(running)] == ["released"]
+
+
+def test_a_thread_that_does_not_stop_does_not_keep_the_process(start_worker: StartWorker, jobs: Jobs) -> None:
+    running = jobs.add(type_name="stuck", input={})
+    process = start_worker("--drain-timeout", "0", "--stop-grace", "0.1")
+    wait_until(lambda: jobs.status(running) is JobStatus.RUNNING, what="the job")
+    process.terminate()
+    assert ended(process) == 0
+    assert jobs.status(running) is JobStatus.PENDING
+
+
+@pytest.mark.parametrize(
+    ("engine_path", "whose"),
+    [("engine", None), ("async_engine", None), ("sessions", "the application's"), ("async_sessions", None)],
+)
+def test_it_takes_the_applications_engine_or_session_factory(
+    start_worker: StartWorker, jobs: Jobs, engine_path: str, whose: str | None
+) -> None:
+    done = jobs.add(type_name="whose", input={})
+    process = start_worker("--engine", f"app:{engine_path}", SA_JOBQUEUE_URL="postgresql://127.0.0.1:1/not_this_one")
+    wait_until(lambda: jobs.status(done) is JobStatus.COMPLETED, what="the job")
+    assert jobs.get(done)["output"] == whose
+    process.terminate()
+    assert ended(process) == 0
+
+
+def test_a_limit_of_a_queue_holds(start_worker: StartWorker, engine: Engine, jobs: Jobs, tmp_path: Path) -> None:
+    waiting = {"type_name": "waits", "input": {"for": str(tmp_path / "go")}}
+    limited = [jobs.add(queue="slow", **waiting) for _ in range(3)]
+    free = [jobs.add(queue="fast", **waiting) for _ in range(3)]
+    process = start_worker("--queues", "fast,slow=2")
+
+    def running(ids: list[Any]) -> int:
+        return sum(jobs.status(one) is JobStatus.RUNNING for one in ids)
+
+    wait_until(lambda: running(free) == 3 and running(limited) == 2, what="five running jobs")
+    (tmp_path / "go").touch()
+    wait_until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="all jobs")
+    process.terminate()
+    assert ended(process) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "registry"),
+    [
+        (["--queues", "a=b"], "app:jobs"),
+        (["--concurrency", "0"], "app:jobs"),
+        (["--time-to-live", "0.3"], "app:jobs"),
+        (["--engine", "app:jobs"], "app:jobs"),
+        (["--engine", "app:unbound"], "app:jobs"),
+        ([], "app:nothing"),
+        (["--processes", "2"], "app:nothing"),
+    ],
+)
+def test_what_it_does_not_understand_is_status_2(start_worker: StartWorker, arguments: list[str], registry: str) -> None:
+    assert ended(start_worker(*arguments, registry=registry)) == 2
+
+
+def test_two_processes_run_and_a_killed_one_is_started_again(
+    start_worker: StartWorker, engine: Engine, jobs: Jobs, tmp_path: Path
+) -> None:
+    parent = start_worker("--processes", "2", "--name", "web")
+    wait_until(lambda: len(workers(engine)) == 2, what="two workers")
+    first = set(workers(engine))
+    assert parent.pid not in first
+    victim = first.pop()
+    os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: len(set(workers(engine)) - {victim}) == 2, what="another worker")
+    done = jobs.add(type_name="pid", input={})
+    wait_until(lambda: jobs.status(done) is JobStatus.COMPLETED, what="a job after it")
+    living = set(workers(engine)) - {victim}
+    assert jobs.get(done)["output"] in living
+    running = jobs.add(type_name="waits", input={"for": str(tmp_path / "go")})
+    wait_until(lambda: jobs.status(running) is JobStatus.RUNNING, what="the job")
+    parent.terminate()
+    wait_until(lambda: "draining" in workers(engine).values(), what="the drain")
+    (tmp_path / "go").touch()
+    assert ended(parent) == 0
+    assert jobs.status(running) is JobStatus.COMPLETED
+    assert not [pid for pid in living if is_running(pid)]
+
+
+def test_a_second_signal_to_the_parent_gives_running_jobs_back(
+    start_worker: StartWorker, engine: Engine, jobs: Jobs, tmp_path: Path
+) -> None:
+    parent = start_worker("--processes", "2")
+    running = jobs.add(type_name="waits", input={"for": str(tmp_path / "never")})
+    wait_until(lambda: jobs.status(running) is JobStatus.RUNNING, what="the job")
+    parent.send_signal(signal.SIGINT)
+    wait_until(lambda: "draining" in workers(engine).values(), what="the drain")
+    parent.send_signal(signal.SIGTERM)
+    assert ended(parent) == 0
+    assert jobs.status(running) is JobStatus.PENDING
+
+
+def test_a_signal_to_the_whole_group_drains_as_one(
+    start_worker: StartWorker, engine: Engine, jobs: Jobs, tmp_path: Path
+) -> None:
+    """A terminal's Ctrl-C and a service manager's stop reach the children as well as the parent."""
+    parent = start_worker("--processes", "2")
+    running = jobs.add(type_name="waits", input={"for": str(tmp_path / "go")})
+    wait_until(lambda: len(workers(engine)) == 2, what="two workers")
+    wait_until(lambda: jobs.status(running) is JobStatus.RUNNING, what="the job")
+    for pid in (parent.pid, *workers(engine)):
+        os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: "draining" in workers(engine).values(), what="the drain")
+    (tmp_path / "go").touch()
+    assert ended(parent) == 0
+    assert jobs.status(running) is JobStatus.COMPLETED
+
+
+def test_children_of_a_killed_parent_drain_and_end(start_worker: StartWorker, engine: Engine) -> None:
+    parent = start_worker("--processes", "2")
+    wait_until(lambda: len(workers(engine)) == 2, what="two workers")
+    children = list(workers(engine))
+    parent.kill()
+    wait_until(lambda: not any(map(is_running, children)), what="the children's end")
+    assert workers(engine) == {}  # they said goodbye
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="no /proc to read arguments from")
+def test_the_password_is_in_no_process_list(start_worker: StartWorker, engine: Engine, database_url: str) -> None:
+    with_password = database_url.replace("://postgres@", "://postgres:s3cret@")
+    assert "s3cret" in with_password
+    parent = start_worker("--processes", "2", SA_JOBQUEUE_URL=with_password)
+    wait_until(lambda: len(workers(engine)) == 2, what="two workers")
+    for pid in (parent.pid, *workers(engine)):
+        assert b"s3cret" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    parent.terminate()
+    assert ended(parent) == 0
+
+
+async def test_processes_that_keep_failing_at_their_start_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_supervisor, "RESTART", Backoff(base=timedelta(milliseconds=1), jitter=False))
+    failing = [sys.executable, "-c", "raise SystemExit(3)"]
+    # The other one ends when it is told to stop, by the end of its pipe or a word in it.
+    waiting = [sys.executable, "-c", "import os, sys; os.read(int(sys.argv[-1]), 1)"]
+    assert await asyncio.wait_for(Supervisor([failing, waiting], os.environ).run(), PATIENCE) == 1

@@ -1,0 +1,168 @@
+"""`sa-jobqueue demo`: the main job on real input, checked; and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from ast import AsyncFunctionDef, ClassDef, FunctionDef, Import, ImportFrom, parse, walk
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+
+from sa_jobqueue.cli.demo import files
+from sa_jobqueue.cli.demo.files import Counts
+from sa_jobqueue.cli.demo.report import compare
+from sa_jobqueue.testing.binaries import binary_dirs
+from tests.fixtures.workers import PATIENCE, is_running, wait_until
+
+FILES = 150
+FINE = Counts(lines=1, functions=0, classes=0, imports=0)
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def demo(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a reduced demo to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "sa_jobqueue", "demo", "--files", str(FILES), *arguments],
+        env={name: value for name, value in os.environ.items() if name != "SA_JOBQUEUE_URL"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def schemas(engine: Engine) -> list[str]:
+    """Return the demo's schema when it is there."""
+    with engine.connect() as connection:
+        found = connection.execute(text("SELECT nspname FROM pg_namespace WHERE nspname = 'sa_jobqueue_demo'"))
+        return list(found.scalars())
+
+
+def assert_is_right(report: dict[str, Any]) -> None:
+    """Check a report against what can be known without the demo."""
+    paths = files.find(files.library_root(), FILES)
+    broken = [path for path, counts in files.count_plainly(files.library_root(), paths).items() if counts is None]
+    assert report["ok"], report["complaints"]
+    assert report["files"] == len(paths) == FILES
+    assert report["dead_letters"] == len(broken) == sum(group["count"] for group in report["dead_by_error"])
+    assert report["completed"] == FILES - len(broken)
+    # Three attempts each; one that was taken back from the killed worker counts as one of them.
+    assert 2 * len(broken) - report["taken_back"] <= report["retries"] <= 2 * len(broken)
+    assert report["taken_back"] >= 1
+    assert len(report["killed_pids"]) == 1
+    assert not [pid for pid in report["pids"] if is_running(pid)]
+
+
+@pytest.mark.skipif(not binary_dirs(), reason="no programs of PostgreSQL at hand")
+def test_it_brings_its_own_database_and_leaves_no_process() -> None:
+    done = demo("--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert_is_right(report)
+    assert len(report["pids"]) == 4  # two workers, the one in place of the killed one, the server
+
+
+def test_on_a_database_of_the_users_it_leaves_nothing(database_url: str, engine: Engine) -> None:
+    done = demo("--json", "--workers", "1", SA_JOBQUEUE_URL=database_url)
+    assert done.returncode == 0, done.stderr
+    assert_is_right(json.loads(done.stdout))
+    assert schemas(engine) == []
+
+
+def test_keep_says_how_to_look_and_the_next_run_cleans_up(database_url: str, engine: Engine) -> None:
+    done = demo("--keep", "--database-url", database_url)
+    assert done.returncode == 0, done.stderr
+    assert "all counts equal" in done.stdout
+    assert f"ended {FILES} of {FILES}" in done.stdout  # lines where there is no terminal
+    assert "psql" in done.stdout
+    assert "DROP SCHEMA sa_jobqueue_demo CASCADE" in done.stdout
+    with engine.connect() as connection:
+        counted = connection.execute(text("SELECT count(*) FROM sa_jobqueue_demo.file_counts")).scalar_one()
+        recorded = connection.execute(text("SELECT count(*) FROM sa_jobqueue_demo.source_file")).scalar_one()
+    assert 0 < counted <= recorded == FILES
+    assert demo(SA_JOBQUEUE_URL=database_url).returncode == 0
+    assert schemas(engine) == []
+
+
+def test_a_schema_of_somebody_elses_is_left_alone(database_url: str, engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("CREATE SCHEMA sa_jobqueue_demo CREATE TABLE mine (id int)"))
+    done = demo(SA_JOBQUEUE_URL=database_url)
+    assert done.returncode == 1
+    assert "sa_jobqueue_demo" in done.stderr
+    with engine.connect() as connection:
+        connection.execute(text("SELECT * FROM sa_jobqueue_demo.mine"))
+
+
+@pytest.fixture
+def running_demo(database_url: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sa_jobqueue", "demo"],
+        env=os.environ | {"SA_JOBQUEUE_URL": database_url},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    yield process
+    if process.poll() is None:
+        process.kill()  # its workers end with it
+    process.communicate(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name)
+def test_interrupted_it_leaves_no_process(running_demo: subprocess.Popen[str], how: signal.Signals, engine: Engine) -> None:
+    assert running_demo.stdout is not None
+    line = next(line for line in running_demo.stdout if line.startswith("started workers"))
+    pids = [int(pid) for pid in line.removeprefix("started workers ").split(", ")]
+    running_demo.send_signal(how)
+    assert running_demo.wait(PATIENCE) != 0
+    wait_until(lambda: not any(map(is_running, pids)), what="the workers' end")
+    if how is not signal.SIGKILL:
+        assert schemas(engine) == []
+
+
+@pytest.mark.parametrize(
+    ("results", "dead", "complaint"),
+    [
+        ({}, {}, "a: has 0 results and 0 dead letters"),
+        ({"a": [FINE, FINE]}, {}, "a: has 2 results"),
+        ({"a": [FINE]}, {"a": 1}, "a: has 1 results and 1 dead letters"),
+        ({}, {"a": 1}, "a: is fine, but has a dead letter"),
+        ({"a": [Counts(2, 0, 0, 0)]}, {}, "a: was counted differently"),
+        ({"a": [FINE], "b": [FINE]}, {}, "b: is broken, but has a result"),
+        ({"a": [FINE], "c": [FINE]}, {}, "c: was not both enqueued and counted plainly"),
+    ],
+)
+def test_the_check_fails_for(results: dict[str, list[Counts]], dead: dict[str, int], complaint: str) -> None:
+    plain = {"a": FINE, "b": None}
+    complaints = compare({"a", "b"}, plain, results, {"b": 0 if "b" in results else 1} | dead)
+    assert [found for found in complaints if found.startswith(complaint)]
+    assert compare({"a", "b"}, plain, {"a": [FINE]}, {"b": 1}) == []
+
+
+def test_counts_are_those_of_a_walk_over_every_node() -> None:
+    root = files.library_root()
+    for name in ("ast.py", "dataclasses.py", "asyncio/base_events.py", "typing.py"):
+        source = (root / name).read_bytes()
+        nodes = list(walk(parse(source)))
+        kinds = ((FunctionDef, AsyncFunctionDef), (ClassDef,), (Import, ImportFrom))
+        found = files.count(root / name)
+        assert [found.functions, found.classes, found.imports] == [
+            sum(isinstance(node, kind) for node in nodes) for kind in kinds
+        ]
+        assert found.lines == len(source.splitlines())
+
+
+def test_installed_packages_are_not_the_standard_library(tmp_path: Path) -> None:
+    for path in ("a.py", "data/b.py", "site-packages/c.py", "d.txt"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).touch()
+    assert files.find(tmp_path) == ["data/b.py", "a.py"]  # test data first

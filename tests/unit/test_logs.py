@@ -1,0 +1,120 @@
+"""Worker events become log records: the level, the words and the fields of each, and no payload in any."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Any, get_args
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from sa_jobqueue import AttemptOutcome, DeadReason
+from sa_jobqueue import events as told
+from sa_jobqueue.observe import logs
+
+SECOND = timedelta(seconds=1)
+ERROR = {"type": "app.CardDeclined", "message": "declined\ncard 4111", "traceback": "card 4111"}
+JOB: Any = ("7", "charge", 2)
+
+CASES = {
+    told.JobStarted: (told.JobStarted(*JOB), "DEBUG", "job 7 (charge) attempt 2 started"),
+    told.JobCompleted: (told.JobCompleted(*JOB, SECOND), "DEBUG", "job 7 (charge) attempt 2 completed in 1.000 s"),
+    told.JobPutBack: (
+        told.JobPutBack(*JOB, AttemptOutcome.TIMED_OUT, SECOND, ERROR),
+        "WARNING",
+        "job 7 (charge) attempt 2 timed out, due again in 1.0 s: app.CardDeclined: declined",
+    ),
+    told.JobDied: (
+        told.JobDied(*JOB, DeadReason.EXHAUSTED, ERROR),
+        "ERROR",
+        "job 7 (charge) attempt 2 is dead (exhausted): app.CardDeclined: declined",
+    ),
+    told.JobCancelled: (told.JobCancelled(*JOB), "INFO", "job 7 (charge) attempt 2 was cancelled by its handler"),
+    told.AttemptLost: (
+        told.AttemptLost(*JOB),
+        "WARNING",
+        "job 7 (charge) attempt 2 was no longer this worker's, nothing was written",
+    ),
+    told.JobTakenBack: (
+        told.JobTakenBack(*JOB, "w:1", died=False),
+        "WARNING",
+        "job 7 (charge) attempt 2 was taken back from worker w:1, which is gone or was too slow",
+    ),
+    told.UnknownTypesPending: (
+        told.UnknownTypesPending(("a", "b")),
+        "WARNING",
+        "due jobs of types that no worker has a handler for stay pending: a, b",
+    ),
+    told.WorkerStarted: (told.WorkerStarted("w:1"), "INFO", "worker w:1 started"),
+    told.WorkerStopped: (told.WorkerStopped("w:1", 3), "INFO", "worker w:1 stopped, 3 jobs given back"),
+    told.ComponentFailed: (
+        told.ComponentFailed("claimer", ValueError("boom"), SECOND),
+        "ERROR",
+        "the claimer failed and starts again in 1.0 s: ValueError: boom",
+    ),
+    told.LeaseEndangered: (
+        told.LeaseEndangered("w:1", SECOND),
+        "ERROR",
+        "worker w:1 could not beat for 1.0 s and stops its jobs, before others start them",
+    ),
+}
+
+
+@pytest.fixture
+def bus(caplog: pytest.LogCaptureFixture) -> told.EventBus:
+    caplog.set_level(logging.DEBUG, logger=logs.LOGGER_NAME)
+    events = told.EventBus()
+    logs.subscribe(events)
+    return events
+
+
+def test_every_event_has_its_words() -> None:
+    assert set(CASES) == set(get_args(told.Event))
+
+
+@pytest.mark.parametrize("kind", list(CASES), ids=lambda kind: kind.__name__)
+def test_an_event_is_logged_at_its_level_in_its_words(
+    kind: type, bus: told.EventBus, caplog: pytest.LogCaptureFixture
+) -> None:
+    event, level, words = CASES[kind]
+    bus.emit(event)
+    (record,) = caplog.records
+    assert (record.name, record.levelname, record.getMessage()) == ("sa_jobqueue.worker", level, words)
+    assert record.__dict__["event"] == kind.__name__
+    assert "4111" not in str(record.__dict__)  # the message's first line alone, and no traceback of the handler
+
+
+def test_records_of_attempts_name_job_type_attempt_and_outcome(bus: told.EventBus, caplog: pytest.LogCaptureFixture) -> None:
+    bus.emit(told.JobPutBack(*JOB, AttemptOutcome.FAILED, SECOND, ERROR))
+    fields = caplog.records[0].__dict__
+    assert {name: fields[name] for name in ("job_id", "job_type", "job_attempt", "job_outcome", "delay_seconds")} == {
+        "job_id": "7",
+        "job_type": "charge",
+        "job_attempt": 2,
+        "job_outcome": "failed",
+        "delay_seconds": 1.0,
+    }
+
+
+@pytest.mark.parametrize("outcome", [AttemptOutcome.SNOOZED, AttemptOutcome.RELEASED])
+def test_what_a_handler_or_a_shutdown_asked_for_is_no_warning(outcome: AttemptOutcome) -> None:
+    assert logs.describe(told.JobPutBack(*JOB, outcome, SECOND, None)).level == logging.INFO
+
+
+def test_a_death_by_take_back_is_an_error() -> None:
+    assert logs.describe(told.JobTakenBack(*JOB, "w:1", died=True)).level == logging.ERROR
+
+
+def test_a_drivers_error_is_told_without_its_statement(bus: told.EventBus, caplog: pytest.LogCaptureFixture) -> None:
+    error = OperationalError("UPDATE job SET output = %s", {"output": "secret"}, Exception("server closed the connection"))
+    bus.emit(told.ComponentFailed("completer", error, SECOND))
+    assert "server closed the connection" in caplog.text
+    assert "secret" not in caplog.text
+    assert "UPDATE" not in caplog.text
+
+
+def test_a_level_that_is_off_costs_no_record(bus: told.EventBus, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, logger=logs.LOGGER_NAME)
+    bus.emit(told.JobCompleted(*JOB, SECOND))
+    assert not caplog.records
