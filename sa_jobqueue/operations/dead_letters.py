@@ -86,17 +86,20 @@ def redrive_dead_letters(
     """Put dead jobs back to pending with as many fresh attempts as they once had; return their ids.
 
     It is the same job again: its chain and whatever waits for it go on. `by`: who does it; the database's user unless
-    given. `limit`: at most so many a call; commit and call again until fewer come back. `dry_run` only tells which.
+    given. `limit`: at most so many a call, 1 to 1,000; commit and call again until fewer come back. `dry_run` only
+    tells which.
     Changes: dead -> pending; the letter's `resolution`, `resolved_at`, `resolved_by`.
     Locks: the jobs, in the order of their ids, until the transaction ends.
-    Raises: ConflictError when an open chain meanwhile holds a job's deduplication key; nothing is written then.
+    Raises: InvalidOptionError; ConflictError when an open chain meanwhile holds a job's deduplication key. Nothing is
+    written then.
     """
+    check_limit(limit)
     conditions = _conditions(model, where)
-    ids = list(session.scalars(dead_letters.jobs_of(model, *conditions, after=None, limit=limit)))
+    ids = list(session.scalars(dead_letters.jobs_of(model, *conditions, limit=limit)))
     if dry_run or not ids:
         return ids
     standing = {row.id: row.status for row in session.execute(jobs.lock(model, ids))}
-    # A letter outlives its job; one whose job is gone, or was redriven by somebody else just now, is passed over.
+    # One that somebody else redrove just now is passed over.
     dead = [job_id for job_id in ids if standing.get(job_id) is JobStatus.DEAD]
     if by:
         with translated():
@@ -122,7 +125,7 @@ def dismiss_dead_letters(
     """
     conditions = _conditions(model, where)
     if dry_run:
-        return list(session.scalars(select(model.DeadLetter.id).where(*conditions)))
+        return list(session.scalars(select(model.DeadLetter.id).where(model.DeadLetter.resolution.is_(None), *conditions)))
     return list(session.scalars(dead_letters.dismiss(model, *conditions, by=by)))
 
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Update, any_, func, literal, select, update
+from sqlalchemy import ColumnElement, Select, Update, any_, exists, func, literal, select, update
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import CURRENT_XID, id_parameter
-from sa_jobqueue.types import DeadReason, JobId, Resolution
+from sa_jobqueue.types import DeadReason, JobId, JobStatus, Resolution
 
 
 def page(
@@ -106,11 +106,11 @@ def dismiss(model: type[JobMixin[Any]], *conditions: ColumnElement[bool], by: st
     )
 
 
-def jobs_of(model: type[JobMixin[Any]], *conditions: ColumnElement[bool], after: JobId | None, limit: int) -> Select[Any]:
-    """Return the jobs of dead letters, by job id.
+def jobs_of(model: type[JobMixin[Any]], *conditions: ColumnElement[bool], limit: int) -> Select[Any]:
+    """Return the dead jobs of dead letters, by job id; a letter whose job is gone or alive again has none.
 
-    Shape: up to `limit` `(job_id,)` after the id `after`, ascending. Index: `ix_dead_letter_job`.
+    Shape: up to `limit` `(job_id,)`, ascending, each once. Index: `ix_dead_letter_job`, and the job's primary key.
     """
     key: Any = model.DeadLetter.job_id
-    chosen = select(key).where(*conditions).order_by(key).limit(limit)
-    return chosen if after is None else chosen.where(key > after)
+    dead = exists().where(model.id == key, model.status == JobStatus.DEAD)
+    return select(key).distinct().where(*conditions, dead).order_by(key).limit(limit)
