@@ -60,6 +60,11 @@ class Connections:
 
 
 def unavailable(error: DBAPIError, url: URL) -> DatabaseUnavailableError:
-    """Return our error for one that means the database cannot be reached. The URL is shown without its password."""
+    """Return our error for one that means the database cannot be reached. The URL is shown without its passwords."""
     reason = str(error.orig).strip().splitlines()[0] if error.orig else str(error)
-    return DatabaseUnavailableError(f"cannot use {url.render_as_string(hide_password=True)}: {reason}")
+    return DatabaseUnavailableError(f"cannot use {shown(url)}: {reason}")
+
+
+def shown(url: URL) -> str:
+    """Return a URL for people, without its passwords: libpq takes them among the parameters as well."""
+    return url.difference_update_query(["password", "sslpassword"]).render_as_string(hide_password=True)

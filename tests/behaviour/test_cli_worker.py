@@ -187,6 +187,14 @@ def test_a_limit_of_a_queue_holds(start_worker: StartWorker, engine: Engine, job
     assert ended(process) == 0
 
 
+def test_an_unreachable_database_is_told_without_any_password(start_worker: StartWorker, tmp_path: Path) -> None:
+    url = "postgresql+psycopg://ann:s3cret@127.0.0.1:1/x?sslpassword=s3cret&connect_timeout=2"
+    assert ended(start_worker("--engine", "app:engine", APPLICATION_URL=url)) == 1
+    (line,) = (tmp_path / "0.log").read_text().splitlines()
+    assert line.startswith("Error: cannot use postgresql+psycopg://ann:***@127.0.0.1:1/x")
+    assert "s3cret" not in line
+
+
 @pytest.mark.parametrize(
     ("arguments", "registry"),
     [

@@ -24,6 +24,7 @@ from sa_jobqueue.cli.demo.progress import Progress
 from sa_jobqueue.cli.demo.workers import Workers
 from sa_jobqueue.testing.embedded import EmbeddedServer
 from sa_jobqueue.testing.servers import PostgresServer, ServerOptions, open_server
+from sa_jobqueue.worker.connections import shown
 
 _SETTINGS: Final = {"shared_buffers": "64MB", "max_connections": "50"}
 
@@ -92,7 +93,7 @@ def _server(url: str | None, *, keep: bool, progress: Progress) -> Iterator[Post
     server = open_server(given, options)
     try:
         version = ".".join(map(str, server.version))
-        progress.say(f"PostgreSQL {version} {'answers' if url else 'started'} at {_shown(server.url)}")
+        progress.say(f"PostgreSQL {version} {'answers' if url else 'started'} at {shown(make_url(server.url))}")
         yield server
     except BaseException:
         server.stop()
@@ -121,11 +122,10 @@ def _print(found: report.Report) -> None:
 
 def _tell_how_to_look(server: PostgresServer, progress: Progress) -> None:
     url = make_url(server.url)
-    shown = _shown(server.url)
     note = "  # with the password in place of ***" if url.password else ""
-    plain = url.set(drivername="postgresql").render_as_string(hide_password=True)
+    plain = shown(url.set(drivername="postgresql"))
     progress.say("The database is kept. To look at it:")
-    progress.say(f"  export {URL_VARIABLE}={shlex.quote(shown)}{note}")
+    progress.say(f"  export {URL_VARIABLE}={shlex.quote(shown(url))}{note}")
     progress.say("  sa-jobqueue dead-letters list --app sa_jobqueue.cli.demo.app:jobs")
     progress.say(f"  psql {shlex.quote(plain)} -c {shlex.quote(f'SELECT * FROM {app.SCHEMA}.file_counts LIMIT 10')}")
     if isinstance(server, EmbeddedServer):
@@ -133,10 +133,6 @@ def _tell_how_to_look(server: PostgresServer, progress: Progress) -> None:
         progress.say(f"  kill -INT {server.pid} && sleep 2 && rm -rf {shlex.quote(str(server.socket_dir))}")
     else:
         progress.say(f"To remove what the demo made: DROP SCHEMA {app.SCHEMA} CASCADE")
-
-
-def _shown(url: str) -> str:
-    return make_url(url).render_as_string(hide_password=True)
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
