@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Column, Connection, DateTime, MetaData, Table, Text, func
+from sqlalchemy import Column, Connection, DefaultClause, MetaData, Table, Text
 from sqlalchemy.orm import DeclarativeBase
 
 from benchmarks.meter import Stopwatch
@@ -78,7 +78,7 @@ def _plain_columns() -> Iterator[Column[Any]]:
         if column.computed is not None:
             continue
         kind: Any = Text() if column.name == "status" else column.type
-        default = func.now() if isinstance(kind, DateTime) and column.server_default is not None else None
+        default: Any = column.server_default.arg if isinstance(column.server_default, DefaultClause) else None
         yield Column(column.name, kind, primary_key=column.primary_key, nullable=column.nullable, server_default=default)
 
 
@@ -88,8 +88,15 @@ class PlainRow(PlainBase):
     __table__ = Table("plain_row", PlainBase.metadata, *_plain_columns())
 
 
+_MADE: Final = Job(JOB_TYPE)
+_VALUES: Final[dict[str, Any]] = {
+    name: _MADE.status.value if name == "status" else value
+    for name, value in _MADE.__dict__.items()
+    if name in PlainRow.__table__.c
+}
+
+
 def plain_row(number: int) -> PlainRow:
     """Return a row with the very values of a new job."""
-    job = Job(JOB_TYPE, payload(number))
-    values = {key: value for key, value in job.__dict__.items() if key in PlainRow.__table__.c}
-    return PlainRow(**values | {"status": job.status.value, "changed_xid": number})
+    row_id = uuid7()
+    return PlainRow(**_VALUES | {"id": row_id, "chain_id": row_id, "input": payload(number)})
