@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryFile
 from types import TracebackType
-from typing import Final, Self
+from typing import IO, Final, Self
 
 from sa_jobqueue.cli._options import URL_VARIABLE
 from sa_jobqueue.cli._supervisor import worker_command
@@ -44,7 +43,7 @@ class Workers:
     def __init__(self, url: str) -> None:
         # By the environment, for arguments can be read by everybody; warnings of old syntax are not the demo's.
         self._environment = dict(os.environ) | {URL_VARIABLE: url, "PYTHONWARNINGS": "ignore"}
-        self._directory = TemporaryDirectory(prefix="sa_jobqueue_demo_")
+        self._logs: dict[int, IO[bytes]] = {}  # files without a name: nothing is left, however this ends
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._pipes: dict[int, int] = {}
         self._killed: set[int] = set()
@@ -57,21 +56,26 @@ class Workers:
     def start(self) -> int:
         """Start one more worker; return its process id."""
         name = f"demo-{len(self._processes) + 1}"
+        log = TemporaryFile()  # noqa: SIM115 - open as long as the worker
         reading, writing = os.pipe()
         try:
-            with (Path(self._directory.name) / f"{name}.log").open("wb") as log:
-                process = subprocess.Popen(  # noqa: S603 - this interpreter, arguments of ours
-                    worker_command(_APP, *_OPTIONS, "--name", name, "--control-fd", str(reading)),
-                    env=self._environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=(reading,),
-                )
+            process = subprocess.Popen(  # noqa: S603 - this interpreter, arguments of ours
+                worker_command(_APP, *_OPTIONS, "--name", name, "--control-fd", str(reading)),
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=(reading,),
+            )
+        except BaseException:
+            os.close(writing)
+            log.close()
+            raise
         finally:
             os.close(reading)
         self._processes[process.pid] = process
         self._pipes[process.pid] = writing
+        self._logs[process.pid] = log
         return process.pid
 
     def kill(self, pid: int, *, holds_jobs: Callable[[], bool]) -> bool:
@@ -92,11 +96,12 @@ class Workers:
 
     def check(self) -> None:
         """See that all live that should. Raises: WorkerDiedError with the end of its log."""
-        for number, (pid, process) in enumerate(self._processes.items(), 1):
+        for pid, process in self._processes.items():
             status = process.poll()
             if status is not None and pid not in self._killed:
-                tail = (Path(self._directory.name) / f"demo-{number}.log").read_text(errors="replace")[-_LOG_TAIL:]
-                raise WorkerDiedError(f"worker {pid} ended with status {status}\n{tail}".rstrip())
+                self._logs[pid].seek(0)
+                written = self._logs[pid].read().decode(errors="replace")
+                raise WorkerDiedError(f"worker {pid} ended with status {status}\n{written[-_LOG_TAIL:]}".rstrip())
 
     def stop(self) -> None:
         """Stop every worker and wait for its end: asked first, killed when it does not hear."""
@@ -113,7 +118,8 @@ class Workers:
         for pipe in self._pipes.values():
             os.close(pipe)
         self._pipes.clear()
-        self._directory.cleanup()
+        for log in self._logs.values():
+            log.close()
 
     def __enter__(self) -> Self:
         return self
