@@ -10,10 +10,20 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from sa_jobqueue import operations
 from sa_jobqueue.models import AttemptMixin, DeadLetterMixin, Job, JobMixin
-from sa_jobqueue.operations import DeadLetterFilter, DeadLetterGroup, JobFilter
+from sa_jobqueue.operations import DeadLetterFilter, DeadLetterGroup, Deduplicate, JobFilter
 from sa_jobqueue.types import JobId
 
 JobT = TypeVar("JobT", bound=JobMixin[Any])
+
+
+async def enqueue(session: AsyncSession, job: JobT, *, deduplicate: Deduplicate) -> tuple[JobT, bool]:
+    """Enqueue a job unless its key is taken; return the job that has it, and whether it was made now."""
+    return await session.run_sync(operations.enqueue, job, deduplicate=deduplicate)
+
+
+async def enqueue_unique(session: AsyncSession, new: Iterable[tuple[JobT, Deduplicate]]) -> list[tuple[JobT, bool]]:
+    """Enqueue many jobs, each unless its key is taken; return for each what `enqueue` returns, in the order given."""
+    return await session.run_sync(operations.enqueue_unique, new)
 
 
 async def enqueue_many(session: AsyncSession, new: Iterable[JobT], *, model: type[JobT] | None = None) -> list[Any]:

@@ -83,8 +83,10 @@ class JobMixin(Generic[IdT]):
         queue_id_factory: Callable[[], Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        if not any(hasattr(base, "registry") for base in cls.__mro__):
-            super().__init_subclass__(**kwargs)  # another mixin, not a mapped class yet
+        mapped = any(hasattr(base, "registry") for base in cls.__mro__)
+        if not mapped or any("__jobqueue__" in base.__dict__ for base in cls.__mro__[1:]):
+            # Another mixin, not a mapped class yet; or a subclass of a queue, which is that same queue.
+            super().__init_subclass__(**kwargs)
             return
         text_ids = any(
             get_origin(base) is JobMixin and get_args(base) == (str,)
@@ -134,7 +136,8 @@ class JobMixin(Generic[IdT]):
         `delay`: added to the database's clock at the insert, not negative. `at`: an aware instant; a past one means
         now. Give one of the two, or none for at once.
         `max_attempts`: at least 1. `timeout`: of one attempt, above zero; None lets it run as long as its worker lives.
-        `id`: yours, or made by the queue's factory. `deduplication_key`: see the deduplicating enqueue. As text, both
+        `id`: yours, or made by the queue's factory. `deduplication_key`: at most one open chain of a type has it; a second is an
+        IntegrityError at the flush, `enqueue(session, job, deduplicate=...)` finds the first instead. As text, both
         are 1 to 500 characters.
         `columns`: the application's own.
         Raises: InvalidJobError naming the field.
@@ -185,7 +188,10 @@ class JobMixin(Generic[IdT]):
     def id(cls) -> Mapped[IdT]:
         """Made by the client, so it exists before the flush."""
         if not hasattr(cls, "__jobqueue__"):  # this is the first attribute that a mapper reads
-            raise InvalidOptionError(cls.__name__, "list JobMixin before the declarative base: class Job(JobMixin, Base)")
+            raise InvalidOptionError(
+                cls.__name__,  # type: ignore[attr-defined]
+                "list JobMixin before the declarative base: class Job(JobMixin, Base)",
+            )
         return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-50)
 
     queue: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'default'"), sort_order=-49)
@@ -310,6 +316,13 @@ class JobMixin(Generic[IdT]):
                 "deduplication_key",
                 unique=True,
                 postgresql_where=text("deduplication_key IS NOT NULL AND chain_index = 0 AND chain_completed_at IS NULL"),
+            ),
+            Index(
+                conv(name("ix_job_deduplication")),
+                "chain_type_name",
+                "deduplication_key",
+                "created_at",
+                postgresql_where=text("deduplication_key IS NOT NULL AND chain_index = 0"),
             ),
             {
                 "schema": layout.schema,

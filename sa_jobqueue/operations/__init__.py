@@ -13,7 +13,8 @@ from sa_jobqueue.operations.dead_letters import (
     list_dead_letters,
     redrive_dead_letters,
 )
-from sa_jobqueue.operations.enqueue import enqueue_many
+from sa_jobqueue.operations.deduplicate import Deduplicate, enqueue, enqueue_unique
+from sa_jobqueue.operations.enqueueing import enqueue_many
 from sa_jobqueue.operations.jobs import (
     JobFilter,
     cancel_jobs,
@@ -28,11 +29,14 @@ from sa_jobqueue.operations.schema import check_schema
 __all__ = [
     "DeadLetterFilter",
     "DeadLetterGroup",
+    "Deduplicate",
     "JobFilter",
     "cancel_jobs",
     "check_schema",
     "dismiss_dead_letters",
+    "enqueue",
     "enqueue_many",
+    "enqueue_unique",
     "get_job",
     "group_dead_letters",
     "list_attempts",

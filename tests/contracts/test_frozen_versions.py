@@ -12,7 +12,7 @@ from sa_jobqueue.migrations import versions
 
 # A digest may be changed until the first release of its version, and never after it: then it is a new version.
 DIGESTS = {
-    1: "b4d68f34f38d99b2002d8483352bbc573fb50450d82c55f4bbf697d52d84ee91",
+    1: "d6b946bad068db648c9d776946985baa4b4dfe2e8ea6691d0b04fe947893d902",
 }
 PLACES = [
     {"schema": schema, "prefix": prefix, "id_type": id_type}

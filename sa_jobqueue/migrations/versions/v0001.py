@@ -131,6 +131,9 @@ CREATE UNIQUE INDEX ${p}uq_job_chain ON ${q}job (root_id, chain_index) WHERE roo
 CREATE UNIQUE INDEX ${p}uq_job_deduplication ON ${q}job (chain_type_name, deduplication_key)
   WHERE deduplication_key IS NOT NULL AND chain_index = 0 AND chain_completed_at IS NULL
 --;
+CREATE INDEX ${p}ix_job_deduplication ON ${q}job (chain_type_name, deduplication_key, created_at)
+  WHERE deduplication_key IS NOT NULL AND chain_index = 0
+--;
 CREATE TABLE ${q}job_blocker (
   job_id $id NOT NULL,
   blocked_by_chain_id $id NOT NULL,

@@ -1,0 +1,191 @@
+"""At most one open chain has a key, whatever the concurrency; finding one poisons nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, func, select, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
+
+from sa_jobqueue import AttemptContext, Deduplicate, Job, JobQueue, JobStatus, Worker, aio, enqueue, enqueue_unique
+from sa_jobqueue.errors import ConflictError, InvalidJobError
+from sa_jobqueue.operations import DeadLetterFilter, redrive_dead_letters
+from tests.fixtures.database import both_servers
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import PATIENCE, quick, wait_until
+
+pytestmark = both_servers
+Sessions = sessionmaker[Session]
+KEY = Deduplicate("k")
+
+
+def _waiting(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one()
+
+
+def test_a_key_finds_the_job_it_made_and_the_session_lives_on(sessions: Sessions, jobs: Jobs) -> None:
+    with sessions.begin() as session:
+        first, made = enqueue(session, Job("test", {"n": 1}), deduplicate=KEY)
+        again, made_again = enqueue(session, Job("test", {"n": 2}), deduplicate=KEY)
+        other, other_made = enqueue(session, Job("other"), deduplicate=KEY)  # a key counts within its type
+        session.add(Job("test"))
+    assert (made, made_again, other_made) == (True, False, True)
+    assert again is first
+    assert other is not first
+    assert jobs.count() == 3
+
+
+def test_a_plain_add_of_a_taken_key_is_refused_by_the_database(sessions: Sessions) -> None:
+    with sessions.begin() as session:
+        session.add(Job("test", deduplication_key="k"))
+    with pytest.raises(IntegrityError, match="uq_job_deduplication"), sessions.begin() as session:
+        session.add(Job("test", deduplication_key="k"))
+
+
+@pytest.mark.parametrize("scope", ["open", "any"])
+def test_of_many_who_enqueue_at_once_one_makes_it_and_all_others_find_it(sessions: Sessions, jobs: Jobs, scope: Any) -> None:
+    together = threading.Barrier(8)
+
+    def one(key: int) -> tuple[Any, bool]:
+        together.wait(PATIENCE)
+        with sessions.begin() as session:
+            found, made = enqueue(session, Job("test"), deduplicate=Deduplicate(f"k{key}", scope=scope))
+            return found.id, made
+
+    with ThreadPoolExecutor(8) as threads:
+        for key in range(25):
+            results = list(threads.map(one, [key] * 8))
+            assert sum(made for _, made in results) == 1
+            assert len({job_id for job_id, _ in results}) == 1
+    assert jobs.count() == 25
+
+
+@pytest.mark.parametrize("commits", [True, False], ids=["commits", "rolls back"])
+def test_who_comes_second_waits_for_the_first_to_decide(
+    engine: Engine, sessions: Sessions, jobs: Jobs, commits: bool
+) -> None:
+    made_by_second: list[bool] = []
+
+    def second() -> None:
+        with sessions.begin() as session:
+            made_by_second.append(enqueue(session, Job("test"), deduplicate=KEY)[1])
+
+    with sessions() as first:
+        assert enqueue(first, Job("test"), deduplicate=KEY)[1] is True
+        waiting = threading.Thread(target=second)
+        waiting.start()
+        wait_until(lambda: _waiting(engine) == 1, what="the second waits")
+        first.commit() if commits else first.rollback()
+        waiting.join(PATIENCE)
+    assert made_by_second == [not commits]
+    assert jobs.count() == 1
+
+
+def test_a_bypass_of_the_lock_is_found_not_stumbled_over(engine: Engine, sessions: Sessions) -> None:
+    found: list[tuple[Any, bool]] = []
+
+    def polite() -> None:
+        with sessions.begin() as session:
+            job, made = enqueue(session, Job("test"), deduplicate=KEY)
+            found.append((job.id, made))
+            session.add(Job("test"))  # the session is not poisoned
+
+    with sessions() as rude:
+        bypass = Job("test", deduplication_key="k")
+        rude.add(bypass)
+        rude.flush()
+        waiting = threading.Thread(target=polite)
+        waiting.start()
+        wait_until(lambda: _waiting(engine) == 1, what="the polite one waits at the index")
+        rude.commit()
+        waiting.join(PATIENCE)
+        assert found == [(bypass.id, False)]
+
+
+def test_an_ended_chain_counts_by_scope_and_window(engine: Engine, sessions: Sessions, jobs: Jobs) -> None:
+    old = jobs.add(JobStatus.COMPLETED, deduplication_key="k")
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE job SET created_at = now() - interval '1 hour'"))
+    with sessions() as session:
+        found, made = enqueue(session, Job("test"), deduplicate=Deduplicate("k", scope="any"))
+        assert (found.id, made) == (old, False)
+        wide = Deduplicate("k", scope="any", window=timedelta(hours=2))
+        assert enqueue(session, Job("test"), deduplicate=wide)[1] is False
+        narrow = Deduplicate("k", scope="any", window=timedelta(minutes=30))
+        assert enqueue(session, Job("test"), deduplicate=narrow)[1] is True
+        assert enqueue(session, Job("test"), deduplicate=narrow)[1] is False  # that one is within it
+        session.rollback()
+        assert enqueue(session, Job("test"), deduplicate=KEY)[1] is True  # open ones only
+
+
+def test_many_at_once_find_each_other_and_never_deadlock(sessions: Sessions, jobs: Jobs) -> None:
+    together = threading.Barrier(2)
+
+    def enqueue_in(order: list[int]) -> list[bool]:
+        together.wait(PATIENCE)
+        with sessions.begin() as session:
+            new = [(Job("test", {"n": n}), Deduplicate(f"k{n}")) for n in order]
+            return [made for _, made in enqueue_unique(session, new)]
+
+    with ThreadPoolExecutor(2) as threads:
+        for _ in range(10):
+            up, down = threads.map(enqueue_in, [[*range(20), 3], list(reversed(range(20)))])
+    assert jobs.count() == 20
+    assert len(up) == 21
+    assert len(down) == 20
+
+
+def test_a_redrive_of_a_chain_whose_key_is_taken_is_a_conflict(sessions: Sessions, jobs: Jobs) -> None:
+    dead = jobs.add(JobStatus.DEAD, deduplication_key="k")
+    with sessions.begin() as session:
+        assert enqueue(session, Job("test"), deduplicate=KEY)[1] is True
+    with pytest.raises(ConflictError, match="uq_job_deduplication"), sessions.begin() as session:
+        redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[dead]))
+    assert jobs.status(dead) is JobStatus.DEAD
+
+
+async def test_a_recurring_job_enqueues_its_successor_from_its_own_completion(engine: Engine, jobs: Jobs) -> None:
+    queue = JobQueue()
+    runs: list[bool] = []
+
+    @queue.handler("recurs")
+    def recurs(payload: dict[str, Any], session: Session, ctx: AttemptContext) -> None:
+        key = Deduplicate("nightly", exclude=[ctx.job.chain_id])
+        runs.append(enqueue(session, recurs.job({}, delay=timedelta(hours=1)), deduplicate=key)[1])
+        runs.append(enqueue(session, recurs.job({}), deduplicate=key)[1])
+
+    with Session(engine) as session, session.begin():
+        enqueue(session, recurs.job({}), deduplicate=Deduplicate("nightly"))
+    worker = Worker(queue, engine, options=quick())
+    await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
+    assert runs == [True, False]
+    assert sorted(jobs.statuses().values()) == [JobStatus.COMPLETED, JobStatus.PENDING]
+    with Session(engine) as session:
+        held = select(func.count()).where(Job.deduplication_key == "nightly", Job.chain_completed_at.is_(None))
+        assert session.scalar(held) == 1
+
+
+async def test_both_colours_deduplicate(async_sessions: async_sessionmaker[AsyncSession]) -> None:
+    async with async_sessions.begin() as session:
+        first, made = await aio.enqueue(session, Job("test"), deduplicate=KEY)
+        results = await aio.enqueue_unique(session, [(Job("test"), KEY), (Job("test"), Deduplicate("other"))])
+    assert made is True
+    assert [made for _, made in results] == [False, True]
+    assert results[0][0] is first
+
+
+def test_a_job_that_is_in_a_session_already_is_refused(sessions: Sessions, jobs: Jobs) -> None:
+    with sessions() as session:
+        job = Job("test")
+        session.add(job)
+        with pytest.raises(InvalidJobError, match="already in a session"):
+            enqueue(session, job, deduplicate=KEY)
+    assert jobs.count() == 0
