@@ -82,7 +82,9 @@ async def _serve(worker: Worker, control: int | None) -> None:
 
 
 def _leave_within(patience: timedelta, *, status: int) -> None:
-    """End the process after `patience`, should it still be there: a daemon thread runs until the very end."""
+    """End the process after `patience`, should threads still hold it: a daemon thread runs until the very end."""
+    if all(thread.daemon or thread is threading.main_thread() for thread in threading.enumerate()):
+        return
 
     def wait() -> None:
         time.sleep(patience.total_seconds())

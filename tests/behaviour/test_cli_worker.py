@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -14,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from sqlalchemy import Engine, select
 
 from sa_jobqueue import Backoff, Job, JobStatus
-from sa_jobqueue.cli import _supervisor
+from sa_jobqueue.cli import _supervisor, main
 from sa_jobqueue.cli._supervisor import Supervisor
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, is_running, wait_until
@@ -154,6 +156,14 @@ def test_a_thread_that_does_not_stop_does_not_keep_the_process(start_worker: Sta
     process.terminate()
     assert ended(process) == 0
     assert jobs.status(running) is JobStatus.PENDING
+
+
+def test_a_worker_that_could_not_start_does_not_end_the_process_it_was_called_in() -> None:
+    before = threading.enumerate()
+    url = "postgresql://127.0.0.1:1/x?connect_timeout=2"
+    result = CliRunner().invoke(main, ["worker", "sa_jobqueue.cli.demo.app:jobs", "--url", url])
+    assert result.exit_code == 1
+    assert [thread.name for thread in threading.enumerate() if thread not in before] == []
 
 
 @pytest.mark.parametrize(
