@@ -75,7 +75,8 @@ def claim(model: type[JobMixin[Any]], *, changed: bool) -> Select[Any]:
     Shape: one row a job, `now, xmax, xip` and `CLAIMED`; a single row with a null id when there is none. Unordered.
     Changes: pending -> running; `attempt` + 1; `leased_by`, `leased_until`, `started_at`.
     Clock: the database's, at the start of the transaction.
-    Locks: the rows taken, until that transaction ends; rows held by others are skipped, not awaited.
+    Locks: the rows taken, until that transaction ends, but not their keys: a foreign key that an application is just
+    pointing at a job does not hide it. Rows held by others are skipped, not awaited.
     Obliges: run it alone in a READ COMMITTED transaction of its own and commit at once, before any handler runs.
     Index: `ix_job_claim`, one probe a lane; with `changed`, `ix_job_changed`.
     """
@@ -93,7 +94,7 @@ def claim(model: type[JobMixin[Any]], *, changed: bool) -> Select[Any]:
         )
         .order_by(job.c.scheduled_at, job.c.id)
         .limit(limit)
-        .with_for_update(skip_locked=True)
+        .with_for_update(key_share=True, skip_locked=True)
         .lateral("probe")
     )
     in_order = select(probe.c.id).select_from(lane.join(probe, true()))
@@ -205,14 +206,14 @@ def _behind_floors(model: type[JobMixin[Any]], job: Table, limit: ColumnElement[
         .where(and_(job.c.changed_xid >= then.c.xid, job.c.changed_xid <= then.c.xid))
         .order_by(job.c.changed_xid)
         .limit(limit)
-        .with_for_update(skip_locked=True)
+        .with_for_update(key_share=True, skip_locked=True)
         .lateral("in_flight")
     )
     since = (
         candidates.where(job.c.changed_xid >= cast(bindparam("xmax", type_=Text), Xid8()))
         .order_by(job.c.changed_xid)
         .limit(limit)
-        .with_for_update(skip_locked=True)
+        .with_for_update(key_share=True, skip_locked=True)
         .subquery("since")
     )
     return [

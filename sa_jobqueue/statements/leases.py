@@ -141,11 +141,11 @@ def take_back(model: type[JobMixin[Any]], *, orphans: bool = False) -> Select[An
 
     def probe(name: str, *conditions: ColumnElement[bool]) -> Any:
         chosen = running.where(job.c.leased_by == worker.c.id, *conditions).limit(limit)
-        return chosen.with_for_update(skip_locked=True).lateral(name)
+        return chosen.with_for_update(key_share=True, skip_locked=True).lateral(name)
 
     if orphans:
         nobody = ~exists(select(literal_column("1")).where(worker.c.id == job.c.leased_by).correlate(job))
-        orphan = running.where(nobody).limit(limit).with_for_update(skip_locked=True).subquery("orphan")
+        orphan = running.where(nobody).limit(limit).with_for_update(key_share=True, skip_locked=True).subquery("orphan")
         sources = [select(orphan.c.id, orphan.c.leased_by, lost_reason.label("reason"))]
     else:
         gone, expired = probe("gone"), probe("expired", job.c.leased_until < func.now())

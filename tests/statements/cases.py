@@ -1,0 +1,270 @@
+"""Every statement of the library, once each: how it is built, what it is given, and which indexes its docstring names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy.sql.elements import ClauseElement
+
+from sa_jobqueue import Job, JobStatus
+from sa_jobqueue.ids import uuid7
+from sa_jobqueue.statements import claims, completions, dead_letters, jobs, leases, notifications, schema
+from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
+from tests.fixtures.jobs import WORKER
+
+START = datetime(1, 1, 1, tzinfo=UTC)
+NOBODY = UUID(int=0)
+BATCH = 100
+
+
+@dataclass(frozen=True)
+class World:
+    """What a database holds that statements are given."""
+
+    running: Sequence[UUID]
+    """Jobs that `WORKER` runs, sorted."""
+    pending: Sequence[UUID]
+    """Some pending jobs, sorted."""
+    now: datetime
+    """The database's clock."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One statement."""
+
+    name: str
+    build: Callable[[], ClauseElement]
+    indexes: frozenset[str]
+    """Of the job table: all that its plan may read it by."""
+    parameters: Callable[[World], dict[str, Any]] = lambda world: {}
+    guarded: bool = True
+    """Whether it runs on a worker's own connections."""
+    looks_at: int = 0
+    """How many rows it reads by design, where that is more than it returns."""
+
+
+def lanes(at: datetime = START, *, queues: Sequence[str] = ("default", "other")) -> dict[str, Any]:
+    """Give the lanes of a worker that serves some queues, their floors at one instant."""
+    each = [(queue, priority) for priority in range(MAX_PRIORITY, MIN_PRIORITY - 1, -1) for queue in queues]
+    return {
+        "queues": [queue for queue, _ in each],
+        "priorities": [priority for _, priority in each],
+        "floor_at": [at] * len(each),
+        "floor_id": [NOBODY] * len(each),
+    }
+
+
+def claim_parameters(at: datetime = START, *, limit: int = BATCH, **more: Any) -> dict[str, Any]:
+    """Give a claim's parameters."""
+    return (
+        lanes(at)
+        | {
+            "types": ["test", "mail"],
+            "limit": limit,
+            "worker_id": WORKER,
+            "grace": timedelta(seconds=15),
+            "xmax": str(2**64 - 1),
+            "xip": [],
+            "highest_floor": at,
+        }
+        | more
+    )
+
+
+def finish_parameters(ids: Sequence[UUID], **more: Any) -> dict[str, Any]:
+    """Give the parameters that end attempts as failed, to be tried again at once."""
+    count = len(ids)
+    return {
+        "ids": list(ids),
+        "attempts": [1] * count,
+        "statuses": ["pending"] * count,
+        "delays": [0.0] * count,
+        "outcomes": ["failed"] * count,
+        "errors": ['{"type": "E", "message": "m", "traceback": ""}'] * count,
+        "fingerprints": ["f"] * count,
+        "uncounted": [0] * count,
+        "reasons": [None] * count,
+        "letter_ids": [None] * count,
+        "worker_id": WORKER,
+    } | more
+
+
+def dying(ids: Sequence[UUID]) -> dict[str, Any]:
+    """Give the parameters that end attempts as dead."""
+    count = len(ids)
+    return finish_parameters(
+        ids, statuses=["dead"] * count, reasons=["exhausted"] * count, letter_ids=[uuid7() for _ in ids]
+    )
+
+
+def complete_parameters(ids: Sequence[UUID]) -> dict[str, Any]:
+    """Give the parameters that complete first attempts."""
+    return {"ids": list(ids), "attempts": [1] * len(ids), "outputs": ["null"] * len(ids), "worker_id": WORKER}
+
+
+def take_back_parameters(**more: Any) -> dict[str, Any]:
+    """Give the parameters of taking jobs back from workers silent for 15 seconds."""
+    return {
+        "ttl": timedelta(seconds=15),
+        "limit": BATCH,
+        "base": 1.0,
+        "cap": 3600.0,
+        "letter_ids": [uuid7() for _ in range(BATCH)],
+    } | more
+
+
+def beat_parameters(worker_id: str = WORKER, **more: Any) -> dict[str, Any]:
+    """Give the parameters of a worker's beat."""
+    return {
+        "id": worker_id,
+        "name": "tester",
+        "host": "here",
+        "pid": 1,
+        "version": "0",
+        "queues": ["default"],
+        "job_types": ["test"],
+        "concurrency": 10,
+        "state": "running",
+    } | more
+
+
+def extend_parameters(job_id: UUID, **more: Any) -> dict[str, Any]:
+    """Give the parameters that extend a first attempt by a minute."""
+    return {
+        "job_id": job_id,
+        "job_attempt": 1,
+        "worker_id": WORKER,
+        "extension": timedelta(minutes=1),
+        "grace": timedelta(seconds=15),
+    } | more
+
+
+def enqueue_parameters(count: int) -> dict[str, Any]:
+    """Give the columns of many jobs."""
+    ids = [uuid7() for _ in range(count)]
+    return {
+        "id": ids,
+        "chain_id": ids,
+        "type_name": ["test"] * count,
+        "chain_type_name": ["test"] * count,
+        "input": ["{}"] * count,
+        "delays": [None] * count,
+        "ats": [None] * count,
+    }
+
+
+def find(name: str) -> Case:
+    """Return a case by its name."""
+    return next(case for case in CASES if case.name == name)
+
+
+PK = frozenset({"pk_job"})
+CLAIM = frozenset({"ix_job_claim", "pk_job"})
+RUNNING = frozenset({"ix_job_running", "pk_job"})
+NONE: frozenset[str] = frozenset()
+COLUMNS = ("id", "chain_id", "type_name", "chain_type_name", "input")
+
+CASES = [
+    Case("claim", lambda: claims.claim(Job, changed=False), CLAIM, lambda world: claim_parameters()),
+    Case(
+        "claim_changed",
+        lambda: claims.claim(Job, changed=True),
+        CLAIM | {"ix_job_changed"},
+        # As after a first claim whose snapshot lies behind everything: the whole backlog is to be found behind the floors.
+        lambda world: claim_parameters(world.now, xmax="3", xip=["3"]),
+    ),
+    Case("next_due", lambda: claims.next_due(Job), frozenset({"ix_job_claim"}), lambda world: claim_parameters()),
+    Case("complete", lambda: completions.complete(Job), PK, lambda world: complete_parameters(world.running[:BATCH])),
+    Case(
+        "complete_one",
+        lambda: completions.complete_one(Job),
+        PK,
+        lambda world: {"job_id": world.running[0], "job_attempt": 1, "job_output": "null", "worker_id": WORKER},
+        guarded=False,
+    ),
+    Case(
+        "standing",
+        lambda: completions.standing(Job),
+        PK,
+        lambda world: {"ids": list(world.running[:BATCH]), "attempts": [1] * BATCH, "worker_id": WORKER},
+    ),
+    Case("finish", lambda: completions.finish(Job), PK, lambda world: dying(world.running[:BATCH])),
+    Case("beat", lambda: leases.beat(Job), NONE, lambda world: beat_parameters()),
+    Case("forget_worker", lambda: leases.forget_worker(Job), RUNNING, lambda world: {"worker_id": WORKER}),
+    Case(
+        "forget_dead_workers",
+        lambda: leases.forget_dead_workers(Job),
+        RUNNING,
+        lambda world: {"after": timedelta(minutes=6)},
+    ),
+    Case("extend", lambda: leases.extend(Job), PK, lambda world: extend_parameters(world.running[0])),
+    Case("take_back", lambda: leases.take_back(Job), RUNNING, lambda world: take_back_parameters()),
+    Case(
+        "take_back_orphans",
+        lambda: leases.take_back(Job, orphans=True),
+        RUNNING,
+        lambda world: take_back_parameters(),
+        looks_at=2000,  # every running job
+    ),
+    Case(
+        "enqueue_many", lambda: jobs.enqueue_many(Job, COLUMNS), NONE, lambda world: enqueue_parameters(100), guarded=False
+    ),
+    Case(
+        "lock", lambda: jobs.lock(Job, [NOBODY]), PK, lambda world: {"param_1": list(world.pending[:BATCH])}, guarded=False
+    ),
+    Case(
+        "change",
+        lambda: jobs.change(Job, [NOBODY], status=JobStatus.CANCELLED),
+        PK,
+        lambda world: {"param_1": list(world.pending[:BATCH])},
+        guarded=False,
+    ),
+    Case(
+        "page",
+        lambda: jobs.page(Job, statuses=[], types=[], queues=[], after=NOBODY, limit=50, newest_first=True),
+        PK,
+        lambda world: {"id_1": world.pending[-1]},
+        guarded=False,
+    ),
+    Case("attempts", lambda: jobs.attempts(Job, NOBODY), NONE, guarded=False),
+    Case(
+        "unknown_types",
+        lambda: jobs.unknown_types(Job),
+        frozenset({"ix_job_claim"}),
+        lambda world: {"queues": ["default", "other"], "types": ["test"], "ttl": timedelta(seconds=15)},
+        looks_at=2000,  # the oldest thousand of each queue
+    ),
+    Case("notify_due", lambda: notifications.notify_due(Job, "default"), NONE, guarded=False),
+    Case("versions", lambda: schema.versions(Job), NONE, guarded=False),
+    Case(
+        "dead_letter_page",
+        lambda: dead_letters.page(
+            Job, *dead_letters.matching(Job, resolved=False), after=NOBODY, limit=50, newest_first=False
+        ),
+        NONE,
+        guarded=False,
+    ),
+    Case(
+        "dead_letter_groups",
+        lambda: dead_letters.groups(Job, *dead_letters.matching(Job, types=["test"], resolved=None)),
+        NONE,
+        guarded=False,
+    ),
+    Case(
+        "dead_letter_jobs",
+        lambda: dead_letters.jobs_of(Job, *dead_letters.matching(Job, reasons=[]), limit=50),
+        PK,
+        guarded=False,
+    ),
+    Case(
+        "dismiss",
+        lambda: dead_letters.dismiss(Job, *dead_letters.matching(Job, job_ids=[NOBODY], resolved=None), by="me"),
+        NONE,
+        guarded=False,
+    ),
+]

@@ -1,0 +1,9 @@
+SELECT DISTINCT dead_letter.job_id
+FROM dead_letter
+WHERE dead_letter.resolution IS NULL
+AND (EXISTS (SELECT *
+    FROM job
+    WHERE job.id = dead_letter.job_id
+    AND job.status = %(status_1)s))
+ORDER BY dead_letter.job_id
+LIMIT %(param_1)s::INTEGER

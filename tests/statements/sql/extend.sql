@@ -1,0 +1,7 @@
+UPDATE job
+SET leased_until=(now() + %(extension)s + %(grace)s)
+WHERE job.id = %(job_id)s::UUID
+AND job.attempt = %(job_attempt)s::INTEGER
+AND job.leased_by = %(worker_id)s::VARCHAR
+AND CAST(job.status AS TEXT) = 'running'
+RETURNING job.id

@@ -1,0 +1,13 @@
+SELECT CAST(EXTRACT(epoch
+    FROM min(probe.scheduled_at) - now()) AS DOUBLE PRECISION) AS anon_1
+FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[]) AS lane(queue, priority)
+JOIN LATERAL (SELECT job.scheduled_at AS scheduled_at
+  FROM job
+  WHERE job.status = 'pending'
+  AND job.priority >= '-9'
+  AND job.queue = lane.queue
+  AND job.priority = lane.priority
+  AND job.scheduled_at > now()
+  AND job.type_name = ANY (%(types)s::TEXT[])
+  ORDER BY job.scheduled_at, job.id
+  LIMIT 1) AS probe ON true

@@ -1,0 +1,43 @@
+"""How each statement is planned in the states that make plans go wrong: by which index, and how much it reads.
+
+A queue swings between empty and huge faster than statistics follow. A statement of the hot path was prepared on a table
+that was empty, and is run with that plan when there is a backlog; the generic plan is the one that a driver's prepared
+statement uses in the long run.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from sa_jobqueue import statements
+from tests.fixtures.plans import Plan
+from tests.statements.cases import CASES, Case
+from tests.statements.conftest import State
+
+PER_ROW = 60
+PER_ROW_READ = 6
+AT_ALL = 400
+"""Buffers a statement may touch: so many a row returned, a row looked at where that is its purpose, and besides."""
+
+HOT = [case for case in CASES if case.guarded or case.name == "complete_one"]
+BY_INDEX = [case for case in HOT if case.indexes]
+
+
+def explain(state: State, case: Case) -> Plan:
+    return state.prepared[case.name].explain(case.parameters(state.world))
+
+
+@pytest.mark.parametrize("case", HOT, ids=lambda case: case.name)
+def test_cost_is_bounded_whatever_lies_in_the_table(state: State, case: Case) -> None:
+    plan = explain(state, case)
+    assert plan.buffers <= PER_ROW * plan.rows + PER_ROW_READ * case.looks_at + AT_ALL, plan.shape
+
+
+@pytest.mark.parametrize("case", BY_INDEX, ids=lambda case: case.name)
+def test_jobs_are_read_by_the_indexes_the_docstring_names(state: State, case: Case) -> None:
+    plan = explain(state, case)
+    assert plan.scans("job") <= case.indexes, plan.shape
+    module, function = case.build.__code__.co_names[:2]
+    documented = getattr(getattr(statements, module), function).__doc__
+    for index in case.indexes:
+        assert ("primary key" if index == "pk_job" else index) in documented or index == "pk_job", index

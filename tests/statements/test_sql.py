@@ -1,0 +1,45 @@
+"""Each statement's SQL as text, beside the code in `sql/`.
+
+`SA_JOBQUEUE_UPDATE_SQL=1 pytest tests/statements/test_sql.py` writes the files anew; read the difference.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.plans import DIALECT
+from tests.statements.cases import CASES, Case
+
+HERE = Path(__file__).parent / "sql"
+_BREAK = re.compile(
+    r"(?<!FOR)(?<!KEY)(?<!LEFT)(?<!OUTER)\s(?=(?:AND|SELECT|FROM|WHERE|ORDER BY|GROUP BY|LIMIT|FOR (?:NO KEY )?UPDATE|"
+    r"RETURNING|SET|UNION ALL|VALUES|JOIN|LEFT OUTER JOIN|ON CONFLICT|INSERT INTO|UPDATE|DELETE)\b)"
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_sql_is_what_its_file_says(case: Case) -> None:
+    path = HERE / f"{case.name}.sql"
+    text = readable(str(case.build().compile(dialect=DIALECT)))
+    if os.environ.get("SA_JOBQUEUE_UPDATE_SQL"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def test_no_file_is_left_of_a_statement_that_is_gone() -> None:
+    assert {path.stem for path in HERE.glob("*.sql")} == {case.name for case in CASES}
+
+
+def readable(sql: str) -> str:
+    """Break SQL into lines at its clauses, indented by the parentheses they stand in."""
+    lines: list[str] = []
+    depth = 0
+    for clause in _BREAK.split(re.sub(r"\s+", " ", sql).strip()):
+        words = clause.strip()
+        lines.append("  " * depth + words)
+        depth += words.count("(") - words.count(")")
+    return "\n".join(lines) + "\n"
