@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -71,9 +72,37 @@ def test_migrations_of_an_example_application_are_complete_and_go_both_ways(
     assert "CREATE TABLE job (" in alembic("upgrade", "head", "--sql")
 
 
-def tables(url: str) -> set[str]:
+def test_the_worker_command_serves_the_example_application(empty_database_url: str) -> None:
+    application = EXAMPLES / "fastapi_app"
+    run("-m", "alembic", "upgrade", "head", url=empty_database_url, cwd=application)
+    execute(empty_database_url, "INSERT INTO orders (id, item) VALUES (7, 'lamp')")
+    execute(empty_database_url, """INSERT INTO job_queue (type_name, input) VALUES ('ship_order', '{"order_id": 7}')""")
+    worker = subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "sa_jobqueue", "worker", "app:jobs", "--log-level", "debug"],
+        cwd=application,
+        env=os.environ | {URL_VARIABLE: empty_database_url},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with worker:
+        assert worker.stderr is not None
+        told = next((line for line in worker.stderr if "completed in" in line), None)
+        worker.terminate()
+        rest = worker.stderr.read()
+    assert told is not None
+    assert worker.returncode == 0, rest
+    assert execute(empty_database_url, "SELECT tracking FROM orders") == ["TRACK-7"]
+
+
+def execute(url: str, statement: str) -> list[Any]:
+    """Run one statement in a transaction of its own; return the first column of its rows."""
     engine = create_engine(url)
-    with engine.connect() as connection:
-        found = set(connection.scalars(text("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")))
+    with engine.begin() as connection:
+        result = connection.execute(text(statement.replace(":", "\\:")))
+        found = list(result.scalars()) if result.returns_rows else []
     engine.dispose()
     return found
+
+
+def tables(url: str) -> set[str]:
+    return set(execute(url, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"))

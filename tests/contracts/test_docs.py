@@ -1,0 +1,192 @@
+"""What the documentation shows is so: its code runs, its links lead somewhere, the tests and commands it names exist.
+
+A page is run as one program, its lines where they are in the page, on an empty database:
+
+- a python block is run; one whose first line is `# some/file.py` is written there instead, to be imported further down;
+- a sql block is run;
+- a sh block is run after `<!-- run -->`, and otherwise only its `sa-jobqueue` commands are checked;
+- `<!-- run first:` up to `-->` holds Python that readers are spared;
+- `<!-- not run: why -->` before a block leaves it out.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from sa_jobqueue.testing.databases import ThrowAwayDatabase
+from sa_jobqueue.testing.servers import URL_VARIABLE, PostgresServer
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "changes").rglob("*.md")])
+OWN_PAGES = [page for page in PAGES if "Written by scripts/reference" not in page.read_text()]
+RUN_LANGUAGES = {"python", "sql"}
+
+STEPS = """
+import os, subprocess, sys
+from pathlib import Path
+
+def write_file(path, text):
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(text)
+
+def run_sql(script):
+    import psycopg, sqlalchemy
+    url = sqlalchemy.make_url(os.environ["SA_JOBQUEUE_URL"]).set(drivername="postgresql")
+    with psycopg.connect(url.render_as_string(hide_password=False)) as connection:
+        connection.execute(script)
+
+def run_shell(script):
+    bin = Path(sys.executable).parent
+    environment = os.environ | {"PATH": f"{bin}:{os.environ['PATH']}", "PYTHONPATH": "."}
+    subprocess.run(["sh", "-e", "-c", script], check=True, env=environment)
+"""
+
+
+def relative(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def program_of(page: str) -> str:
+    """Return a page as the program it is; each line of code keeps its number."""
+    lines = page.split("\n")
+    program = ["from doc_steps import run_shell, run_sql, write_file"]
+    marker, language, inside = "", "", False
+    for number, line in enumerate(lines):
+        if inside:
+            inside = line != "```"
+            program.append(line if inside else "" if language == "python" else "''')" if language else "")
+            if not language and inside:
+                program[-1] = ""
+        elif language == "hidden":
+            language = "" if line == "-->" else "hidden"
+            program.append(line if language else "")
+        elif line.startswith("<!-- run first:"):
+            language = "hidden"
+            program.append("")
+        elif line.startswith("```"):
+            inside, language = True, line.removeprefix("```")
+            shown_file = language == "python" and re.fullmatch(r"# ([\w./]+\.py)", lines[number + 1])
+            if marker.startswith("<!-- not run:") or (language == "sh" and marker != "<!-- run -->"):
+                language = ""
+            elif shown_file:
+                language = "file"
+                program.append(f"write_file({shown_file[1]!r}, r'''\\")
+                continue
+            elif language not in {"python", "sql", "sh"}:
+                language = ""
+            opening = {"python": "", "sql": "run_sql(r'''", "sh": "run_shell(r'''", "": ""}
+            program.append(opening[language])
+        else:
+            marker = line or marker
+            if number:
+                program.append("")
+    return "\n".join(program) + "\n"
+
+
+@pytest.fixture
+def empty_database_url(jobqueue_server: PostgresServer) -> Iterator[str]:
+    with ThrowAwayDatabase(jobqueue_server.url) as database:
+        yield database.url
+
+
+@pytest.mark.parametrize("page", [page for page in OWN_PAGES if "```python" in page.read_text()], ids=relative)
+def test_code_of_a_page_runs(page: Path, tmp_path: Path, empty_database_url: str) -> None:
+    (tmp_path / "doc_steps.py").write_text(STEPS)
+    (tmp_path / page.name.replace(".md", "_page.py")).write_text(program_of(page.read_text()))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", page.name.replace(".md", "_page.py")],
+        cwd=tmp_path,
+        env=os.environ | {URL_VARIABLE: empty_database_url},
+        capture_output=True,
+        text=True,
+        timeout=55,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ResourceWarning" not in done.stderr, done.stderr
+
+
+def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
+    """Give each block of a page: the line before it, its language, its text."""
+    for found in re.finditer(r"(?:^|\n)([^\n]*)\n+```(\w*)\n(.*?)\n```(?=\n|$)", page.read_text(), re.DOTALL):
+        yield found[1], found[2], found[3]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_a_block_that_is_not_run_says_why(page: Path) -> None:
+    for before, language, text in blocks(page):
+        if language in RUN_LANGUAGES and before.startswith("<!-- not run"):
+            assert re.fullmatch(r"<!-- not run: .{10,} -->", before), text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?\n```", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", linked.read_text(), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}, target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_tests_that_a_page_names_exist(page: Path) -> None:
+    for path, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page.read_text()):
+        module = ast.parse((ROOT / path).read_text())
+        found = {node.name for node in ast.walk(module) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+        assert not name or name in found, f"{path}::{name}"
+
+
+@pytest.mark.parametrize("page", OWN_PAGES, ids=relative)
+def test_commands_that_a_page_shows_are_understood(page: Path) -> None:
+    from sa_jobqueue.cli import main
+
+    for _, language, text in blocks(page):
+        for line in text.replace("\\\n", " ").splitlines() if language == "sh" else ():
+            words = shlex.split(line, comments=True)
+            if "sa-jobqueue" not in words:
+                continue
+            command: click.Command = main
+            words = words[words.index("sa-jobqueue") + 1 :]
+            while isinstance(command, click.Group):
+                name = words.pop(0)
+                found = command.get_command(click.Context(command), name)
+                assert found is not None, line
+                command = found
+            command.make_parser(click.Context(command)).parse_args([*words])
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    reached, left = {ROOT / "README.md"}, [ROOT / "README.md"]
+    while left:
+        page = left.pop()
+        targets = {(page.parent / target).resolve() for target in re.findall(r"\]\(([^)#\s]+\.md)", page.read_text())}
+        left += targets & set(PAGES) - reached
+        reached |= targets
+    fragments = {page for page in PAGES if page.parent.name == "changes"}
+    assert set(PAGES) - fragments - reached == set()
+
+
+def test_reference_is_what_the_docstrings_say() -> None:
+    check("reference")
+
+
+def check(script: str) -> None:
+    """Run a script that writes a page, for it to say whether the page is up to date."""
+    command = [sys.executable, ROOT / "scripts" / script, "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 0, done.stderr

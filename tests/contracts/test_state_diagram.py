@@ -1,0 +1,25 @@
+"""The drawn state machine is the enforced one."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from sa_jobqueue.types import INITIAL, TRANSITIONS
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "state-machine.md"
+
+
+def test_diagram_shows_exactly_the_legal_transitions() -> None:
+    arrows = re.findall(r"^    (\S+) --> (\S+?)(?::|$)", PAGE.read_text(), re.MULTILINE)
+    assert {(old, new) for old, new in arrows if "[*]" not in (old, new)} == TRANSITIONS
+    assert {new for old, new in arrows if old == "[*]"} == INITIAL
+
+
+def test_page_is_what_the_script_writes() -> None:
+    command = [sys.executable, ROOT / "scripts" / "state_diagram", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 0, done.stderr
