@@ -77,7 +77,7 @@ class Worker:
             concurrency=options.concurrency,
         )
         self._stop_requested: asyncio.Event | None = None
-        self._stop_now = False
+        self._stop_called = self._stop_now = False
         self._executor: Executor | None = None
 
     def _make_sessions(
@@ -114,10 +114,11 @@ class Worker:
     def stop(self, *, now: bool = False) -> None:
         """Ask the worker to stop: claim no more, let running jobs finish for `drain_timeout`, give back the rest.
 
-        `now` gives running jobs back at once; calling it again with `now` shortens a drain under way. Call it on the
-        worker's loop (from elsewhere by `loop.call_soon_threadsafe`).
+        `now` gives running jobs back at once; calling it again with `now` shortens a drain under way. Before `run` it
+        makes that run end at once. Call it on the worker's loop (from elsewhere by `loop.call_soon_threadsafe`).
         """
         self._stop_now = self._stop_now or now
+        self._stop_called = True
         if self._stop_requested is not None:
             self._stop_requested.set()
         if self._stop_now and self._executor is not None:
@@ -141,7 +142,8 @@ class Worker:
 
     async def _run(self, *, until_idle: bool) -> None:
         self._stop_requested = asyncio.Event()
-        self._stop_now = False
+        if self._stop_called:  # before it had begun
+            self._stop_requested.set()
         options, model = self._options, self._jobs.model
         connections = Connections(self._url, worker_name=self._identity.name, patience=options.time_to_live)
         engine = connections.engine(4)
@@ -223,6 +225,7 @@ class Worker:
             await engine.dispose()
             for made in self._own_engines:
                 await made.dispose() if isinstance(made, AsyncEngine) else made.dispose()
+            self._stop_called = self._stop_now = False
             self.events.emit(WorkerStopped(self.id, released))
 
     async def _leave_nothing(self, engine: AsyncEngine, claimer: Claimer, completer: Completer) -> None:

@@ -74,6 +74,24 @@ async def test_a_second_stop_gives_back_at_once(engine: Engine, jobs: Jobs) -> N
     assert jobs.status(job_id) is JobStatus.PENDING
 
 
+async def test_a_stop_before_the_run_is_not_forgotten(engine: Engine, jobs: Jobs) -> None:
+    queue, _ = waiting_queue()
+    (job_id,) = enqueue(engine, queue.job("waits", {}))
+    worker = Worker(queue, engine, options=quick())
+    worker.stop(now=True)
+    await asyncio.wait_for(worker.run(), PATIENCE)
+    assert jobs.status(job_id) is JobStatus.PENDING
+    await asyncio.wait_for(_stopped_after_start(worker), PATIENCE)  # and the next run is a new one
+
+
+async def _stopped_after_start(worker: Worker) -> None:
+    log = EventLog(worker)
+    run = asyncio.create_task(worker.run())
+    await log.until(JobStarted)
+    worker.stop(now=True)
+    await run
+
+
 async def test_threads_are_told_to_stop_and_do_not_hold_the_shutdown_up(engine: Engine, jobs: Jobs) -> None:
     queue = JobQueue()
     let_go = threading.Event()

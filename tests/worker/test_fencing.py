@@ -81,6 +81,19 @@ def test_a_worker_that_claimed_its_lost_job_again_cannot_end_the_old_attempt(
     assert write(same, second) == {job_id}
 
 
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_an_attempt_handed_to_another_worker_by_hand_is_that_workers(
+    engine: Engine, jobs: Jobs, hands: MakeHands, write: Write
+) -> None:
+    job_id = jobs.add()
+    mine, other = hands("mine:1"), hands("other:1")
+    (job,) = mine.claim()
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE job SET leased_by = 'other:1'"))
+    assert write(mine, job) == set()  # same job, same attempt, running: only the owner differs
+    assert write(other, job) == {job_id}
+
+
 def test_a_completion_under_way_makes_the_sweeper_pass(jobs: Jobs, hands: MakeHands) -> None:
     jobs.add_worker("slow:1", silent_for=60)
     job_id = jobs.add()
