@@ -1,0 +1,97 @@
+"""What a claim reads while a transaction, somewhere, keeps vacuum from removing what was done since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import Integer, bindparam, literal_column, select
+
+from sa_jobqueue import Job
+from sa_jobqueue.statements import claims
+from sa_jobqueue.worker.floors import Floors, Lane
+from tests.fixtures.database import both_servers
+from tests.fixtures.jobs import WORKER
+from tests.fixtures.plans import Plan, Prepared, connect
+from tests.statements.cases import NOBODY, claim_parameters
+
+DEAD = 20_000
+MARGIN = 1.5
+MOST = 60
+
+_ENQUEUE = """
+INSERT INTO job (id, chain_id, type_name, chain_type_name, scheduled_at)
+SELECT id, id, 'test', 'test', clock_timestamp() FROM (SELECT job_uuid7() AS id FROM generate_series(1, %s)) AS made
+"""
+_RUN = """
+UPDATE job SET status = 'running', leased_by = 'somebody' WHERE status = 'pending';
+UPDATE job SET status = 'completed', leased_by = NULL, completed_at = now() WHERE status = 'running';
+"""
+
+Claim = Callable[[], Plan]
+
+
+@pytest.fixture
+def server(database_url: str) -> Any:
+    """Give a worker's connection to a queue that nothing vacuums."""
+    with connect(database_url) as connection:
+        connection.execute("ALTER TABLE job SET (autovacuum_enabled = off)")
+        yield connection
+
+
+def with_floors(server: Any) -> Claim:
+    """Return a claim of one job by a worker that has just looked, as it goes on looking."""
+    floors = Floors([Lane("default", 0)], NOBODY)
+    statement = claims.claim(Job, changed=True)
+    prepared = Prepared(server, "with_floors", statement)
+    first = server.execute("SELECT now(), pg_snapshot_xmax(pg_current_snapshot())::text").fetchone()
+    floors.advance([], limit=1, changed=True, database_now=first[0], snapshot=(first[1], []), started=0.0, now=0.0)
+
+    def claim() -> Plan:
+        now: datetime = server.execute("SELECT now()").fetchone()[0]
+        plan = prepared.explain(claim_parameters(limit=1) | floors.parameters(changed=True))
+        # As every claim does that was not cut off: it moves on to the instant and the snapshot it saw.
+        xmax = server.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text").fetchone()[0]
+        floors.advance([], limit=1, changed=True, database_now=now, snapshot=(xmax, []), started=0.0, now=0.0)
+        return plan
+
+    return claim
+
+
+def without(server: Any) -> Claim:
+    """Return the claim that every other queue makes, with the same index and the same guards."""
+    oldest = (
+        select(Job.id)
+        .where(literal_column("status = 'pending' AND priority >= '-9'"), Job.queue == "default", Job.priority == 0)
+        .order_by(Job.scheduled_at, Job.id)
+        .limit(bindparam("limit", type_=Integer))
+        .with_for_update(skip_locked=True)
+    )
+    prepared = Prepared(server, "without", oldest)
+    return lambda: prepared.explain({"limit": 1, "worker_id": WORKER})
+
+
+@both_servers
+def test_a_claim_costs_the_same_however_much_is_dead(server: Any, database_url: str) -> None:
+    claim, plain = with_floors(server), without(server)
+    server.execute(_ENQUEUE, [5])
+    at_rest, plain_at_rest = claim(), plain()
+    assert at_rest.rows == 1
+    with connect(database_url) as pin:
+        pin.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        pin.execute("SELECT count(*) FROM pg_class")
+        for _ in range(4):
+            server.execute(_ENQUEUE, [DEAD // 4])
+            server.execute(_RUN)
+            claim()  # a worker looks now and then
+        server.execute("VACUUM job")
+        server.execute(_ENQUEUE, [5])
+        pinned, plain_pinned = claim(), plain()
+    assert pinned.rows == 1
+    assert pinned.buffers <= MARGIN * at_rest.buffers, pinned.shape
+    assert pinned.buffers < MOST, pinned.shape
+    # The mechanism's rival shows that the horizon was pinned at all.
+    assert plain_pinned.buffers > 50 * plain_at_rest.buffers
+    assert plain_pinned.buffers > 20 * pinned.buffers

@@ -1,0 +1,247 @@
+"""The ends of attempts: what they write, and for whom they write nothing."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Engine, insert, select, text, update
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Job, JobStatus
+from sa_jobqueue.ids import uuid7
+from sa_jobqueue.statements import completions
+from tests.fixtures.database import both_servers
+from tests.fixtures.jobs import WORKER, Jobs
+from tests.statements.cases import complete_parameters, dying, finish_parameters
+from tests.statements.conftest import Run
+
+pytestmark = both_servers
+
+COMPLETE = completions.complete(Job)
+FINISH = completions.finish(Job)
+STANDING = completions.standing(Job)
+
+RUNNING, PENDING, COMPLETED = JobStatus.RUNNING, JobStatus.PENDING, JobStatus.COMPLETED
+
+
+def running(jobs: Jobs, count: int = 1, **columns: Any) -> list[UUID]:
+    return [jobs.add(RUNNING, **columns) for _ in range(count)]
+
+
+def ids(rows: list[Any]) -> list[Any]:
+    return sorted(row[0] for row in rows)
+
+
+@pytest.fixture
+def stale(jobs: Jobs) -> dict[str, UUID]:
+    """Give jobs whose first attempt is not `WORKER`'s to end, each for another reason."""
+    return {
+        "of another worker": jobs.add(RUNNING, worker_id="other"),
+        "another attempt": jobs.add(RUNNING, attempt=2),
+        "pending again": jobs.add(PENDING, attempt=1),
+        "cancelled": jobs.add(JobStatus.CANCELLED),
+        "completed": jobs.add(COMPLETED),
+        "dead": jobs.add(JobStatus.DEAD),
+        "deleted": uuid7(),
+    }
+
+
+def test_each_job_is_completed_with_its_own_output(jobs: Jobs, run: Run) -> None:
+    made = running(jobs, 3)
+    outputs = ['{"n": 1}', "null", "[2]"]
+    assert ids(run(COMPLETE, complete_parameters(made) | {"outputs": outputs})) == sorted(made)
+    rows = [jobs.get(job_id) for job_id in made]
+    assert [row["output"] for row in rows] == [{"n": 1}, None, [2]]
+    for row in rows:
+        assert (row["status"], row["completed_by"]) == (COMPLETED, WORKER)
+        assert row["completed_at"] == row["chain_completed_at"] is not None
+        assert row["leased_by"] is row["leased_until"] is row["last_error"] is None
+
+
+def test_an_output_of_none_is_the_json_null(jobs: Jobs, run: Run) -> None:
+    done, open_ = running(jobs, 2)
+    run(COMPLETE, complete_parameters([done]))
+    kinds = dict(map(tuple, run(text("SELECT id, jsonb_typeof(output) FROM job"))))
+    assert kinds == {done: "null", open_: None}
+
+
+@pytest.mark.parametrize("statement", ["complete", "finish", "die", "complete_one"])
+def test_a_lost_attempt_writes_nothing(jobs: Jobs, run: Run, stale: dict[str, UUID], statement: str) -> None:
+    (ours,) = running(jobs)
+    before = {why: dict(jobs.get(job_id)) for why, job_id in stale.items() if why != "deleted"}
+    history = {job_id: len(jobs.attempts(job_id)) for job_id in stale.values()}
+    every = sorted([*stale.values(), ours])
+    if statement == "complete":
+        assert ids(run(COMPLETE, complete_parameters(every))) == [ours]
+    elif statement == "complete_one":
+        for job_id in every:
+            given = {"job_id": job_id, "job_attempt": 1, "job_output": "1", "worker_id": WORKER}
+            assert ids(run(completions.complete_one(Job), given)) == ([ours] if job_id == ours else [])
+    else:
+        given = finish_parameters(every) if statement == "finish" else dying(every)
+        assert ids(run(FINISH, given)) == [ours]
+    assert jobs.status(ours) is not RUNNING
+    for why, row in before.items():
+        assert dict(jobs.get(stale[why])) == row, why
+    assert {job_id: len(jobs.attempts(job_id)) for job_id in stale.values()} == history
+
+
+def test_standing_tells_which_attempts_are_still_ours(jobs: Jobs, run: Run, stale: dict[str, UUID]) -> None:
+    made = running(jobs, 2)
+    every = sorted([*stale.values(), *made])
+    assert ids(run(STANDING, {"ids": every, "attempts": [1] * len(every), "worker_id": WORKER})) == sorted(made)
+
+
+@pytest.mark.parametrize(("statement", "parameters"), [(COMPLETE, complete_parameters), (FINISH, finish_parameters)])
+def test_a_row_that_somebody_holds_does_not_hold_up_the_others(
+    jobs: Jobs, run: Run, session: Session, statement: Any, parameters: Any
+) -> None:
+    held, free = running(jobs, 2)
+    session.execute(select(Job.id).where(Job.id == held).with_for_update())
+    assert ids(run(statement, parameters(sorted([held, free])))) == [free]
+    assert ids(run(STANDING, {"ids": [held], "attempts": [1], "worker_id": WORKER})) == [held]
+    session.rollback()
+    assert ids(run(statement, parameters([held]))) == [held]
+
+
+@pytest.mark.parametrize(("statement", "parameters"), [(COMPLETE, complete_parameters), (FINISH, finish_parameters)])
+def test_a_row_that_is_only_referred_to_is_written(
+    jobs: Jobs, run: Run, session: Session, statement: Any, parameters: Any
+) -> None:
+    (job_id,) = running(jobs)
+    session.execute(select(Job.id).where(Job.id == job_id).with_for_update(key_share=True, read=True))
+    assert ids(run(statement, parameters([job_id]))) == [job_id]
+
+
+def test_a_cancellation_that_commits_first_wins(jobs: Jobs, run: Run, session: Session) -> None:
+    (job_id,) = running(jobs)
+    session.execute(text("UPDATE job_queue SET status = 'cancelled' WHERE id = :id"), {"id": job_id})
+    assert run(COMPLETE, complete_parameters([job_id])) == []
+    session.commit()
+    assert run(COMPLETE, complete_parameters([job_id])) == []
+    assert run(STANDING, {"ids": [job_id], "attempts": [1], "worker_id": WORKER}) == []
+    assert jobs.status(job_id) is JobStatus.CANCELLED
+
+
+def test_a_batch_is_at_most_what_its_arrays_bear(jobs: Jobs, run: Run, engine: Engine) -> None:
+    from sa_jobqueue.statements._parts import BATCH
+
+    made = sorted(jobs.add_many(BATCH))
+    with engine.begin() as connection:
+        connection.execute(update(Job.__table__).values(status=RUNNING, attempt=1, leased_by=WORKER))  # type: ignore[arg-type]
+    outputs = [str(number) for number in range(BATCH)]
+    assert ids(run(COMPLETE, complete_parameters(made) | {"outputs": outputs})) == made
+    assert [jobs.get(job_id)["output"] for job_id in made[:3]] == [0, 1, 2]
+
+
+def test_the_chain_ends_with_its_root_alone(jobs: Jobs, run: Run, engine: Engine) -> None:
+    (root,) = running(jobs)
+    continuation = uuid7()
+    row = {"id": continuation, "chain_id": root, "chain_index": 1, "type_name": "b", "chain_type_name": "test"}
+    with engine.begin() as connection:
+        connection.execute(insert(Job.__table__).values(row))  # type: ignore[arg-type]
+        connection.execute(
+            update(Job.__table__)  # type: ignore[arg-type]
+            .where(Job.id == continuation)
+            .values(status=RUNNING, attempt=1, leased_by=WORKER)
+        )
+    run(COMPLETE, complete_parameters([continuation]))
+    assert jobs.get(continuation)["chain_completed_at"] is None
+    assert jobs.get(root)["chain_completed_at"] is None
+
+
+def test_a_handlers_writes_and_its_completion_are_one(jobs: Jobs, session: Session) -> None:
+    (job_id,) = running(jobs)
+    session.execute(text("CREATE TABLE effect (n int)"))
+    session.commit()
+    given = {"job_id": job_id, "job_attempt": 1, "job_output": "7", "worker_id": WORKER}
+    for end in (session.rollback, session.commit):
+        session.execute(text("INSERT INTO effect VALUES (1)"))
+        assert ids(list(session.execute(completions.complete_one(Job), given))) == [job_id]
+        end()
+        done = session.execute(text("SELECT count(*) FROM effect")).scalar_one()
+        session.rollback()
+        assert (jobs.status(job_id) is COMPLETED) is (done == 1)
+    assert jobs.get(job_id)["output"] == 7
+
+
+def test_a_failed_attempt_waits_for_the_next_and_is_remembered(jobs: Jobs, run: Run) -> None:
+    (job_id,) = running(jobs)
+    started = jobs.get(job_id)["started_at"]
+    error = {"type": "E", "message": "m", "traceback": ""}
+    rows = run(FINISH, finish_parameters([job_id], delays=[90.5]))
+    assert [tuple(row) for row in rows] == [(job_id, PENDING)]
+    job = jobs.get(job_id)
+    (attempt,) = jobs.attempts(job_id)
+    assert (job["status"], job["attempt"], job["max_attempts"], job["last_error"]) == (PENDING, 1, 20, error)
+    assert job["scheduled_at"] == attempt["ended_at"] + timedelta(seconds=90.5)
+    assert job["leased_by"] is job["leased_until"] is job["completed_at"] is None
+    assert (attempt["attempt"], attempt["worker_id"], attempt["started_at"]) == (1, WORKER, started)
+    assert (attempt["outcome"], attempt["error"], attempt["error_fingerprint"]) == ("failed", error, "f")
+    assert attempt["changed_xid"] == job["changed_xid"]
+    assert jobs.letters() == []
+
+
+def test_an_attempt_given_back_raises_what_is_allowed_and_keeps_the_last_error(jobs: Jobs, run: Run) -> None:
+    (job_id,) = running(jobs, last_error={"type": "Before"})
+    run(FINISH, finish_parameters([job_id], outcomes=["snoozed"], errors=[None], fingerprints=[None], uncounted=[1]))
+    job = jobs.get(job_id)
+    assert (job["attempt"], job["max_attempts"], job["last_error"]) == (1, 21, {"type": "Before"})
+    assert jobs.attempts(job_id)[0]["error"] is None
+
+
+def test_a_job_that_dies_leaves_a_letter(jobs: Jobs, run: Run) -> None:
+    job_id = jobs.add(RUNNING, input={"n": 1}, input_version=3, queue="mail", type_name="send", attempt=1)
+    due = jobs.get(job_id)["scheduled_at"]
+    given = dying([job_id])
+    assert [tuple(row) for row in run(FINISH, given)] == [(job_id, JobStatus.DEAD)]
+    job, (letter,) = jobs.get(job_id), jobs.letters(job_id)
+    assert job["completed_at"] == job["chain_completed_at"] == letter["died_at"]
+    assert (job["completed_by"], job["scheduled_at"]) == (None, due)
+    assert (letter["id"], letter["chain_id"], letter["queue"], letter["type_name"]) == (
+        given["letter_ids"][0],
+        job_id,
+        "mail",
+        "send",
+    )
+    assert (letter["input"], letter["input_version"], letter["attempts"]) == ({"n": 1}, 3, 1)
+    assert (letter["reason"], letter["error"], letter["error_fingerprint"]) == ("exhausted", job["last_error"], "f")
+    assert letter["resolution"] is letter["resolved_at"] is None
+    assert jobs.attempts(job_id)[0]["outcome"] == "failed"
+
+
+def test_a_job_cancelled_by_its_handler_leaves_no_letter(jobs: Jobs, run: Run) -> None:
+    (job_id,) = running(jobs)
+    run(FINISH, finish_parameters([job_id], statuses=["cancelled"], outcomes=["cancelled"]))
+    job = jobs.get(job_id)
+    assert (job["status"], job["leased_by"]) == (JobStatus.CANCELLED, None)
+    assert job["completed_at"] == job["chain_completed_at"] is not None
+    assert jobs.letters() == []
+    assert jobs.attempts(job_id)[0]["outcome"] == "cancelled"
+
+
+def test_attempts_of_one_statement_end_each_in_its_own_way(jobs: Jobs, run: Run) -> None:
+    retried, died, cancelled, lost = made = sorted(running(jobs, 4))
+    given = finish_parameters(
+        made,
+        attempts=[1, 1, 1, 2],
+        statuses=["pending", "dead", "cancelled", "dead"],
+        delays=[60.0, 0.0, 0.0, 0.0],
+        outcomes=["timed_out", "failed", "cancelled", "failed"],
+        errors=['{"type": "A"}', '{"type": "B"}', None, '{"type": "D"}'],
+        fingerprints=["a", "b", None, "d"],
+        reasons=[None, "discarded", None, "exhausted"],
+        letter_ids=[None, uuid7(), None, uuid7()],
+    )
+    rows = run(FINISH, given)
+    assert {row[0]: row[1] for row in rows} == {
+        retried: PENDING,
+        died: JobStatus.DEAD,
+        cancelled: JobStatus.CANCELLED,
+    }
+    assert [jobs.get(job_id)["last_error"] for job_id in made] == [{"type": "A"}, {"type": "B"}, None, None]
+    assert [(letter["job_id"], letter["reason"]) for letter in jobs.letters()] == [(died, "discarded")]
+    assert jobs.status(lost) is RUNNING

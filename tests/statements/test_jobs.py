@@ -1,0 +1,49 @@
+"""Due jobs that nobody has a handler for. The other statements about jobs are tested by their operations."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from sa_jobqueue import Job, JobStatus
+from sa_jobqueue.statements import jobs as statements
+from tests.fixtures.database import both_servers
+from tests.fixtures.jobs import Jobs
+from tests.statements.conftest import Run
+
+pytestmark = both_servers
+
+
+def unknown(run: Run, *types: str) -> set[Any]:
+    given = {"queues": ["default", "other"], "types": list(types), "ttl": timedelta(seconds=15)}
+    rows = run(statements.unknown_types(Job), given)
+    assert len({row[0] for row in rows}) == len(rows)
+    return {row[0] for row in rows}
+
+
+def test_types_of_due_jobs_that_nobody_knows_are_named_once(jobs: Jobs, run: Run) -> None:
+    jobs.add_many(3, type_name="a")
+    jobs.add(type_name="b", queue="other", priority=-9)
+    jobs.add(type_name="mine")
+    assert unknown(run, "mine") == {"a", "b"}
+
+
+def test_what_is_not_due_or_not_served_is_not_named(jobs: Jobs, run: Run) -> None:
+    jobs.add(type_name="later", due_in=60)
+    jobs.add(type_name="elsewhere", queue="elsewhere")
+    jobs.add(JobStatus.RUNNING, type_name="running")
+    assert unknown(run) == set()
+
+
+def test_a_type_that_a_live_worker_knows_is_not_named(jobs: Jobs, run: Run) -> None:
+    jobs.add(type_name="theirs")
+    jobs.add(type_name="gone")
+    jobs.add_worker("alive", job_types=["theirs"], silent_for=10)
+    jobs.add_worker("dead", job_types=["gone"], silent_for=20)
+    assert unknown(run) == {"gone"}
+
+
+def test_a_deep_backlog_is_looked_at_a_thousand_jobs_deep(jobs: Jobs, run: Run) -> None:
+    jobs.add(type_name="deep")
+    jobs.add_many(1000, type_name="mine")
+    assert unknown(run, "mine") == set()
