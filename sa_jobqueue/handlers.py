@@ -170,7 +170,9 @@ class JobQueue(Generic[JobT]):
         Raises: InvalidJobError, InvalidOptionError, InvalidHandlerError, DuplicateJobTypeError.
         """
         # One throw-away job checks the name and the defaults by the same rules as any other.
-        self.model(type_name=type_name, queue=queue, priority=priority, max_attempts=max_attempts, timeout=timeout)
+        # With an id of no meaning: the application's factory is asked for jobs alone.
+        options: dict[str, Any] = {"queue": queue, "priority": priority, "max_attempts": max_attempts, "timeout": timeout}
+        self.model(type_name=type_name, id="never written", **options)
 
         def register(func: Callable[..., Any]) -> Handler[Any, Any, JobT]:
             kind = describe(

@@ -25,7 +25,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects.postgresql import INTERVAL, JSONB, TIMESTAMP
-from sqlalchemy.orm import Mapped, declared_attr, mapped_column
+from sqlalchemy.orm import Mapped, MappedAsDataclass, declared_attr, mapped_column
 from sqlalchemy.sql.elements import ColumnElement, conv
 from typing_extensions import TypeVar
 
@@ -45,7 +45,7 @@ IdT = TypeVar("IdT", default=UUID)
 
 DEFAULT_QUEUE: Final = "default"
 DEFAULT_MAX_ATTEMPTS: Final = 20
-"""With the default backoff a job that keeps failing is tried for about six hours before it dies."""
+"""With the default backoff a job that keeps failing dies after about four hours, eight at most."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
 
@@ -88,6 +88,10 @@ class JobMixin(Generic[IdT]):
             # Another mixin, not a mapped class yet; or a subclass of a queue, which is that same queue.
             super().__init_subclass__(**kwargs)
             return
+        if issubclass(cls, MappedAsDataclass):
+            raise InvalidOptionError(
+                cls.__name__, "a job has a constructor of its own: put it on a base that is not MappedAsDataclass"
+            )
         text_ids = any(
             get_origin(base) is JobMixin and get_args(base) == (str,)
             for klass in cls.__mro__
@@ -110,7 +114,7 @@ class JobMixin(Generic[IdT]):
         for noun, (mixin, table) in companions.items():
             body = {"__tablename__": layout.name(table), "__jobqueue__": layout, "__module__": cls.__module__}
             setattr(cls, noun, type(f"{cls.__name__}{noun}", (mixin, base), {**body, "__doc__": mixin.__doc__}))
-        register(cast(Table, cls.__table__), layout)
+        register(cast("Table", cls.__table__), layout)
 
     def __init__(
         self,
@@ -136,9 +140,9 @@ class JobMixin(Generic[IdT]):
         `delay`: added to the database's clock at the insert, not negative. `at`: an aware instant; a past one means
         now. Give one of the two, or none for at once.
         `max_attempts`: at least 1. `timeout`: of one attempt, above zero; None lets it run as long as its worker lives.
-        `id`: yours, or made by the queue's factory. `deduplication_key`: at most one open chain of a type has it; a second is an
-        IntegrityError at the flush, `enqueue(session, job, deduplicate=...)` finds the first instead. As text, both
-        are 1 to 500 characters.
+        `id`: yours, or made by the queue's factory. `deduplication_key`: at most one open chain of a type has it; a
+        second is an IntegrityError at the flush, `enqueue(session, job, deduplicate=...)` finds the first instead. As
+        text, both are 1 to 500 characters.
         `columns`: the application's own.
         Raises: InvalidJobError naming the field.
         """
@@ -157,23 +161,23 @@ class JobMixin(Generic[IdT]):
             raise InvalidJobError("id", f"must be a UUID, got {job_id!r}")
         if deduplication_key is not None:
             _check_text("deduplication_key", deduplication_key)
-        fields: dict[str, Any] = dict(
-            id=job_id,
-            type_name=type_name,
-            input=input,
-            queue=queue,
-            priority=priority,
-            max_attempts=max_attempts,
-            timeout=timeout,
-            input_version=input_version,
-            deduplication_key=deduplication_key,
-            chain_id=job_id,
-            chain_type_name=type_name,
-            chain_index=0,
-            status=JobStatus.PENDING,
-            open_blockers=0,
-            attempt=0,
-        )
+        fields: dict[str, Any] = {
+            "id": job_id,
+            "type_name": type_name,
+            "input": input,
+            "queue": queue,
+            "priority": priority,
+            "max_attempts": max_attempts,
+            "timeout": timeout,
+            "input_version": input_version,
+            "deduplication_key": deduplication_key,
+            "chain_id": job_id,
+            "chain_type_name": type_name,
+            "chain_index": 0,
+            "status": JobStatus.PENDING,
+            "open_blockers": 0,
+            "attempt": 0,
+        }
         super().__init__(**fields | columns)
 
         # Kept beside the expression for the set-based enqueue, which computes it for all rows at once.
@@ -264,7 +268,7 @@ class JobMixin(Generic[IdT]):
     chain_trace_context: Mapped[str | None] = mapped_column(Text)
     """W3C traceparent of the chain."""
     changed_xid: Mapped[int] = mapped_column(Xid8(), nullable=False, server_default=CURRENT_XID)
-    """The transaction that last changed its state, queue, priority or time: stamped by a trigger where the writer did not."""
+    """The transaction that last changed its state, queue, priority or time; a trigger stamps it where the writer did not."""
 
     @declared_attr.directive
     def __table_args__(cls) -> tuple[Any, ...]:

@@ -94,6 +94,10 @@ class Claimer(Component):
             self._awake_until = self._loop.time() + _AWAKE
             self._woken.set()
 
+    def look(self) -> None:
+        """Look once more before the next rest: this worker just put a job back, due sooner than it may know."""
+        self._woken.set()
+
     async def run(self) -> None:
         """Claim until cancelled, or until idle if so asked."""
         for group in self._groups:
@@ -111,6 +115,9 @@ class Claimer(Component):
                 if not self._may_start():
                     await asyncio.sleep(_GLANCE)
                     continue
+                # Cleared before looking: what is told from here on ends the rest that may follow.
+                self._woken.clear()
+                self._executor.changed.clear()
                 if await self.claim(connection) == 0:
                     if self.until_idle and self._executor.running == 0:
                         await self._completer.drained()
@@ -201,8 +208,6 @@ class Claimer(Component):
             due_in = (await connection.execute(self._next_due, self._lanes())).scalar_one()
             if due_in is not None:
                 seconds = min(seconds, max(due_in, 0.001))
-        self._woken.clear()
-        self._executor.changed.clear()
         waits = [asyncio.ensure_future(self._woken.wait())]
         if self.until_idle or len(self._groups) > 1 or self._groups[0].limited:
             waits.append(asyncio.ensure_future(self._executor.changed.wait()))

@@ -17,7 +17,6 @@ from sa_jobqueue.types import DeadReason, JobId, JobStatus
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.outcomes import Completed, Finished
 
-
 _HELD_REST = 0.05
 """Seconds until the next try when every end in the queue waits for a lock of somebody else."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -21,7 +22,9 @@ class Connections:
     `patience`, and show up in `pg_stat_activity` under the worker's name.
     """
 
-    def __init__(self, url: URL, *, worker_name: str, patience: timedelta) -> None:
+    def __init__(
+        self, url: URL, *, worker_name: str, patience: timedelta, connect_args: Mapping[str, Any] | None = None
+    ) -> None:
         self._url = url.set(drivername="postgresql+psycopg")
         seconds = max(1, round(patience.total_seconds()))
         guards = " ".join(f"-c {name}={value}" for name, value in GUARDS.items())
@@ -34,6 +37,7 @@ class Connections:
             "keepalives_interval": max(1, seconds // 3),
             "keepalives_count": 3,
             "tcp_user_timeout": seconds * 1000,
+            **(connect_args or {}),
         }
 
     def engine(self, size: int) -> AsyncEngine:

@@ -27,7 +27,7 @@ class WorkerOptions:
     poll_interval: timedelta = timedelta(seconds=5)
     """How long it waits for a notification before it looks by itself; 10 ms to 10 min. Nothing waits longer than that."""
     listen: bool = True
-    """Whether it listens for notifications, on one connection of its own. Off: polling alone, for poolers that cannot."""
+    """Whether it listens for notifications, on one connection of its own. Off: polling alone."""
     beat_interval: timedelta = timedelta(seconds=5)
     """How often it says that it lives; 100 ms to 5 min."""
     time_to_live: timedelta = timedelta(seconds=15)

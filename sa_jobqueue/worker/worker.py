@@ -6,20 +6,20 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import URL, Engine, create_engine
+from sqlalchemy import URL, Engine, QueuePool, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
 
 from sa_jobqueue import aio
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError
-from sa_jobqueue.events import EventBus, LeaseEndangered, WorkerStarted, WorkerStopped
+from sa_jobqueue.events import Event, EventBus, JobPutBack, LeaseEndangered, WorkerStarted, WorkerStopped
 from sa_jobqueue.handlers import JobQueue
 from sa_jobqueue.types import WorkerState
 from sa_jobqueue.version import __version__
@@ -39,8 +39,9 @@ class Worker:
 
     `engine`: the application's engine, of either colour; the other colour, where a handler needs it, is made from its
     URL. `session_factory`, `async_session_factory`: what makes the sessions handlers are given, so that an
-    application's own options hold there; plain ones on the engine unless given. Beside those it opens five
-    connections of its own: claims, completions, sweeps, heartbeat, notifications.
+    application's own options hold there; plain ones on the engine unless given; their pool must hold a connection for
+    each of `concurrency` handlers. Beside those it opens five connections of its own: claims, completions, sweeps,
+    heartbeat, notifications. They are made from the engine's URL; `connect_args` adds what psycopg needs beyond it.
 
     **A job may run more than once** (a worker can die after the handler's outside effects): handlers must be idempotent.
     What a handler writes through its session happens once.
@@ -55,11 +56,13 @@ class Worker:
         async_session_factory: async_sessionmaker[Any] | None = None,
         options: WorkerOptions = WorkerOptions(),
         events: EventBus | None = None,
+        connect_args: Mapping[str, Any] | None = None,
     ) -> None:
         if not len(jobs.registry):
             raise InvalidOptionError("jobs", "has no handlers; import the modules that declare them before this")
         self._jobs = jobs
         self._url: URL = engine.url
+        self._connect_args = dict(connect_args or {})
         self._options = options if options.limits else _serving(options, jobs)
         self.events = events or EventBus()
         self._own_engines: list[Engine | AsyncEngine] = []
@@ -104,7 +107,21 @@ class Worker:
                 async_engine_made = create_async_engine(self._url.set(drivername="postgresql+psycopg"), **size)
                 self._own_engines.append(async_engine_made)
                 sessions.asynchronous = async_sessionmaker(async_engine_made)
+        for kind, factory in (("session_factory", sessions.sync), ("async_session_factory", sessions.asynchronous)):
+            self._check_pool(kind, factory)
         return sessions
+
+    def _check_pool(self, option: str, factory: sessionmaker[Any] | async_sessionmaker[Any] | None) -> None:
+        """Refuse a pool in which handlers would wait for each other's connections until their attempts fail."""
+        bind = factory.kw.get("bind") if factory is not None else None
+        pool = getattr(bind, "pool", None)
+        overflow = getattr(pool, "_max_overflow", -1)
+        if isinstance(pool, QueuePool) and overflow >= 0 and pool.size() + overflow < self._options.concurrency:
+            raise InvalidOptionError(
+                option,
+                f"its pool holds {pool.size() + overflow} connections, fewer than the {self._options.concurrency} handlers "
+                "that may run at once: raise pool_size or lower concurrency",
+            )
 
     @property
     def has_stuck_threads(self) -> bool:
@@ -145,7 +162,12 @@ class Worker:
         if self._stop_called:  # before it had begun
             self._stop_requested.set()
         options, model = self._options, self._jobs.model
-        connections = Connections(self._url, worker_name=self._identity.name, patience=options.time_to_live)
+        connections = Connections(
+            self._url,
+            worker_name=self._identity.name,
+            patience=options.time_to_live,
+            connect_args=self._connect_args,
+        )
         engine = connections.engine(4)
         completer = Completer(engine, model, self.id, self.events, flush_size=options.flush_size)
         executor = self._executor = Executor(
@@ -182,6 +204,12 @@ class Worker:
             may_start=lambda: heartbeat.is_safe,
         )
         claimer.until_idle = until_idle
+
+        def look_again(event: Event) -> None:
+            if isinstance(event, JobPutBack):  # due again, perhaps sooner than the claimer means to sleep
+                claimer.look()
+
+        unsubscribe = self.events.subscribe(look_again)
         sweeper = Sweeper(
             engine,
             model,
@@ -195,11 +223,11 @@ class Worker:
         try:
             await self._check(engine)
             await asyncio.to_thread(heartbeat.start)
-        except DBAPIError as error:
+        except (DBAPIError, JobQueueError) as error:
+            unsubscribe()
             await engine.dispose()
-            raise unavailable(error, self._url) from error
-        except JobQueueError:
-            await engine.dispose()
+            if isinstance(error, DBAPIError):
+                raise unavailable(error, self._url) from error
             raise
         self.events.emit(WorkerStarted(self.id))
         guard = LeaseGuard(heartbeat, interval=options.beat_interval)
@@ -225,6 +253,7 @@ class Worker:
             await engine.dispose()
             for made in self._own_engines:
                 await made.dispose() if isinstance(made, AsyncEngine) else made.dispose()
+            unsubscribe()
             self._stop_called = self._stop_now = False
             self.events.emit(WorkerStopped(self.id, released))
 

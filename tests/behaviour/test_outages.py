@@ -11,9 +11,10 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, JobStatus, Worker
+from sa_jobqueue import AttemptContext, Backoff, Job, JobQueue, JobStatus, Worker
 from sa_jobqueue.errors import (
     DatabaseUnavailableError,
+    InvalidOptionError,
     SchemaMissingError,
     SchemaOutdatedError,
     SchemaTooNewError,
@@ -24,6 +25,7 @@ from sa_jobqueue.models import Base
 from sa_jobqueue.operations import schema as schema_operations
 from sa_jobqueue.testing.binaries import binary_dirs
 from sa_jobqueue.testing.embedded import EmbeddedServer
+from sa_jobqueue.worker.claimer import Claimer
 from tests.behaviour.test_attempts import enqueue
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, EventLog, Start, quick, until, working
@@ -139,7 +141,7 @@ async def test_jobs_run_without_any_notification(engine: Engine, start: Start) -
 async def test_a_notification_starts_a_job_long_before_the_poll(engine: Engine, start: Start) -> None:
     queue = simple()
     async with start(queue, poll_interval=timedelta(minutes=10)) as log:
-        await until(lambda: _listeners(engine) == 1)
+        await until(lambda: _listeners(engine) == 1 and _is_asleep(engine), what="the worker sleeps")
         enqueue(engine, queue.job("nothing", {}))
         await log.until(JobCompleted)
         # Cut the listener: it comes back by itself, and so does the speed.
@@ -148,9 +150,61 @@ async def test_a_notification_starts_a_job_long_before_the_poll(engine: Engine, 
         await log.until(ComponentFailed)
         enqueue(engine, queue.job("nothing", {}))  # told to nobody, perhaps: found on the reconnect
         await log.until(JobCompleted, 2)
-        await until(lambda: _listeners(engine) == 1)
+        await until(lambda: _listeners(engine) == 1 and _is_asleep(engine), what="the worker sleeps again")
         enqueue(engine, queue.job("nothing", {}))
         await log.until(JobCompleted, 3)
+
+
+def _is_asleep(engine: Engine) -> bool:
+    """Whether the claimer has asked when the next job is due, its last question before it rests, a while ago."""
+    asked = """SELECT bool_and(now() - state_change > interval '300 ms') FROM pg_stat_activity
+               WHERE application_name LIKE 'sa_jobqueue%'
+               AND (query LIKE 'SELECT CAST(EXTRACT%' OR query LIKE 'WITH picked%')"""
+    with engine.connect() as connection:
+        return bool(connection.execute(text(asked)).scalar())
+
+
+async def test_a_workers_own_retry_starts_when_it_is_due_not_at_the_next_poll(engine: Engine, start: Start) -> None:
+    queue = JobQueue()
+
+    @queue.handler("twice", retry=Backoff(base=timedelta(milliseconds=300), jitter=False))
+    async def twice(payload: dict[str, Any], ctx: AttemptContext) -> None:
+        if ctx.attempt < 3:
+            raise ValueError
+
+    enqueue(engine, twice.job({}))
+    async with start(queue, poll_interval=timedelta(minutes=10), listen=False) as log:
+        await log.until(JobCompleted)
+
+
+async def test_a_wake_up_that_comes_while_the_worker_goes_to_sleep_is_not_lost(
+    engine: Engine, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = simple()
+    rest = Claimer._rest
+    late = iter([True])
+
+    async def enqueue_meanwhile(self: Claimer, connection: Any) -> None:
+        if self._loop.time() > self._awake_until and next(late, False):
+            await asyncio.to_thread(enqueue, engine, queue.job("nothing", {}))
+            await asyncio.sleep(0.2)  # its notification arrives before the claimer rests
+        await rest(self, connection)
+
+    monkeypatch.setattr(Claimer, "_rest", enqueue_meanwhile)
+    async with start(queue, poll_interval=timedelta(minutes=10)) as log:
+        await log.until(JobCompleted)
+
+
+def test_a_pool_too_small_for_the_handlers_is_refused(database_url: str) -> None:
+    queue = JobQueue()
+
+    @queue.handler("writes")
+    def writes(payload: dict[str, Any], session: Session) -> None: ...
+
+    engine = create_engine(database_url, pool_size=2, max_overflow=1)
+    with pytest.raises(InvalidOptionError, match="fewer than the 4 handlers"):
+        Worker(queue, engine, options=quick(concurrency=4))
+    Worker(queue, engine, options=quick(concurrency=3))
 
 
 def _listeners(engine: Engine) -> int:
@@ -203,7 +257,8 @@ async def test_no_transaction_stays_open_while_a_handler_without_a_session_runs(
     @queue.handler("looks")
     async def looks(payload: dict[str, Any]) -> None:
         with engine.connect() as connection:
-            open_ones = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'sa_jobqueue%' AND xact_start IS NOT NULL AND state LIKE 'idle%'"
+            open_ones = """SELECT count(*) FROM pg_stat_activity
+                WHERE application_name LIKE 'sa_jobqueue%' AND xact_start IS NOT NULL AND state LIKE 'idle%'"""
             seen.append(connection.execute(text(open_ones)).scalar_one())
 
     enqueue(engine, looks.job({}))

@@ -212,9 +212,7 @@ def test_of_one_major_the_newest_minor_is_listed_once(monkeypatch: pytest.Monkey
         ("something else", None),
     ],
 )
-def test_the_release_is_read_from_what_postgres_says(
-    tmp_path: Path, answer: str, version: tuple[int, ...] | None
-) -> None:
+def test_the_release_is_read_from_what_postgres_says(tmp_path: Path, answer: str, version: tuple[int, ...] | None) -> None:
     program = tmp_path / "postgres"
     program.write_text(f"#!/bin/sh\necho '{answer}'\n")
     program.chmod(0o755)
