@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeAlias, overload
+from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
@@ -172,7 +173,8 @@ class JobQueue(Generic[JobT]):
         # One throw-away job checks the name and the defaults by the same rules as any other.
         # With an id of no meaning: the application's factory is asked for jobs alone.
         options: dict[str, Any] = {"queue": queue, "priority": priority, "max_attempts": max_attempts, "timeout": timeout}
-        self.model(type_name=type_name, id="never written", **options)
+        never_written: Any = "-" if self.model.__jobqueue__.id_type == "text" else UUID(int=0)
+        self.model(type_name=type_name, id=never_written, **options)
 
         def register(func: Callable[..., Any]) -> Handler[Any, Any, JobT]:
             kind = describe(

@@ -224,3 +224,21 @@ def test_two_registries_share_nothing() -> None:
 
     assert list(other) == []
     assert "a" not in other.registry
+
+
+def test_declaring_a_handler_takes_no_id_of_the_factory() -> None:
+    class OtherBase(DeclarativeBase):
+        pass
+
+    made: list[str] = []
+
+    def factory() -> str:
+        made.append("x")
+        return "x"
+
+    class CountedJob(JobMixin[str], OtherBase, queue_id_factory=factory):
+        pass
+
+    for model in (CountedJob, MailJob):
+        JobQueue(model).handler("send")
+    assert made == []
