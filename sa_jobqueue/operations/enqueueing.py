@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, event, inspect
-from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.orm import Mapper, Session, object_session
+from sqlalchemy import ARRAY, JSON, ColumnElement, Connection, Engine, event, inspect
+from sqlalchemy.orm import Mapper, Session, SessionTransaction, object_session
 
 from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.models import JobMixin
@@ -27,8 +27,20 @@ QUIET: Final = timedelta(milliseconds=50)
 """After a committed wake-up of a queue this process sends no other for so long: a woken worker keeps looking for longer."""
 
 _Topic = tuple[str, str]
-_told: dict[_Topic, float] = {}
-_pending: WeakKeyDictionary[Session, set[_Topic]] = WeakKeyDictionary()
+_told: WeakKeyDictionary[Engine, dict[_Topic, float]] = WeakKeyDictionary()
+"""When this process last woke whom, by its clock; by engine, because another database has other workers."""
+
+
+@dataclass(slots=True)
+class _Wakings:
+    """What a session's transaction has told, and what it has kept to itself because that had just been told."""
+
+    sent: dict[_Topic, Engine] = field(default_factory=dict)
+    kept: dict[_Topic, tuple[Connection, type[JobMixin[Any]], str]] = field(default_factory=dict)
+
+
+# By transaction, not by session: a session that was closed without a commit is often used again.
+_pending: WeakKeyDictionary[SessionTransaction, _Wakings] = WeakKeyDictionary()
 
 
 @event.listens_for(JobMixin, "after_insert", propagate=True)
@@ -40,35 +52,58 @@ def _wake_after_insert(mapper: Mapper[Any], connection: Connection, job: JobMixi
 
 
 def _wake(session: Session, connection: Connection, model: type[JobMixin[Any]], queue: str) -> None:
+    transaction = cast("SessionTransaction", session.get_transaction())  # it has just written a row
     topic = (model.__jobqueue__.channel("due"), queue)
-    sent = _pending.setdefault(session, set())
-    if topic in sent or time.monotonic() - _told.get(topic, -1e9) < QUIET.total_seconds():
+    wakings = _pending.setdefault(transaction, _Wakings())
+    if topic in wakings.sent:
         return
-    sent.add(topic)
+    last = _told.get(connection.engine, {}).get(topic)
+    if last is not None and time.monotonic() - last < QUIET.total_seconds():
+        wakings.kept[topic] = (connection, model, queue)
+        return
+    wakings.sent[topic] = connection.engine
     connection.execute(notifications.notify_due(model, queue))
+
+
+def _outermost(session: Session) -> _Wakings:
+    transaction = session.get_transaction()
+    if transaction is None or session.get_nested_transaction() is not None:
+        return _Wakings()
+    return _pending.get(transaction, _Wakings())
+
+
+@event.listens_for(Session, "before_commit")
+def _wake_late(session: Session) -> None:
+    # A transaction that went on for longer than the silence: whoever was woken then sleeps again by now.
+    for connection, model, queue in list(_outermost(session).kept.values()):
+        _wake(session, connection, model, queue)
 
 
 @event.listens_for(Session, "after_commit")
 def _remember_told(session: Session) -> None:
     # Only a committed wake-up has woken anybody, so only that may silence the next one.
-    if session in _pending and session.get_nested_transaction() is None:
-        now = time.monotonic()
-        _told.update((topic, now) for topic in _pending.pop(session))
+    now = time.monotonic()
+    for topic, engine in _outermost(session).sent.items():
+        _told.setdefault(engine, {})[topic] = now
 
 
 @event.listens_for(Session, "after_soft_rollback")
-def _forget_untold(session: Session, previous: object) -> None:
-    _pending.pop(session, None)
+def _forget_untold(session: Session, previous: SessionTransaction) -> None:
+    # A savepoint may have taken back what was sent within it.
+    transaction = session.get_transaction()
+    if transaction is not None and transaction in _pending:
+        _pending[transaction].sent.clear()
 
 
 def enqueue_many(session: Session, new: Iterable[JobT], *, model: type[JobT] | None = None) -> list[Any]:
     """Insert many jobs in one statement, in the caller's transaction; return their ids in the order given.
 
     `new`: jobs as `Job(...)` or `handler.job(...)` make them, all of one class; they stay transient, so this is the
-    cheap way for thousands. `model` is only needed to say so for an empty list.
+    cheap way for thousands. `model` is only needed to say so for an empty list. Jobs that set different columns of the
+    application's own are one statement for each set; a time set other than by `delay` or `at` is not looked at.
     Changes: one row a job. Locks: none but the new rows'.
-    Raises: InvalidJobError when they are of several classes or already in a session; ConflictError for an id or key
-    that is taken. Nothing is written then.
+    Raises: InvalidJobError when they are of several classes, already in a session or set an array; ConflictError for an
+    id or key that is taken. Nothing is written then.
     """
     listed = list(new)
     if not listed:
@@ -77,24 +112,53 @@ def enqueue_many(session: Session, new: Iterable[JobT], *, model: type[JobT] | N
     for index, job in enumerate(listed):
         if type(job) is not kind:
             raise InvalidJobError(f"new[{index}]", f"is a {type(job).__name__}, the others are {kind.__name__}")
-        if object_session(job) is not None or inspect(job).persistent:
-            raise InvalidJobError(f"new[{index}]", "is already in a session; add it there, or pass a fresh job")
-    set_somewhere = {name for job in listed for name in job.__dict__} - {"scheduled_at"}
-    columns = {
-        attribute.columns[0].name: attribute.key
-        for attribute in inspect(kind).column_attrs
-        if attribute.key in set_somewhere
-    }
-    values: dict[str, list[Any]] = {}
-    for name, key in columns.items():
-        given = [job.__dict__.get(key) for job in listed]
-        as_text = isinstance(kind.__table__.c[name].type, JSONB)
-        values[name] = [json.dumps(value) for value in given] if as_text else given
-    values["delays"] = [job.__dict__.get("_delay") for job in listed]
-    values["ats"] = [job.__dict__.get("_at") for job in listed]
+        if not inspect(job).transient:
+            raise InvalidJobError(f"new[{index}]", "is or was in a session; add it there, or pass a fresh job")
     with translated():
         connection = session.connection()
-        connection.execute(jobs.enqueue_many(kind, list(columns)), values)
+        for names, alike in _alike(kind, listed):
+            connection.execute(jobs.enqueue_many(kind, list(names)), _arrays(kind, names, alike))
         for queue in sorted({job.queue for job in listed}):
             _wake(session, connection, kind, queue)
     return [job.id for job in listed]
+
+
+def _alike(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> list[tuple[dict[str, str], list[Any]]]:
+    """Group jobs by which columns they set, as attribute by column: what is not set is the database's to fill."""
+    attributes = {
+        attribute.key: attribute.columns[0]
+        for attribute in inspect(kind).column_attrs
+        if attribute.columns[0] in kind.__table__.c.values() and attribute.key != "scheduled_at"
+    }
+    groups: dict[frozenset[str], list[Any]] = {}
+    for index, job in enumerate(listed):
+        for key, column in attributes.items():
+            if key not in job.__dict__ and (made := _default(column)) is not None:
+                setattr(job, key, made())
+            if isinstance(column.type, ARRAY) and key in job.__dict__:
+                raise InvalidJobError(f"new[{index}].{key}", "is an array, which this cannot carry; use session.add_all")
+        groups.setdefault(frozenset(attributes.keys() & job.__dict__.keys()), []).append(job)
+    return [({attributes[key].name: key for key in attributes if key in keys}, alike) for keys, alike in groups.items()]
+
+
+def _default(column: ColumnElement[Any]) -> Callable[[], Any] | None:
+    """Return what makes a column's default in Python; None where it has none, or SQL makes it."""
+    default: Any = getattr(column, "default", None)
+    if default is not None and default.is_callable:
+        return lambda: default.arg(None)
+    if default is not None and default.is_scalar:
+        return lambda: default.arg
+    return None
+
+
+def _arrays(kind: type[JobMixin[Any]], names: dict[str, str], alike: Sequence[Any]) -> dict[str, list[Any]]:
+    values: dict[str, list[Any]] = {}
+    for name, key in names.items():
+        column_type = kind.__table__.c[name].type
+        given = [job.__dict__[key] for job in alike]
+        if isinstance(column_type, JSON):
+            given = [None if value is None and column_type.none_as_null else json.dumps(value) for value in given]
+        values[name] = given
+    values["delays"] = [job._delay for job in alike]
+    values["ats"] = [job._at for job in alike]
+    return values

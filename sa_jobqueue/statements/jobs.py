@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import (
+    JSON,
     Insert,
     Interval,
     Select,
@@ -37,7 +38,7 @@ from sa_jobqueue.types import JobId, JobStatus
 def enqueue_many(model: type[JobMixin[Any]], columns: Sequence[str]) -> Insert:
     """Insert many jobs in one statement, from one array a column.
 
-    Parameters: an array for each name in `columns`, of its column's type; those of jsonb columns as JSON texts;
+    Parameters: an array for each name in `columns`, of its column's type; those of JSON columns as texts;
     `delays` (intervals or null) and `ats` (instants or null), from which `scheduled_at` is made.
     Clock: the database's `now()`, to which delays are added and below which no `at` reaches.
     Shape: no rows returned: ids are made by the client. Locks: none but the new rows'.
@@ -47,14 +48,14 @@ def enqueue_many(model: type[JobMixin[Any]], columns: Sequence[str]) -> Insert:
     read: list[Any] = []
     for name in columns:
         kind = job.c[name].type
-        as_text = isinstance(kind, JSONB)
+        as_text = isinstance(kind, JSON)
         arrays.append(array(name, Text() if as_text else kind))
         read.append(column(name, Text() if as_text else kind))
     read += [column("delay", INTERVAL()), column("at", TIMESTAMP(timezone=True))]
     arrays += [array("delays", INTERVAL()), array("ats", TIMESTAMP(timezone=True))]
     given = func.unnest(*arrays).table_valued(*read).render_derived("given")
     values = [
-        cast(given.c[name], job.c[name].type) if isinstance(job.c[name].type, JSONB) else given.c[name] for name in columns
+        cast(given.c[name], job.c[name].type) if isinstance(job.c[name].type, JSON) else given.c[name] for name in columns
     ]
     due = func.greatest(given.c.at, func.now() + func.coalesce(given.c.delay, literal_column("interval '0'")))
     return insert(job).from_select([*columns, "scheduled_at"], select(*values, due).select_from(given))

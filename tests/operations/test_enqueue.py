@@ -1,0 +1,352 @@
+"""Enqueueing in the caller's transaction, and who is told of it when."""
+
+from __future__ import annotations
+
+import gc
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Engine, select, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
+
+from sa_jobqueue import Job, JobQueue, JobStatus, aio, enqueue_many
+from sa_jobqueue.errors import InvalidJobError
+from sa_jobqueue.operations import enqueueing
+from tests.fixtures.database import both_servers
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.notifications import Notifications
+
+pytestmark = both_servers
+
+queue = JobQueue()
+DUE = [("due", "default")]
+
+
+@queue.handler("send", queue="mail")
+def send(order: dict[str, Any]) -> None: ...
+
+
+class Clock:
+    """The process's clock, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(enqueueing, "time", clock)
+    return clock
+
+
+# Within the caller's transaction.
+
+
+def test_an_added_job_is_there_when_its_transaction_commits(
+    sessions: sessionmaker[Session], jobs: Jobs, notifications: Notifications
+) -> None:
+    with sessions() as session:
+        job = Job("test", {"a": [1, None, "ä"]}, priority=3, timeout=timedelta(minutes=1), max_attempts=2)
+        known = (job.id, job.chain_id)
+        session.add(job)
+        session.flush()
+        assert jobs.count() == 0
+        assert notifications.seen() == []
+        session.commit()
+        assert notifications.seen() == DUE
+        row = jobs.get(known[0])
+    assert (row["id"], row["chain_id"], row["root_id"]) == (*known, None)
+    assert (row["input"], row["priority"], row["timeout"], row["max_attempts"]) == (
+        {"a": [1, None, "ä"]},
+        3,
+        timedelta(minutes=1),
+        2,
+    )
+    assert (row["status"], row["attempt"], row["chain_completed_at"]) == (JobStatus.PENDING, 0, None)
+    assert row["created_at"] == row["scheduled_at"]
+
+
+def test_a_rollback_leaves_nothing_and_tells_nobody(
+    sessions: sessionmaker[Session], jobs: Jobs, notifications: Notifications
+) -> None:
+    with sessions() as session:
+        session.add(Job("test"))
+        session.flush()
+        session.rollback()
+        session.commit()
+    assert jobs.count() == 0
+    assert notifications.seen() == []
+
+
+def test_a_savepoint_rolled_back_leaves_nothing_and_tells_nobody(
+    sessions: sessionmaker[Session], jobs: Jobs, notifications: Notifications
+) -> None:
+    with sessions.begin() as session:
+        with session.begin_nested() as savepoint:
+            session.add(Job("test", queue="lost"))
+            session.flush()
+            savepoint.rollback()
+        kept = Job("test")
+        kept_id = kept.id
+        session.add(kept)
+    assert list(jobs.statuses()) == [kept_id]
+    assert notifications.seen() == DUE
+
+
+def test_what_was_told_within_a_lost_savepoint_is_told_again(
+    sessions: sessionmaker[Session], jobs: Jobs, notifications: Notifications
+) -> None:
+    with sessions.begin() as session:
+        with session.begin_nested() as savepoint:
+            session.add(Job("test"))
+            session.flush()
+            savepoint.rollback()
+        session.add(Job("test"))
+    assert jobs.count() == 1
+    assert notifications.seen() == DUE
+
+
+def test_a_session_that_was_closed_and_used_again_tells(
+    sessions: sessionmaker[Session], notifications: Notifications
+) -> None:
+    session = sessions()
+    session.add(Job("test"))
+    session.flush()
+    session.close()
+    session.add(Job("test"))
+    session.commit()
+    session.close()
+    assert notifications.seen() == DUE
+
+
+async def test_an_async_session_does_the_same(
+    async_sessions: async_sessionmaker[AsyncSession], jobs: Jobs, notifications: Notifications
+) -> None:
+    async with async_sessions() as session:
+        session.add_all([Job("test"), send.job({})])
+        await session.flush()
+        await session.rollback()
+        session.add(Job("test"))
+        await session.commit()
+        await aio.enqueue_many(session, [send.job({}), send.job({})])
+        assert notifications.seen() == DUE
+        await session.commit()
+    assert jobs.count() == 3
+    assert notifications.seen() == [("due", "mail")]
+
+
+def test_many_added_at_once_are_told_once_a_queue(
+    sessions: sessionmaker[Session], jobs: Jobs, notifications: Notifications
+) -> None:
+    with sessions.begin() as session:
+        session.add_all([Job("test", queue=name) for name in ("a", "b", "a", "b")])
+    assert jobs.count() == 4
+    assert sorted(notifications.seen()) == [("due", "a"), ("due", "b")]
+
+
+# Who is told.
+
+
+def test_a_queue_just_woken_is_not_woken_again(
+    sessions: sessionmaker[Session], notifications: Notifications, clock: Clock
+) -> None:
+    told = []
+    for wait in (0.0, 0.049, 0.002, 0.051):
+        clock.now += wait
+        with sessions.begin() as session:
+            session.add(Job("test"))
+        told.append(len(notifications.seen()))
+    assert told == [1, 0, 1, 1]
+
+
+def test_a_wake_up_that_was_rolled_back_silences_nobody(
+    sessions: sessionmaker[Session], notifications: Notifications, clock: Clock
+) -> None:
+    with sessions() as session:
+        session.add(Job("test"))
+        session.flush()
+        session.rollback()
+    with sessions.begin() as session:
+        session.add(Job("test"))
+    assert notifications.seen() == DUE
+
+
+def test_a_transaction_that_outlasts_the_silence_tells_at_its_commit(
+    sessions: sessionmaker[Session], notifications: Notifications, clock: Clock
+) -> None:
+    """Whoever was woken when it began sleeps again when it commits."""
+    with sessions.begin() as session:
+        session.add(Job("test"))
+    assert notifications.seen() == DUE
+    with sessions.begin() as session:
+        session.add(Job("test"))
+        session.flush()
+        with session.begin_nested():
+            session.add(Job("test"))
+        clock.now += 1
+        assert notifications.seen() == []
+    assert notifications.seen() == DUE
+
+
+def test_the_silence_counts_from_the_commit(
+    sessions: sessionmaker[Session], notifications: Notifications, clock: Clock
+) -> None:
+    with sessions.begin() as session:
+        session.add(Job("test"))
+        session.flush()
+        clock.now += 1
+    with sessions.begin() as session:
+        session.add(Job("test"))
+    assert notifications.seen() == DUE
+
+
+def test_another_engine_is_another_database(
+    sessions: sessionmaker[Session], engine: Engine, notifications: Notifications, clock: Clock
+) -> None:
+    from sqlalchemy import create_engine
+
+    other = create_engine(engine.url)
+    for made in (sessions, sessionmaker(other)):
+        with made.begin() as session:
+            session.add(Job("test"))
+    other.dispose()
+    assert notifications.seen() == DUE * 2
+
+
+def test_nothing_is_remembered_of_sessions_that_are_gone(sessions: sessionmaker[Session], jobs: Jobs) -> None:
+    for _ in range(3):
+        session = sessions()
+        session.add(Job("test"))
+        session.flush()
+        session.close()
+    del session
+    gc.collect()
+    assert len(enqueueing._pending) == 0
+
+
+# When it is due.
+
+
+def test_a_delay_counts_from_the_databases_clock(session: Session, jobs: Jobs) -> None:
+    one, many = Job("test", delay=timedelta(hours=1)), Job("test", delay=timedelta(hours=1))
+    session.add(one)
+    session.flush()
+    enqueue_many(session, [many])
+    session.commit()
+    for job in (one, many):
+        row = jobs.get(job.id)
+        assert row["scheduled_at"] == row["created_at"] + timedelta(hours=1)
+    assert one.scheduled_at - one.created_at == timedelta(hours=1)
+
+
+def test_an_instant_is_kept_and_a_past_one_means_now(session: Session, jobs: Jobs) -> None:
+    future = datetime(2099, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+    for add in (session.add_all, lambda new: enqueue_many(session, new)):
+        new = [Job("test", at=future), Job("test", at=datetime(2020, 1, 1, tzinfo=UTC))]
+        add(new)
+        session.commit()
+        assert jobs.get(new[0].id)["scheduled_at"] == future
+        past = jobs.get(new[1].id)
+        assert past["scheduled_at"] == past["created_at"]
+
+
+# Many at once.
+
+
+def test_many_are_written_in_one_statement_in_the_order_given(
+    session: Session, jobs: Jobs, notifications: Notifications, engine: Engine
+) -> None:
+    from sqlalchemy import event
+
+    seen: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *args: seen.append(args[2]))
+    new = [
+        send.job({"n": 1}, priority=5, delay=timedelta(hours=1)),
+        Job("test", None, timeout=timedelta(seconds=3), max_attempts=2),
+        Job("test", [1], queue="other", deduplication_key="k", input_version=2),
+    ]
+    ids = enqueue_many(session, new)
+    assert len([sql for sql in seen if sql.startswith("INSERT")]) == 1
+    session.commit()
+    assert ids == [job.id for job in new]
+    for job in new:
+        row = jobs.get(job.id)
+        for name in ("queue", "type_name", "priority", "input", "input_version", "timeout", "max_attempts", "chain_id"):
+            assert row[name] == getattr(job, name), name
+        assert (row["status"], row["deduplication_key"]) == (JobStatus.PENDING, job.deduplication_key)
+        assert not session.identity_map.contains_state(job._sa_instance_state)  # type: ignore[attr-defined]
+    assert sorted(notifications.seen()) == [("due", "default"), ("due", "mail"), ("due", "other")]
+
+
+def test_many_are_part_of_the_transaction(session: Session, jobs: Jobs, notifications: Notifications) -> None:
+    enqueue_many(session, [Job("test")])
+    session.rollback()
+    with session.begin_nested() as savepoint:
+        enqueue_many(session, [Job("test")])
+        savepoint.rollback()
+    session.commit()
+    assert jobs.count() == 0
+    assert notifications.seen() == []
+
+
+def test_none_are_nothing(session: Session, jobs: Jobs) -> None:
+    assert enqueue_many(session, []) == []
+    assert enqueue_many(session, [], model=Job) == []
+    assert not session.in_transaction()
+
+
+def test_many_that_cannot_be_written_together_are_refused(session: Session, jobs: Jobs) -> None:
+    added = Job("test")
+    session.add(added)
+    for new, place in (([Job("test"), added], "new[1]"), ([Job("test"), object()], "new[1]")):
+        with pytest.raises(InvalidJobError) as caught:
+            enqueue_many(session, new)  # type: ignore[type-var]
+        assert caught.value.field == place
+    session.commit()
+    with pytest.raises(InvalidJobError, match=r"new\[0\]: is or was in a session"):
+        enqueue_many(session, [added])
+    session.expunge_all()
+    with pytest.raises(InvalidJobError, match="is or was in a session"):
+        enqueue_many(session, [added])
+    assert jobs.count() == 1
+
+
+def test_thousands_are_quick(session: Session, jobs: Jobs) -> None:
+    enqueue_many(session, (Job("test", {"n": n}) for n in range(5000)))
+    session.commit()
+    assert jobs.count() == 5000
+    assert jobs.get(session.scalar(select(Job.id).where(Job.input["n"].as_integer() == 4999)))["input"] == {"n": 4999}
+
+
+def test_an_id_that_is_taken_is_a_conflict(session: Session, jobs: Jobs) -> None:
+    from sa_jobqueue.errors import ConflictError
+
+    taken = jobs.add()
+    with pytest.raises(ConflictError) as caught:
+        enqueue_many(session, [Job("test", id=taken)])
+    assert caught.value.constraint == "pk_job"
+    assert isinstance(caught.value.__cause__, IntegrityError)
+    session.rollback()
+    session.add(Job("test", id=taken))
+    with pytest.raises(IntegrityError, match="pk_job"):
+        session.flush()
+
+
+def test_no_input_is_the_json_null_and_no_output_is_none_at_all(session: Session, jobs: Jobs) -> None:
+    made = [Job("test"), Job("test")]
+    session.add(made[0])
+    session.flush()
+    enqueue_many(session, [made[1]])
+    session.commit()
+    rows = session.execute(text("SELECT jsonb_typeof(input), output IS NULL, last_error IS NULL FROM job")).all()
+    assert [tuple(row) for row in rows] == [("null", True, True)] * 2
+    assert isinstance(made[0].id, UUID)
+    assert made[0].input is made[0].output is made[0].last_error is None
