@@ -164,7 +164,7 @@ def _result(scenario: Scenario, case: Case, samples: Mapping[str, list[Sample]])
     return Result(
         scenario=scenario.name,
         case=case.name,
-        jobs=mine[0].jobs,
+        jobs=min(sample.jobs for sample in mine),
         rounds=len(mine),
         rate=Spread(statistics.median(rates), min(rates), max(rates)) if case.rated else None,
         per_job={name: _median([sample.per_job[name] for sample in mine]) for name in mine[0].per_job},
