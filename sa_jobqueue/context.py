@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.types import JobId, Json
@@ -44,14 +45,18 @@ class AttemptContext:
         """The job as it was claimed."""
         self.worker_id = worker_id
         """Who runs it."""
-        self.logger = logging.LoggerAdapter(
-            logging.getLogger(f"sa_jobqueue.job.{job.type_name}"),
-            {"job_id": str(job.id), "job_attempt": job.attempt, "job_type": job.type_name},
-        )
-        """Binds the job's id, attempt and type to every record."""
         self._extend = extend
         self._stop = threading.Event()
         self._reason: str | None = None
+
+    @cached_property
+    def logger(self) -> logging.LoggerAdapter[logging.Logger]:
+        """Binds the job's id, attempt and type to every record."""
+        job = self.job
+        return logging.LoggerAdapter(
+            logging.getLogger(f"sa_jobqueue.job.{job.type_name}"),
+            {"job_id": str(job.id), "job_attempt": job.attempt, "job_type": job.type_name},
+        )
 
     @property
     def attempt(self) -> int:

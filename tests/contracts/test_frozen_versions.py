@@ -12,7 +12,7 @@ from sa_jobqueue.migrations import versions
 
 # A digest may be changed until the first release of its version, and never after it: then it is a new version.
 DIGESTS = {
-    1: "d6b946bad068db648c9d776946985baa4b4dfe2e8ea6691d0b04fe947893d902",
+    1: "3cbab88972d2ffe9d437f55c224609dab6996c446101882f53235c61641910d7",
 }
 PLACES = [
     {"schema": schema, "prefix": prefix, "id_type": id_type}

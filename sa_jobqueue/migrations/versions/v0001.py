@@ -116,7 +116,7 @@ CREATE TABLE ${q}job (
   CONSTRAINT ${p}ck_job_blocked CHECK (status <> 'blocked' OR open_blockers > 0),
   CONSTRAINT ${p}ck_job_lease CHECK ((status = 'running') = (leased_by IS NOT NULL)),
   CONSTRAINT ${p}ck_job_ended CHECK ((status IN ('completed', 'dead', 'cancelled')) = (completed_at IS NOT NULL))
-) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
   autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000,
   autovacuum_vacuum_insert_scale_factor = 0.05)
 --;
@@ -216,6 +216,9 @@ BEGIN
   IF TG_OP = 'INSERT' THEN
     RAISE EXCEPTION 'a job cannot be inserted as %, only as pending or blocked', NEW.status
       USING ERRCODE = 'SJ001', TABLE = TG_TABLE_NAME, COLUMN = 'status';
+  ELSIF TG_OP = 'DELETE' THEN
+    RAISE EXCEPTION 'job %: cannot be deleted through this view, only cancelled', OLD.id
+      USING ERRCODE = 'SJ003', HINT = 'set its status to cancelled';
   END IF;
   RAISE EXCEPTION 'job %: illegal transition from % to %', OLD.id, OLD.status, NEW.status
     USING ERRCODE = 'SJ001', TABLE = TG_TABLE_NAME, COLUMN = 'status',
@@ -277,9 +280,8 @@ BEGIN
   NEW.scheduled_at := GREATEST(NEW.scheduled_at, now());
   INSERT INTO ${q}job (id, queue, type_name, chain_id, chain_type_name, input, scheduled_at)
     VALUES (NEW.id, NEW.queue, NEW.type_name, NEW.id, NEW.type_name, NEW.input, NEW.scheduled_at);
-  IF NEW.scheduled_at <= now() THEN
-    PERFORM pg_notify('${channel}:due', NEW.queue);
-  END IF;
+  -- Also of one that is due later: a worker that sleeps must learn when to wake.
+  PERFORM pg_notify('${channel}:due', NEW.queue);
   RETURN NEW;
 END $$$$
 --;
@@ -296,7 +298,7 @@ BEGIN
     RAISE EXCEPTION 'job %: only status and scheduled_at can be changed through this view', OLD.id USING ERRCODE = 'SJ003';
   END IF;
   -- What the view showed may be history by now: decide on the row as it is, and hold it.
-  SELECT * INTO held FROM ${q}job WHERE id = OLD.id FOR UPDATE;
+  SELECT * INTO held FROM ${q}job WHERE id = OLD.id FOR NO KEY UPDATE;
   IF NOT FOUND THEN
     RETURN NULL;
   END IF;
@@ -310,6 +312,9 @@ BEGIN
     NEW.scheduled_at := GREATEST(NEW.scheduled_at, now());
     UPDATE ${q}job SET scheduled_at = NEW.scheduled_at WHERE id = held.id;
     NEW.status := held.status;
+    IF held.status = 'pending' THEN
+      PERFORM pg_notify('${channel}:due', held.queue);
+    END IF;
   ELSIF NEW.status = 'cancelled' AND held.status IN ('blocked', 'pending', 'running') THEN
     IF held.status = 'running' THEN
       INSERT INTO ${q}job_attempt (job_id, attempt, worker_id, started_at, outcome)
@@ -319,9 +324,9 @@ BEGIN
     UPDATE ${q}job SET status = 'cancelled', completed_at = now(), leased_by = NULL, leased_until = NULL,
       chain_completed_at = CASE WHEN chain_index = 0 THEN now() END WHERE id = held.id;
   ELSIF NEW.status = 'pending' AND held.status = 'dead' THEN
-    -- Attempts spent since the last redrive, less those given back, are the budget the job is given anew.
+    -- Attempts allowed since the death before this one, less those given back, are the budget the job is given anew.
     SELECT held.max_attempts - COALESCE(max(d.attempts), 0) INTO spent
-      FROM ${q}dead_letter d WHERE d.job_id = held.id AND d.resolution = 'redriven';
+      FROM ${q}dead_letter d WHERE d.job_id = held.id AND d.attempts < held.attempt;
     SELECT spent - count(*) INTO spent FROM ${q}job_attempt a
       WHERE a.job_id = held.id AND a.attempt > held.max_attempts - spent AND a.outcome IN ('snoozed', 'released');
     IF NEW.scheduled_at = OLD.scheduled_at THEN
@@ -333,9 +338,7 @@ BEGIN
     UPDATE ${q}dead_letter SET resolution = 'redriven', resolved_at = now(), changed_xid = pg_current_xact_id(),
       resolved_by = COALESCE(NULLIF(current_setting('sa_jobqueue.actor', true), ''), session_user)
       WHERE job_id = held.id AND resolution IS NULL;
-    IF NEW.scheduled_at <= now() THEN
-      PERFORM pg_notify('${channel}:due', held.queue);
-    END IF;
+    PERFORM pg_notify('${channel}:due', held.queue);
   ELSE
     RAISE EXCEPTION 'job %: is %, which cannot become %', held.id, held.status, NEW.status
       USING ERRCODE = 'SJ001', COLUMN = 'status', HINT = 'cancel what has not ended; redrive what is dead';
@@ -344,7 +347,10 @@ BEGIN
 END $$$$
 --;
 CREATE TRIGGER ${p}tr_job_queue_update INSTEAD OF UPDATE ON ${q}job_queue FOR EACH ROW
-  EXECUTE FUNCTION ${q}job_queue_update()"""
+  EXECUTE FUNCTION ${q}job_queue_update()
+--;
+CREATE TRIGGER ${p}tr_job_queue_delete INSTEAD OF DELETE ON ${q}job_queue FOR EACH ROW
+  EXECUTE FUNCTION ${q}job_refuse()"""
 
 _DROP = """\
 DROP VIEW ${q}job_queue
