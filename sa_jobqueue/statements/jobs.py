@@ -87,7 +87,7 @@ def lock(model: type[JobMixin[Any]], ids: Sequence[JobId]) -> Select[Any]:
         select(job.c.id, job.c.status)
         .where(job.c.id == any_(literal(list(ids), ARRAY(id_parameter(model.__jobqueue__)))))
         .order_by(job.c.id)
-        .with_for_update()
+        .with_for_update(key_share=True)
     )
 
 

@@ -2,4 +2,4 @@ SELECT job.id, job.status
 FROM job
 WHERE job.id = ANY (%(param_1)s::UUID[])
 ORDER BY job.id
-FOR UPDATE
+FOR NO KEY UPDATE
