@@ -1,0 +1,322 @@
+"""Dead letters listed, grouped, redriven and dismissed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Engine, delete, func, insert, select, update
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    DeadLetterFilter,
+    DeadReason,
+    Job,
+    JobStatus,
+    Resolution,
+    dismiss_dead_letters,
+    group_dead_letters,
+    list_dead_letters,
+    redrive_dead_letters,
+)
+from sa_jobqueue.errors import ConflictError, InvalidOptionError
+from sa_jobqueue.statements import claims, completions
+from tests.fixtures.database import both_servers
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.notifications import Notifications
+from tests.statements.cases import claim_parameters, dying, finish_parameters
+
+pytestmark = both_servers
+
+DEAD, PENDING = JobStatus.DEAD, JobStatus.PENDING
+
+
+class Life:
+    """Runs a job's attempts as a worker does, by the library's own statements."""
+
+    def __init__(self, engine: Engine, session: Session, jobs: Jobs, **columns: Any) -> None:
+        self._engine = engine
+        self._session = session
+        self._jobs = jobs
+        self.id = jobs.add(**columns)
+
+    def attempt(self, ending: str) -> None:
+        """Run one attempt to its end: failed, dead, snoozed or released."""
+        with self._engine.begin() as connection:
+            connection.execute(claims.claim(Job, changed=False), claim_parameters())
+        number = self._jobs.get(self.id)["attempt"]
+        given = dying([self.id]) if ending == "dead" else finish_parameters([self.id])
+        given |= {"attempts": [number]}
+        if ending in {"snoozed", "released"}:
+            given |= {"outcomes": [ending], "uncounted": [1]}
+        with self._engine.begin() as connection:
+            assert connection.execute(completions.finish(Job), given).all()
+
+    def redrive(self) -> tuple[int, int]:
+        """Redrive it, and return how many attempts it has had and how many it has left."""
+        assert redrive_dead_letters(self._session, where=DeadLetterFilter(job_ids=[self.id], resolved=None), by="me") == [
+            self.id
+        ]
+        self._session.commit()
+        job = self._jobs.get(self.id)
+        assert job["status"] is PENDING
+        return job["attempt"], job["max_attempts"] - job["attempt"]
+
+
+@pytest.fixture
+def letters(jobs: Jobs) -> dict[str, UUID]:
+    """Give dead jobs by a word for each."""
+    return {
+        "mail": jobs.add(DEAD, type_name="mail", fingerprint="aa", error={"type": "ValueError"}),
+        "mail 2": jobs.add(DEAD, type_name="mail", fingerprint="aa", error={"type": "ValueError"}),
+        "mail other": jobs.add(DEAD, type_name="mail", fingerprint="bb", error={"type": "KeyError"}),
+        "lost": jobs.add(DEAD, type_name="mail", reason=DeadReason.LOST, queue="q"),
+        "report": jobs.add(DEAD, type_name="report", reason=DeadReason.DISCARDED, fingerprint="aa", queue="q"),
+    }
+
+
+# Looking.
+
+
+def test_a_filter_means_what_it_says(session: Session, jobs: Jobs, letters: dict[str, UUID]) -> None:
+    by_job = {letter.job_id: letter for letter in list_dead_letters(session)}
+
+    def found(**where: Any) -> set[str]:
+        ids = {letter.job_id for letter in list_dead_letters(session, where=DeadLetterFilter(**where))}
+        return {word for word, job_id in letters.items() if job_id in ids}
+
+    assert found() == set(letters)
+    assert found(types=["report"]) == {"report"}
+    assert found(queues=["q"]) == {"lost", "report"}
+    assert found(reasons=[DeadReason.LOST, DeadReason.DISCARDED]) == {"lost", "report"}
+    assert found(fingerprints=["aa"]) == {"mail", "mail 2", "report"}
+    assert found(types=["mail"], fingerprints=["aa"]) == {"mail", "mail 2"}
+    assert found(job_ids=[letters["lost"], letters["mail"]]) == {"lost", "mail"}
+    assert found(ids=[by_job[letters["report"]].id]) == {"report"}
+    now = session.execute(select(func.now())).scalar_one()
+    assert found(died_before=now + timedelta(hours=1)) == set(letters)
+    assert found(died_before=now - timedelta(hours=1)) == set()
+    assert found(resolved=True) == set()
+    dismiss_dead_letters(session, where=DeadLetterFilter(types=["report"]), by="me")
+    assert found() == set(letters) - {"report"}
+    assert found(resolved=True) == {"report"}
+    assert found(resolved=None) == set(letters)
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+@pytest.mark.parametrize("limit", [1, 2, 5, 6])
+def test_pages_show_each_letter_once(
+    session: Session, jobs: Jobs, letters: dict[str, UUID], limit: int, newest_first: bool
+) -> None:
+    found: list[Any] = []
+    after = None
+    while page := list_dead_letters(session, after=after, limit=limit, newest_first=newest_first):
+        assert len(page) <= limit
+        found += page
+        after = page[-1].id
+    ids = [letter.id for letter in found]
+    assert ids == sorted(ids, reverse=newest_first)
+    assert len(set(ids)) == len(letters)
+
+
+def test_a_page_has_a_size(session: Session, jobs: Jobs) -> None:
+    with pytest.raises(InvalidOptionError, match="limit"):
+        list_dead_letters(session, limit=0)
+    with pytest.raises(InvalidOptionError, match="limit"):
+        redrive_dead_letters(session, limit=0)
+
+
+def test_groups_count_by_type_reason_and_error(session: Session, jobs: Jobs, letters: dict[str, UUID]) -> None:
+    groups = group_dead_letters(session)
+    assert [(group.type_name, group.reason, group.fingerprint, group.error_type, group.count) for group in groups] == [
+        ("mail", "exhausted", "aa", "ValueError", 2),
+        ("mail", "exhausted", "bb", "KeyError", 1),
+        ("mail", "lost", None, None, 1),
+        ("report", "discarded", "aa", None, 1),
+    ]
+    first = groups[0]
+    assert first.first_died_at <= first.last_died_at
+    assert first.example_job_id in {letters["mail"], letters["mail 2"]}
+    assert group_dead_letters(session, where=DeadLetterFilter(types=["report"]))[0].count == 1
+    assert group_dead_letters(session, where=DeadLetterFilter(types=["none"])) == []
+
+
+# Redriving.
+
+
+def test_redriven_jobs_are_pending_again(
+    session: Session, jobs: Jobs, letters: dict[str, UUID], notifications: Notifications
+) -> None:
+    meant = DeadLetterFilter(types=["mail"])
+    expected = sorted(job_id for word, job_id in letters.items() if word != "report")
+    assert redrive_dead_letters(session, where=meant, by="me", dry_run=True) == expected
+    assert set(jobs.statuses().values()) == {DEAD}
+    assert redrive_dead_letters(session, where=meant, by="me") == expected
+    assert notifications.seen() == []
+    session.commit()
+    for word, job_id in letters.items():
+        (letter,) = jobs.letters(job_id)
+        assert jobs.status(job_id) is (DEAD if word == "report" else PENDING)
+        assert letter["resolution"] == (None if word == "report" else Resolution.REDRIVEN)
+        assert letter["resolved_by"] == (None if word == "report" else "me")
+    assert sorted(notifications.seen()) == [("due", "default"), ("due", "q")]
+    assert redrive_dead_letters(session, where=meant) == []
+
+
+def test_a_redrive_rolled_back_has_not_happened(session: Session, jobs: Jobs, notifications: Notifications) -> None:
+    job_id = jobs.add(DEAD)
+    redrive_dead_letters(session)
+    session.rollback()
+    assert jobs.status(job_id) is DEAD
+    assert jobs.letters(job_id)[0]["resolution"] is None
+    assert notifications.seen() == []
+
+
+def test_who_redrives_is_the_databases_user_unless_said(session: Session, jobs: Jobs) -> None:
+    named, unnamed = jobs.add(DEAD), jobs.add(DEAD)
+    redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[named]), by="somebody; DROP TABLE 'x")
+    redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[unnamed]))
+    session.commit()
+    assert jobs.letters(named)[0]["resolved_by"] == "somebody; DROP TABLE 'x"
+    assert jobs.letters(unnamed)[0]["resolved_by"] == "postgres"
+
+
+def test_no_more_than_the_limit_are_redriven_a_call(session: Session, jobs: Jobs) -> None:
+    ids = sorted(jobs.add(DEAD) for _ in range(5))
+    taken = [redrive_dead_letters(session, limit=2) for _ in range(4)]
+    assert taken == [ids[:2], ids[2:4], ids[4:], []]
+
+
+def test_letters_without_a_dead_job_are_passed_over(session: Session, jobs: Jobs, engine: Engine) -> None:
+    """A letter outlives its job's retention, and must not stand in the way of the others."""
+    gone, alive, dead = (jobs.add(DEAD) for _ in range(3))
+    with engine.begin() as connection:
+        connection.execute(delete(Job.__table__).where(Job.id == gone))  # type: ignore[arg-type]
+        again = {"status": PENDING, "completed_at": None, "chain_completed_at": None}
+        connection.execute(update(Job.__table__).where(Job.id == alive).values(again))  # type: ignore[arg-type]
+    assert redrive_dead_letters(session, dry_run=True) == [dead]
+    assert redrive_dead_letters(session, limit=1) == [dead]
+    session.commit()
+    assert jobs.letters(gone)[0]["resolution"] is None
+
+
+def test_a_job_with_several_letters_is_redriven_once(session: Session, jobs: Jobs, engine: Engine) -> None:
+    life = Life(engine, session, jobs, max_attempts=1)
+    life.attempt("dead")
+    life.redrive()
+    life.attempt("dead")
+    assert len(jobs.letters(life.id)) == 2
+    assert redrive_dead_letters(session, where=DeadLetterFilter(resolved=None)) == [life.id]
+    session.commit()
+    assert [letter["resolution"] for letter in jobs.letters(life.id)] == ["redriven", "redriven"]
+
+
+@pytest.mark.parametrize(
+    ("endings", "attempts"),
+    [
+        (["failed", "failed", "dead"], 3),  # exhausted
+        (["dead"], 1),  # discarded at once
+        (["failed", "dead"], 2),
+        (["snoozed", "failed", "released", "failed", "dead"], 5),  # exhausted, two attempts given back
+        (["snoozed", "dead"], 2),
+    ],
+)
+def test_a_redriven_job_has_as_many_attempts_as_it_once_had(
+    session: Session, jobs: Jobs, engine: Engine, endings: list[str], attempts: int
+) -> None:
+    """However it came to die, and how often."""
+    life = Life(engine, session, jobs, max_attempts=3)
+    for death in range(1, 4):
+        for ending in endings:
+            life.attempt(ending)
+        assert life.redrive() == (attempts * death, 3)
+
+
+def test_a_job_redriven_after_its_letter_was_dismissed_has_no_more_attempts(
+    session: Session, jobs: Jobs, engine: Engine
+) -> None:
+    life = Life(engine, session, jobs, max_attempts=2)
+    for _ in range(3):
+        life.attempt("failed")
+        life.attempt("dead")
+        dismiss_dead_letters(session, by="me")
+        session.commit()
+        assert life.redrive()[1] == 2
+
+
+def test_history_and_last_error_stay_with_a_redriven_job(session: Session, jobs: Jobs, engine: Engine) -> None:
+    life = Life(engine, session, jobs, max_attempts=1, input={"n": 1})
+    created = jobs.get(life.id)["created_at"]
+    life.attempt("dead")
+    life.redrive()
+    job = jobs.get(life.id)
+    assert (job["input"], job["created_at"], job["last_error"]["type"]) == ({"n": 1}, created, "E")
+    assert len(jobs.attempts(life.id)) == 1
+
+
+def test_a_key_that_another_chain_holds_by_now_is_a_conflict(session: Session, jobs: Jobs) -> None:
+    dead, other = jobs.add(DEAD, deduplication_key="k"), jobs.add(DEAD)
+    jobs.add(deduplication_key="k")
+    with pytest.raises(ConflictError) as caught:
+        redrive_dead_letters(session)
+    assert caught.value.constraint == "uq_job_deduplication"
+    session.rollback()
+    assert jobs.status(dead) is jobs.status(other) is DEAD
+
+
+def test_what_a_session_holds_is_read_again(session: Session, jobs: Jobs) -> None:
+    job = session.get_one(Job, jobs.add(DEAD))
+    redrive_dead_letters(session)
+    assert job.status is PENDING
+
+
+# Dismissing.
+
+
+def test_dismissed_letters_are_resolved_and_their_jobs_stay_dead(
+    session: Session, jobs: Jobs, letters: dict[str, UUID]
+) -> None:
+    meant = DeadLetterFilter(reasons=[DeadReason.LOST, DeadReason.DISCARDED])
+    expected = {jobs.letters(letters[word])[0]["id"] for word in ("lost", "report")}
+    assert set(dismiss_dead_letters(session, where=meant, by="me", dry_run=True)) == expected
+    assert all(letter["resolution"] is None for letter in jobs.letters())
+    assert set(dismiss_dead_letters(session, where=meant, by="me")) == expected
+    session.commit()
+    for letter in jobs.letters():
+        chosen = letter["id"] in expected
+        assert letter["resolution"] == (Resolution.DISMISSED if chosen else None)
+        assert letter["resolved_by"] == ("me" if chosen else None)
+        assert (letter["resolved_at"] is not None) is chosen
+    assert set(jobs.statuses().values()) == {DEAD}
+
+
+def test_letters_resolved_already_are_left_as_they_are(session: Session, jobs: Jobs) -> None:
+    first = jobs.add(DEAD)
+    dismiss_dead_letters(session, by="first")
+    second = jobs.add(DEAD)
+    everything = DeadLetterFilter(resolved=None)
+    dry = dismiss_dead_letters(session, where=everything, by="second", dry_run=True)
+    assert dismiss_dead_letters(session, where=everything, by="second") == dry == [jobs.letters(second)[0]["id"]]
+    session.commit()
+    assert jobs.letters(first)[0]["resolved_by"] == "first"
+
+
+def test_a_dismissed_job_can_still_be_redriven(session: Session, jobs: Jobs) -> None:
+    job_id = jobs.add(DEAD)
+    dismiss_dead_letters(session, by="me")
+    assert redrive_dead_letters(session) == []
+    assert redrive_dead_letters(session, where=DeadLetterFilter(resolved=True)) == [job_id]
+    session.commit()
+    assert jobs.status(job_id) is PENDING
+    assert jobs.letters(job_id)[0]["resolution"] == Resolution.DISMISSED
+
+
+def test_a_job_has_one_unresolved_letter_at_most(engine: Engine, jobs: Jobs) -> None:
+    from sqlalchemy.exc import IntegrityError
+
+    job_id = jobs.add(DEAD)
+    row = dict(jobs.letters(job_id)[0]) | {"id": Job.__id_factory__()}
+    with engine.begin() as connection, pytest.raises(IntegrityError, match="uq_dead_letter_open"):
+        connection.execute(insert(Job.DeadLetter.__table__).values(row))  # type: ignore[arg-type]

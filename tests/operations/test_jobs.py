@@ -1,0 +1,274 @@
+"""Jobs looked at, cancelled, rescheduled and triggered, in the caller's transaction."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session, sessionmaker
+
+from sa_jobqueue import (
+    Job,
+    JobFilter,
+    JobStatus,
+    cancel_jobs,
+    get_job,
+    list_attempts,
+    list_jobs,
+    reschedule_jobs,
+    trigger_jobs,
+)
+from sa_jobqueue.errors import IllegalTransitionError, InvalidJobError, InvalidOptionError, JobNotFoundError
+from sa_jobqueue.ids import uuid7
+from tests.fixtures.database import both_servers
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.notifications import Notifications
+
+pytestmark = both_servers
+
+FUTURE = datetime(2099, 1, 1, tzinfo=UTC)
+ENDED = {JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED}
+
+
+def one_of_each(jobs: Jobs) -> dict[JobStatus, UUID]:
+    return {status: jobs.add(status) for status in JobStatus}
+
+
+# Cancelling.
+
+
+def test_cancelling_ends_what_has_not_ended_and_tells_which(session: Session, jobs: Jobs) -> None:
+    made = one_of_each(jobs)
+    cancelled = cancel_jobs(session, list(made.values()))
+    assert set(cancelled) == {job_id for status, job_id in made.items() if status not in ENDED}
+    assert jobs.status(made[JobStatus.PENDING]) is JobStatus.PENDING
+    session.commit()
+    for status, job_id in made.items():
+        assert jobs.status(job_id) is (status if status in ENDED else JobStatus.CANCELLED)
+    assert [attempt["outcome"] for attempt in jobs.attempts(made[JobStatus.RUNNING])] == ["cancelled"]
+
+
+def test_a_cancellation_rolled_back_has_not_happened(session: Session, jobs: Jobs, notifications: Notifications) -> None:
+    made = one_of_each(jobs)
+    cancel_jobs(session, list(made.values()))
+    session.rollback()
+    assert jobs.statuses() == {job_id: status for status, job_id in made.items()}
+    assert notifications.seen() == []
+
+
+@pytest.mark.parametrize("change", [cancel_jobs, trigger_jobs, reschedule_jobs])
+def test_unknown_ids_are_all_named_and_nothing_is_changed(session: Session, jobs: Jobs, change: Any) -> None:
+    job_id, gone = jobs.add(due_in=60), [uuid7(), uuid7()]
+    before = dict(jobs.get(job_id))
+    with pytest.raises(JobNotFoundError) as caught:
+        change(session, [gone[0], job_id, gone[1]])
+    assert caught.value.job_ids == tuple(gone)
+    session.commit()
+    assert dict(jobs.get(job_id)) == before
+
+
+@pytest.mark.parametrize("change", [cancel_jobs, trigger_jobs, reschedule_jobs])
+def test_one_id_is_not_a_list_of_ids(session: Session, jobs: Jobs, change: Any) -> None:
+    with pytest.raises(InvalidJobError, match="ids: must be a list of ids, not one id"):
+        change(session, str(jobs.add()))
+
+
+@pytest.mark.parametrize("change", [cancel_jobs, trigger_jobs, reschedule_jobs])
+def test_no_ids_are_nothing_to_do(session: Session, jobs: Jobs, change: Any) -> None:
+    job_id = jobs.add()
+    assert not change(session, [])
+    session.commit()
+    assert jobs.status(job_id) is JobStatus.PENDING
+
+
+def test_an_id_named_twice_is_one_job(session: Session, jobs: Jobs) -> None:
+    job_id = jobs.add(JobStatus.RUNNING)
+    assert cancel_jobs(session, [job_id, job_id]) == [job_id]
+    session.commit()
+    assert len(jobs.attempts(job_id)) == 1
+
+
+def test_a_job_just_added_can_be_changed_in_the_same_transaction(session: Session, jobs: Jobs) -> None:
+    job = Job("test", at=FUTURE)
+    session.add(job)
+    trigger_jobs(session, [job.id])
+    assert job.scheduled_at == job.created_at
+    assert cancel_jobs(session, [job.id]) == [job.id]
+    assert job.status is JobStatus.CANCELLED
+    session.commit()
+    assert jobs.status(job.id) is JobStatus.CANCELLED
+
+
+def test_what_a_session_holds_is_read_again(session: Session, jobs: Jobs) -> None:
+    known, other = session.get_one(Job, jobs.add()), session.get_one(Job, jobs.add())
+    cancel_jobs(session, [known.id])
+    assert known.status is JobStatus.CANCELLED
+    assert "status" in other.__dict__
+
+
+def test_the_second_of_two_cancellations_finds_nothing_to_cancel(
+    sessions: sessionmaker[Session], engine: Engine, jobs: Jobs
+) -> None:
+    """Both name the same jobs in opposite orders: they queue up at the first, and never deadlock."""
+    ids = sorted(jobs.add(JobStatus.RUNNING) for _ in range(3))
+    answers: list[Any] = []
+
+    def lose() -> None:
+        with sessions.begin() as session:
+            answers.append(cancel_jobs(session, ids[::-1]))
+
+    with sessions.begin() as winner:
+        assert sorted(cancel_jobs(winner, ids)) == ids
+        loser = threading.Thread(target=lose)
+        loser.start()
+        waiting = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+        with engine.connect() as watcher:
+            while not watcher.execute(waiting).scalar_one():
+                watcher.rollback()
+                assert loser.is_alive()
+    loser.join(timeout=30)
+    assert answers == [[]]
+    assert all(len(jobs.attempts(job_id)) == 1 for job_id in ids)
+
+
+# Another time.
+
+
+def test_jobs_are_moved_to_another_time(session: Session, jobs: Jobs) -> None:
+    for status in (JobStatus.PENDING, JobStatus.BLOCKED):
+        job_id = jobs.add(status, due_in=60)
+        reschedule_jobs(session, [job_id], at=FUTURE)
+        session.commit()
+        assert jobs.get(job_id)["scheduled_at"] == FUTURE
+        reschedule_jobs(session, [job_id], delay=timedelta(hours=2))
+        now = session.execute(text("SELECT now()")).scalar_one()
+        session.commit()
+        assert jobs.get(job_id)["scheduled_at"] == now + timedelta(hours=2)
+        reschedule_jobs(session, [job_id], at=datetime(2020, 1, 1, tzinfo=UTC))
+        now = session.execute(text("SELECT now()")).scalar_one()
+        session.commit()
+        assert jobs.get(job_id)["scheduled_at"] == now
+
+
+def test_triggering_makes_jobs_due_now_and_wakes_workers(session: Session, jobs: Jobs, notifications: Notifications) -> None:
+    later, retried = jobs.add(due_in=3600), jobs.add(due_in=60, attempt=3, queue="q")
+    trigger_jobs(session, [later, retried])
+    now = session.execute(text("SELECT now()")).scalar_one()
+    assert notifications.seen() == []
+    session.commit()
+    for job_id in (later, retried):
+        assert jobs.get(job_id)["scheduled_at"] == now
+    assert jobs.get(retried)["attempt"] == 3
+    assert sorted(notifications.seen()) == [("due", "default"), ("due", "q")]
+
+
+@pytest.mark.parametrize("status", [JobStatus.RUNNING, *sorted(ENDED)])
+def test_one_that_does_not_wait_is_named_and_none_is_moved(session: Session, jobs: Jobs, status: JobStatus) -> None:
+    waiting, other = jobs.add(due_in=60), jobs.add(status, due_in=60)
+    before = dict(jobs.get(waiting))
+    with pytest.raises(IllegalTransitionError, match=f"job {other}: is {status}, only a pending or blocked job"):
+        trigger_jobs(session, [waiting, other])
+    session.rollback()
+    assert dict(jobs.get(waiting)) == before
+
+
+@pytest.mark.parametrize(
+    ("field", "when"),
+    [
+        ("delay", {"delay": timedelta(seconds=-1)}),
+        ("at", {"at": datetime(2026, 1, 1)}),
+        ("delay", {"at": FUTURE, "delay": timedelta(0)}),
+    ],
+)
+def test_a_time_that_makes_no_sense_is_refused(session: Session, jobs: Jobs, field: str, when: dict[str, Any]) -> None:
+    with pytest.raises(InvalidJobError) as caught:
+        reschedule_jobs(session, [jobs.add()], **when)
+    assert caught.value.field == field
+    assert not session.in_transaction()
+
+
+# Looking.
+
+
+def test_a_job_is_read_fresh(session: Session, jobs: Jobs) -> None:
+    job_id = jobs.add()
+    held = get_job(session, job_id)
+    session.commit()
+    jobs._change(session.connection(), job_id, priority=5)
+    session.connection().commit()
+    again = get_job(session, job_id)
+    assert again is held
+    assert isinstance(again, Job)
+    assert again.priority == 5
+
+
+def test_an_unknown_job_is_an_error(session: Session, jobs: Jobs) -> None:
+    missing = uuid7()
+    with pytest.raises(JobNotFoundError) as caught:
+        get_job(session, missing)
+    assert caught.value.job_ids == (missing,)
+
+
+def test_attempts_are_listed_oldest_first(session: Session, jobs: Jobs, engine: Engine) -> None:
+    job_id = jobs.add()
+    with engine.begin() as connection:
+        for attempt in (2, 1, 3):
+            row = {"job_id": job_id, "attempt": attempt, "outcome": "failed"}
+            connection.execute(Job.Attempt.__table__.insert().values(row))  # type: ignore[attr-defined]
+    assert [attempt.attempt for attempt in list_attempts(session, job_id)] == [1, 2, 3]
+    assert list_attempts(session, uuid7()) == []
+
+
+def pages(session: Session, *, limit: int, newest_first: bool, where: JobFilter = JobFilter()) -> list[list[Any]]:
+    found: list[list[Any]] = []
+    after = None
+    while True:
+        page = [job.id for job in list_jobs(session, where=where, after=after, limit=limit, newest_first=newest_first)]
+        found.append(page)
+        if len(page) < limit:
+            return found
+        after = page[-1]
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+@pytest.mark.parametrize("limit", [1, 3, 7, 100])
+def test_pages_show_each_job_once(session: Session, jobs: Jobs, limit: int, newest_first: bool) -> None:
+    """All in one transaction, so that every timestamp is the same."""
+    ids = jobs.add_many(7, created_at=FUTURE, scheduled_at=FUTURE)
+    found = pages(session, limit=limit, newest_first=newest_first)
+    assert [job_id for page in found for job_id in page] == sorted(ids, reverse=newest_first)
+
+
+def test_pages_show_each_job_once_while_others_are_written(session: Session, jobs: Jobs) -> None:
+    ids = jobs.add_many(4)
+    first = list_jobs(session, limit=2)
+    session.commit()
+    jobs.add_many(2)
+    second = list_jobs(session, limit=2, after=first[-1].id)
+    assert [job.id for job in (*first, *second)] == sorted(ids, reverse=True)
+
+
+def test_a_page_shows_what_its_filter_means(session: Session, jobs: Jobs) -> None:
+    a = jobs.add(type_name="a", queue="x")
+    b = jobs.add(JobStatus.RUNNING, type_name="b", queue="x")
+    c = jobs.add(JobStatus.DEAD, type_name="b", queue="y")
+
+    def found(**where: Any) -> set[Any]:
+        return {job.id for job in list_jobs(session, where=JobFilter(**where))}
+
+    assert found() == {a, b, c}
+    assert found(statuses=[JobStatus.PENDING, JobStatus.DEAD]) == {a, c}
+    assert found(types=["b"]) == {b, c}
+    assert found(queues=["x"]) == {a, b}
+    assert found(types=["b"], queues=["x"], statuses=[JobStatus.RUNNING]) == {b}
+    assert found(types=["a"], queues=["y"]) == set()
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1001])
+def test_a_page_has_a_size(session: Session, jobs: Jobs, limit: int) -> None:
+    with pytest.raises(InvalidOptionError, match="limit: must be from 1 to 1000"):
+        list_jobs(session, limit=limit)

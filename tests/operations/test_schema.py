@@ -1,0 +1,75 @@
+"""Whether a database is one this library can work on, and what is said when it is not."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.orm import DeclarativeBase, Session
+
+from sa_jobqueue import JobMixin
+from sa_jobqueue.errors import (
+    SchemaMissingError,
+    SchemaOutdatedError,
+    SchemaTooNewError,
+    ServerTooOldError,
+)
+from sa_jobqueue.migrations.versions import LATEST
+from sa_jobqueue.operations import check_schema, schema
+from tests.fixtures.database import both_servers
+
+pytestmark = both_servers
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class OtherJob(JobMixin, Base, queue_schema="app", queue_prefix="other_"):
+    pass
+
+
+def stamp(session: Session, comment: str | None) -> None:
+    session.execute(text("COMMENT ON TABLE job IS " + ("NULL" if comment is None else f"'{comment}'")))
+
+
+def test_the_tables_of_this_version_are_fine(session: Session) -> None:
+    check_schema(session)
+
+
+def test_missing_tables_are_told_with_what_to_run(session: Session) -> None:
+    with pytest.raises(SchemaMissingError, match=r'table "app"\.other_job does not exist: run .*alembic upgrade head'):
+        check_schema(session, model=OtherJob)
+
+
+def test_another_schemas_tables_are_found_by_their_own_name(session: Session, engine: Engine) -> None:
+    Base.metadata.create_all(engine)
+    check_schema(session, model=OtherJob)
+
+
+@pytest.mark.parametrize(
+    "comment", [None, "", "jobs of the sales department", "sa_jobqueue version=", "sa_jobqueue version=1 "]
+)
+def test_a_table_that_is_not_ours_is_told(session: Session, comment: str | None) -> None:
+    stamp(session, comment)
+    with pytest.raises(SchemaMissingError, match="table job is not a job queue's table"):
+        check_schema(session)
+
+
+def test_older_tables_are_told_with_what_to_run(session: Session) -> None:
+    stamp(session, f"sa_jobqueue version={LATEST - 1}")
+    with pytest.raises(
+        SchemaOutdatedError, match=f"is of version {LATEST - 1}, this library needs {LATEST}: alembic revision"
+    ):
+        check_schema(session)
+
+
+def test_newer_tables_are_told_with_what_to_do(session: Session) -> None:
+    stamp(session, f"sa_jobqueue version={LATEST + 1}")
+    with pytest.raises(SchemaTooNewError, match=f"is of version {LATEST + 1}, .* upgrade sa-jobqueue"):
+        check_schema(session)
+
+
+def test_an_old_server_is_told_before_its_tables(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema, "MIN_SERVER_VERSION", 990_000)
+    with pytest.raises(ServerTooOldError, match=r"this server is 1\d"):
+        check_schema(session)
