@@ -27,9 +27,11 @@ class LazyGroup(click.Group):
     """A group that knows its commands by name and one line each, so that `--help` imports none of them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name the commands, in the order of the help."""
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command, or return None where there is no such one."""
         if cmd_name not in _COMMANDS:
             return None
         module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
@@ -37,10 +39,12 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each command's name and line."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; say an error of ours, or of the database, in one line and not as a traceback."""
         try:
             return super().invoke(ctx)
         except JobQueueError as error:

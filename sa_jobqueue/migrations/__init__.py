@@ -1,5 +1,4 @@
-"""The queue's own DDL: frozen versions, the runner that walks them, and the Alembic plugin that writes them into an
-application's history.
+"""The queue's own DDL: frozen versions, the runner that walks them, and the plugin that writes them into a history.
 
 A version is a module of `versions` with two functions that return SQL text. It never changes once released and imports
 nothing of ours: a migration written by an application years ago must replay to the byte. The version a database has is

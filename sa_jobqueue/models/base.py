@@ -25,12 +25,15 @@ class Xid8(UserDefinedType[int]):
     cache_ok = True
 
     def get_col_spec(self, **_: Any) -> str:
+        """Return its name in DDL."""
         return "xid8"
 
     def bind_processor(self, dialect: Any) -> Any:
+        """Return what makes a parameter of an `int`."""
         return lambda value: None if value is None else str(value)
 
     def result_processor(self, dialect: Any, coltype: object) -> Any:
+        """Return what makes an `int` of a result."""
         return lambda value: None if value is None else int(value)
 
 

@@ -30,6 +30,7 @@ class BinaryDir:
 
     @property
     def major(self) -> int:
+        """The release, such as 18."""
         return self.version[0]
 
 

@@ -120,6 +120,7 @@ class EmbeddedServer:
 
     @property
     def is_running(self) -> bool:
+        """Whether its process is there."""
         if self._process is not None and self._process.status is not None:
             self._release()
         return self._process is not None
@@ -142,14 +143,17 @@ class EmbeddedServer:
 
     @property
     def socket_dir(self) -> Path:
+        """Where its socket lies."""
         return self._place.path
 
     @property
     def log_path(self) -> Path:
+        """What it says."""
         return self._place.path / "server.log"
 
     @property
     def data_dir(self) -> Path:
+        """Where its data lies."""
         return self._given_data_dir or self._place.path / "data"
 
     @property

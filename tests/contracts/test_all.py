@@ -1,0 +1,38 @@
+"""What a package shows is what its `__all__` lists, sorted."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+import sa_jobqueue
+from sa_jobqueue import aio, operations
+from tests.contracts.packages import modules
+
+LISTED = [module for module in modules() if hasattr(module, "__all__")]
+
+
+@pytest.mark.parametrize("module", LISTED, ids=lambda module: module.__name__)
+def test_it_is_sorted_and_everything_in_it_is_there(module: ModuleType) -> None:
+    listed = list(module.__all__)
+    assert listed == sorted(set(listed))
+    for name in listed:
+        assert hasattr(module, name), name
+        assert name == "__version__" or not name.startswith("_"), name
+
+
+@pytest.mark.parametrize("name", ["sa_jobqueue", "sa_jobqueue.models", "sa_jobqueue.operations", "sa_jobqueue.worker"])
+def test_the_packages_users_import_from_have_one(name: str) -> None:
+    assert name in {module.__name__ for module in LISTED}
+
+
+def test_operations_are_shown_at_the_top() -> None:
+    """But for those that every application has a better way to."""
+    kept = {"check_schema", "DeadLetterGroup"}
+    assert {name for name in operations.__all__ if name not in sa_jobqueue.__all__} <= kept
+
+
+def test_both_colours_show_the_same_names() -> None:
+    functions = {name for name in operations.__all__ if name[0].islower()}
+    assert functions <= set(vars(aio))
