@@ -23,12 +23,12 @@ from sa_jobqueue import (
 )
 from sa_jobqueue.errors import ConflictError, InvalidOptionError
 from sa_jobqueue.statements import claims, completions
-from tests.fixtures.database import both_servers
+from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
 from tests.statements.cases import claim_parameters, dying, finish_parameters
 
-pytestmark = both_servers
+pytestmark = both_servers_swept
 
 DEAD, PENDING = JobStatus.DEAD, JobStatus.PENDING
 

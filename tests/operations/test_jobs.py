@@ -24,11 +24,11 @@ from sa_jobqueue import (
 )
 from sa_jobqueue.errors import IllegalTransitionError, InvalidJobError, InvalidOptionError, JobNotFoundError
 from sa_jobqueue.ids import uuid7
-from tests.fixtures.database import both_servers
+from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
 
-pytestmark = both_servers
+pytestmark = both_servers_swept
 
 FUTURE = datetime(2099, 1, 1, tzinfo=UTC)
 ENDED = {JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED}

@@ -6,18 +6,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, func, insert, select, text, update
+from sqlalchemy import Engine, func, select, text, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.statements import claims
 from sa_jobqueue.statements.claims import CLAIMED
-from tests.fixtures.database import both_servers
+from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.statements.cases import START, claim_parameters
 from tests.statements.conftest import Run
 
-pytestmark = both_servers
+pytestmark = both_servers_swept
 
 AHEAD = claims.claim(Job, changed=False)
 ALL = claims.claim(Job, changed=True)
@@ -216,35 +216,6 @@ def test_what_is_behind_but_not_due_known_or_served_is_left(jobs: Jobs, run: Run
     far["highest_floor"] = far["floor_at"][0]
     assert taken(run(ALL, far)) == []
     assert jobs.status(future) is JobStatus.PENDING
-
-
-def test_text_ids_are_compared_as_the_worker_compares_them(engine: Engine, run: Run, make_jobs: Any) -> None:
-    """By code point: most collations of a database would put "a" before "B"."""
-    from sqlalchemy.orm import DeclarativeBase
-
-    from sa_jobqueue import JobMixin
-
-    class Base(DeclarativeBase):
-        pass
-
-    class TextJob(JobMixin[str], Base, queue_prefix="text_"):
-        pass
-
-    Base.metadata.create_all(engine)
-    due = datetime(2026, 1, 1, tzinfo=UTC)
-    names = ["a", "B", "ä", "Z", "_", "b", "\U0001f600", "\uffff"]
-    with engine.begin() as connection:
-        for name in names:
-            row = {"id": name, "chain_id": name, "type_name": "test", "chain_type_name": "test", "scheduled_at": due}
-            connection.execute(insert(TextJob.__table__).values(row))  # type: ignore[arg-type]
-    given = claim_parameters(limit=1)
-    given["floor_id"] = [""] * len(given["queues"])
-    order = []
-    for _ in names:
-        (row,) = run(claims.claim(TextJob, changed=True), given)
-        order.append(row.id)
-        given["floor_at"], given["floor_id"] = [due] * len(given["queues"]), [row.id] * len(given["queues"])
-    assert order == sorted(names)
 
 
 def test_next_due_tells_the_seconds_until_the_first_job_of_the_lanes(jobs: Jobs, run: Run) -> None:

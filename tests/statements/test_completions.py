@@ -13,12 +13,12 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.statements import completions
-from tests.fixtures.database import both_servers
+from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.statements.cases import complete_parameters, dying, finish_parameters
 from tests.statements.conftest import Run
 
-pytestmark = both_servers
+pytestmark = both_servers_swept
 
 COMPLETE = completions.complete(Job)
 FINISH = completions.finish(Job)
@@ -155,7 +155,7 @@ def test_the_chain_ends_with_its_root_alone(jobs: Jobs, run: Run, engine: Engine
 
 def test_a_handlers_writes_and_its_completion_are_one(jobs: Jobs, session: Session) -> None:
     (job_id,) = running(jobs)
-    session.execute(text("CREATE TABLE effect (n int)"))
+    session.execute(text("CREATE TEMPORARY TABLE effect (n int)"))
     session.commit()
     given = {"job_id": job_id, "job_attempt": 1, "job_output": "7", "worker_id": WORKER}
     for end in (session.rollback, session.commit):

@@ -11,12 +11,12 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.statements import leases
-from tests.fixtures.database import both_servers
+from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.statements.cases import beat_parameters, extend_parameters, take_back_parameters
 from tests.statements.conftest import Run
 
-pytestmark = both_servers
+pytestmark = both_servers_swept
 
 BEAT, EXTEND = leases.beat(Job), leases.extend(Job)
 TAKE_BACK, TAKE_ORPHANS = leases.take_back(Job), leases.take_back(Job, orphans=True)

@@ -1,0 +1,42 @@
+"""Ids that are text: the database and the worker must sort them alike, or a floor passes a job."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy import Engine, insert
+from sqlalchemy.orm import DeclarativeBase
+
+from sa_jobqueue import JobMixin
+from sa_jobqueue.statements import claims
+from tests.fixtures.database import both_servers
+from tests.statements.cases import claim_parameters
+from tests.statements.conftest import Run
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class TextJob(JobMixin[str], Base, queue_prefix="text_"):
+    pass
+
+
+@both_servers
+def test_text_ids_are_compared_as_the_worker_compares_them(engine: Engine, run: Run) -> None:
+    """By code point: most collations of a database would put "a" before "B"."""
+    Base.metadata.create_all(engine)
+    due = datetime(2026, 1, 1, tzinfo=UTC)
+    names = ["a", "B", "ä", "Z", "_", "b", "\U0001f600", "\uffff"]
+    with engine.begin() as connection:
+        for name in names:
+            row = {"id": name, "chain_id": name, "type_name": "test", "chain_type_name": "test", "scheduled_at": due}
+            connection.execute(insert(TextJob.__table__).values(row))  # type: ignore[arg-type]
+    given = claim_parameters(limit=1)
+    given["floor_id"] = [""] * len(given["queues"])
+    order = []
+    for _ in names:
+        (row,) = run(claims.claim(TextJob, changed=True), given)
+        order.append(row.id)
+        given["floor_at"], given["floor_id"] = [due] * len(given["queues"]), [row.id] * len(given["queues"])
+    assert order == sorted(names)
