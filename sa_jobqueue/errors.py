@@ -182,6 +182,8 @@ class Snooze(AttemptSignal):
     """Raise to put the job back for `delay` without counting the attempt."""
 
     def __init__(self, delay: timedelta) -> None:
+        if not isinstance(delay, timedelta):
+            raise InvalidOptionError("delay", f"must be a timedelta, got {delay!r}")
         if delay < timedelta(0):
             raise InvalidOptionError("delay", f"must not be negative, got {delay}")
         self.delay = delay

@@ -79,6 +79,13 @@ class UnknownTypesPending:
 
 
 @dataclass(frozen=True, slots=True)
+class UnservedQueues:
+    """Queues with due jobs that no live worker serves. They stay pending."""
+
+    queue_names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerStarted:
     """A worker registered itself."""
 
@@ -119,6 +126,7 @@ Event: TypeAlias = (
     | AttemptLost
     | JobTakenBack
     | UnknownTypesPending
+    | UnservedQueues
     | WorkerStarted
     | WorkerStopped
     | ComponentFailed

@@ -148,7 +148,9 @@ class JobQueue(Generic[JobT]):
     @overload
     def __init__(self, model: type[JobT]) -> None: ...
     def __init__(self, model: Any = Job) -> None:
-        self.model: type[JobT] = model
+        if not (isinstance(model, type) and issubclass(model, JobMixin) and hasattr(model, "__jobqueue__")):
+            raise InvalidOptionError("model", f"must be a class such as `class Job(JobMixin, Base)`, got {model!r}")
+        self.model: type[JobT] = model  # type: ignore[assignment]  # which the overloads tell
         self.registry = Registry()
         self._handlers: dict[str, Handler[Any, Any, JobT]] = {}
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Final, Generic, cast, get_args, get_origin
+from typing import Any, ClassVar, Final, Generic, cast
 from uuid import UUID
 
 from sqlalchemy import (
@@ -21,12 +20,11 @@ from sqlalchemy import (
     Table,
     Text,
     func,
-    literal,
     text,
 )
 from sqlalchemy.dialects.postgresql import INTERVAL, JSONB, TIMESTAMP
-from sqlalchemy.orm import Mapped, MappedAsDataclass, declared_attr, mapped_column
-from sqlalchemy.sql.elements import ColumnElement, conv
+from sqlalchemy.orm import Mapped, declared_attr, mapped_column
+from sqlalchemy.sql.elements import conv
 from typing_extensions import TypeVar
 
 from sa_jobqueue import payloads
@@ -37,6 +35,7 @@ from sa_jobqueue.migrations.versions import LATEST
 from sa_jobqueue.models.attempt import AttemptMixin
 from sa_jobqueue.models.base import CURRENT_XID, Xid8, id_type, register, stamp, status_type
 from sa_jobqueue.models.blocker import BlockerMixin
+from sa_jobqueue.models.checks import check_class, check_name, check_number, check_text, due_at, id_argument
 from sa_jobqueue.models.dead_letter import DeadLetterMixin
 from sa_jobqueue.models.worker import WorkerMixin
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY, JobStatus
@@ -46,8 +45,6 @@ IdT = TypeVar("IdT", default=UUID)
 DEFAULT_QUEUE: Final = "default"
 DEFAULT_MAX_ATTEMPTS: Final = 20
 """With the default backoff a job that keeps failing dies after about four hours, eight at most."""
-
-_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
 
 
 class JobMixin(Generic[IdT]):
@@ -88,18 +85,11 @@ class JobMixin(Generic[IdT]):
             # Another mixin, not a mapped class yet; or a subclass of a queue, which is that same queue.
             super().__init_subclass__(**kwargs)
             return
-        if issubclass(cls, MappedAsDataclass):
-            raise InvalidOptionError(
-                cls.__name__, "a job has a constructor of its own: put it on a base that is not MappedAsDataclass"
-            )
-        text_ids = any(
-            get_origin(base) is JobMixin and get_args(base) == (str,)
-            for klass in cls.__mro__
-            for base in klass.__dict__.get("__orig_bases__", ())
-        )
         if queue_schema is None:  # where a table that says nothing lies
             queue_schema = cls.metadata.schema  # type: ignore[attr-defined]
+        text_ids = id_argument(cls, JobMixin) is str
         layout = Layout(queue_schema, queue_prefix, "text" if text_ids else "uuid")
+        check_class(cls, layout, kwargs)
         cls.__jobqueue__ = layout
         cls.__id_factory__ = staticmethod(queue_id_factory or (_text_uuid7 if text_ids else uuid7))
         cls.__tablename__ = layout.name("job")  # type: ignore[attr-defined]
@@ -146,21 +136,21 @@ class JobMixin(Generic[IdT]):
         `columns`: the application's own.
         Raises: InvalidJobError naming the field.
         """
-        _check_name("type_name", type_name)
-        _check_name("queue", queue)
-        _check_number("priority", priority, MIN_PRIORITY, MAX_PRIORITY)
-        _check_number("max_attempts", max_attempts, 1, 2**31 - 1)
-        _check_number("input_version", input_version, 1, 2**31 - 1)
+        check_name("type_name", type_name)
+        check_name("queue", queue)
+        check_number("priority", priority, MIN_PRIORITY, MAX_PRIORITY)
+        check_number("max_attempts", max_attempts, 1, 2**31 - 1)
+        check_number("input_version", input_version, 1, 2**31 - 1)
         if timeout is not None and (not isinstance(timeout, timedelta) or timeout <= timedelta(0)):
             raise InvalidJobError("timeout", f"must be a timedelta above zero, or None for no limit, got {timeout!r}")
         payloads.check_json("input", input)
         job_id = self.__id_factory__() if id is None else id
         if self.__jobqueue__.id_type == "text":
-            _check_text("id", job_id)
+            check_text("id", job_id)
         elif not isinstance(job_id, UUID):
             raise InvalidJobError("id", f"must be a UUID, got {job_id!r}")
         if deduplication_key is not None:
-            _check_text("deduplication_key", deduplication_key)
+            check_text("deduplication_key", deduplication_key)
         fields: dict[str, Any] = {
             "id": job_id,
             "type_name": type_name,
@@ -352,41 +342,5 @@ class JobMixin(Generic[IdT]):
         return f"<{type(self).__name__} {state.get('id')} {state.get('type_name')} {state.get('status')}>"
 
 
-def due_at(*, delay: timedelta | None, at: datetime | None) -> ColumnElement[datetime] | None:
-    """Return when a job is due as an expression of the database's clock, or None for at once.
-
-    Raises: InvalidJobError for a negative delay, a naive `at`, or both at once.
-    """
-    if delay is not None and at is not None:
-        raise InvalidJobError("delay", "give either delay or at, not both")
-    if delay is not None:
-        if not isinstance(delay, timedelta):
-            raise InvalidJobError("delay", f"must be a timedelta, got {type(delay).__name__}")
-        if delay < timedelta(0):
-            raise InvalidJobError("delay", f"must not be negative, got {delay}")
-        return func.now() + literal(delay, INTERVAL) if delay else None
-    if at is not None:
-        if not isinstance(at, datetime) or at.tzinfo is None or at.utcoffset() is None:
-            raise InvalidJobError("at", f"must be an aware datetime, such as datetime.now(UTC), got {at!r}")
-        return func.greatest(literal(at, TIMESTAMP(timezone=True)), func.now())
-    return None
-
-
 def _text_uuid7() -> str:
     return str(uuid7())
-
-
-def _check_name(field: str, value: object) -> None:
-    if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise InvalidJobError(field, f"must be 1 to 100 letters, digits and _.:/- not starting with .:/-, got {value!r}")
-
-
-def _check_text(field: str, value: object) -> None:
-    # An entry of a unique index has at most 2,704 bytes.
-    if not isinstance(value, str) or not 1 <= len(value) <= 500 or "\x00" in value:
-        raise InvalidJobError(field, f"must be text of 1 to 500 characters without NUL, got {value!r}")
-
-
-def _check_number(field: str, value: object, low: int, high: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise InvalidJobError(field, f"must be a whole number from {low} to {high}, got {value!r}")

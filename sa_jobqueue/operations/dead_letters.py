@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.models import DeadLetterMixin, Job, JobMixin
 from sa_jobqueue.operations.errors import translated
-from sa_jobqueue.operations.jobs import _change, check_limit
+from sa_jobqueue.operations.jobs import _change, check_limit, check_lists
 from sa_jobqueue.statements import dead_letters, jobs
 from sa_jobqueue.types import DeadReason, JobId, JobStatus
 
@@ -31,6 +31,10 @@ class DeadLetterFilter:
     fingerprints: Sequence[str] = ()
     died_before: datetime | None = None
     resolved: bool | None = False
+
+    def __post_init__(self) -> None:
+        lists = ("ids", "job_ids", "types", "queues", "reasons", "fingerprints")
+        check_lists(**{name: getattr(self, name) for name in lists})
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,8 @@ class Deduplicate:
             raise InvalidOptionError("key", f"must be text that is not empty, got {self.key!r}")
         if self.scope not in {"open", "any"}:
             raise InvalidOptionError("scope", f"must be 'open' or 'any', got {self.scope!r}")
+        if self.window is not None and not isinstance(self.window, timedelta):
+            raise InvalidOptionError("window", f"must be a timedelta, got {self.window!r}")
         if self.window is not None and self.window <= timedelta(0):
             raise InvalidOptionError("window", f"must be above zero, got {self.window}")
         if self.window is not None and self.scope == "open":

@@ -112,6 +112,8 @@ def enqueue_many(session: Session, new: Iterable[JobT], *, model: type[JobT] | N
     for index, job in enumerate(listed):
         if type(job) is not kind:
             raise InvalidJobError(f"new[{index}]", f"is a {type(job).__name__}, the others are {kind.__name__}")
+        if not isinstance(job, JobMixin):
+            raise InvalidJobError(f"new[{index}]", f"must be a job, got a {type(job).__name__}")
         if not inspect(job).transient:
             raise InvalidJobError(f"new[{index}]", "is or was in a session; add it there, or pass a fresh job")
     with translated():

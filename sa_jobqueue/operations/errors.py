@@ -31,6 +31,8 @@ def translated() -> Iterator[None]:
                 raise IllegalTransitionError(message) from error
             case "SJ002" | "SJ003":
                 raise InvalidJobError(getattr(diagnosis, "column_name", None) or "job", message) from error
+            case "22P02":
+                raise InvalidJobError("id", message) from error
             case "23514":
                 raise InvalidJobError(constraint, message) from error
             case "23505":

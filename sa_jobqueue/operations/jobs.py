@@ -12,12 +12,19 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, JobNotFoundError
 from sa_jobqueue.models import AttemptMixin, Job, JobMixin
-from sa_jobqueue.models.job import due_at
+from sa_jobqueue.models.checks import due_at
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.statements import jobs
 from sa_jobqueue.types import ENDED, JobId, JobStatus
 
 MAX_PAGE = 1000
+
+
+def check_lists(**filters: object) -> None:
+    """Check that the parts of a filter are lists of values. Raises: InvalidOptionError naming the part."""
+    for name, values in filters.items():
+        if isinstance(values, (str, bytes)):
+            raise InvalidOptionError(name, f"must be a list, not one value: [{values!r}]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +35,21 @@ class JobFilter:
     types: Sequence[str] = ()
     queues: Sequence[str] = ()
 
+    def __post_init__(self) -> None:
+        check_lists(statuses=self.statuses, types=self.types, queues=self.queues)
+        known = {status.value for status in JobStatus}
+        for status in self.statuses:
+            if status not in known:
+                raise InvalidOptionError("statuses", f"{status!r} is none; they are {', '.join(sorted(known))}")
+
 
 def get_job(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] = Job) -> JobMixin[Any]:
     """Return a job as it is now, fresh from the database.
 
-    Locks: none. Raises: JobNotFoundError.
+    Locks: none. Raises: JobNotFoundError; InvalidJobError when the id is none of this queue's type.
     """
-    job = session.get(model, job_id, populate_existing=True)
+    with translated():
+        job = session.get(model, job_id, populate_existing=True)
     if job is None:
         raise JobNotFoundError([job_id])
     return job

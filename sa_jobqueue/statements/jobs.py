@@ -165,3 +165,28 @@ def unknown_types(model: type[JobMixin[Any]]) -> Select[Any]:
         .where(~(oldest.c.type_name == any_(array("types", Text()))), ~served.exists())
         .distinct()
     )
+
+
+@once_a_model
+def unserved_queues(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Name the queues with due jobs that no live worker serves.
+
+    Parameters: `ttl` of a worker's beat. Shape: `(name,)`, by name.
+    Index: `ix_job_claim`, one probe a queue: each finds the next name after the one before.
+    """
+    job, worker = table(model), table(model.Worker)
+    pending = select(job.c.queue).where(job.c.status == status(JobStatus.PENDING), job.c.priority >= literal_column("'-9'"))
+    names = pending.order_by(job.c.queue).limit(literal_column("1")).cte("names", recursive=True)
+    following = pending.where(job.c.queue > names.c.queue).order_by(job.c.queue).limit(literal_column("1"))
+    names = names.union_all(
+        select(following.correlate(names).scalar_subquery()).where(names.c.queue.is_not(None)),
+    )
+    is_due: Select[Any] = pending.where(job.c.queue == names.c.queue, job.c.scheduled_at <= func.now())
+    serving: Select[Any] = select(literal_column("1")).where(
+        worker.c.heartbeat_at > func.now() - bindparam("ttl", type_=Interval), names.c.queue == any_(worker.c.queues)
+    )
+    return (
+        select(names.c.queue)
+        .where(names.c.queue.is_not(None), is_due.correlate(names).exists(), ~serving.correlate(names).exists())
+        .order_by(names.c.queue)
+    )

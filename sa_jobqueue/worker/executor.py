@@ -108,6 +108,8 @@ class Executor:
         self._stuck_threads = 0
         self._loop = asyncio.get_running_loop()
         self._background: set[asyncio.Task[Any]] = set()
+        self.given_back = 0
+        """How many attempts were given back unfinished."""
         self.changed = asyncio.Event()
         """Set whenever a slot becomes free."""
 
@@ -155,11 +157,10 @@ class Executor:
             if str(running.job.id) == job_id:
                 self._stop(running, "lost", "the job was cancelled or taken away")
 
-    def release_all(self, reason: str) -> int:
-        """Stop every attempt and give its job back, not counted; return how many there were."""
+    def release_all(self, reason: str) -> None:
+        """Stop every attempt and give its job back, not counted."""
         for running in list(self._running.values()):
             self._stop(running, "released", reason)
-        return len(self._running)
 
     def _stop(self, running: Running, kind: str, reason: str) -> None:
         if running.stopping is None:
@@ -201,6 +202,7 @@ class Executor:
                 self._events.emit(AttemptLost(job.id, job.type_name, job.attempt))
             elif running.stopping == "released" or _is_cancelled():
                 self._completer.put(released(job))
+                self.given_back += 1
                 if running.stopping is None:
                     raise  # the worker itself is being cancelled, which must pass
             else:
@@ -264,6 +266,13 @@ class Executor:
         self.changed.set()
 
     def _call_sync(self, running: Running, job_type: JobType, arguments: list[Any]) -> str | None:
+        try:
+            return self._call_handler(running, job_type, arguments)
+        except KeyboardInterrupt as error:
+            # A real one comes to the main thread alone; this is the handler's own, and must not stop the loop.
+            raise RuntimeError("the handler raised KeyboardInterrupt") from error
+
+    def _call_handler(self, running: Running, job_type: JobType, arguments: list[Any]) -> str | None:
         injected = self._injected(running, job_type)
         if job_type.session_argument is None:
             return _encode(job_type, job_type.func(*arguments, **injected))

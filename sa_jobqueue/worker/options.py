@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from sa_jobqueue.errors import InvalidOptionError
 
+_QUEUE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -53,6 +54,10 @@ class WorkerOptions:
         if self.name is not None and not _NAME.fullmatch(self.name):
             raise InvalidOptionError("name", f"must be 1 to 64 letters, digits and _.-, got {self.name!r}")
         for queue, limit in limits.items():
+            if not isinstance(queue, str) or not _QUEUE.fullmatch(queue):
+                raise InvalidOptionError(
+                    "queues", f"{queue!r} is no queue's name; a limit is given by a mapping: {{'reports': 2, 'mail': None}}"
+                )
             if limit is not None and not 1 <= limit <= 10_000:
                 raise InvalidOptionError("queues", f"the limit of {queue!r} must be from 1 to 10,000, got {limit}")
         self._between("concurrency", self.concurrency, 1, 10_000)

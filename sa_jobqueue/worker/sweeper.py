@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from sa_jobqueue.events import EventBus, JobTakenBack, UnknownTypesPending
+from sa_jobqueue.events import EventBus, JobTakenBack, UnknownTypesPending, UnservedQueues
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.retry import Backoff
 from sa_jobqueue.statements import jobs, leases
@@ -53,6 +53,7 @@ class Sweeper(Component):
         self._take_orphans = leases.take_back(model, orphans=True)
         self._forget = leases.forget_dead_workers(model)
         self._unknown = jobs.unknown_types(model)
+        self._unserved = jobs.unserved_queues(model)
 
     async def run(self) -> None:
         """Sweep until cancelled."""
@@ -87,12 +88,16 @@ class Sweeper(Component):
         return len(taken) if not orphans else len(taken) + await self.sweep()
 
     async def tidy(self) -> None:
-        """Remove the rows of workers long gone, and tell of due jobs that nobody has a handler for."""
+        """Remove the rows of workers long gone, and tell of due jobs that nobody can or will run."""
         async with self._engine.connect() as connection:
             await connection.execute(self._forget, {"after": 20 * self._options.time_to_live + timedelta(minutes=1)})
             unknown = await connection.execute(
                 self._unknown, {"queues": self._queues, "types": self._types, "ttl": self._options.time_to_live}
             )
             names = tuple(sorted(unknown.scalars()))
+            unserved = await connection.execute(self._unserved, {"ttl": self._options.time_to_live})
+            queues = tuple(sorted(unserved.scalars()))
         if names:
             self._events.emit(UnknownTypesPending(names))
+        if queues:
+            self._events.emit(UnservedQueues(queues))

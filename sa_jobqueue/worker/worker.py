@@ -58,6 +58,12 @@ class Worker:
         events: EventBus | None = None,
         connect_args: Mapping[str, Any] | None = None,
     ) -> None:
+        if not isinstance(jobs, JobQueue):
+            raise InvalidOptionError("jobs", f"must be a JobQueue, got a {type(jobs).__name__}")
+        if not isinstance(engine, (Engine, AsyncEngine)):
+            raise InvalidOptionError("engine", f"must be an Engine or AsyncEngine, got a {type(engine).__name__}")
+        if engine.dialect.name != "postgresql":
+            raise InvalidOptionError("engine", f"must be of PostgreSQL, this one is of {engine.dialect.name}")
         if not len(jobs.registry):
             raise InvalidOptionError("jobs", "has no handlers; import the modules that declare them before this")
         self._jobs = jobs
@@ -219,7 +225,6 @@ class Worker:
             types=self._identity.job_types,
         )
         listener = Listener(connections, model.__jobqueue__, on_due=claimer.wake, on_lost=executor.stop_job)
-        released = 0
         try:
             await self._check(engine)
             await asyncio.to_thread(heartbeat.start)
@@ -244,7 +249,7 @@ class Worker:
             heartbeat.announce(WorkerState.DRAINING)
             if not (self._stop_now or interrupted):
                 await _within(executor.idle(), options.drain_timeout)
-            released = executor.release_all("the worker is shutting down")
+            executor.release_all("the worker is shutting down")
             await _within(executor.idle(), options.stop_grace + timedelta(seconds=1))
             await _within(self._leave_nothing(engine, claimer, completer), options.time_to_live)
             await _cancel(*tasks)
@@ -255,7 +260,7 @@ class Worker:
                 await made.dispose() if isinstance(made, AsyncEngine) else made.dispose()
             unsubscribe()
             self._stop_called = self._stop_now = False
-            self.events.emit(WorkerStopped(self.id, released))
+            self.events.emit(WorkerStopped(self.id, executor.given_back))
 
     async def _leave_nothing(self, engine: AsyncEngine, claimer: Claimer, completer: Completer) -> None:
         """Write every end that waits, and give back what an interrupted claim may have taken."""

@@ -24,7 +24,15 @@ from sa_jobqueue import (
     Worker,
     cancel_jobs,
 )
-from sa_jobqueue.events import AttemptLost, JobCompleted, JobDied, JobPutBack, JobStarted, UnknownTypesPending
+from sa_jobqueue.events import (
+    AttemptLost,
+    JobCompleted,
+    JobDied,
+    JobPutBack,
+    JobStarted,
+    UnknownTypesPending,
+    UnservedQueues,
+)
 from sa_jobqueue.models import Job
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import EventLog, Start, quick, until
@@ -308,6 +316,10 @@ async def test_one_bad_job_never_stops_the_others(engine: Engine, jobs: Jobs) ->
     def bad_thread(payload: dict[str, Any]) -> None:
         raise SystemExit(3)
 
+    @queue.handler("interrupts", max_attempts=1)
+    def interrupts(payload: dict[str, Any]) -> None:
+        raise KeyboardInterrupt
+
     @queue.handler("bad_policy", max_attempts=2, retry=broken_policy)
     async def bad_policy(payload: dict[str, Any]) -> None:
         raise ValueError("with a broken policy")
@@ -321,6 +333,7 @@ async def test_one_bad_job_never_stops_the_others(engine: Engine, jobs: Jobs) ->
     ways = ["object", "nan", "huge", "exit", "cancelled", "unprintable", "nul", "deep"]
     bad_ids = enqueue(engine, *(bad.job({"how": how}) for how in ways), bad_thread.job({}))
     (retried,) = enqueue(engine, bad_policy.job({}))
+    (interrupted,) = enqueue(engine, interrupts.job({}))
     (unfit,) = enqueue(engine, Job("typed", {"not": "a number"}))
     (newer,) = enqueue(engine, Job("typed", 1, input_version=7))
     (unknown,) = enqueue(engine, Job("nobody_knows", {}))
@@ -338,6 +351,7 @@ async def test_one_bad_job_never_stops_the_others(engine: Engine, jobs: Jobs) ->
     assert "over the limit" in messages["huge"]
     assert messages["nul"] == "a\\x00b\\udcff"
     assert statuses[retried] is JobStatus.PENDING
+    assert "KeyboardInterrupt" in jobs.letters(interrupted)[0]["error"]["message"]
     assert "retry policy failed" in jobs.attempts(retried)[0]["error"]["traceback"]
     assert jobs.letters(unfit)[0]["reason"] == "invalid_input"
     assert "deploy the newer handler" in jobs.letters(newer)[0]["error"]["message"]
@@ -355,6 +369,19 @@ async def test_due_jobs_that_nobody_can_handle_are_reported(engine: Engine, star
         (told, *_) = await log.until(UnknownTypesPending)
         await log.until(JobCompleted)
     assert told.type_names == ("a_stranger",)
+
+
+async def test_due_jobs_in_a_queue_that_nobody_serves_are_reported(engine: Engine, start: Start) -> None:
+    queue = JobQueue()
+
+    @queue.handler("known")
+    async def known(payload: dict[str, Any]) -> None: ...
+
+    enqueue(engine, *(known.job({}, queue=name) for name in ("b", "a", "default", "b")))
+    enqueue(engine, known.job({}, queue="later", delay=timedelta(hours=1)))
+    async with start(queue) as log:
+        (told, *_) = await log.until(UnservedQueues)
+    assert told.queue_names == ("a", "b")
 
 
 async def test_payloads_of_older_versions_are_brought_up_to_date(engine: Engine, jobs: Jobs) -> None:

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import AttemptContext, Backoff, Job, JobQueue, JobStatus, Worker
+from sa_jobqueue import AttemptContext, Backoff, Job, JobQueue, JobStatus, Worker, ids
 from sa_jobqueue.errors import (
     DatabaseUnavailableError,
     InvalidOptionError,
@@ -207,6 +207,17 @@ def test_a_pool_too_small_for_the_handlers_is_refused(database_url: str) -> None
     Worker(queue, engine, options=quick(concurrency=3))
 
 
+def test_what_is_no_queue_or_no_engine_is_refused(engine: Engine) -> None:
+    for jobs, given, option in [
+        (engine, simple(), "jobs"),
+        (simple(), str(engine.url), "engine"),
+        (simple(), create_engine("sqlite://"), "engine"),
+    ]:
+        with pytest.raises(InvalidOptionError) as caught:
+            Worker(jobs, given)  # type: ignore[arg-type]
+        assert caught.value.option == option
+
+
 def _listeners(engine: Engine) -> int:
     with engine.connect() as connection:
         found = text("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%lost%'")
@@ -305,6 +316,7 @@ async def test_only_the_databases_clock_decides(engine: Engine, jobs: Jobs, monk
     import time
 
     queue = simple()
+    monkeypatch.setattr(ids, "_last", ids._last)  # ids made in that future must not outlive it
     wrong = time.time() + 10 * 365 * 86_400
     monkeypatch.setattr(time, "time", lambda: wrong)
     monkeypatch.setattr(time, "time_ns", lambda: int(wrong * 1e9))

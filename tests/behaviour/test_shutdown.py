@@ -72,6 +72,7 @@ async def test_a_second_stop_gives_back_at_once(engine: Engine, jobs: Jobs) -> N
     worker.stop(now=True)
     await asyncio.wait_for(run, PATIENCE)
     assert jobs.status(job_id) is JobStatus.PENDING
+    assert log.of(WorkerStopped)[0].released == 1
 
 
 async def test_a_stop_before_the_run_is_not_forgotten(engine: Engine, jobs: Jobs) -> None:

@@ -13,12 +13,12 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.ids import uuid7
-from tests.fixtures.database import both_servers
+from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.notifications import Notifications
 from tests.fixtures.plans import connect
 
-pytestmark = both_servers
+pytestmark = both_servers_swept
 
 DUE = [("due", "default")]
 PENDING, BLOCKED, RUNNING = JobStatus.PENDING, JobStatus.BLOCKED, JobStatus.RUNNING
@@ -103,7 +103,7 @@ def test_an_insert_rolled_back_tells_nobody(sql: Any, jobs: Jobs, notifications:
         ("(type_name) VALUES ('')", "SJ002", "type_name: a job needs the name of its type"),
         ("(type_name, status) VALUES ('a', 'running')", "SJ001", "a job is enqueued as pending, not as running"),
         ("(type_name, status) VALUES ('a', 'blocked')", "SJ001", "a job is enqueued as pending, not as blocked"),
-        ("(type_name, queue) VALUES ('a', '')", "23514", "ck_job_queue"),
+        ("(type_name, queue) VALUES ('a', '')", "SJ002", "queue"),
     ],
 )
 def test_an_insert_that_makes_no_sense_is_refused(sql: Any, jobs: Jobs, values: str, state: str, message: str) -> None:

@@ -275,6 +275,10 @@ BEGIN
   END IF;
   NEW.id := COALESCE(NEW.id, ${q}job_uuid7()::$id);
   NEW.queue := COALESCE(NEW.queue, 'default');
+  IF NEW.queue !~ '^[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}$$' THEN
+    RAISE EXCEPTION 'queue: must be 1 to 100 letters, digits and _.:/- not starting with .:/-, not %',
+      quote_literal(NEW.queue) USING ERRCODE = 'SJ002', COLUMN = 'queue';
+  END IF;
   NEW.input := COALESCE(NEW.input, 'null'::jsonb);
   NEW.status := 'pending';
   NEW.scheduled_at := GREATEST(NEW.scheduled_at, now());

@@ -1,0 +1,88 @@
+"""What a queue's class and a job's fields must be, checked before anything is mapped or written."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from typing import Any, Final, get_args, get_origin
+from uuid import UUID
+
+from sqlalchemy import func, literal
+from sqlalchemy.dialects.postgresql import INTERVAL, TIMESTAMP
+from sqlalchemy.orm import MappedAsDataclass
+from sqlalchemy.sql.elements import ColumnElement
+from typing_extensions import TypeVar
+
+from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
+from sa_jobqueue.layout import Layout
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
+
+
+def due_at(*, delay: timedelta | None, at: datetime | None) -> ColumnElement[datetime] | None:
+    """Return when a job is due as an expression of the database's clock, or None for at once.
+
+    Raises: InvalidJobError for a negative delay, a naive `at`, or both at once.
+    """
+    if delay is not None and at is not None:
+        raise InvalidJobError("delay", "give either delay or at, not both")
+    if delay is not None:
+        if not isinstance(delay, timedelta):
+            raise InvalidJobError("delay", f"must be a timedelta, got {type(delay).__name__}")
+        if delay < timedelta(0):
+            raise InvalidJobError("delay", f"must not be negative, got {delay}")
+        return func.now() + literal(delay, INTERVAL) if delay else None
+    if at is not None:
+        if not isinstance(at, datetime) or at.tzinfo is None or at.utcoffset() is None:
+            raise InvalidJobError("at", f"must be an aware datetime, such as datetime.now(UTC), got {at!r}")
+        return func.greatest(literal(at, TIMESTAMP(timezone=True)), func.now())
+    return None
+
+
+def id_argument(cls: type, mixin: type) -> Any:
+    """Return the type given as `JobMixin[...]`, UUID without one. Raises: InvalidOptionError for any other."""
+    for klass in cls.__mro__:
+        for base in klass.__dict__.get("__orig_bases__", ()):
+            if get_origin(base) is mixin:
+                (argument,) = get_args(base)
+                if argument not in {str, UUID} and not isinstance(argument, TypeVar):
+                    raise InvalidOptionError(cls.__name__, f"ids are UUID or str, not {argument!r}: JobMixin[str]")
+                return argument
+    return UUID
+
+
+def check_class(cls: Any, layout: Layout, keywords: dict[str, Any]) -> None:
+    """Refuse, before anything is mapped, what would be mapped as something else. Raises: InvalidOptionError."""
+    if issubclass(cls, MappedAsDataclass):
+        raise InvalidOptionError(
+            cls.__name__, "a job has a constructor of its own: put it on a base that is not MappedAsDataclass"
+        )
+    misspelt = sorted(keyword for keyword in keywords if keyword.startswith("queue"))
+    if misspelt:
+        raise InvalidOptionError(misspelt[0], "is no class keyword; they are queue_schema, queue_prefix, queue_id_factory")
+    if "__tablename__" in cls.__dict__:
+        raise InvalidOptionError("__tablename__", "is made by the queue; use queue_prefix or queue_schema")
+    table = f"{layout.schema}.{layout.name('job')}" if layout.schema else layout.name("job")
+    if table in cls.metadata.tables:
+        raise InvalidOptionError(
+            "queue_prefix", f"table {table} is in this metadata already: give {cls.__name__} a queue_prefix or queue_schema"
+        )
+
+
+def check_name(field: str, value: object) -> None:
+    """Check the name of a queue or job type. Raises: InvalidJobError."""
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise InvalidJobError(field, f"must be 1 to 100 letters, digits and _.:/- not starting with .:/-, got {value!r}")
+
+
+def check_text(field: str, value: object) -> None:
+    """Check an id or key that is text. Raises: InvalidJobError."""
+    # An entry of a unique index has at most 2,704 bytes.
+    if not isinstance(value, str) or not 1 <= len(value) <= 500 or "\x00" in value:
+        raise InvalidJobError(field, f"must be text of 1 to 500 characters without NUL, got {value!r}")
+
+
+def check_number(field: str, value: object, low: int, high: int) -> None:
+    """Check a whole number within its bounds. Raises: InvalidJobError."""
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise InvalidJobError(field, f"must be a whole number from {low} to {high}, got {value!r}")

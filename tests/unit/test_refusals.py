@@ -1,0 +1,89 @@
+"""What a user may get wrong is refused at once, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy.orm import DeclarativeBase, MappedAsDataclass, Session
+
+from sa_jobqueue import Deduplicate, Job, JobFilter, JobMixin, JobQueue, Snooze, WorkerOptions, enqueue_many
+from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
+from sa_jobqueue.operations import DeadLetterFilter
+
+
+class Base(DeclarativeBase):
+    """An application's base."""
+
+
+def other_ids() -> None:
+    class J(JobMixin[int], Base, queue_prefix="a_"): ...  # type: ignore[type-var]
+
+
+def own_name() -> None:
+    class J(JobMixin, Base, queue_prefix="b_"):
+        __tablename__ = "zzz"
+
+
+def misspelt() -> None:
+    class J(JobMixin, Base, queue_prefx="c_"): ...
+
+
+def twice() -> None:
+    class Fresh(DeclarativeBase): ...
+
+    class First(JobMixin, Fresh): ...
+
+    class Second(JobMixin, Fresh): ...
+
+
+def dataclass() -> None:
+    class Fresh(MappedAsDataclass, DeclarativeBase): ...
+
+    class First(JobMixin, Fresh): ...
+
+
+REFUSED: list[tuple[Callable[[], Any], str, str]] = [
+    (other_ids, "J", "ids are UUID or str"),
+    (own_name, "__tablename__", "use queue_prefix"),
+    (misspelt, "queue_prefx", "queue_schema, queue_prefix"),
+    (twice, "queue_prefix", "give Second a queue_prefix"),
+    (dataclass, "First", "not MappedAsDataclass"),
+    (lambda: WorkerOptions(queues=["reports=2"]), "queues", "a limit is given by a mapping"),
+    (lambda: WorkerOptions(queues=["a b"]), "queues", "is no queue's name"),
+    (lambda: WorkerOptions(queues=[("reports", 2)]), "queues", "is no queue's name"),  # type: ignore[list-item]
+    (lambda: JobFilter(types="slow"), "types", "must be a list"),
+    (lambda: JobFilter(statuses=["failed"]), "statuses", "'failed' is none"),  # type: ignore[list-item]
+    (lambda: DeadLetterFilter(queues="mail"), "queues", "must be a list"),
+    (lambda: Deduplicate("k", scope="any", window=60), "window", "must be a timedelta"),  # type: ignore[arg-type]
+    (lambda: Snooze(5), "delay", "must be a timedelta"),  # type: ignore[arg-type]
+    (lambda: JobQueue(Base), "model", "class Job"),  # type: ignore[type-var]
+    (lambda: JobQueue("shop"), "model", "class Job"),  # type: ignore[arg-type]
+    (lambda: Snooze(timedelta(-1)), "delay", "negative"),
+]
+
+
+@pytest.mark.parametrize(("make", "option", "words"), REFUSED)
+def test_a_mistake_is_refused_by_name(make: Callable[[], Any], option: str, words: str) -> None:
+    with pytest.raises(InvalidOptionError, match=words) as caught:
+        make()
+    assert caught.value.option == option
+
+
+def test_what_is_no_job_is_refused_by_its_place() -> None:
+    with pytest.raises(InvalidJobError, match="must be a job") as caught:
+        enqueue_many(Session(), [{"a": 1}])  # type: ignore[list-item]
+    assert caught.value.field == "new[0]"
+
+
+def test_a_subclass_of_a_queue_is_that_queue() -> None:
+    class Fresh(DeclarativeBase): ...
+
+    class Parent(JobMixin, Fresh, queue_prefix="p_"): ...
+
+    class Child(Parent): ...
+
+    assert Child.__table__ is Parent.__table__
+    assert Child.DeadLetter is Parent.DeadLetter
