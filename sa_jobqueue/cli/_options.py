@@ -14,13 +14,15 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from uuid import UUID
 
 import click
-from sqlalchemy import URL, NullPool, create_engine, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy import URL, Connection, NullPool, create_engine, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.cli._output import shown_duration
 from sa_jobqueue.handlers import JobQueue
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import check_schema
+from sa_jobqueue.worker.connections import unavailable
 
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -30,13 +32,16 @@ APP_VARIABLE: Final = "SA_JOBQUEUE_APP"
 
 
 def seconds(given: Any) -> timedelta:
-    """Read a number of seconds. Raises: click.BadParameter."""
+    """Read a number of seconds, not below zero. Raises: click.BadParameter."""
     if isinstance(given, timedelta):
         return given
     try:
-        return timedelta(seconds=float(given))
+        read = timedelta(seconds=float(given))
     except (ValueError, OverflowError):
         raise click.BadParameter(f"{given!r} is not a number of seconds") from None
+    if read < timedelta(0):
+        raise click.BadParameter(f"must not be negative, got {shown_duration(read)}")
+    return read
 
 
 def instant(given: Any) -> datetime:
@@ -78,13 +83,26 @@ class Database:
     def session(self) -> Iterator[Session]:
         """Open a session on tables of the version this library knows; what is not committed is rolled back.
 
-        Raises: SchemaError and ServerTooOldError before anything was done.
+        Raises: DatabaseUnavailableError, SchemaError and ServerTooOldError before anything was done.
         """
-        engine = create_engine(self.url, poolclass=NullPool)
-        with Session(engine) as session:
-            check_schema(session, model=self.model)
+        with self.connection() as connection, Session(connection) as session:
+            try:
+                check_schema(session, model=self.model)
+            except DBAPIError as error:
+                raise unavailable(error, self.url) from error
             session.rollback()  # the check's transaction: a command begins and ends its own
             yield session
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """Connect, whatever there is. Raises: DatabaseUnavailableError, which names the URL without its passwords."""
+        engine = create_engine(self.url, poolclass=NullPool)
+        try:
+            connection = engine.connect()
+        except DBAPIError as error:
+            raise unavailable(error, self.url) from error
+        with connection:
+            yield connection
 
     def job_id(self, given: str) -> Any:
         """Read an id as this queue writes them. Raises: click.BadParameter."""
@@ -157,6 +175,8 @@ def load_object(path: str) -> Any:
 def load_jobs(path: str) -> JobQueue[Any]:
     """Import a `JobQueue`. Raises: click.UsageError when it is something else; as `load_object`."""
     found = load_object(path)
+    if isinstance(found, type):
+        raise click.UsageError(f"{path!r} is a class, {found.__name__}, not a JobQueue: name what JobQueue(...) returned")
     if not isinstance(found, JobQueue):
         raise click.UsageError(f"{path!r} is a {type(found).__name__}, not a JobQueue")
     return found

@@ -77,6 +77,8 @@ def shown(value: Any) -> str:
             text = "-"
         case datetime():
             text = value.astimezone(UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
+        case timedelta():
+            text = shown_duration(value)
         case Enum():
             text = str(value.value)
         case dict() | list():
@@ -84,6 +86,16 @@ def shown(value: Any) -> str:
         case _:
             text = str(value)
     return "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text)
+
+
+def shown_duration(value: timedelta) -> str:
+    """Return a duration for people; one below zero in seconds, as Python's own form of it reads as a day too much."""
+    return f"{value.total_seconds():g} s" if value < timedelta(0) else str(value)
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number and what it counts, in the singular for one."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def first_line(error: Any) -> str:

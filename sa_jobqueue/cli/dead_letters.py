@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import click
 from rich.console import Console
@@ -14,7 +14,7 @@ from rich.progress import Progress
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._options import Database, instant, json_option, with_database
-from sa_jobqueue.cli._output import first_line, print_fields, print_json, print_table, row_of, shown
+from sa_jobqueue.cli._output import counted, first_line, print_fields, print_json, print_table, row_of, shown
 from sa_jobqueue.errors import ConflictError, JobQueueError
 from sa_jobqueue.operations import (
     DeadLetterFilter,
@@ -26,6 +26,9 @@ from sa_jobqueue.operations import (
 from sa_jobqueue.types import DeadReason
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+Letter: TypeAlias = tuple[Any, Any]
+"""The ids of a dead letter and of its job."""
 
 CHUNK: Final = 1000
 """Letters resolved in one transaction: short, and nothing is done twice when a run is cut off."""
@@ -109,7 +112,7 @@ def list_(
     rows = [
         (one.id, one.job_id, one.type_name, one.reason, one.died_at, one.resolution, first_line(one.error)) for one in page
     ]
-    print_table(f"{len(page)} dead letters", headings, rows)
+    print_table(counted(len(page), "dead letter"), headings, rows)
     if following:
         click.echo(f"more with --after {following}")
 
@@ -160,7 +163,7 @@ def groups(database: Database, /, *, as_json: bool, **filters: Any) -> None:
         )
         for group in found
     ]
-    print_table(f"{sum(group.count for group in found)} dead letters", headings, rows)
+    print_table(counted(sum(group.count for group in found), "dead letter"), headings, rows)
 
 
 def _chosen(command: F) -> F:
@@ -182,9 +185,10 @@ def _chosen(command: F) -> F:
 def redrive(database: Database, /, *, by: str | None, dry_run: bool, as_json: bool, **chosen: Any) -> None:
     """Put the jobs of dead letters back to pending, with fresh attempts: those named, those that fit, or all."""
 
-    def redrive_some(session: Session, where: DeadLetterFilter) -> int:
-        found = redrive_dead_letters(session, where=where, by=by or _user(), limit=CHUNK, model=database.model)
-        return len(set(found))
+    def redrive_some(session: Session, letters: list[Letter]) -> list[Letter]:
+        where = DeadLetterFilter(ids=[letter_id for letter_id, _ in letters])
+        found = set(redrive_dead_letters(session, where=where, by=by or _user(), limit=CHUNK, model=database.model))
+        return [letter for letter in letters if letter[1] in found]
 
     _resolve(database, "redriven", redrive_some, dry_run=dry_run, as_json=as_json, **chosen)
 
@@ -196,8 +200,10 @@ def redrive(database: Database, /, *, by: str | None, dry_run: bool, as_json: bo
 def dismiss(database: Database, /, *, by: str | None, dry_run: bool, as_json: bool, **chosen: Any) -> None:
     """Mark dead letters as dealt with; their jobs stay dead."""
 
-    def dismiss_some(session: Session, where: DeadLetterFilter) -> int:
-        return len(dismiss_dead_letters(session, where=where, by=by or _user(), model=database.model))
+    def dismiss_some(session: Session, letters: list[Letter]) -> list[Letter]:
+        where = DeadLetterFilter(ids=[letter_id for letter_id, _ in letters])
+        found = set(dismiss_dead_letters(session, where=where, by=by or _user(), model=database.model))
+        return [letter for letter in letters if letter[0] in found]
 
     _resolve(database, "dismissed", dismiss_some, dry_run=dry_run, as_json=as_json, **chosen)
 
@@ -205,7 +211,7 @@ def dismiss(database: Database, /, *, by: str | None, dry_run: bool, as_json: bo
 def _resolve(
     database: Database,
     verb: str,
-    resolve: Callable[[Session, DeadLetterFilter], int],
+    resolve: Callable[[Session, list[Letter]], list[Letter]],
     *,
     ids: tuple[str, ...],
     everything: bool,
@@ -213,65 +219,83 @@ def _resolve(
     as_json: bool,
     **filters: Any,
 ) -> None:
-    """Resolve the letters that are meant, a chunk a transaction; tell how many, and which could not be."""
+    """Resolve the letters that are meant, a chunk a transaction; tell which, and which could not be and why."""
     where = _where(**filters)
     if (bool(ids), everything, where != DeadLetterFilter()).count(True) != 1:
         raise click.UsageError("give ids, or filters, or --all")
     where = replace(where, ids=[database.job_id(one) for one in dict.fromkeys(ids)])
-    done, conflicts = 0, []
+    done: list[Letter] = []
+    conflicts: list[tuple[Any, str]] = []
     with database.session() as session:
+        unfit = _unfit(session, database, where.ids)
         meant = sum(group.count for group in group_dead_letters(session, where=where, model=database.model))
         session.rollback()
         if dry_run:
-            _tell(as_json, f"{meant} dead letters would be {verb}", {f"would_be_{verb}": meant})
-            return
-        with Progress(console=Console(stderr=True), disable=meant <= CHUNK, transient=True) as progress:
+            done = [letter for chunk in _chunks(session, database, where) for letter in chunk]
+            verb = f"would be {verb}"
+        with Progress(console=Console(stderr=True), disable=dry_run or meant <= CHUNK, transient=True) as progress:
             task = progress.add_task(verb, total=meant)
-            for chunk in _chunks(session, database, where):
+            for chunk in () if dry_run else _chunks(session, database, where):
                 try:
-                    done += resolve(session, DeadLetterFilter(ids=chunk))
+                    done += resolve(session, chunk)
                     session.commit()
                 except ConflictError:
                     # One of them holds the others up: again, each on its own.
                     session.rollback()
-                    for one in chunk:
+                    for letter in chunk:
                         try:
-                            done += resolve(session, DeadLetterFilter(ids=[one]))
+                            done += resolve(session, [letter])
                             session.commit()
                         except ConflictError as error:
                             session.rollback()
-                            conflicts.append((one, str(error)))
+                            conflicts.append((letter[0], str(error)))
                 progress.advance(task, len(chunk))
-    passed_over = [{"id": one, "reason": reason} for one, reason in conflicts]
-    _tell(as_json, f"{done} dead letters {verb}", {verb: done, "conflicts": passed_over})
-    missing = len(where.ids) - meant
-    if missing > 0:
-        raise DeadLetterNotFoundError(f"{missing} of the ids given are no unresolved dead letters (are they ids of jobs?)")
+    if as_json:
+        document: dict[str, Any] = {verb.replace(" ", "_"): [{"id": one, "job_id": job_id} for one, job_id in done]}
+        passed_over = [{"id": one, "reason": reason} for one, reason in conflicts]
+        print_json(document if dry_run else document | {"conflicts": passed_over})
+    else:
+        click.echo(f"{counted(len(done), 'dead letter')} {verb}")
+    if unfit:
+        raise DeadLetterNotFoundError("; ".join(unfit))
     if conflicts:
-        raise ConflictError(f"{len(conflicts)} were passed over, such as {conflicts[0][0]}: {conflicts[0][1]}", "")
+        were = "was" if len(conflicts) == 1 else "were"
+        raise ConflictError(f"{len(conflicts)} {were} passed over, such as {conflicts[0][0]}: {conflicts[0][1]}", "")
 
 
-def _chunks(session: Session, database: Database, where: DeadLetterFilter) -> Iterator[list[Any]]:
-    """Return the ids of unresolved letters that fit, oldest first; those of later deaths are not waited for."""
+def _unfit(session: Session, database: Database, ids: Sequence[Any]) -> list[str]:
+    """Say of ids that are not those of unresolved dead letters why not: a line for each, one for all that are unknown."""
+    unknown, lines = list(ids), []
+    for start in range(0, len(ids), CHUNK):
+        where = DeadLetterFilter(ids=ids[start : start + CHUNK], resolved=None)
+        for letter in list_dead_letters(session, where=where, limit=CHUNK, newest_first=False, model=database.model):
+            unknown.remove(letter.id)
+            if letter.resolution is not None:
+                by = f" by {letter.resolved_by}" if letter.resolved_by else ""
+                how = f"{shown(letter.resolution)}{by} at {shown(letter.resolved_at)}"
+                lines.append(f"dead letter {letter.id} is resolved already: {how}")
+    session.rollback()
+    session.expunge_all()
+    if unknown:
+        are = "is no dead letter" if len(unknown) == 1 else "are no dead letters"
+        lines.append(f"{len(unknown)} of the ids given {are}, such as {unknown[0]} (`jobs retry` takes ids of jobs)")
+    return lines
+
+
+def _chunks(session: Session, database: Database, where: DeadLetterFilter) -> Iterator[list[Letter]]:
+    """Return the unresolved letters that fit, oldest first; those of later deaths are not waited for."""
     newest = list_dead_letters(session, where=where, limit=1, model=database.model)
     last: Any = newest[0].id if newest else None
     after: Any = None
     while last is not None and (after is None or after < last):
         page = list_dead_letters(session, where=where, after=after, limit=CHUNK, newest_first=False, model=database.model)
-        chunk = [letter.id for letter in page if letter.id <= last]
+        chunk: list[Letter] = [(letter.id, letter.job_id) for letter in page if letter.id <= last]
         session.rollback()
         session.expunge_all()  # a long run must not hold every letter it saw
         if not chunk:
             return
-        after = chunk[-1]
+        after = chunk[-1][0]
         yield chunk
-
-
-def _tell(as_json: bool, line: str, document: dict[str, Any]) -> None:
-    if as_json:
-        print_json(document)
-    else:
-        click.echo(line)
 
 
 def _user() -> str:

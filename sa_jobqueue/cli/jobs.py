@@ -9,7 +9,7 @@ import click
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._options import Database, json_option, with_database
-from sa_jobqueue.cli._output import first_line, print_fields, print_json, print_table, row_of, shown
+from sa_jobqueue.cli._output import counted, first_line, print_fields, print_json, print_table, row_of, shown
 from sa_jobqueue.errors import IllegalTransitionError, JobNotFoundError
 from sa_jobqueue.operations import (
     DeadLetterFilter,
@@ -86,7 +86,7 @@ def list_(
         )
         for job in page
     ]
-    print_table(f"{len(page)} jobs", headings, rows)
+    print_table(counted(len(page), "job"), headings, rows)
     if following:
         click.echo(f"more with --after {following}")
 
@@ -99,7 +99,10 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
     """Show one job with its payload, its failed attempts and its dead letters."""
     found = database.job_id(job_id)
     with database.session() as session:
-        job = get_job(session, found, model=database.model)
+        try:
+            job = get_job(session, found, model=database.model)
+        except JobNotFoundError as error:
+            raise click.ClickException(f"no such job: {job_id} (`dead-letters show` takes a dead letter's id)") from error
         attempts = list_attempts(session, found, model=database.model)
         where = DeadLetterFilter(job_ids=[found], resolved=None)
         letters = list_dead_letters(session, where=where, limit=CHUNK, model=database.model)
@@ -157,7 +160,9 @@ def retry(database: Database, /, *, ids: tuple[str, ...], as_json: bool) -> None
     if as_json:
         print_json({"triggered": pending, "redriven": redriven})
     else:
-        click.echo(f"{len(pending)} pending jobs are due now, {len(redriven)} dead jobs were redriven")
+        due, again = counted(len(pending), "pending job"), counted(len(redriven), "dead job")
+        are, were = "is" if len(pending) == 1 else "are", "was" if len(redriven) == 1 else "were"
+        click.echo(f"{due} {are} due now, {again} {were} redriven")
 
 
 @jobs.command()
@@ -192,15 +197,16 @@ def cancel(
         else:
             pages = _pages(session, database, where)
         if dry_run:
-            _tell_cancelled(sum(map(len, pages)), "would be cancelled", as_json)
+            _tell_cancelled([one for page in pages for one in page], "would be cancelled", as_json)
             return
         if filtered and not yes:
             count = len(list_jobs(session, where=where, limit=CHUNK, model=database.model))
             session.rollback()
-            click.confirm(f"Cancel {count}{' jobs or more' if count == CHUNK else ' jobs'}?", abort=True, err=True)
-        cancelled = 0
+            more = " or more" if count == CHUNK else ""
+            click.confirm(f"Cancel {counted(count, 'job')}{more}?", abort=True, err=True)
+        cancelled: list[Any] = []
         for page in pages:
-            cancelled += len(cancel_jobs(session, page, model=database.model))
+            cancelled += cancel_jobs(session, page, model=database.model)
             session.commit()
     _tell_cancelled(cancelled, "cancelled", as_json)
 
@@ -237,8 +243,8 @@ def _pages(session: Session, database: Database, where: JobFilter) -> Iterator[l
         yield page
 
 
-def _tell_cancelled(count: int, done: str, as_json: bool) -> None:
+def _tell_cancelled(ids: list[Any], done: str, as_json: bool) -> None:
     if as_json:
-        print_json({done.replace(" ", "_"): count})
+        print_json({done.replace(" ", "_"): ids})
     else:
-        click.echo(f"{count} jobs {done}")
+        click.echo(f"{counted(len(ids), 'job')} {done}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import click
-from sqlalchemy import Connection, NullPool, create_engine
+from sqlalchemy import Connection
 
 from sa_jobqueue.cli._options import Database, app_option, json_option, load_model, with_database
 from sa_jobqueue.cli._output import print_json
@@ -81,8 +81,7 @@ def sql(app: str | None, from_version: int, to_version: int) -> None:
 
 @contextmanager
 def _transaction(database: Database) -> Iterator[Connection]:
-    engine = create_engine(database.url, poolclass=NullPool)
-    with engine.begin() as connection:
+    with database.connection() as connection, connection.begin():
         yield connection
 
 

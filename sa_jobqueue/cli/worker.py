@@ -16,6 +16,7 @@ from sqlalchemy.orm import sessionmaker
 from sa_jobqueue.cli._options import (
     APP_VARIABLE,
     URL_VARIABLE,
+    Database,
     load_jobs,
     load_object,
     parse_url,
@@ -25,6 +26,7 @@ from sa_jobqueue.cli._options import (
 from sa_jobqueue.cli._serving import serve
 from sa_jobqueue.cli._supervisor import Supervisor, worker_command
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.handlers import JobQueue
 from sa_jobqueue.observe import logs
 from sa_jobqueue.worker import Worker, WorkerOptions
 
@@ -115,18 +117,18 @@ def worker(
         options = _options(**settings)
     except InvalidOptionError as error:
         raise click.UsageError(str(error)) from error
-    if processes > 1:
-        _configure_logging(log_level)
-        given = None if engine else parse_url(url)
-        environment = dict(os.environ)
-        if given is not None:  # by the environment: arguments can be read by everybody on the machine
-            environment[URL_VARIABLE] = given.render_as_string(hide_password=False)
-        arguments = [registry, *(["--engine", engine] if engine else []), "--log-level", log_level]
-        commands = [worker_command(*arguments, *_arguments(options, number)) for number in range(1, processes + 1)]
-        context.exit(asyncio.run(_supervise(commands, environment)))
     jobs = load_jobs(registry)
     source = load_object(engine) if engine else _engine(url, options)
     _configure_logging(log_level)
+    if processes > 1:
+        # Once, before any is started: each of them would fail at it, again and again.
+        _check(jobs, _engine_of(source, engine)[0])
+        environment = dict(os.environ)
+        if not engine:  # by the environment: arguments can be read by everybody on the machine
+            environment[URL_VARIABLE] = parse_url(url).render_as_string(hide_password=False)
+        arguments = [registry, *(["--engine", engine] if engine else []), "--log-level", log_level]
+        commands = [worker_command(*arguments, *_arguments(options, number)) for number in range(1, processes + 1)]
+        context.exit(asyncio.run(_supervise(commands, environment)))
     try:
         found, sessions = _engine_of(source, engine)
         made = Worker(jobs, found, options=options, **sessions)
@@ -134,6 +136,12 @@ def worker(
         raise click.UsageError(str(error)) from error
     logs.subscribe(made.events)
     context.exit(serve(made, control=control_fd))
+
+
+def _check(jobs: JobQueue[Any], engine: Engine | AsyncEngine) -> None:
+    """Look whether workers could start. Raises: DatabaseUnavailableError, ServerTooOldError, SchemaError."""
+    with Database(engine.url.set(drivername="postgresql+psycopg"), jobs.model).session():
+        pass
 
 
 async def _supervise(commands: list[list[str]], environment: dict[str, str]) -> int:

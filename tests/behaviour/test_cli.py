@@ -18,6 +18,7 @@ from sa_jobqueue import DeadReason, JobStatus, __version__
 from sa_jobqueue.cli import dead_letters as dead_letters_command
 from sa_jobqueue.cli import jobs as jobs_command
 from sa_jobqueue.cli import main
+from sa_jobqueue.cli._output import shown
 from sa_jobqueue.testing.databases import ThrowAwayDatabase
 from sa_jobqueue.testing.servers import PostgresServer
 from tests.fixtures.jobs import Jobs
@@ -110,7 +111,7 @@ def test_jobs_retry_of_another_state_says_so_and_changes_nothing(run: Run, jobs:
 
 def test_jobs_cancel_by_id_passes_over_what_has_ended(run: Run, jobs: Jobs) -> None:
     pending, done = jobs.add(), jobs.add(JobStatus.COMPLETED)
-    assert document(run("jobs", "cancel", pending, done, "--json")) == {"cancelled": 1}
+    assert document(run("jobs", "cancel", pending, done, "--json")) == {"cancelled": [str(pending)]}
     assert jobs.statuses() == {pending: JobStatus.CANCELLED, done: JobStatus.COMPLETED}
 
 
@@ -124,8 +125,9 @@ def test_jobs_cancel_names_every_id_that_is_no_job(run: Run, jobs: Jobs) -> None
 def test_jobs_cancel_by_filter_asks_first(run: Run, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs_command, "CHUNK", 2)  # several transactions
     mail, other = jobs.add_many(5, type_name="mail"), jobs.add()
-    assert document(run("jobs", "cancel", "--type", "mail", "--dry-run", "--json")) == {"would_be_cancelled": 5}
-    run("jobs", "cancel", "--type", "mail", input="n\n", status=1)
+    meant = document(run("jobs", "cancel", "--type", "mail", "--dry-run", "--json"))
+    assert meant == {"would_be_cancelled": [str(one) for one in mail]}
+    assert "Cancel 2 jobs or more?" in run("jobs", "cancel", "--type", "mail", input="n\n", status=1).stderr
     assert set(jobs.statuses().values()) == {JobStatus.PENDING}
     run("jobs", "cancel", "--type", "mail", input="y\n")
     assert {jobs.status(one) for one in mail} == {JobStatus.CANCELLED}
@@ -169,9 +171,11 @@ def test_dead_letters_redrive_by_filter_leaves_the_others(run: Run, jobs: Jobs, 
 def test_dead_letters_redrive_all_works_in_chunks(run: Run, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letters_command, "CHUNK", 2)
     dead = [jobs.add(JobStatus.DEAD) for _ in range(5)]
-    assert document(run("dead-letters", "redrive", "--all", "--dry-run", "--json")) == {"would_be_redriven": 5}
+    letters = [{"id": str(letter["id"]), "job_id": str(one)} for one in dead for letter in jobs.letters(one)]
+    meant = document(run("dead-letters", "redrive", "--all", "--dry-run", "--json"))
+    assert meant == {"would_be_redriven": letters}
     assert {jobs.status(one) for one in dead} == {JobStatus.DEAD}
-    assert document(run("dead-letters", "redrive", "--all", "--json")) == {"redriven": 5, "conflicts": []}
+    assert document(run("dead-letters", "redrive", "--all", "--json")) == {"redriven": letters, "conflicts": []}
     assert {jobs.status(one) for one in dead} == {JobStatus.PENDING}
 
 
@@ -180,19 +184,64 @@ def test_dead_letters_redrive_passes_over_a_taken_key_and_says_so(run: Run, jobs
     jobs.add(deduplication_key="k")
     free = jobs.add(JobStatus.DEAD)
     result = run("dead-letters", "redrive", "--all", "--json", status=1)
-    assert document(result)["redriven"] == 1
-    assert len(document(result)["conflicts"]) == 1
-    assert "1 were passed over" in result.stderr
+    assert [letter["job_id"] for letter in document(result)["redriven"]] == [str(free)]
+    (letter,) = jobs.letters(held)
+    assert [conflict["id"] for conflict in document(result)["conflicts"]] == [str(letter["id"])]
+    assert "1 was passed over" in result.stderr
     assert (jobs.status(held), jobs.status(free)) == (JobStatus.DEAD, JobStatus.PENDING)
 
 
 def test_dead_letters_dismiss_leaves_the_job_dead(run: Run, jobs: Jobs) -> None:
     dead = jobs.add(JobStatus.DEAD)
     (letter,) = jobs.letters(dead)
-    run("dead-letters", "dismiss", letter["id"], "--by", "ann")
+    dismissed = document(run("dead-letters", "dismiss", letter["id"], "--by", "ann", "--json"))
+    assert dismissed == {"dismissed": [{"id": str(letter["id"]), "job_id": str(dead)}], "conflicts": []}
     assert [(one["resolution"], one["resolved_by"]) for one in jobs.letters(dead)] == [("dismissed", "ann")]
     assert jobs.status(dead) is JobStatus.DEAD
-    assert "no unresolved dead letters" in run("dead-letters", "dismiss", letter["id"], status=1).stderr
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=["really", "dry-run"])
+def test_a_letter_that_is_resolved_already_is_told_with_who_and_when(run: Run, jobs: Jobs, more: list[str]) -> None:
+    resolved, open_one = jobs.add(JobStatus.DEAD), jobs.add(JobStatus.DEAD)
+    (letter,), (other,) = jobs.letters(resolved), jobs.letters(open_one)
+    run("dead-letters", "redrive", letter["id"], "--by", "ann")
+    result = run("dead-letters", "redrive", letter["id"], other["id"], *more, status=1)
+    assert result.stdout == f"1 dead letter {'would be ' if more else ''}redriven\n"
+    assert f"Error: dead letter {letter['id']} is resolved already: redriven by ann at 20" in result.stderr
+    assert "ids of jobs" not in result.stderr
+
+
+def test_ids_that_are_no_dead_letters_are_counted(run: Run, jobs: Jobs) -> None:
+    dead = jobs.add(JobStatus.DEAD)
+    error = run("dead-letters", "redrive", dead, status=1).stderr
+    assert error == f"Error: 1 of the ids given is no dead letter, such as {dead} (`jobs retry` takes ids of jobs)\n"
+    error = run("dead-letters", "redrive", dead, uuid4(), status=1).stderr
+    assert error.startswith(f"Error: 2 of the ids given are no dead letters, such as {dead} ")
+
+
+def test_one_is_told_in_the_singular(run: Run, jobs: Jobs) -> None:
+    later, dead, mail = jobs.add(due_in=3600), jobs.add(JobStatus.DEAD), jobs.add(type_name="mail")
+    assert run("jobs", "list", "--type", "mail").stdout.startswith("1 job  ")
+    assert run("dead-letters", "list").stdout.startswith("1 dead letter  ")
+    assert run("dead-letters", "groups").stdout.startswith("1 dead letter  ")
+    assert run("jobs", "retry", later, dead).stdout == "1 pending job is due now, 1 dead job was redriven\n"
+    assert run("jobs", "retry", later, mail).stdout == "2 pending jobs are due now, 0 dead jobs were redriven\n"
+    cancelled = run("jobs", "cancel", "--type", "mail", input="y\n")
+    assert "Cancel 1 job?" in cancelled.stderr
+    assert cancelled.stdout == "1 job cancelled\n"
+
+
+def test_jobs_show_of_no_job_says_no_more_than_that(run: Run, jobs: Jobs) -> None:
+    missing = uuid4()
+    error = run("jobs", "show", missing, status=1).stderr
+    assert error == f"Error: no such job: {missing} (`dead-letters show` takes a dead letter's id)\n"
+
+
+def test_a_duration_below_zero_is_told_in_seconds(run: Run) -> None:
+    command = ["worker", "sa_jobqueue.cli.demo.app:jobs", "--drain-timeout", "-1"]
+    assert "must not be negative, got -1 s" in run(*command, status=2).stderr
+    assert shown(timedelta(seconds=-1.5)) == "-1.5 s"
+    assert shown(timedelta(minutes=2)) == "0:02:00"
 
 
 def test_dead_letters_without_saying_which_are_left_alone(run: Run, jobs: Jobs) -> None:
@@ -245,10 +294,17 @@ def test_a_missing_schema_is_one_line_that_says_what_to_run(run: Run, empty_url:
     ],
 )
 @pytest.mark.parametrize(
-    "command", [["jobs", "list"], ["migrate", "version"], ["worker", "sa_jobqueue.cli.demo.app:jobs"], ["demo"]]
+    "command",
+    [["jobs", "list"], ["migrate", "version"], ["worker", "sa_jobqueue.cli.demo.app:jobs"], ["demo"]],
+    ids=" ".join,
 )
 def test_no_error_shows_the_password_of_the_url(run: Run, url: str, status: int, command: list[str]) -> None:
-    assert "s3cret" not in run(*command, url=url, status=status).output
+    result = run(*command, url=url, status=status)
+    assert "s3cret" not in result.output
+    if status == 1:  # the database is named, in one line, whatever the command
+        (line,) = result.stderr.splitlines()
+        assert line.startswith("Error: cannot use postgresql+psycopg://")
+        assert "127.0.0.1:1/x?" in line
 
 
 def test_without_a_database_it_says_how_to_name_one(run: Run) -> None:
@@ -262,6 +318,7 @@ def test_without_a_database_it_says_how_to_name_one(run: Run) -> None:
         ("no_such_module:jobs", "no module 'no_such_module'"),
         ("sa_jobqueue.cli:nothing", "has no 'nothing'"),
         ("sa_jobqueue.cli:main", "not a JobQueue"),
+        ("sa_jobqueue:Worker", "'sa_jobqueue:Worker' is a class, Worker, not a JobQueue"),
     ],
 )
 def test_an_app_that_is_none_is_a_usage_error(run: Run, app: str, reason: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, select, text
 
 from sa_jobqueue import Backoff, Job, JobStatus
 from sa_jobqueue.cli import _supervisor, main
@@ -219,6 +219,24 @@ def test_an_unreachable_database_is_told_without_any_password(start_worker: Star
 )
 def test_what_it_does_not_understand_is_status_2(start_worker: StartWorker, arguments: list[str], registry: str) -> None:
     assert ended(start_worker(*arguments, registry=registry)) == 2
+
+
+def test_several_processes_are_not_started_on_a_database_they_cannot_use(
+    start_worker: StartWorker, engine: Engine, tmp_path: Path
+) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("COMMENT ON TABLE job IS 'sa_jobqueue version=0'"))
+    cases = {
+        "is of version 0": {},
+        "cannot use postgresql+psycopg://ann:***@127.0.0.1:1/x": {
+            "SA_JOBQUEUE_URL": "postgresql://ann:s3cret@127.0.0.1:1/x?connect_timeout=2"
+        },
+    }
+    for number, (words, environment) in enumerate(cases.items()):
+        assert ended(start_worker("--processes", "3", **environment)) == 1
+        (line,) = (tmp_path / f"{number}.log").read_text().splitlines()
+        assert line.startswith("Error: ")
+        assert words in line
 
 
 def test_two_processes_run_and_a_killed_one_is_started_again(

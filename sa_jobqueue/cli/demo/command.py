@@ -16,7 +16,7 @@ from rich.console import Console
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._options import URL_VARIABLE, json_option, parse_url
+from sa_jobqueue.cli._options import URL_VARIABLE, Database, json_option, parse_url
 from sa_jobqueue.cli._output import print_fields, print_json, print_table
 from sa_jobqueue.cli.demo import app, files, report, run
 from sa_jobqueue.cli.demo.database import prepared
@@ -89,7 +89,12 @@ def _run(server: PostgresServer, *, keep: bool, count: int, limit: int | None, p
 def _server(url: str | None, *, keep: bool, progress: Progress) -> Iterator[PostgresServer]:
     """Open the server, and stop it unless the run got to its end and it is to be kept."""
     options = ServerOptions(settings=_SETTINGS, outlive_owner=keep)
-    given = parse_url(url).render_as_string(hide_password=False) if url else "auto"
+    given = "auto"
+    if url:
+        parsed = parse_url(url)
+        with Database(parsed, app.Job).connection():
+            pass  # what is wrong with it is told as every command tells it
+        given = parsed.render_as_string(hide_password=False)
     server = open_server(given, options)
     try:
         version = ".".join(map(str, server.version))
