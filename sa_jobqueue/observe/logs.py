@@ -53,7 +53,8 @@ def describe(event: told.Event) -> Record:
             return Record(logging.INFO, "worker %s started", (event.worker_id,), {"worker_id": event.worker_id})
         case told.WorkerStopped():
             fields = {"worker_id": event.worker_id, "released": event.released}
-            return Record(logging.INFO, "worker %s stopped, %d jobs given back", tuple(fields.values()), fields)
+            words = f"worker %s stopped, %d {'job' if event.released == 1 else 'jobs'} given back"
+            return Record(logging.INFO, words, tuple(fields.values()), fields)
         case told.LeaseEndangered():
             fields = {"worker_id": event.worker_id, "silent_seconds": event.silent.total_seconds()}
             words = "worker %s could not beat for %.1f s and stops its jobs, before others start them"
@@ -61,6 +62,9 @@ def describe(event: told.Event) -> Record:
         case told.UnknownTypesPending():
             words = "due jobs of types that no worker has a handler for stay pending: %s"
             return Record(logging.WARNING, words, (", ".join(event.type_names),), {"job_types": list(event.type_names)})
+        case told.UnservedQueues():
+            words = "due jobs of queues that no worker serves stay pending: %s"
+            return Record(logging.WARNING, words, (", ".join(event.queue_names),), {"queues": list(event.queue_names)})
         case told.ComponentFailed():
             delay = event.delay.total_seconds()
             # A driver's error quotes the statement's parameters, outputs of jobs among them; its cause says enough.

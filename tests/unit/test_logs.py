@@ -46,6 +46,11 @@ CASES = {
         "WARNING",
         "due jobs of types that no worker has a handler for stay pending: a, b",
     ),
+    told.UnservedQueues: (
+        told.UnservedQueues(("mail", "reports")),
+        "WARNING",
+        "due jobs of queues that no worker serves stay pending: mail, reports",
+    ),
     told.WorkerStarted: (told.WorkerStarted("w:1"), "INFO", "worker w:1 started"),
     told.WorkerStopped: (told.WorkerStopped("w:1", 3), "INFO", "worker w:1 stopped, 3 jobs given back"),
     told.ComponentFailed: (
@@ -100,6 +105,14 @@ def test_records_of_attempts_name_job_type_attempt_and_outcome(bus: told.EventBu
 @pytest.mark.parametrize("outcome", [AttemptOutcome.SNOOZED, AttemptOutcome.RELEASED])
 def test_what_a_handler_or_a_shutdown_asked_for_is_no_warning(outcome: AttemptOutcome) -> None:
     assert logs.describe(told.JobPutBack(*JOB, outcome, SECOND, None)).level == logging.INFO
+
+
+@pytest.mark.parametrize(("released", "words"), [(0, "0 jobs"), (1, "1 job"), (2, "2 jobs")])
+def test_what_a_worker_gave_back_is_counted_in_words(
+    released: int, words: str, bus: told.EventBus, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus.emit(told.WorkerStopped("w:1", released))
+    assert caplog.messages == [f"worker w:1 stopped, {words} given back"]
 
 
 def test_a_death_by_take_back_is_an_error() -> None:
