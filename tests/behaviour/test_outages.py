@@ -169,7 +169,8 @@ async def test_a_workers_own_retry_starts_when_it_is_due_not_at_the_next_poll(en
 
     @queue.handler("twice", retry=Backoff(base=timedelta(milliseconds=300), jitter=False))
     async def twice(payload: dict[str, Any], ctx: AttemptContext) -> None:
-        if ctx.attempt < 3:
+        if ctx.attempt == 1:
+            await until(lambda: _is_asleep(engine), what="the claimer sleeps, knowing of nothing to come")
             raise ValueError
 
     enqueue(engine, twice.job({}))
