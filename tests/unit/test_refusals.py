@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import DeclarativeBase, MappedAsDataclass, Session
 
-from sa_jobqueue import Deduplicate, Job, JobFilter, JobMixin, JobQueue, Snooze, WorkerOptions, enqueue_many
+from sa_jobqueue import Deduplicate, JobFilter, JobMixin, JobQueue, Snooze, WorkerOptions, enqueue_many
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.operations import DeadLetterFilter
 
