@@ -47,6 +47,10 @@ CREATE TEMPORARY TABLE doomed AS SELECT id FROM job WHERE status = 'pending' LIM
 UPDATE job SET status = 'running', leased_by = 'gone' FROM doomed WHERE job.id = doomed.id;
 UPDATE job SET status = 'completed', leased_by = NULL, completed_at = now() FROM doomed WHERE job.id = doomed.id;
 """
+_FEW = """
+INSERT INTO job (id, chain_id, type_name, chain_type_name, queue)
+SELECT id, id, 'test', 'test', 'default' FROM (SELECT job_uuid7() AS id FROM generate_series(1, 20)) AS made
+"""
 _EMPTY = "TRUNCATE job, job_attempt, job_blocker, dead_letter, worker"
 
 
@@ -60,7 +64,7 @@ class State:
     prepared: dict[str, Prepared]
 
 
-STATES = ["never analysed", "emptied and vacuumed", "backlog", "pinned horizon"]
+STATES = ["never analysed", "emptied and vacuumed", "analysed when small", "backlog", "pinned horizon"]
 
 
 @pytest.fixture(scope="session", params=[(server, state) for server in ("oldest", "newest") for state in STATES], ids=str)
@@ -81,6 +85,9 @@ def state(request: pytest.FixtureRequest) -> Iterator[State]:
             worker.execute(_FILL)
             worker.execute(_EMPTY)
             worker.execute("VACUUM ANALYZE")
+        if name == "analysed when small":
+            worker.execute(_FEW)
+            worker.execute("ANALYZE")
         if name == "backlog":
             worker.execute(_FILL)
             worker.execute("VACUUM ANALYZE")
