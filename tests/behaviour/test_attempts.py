@@ -72,7 +72,7 @@ async def test_a_returned_value_is_the_output_and_none_is_json_null(engine: Engi
     assert row["completed_by"].startswith("tester:")
     assert row["completed_at"] == row["chain_completed_at"]
     with engine.connect() as connection:
-        kinds = dict(connection.execute(text("SELECT id, jsonb_typeof(output) FROM job")).all())
+        kinds: dict[Any, str | None] = dict(connection.execute(text("SELECT id, jsonb_typeof(output) FROM job")).all())
     assert kinds[empty] == "null"  # SQL NULL would mean: no output yet
     assert jobs.attempts(doubled) == []
 

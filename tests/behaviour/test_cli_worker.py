@@ -182,7 +182,7 @@ def test_it_takes_the_applications_engine_or_session_factory(
 
 
 def test_a_limit_of_a_queue_holds(start_worker: StartWorker, engine: Engine, jobs: Jobs, tmp_path: Path) -> None:
-    waiting = {"type_name": "waits", "input": {"for": str(tmp_path / "go")}}
+    waiting: dict[str, Any] = {"type_name": "waits", "input": {"for": str(tmp_path / "go")}}
     limited = [jobs.add(queue="slow", **waiting) for _ in range(3)]
     free = [jobs.add(queue="fast", **waiting) for _ in range(3)]
     process = start_worker("--queues", "fast,slow=2")

@@ -31,7 +31,8 @@ def _table(engine: Engine) -> None:
 def effects(engine: Engine) -> int:
     """Count what handlers wrote and committed."""
     with engine.connect() as connection:
-        return connection.execute(text("SELECT count(*) FROM effect")).scalar_one()
+        count: int = connection.execute(text("SELECT count(*) FROM effect")).scalar_one()
+        return count
 
 
 def both_colours(engine: Engine, act: Any, **options: Any) -> JobQueue[Any]:

@@ -187,6 +187,6 @@ def test_reference_is_what_the_docstrings_say() -> None:
 
 def check(script: str) -> None:
     """Run a script that writes a page, for it to say whether the page is up to date."""
-    command = [sys.executable, ROOT / "scripts" / script, "--check"]
+    command = [sys.executable, str(ROOT / "scripts" / script), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     assert done.returncode == 0, done.stderr

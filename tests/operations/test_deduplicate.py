@@ -28,7 +28,8 @@ KEY = Deduplicate("k")
 
 def _waiting(engine: Engine) -> int:
     with engine.connect() as connection:
-        return connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one()
+        count: int = connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one()
+        return count
 
 
 def test_a_key_finds_the_job_it_made_and_the_session_lives_on(sessions: Sessions, jobs: Jobs) -> None:

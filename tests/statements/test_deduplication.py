@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
-from sqlalchemy.dialects.postgresql import psycopg
 
 from sa_jobqueue import Job
 from sa_jobqueue.statements import deduplication
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.plans import DIALECT
 
 
 def _find(*, open_only: bool) -> Any:
@@ -21,14 +21,14 @@ def _find(*, open_only: bool) -> Any:
 
 
 def test_find_asks_for_the_newest_root_with_the_key() -> None:
-    sql = " ".join(str(_find(open_only=True).compile(dialect=psycopg.dialect())).split())
+    sql = " ".join(str(_find(open_only=True).compile(dialect=DIALECT)).split())
     assert "job.deduplication_key = %(deduplication_key_1)s::VARCHAR" in sql
     assert "job.chain_completed_at IS NULL" in sql
     assert "ORDER BY job.created_at DESC LIMIT" in sql
 
 
 def test_a_key_is_locked_for_the_transaction_by_queue_type_and_key() -> None:
-    statement = deduplication.lock_key(Job, "test", "k").compile(dialect=psycopg.dialect())
+    statement = deduplication.lock_key(Job, "test", "k").compile(dialect=DIALECT)
     assert "pg_advisory_xact_lock(hashtextextended(" in str(statement)
     assert ".job:due\x1ftest\x1fk" in statement.params.values()
 
@@ -45,7 +45,7 @@ def test_find_reads_by_the_key_and_not_the_table(
         jobs.add_many(500)
         jobs.add(deduplication_key=f"k{part}")
     jobs.add(deduplication_key="k5")
-    compiled = _find(open_only=open_only).compile(dialect=psycopg.dialect(), compile_kwargs={"literal_binds": True})
+    compiled = _find(open_only=open_only).compile(dialect=DIALECT, compile_kwargs={"literal_binds": True})
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("VACUUM ANALYZE job"))
         sql = str(compiled).replace(":", "\\:")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import timedelta
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from sqlalchemy.exc import OperationalError
@@ -15,9 +15,9 @@ from sa_jobqueue.observe import logs
 
 SECOND = timedelta(seconds=1)
 ERROR = {"type": "app.CardDeclined", "message": "declined\ncard 4111", "traceback": "card 4111"}
-JOB: Any = ("7", "charge", 2)
+JOB = ("7", "charge", 2)
 
-CASES = {
+CASES: dict[type, tuple[told.Event, str, str]] = {
     told.JobStarted: (told.JobStarted(*JOB), "DEBUG", "job 7 (charge) attempt 2 started"),
     told.JobCompleted: (told.JobCompleted(*JOB, SECOND), "DEBUG", "job 7 (charge) attempt 2 completed in 1.000 s"),
     told.JobPutBack: (

@@ -19,7 +19,7 @@ class Base(DeclarativeBase):
 
 
 def other_ids() -> None:
-    class J(JobMixin[int], Base, queue_prefix="a_"): ...  # type: ignore[type-var]
+    class J(JobMixin[int], Base, queue_prefix="a_"): ...
 
 
 def own_name() -> None:
@@ -59,8 +59,8 @@ REFUSED: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: DeadLetterFilter(queues="mail"), "queues", "must be a list"),
     (lambda: Deduplicate("k", scope="any", window=60), "window", "must be a timedelta"),  # type: ignore[arg-type]
     (lambda: Snooze(5), "delay", "must be a timedelta"),  # type: ignore[arg-type]
-    (lambda: JobQueue(Base), "model", "class Job"),  # type: ignore[type-var]
-    (lambda: JobQueue("shop"), "model", "class Job"),  # type: ignore[arg-type]
+    (lambda: JobQueue(Base), "model", "class Job"),
+    (lambda: JobQueue("shop"), "model", "class Job"),  # type: ignore[call-overload]
     (lambda: Snooze(timedelta(-1)), "delay", "negative"),
 ]
 
@@ -74,7 +74,7 @@ def test_a_mistake_is_refused_by_name(make: Callable[[], Any], option: str, word
 
 def test_what_is_no_job_is_refused_by_its_place() -> None:
     with pytest.raises(InvalidJobError, match="must be a job") as caught:
-        enqueue_many(Session(), [{"a": 1}])  # type: ignore[list-item]
+        enqueue_many(Session(), [{"a": 1}])  # type: ignore[type-var]
     assert caught.value.field == "new[0]"
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import cast
 
-from sqlalchemy import Engine, func, insert, text, update
+from sqlalchemy import Engine, Table, func, insert, text, update
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.ids import uuid7
@@ -15,6 +16,7 @@ from tests.fixtures.workers import Hands
 
 pytestmark = both_servers
 MakeHands = Callable[..., Hands]
+TABLE = cast("Table", Job.__table__)
 
 
 def _row(**columns: object) -> dict[str, object]:
@@ -61,7 +63,7 @@ def test_a_job_committed_late_is_found_behind_the_floor(engine: Engine, jobs: Jo
     worker = hands()
     with engine.connect() as slow:
         late = _row()
-        slow.execute(insert(Job.__table__).values(late), execution_options={})
+        slow.execute(insert(TABLE).values(late), execution_options={})
         on_time = jobs.add()
         assert [job.id for job in worker.claim()] == [on_time]  # the floor is past the late job's time now
         slow.commit()
@@ -76,7 +78,7 @@ def test_a_job_of_a_savepoint_committed_late_is_found(engine: Engine, jobs: Jobs
         late = _row()
         with slow.begin():
             with slow.begin_nested():
-                slow.execute(insert(Job.__table__).values(late))
+                slow.execute(insert(TABLE).values(late))
             jobs.add()
             assert len(worker.claim()) == 1
     assert [job.id for job in worker.claim()] == [late["id"]]
@@ -142,7 +144,7 @@ def test_a_job_skipped_for_a_claim_that_rolled_back_is_found_after_the_safety_re
 def test_a_row_changed_while_it_is_claimed_is_not_taken_twice(engine: Engine, jobs: Jobs, hands: MakeHands) -> None:
     job_id = jobs.add()
     with engine.connect() as other:
-        other.execute(update(Job.__table__).where(Job.__table__.c.id == job_id).values(priority=5, scheduled_at=func.now()))
+        other.execute(update(TABLE).where(TABLE.c.id == job_id).values(priority=5, scheduled_at=func.now()))
         assert hands().claim() == []  # locked: passed over, not waited for
         other.commit()
     worker = hands("worker:2")

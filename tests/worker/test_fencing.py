@@ -44,7 +44,12 @@ WRITES: dict[str, Write] = {
 
 def _claim_again(worker: Hands) -> Row[Any]:
     found: list[Row[Any]] = []
-    wait_until(lambda: bool(found) or bool(found.extend(worker.claim()) or found), what="the job is due again")
+
+    def claimed() -> bool:
+        found.extend(worker.claim())
+        return bool(found)
+
+    wait_until(claimed, what="the job is due again")
     return found[0]
 
 
