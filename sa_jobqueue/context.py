@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.types import JobId, Json
+from sa_jobqueue.types import LONGEST, JobId, Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +85,10 @@ class AttemptContext:
         """Give the attempt `timeout` from now instead of what was left of its time.
 
         Returns at once; the lease in the database follows within a moment, fenced like every write of an attempt.
-        Raises: InvalidOptionError unless above zero.
+        Raises: InvalidOptionError unless above zero and at most 36,500 days.
         """
-        if timeout <= timedelta(0):
-            raise InvalidOptionError("timeout", f"must be above zero, got {timeout}")
+        if not timedelta(0) < timeout <= LONGEST:
+            raise InvalidOptionError("timeout", f"must be above zero and at most {LONGEST.days} days, got {timeout}")
         self._extend(timeout)
 
     def stop(self, reason: str) -> None:

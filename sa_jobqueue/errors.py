@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from sa_jobqueue.types import JobId
+from sa_jobqueue.types import LONGEST, JobId
 
 
 class _Portable(Exception):  # noqa: N818 - only a base
@@ -186,6 +186,8 @@ class Snooze(AttemptSignal):
             raise InvalidOptionError("delay", f"must be a timedelta, got {delay!r}")
         if delay < timedelta(0):
             raise InvalidOptionError("delay", f"must not be negative, got {delay}")
+        if delay > LONGEST:
+            raise InvalidOptionError("delay", f"must be at most {LONGEST.days} days, got {delay}")
         self.delay = delay
         super().__init__(f"snoozed for {delay}")
 

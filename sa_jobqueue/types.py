@@ -5,6 +5,7 @@ Everything else imports from here; this module imports nothing of ours.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 from uuid import UUID
@@ -116,6 +117,9 @@ class WorkerState(StrEnum):
 MIN_PRIORITY: Final = -9
 MAX_PRIORITY: Final = 9
 """Priorities are few so that lanes can be counted: a claim probes each (queue, priority) once."""
+
+LONGEST: Final = timedelta(days=36_500)
+"""No delay and no timeout is longer: a time that Python or PostgreSQL cannot hold would fail every claim that meets it."""
 
 MIN_SERVER_VERSION: Final = 150_000
 """PostgreSQL 15, as `server_version_num` tells it."""

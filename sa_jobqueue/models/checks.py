@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, get_args, get_origin
 from uuid import UUID
 
@@ -15,14 +15,16 @@ from typing_extensions import TypeVar
 
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.layout import Layout
+from sa_jobqueue.types import LONGEST
 
+_LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
 
 
 def due_at(*, delay: timedelta | None, at: datetime | None) -> ColumnElement[datetime] | None:
     """Return when a job is due as an expression of the database's clock, or None for at once.
 
-    Raises: InvalidJobError for a negative delay, a naive `at`, or both at once.
+    Raises: InvalidJobError for a negative delay, a naive `at`, both at once, or a time too far away.
     """
     if delay is not None and at is not None:
         raise InvalidJobError("delay", "give either delay or at, not both")
@@ -31,10 +33,14 @@ def due_at(*, delay: timedelta | None, at: datetime | None) -> ColumnElement[dat
             raise InvalidJobError("delay", f"must be a timedelta, got {type(delay).__name__}")
         if delay < timedelta(0):
             raise InvalidJobError("delay", f"must not be negative, got {delay}")
+        if delay > LONGEST:
+            raise InvalidJobError("delay", f"must be at most {LONGEST.days} days, got {delay}")
         return func.now() + literal(delay, INTERVAL) if delay else None
     if at is not None:
         if not isinstance(at, datetime) or at.tzinfo is None or at.utcoffset() is None:
             raise InvalidJobError("at", f"must be an aware datetime, such as datetime.now(UTC), got {at!r}")
+        if at >= _LATEST:
+            raise InvalidJobError("at", f"must be before the year 9000, got {at!r}")
         return func.greatest(literal(at, TIMESTAMP(timezone=True)), func.now())
     return None
 

@@ -38,7 +38,7 @@ from sa_jobqueue.models.blocker import BlockerMixin
 from sa_jobqueue.models.checks import check_class, check_name, check_number, check_text, due_at, id_argument
 from sa_jobqueue.models.dead_letter import DeadLetterMixin
 from sa_jobqueue.models.worker import WorkerMixin
-from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY, JobStatus
+from sa_jobqueue.types import LONGEST, MAX_PRIORITY, MIN_PRIORITY, JobStatus
 
 IdT = TypeVar("IdT", default=UUID)
 
@@ -130,6 +130,7 @@ class JobMixin(Generic[IdT]):
         `delay`: added to the database's clock at the insert, not negative. `at`: an aware instant; a past one means
         now. Give one of the two, or none for at once.
         `max_attempts`: at least 1. `timeout`: of one attempt, above zero; None lets it run as long as its worker lives.
+        Neither `delay` nor `timeout` is above 36,500 days, `at` is before the year 9000.
         `id`: yours, or made by the queue's factory. `deduplication_key`: at most one open chain of a type has it; a
         second is an IntegrityError at the flush, `enqueue(session, job, deduplicate=...)` finds the first instead. As
         text, both are 1 to 500 characters.
@@ -141,8 +142,11 @@ class JobMixin(Generic[IdT]):
         check_number("priority", priority, MIN_PRIORITY, MAX_PRIORITY)
         check_number("max_attempts", max_attempts, 1, 2**31 - 1)
         check_number("input_version", input_version, 1, 2**31 - 1)
-        if timeout is not None and (not isinstance(timeout, timedelta) or timeout <= timedelta(0)):
-            raise InvalidJobError("timeout", f"must be a timedelta above zero, or None for no limit, got {timeout!r}")
+        if timeout is not None and (not isinstance(timeout, timedelta) or not timedelta(0) < timeout <= LONGEST):
+            raise InvalidJobError(
+                "timeout",
+                f"must be a timedelta above zero and at most {LONGEST.days} days, or None for no limit, got {timeout!r}",
+            )
         payloads.check_json("input", input)
         job_id = self.__id_factory__() if id is None else id
         if self.__jobqueue__.id_type == "text":
@@ -277,6 +281,12 @@ class JobMixin(Generic[IdT]):
             check("ck_job_priority", f"priority BETWEEN {MIN_PRIORITY} AND {MAX_PRIORITY}"),
             check("ck_job_attempts", "attempt >= 0 AND max_attempts >= 1"),
             check("ck_job_timeout", "timeout > '0'::interval"),
+            # A time that Python cannot hold, or a lease that PostgreSQL cannot, would fail every claim that meets it.
+            check(
+                "ck_job_times",
+                "scheduled_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'"
+                f" AND timeout <= '{LONGEST.days} days'::interval",
+            ),
             check("ck_job_chain", "(chain_index = 0) = (chain_id = id)"),
             check("ck_job_blocked", "status <> 'blocked' OR open_blockers > 0"),
             check("ck_job_lease", "(status = 'running') = (leased_by IS NOT NULL)"),

@@ -13,7 +13,7 @@ from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.errors import AttemptTimeoutError, Cancel, Discard, InvalidPayloadError, Snooze
 from sa_jobqueue.registry import JobType
 from sa_jobqueue.retry import Backoff, RetryPolicy
-from sa_jobqueue.types import AttemptOutcome, DeadReason, JobStatus
+from sa_jobqueue.types import LONGEST, AttemptOutcome, DeadReason, JobStatus
 
 _FALLBACK: Final = Backoff()
 _OURS: Final = str(Path(__file__).parent)
@@ -85,7 +85,7 @@ def of_error(job: ClaimedJob, error: BaseException, job_type: JobType | None) ->
 def _delay(policy: RetryPolicy, attempt: int, error: BaseException) -> timedelta | None:
     try:
         delay = policy(attempt, error)
-        return None if delay is None else max(delay, timedelta(0))
+        return None if delay is None else min(max(delay, timedelta(0)), LONGEST)
     except Exception as fault:  # a policy is user code as well, and must not keep the attempt from ending
         error.add_note(f"its retry policy failed: {fault!r}; the default backoff was used")
         return _FALLBACK(attempt, error)

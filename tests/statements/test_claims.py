@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.statements import claims
 from sa_jobqueue.statements.claims import CLAIMED
+from sa_jobqueue.types import LONGEST
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.statements.cases import START, claim_parameters
@@ -42,6 +43,16 @@ def test_a_claim_starts_an_attempt(jobs: Jobs, run: Run) -> None:
     assert job["started_at"] == row.now
     assert job["leased_until"] == row.now + timedelta(minutes=2, seconds=15)
     assert job["changed_xid"] >= int(row.xmax)
+
+
+def test_the_furthest_times_that_a_job_can_have_do_not_stop_a_claim(jobs: Jobs, run: Run) -> None:
+    """One that Python or the database could not hold would fail every claim that meets it."""
+    before = run(ALL, claim_parameters())
+    first = datetime(1900, 1, 1, tzinfo=UTC)
+    made = {jobs.add(scheduled_at=first, timeout=timedelta.resolution), jobs.add(timeout=LONGEST)}
+    jobs.add(scheduled_at=datetime(9000, 1, 1, tzinfo=UTC))
+    assert set(taken(run(ALL, baseline(before)))) == made
+    assert run(claims.next_due(Job), claim_parameters())[0][0] > 2e11
 
 
 def test_a_job_without_a_timeout_has_no_end_of_its_lease(jobs: Jobs, run: Run) -> None:

@@ -66,6 +66,8 @@ def test_a_snooze_is_not_negative() -> None:
     assert Snooze(timedelta(0)).delay == timedelta(0)
     with pytest.raises(InvalidOptionError, match="delay: must not be negative"):
         Snooze(timedelta(microseconds=-1))
+    with pytest.raises(InvalidOptionError, match="delay: must be at most 36500 days"):
+        Snooze(timedelta.max)
 
 
 def test_fields_say_what_the_message_says() -> None:

@@ -22,7 +22,7 @@ from sa_jobqueue.errors import (
     UnknownJobTypeError,
 )
 from sa_jobqueue.registry import JobType, describe
-from sa_jobqueue.types import AttemptOutcome, DeadReason, JobStatus
+from sa_jobqueue.types import LONGEST, AttemptOutcome, DeadReason, JobStatus
 from sa_jobqueue.worker import outcomes
 from sa_jobqueue.worker.outcomes import MAX_TEXT, fingerprint_of, of_error, released
 
@@ -93,6 +93,7 @@ def test_a_retry_waits_as_long_as_the_policy_says() -> None:
     assert of_error(job(2), ValueError("x"), job_type()).delay == 2 * SECOND
     assert of_error(job(1), Snooze(7 * SECOND), job_type()).delay == 7 * SECOND
     assert of_error(job(1), ValueError("x"), job_type(lambda attempt, error: -SECOND)).delay == timedelta(0)
+    assert of_error(job(1), ValueError("x"), job_type(lambda attempt, error: timedelta.max)).delay == LONGEST
 
 
 def test_a_policy_may_give_up_on_an_error() -> None:

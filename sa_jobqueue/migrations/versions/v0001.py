@@ -112,6 +112,8 @@ CREATE TABLE ${q}job (
   CONSTRAINT ${p}ck_job_priority CHECK (priority BETWEEN -9 AND 9),
   CONSTRAINT ${p}ck_job_attempts CHECK (attempt >= 0 AND max_attempts >= 1),
   CONSTRAINT ${p}ck_job_timeout CHECK (timeout > '0'::interval),
+  CONSTRAINT ${p}ck_job_times CHECK (scheduled_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
+    AND timeout <= '36500 days'::interval),
   CONSTRAINT ${p}ck_job_chain CHECK ((chain_index = 0) = (chain_id = id)),
   CONSTRAINT ${p}ck_job_blocked CHECK (status <> 'blocked' OR open_blockers > 0),
   CONSTRAINT ${p}ck_job_lease CHECK ((status = 'running') = (leased_by IS NOT NULL)),
