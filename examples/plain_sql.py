@@ -46,7 +46,7 @@ def main() -> None:
         # The attempt that divides by zero must be the last: this column is not the view's, but it is yours.
         run(engine, "UPDATE job SET max_attempts = 1 WHERE input->>'scale' = '0'")
         asyncio.run(Worker(jobs, engine).run_until_idle())
-        run(engine, "SELECT status::text, output FROM job ORDER BY id")
+        run(engine, "SELECT status::text, output FROM job ORDER BY created_at")
         run(engine, "SELECT reason, error->>'type', input->>'scale' FROM dead_letter WHERE resolution IS NULL")
 
         # Redrive: the same job again, with fresh attempts.

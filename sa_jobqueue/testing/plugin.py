@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 OpenServer = Callable[[str], "PostgresServer"]
 MakeDatabase = Callable[["PostgresServer"], str]
+Templates = dict[tuple[str, "MetaData"], "DatabaseTemplate"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -86,11 +87,11 @@ def newest_server(request: pytest.FixtureRequest, open_jobqueue_server: OpenServ
 
 
 @pytest.fixture(scope="session")
-def _jobqueue_templates(open_jobqueue_server: OpenServer) -> Iterator[dict[str, DatabaseTemplate]]:
+def _jobqueue_templates(open_jobqueue_server: OpenServer) -> Iterator[Templates]:
     # It asks for the servers to be torn down before them, whichever fixture a test names first.
     from sqlalchemy.exc import OperationalError
 
-    templates: dict[str, DatabaseTemplate] = {}
+    templates: Templates = {}
     yield templates
     for template in templates.values():
         with suppress(OperationalError):  # a server of a test's own is gone, and its databases with it
@@ -98,9 +99,7 @@ def _jobqueue_templates(open_jobqueue_server: OpenServer) -> Iterator[dict[str, 
 
 
 @pytest.fixture
-def make_database(
-    request: pytest.FixtureRequest, _jobqueue_templates: dict[str, DatabaseTemplate]
-) -> Iterator[MakeDatabase]:
+def make_database(request: pytest.FixtureRequest, _jobqueue_templates: Templates) -> Iterator[MakeDatabase]:
     """Give a function that clones a database with the tables of `jobqueue_metadata` on a server and returns its URL.
 
     Each is dropped after the test, whoever is still connected to it.
@@ -112,10 +111,13 @@ def make_database(
     made: list[str] = []
 
     def make(server: PostgresServer) -> str:
-        if server.url not in _jobqueue_templates:
-            metadata: MetaData = request.getfixturevalue("jobqueue_metadata")
-            _jobqueue_templates[server.url] = DatabaseTemplate(server.url, lambda url: create_schema(url, metadata))
-        made.append(_jobqueue_templates[server.url].clone())
+        # A module may override the tables: each kind has a template of its own.
+        metadata: MetaData = request.getfixturevalue("jobqueue_metadata")
+        template = _jobqueue_templates.get((server.url, metadata))
+        if template is None:
+            template = DatabaseTemplate(server.url, lambda url: create_schema(url, metadata))
+            _jobqueue_templates[server.url, metadata] = template
+        made.append(template.clone())
         return made[-1]
 
     yield make
