@@ -254,7 +254,10 @@ def test_other_programs_its_account_cannot_reach_are_refused() -> None:
 
 def _nobody_can_run(programs: Path) -> bool:
     try:
-        return subprocess.run([programs / "postgres", "--version"], user=65534, capture_output=True).returncode == 0
+        return (
+            subprocess.run([programs / "postgres", "--version"], check=False, user=65534, capture_output=True).returncode
+            == 0
+        )
     except PermissionError:
         return False
 
