@@ -291,8 +291,8 @@ class JobMixin(Generic[IdT]):
             check("ck_job_blocked", "status <> 'blocked' OR open_blockers > 0"),
             check("ck_job_lease", "(status = 'running') = (leased_by IS NOT NULL)"),
             check("ck_job_ended", "(status IN ('completed', 'dead', 'cancelled')) = (completed_at IS NOT NULL)"),
-            # The second condition of the next two is a tag: repeated in exactly one statement each, it ties the
-            # statement to its index when an empty table's statistics make every partial index look equally cheap.
+            # The second condition of the next two is a tag: repeated only in statements that mean that index, it ties
+            # them to it when an empty table's statistics make every partial index look equally cheap.
             Index(
                 conv(name("ix_job_claim")),
                 "queue",

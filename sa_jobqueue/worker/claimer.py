@@ -133,13 +133,10 @@ class Claimer(Component):
 
         A claim whose answer was lost on the way leaves such jobs: nobody else may take them while we beat.
         """
+        # Before asking: what ends while the database answers is no stray, and nothing is claimed meanwhile.
+        known = self._executor.attempts | self._completer.attempts
         rows = (await connection.execute(self._held, {"worker_id": self._worker_id})).all()
-        jobs = [ClaimedJob(*row) for row in rows]
-        strays = [
-            job
-            for job in jobs
-            if not self._executor.holds(job.id, job.attempt) and not self._completer.holds(job.id, job.attempt)
-        ]
+        strays = [job for job in (ClaimedJob(*row) for row in rows) if (job.id, job.attempt) not in known]
         for job in strays:
             self._completer.put(released(job))
         return len(strays)

@@ -54,9 +54,10 @@ class Completer(Component):
         self._empty.clear()
         self._arrived.set()
 
-    def holds(self, job_id: JobId, attempt: int) -> bool:
-        """Whether the end of an attempt waits to be written."""
-        return any(end.job.id == job_id and end.job.attempt == attempt for end in self._queue)
+    @property
+    def attempts(self) -> set[tuple[JobId, int]]:
+        """The attempts whose ends wait to be written, as `(job_id, attempt)`."""
+        return {(end.job.id, end.job.attempt) for end in self._queue}
 
     @property
     def backlog(self) -> int:

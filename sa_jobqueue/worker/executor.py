@@ -123,9 +123,10 @@ class Executor:
         limit = self._options.limits.get(queue)
         return self.free if limit is None else min(self.free, limit - self._by_queue[queue])
 
-    def holds(self, job_id: JobId, attempt: int) -> bool:
-        """Whether an attempt is running here."""
-        return (job_id, attempt) in self._running
+    @property
+    def attempts(self) -> set[tuple[JobId, int]]:
+        """The attempts that are running here, as `(job_id, attempt)`."""
+        return set(self._running)
 
     @property
     def running(self) -> int:
@@ -256,7 +257,7 @@ class Executor:
             if not done:
                 self._stuck_threads += 1
                 call.add_done_callback(self._thread_came_back)
-            elif call.exception() is None and running.stopping is None and job_type.session_argument is not None:
+            elif call.exception() is None and job_type.session_argument is not None:
                 return call.result()  # it had committed before it could be told
             raise
 

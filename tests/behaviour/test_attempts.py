@@ -320,7 +320,8 @@ async def test_one_bad_job_never_stops_the_others(engine: Engine, jobs: Jobs) ->
     def interrupts(payload: dict[str, Any]) -> None:
         raise KeyboardInterrupt
 
-    @queue.handler("bad_policy", max_attempts=2, retry=broken_policy)
+    # Attempts enough: the default backoff it falls back to may by chance wait for next to nothing.
+    @queue.handler("bad_policy", max_attempts=20, retry=broken_policy)
     async def bad_policy(payload: dict[str, Any]) -> None:
         raise ValueError("with a broken policy")
 
