@@ -1,0 +1,105 @@
+"""A job that is claimed, cancelled and completed at the same time ends once, in every order there is."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import Connection, select
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Job, JobStatus, cancel_jobs
+from sa_jobqueue.ids import uuid7
+from sa_jobqueue.statements import completions
+from sa_jobqueue.statements.claims import GUARDS
+from tests.explorer import Explorer, Operation, Outcomes, Scenario, Steps
+from tests.explorer.workers import SessionHands
+
+
+class Given(NamedTuple):
+    """A pending job in a queue that nobody else looks at."""
+
+    job_id: UUID
+    queue: str
+
+
+class Lost(Exception):  # noqa: N818 - a signal: the attempt is not this worker's any more
+    """What a worker rolls back with when its completion was fenced off."""
+
+
+def one_job(session: Session) -> Given:
+    job_id = uuid7()
+    job = Job(id=job_id, queue=f"q{job_id.hex}", type_name="test", input=None)
+    session.add(job)
+    return Given(job_id, job.queue)
+
+
+def cancel(session: Session, given: Given) -> list[Any]:
+    return cancel_jobs(session, [given.job_id])
+
+
+def work(session: Session, given: Given) -> Steps:
+    """Claim and complete as a worker does that writes many completions at once, each statement by itself."""
+    worker = SessionHands(session, "batch:1", queues=(given.queue,))
+    claimed = worker.claim()
+    yield "claim"
+    return worker.complete(*claimed) if claimed else set()
+
+
+def work_in_a_session(session: Session, given: Given) -> Steps:
+    """Claim, and complete in the transaction of the handler's own writes."""
+    worker = SessionHands(session, "session:1", queues=(given.queue,))
+    claimed = worker.claim()
+    session.commit()
+    yield "claim"
+    if not claimed:
+        return set()
+    one = {"job_id": given.job_id, "job_attempt": claimed[0].attempt, "job_output": "1", "worker_id": worker.worker_id}
+    done = set(session.scalars(completions.complete_one(Job), one))
+    if not done:
+        raise Lost
+    return done
+
+
+def ends_once(connection: Connection, given: Given, outcomes: Outcomes) -> str:
+    job = connection.execute(select(Job.__table__).where(Job.id == given.job_id)).mappings().one()
+    history = list(connection.execute(select(Job.Attempt.__table__).where(Job.Attempt.job_id == given.job_id)).mappings())
+    letters = connection.execute(select(Job.DeadLetter.id).where(Job.DeadLetter.job_id == given.job_id)).all()
+    ended_by = {name for name, outcome in outcomes.items() if outcome.committed and outcome.value}
+    assert len(ended_by) == 1, f"ended by {ended_by or 'nobody'}"
+    assert letters == []
+    assert job["leased_by"] is None
+    assert job["completed_at"] is not None
+    assert job["chain_completed_at"] == job["completed_at"]
+    if job["status"] is JobStatus.COMPLETED:
+        assert job["attempt"] == 1
+        assert {job["completed_by"]} == {"work": {"batch:1"}, "work-in-session": {"session:1"}}.get(*ended_by)
+        assert history == []
+        return "completed"
+    assert job["status"] is JobStatus.CANCELLED
+    assert ended_by == {"cancel"}
+    assert [_told(row) for row in history] == [(1, "cancelled")] * job["attempt"]
+    return "cancelled while it ran" if history else "cancelled before it ran"
+
+
+def _told(row: Any) -> tuple[int, str]:
+    return row["attempt"], row["outcome"]
+
+
+def test_a_job_claimed_cancelled_and_completed_at_once_ends_once(explorer: Explorer) -> None:
+    report = explorer.explore(
+        Scenario(
+            name="claim x cancel x complete",
+            setup=one_job,
+            operations=[
+                Operation("work", work, autocommit=True, settings=GUARDS),
+                Operation("work-in-session", work_in_a_session, may_raise=(Lost,), settings=GUARDS),
+                Operation("cancel", cancel),
+            ],
+            check=ends_once,
+        )
+    )
+    assert report.is_complete
+    assert report.blocked > 0
+    assert set(report.endings) == {"completed", "cancelled while it ran", "cancelled before it ran"}
+    assert any("work-in-session=Lost" in kinds for kinds in report.outcomes)

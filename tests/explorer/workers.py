@@ -1,0 +1,43 @@
+"""A worker's statements, as steps of operations."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, Row
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Job
+from sa_jobqueue.worker.floors import Floors, Lane
+from tests.fixtures.workers import Hands
+
+
+class SessionHands(Hands):
+    """One worker's hands on the session of an operation: they leave every commit to it, or to the explorer.
+
+    Give the operation `settings=GUARDS`, as a worker's connection has them; and a queue that only this schedule has, or
+    it claims what earlier ones left.
+    """
+
+    def __init__(self, session: Session, worker_id: str, *, queues: tuple[str, ...] = ("default",)) -> None:
+        self._session = session
+        self.worker_id = worker_id
+        self.model = Job
+        self.floors = Floors([Lane(queue, priority) for priority in range(9, -10, -1) for queue in queues], UUID(int=0))
+
+    @property
+    def connection(self) -> Connection:  # type: ignore[override]
+        """Return the connection of the session's transaction, of which each commit begins another."""
+        return self._session.connection()
+
+    def claim(self, *given: Any, **options: Any) -> list[Row[Any]]:
+        """Claim as `Hands`, without a commit."""
+        return super().claim(*given, **options | {"commit": False})
+
+    def take_back(self, **options: Any) -> list[Row[Any]]:
+        """Sweep as `Hands`, without a commit."""
+        return super().take_back(**options | {"commit": False})
+
+    def _end(self, ids: set[Any], commit: bool) -> set[Any]:
+        return ids
