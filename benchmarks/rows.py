@@ -77,7 +77,7 @@ def _plain_columns() -> Iterator[Column[Any]]:
     for column in Job.__table__.c:
         if column.computed is not None:
             continue
-        kind: Any = Text() if column.name == "status" else column.type
+        kind: Any = Text() if column.name in {"status", "chain_status"} else column.type
         default: Any = column.server_default.arg if isinstance(column.server_default, DefaultClause) else None
         yield Column(column.name, kind, primary_key=column.primary_key, nullable=column.nullable, server_default=default)
 

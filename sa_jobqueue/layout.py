@@ -11,7 +11,7 @@ from sa_jobqueue.errors import InvalidOptionError
 IdType: TypeAlias = Literal["uuid", "text"]
 
 _IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]*")
-# With the longest suffix (":due") a channel stays below PostgreSQL's 64 bytes, and every index name below its 63.
+# With the longest suffix (":ended") a channel stays below PostgreSQL's 64 bytes, and every index name below its 63.
 _MAX_SCHEMA: Final = 32
 _MAX_PREFIX: Final = 20
 
@@ -46,8 +46,8 @@ class Layout:
         """Return the name of an object as SQL text, with its schema where there is one."""
         return f'"{self.schema}".{self.prefix}{noun}' if self.schema else f"{self.prefix}{noun}"
 
-    def channel(self, topic: Literal["due", "lost"]) -> str:
-        """Return the NOTIFY channel of a topic: `due` carries a queue's name, `lost` a job's id."""
+    def channel(self, topic: Literal["due", "lost", "ended"]) -> str:
+        """Return the NOTIFY channel of a topic: `due` carries a queue's name, `lost` a job's id, `ended` a chain's."""
         return f"{self.schema or ''}.{self.prefix}job:{topic}"
 
 

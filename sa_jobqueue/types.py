@@ -54,6 +54,7 @@ TRANSITIONS: Final = frozenset(
         (JobStatus.RUNNING, JobStatus.DEAD),
         (JobStatus.RUNNING, JobStatus.CANCELLED),
         (JobStatus.DEAD, JobStatus.PENDING),  # redriven
+        (JobStatus.DEAD, JobStatus.BLOCKED),  # redriven, and still waiting for other chains
     }
 )
 """Every legal change of status. The database's trigger and its `job_transition` view are tested against this set."""
@@ -87,6 +88,8 @@ class DeadReason(StrEnum):
     """Its last attempt ran past its timeout."""
     LOST = "lost"
     """Its last attempt's worker vanished."""
+    BLOCKER_FAILED = "blocker_failed"
+    """A chain it waited for died or was cancelled, and it must not run without."""
 
 
 class Resolution(StrEnum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from sqlalchemy import Connection, Enum, FromClause, MetaData, Table, Text, TextClause, Uuid, event, text
+from sqlalchemy.dialects.postgresql import ENUM
 from sqlalchemy.dialects.postgresql.base import ischema_names
 from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import TypeEngine, UserDefinedType
@@ -65,13 +66,17 @@ def id_parameter(layout: Layout) -> TypeEngine[Any]:
     return Text() if layout.id_type == "text" else Uuid()
 
 
-def status_type(layout: Layout) -> Enum:
-    """Return the column type of a job's status: the queue's own enum, its values in lower case."""
-    return Enum(
+def status_type(layout: Layout, *, owner: bool = True) -> ENUM:
+    """Return the column type of a job's status: the queue's own enum, its values in lower case.
+
+    `owner`: whether `create_all` makes the type with this column; one column of a table does.
+    """
+    return ENUM(
         JobStatus,
         name=layout.name("job_status"),
         schema=layout.schema,
         values_callable=lambda members: [member.value for member in members],
+        create_type=owner,
     )
 
 
@@ -93,7 +98,7 @@ def register(table: Table, layout: Layout) -> None:
 
     @event.listens_for(table, "before_drop")
     def drop_views(target: Table, connection: Connection, **_: Any) -> None:
-        for view in ("job_queue", "job_transition"):
+        for view in ("job_queue", "job_chain", "job_transition"):
             connection.execute(verbatim(f"DROP VIEW IF EXISTS {layout.qualified(view)}"))
 
     @event.listens_for(table, "after_drop")

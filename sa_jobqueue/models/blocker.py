@@ -48,6 +48,6 @@ class BlockerMixin(Companion, Generic[IdT]):
             ),
             ForeignKeyConstraint(["job_id"], [job_id], name=conv(layout.name("fk_job_blocker_job"))),
             ForeignKeyConstraint(["blocked_by_chain_id"], [job_id], name=conv(layout.name("fk_job_blocker_chain"))),
-            Index(conv(layout.name("ix_job_blocker_chain")), "blocked_by_chain_id"),
+            Index(conv(layout.name("ix_job_blocker_chain")), "blocked_by_chain_id", "job_id"),
             {"schema": layout.schema},
         )

@@ -229,8 +229,8 @@ class JobMixin(Generic[IdT]):
 
     open_blockers: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("0"))
     """How many chains it still waits for."""
-    has_dependents: Mapped[bool] = mapped_column(Boolean, nullable=False, server_default=text("false"))
-    """On a root: whether any job ever waited for this chain. Only then its end has anybody to look after."""
+    is_awaited: Mapped[bool] = mapped_column(Boolean, nullable=False, server_default=text("false"))
+    """On a root: whether somebody waits for the chain's end, a job or a caller, and is still to be told of it."""
     created_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
     """When it was enqueued: the start of that transaction, by the database's clock."""
     scheduled_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
@@ -257,6 +257,12 @@ class JobMixin(Generic[IdT]):
     """At most one open chain of a type has a given key."""
     chain_completed_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
     """On the root: when the whole chain ended; null while it is open, and on continuations."""
+
+    @declared_attr
+    def chain_status(cls) -> Mapped[JobStatus | None]:
+        """On the root of a chain that ended on a continuation: how. Where it is null, the root's own status tells."""
+        return mapped_column(status_type(cls.__jobqueue__, owner=False))
+
     trace_context: Mapped[str | None] = mapped_column(Text)
     """W3C traceparent of the enqueuer."""
     chain_trace_context: Mapped[str | None] = mapped_column(Text)
@@ -288,7 +294,8 @@ class JobMixin(Generic[IdT]):
                 f" AND timeout <= '{LONGEST.days} days'::interval",
             ),
             check("ck_job_chain", "(chain_index = 0) = (chain_id = id)"),
-            check("ck_job_blocked", "status <> 'blocked' OR open_blockers > 0"),
+            check("ck_job_chain_status", "chain_status IS NULL OR (chain_index = 0 AND chain_completed_at IS NOT NULL)"),
+            check("ck_job_blocked", "(status <> 'blocked' OR open_blockers > 0) AND open_blockers >= 0"),
             check("ck_job_lease", "(status = 'running') = (leased_by IS NOT NULL)"),
             check("ck_job_ended", "(status IN ('completed', 'dead', 'cancelled')) = (completed_at IS NOT NULL)"),
             # The second condition of the next two is a tag: repeated only in statements that mean that index, it ties
@@ -307,6 +314,9 @@ class JobMixin(Generic[IdT]):
                 postgresql_where=text("status = 'pending' AND changed_xid > '0'"),
             ),
             Index(conv(name("ix_job_running")), "leased_by", "leased_until", postgresql_where=text("status = 'running'")),
+            Index(
+                conv(name("ix_job_awaited")), "id", postgresql_where=text("is_awaited AND chain_completed_at IS NOT NULL")
+            ),
             Index(
                 conv(name("uq_job_chain")),
                 "root_id",

@@ -49,6 +49,7 @@ def _render(text: str, schema: str | None, prefix: str, id_type: str) -> str:
         p=prefix,
         # By code point, as Python sorts it: a worker compares keys that the database ordered.
         id='text COLLATE "C"' if id_type == "text" else id_type,
+        key=id_type,
         schema=schema or "",
         channel=f"{schema or ''}.{prefix}job",
     )
@@ -79,32 +80,24 @@ CREATE TABLE ${q}job (
   queue text DEFAULT 'default' NOT NULL,
   type_name text NOT NULL,
   priority smallint DEFAULT 0 NOT NULL,
-  chain_id $id NOT NULL,
-  chain_type_name text NOT NULL,
-  chain_index integer DEFAULT 0 NOT NULL,
+  chain_id $id NOT NULL, chain_type_name text NOT NULL, chain_index integer DEFAULT 0 NOT NULL,
   root_id $id GENERATED ALWAYS AS (NULLIF(chain_id, id)) STORED,
-  input jsonb,
-  input_version integer DEFAULT 1 NOT NULL,
-  output jsonb,
+  input jsonb, input_version integer DEFAULT 1 NOT NULL, output jsonb,
   status ${q}job_status DEFAULT 'pending' NOT NULL,
-  open_blockers integer DEFAULT 0 NOT NULL,
-  has_dependents boolean DEFAULT false NOT NULL,
+  open_blockers integer DEFAULT 0 NOT NULL, is_awaited boolean DEFAULT false NOT NULL,
   created_at timestamptz DEFAULT now() NOT NULL,
   scheduled_at timestamptz DEFAULT now() NOT NULL,
   started_at timestamptz,
-  completed_at timestamptz,
-  completed_by text,
-  attempt integer DEFAULT 0 NOT NULL,
-  max_attempts integer DEFAULT 20 NOT NULL,
+  completed_at timestamptz, completed_by text,
+  attempt integer DEFAULT 0 NOT NULL, max_attempts integer DEFAULT 20 NOT NULL,
   timeout interval,
   last_error jsonb,
-  leased_by text,
-  leased_until timestamptz,
+  leased_by text, leased_until timestamptz,
   deduplication_key text,
   chain_completed_at timestamptz,
-  trace_context text,
-  chain_trace_context text,
+  trace_context text, chain_trace_context text,
   changed_xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
+  chain_status ${q}job_status,
   CONSTRAINT ${p}pk_job PRIMARY KEY (id),
   CONSTRAINT ${p}fk_job_root FOREIGN KEY (root_id) REFERENCES ${q}job (id),
   CONSTRAINT ${p}ck_job_queue CHECK (queue <> ''),
@@ -115,7 +108,8 @@ CREATE TABLE ${q}job (
   CONSTRAINT ${p}ck_job_times CHECK (scheduled_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
     AND timeout <= '36500 days'::interval),
   CONSTRAINT ${p}ck_job_chain CHECK ((chain_index = 0) = (chain_id = id)),
-  CONSTRAINT ${p}ck_job_blocked CHECK (status <> 'blocked' OR open_blockers > 0),
+  CONSTRAINT ${p}ck_job_chain_status CHECK (chain_status IS NULL OR (chain_index = 0 AND chain_completed_at IS NOT NULL)),
+  CONSTRAINT ${p}ck_job_blocked CHECK ((status <> 'blocked' OR open_blockers > 0) AND open_blockers >= 0),
   CONSTRAINT ${p}ck_job_lease CHECK ((status = 'running') = (leased_by IS NOT NULL)),
   CONSTRAINT ${p}ck_job_ended CHECK ((status IN ('completed', 'dead', 'cancelled')) = (completed_at IS NOT NULL))
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
@@ -127,6 +121,8 @@ CREATE INDEX ${p}ix_job_claim ON ${q}job (queue, priority, scheduled_at, id) WHE
 CREATE INDEX ${p}ix_job_changed ON ${q}job (changed_xid) WHERE status = 'pending' AND changed_xid > '0'
 --;
 CREATE INDEX ${p}ix_job_running ON ${q}job (leased_by, leased_until) WHERE status = 'running'
+--;
+CREATE INDEX ${p}ix_job_awaited ON ${q}job (id) WHERE is_awaited AND chain_completed_at IS NOT NULL
 --;
 CREATE UNIQUE INDEX ${p}uq_job_chain ON ${q}job (root_id, chain_index) WHERE root_id IS NOT NULL
 --;
@@ -149,7 +145,7 @@ CREATE TABLE ${q}job_blocker (
   CONSTRAINT ${p}fk_job_blocker_chain FOREIGN KEY (blocked_by_chain_id) REFERENCES ${q}job (id)
 )
 --;
-CREATE INDEX ${p}ix_job_blocker_chain ON ${q}job_blocker (blocked_by_chain_id)
+CREATE INDEX ${p}ix_job_blocker_chain ON ${q}job_blocker (blocked_by_chain_id, job_id)
 --;
 CREATE TABLE ${q}job_attempt (
   job_id $id NOT NULL,
@@ -175,17 +171,13 @@ CREATE TABLE ${q}dead_letter (
   input jsonb,
   input_version integer NOT NULL,
   reason text NOT NULL,
-  error jsonb,
-  error_fingerprint text,
-  attempts integer NOT NULL,
+  error jsonb, error_fingerprint text, attempts integer NOT NULL,
   died_at timestamptz DEFAULT now() NOT NULL,
-  resolution text,
-  resolved_at timestamptz,
-  resolved_by text,
+  resolution text, resolved_at timestamptz, resolved_by text,
   changed_xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
   CONSTRAINT ${p}pk_dead_letter PRIMARY KEY (id),
   CONSTRAINT ${p}ck_dead_letter_reason
-    CHECK (reason IN ('exhausted', 'discarded', 'invalid_input', 'timed_out', 'lost')),
+    CHECK (reason IN ('exhausted', 'discarded', 'invalid_input', 'timed_out', 'lost', 'blocker_failed')),
   CONSTRAINT ${p}ck_dead_letter_resolution CHECK (resolution IN ('redriven', 'dismissed')),
   CONSTRAINT ${p}ck_dead_letter_resolved CHECK ((resolution IS NULL) = (resolved_at IS NULL))
 )
@@ -235,7 +227,7 @@ CREATE TRIGGER ${p}tr_job_transition BEFORE UPDATE ON ${q}job FOR EACH ROW
     OLD.status = 'pending' AND NEW.status IN ('running', 'completed', 'cancelled')
     OR OLD.status = 'running' AND NEW.status IN ('completed', 'pending', 'dead', 'cancelled')
     OR OLD.status = 'blocked' AND NEW.status IN ('pending', 'completed', 'dead', 'cancelled')
-    OR OLD.status = 'dead' AND NEW.status = 'pending'))
+    OR OLD.status = 'dead' AND NEW.status IN ('pending', 'blocked')))
   EXECUTE FUNCTION ${q}job_refuse()
 --;
 CREATE FUNCTION ${q}job_stamp() RETURNS trigger LANGUAGE plpgsql AS $$$$
@@ -256,13 +248,23 @@ CREATE VIEW ${q}job_transition (from_status, to_status) AS
     ('blocked', 'pending'), ('blocked', 'completed'), ('blocked', 'dead'), ('blocked', 'cancelled'),
     ('pending', 'running'), ('pending', 'completed'), ('pending', 'cancelled'),
     ('running', 'completed'), ('running', 'pending'), ('running', 'dead'), ('running', 'cancelled'),
-    ('dead', 'pending')) AS transition (f, t)
+    ('dead', 'pending'), ('dead', 'blocked')) AS transition (f, t)
 --;
 CREATE FUNCTION ${q}job_uuid7() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE AS $$$$
   SELECT encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
     PLACING substring(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3) FROM 1 FOR 6),
     52, 1), 53, 1), 'hex')::uuid
 $$$$
+--;
+CREATE VIEW ${q}job_chain AS
+  SELECT root.id, root.queue, root.type_name, root.input, root.input_version, last.status,
+    CASE WHEN last.status = 'completed' THEN last.output END AS output,
+    CASE WHEN last.status IN ('dead', 'cancelled') THEN last.last_error END AS error,
+    root.created_at, root.chain_completed_at AS completed_at, last.chain_index + 1 AS length, last.id AS last_job_id,
+    last.type_name AS last_type_name, root.deduplication_key
+  FROM ${q}job AS root JOIN ${q}job AS last ON last.id = COALESCE(
+    (SELECT j.id FROM ${q}job AS j WHERE j.root_id = root.id ORDER BY j.chain_index DESC LIMIT 1), root.id)
+  WHERE root.chain_index = 0
 --;
 CREATE VIEW ${q}job_queue AS
   SELECT id, queue, type_name, input, status, scheduled_at FROM ${q}job
@@ -298,13 +300,22 @@ CREATE FUNCTION ${q}job_queue_update() RETURNS trigger LANGUAGE plpgsql SET sear
 DECLARE
   held ${q}job%ROWTYPE;
   spent integer;
+  involved $key[] := ARRAY[OLD.id];
 BEGIN
   IF (NEW.id, NEW.queue, NEW.type_name) IS DISTINCT FROM (OLD.id, OLD.queue, OLD.type_name)
     OR NEW.input IS DISTINCT FROM OLD.input THEN
     RAISE EXCEPTION 'job %: only status and scheduled_at can be changed through this view', OLD.id USING ERRCODE = 'SJ003';
   END IF;
-  -- What the view showed may be history by now: decide on the row as it is, and hold it.
-  SELECT * INTO held FROM ${q}job WHERE id = OLD.id FOR NO KEY UPDATE;
+  -- What the view showed may be history by now: decide on the row as it is, and hold it, its chain's root, and for a
+  -- redrive the roots of what it still waits for. In the one order of locks: roots first, each kind by id.
+  IF NEW.status IS DISTINCT FROM OLD.status THEN
+    involved := involved || ARRAY(SELECT chain_id FROM ${q}job WHERE id = OLD.id);
+  END IF;
+  IF NEW.status = 'pending' AND OLD.status = 'dead' THEN
+    involved := involved || ARRAY(SELECT blocked_by_chain_id FROM ${q}job_blocker WHERE job_id = OLD.id AND open);
+  END IF;
+  PERFORM FROM ${q}job WHERE id = ANY (involved) ORDER BY root_id IS NOT NULL, id FOR NO KEY UPDATE;
+  SELECT * INTO held FROM ${q}job WHERE id = OLD.id;
   IF NOT FOUND THEN
     RETURN NULL;
   END IF;
@@ -329,6 +340,7 @@ BEGIN
     END IF;
     UPDATE ${q}job SET status = 'cancelled', completed_at = now(), leased_by = NULL, leased_until = NULL,
       chain_completed_at = CASE WHEN chain_index = 0 THEN now() END WHERE id = held.id;
+    UPDATE ${q}job SET chain_completed_at = now(), chain_status = 'cancelled' WHERE id = held.root_id;
   ELSIF NEW.status = 'pending' AND held.status = 'dead' THEN
     -- Attempts allowed since the death before this one, less those given back, are the budget the job is given anew.
     SELECT held.max_attempts - COALESCE(max(d.attempts), 0) INTO spent
@@ -339,8 +351,17 @@ BEGIN
       NEW.scheduled_at := now();
     END IF;
     NEW.scheduled_at := GREATEST(NEW.scheduled_at, now());
-    UPDATE ${q}job SET status = 'pending', scheduled_at = NEW.scheduled_at, completed_at = NULL, completed_by = NULL,
+    IF held.open_blockers > 0 THEN
+      NEW.status := 'blocked';
+    END IF;
+    UPDATE ${q}job SET status = NEW.status, scheduled_at = NEW.scheduled_at, completed_at = NULL, completed_by = NULL,
       max_attempts = held.attempt + GREATEST(spent, 1), chain_completed_at = NULL WHERE id = held.id;
+    -- The chain is open again, for whoever still waits for it; and what this job waits for may have ended meanwhile.
+    UPDATE ${q}job SET chain_completed_at = NULL, chain_status = NULL WHERE id = held.root_id;
+    UPDATE ${q}job SET is_awaited = true WHERE id = held.chain_id AND NOT is_awaited AND EXISTS (
+      SELECT FROM ${q}job_blocker b WHERE b.blocked_by_chain_id = held.chain_id AND b.open);
+    UPDATE ${q}job SET is_awaited = true WHERE NOT is_awaited AND id IN (
+      SELECT b.blocked_by_chain_id FROM ${q}job_blocker b WHERE b.job_id = held.id AND b.open);
     UPDATE ${q}dead_letter SET resolution = 'redriven', resolved_at = now(), changed_xid = pg_current_xact_id(),
       resolved_by = COALESCE(NULLIF(current_setting('sa_jobqueue.actor', true), ''), session_user)
       WHERE job_id = held.id AND resolution IS NULL;
@@ -360,6 +381,8 @@ CREATE TRIGGER ${p}tr_job_queue_delete INSTEAD OF DELETE ON ${q}job_queue FOR EA
 
 _DROP = """\
 DROP VIEW ${q}job_queue
+--;
+DROP VIEW ${q}job_chain
 --;
 DROP VIEW ${q}job_transition
 --;
