@@ -167,15 +167,35 @@ def test_a_deadlock_of_two_is_over_before_the_third_goes_on(explorer: Explorer) 
     assert [step.ended_after for step in schedule.steps if step.waited_for].count(4) >= 1
 
 
-def test_waiters_of_waiters_go_on_in_turn(explorer: Explorer) -> None:
-    one = partial(add_to, order=(0,))
-
+@pytest.mark.parametrize(("names", "adds"), [("ab", 1), ("ab", 3), ("abc", 1), ("abc", 2)])
+def test_those_who_wait_for_one_row_go_on_in_turn_in_every_order(explorer: Explorer, names: str, adds: int) -> None:
     def all_counted(connection: Connection, ids: Counters, outcomes: Outcomes) -> None:
-        assert values(connection, ids)[0] == 3
+        assert values(connection, ids)[0] == len(names) * adds
 
-    report = explorer.explore(scenario(*(Operation(name, one) for name in "abc"), check=all_counted))
-    assert report.outcomes == {"a=committed b=committed c=committed": report.schedules}
-    assert report.blocked > 0
+    operations = [Operation(name, partial(add_to, order=(0,) * adds)) for name in names]
+    report = explorer.explore(scenario(*operations, check=all_counted))
+    assert report.outcomes == {" ".join(f"{name}=committed" for name in names): report.schedules}
+    assert (report.schedules, report.is_complete) == (orders_of_one_lock(dict.fromkeys(names, adds + 1), ()), True)
+
+
+def orders_of_one_lock(left: dict[str, int], queue: tuple[str, ...]) -> int:
+    """Count the orders of operations that take one lock in their first step and keep it to their last; no database.
+
+    `left`: the steps each still has. `queue`: who has the lock, and then who waits for it, first come first served.
+    """
+    if not any(left.values()):
+        return 1
+    count = 0
+    for name in (name for name, steps in left.items() if steps and name not in queue[1:]):
+        after, waiting = dict(left), queue if name in queue else (*queue, name)
+        if waiting[0] == name:
+            after[name] -= 1
+        if not after[name]:
+            waiting = waiting[1:]
+            if waiting:
+                after[waiting[0]] -= 1  # the step in which it waited ends
+        count += orders_of_one_lock(after, waiting)
+    return count
 
 
 def test_an_error_is_accepted_only_where_it_is_expected(explorer: Explorer) -> None:
