@@ -7,7 +7,7 @@ fields, and each says what was left changed (nothing, unless it says otherwise).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -105,6 +105,49 @@ class JobNotFoundError(JobQueueError, LookupError):
     def __init__(self, job_ids: Sequence[JobId]) -> None:
         self.job_ids = tuple(job_ids)
         super().__init__(f"no such job: {', '.join(map(str, self.job_ids))}; nothing was changed")
+
+
+class ChainNotFoundError(JobQueueError, LookupError):
+    """No such chain; nothing was changed.
+
+    `chain_ids` names all that are missing; `field` is the argument they were given in.
+    """
+
+    def __init__(self, chain_ids: Sequence[JobId], *, field: str = "chain_ids") -> None:
+        self.chain_ids = tuple(chain_ids)
+        self.field = field
+        super().__init__(f"{field}: no such chain: {', '.join(map(str, self.chain_ids))}; nothing was changed")
+
+
+class NotAChainError(JobQueueError, LookupError):
+    """The id of a continuation was given where a chain's is needed, that of its root job; nothing was changed.
+
+    `chains` has for each of them the chain it belongs to; `field` is the argument they were given in.
+    """
+
+    def __init__(self, chains: Mapping[JobId, JobId], *, field: str = "chain_ids") -> None:
+        self.chains = dict(chains)
+        self.field = field
+        told = ", ".join(f"{job_id} belongs to chain {chain_id}" for job_id, chain_id in self.chains.items())
+        super().__init__(f"{field}: a chain is named by its first job: {told}; nothing was changed")
+
+
+class ChainReferencedError(JobQueueError):
+    """A chain cannot be deleted while a job of another chain waits for it, or has waited and is still there.
+
+    `references` lists `(chain_id, job_id)`: the chain, and the job that refers to it; the first 1,000. Nothing was
+    changed. Delete that job's chain first, or together with it.
+    """
+
+    def __init__(self, references: Sequence[tuple[JobId, JobId]]) -> None:
+        self.references = list(references)
+        told = ", ".join(f"job {job_id} refers to chain {chain_id}" for chain_id, job_id in self.references[:3])
+        more = f" and {len(self.references) - 3:,} more" if len(self.references) > 3 else ""
+        super().__init__(f"{told}{more}; delete what refers to a chain first, or with it; nothing was changed")
+
+
+class ChainBusyError(JobQueueError):
+    """Others changed what the chain is connected with again and again; nothing was changed: try again later."""
 
 
 class IllegalTransitionError(JobQueueError):

@@ -20,6 +20,9 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "UnknownJobTypeError": ("x", ["b", "a"]),
     "DuplicateJobTypeError": ("x", "m:a", "m:b"),
     "JobNotFoundError": (["1", "2"],),
+    "ChainNotFoundError": (["1", "2"],),
+    "NotAChainError": ({"2": "1"},),
+    "ChainReferencedError": ([("1", "2")],),
     "ConflictError": ("taken", "uq_job"),
     "LostAttemptError": ("1", 3),
     "AttemptTimeoutError": (timedelta(seconds=3),),
@@ -74,6 +77,13 @@ def test_fields_say_what_the_message_says() -> None:
     missing = errors.JobNotFoundError(["a", "b"])
     assert missing.job_ids == ("a", "b")
     assert "a, b" in str(missing)
+    gone = errors.ChainNotFoundError(["a"], field="blockers[2]")
+    assert (gone.chain_ids, gone.field) == (("a",), "blockers[2]")
+    assert str(gone) == "blockers[2]: no such chain: a; nothing was changed"
+    held = errors.ChainReferencedError([("a", index) for index in range(5)])
+    assert held.references[4] == ("a", 4)
+    assert "job 2 refers to chain a and 2 more" in str(held)
+    assert errors.NotAChainError({"b": "a"}).chains == {"b": "a"}
     lost = errors.LostAttemptError("a", 3)
     assert (lost.job_id, lost.attempt) == ("a", 3)
     assert errors.Cancel().reason == "cancelled by its handler"
