@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from sa_jobqueue.types import LONGEST, JobId
+from sa_jobqueue.types import LONGEST, ChainResult, JobId, JobStatus
 
 
 class _Portable(Exception):  # noqa: N818 - only a base
@@ -113,10 +113,10 @@ class ChainNotFoundError(JobQueueError, LookupError):
     `chain_ids` names all that are missing; `field` is the argument they were given in.
     """
 
-    def __init__(self, chain_ids: Sequence[JobId], *, field: str = "chain_ids") -> None:
+    def __init__(self, chain_ids: Sequence[JobId], *, field: str = "chain_ids", reason: str = "nothing was changed") -> None:
         self.chain_ids = tuple(chain_ids)
         self.field = field
-        super().__init__(f"{field}: no such chain: {', '.join(map(str, self.chain_ids))}; nothing was changed")
+        super().__init__(f"{field}: no such chain: {', '.join(map(str, self.chain_ids))}; {reason}")
 
 
 class NotAChainError(JobQueueError, LookupError):
@@ -144,6 +144,40 @@ class ChainReferencedError(JobQueueError):
         told = ", ".join(f"job {job_id} refers to chain {chain_id}" for chain_id, job_id in self.references[:3])
         more = f" and {len(self.references) - 3:,} more" if len(self.references) > 3 else ""
         super().__init__(f"{told}{more}; delete what refers to a chain first, or with it; nothing was changed")
+
+
+class ChainFailedError(JobQueueError):
+    """A chain that was waited for died or was cancelled.
+
+    `result` tells how, `chain_id`, `status` and `error` (the last job's, as JSON) are its parts. A dead chain may be
+    redriven later; wait for it again then.
+    """
+
+    def __init__(self, result: ChainResult[Any]) -> None:
+        self.result = result
+        self.chain_id = result.id
+        self.status = result.status
+        self.error = result.error
+        ended = f"chain {result.id} ({result.type_name}) "
+        if result.status is JobStatus.CANCELLED:
+            super().__init__(f"{ended}was cancelled")
+            return
+        told = result.error if isinstance(result.error, dict) else {}
+        first = next(iter(str(told.get("message") or "").splitlines()), "")[:200]
+        why = ": ".join(filter(None, [str(told.get("type") or ""), first])) or "no error was kept"
+        super().__init__(f"{ended}is dead: {why}; if it is redriven, it can be waited for again")
+
+
+class ChainTimeoutError(JobQueueError, TimeoutError):
+    """A chain that was waited for did not end in time; it goes on, and can be waited for again.
+
+    `chain_id` is the chain's, `timeout` how long it was waited for.
+    """
+
+    def __init__(self, chain_id: JobId, timeout: timedelta) -> None:
+        self.chain_id = chain_id
+        self.timeout = timeout
+        super().__init__(f"chain {chain_id} has not ended within {timeout}; it goes on, and can be waited for again")
 
 
 class ChainBusyError(JobQueueError):

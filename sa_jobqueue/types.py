@@ -5,9 +5,10 @@ Everything else imports from here; this module imports nothing of ours.
 
 from __future__ import annotations
 
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 from uuid import UUID
 
 JobId: TypeAlias = UUID | str
@@ -15,6 +16,8 @@ JobId: TypeAlias = UUID | str
 
 Json: TypeAlias = Any
 """What `json.dumps` takes and PostgreSQL's jsonb stores. Only payloads are allowed to be this loose."""
+
+OutT = TypeVar("OutT", covariant=True)
 
 
 class JobStatus(StrEnum):
@@ -97,6 +100,30 @@ class Resolution(StrEnum):
 
     REDRIVEN = "redriven"
     DISMISSED = "dismissed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainResult(Generic[OutT]):
+    """How a chain ended. All of it was read at one moment."""
+
+    id: Any
+    """The chain's: its root job's."""
+    type_name: str
+    """The root job's type."""
+    status: JobStatus
+    """The last job's: completed, dead or cancelled."""
+    output: OutT
+    """What the last job's handler returned; None when the chain did not complete."""
+    error: Json
+    """The last job's last error as JSON (`type`, `message`, `traceback`); None when the chain completed."""
+    created_at: datetime
+    """When the chain was enqueued."""
+    completed_at: datetime
+    """When it ended, in whatever way."""
+    length: int
+    """Of how many jobs it is made."""
+    last_job_id: Any
+    last_type_name: str
 
 
 class OnFailure(StrEnum):

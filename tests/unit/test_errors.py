@@ -4,13 +4,32 @@ from __future__ import annotations
 
 import inspect
 import pickle
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from sa_jobqueue import errors
 from sa_jobqueue.errors import AttemptSignal, InvalidOptionError, JobQueueError, Snooze
+from sa_jobqueue.types import ChainResult, JobStatus
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def ended(status: JobStatus, *, error: Any = None) -> ChainResult[Any]:
+    return ChainResult(
+        id="1",
+        type_name="a",
+        status=status,
+        output=None,
+        error=error,
+        created_at=NOW,
+        completed_at=NOW,
+        length=2,
+        last_job_id="2",
+        last_type_name="b",
+    )
+
 
 EXAMPLES: dict[str, tuple[Any, ...]] = {
     "InvalidOptionError": ("limit", "too much"),
@@ -23,6 +42,8 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "ChainNotFoundError": (["1", "2"],),
     "NotAChainError": ({"2": "1"},),
     "ChainReferencedError": ([("1", "2")],),
+    "ChainFailedError": (ended(JobStatus.DEAD),),
+    "ChainTimeoutError": ("1", timedelta(seconds=3)),
     "ConflictError": ("taken", "uq_job"),
     "LostAttemptError": ("1", 3),
     "AttemptTimeoutError": (timedelta(seconds=3),),
@@ -58,6 +79,7 @@ def test_errors_that_are_also_pythons_can_be_caught_as_such() -> None:
     assert issubclass(errors.UnknownJobTypeError, LookupError)
     assert issubclass(errors.InvalidHandlerError, TypeError)
     assert issubclass(errors.AttemptTimeoutError, TimeoutError)
+    assert issubclass(errors.ChainTimeoutError, TimeoutError)
 
 
 def test_signals_are_not_errors_of_the_library() -> None:
@@ -87,6 +109,10 @@ def test_fields_say_what_the_message_says() -> None:
     lost = errors.LostAttemptError("a", 3)
     assert (lost.job_id, lost.attempt) == ("a", 3)
     assert errors.Cancel().reason == "cancelled by its handler"
+    failed = errors.ChainFailedError(ended(JobStatus.DEAD, error={"type": "E", "message": "no\nmore"}))
+    assert (failed.chain_id, failed.status, failed.error) == ("1", JobStatus.DEAD, {"type": "E", "message": "no\nmore"})
+    assert str(failed) == "chain 1 (a) is dead: E: no; if it is redriven, it can be waited for again"
+    assert str(errors.ChainFailedError(ended(JobStatus.CANCELLED))) == "chain 1 (a) was cancelled"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ALL if kind is not AttemptSignal])
