@@ -15,6 +15,9 @@ from sa_jobqueue.types import JobId
 
 JobT = TypeVar("JobT", bound=JobMixin[Any])
 
+after_commit = operations.after_commit
+"""The same function: it does no I/O, so it has no colour."""
+
 
 async def enqueue(session: AsyncSession, job: JobT, *, deduplicate: Deduplicate) -> tuple[JobT, bool]:
     """Enqueue a job unless its key is taken; return the job that has it, and whether it was made now."""

@@ -1,8 +1,8 @@
 """What an application does to its queue, in its own transaction: statements run on the caller's `Session`, never committed.
 
-Every operation's first argument is the session; `sa_jobqueue.aio` repeats each for an `AsyncSession`. Each names the
-rows it locks and the errors it raises; a raised error means the transaction it ran in should be rolled back, unless it
-says that nothing was written.
+Every operation's first argument is the session; `sa_jobqueue.aio` repeats each for an `AsyncSession`; `after_commit`,
+which does no I/O, takes both. Each names the rows it locks and the errors it raises; a raised error means the transaction
+it ran in should be rolled back, unless it says that nothing was written.
 """
 
 from sa_jobqueue.operations.dead_letters import (
@@ -15,6 +15,7 @@ from sa_jobqueue.operations.dead_letters import (
 )
 from sa_jobqueue.operations.deduplicate import Deduplicate, enqueue, enqueue_unique
 from sa_jobqueue.operations.enqueueing import enqueue_many
+from sa_jobqueue.operations.hooks import after_commit
 from sa_jobqueue.operations.jobs import (
     JobFilter,
     cancel_jobs,
@@ -31,6 +32,7 @@ __all__ = [
     "DeadLetterGroup",
     "Deduplicate",
     "JobFilter",
+    "after_commit",
     "cancel_jobs",
     "check_schema",
     "dismiss_dead_letters",

@@ -1,0 +1,123 @@
+"""Side effects that wait for a commit: run once it stands, never after a rollback, savepoints included."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, ParamSpec, cast
+
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, SessionTransaction, scoped_session
+
+from sa_jobqueue.errors import InvalidOptionError
+
+P = ParamSpec("P")
+
+# In the session's own dict, not in a table of ours: a callback that holds its session would keep such an entry for ever.
+_KEPT: Final = "sa_jobqueue.effects_by_transaction"
+_COMMITTED: Final = "sa_jobqueue.committed"
+
+_log = logging.getLogger("sa_jobqueue.hooks")
+
+
+def after_commit(
+    session: Session | AsyncSession | scoped_session[Any] | async_scoped_session[Any],
+    callback: Callable[P, object],
+    /,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> None:
+    """Call `callback(*args, **kwargs)` once the session's outermost transaction has committed, and only then.
+
+    Callbacks run in the order they were registered, before the commit returns, with the connection already given back. A
+    rollback forgets them, that of a savepoint those registered within it, and so does closing the session. One that raises
+    is logged with its traceback and the next one runs: the commit stands, and it does not raise. A crash right after the
+    commit loses them: what must not be lost is a job of its own.
+
+    `callback`: a plain function, quick, which under an `AsyncSession` runs on the event loop. It must not use the session:
+    that would begin another transaction. Pass values, not ORM objects, which the commit has expired.
+    The same function serves both colours, for it does no I/O; a session in no transaction begins one. Where a session has
+    joined a transaction of somebody else's connection, its own commit is the one that counts.
+    Locks: none. Raises: InvalidOptionError for a coroutine function, what cannot be called, or what is no session.
+    """
+    target = _synchronous(session)
+    _check(callback)
+    transaction = target.get_nested_transaction() or target.get_transaction() or _begun(target)
+    target.info.setdefault(_KEPT, {}).setdefault(transaction, []).append(partial(callback, *args, **kwargs))
+
+
+def _synchronous(session: Any) -> Session:
+    if isinstance(session, scoped_session | async_scoped_session):
+        session = session()
+    if isinstance(session, AsyncSession):
+        session = session.sync_session
+    if not isinstance(session, Session):
+        raise InvalidOptionError("session", f"must be a Session or an AsyncSession, got {session!r}")
+    return session
+
+
+def _check(callback: Any) -> None:
+    if not callable(callback):
+        raise InvalidOptionError("callback", f"must be a function, got {callback!r}")
+    if inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(type(callback).__call__):
+        raise InvalidOptionError(
+            "callback",
+            f"{_name(callback)} is a coroutine function, which a commit cannot await; "
+            "pass a plain function that starts a task, such as task_group.create_task, or enqueue a job instead",
+        )
+
+
+def _begun(session: Session) -> SessionTransaction:
+    if not session.autobegin:
+        raise InvalidOptionError("session", "is in no transaction and begins none by itself; begin one first")
+    return session.begin()
+
+
+@event.listens_for(Session, "after_commit")
+def _hand_on(session: Session) -> None:
+    savepoint = session.get_nested_transaction()
+    if savepoint is None:
+        session.info[_COMMITTED] = session.get_transaction()
+        return
+    kept = session.info.get(_KEPT, {})
+    if savepoint in kept:
+        # Nothing could be registered around it while it was open, so the order stays.
+        kept.setdefault(_around(savepoint), []).extend(kept.pop(savepoint))
+
+
+def _around(savepoint: SessionTransaction) -> SessionTransaction:
+    """Return the savepoint or transaction that a savepoint is in; a flush in between is neither."""
+    around = cast("SessionTransaction", savepoint.parent)
+    while around.parent is not None and not around.nested:
+        around = around.parent
+    return around
+
+
+@event.listens_for(Session, "after_transaction_end")
+def _run_or_forget(session: Session, transaction: SessionTransaction) -> None:
+    # Not at the commit itself: only now is the connection back in its pool, and the session out of its transaction.
+    if transaction.parent is not None:
+        session.info.get(_KEPT, {}).pop(transaction, None)
+        return
+    kept = session.info.pop(_KEPT, {})
+    if session.info.pop(_COMMITTED, None) is transaction:
+        for effect in kept.get(transaction, ()):
+            _run(effect)
+
+
+def _run(effect: partial[object]) -> None:
+    try:
+        result = effect()
+    except Exception:  # the user's code; the commit before it stands, and others come after it
+        _log.exception("%s failed after the commit, which stands", _name(effect.func))
+        return
+    if inspect.iscoroutine(result):
+        result.close()
+        _log.error("%s returned a coroutine after the commit, which nobody awaits: it was not run", _name(effect.func))
+
+
+def _name(callback: Any) -> str:
+    return f"{getattr(callback, '__module__', '')}:{getattr(callback, '__qualname__', repr(callback))}"

@@ -1,0 +1,275 @@
+"""Side effects registered in a transaction: run once after its commit, in order, and never after a rollback."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from sa_jobqueue import Job, after_commit, aio
+from sa_jobqueue.errors import InvalidOptionError
+from tests.fixtures.database import both_servers_swept
+from tests.fixtures.jobs import Jobs
+
+pytestmark = both_servers_swept
+
+
+@pytest.fixture
+def ran() -> list[str]:
+    """Give what callbacks appended, in that order."""
+    return []
+
+
+def test_it_runs_once_after_the_outermost_commit_in_the_order_registered(
+    sessions: sessionmaker[Session], jobs: Jobs, ran: list[str]
+) -> None:
+    def third(*, end: str) -> None:
+        ran.append(end)
+
+    with sessions() as session:
+        after_commit(session, lambda: ran.append(f"sees {jobs.count()} job"))
+        session.add(Job("test"))
+        after_commit(session, ran.append, "second")
+        session.flush()
+        after_commit(session, third, end="third")
+        assert ran == []
+        session.commit()
+        assert ran == ["sees 1 job", "second", "third"]
+        session.add(Job("test"))
+        session.commit()
+    assert ran == ["sees 1 job", "second", "third"]
+
+
+def test_a_rollback_forgets_it(sessions: sessionmaker[Session], ran: list[str]) -> None:
+    with sessions() as session:
+        after_commit(session, ran.append, "rolled back")
+        session.connection()
+        session.rollback()
+        after_commit(session, ran.append, "kept")
+        session.commit()
+    assert ran == ["kept"]
+
+
+def test_a_session_closed_without_a_commit_forgets_it(sessions: sessionmaker[Session], ran: list[str]) -> None:
+    session = sessions()
+    for end in (session.close, session.reset):
+        after_commit(session, ran.append, "closed")
+        end()
+        session.add(Job("test"))
+        session.commit()
+    session.close()
+    assert ran == []
+
+
+def test_a_commit_that_fails_forgets_it(sessions: sessionmaker[Session], jobs: Jobs, ran: list[str]) -> None:
+    taken = jobs.add()
+    with sessions() as session:
+        after_commit(session, ran.append, "failed")
+        session.add(Job("test", id=taken))
+        with pytest.raises(IntegrityError):
+            session.commit()
+        session.rollback()
+        session.commit()
+    assert ran == []
+
+
+def test_a_savepoint_keeps_or_drops_what_was_registered_within_it(sessions: sessionmaker[Session], ran: list[str]) -> None:
+    with sessions.begin() as session:
+        after_commit(session, ran.append, "1")
+        with session.begin_nested():
+            after_commit(session, ran.append, "2, released")
+            with session.begin_nested() as inner:
+                after_commit(session, ran.append, "lost: its own savepoint")
+                inner.rollback()
+            with session.begin_nested():
+                after_commit(session, ran.append, "3, released twice")
+        with session.begin_nested() as outer:
+            with session.begin_nested():
+                after_commit(session, ran.append, "lost: released into a savepoint that is rolled back")
+            after_commit(session, ran.append, "lost: the same")
+            outer.rollback()
+        with session.begin_nested() as outer:
+            session.begin_nested()
+            after_commit(session, ran.append, "lost: still open when the one around it is rolled back")
+            outer.rollback()
+        after_commit(session, ran.append, "4")
+        assert ran == []
+    assert ran == ["1", "2, released", "3, released twice", "4"]
+
+
+def test_a_failed_statement_in_a_savepoint_drops_only_what_the_savepoint_had(
+    sessions: sessionmaker[Session], jobs: Jobs, ran: list[str]
+) -> None:
+    taken = jobs.add()
+    with sessions.begin() as session:
+        after_commit(session, ran.append, "around")
+        savepoint = session.begin_nested()
+        after_commit(session, ran.append, "within")
+        session.add(Job("test", id=taken))
+        with pytest.raises(IntegrityError), savepoint:
+            session.flush()
+    assert ran == ["around"]
+
+
+def test_a_commit_of_everything_keeps_savepoints_that_are_still_open(
+    sessions: sessionmaker[Session], ran: list[str]
+) -> None:
+    with sessions() as session:
+        session.begin_nested()
+        after_commit(session, ran.append, "1")
+        session.begin_nested()
+        after_commit(session, ran.append, "2")
+        session.commit()
+        assert ran == ["1", "2"]
+
+
+def test_what_a_flush_or_a_commit_registers_counts_as_well(sessions: sessionmaker[Session], ran: list[str]) -> None:
+    with sessions() as session:
+        for name in ("before_flush", "before_commit", "after_commit"):
+            event.listen(session, name, lambda session, *_, name=name: after_commit(session, ran.append, name))
+        session.add(Job("test"))
+        session.flush()
+        with session.begin_nested() as savepoint:
+            session.add(Job("test"))
+            session.flush()
+            savepoint.rollback()
+        session.commit()
+    assert ran == ["before_flush", "before_commit", "after_commit"]
+
+
+def test_one_that_raises_is_logged_and_the_next_one_runs(
+    sessions: sessionmaker[Session], jobs: Jobs, ran: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails() -> None:
+        raise ZeroDivisionError("in the callback")
+
+    with sessions.begin() as session:
+        session.add(Job("test"))
+        after_commit(session, fails)
+        after_commit(session, ran.append, "next")
+    assert (jobs.count(), ran) == (1, ["next"])
+    (record,) = caplog.records
+    assert (record.name, record.levelno) == ("sa_jobqueue.hooks", logging.ERROR)
+    assert "fails failed after the commit, which stands" in record.message
+    assert record.exc_info is not None
+    assert record.exc_info[0] is ZeroDivisionError
+
+
+def test_the_connection_is_back_in_its_pool_when_it_runs(engine: Engine, ran: list[str]) -> None:
+    """So a callback may open a session of its own, also where the pool has one connection."""
+    single = create_engine(engine.url, pool_size=1, max_overflow=0, pool_timeout=1)
+
+    def other_session() -> None:
+        with Session(single) as session:
+            ran.append(session.execute(text("SELECT 'answered'")).scalar_one())
+
+    with Session(single) as session:
+        session.add(Job("test"))
+        after_commit(session, other_session)
+        session.commit()
+        assert not session.in_transaction()
+    single.dispose()
+    assert ran == ["answered"]
+
+
+async def _coroutine() -> None: ...
+
+
+class _CoroutineObject:
+    async def __call__(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("callback", "reason"),
+    [
+        (_coroutine, "_coroutine is a coroutine function.* starts a task"),
+        (partial(_coroutine), "is a coroutine function"),
+        (_CoroutineObject(), "is a coroutine function"),
+        (None, "must be a function, got None"),
+    ],
+)
+def test_what_cannot_be_called_by_a_commit_is_refused_at_once(session: Session, callback: Any, reason: str) -> None:
+    with pytest.raises(InvalidOptionError, match=f"callback: .*{reason}"):
+        after_commit(session, callback)
+    assert not session.in_transaction()
+
+
+def test_a_coroutine_that_a_plain_function_returns_is_reported(
+    session: Session, ran: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    after_commit(session, lambda: _coroutine())  # noqa: PLW0108 - hides what it calls
+    after_commit(session, ran.append, "next")
+    session.commit()
+    assert ran == ["next"]
+    assert "returned a coroutine after the commit, which nobody awaits" in caplog.text
+
+
+def test_what_is_no_session_in_a_transaction_is_refused(sessions: sessionmaker[Session], ran: list[str]) -> None:
+    with pytest.raises(InvalidOptionError, match="session: must be a Session or an AsyncSession"):
+        after_commit(object(), ran.append, "x")  # type: ignore[arg-type]
+    with sessions(autobegin=False) as session:
+        with pytest.raises(InvalidOptionError, match="session: is in no transaction and begins none by itself"):
+            after_commit(session, ran.append, "x")
+        with session.begin():
+            after_commit(session, ran.append, "begun")
+    assert ran == ["begun"]
+
+
+def test_a_scoped_session_is_its_session(sessions: sessionmaker[Session], ran: list[str]) -> None:
+    scoped = scoped_session(sessions)
+    after_commit(scoped, ran.append, "ran")
+    scoped.commit()
+    scoped.remove()
+    assert ran == ["ran"]
+
+
+def test_a_session_that_is_dropped_is_not_kept_alive_by_its_own_callbacks(sessions: sessionmaker[Session]) -> None:
+    session = sessions()
+    after_commit(session, session.refresh, object())
+    gone = weakref.ref(session)
+    del session
+    gc.collect()
+    assert gone() is None
+
+
+async def test_an_async_session_does_the_same(async_sessions: async_sessionmaker[AsyncSession], jobs: Jobs) -> None:
+    ran: list[Any] = []
+    tasks: list[asyncio.Task[None]] = []
+    register: Callable[..., None] = aio.after_commit
+
+    async def effect() -> None:
+        ran.append("in a task")
+
+    async with async_sessions() as session:
+        register(session, ran.append, "rolled back")
+        await session.rollback()
+        register(session, lambda: 1 / 0)
+        session.add(Job("test"))
+        async with session.begin_nested() as savepoint:
+            register(session, ran.append, "lost")
+            await savepoint.rollback()
+        async with session.begin_nested():
+            register(session, ran.append, "released")
+        # What has to be awaited becomes a task: callbacks run on the event loop.
+        register(session, lambda: tasks.append(asyncio.get_running_loop().create_task(effect())))
+        assert ran == []
+        await session.commit()
+        assert (ran, jobs.count()) == (["released"], 1)
+    await asyncio.gather(*tasks)
+    assert ran == ["released", "in a task"]
+
+    scoped = async_scoped_session(async_sessions, scopefunc=asyncio.current_task)
+    register(scoped, ran.append, "scoped")
+    await scoped.commit()
+    await scoped.remove()
+    assert ran[-1] == "scoped"
