@@ -184,6 +184,10 @@ class ChainBusyError(JobQueueError):
     """Others changed what the chain is connected with again and again; nothing was changed: try again later."""
 
 
+class ReadOnlyError(JobQueueError, TypeError):
+    """What is read from a view cannot be written; the transaction it was tried in must be rolled back."""
+
+
 class IllegalTransitionError(JobQueueError):
     """The database refused a change of status; the transaction it was tried in must be rolled back."""
 

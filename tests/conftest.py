@@ -1,3 +1,9 @@
 """The fixtures of this suite, by topic. Where PostgreSQL comes from is `sa_jobqueue.testing.plugin`'s business."""
 
-pytest_plugins = ["tests.fixtures.database", "tests.fixtures.jobs", "tests.fixtures.notifications", "tests.fixtures.workers"]
+pytest_plugins = [
+    "tests.fixtures.database",
+    "tests.fixtures.jobs",
+    "tests.fixtures.chains",
+    "tests.fixtures.notifications",
+    "tests.fixtures.workers",
+]

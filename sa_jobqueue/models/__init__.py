@@ -4,6 +4,7 @@ from sa_jobqueue.layout import Layout
 from sa_jobqueue.models.attempt import AttemptMixin
 from sa_jobqueue.models.base import Base
 from sa_jobqueue.models.blocker import BlockerMixin
+from sa_jobqueue.models.chain import ChainMixin
 from sa_jobqueue.models.dead_letter import DeadLetterMixin
 from sa_jobqueue.models.job import JobMixin
 from sa_jobqueue.models.worker import WorkerMixin
@@ -17,6 +18,7 @@ __all__ = [
     "AttemptMixin",
     "Base",
     "BlockerMixin",
+    "ChainMixin",
     "DeadLetterMixin",
     "Job",
     "JobMixin",

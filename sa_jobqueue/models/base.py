@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from sqlalchemy import Connection, Enum, FromClause, MetaData, Table, Text, TextClause, Uuid, event, text
+from sqlalchemy import Connection, FromClause, MetaData, Table, Text, TextClause, Uuid, event, text
 from sqlalchemy.dialects.postgresql import ENUM
 from sqlalchemy.dialects.postgresql.base import ischema_names
 from sqlalchemy.orm import DeclarativeBase
@@ -47,9 +47,10 @@ class Base(DeclarativeBase):
 
 
 class Companion:
-    """A class of one queue that is derived from its `Job`: attempts, blockers, dead letters, workers."""
+    """A class of one queue that is derived from its `Job`: attempts, blockers, chains, dead letters, workers."""
 
     __jobqueue__: ClassVar[Layout]
+    __job__: ClassVar[type[Any]]
     __table__: ClassVar[FromClause]
 
 

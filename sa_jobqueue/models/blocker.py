@@ -9,6 +9,7 @@ from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 from sqlalchemy.sql.elements import conv
 
 from sa_jobqueue.models.base import Companion, id_type
+from sa_jobqueue.models.chain import ChainMixin, chain_of_edge, job_of_edge
 from sa_jobqueue.types import OnFailure
 
 IdT = TypeVar("IdT")
@@ -35,6 +36,16 @@ class BlockerMixin(Companion, Generic[IdT]):
     """What the chain's death means for the job, one of `OnFailure`."""
     trace_context: Mapped[str | None] = mapped_column(Text)
     """W3C traceparent of whoever declared the edge; null without tracing."""
+
+    @declared_attr
+    def chain(cls) -> Mapped[ChainMixin[IdT]]:
+        """The chain it waits for, read when first touched."""
+        return chain_of_edge(cls)
+
+    @declared_attr
+    def job(cls) -> Mapped[Any]:
+        """The job that waits, read when first touched."""
+        return job_of_edge(cls)
 
     @declared_attr.directive
     def __table_args__(cls) -> tuple[Any, ...]:

@@ -35,6 +35,7 @@ from sa_jobqueue.migrations.versions import LATEST
 from sa_jobqueue.models.attempt import AttemptMixin
 from sa_jobqueue.models.base import CURRENT_XID, Xid8, id_type, register, stamp, status_type
 from sa_jobqueue.models.blocker import BlockerMixin
+from sa_jobqueue.models.chain import ChainMixin, chain_of, edges_of, map_chain
 from sa_jobqueue.models.checks import check_class, check_name, check_number, check_text, due_at, id_argument
 from sa_jobqueue.models.dead_letter import DeadLetterMixin
 from sa_jobqueue.models.worker import WorkerMixin
@@ -53,8 +54,7 @@ class JobMixin(Generic[IdT]):
     Class keywords: `queue_schema` and `queue_prefix` place the tables (`Layout` has the rules; without a schema they lie
     in that of the base's metadata, else on the search path); `queue_id_factory` makes ids. `JobMixin[str]` has text ids,
     `JobMixin` UUIDs; without a factory both are UUIDv7. Columns added in the class body are the application's own. The
-    companions `Job.Attempt`, `Job.Blocker`, `Job.DeadLetter` and `Job.Worker` are mapped on the same base, in the same
-    metadata.
+    companions `Job.Attempt`, `Job.Blocker`, `Job.Chain`, `Job.DeadLetter` and `Job.Worker` are mapped on the same base.
 
     Constructing one validates it: `InvalidJobError` names the field. It is an ordinary instance after that; adding
     it to a session enqueues it when, and only when, that session's transaction commits.
@@ -69,6 +69,7 @@ class JobMixin(Generic[IdT]):
 
     Attempt: ClassVar[type[AttemptMixin[Any]]]
     Blocker: ClassVar[type[BlockerMixin[Any]]]
+    Chain: ClassVar[type[ChainMixin[Any]]]
     DeadLetter: ClassVar[type[DeadLetterMixin[Any]]]
     Worker: ClassVar[type[WorkerMixin]]
 
@@ -102,8 +103,10 @@ class JobMixin(Generic[IdT]):
             "Worker": (WorkerMixin, "worker"),
         }
         for noun, (mixin, table) in companions.items():
-            body = {"__tablename__": layout.name(table), "__jobqueue__": layout, "__module__": cls.__module__}
-            setattr(cls, noun, type(f"{cls.__name__}{noun}", (mixin, base), {**body, "__doc__": mixin.__doc__}))
+            body = {"__tablename__": layout.name(table), "__jobqueue__": layout, "__job__": cls}
+            body |= {"__module__": cls.__module__, "__doc__": mixin.__doc__}
+            setattr(cls, noun, type(f"{cls.__name__}{noun}", (mixin, base), body))
+        cls.Chain = map_chain(cls, cls.registry)  # type: ignore[attr-defined]
         register(cast("Table", cls.__table__), layout)
 
     def __init__(
@@ -269,6 +272,16 @@ class JobMixin(Generic[IdT]):
     """W3C traceparent of the chain."""
     changed_xid: Mapped[int] = mapped_column(Xid8(), nullable=False, server_default=CURRENT_XID)
     """The transaction that last changed its state, queue, priority or time; a trigger stamps it where the writer did not."""
+
+    @declared_attr
+    def chain(cls) -> Mapped[ChainMixin[IdT]]:
+        """The chain it belongs to, read when first touched: `job.chain.status`, `job.chain.output`."""
+        return chain_of(cls)
+
+    @declared_attr
+    def blocked_by(cls) -> Mapped[list[BlockerMixin[IdT]]]:
+        """The edges to the chains it waits for or did, in the order of its blockers: `edge.chain`, `edge.open`."""
+        return edges_of(cls)
 
     @declared_attr.directive
     def __table_args__(cls) -> tuple[Any, ...]:
