@@ -66,6 +66,18 @@ async def cancel_jobs(session: AsyncSession, ids: Sequence[JobId], *, model: typ
     return await session.run_sync(operations.cancel_jobs, ids, model=model)
 
 
+async def cancel_chains(session: AsyncSession, chain_ids: Sequence[JobId], *, model: type[JobMixin[Any]] = Job) -> list[Any]:
+    """Cancel chains that have not ended, each by its current job; return the ids of those it cancelled, sorted."""
+    return await session.run_sync(operations.cancel_chains, chain_ids, model=model)
+
+
+async def delete_chains(
+    session: AsyncSession, chain_ids: Sequence[JobId], *, cascade: bool = False, model: type[JobMixin[Any]] = Job
+) -> list[Any]:
+    """Delete chains whatever they are doing, each with all its jobs; return the ids of the chains deleted, sorted."""
+    return await session.run_sync(operations.delete_chains, chain_ids, cascade=cascade, model=model)
+
+
 async def reschedule_jobs(
     session: AsyncSession,
     ids: Sequence[JobId],

@@ -5,6 +5,7 @@ which does no I/O, takes both. Each names the rows it locks and the errors it ra
 it ran in should be rolled back, unless it says that nothing was written.
 """
 
+from sa_jobqueue.operations.cancelling import cancel_chains
 from sa_jobqueue.operations.dead_letters import (
     DeadLetterFilter,
     DeadLetterGroup,
@@ -14,6 +15,7 @@ from sa_jobqueue.operations.dead_letters import (
     redrive_dead_letters,
 )
 from sa_jobqueue.operations.deduplicate import Deduplicate, enqueue, enqueue_unique
+from sa_jobqueue.operations.deletion import delete_chains
 from sa_jobqueue.operations.enqueueing import enqueue_many
 from sa_jobqueue.operations.hooks import after_commit
 from sa_jobqueue.operations.jobs import (
@@ -33,8 +35,10 @@ __all__ = [
     "Deduplicate",
     "JobFilter",
     "after_commit",
+    "cancel_chains",
     "cancel_jobs",
     "check_schema",
+    "delete_chains",
     "dismiss_dead_letters",
     "enqueue",
     "enqueue_many",

@@ -93,7 +93,8 @@ def redrive_dead_letters(
     given. `limit`: at most so many a call, 1 to 1,000; commit and call again until fewer come back. `dry_run` only
     tells which.
     Changes: dead -> pending; the letter's `resolution`, `resolved_at`, `resolved_by`.
-    Locks: the jobs, in the order of their ids, until the transaction ends.
+    Locks: the jobs, their chains' roots and those they still wait for, roots first, each kind in the order of their ids,
+    until the transaction ends.
     Raises: InvalidOptionError; ConflictError when an open chain meanwhile holds a job's deduplication key. Nothing is
     written then.
     """
@@ -102,7 +103,7 @@ def redrive_dead_letters(
     ids = list(session.scalars(dead_letters.jobs_of(model, *conditions, limit=limit)))
     if dry_run or not ids:
         return ids
-    standing = {row.id: row.status for row in session.execute(jobs.lock(model, ids))}
+    standing = {row.id: row.status for row in session.execute(jobs.lock(model, ids, blockers=True))}
     # One that somebody else redrove just now is passed over.
     dead = [job_id for job_id in ids if standing.get(job_id) is JobStatus.DEAD]
     if by:

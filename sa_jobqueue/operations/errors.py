@@ -16,7 +16,7 @@ def translated() -> Iterator[None]:
     """Raise ours for the driver errors we know, the cause chained; let every other through as it is.
 
     Raises: IllegalTransitionError (SQLSTATE SJ001, the queue's own), InvalidJobError (SJ002, SJ003, check
-    violations), ConflictError (unique violations).
+    violations), ConflictError (unique and foreign key violations).
     """
     try:
         yield
@@ -35,6 +35,8 @@ def translated() -> Iterator[None]:
                 raise InvalidJobError("id", message) from error
             case "23514":
                 raise InvalidJobError(constraint, message) from error
+            case "23503":
+                raise ConflictError(message, constraint) from error
             case "23505":
                 raise ConflictError(f"{message}; another row holds that key", constraint) from error
         raise

@@ -93,7 +93,7 @@ def cancel_jobs(session: Session, ids: Sequence[JobId], *, model: type[JobMixin[
 
     A running job's worker is told and stops it; whatever it still does through its session is not kept.
     Changes: blocked, pending, running -> cancelled; a `job_attempt` row for each that ran. Jobs that have ended stay.
-    Locks: the jobs, in the order of their ids, until the transaction ends.
+    Locks: the jobs and their chains' roots, roots first, each kind in the order of their ids, until the transaction ends.
     Raises: JobNotFoundError naming every id that is no job; nothing is written then.
     """
     standing = _lock(session, ids, model)
@@ -113,7 +113,7 @@ def reschedule_jobs(
     """Move pending or blocked jobs to another time, all of them or none.
 
     `delay`, `at`: as for a new job; with neither, they are due now.
-    Changes: `scheduled_at`. Locks: the jobs, in the order of their ids, until the transaction ends.
+    Changes: `scheduled_at`. Locks: as `cancel_jobs`.
     Raises: InvalidJobError for the time; JobNotFoundError; IllegalTransitionError naming one that is neither pending
     nor blocked. Nothing is written then.
     """
@@ -134,7 +134,8 @@ def _lock(session: Session, ids: Sequence[JobId], model: type[JobMixin[Any]]) ->
     if isinstance(ids, (str, bytes)):
         raise InvalidJobError("ids", "must be a list of ids, not one id")
     session.flush()
-    standing = {row.id: row.status for row in session.execute(jobs.lock(model, ids))}
+    locked = {row.id: row.status for row in session.execute(jobs.lock(model, ids))}
+    standing = {job_id: locked[job_id] for job_id in ids if job_id in locked}
     missing = [job_id for job_id in ids if job_id not in standing]
     if missing:
         raise JobNotFoundError(missing)

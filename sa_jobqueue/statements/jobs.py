@@ -28,6 +28,7 @@ from sqlalchemy import (
     table as named_table,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, JSONB, TIMESTAMP
+from sqlalchemy.dialects.postgresql import array as array_of
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
@@ -76,17 +77,23 @@ def job_queue(model: type[JobMixin[Any]]) -> TableClause:
     )
 
 
-def lock(model: type[JobMixin[Any]], ids: Sequence[JobId]) -> Select[Any]:
-    """Lock jobs and tell their status.
+def lock(model: type[JobMixin[Any]], ids: Sequence[JobId], *, blockers: bool = False) -> Select[Any]:
+    """Lock jobs and the roots of their chains, and tell their status; with `blockers` also the chains they wait for.
 
-    Shape: `(id, status)` of those that exist, by id. Locks: the rows, awaited, in the order of their ids, until the
-    caller's transaction ends. Index: the primary key.
+    Shape: `(id, status)` of all that exist, each as of the moment it was locked.
+    Locks: the rows, awaited, until the caller's transaction ends, in the order of all who wait: roots by id, then
+    continuations by id. What the view locks when it changes one of them is among them. Index: the primary key.
     """
-    job = table(model)
+    job, edge = table(model), table(model.Blocker)
+    given = any_(literal(list(ids), ARRAY(id_parameter(model.__jobqueue__))))
+    meant = job.alias("meant")
+    chosen: Any = select(func.unnest(array_of([meant.c.id, meant.c.chain_id]))).where(meant.c.id == given)
+    if blockers:
+        chosen = chosen.union_all(select(edge.c.blocked_by_chain_id).where(edge.c.job_id == given, edge.c.open))
     return (
         select(job.c.id, job.c.status)
-        .where(job.c.id == any_(literal(list(ids), ARRAY(id_parameter(model.__jobqueue__)))))
-        .order_by(job.c.id)
+        .where(job.c.id == any_(func.array(chosen.scalar_subquery())))
+        .order_by(job.c.root_id.is_not(None), job.c.id)
         .with_for_update(key_share=True)
     )
 
@@ -94,7 +101,7 @@ def lock(model: type[JobMixin[Any]], ids: Sequence[JobId]) -> Select[Any]:
 def change(model: type[JobMixin[Any]], ids: Sequence[JobId], **values: Any) -> Update:
     """Change `status` or `scheduled_at` of jobs through the view, which does what that means or refuses.
 
-    Obliges: `lock` them first, so that rows are taken in the order of their ids. Index: the primary key.
+    Obliges: `lock` them first, so that rows are taken in the one order. Index: the primary key.
     """
     view = job_queue(model)
     return (

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, Text, bindparam, func, select
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from sa_jobqueue.models import JobMixin
 
@@ -15,3 +16,12 @@ def notify_due(model: type[JobMixin[Any]], queue: str) -> Select[Any]:
     Locks: a commit that carries a notification takes one lock a database for a moment; send few.
     """
     return select(func.pg_notify(model.__jobqueue__.channel("due"), queue))
+
+
+def notify_each(model: type[JobMixin[Any]], topic: Literal["lost", "ended"]) -> Select[Any]:
+    """Tell, when and if this transaction commits, that jobs were lost to their workers, or that chains have ended.
+
+    Parameters: `ids`, as texts. Locks: as `notify_due`.
+    """
+    told = func.unnest(bindparam("ids", type_=ARRAY(Text))).column_valued("told")
+    return select(func.count(func.pg_notify(model.__jobqueue__.channel(topic), told)))

@@ -12,7 +12,7 @@ from sqlalchemy.sql.elements import ClauseElement
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.ids import uuid7
-from sa_jobqueue.statements import claims, completions, dead_letters, jobs, leases, notifications, schema
+from sa_jobqueue.statements import claims, completions, dead_letters, deletion, jobs, leases, notifications, schema
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
 from tests.fixtures.jobs import WORKER
 
@@ -158,6 +158,21 @@ def enqueue_parameters(count: int) -> dict[str, Any]:
     }
 
 
+def of_chains(world: World) -> dict[str, Any]:
+    """Give chains to delete."""
+    return {"ids": list(world.pending[:BATCH])}
+
+
+def of_jobs(world: World) -> dict[str, Any]:
+    """Give the jobs of chains to delete."""
+    return {"job_ids": list(world.pending[:BATCH])}
+
+
+def of_chains_and_jobs(world: World) -> dict[str, Any]:
+    """Give both."""
+    return of_chains(world) | of_jobs(world) | {"limit": 10}
+
+
 def find(name: str) -> Case:
     """Return a case by its name."""
     return next(case for case in CASES if case.name == name)
@@ -218,6 +233,13 @@ CASES = [
         "lock", lambda: jobs.lock(Job, [NOBODY]), PK, lambda world: {"param_1": list(world.pending[:BATCH])}, guarded=False
     ),
     Case(
+        "lock_with_blockers",
+        lambda: jobs.lock(Job, [NOBODY], blockers=True),
+        PK,
+        lambda world: {"param_1": list(world.pending[:BATCH])},
+        guarded=False,
+    ),
+    Case(
         "change",
         lambda: jobs.change(Job, [NOBODY], status=JobStatus.CANCELLED),
         PK,
@@ -266,5 +288,19 @@ CASES = [
         lambda: dead_letters.dismiss(Job, *dead_letters.matching(Job, job_ids=[NOBODY], resolved=None), by="me"),
         NONE,
         guarded=False,
+    ),
+    Case("connected", lambda: deletion.connected(Job), NONE, of_chains, guarded=False),
+    Case("lock_roots", lambda: deletion.lock_roots(Job, against_all=False), NONE, of_chains, guarded=False),
+    Case("lock_roots_against_all", lambda: deletion.lock_roots(Job, against_all=True), NONE, of_chains, guarded=False),
+    Case("lock_continuations", lambda: deletion.lock_continuations(Job), NONE, of_chains, guarded=False),
+    Case("references", lambda: deletion.references(Job), NONE, of_chains_and_jobs, guarded=False),
+    Case("delete_edges", lambda: deletion.delete_edges(Job), NONE, of_jobs, guarded=False),
+    Case("delete_attempts", lambda: deletion.delete_attempts(Job), NONE, of_jobs, guarded=False),
+    Case("dismiss_letters", lambda: deletion.dismiss_letters(Job), NONE, of_jobs, guarded=False),
+    Case("delete_jobs", lambda: deletion.delete_jobs(Job), NONE, of_jobs, guarded=False),
+    Case("chains_of", lambda: deletion.chains_of(Job), NONE, of_chains, guarded=False),
+    Case("current_jobs", lambda: deletion.current_jobs(Job), NONE, of_chains, guarded=False),
+    Case(
+        "notify_each", lambda: notifications.notify_each(Job, "lost"), NONE, lambda world: {"ids": ["a", "b"]}, guarded=False
     ),
 ]

@@ -102,8 +102,8 @@ def test_fields_say_what_the_message_says() -> None:
     gone = errors.ChainNotFoundError(["a"], field="blockers[2]")
     assert (gone.chain_ids, gone.field) == (("a",), "blockers[2]")
     assert str(gone) == "blockers[2]: no such chain: a; nothing was changed"
-    held = errors.ChainReferencedError([("a", index) for index in range(5)])
-    assert held.references[4] == ("a", 4)
+    held = errors.ChainReferencedError([("a", str(index)) for index in range(5)])
+    assert held.references[4] == ("a", "4")
     assert "job 2 refers to chain a and 2 more" in str(held)
     assert errors.NotAChainError({"b": "a"}).chains == {"b": "a"}
     lost = errors.LostAttemptError("a", 3)

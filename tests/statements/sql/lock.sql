@@ -1,5 +1,7 @@
 SELECT job.id, job.status
 FROM job
-WHERE job.id = ANY (%(param_1)s::UUID[])
-ORDER BY job.id
+WHERE job.id = ANY (array((SELECT unnest(ARRAY[meant.id, meant.chain_id]) AS unnest_1
+      FROM job AS meant
+      WHERE meant.id = ANY (%(param_1)s::UUID[]))))
+ORDER BY job.root_id IS NOT NULL, job.id
 FOR NO KEY UPDATE

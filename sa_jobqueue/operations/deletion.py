@@ -1,0 +1,127 @@
+"""Deleting chains, and the chains they wait for, so that nothing is left that refers to what is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.errors import (
+    ChainBusyError,
+    ChainNotFoundError,
+    ChainReferencedError,
+    InvalidJobError,
+    NotAChainError,
+)
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.statements import deletion, notifications
+from sa_jobqueue.types import JobId, JobStatus
+
+MAX_CHAINS: Final = 1000
+_MAX_REFERENCES: Final = 1000
+_TRIES: Final = 10
+
+
+def delete_chains(
+    session: Session, chain_ids: Sequence[JobId], *, cascade: bool = False, model: type[JobMixin[Any]] = Job
+) -> list[Any]:
+    """Delete chains whatever they are doing, each with all its jobs; return the ids of the chains deleted, sorted.
+
+    `chain_ids`: at most 1,000 a call. `cascade`: delete also every chain that a job among them waits for or waited for,
+    and what those wait for; however many they are, it is one transaction.
+    A running job's worker is told and stops it; whatever it still does through its session is not kept. Whoever awaits
+    one of the chains is told that it is gone. An open dead letter of a job deleted is dismissed, in the name of the
+    database's user or of the setting `sa_jobqueue.actor`; other letters stay as they are.
+    Changes: rows of `job`, `job_blocker` and `job_attempt` are deleted.
+    Locks: all jobs of the chains, roots in the order of their ids, then the others in that of theirs, until the
+    transaction ends; it waits for who holds one, and needs READ COMMITTED, as is PostgreSQL's default.
+    Raises: ChainNotFoundError; NotAChainError for the id of a continuation; ChainReferencedError when a job of a chain
+    that is not deleted waits for one that is, or waited for it; ChainBusyError when what they are connected with grew
+    each time it was locked; ConflictError when a row of the application's own refers to a job. Nothing is written and no
+    lock is kept then.
+    """
+    given = check_chain_ids(chain_ids)
+    session.flush()
+    if not given:
+        return []
+    wanted = _connected(session, model, given) if cascade else set(given)
+    for _ in range(_TRIES):
+        with session.begin_nested() as savepoint:
+            chains, jobs = _lock(session, model, wanted)
+            missing = [chain_id for chain_id in given if chain_id not in chains]
+            if missing:
+                raise missing_chains(session, missing, model)
+            # Again, in a later statement: what was added before the roots were locked is visible now, and nothing can
+            # be added any more.
+            found = _connected(session, model, given) if cascade else wanted
+            if found <= wanted:
+                doomed = {job_id: chain_id for job_id, chain_id in jobs.items() if chain_id in found}
+                _refuse_references(session, model, found, doomed)
+                _delete(session, model, list(doomed))
+                return [chain_id for chain_id in chains if chain_id in found]
+            # The locks go with the savepoint: a chain more would have to be locked out of its turn.
+            savepoint.rollback()
+            wanted = found
+    raise ChainBusyError()
+
+
+def check_chain_ids(chain_ids: Sequence[JobId]) -> list[JobId]:
+    """Return the ids, each once. Raises: InvalidJobError when they are no list, or too many for one call."""
+    if isinstance(chain_ids, (str, bytes)):
+        raise InvalidJobError("chain_ids", "must be a list of ids, not one id")
+    given = list(dict.fromkeys(chain_ids))
+    if len(given) > MAX_CHAINS:
+        raise InvalidJobError(
+            "chain_ids", f"must be at most {MAX_CHAINS:,} a call, got {len(given):,}; commit between calls"
+        )
+    return given
+
+
+def missing_chains(
+    session: Session, missing: Sequence[JobId], model: type[JobMixin[Any]]
+) -> ChainNotFoundError | NotAChainError:
+    """Return the error for ids that are not those of chains: they are nobody's, or those of continuations."""
+    belongs = {row.id: row.chain_id for row in session.execute(deletion.chains_of(model), {"ids": list(missing)})}
+    gone = [chain_id for chain_id in missing if chain_id not in belongs]
+    return ChainNotFoundError(gone) if gone else NotAChainError(belongs)
+
+
+def _connected(session: Session, model: type[JobMixin[Any]], chain_ids: Iterable[JobId]) -> set[Any]:
+    return set(session.scalars(deletion.connected(model), {"ids": list(chain_ids)}))
+
+
+def _lock(session: Session, model: type[JobMixin[Any]], chain_ids: Iterable[JobId]) -> tuple[list[Any], dict[Any, Any]]:
+    """Lock chains; return their ids, sorted, and the chain of each of their jobs."""
+    chains = list(session.scalars(deletion.lock_roots(model, against_all=True), {"ids": list(chain_ids)}))
+    jobs = {chain_id: chain_id for chain_id in chains}
+    for row in session.execute(deletion.lock_continuations(model), {"ids": chains}):
+        jobs[row.id] = row.chain_id
+    return chains, jobs
+
+
+def _refuse_references(
+    session: Session, model: type[JobMixin[Any]], chain_ids: Iterable[JobId], job_ids: Iterable[JobId]
+) -> None:
+    given = {"ids": list(chain_ids), "job_ids": list(job_ids), "limit": _MAX_REFERENCES}
+    found = session.execute(deletion.references(model), given).all()
+    if found:
+        raise ChainReferencedError([(row.chain_id, row.job_id) for row in found])
+
+
+def _delete(session: Session, model: type[JobMixin[Any]], job_ids: list[JobId]) -> None:
+    given = {"job_ids": job_ids}
+    # What the session holds of the rows deleted leaves it with them, and comes back if they do.
+    fetch = {"synchronize_session": "fetch"}
+    session.execute(deletion.delete_edges(model), given, execution_options=fetch)
+    session.execute(deletion.delete_attempts(model), given, execution_options=fetch)
+    session.execute(deletion.dismiss_letters(model), given, execution_options=fetch)
+    with translated():
+        gone = session.execute(deletion.delete_jobs(model), given, execution_options=fetch).all()
+    lost = [str(job_id) for job_id, status, _, _ in gone if status is JobStatus.RUNNING]
+    ended = [str(job_id) for job_id, _, chain_id, is_awaited in gone if job_id == chain_id and is_awaited]
+    if lost:
+        session.execute(notifications.notify_each(model, "lost"), {"ids": lost})
+    if ended:
+        session.execute(notifications.notify_each(model, "ended"), {"ids": ended})

@@ -1,0 +1,189 @@
+"""Deleting whole chains: which others they wait for, who holds on to them, and taking them out under their locks."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from sqlalchemy import (
+    Delete,
+    Integer,
+    Select,
+    Update,
+    any_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    literal_column,
+    select,
+    true,
+    union_all,
+    update,
+)
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import CURRENT_XID, id_parameter
+from sa_jobqueue.statements._parts import array, once_a_model, table
+from sa_jobqueue.types import Resolution
+
+
+@once_a_model
+def connected(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Name chains, and all that they wait for or waited for: roots and continuations, and theirs in turn.
+
+    Parameters: `ids`, of roots. Shape: `(id,)`, each once, those given that exist included, unordered. Locks: none.
+    Index: the primary key, then `pk_job_blocker`, and `uq_job_chain` for continuations.
+    """
+    job, edge = table(model), table(model.Blocker)
+    key = id_parameter(model.__jobqueue__)
+    # From the table, not from the array: text ids have a collation of their own, and both terms must agree on it.
+    chain = select(job.c.id).where(job.c.id == any_(array("ids", key))).cte("chain", recursive=True)
+    # Each of its jobs by an index of its own: as one condition with OR the whole table is read for every chain.
+    of_root = select(edge.c.blocked_by_chain_id.label("id")).where(edge.c.job_id == chain.c.id)
+    of_others = (
+        select(edge.c.blocked_by_chain_id.label("id"))
+        .select_from(job.join(edge, edge.c.job_id == job.c.id))
+        .where(job.c.root_id == chain.c.id)
+    )
+    blocker = union_all(of_root.correlate(chain), of_others.correlate(chain)).lateral("blocker")
+    chain = chain.union(select(blocker.c.id).select_from(chain.join(blocker, true())))
+    return select(chain.c.id)
+
+
+@once_a_model
+def lock_roots(model: type[JobMixin[Any]], *, against_all: bool) -> Select[Any]:
+    """Lock chains: whoever would extend one, end it, or begin to wait for it has to wait.
+
+    Parameters: `ids`. Shape: `(id,)` of the roots that exist, by id. Locks: the roots, awaited, in the order of their
+    ids, until the transaction or its savepoint ends; `against_all` also against foreign keys to them, as who deletes
+    needs it. Index: the primary key.
+    """
+    job = table(model)
+    return (
+        select(job.c.id)
+        .where(job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))), job.c.root_id.is_(None))
+        .order_by(job.c.id)
+        .with_for_update(key_share=not against_all)
+    )
+
+
+@once_a_model
+def lock_continuations(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Lock all other jobs of chains.
+
+    Parameters: `ids`, of roots. Shape: `(id, chain_id)`, by id. Locks: the rows, awaited, in the order of their ids.
+    Obliges: the roots were locked by an earlier statement of the same READ COMMITTED transaction; so none is missing.
+    Index: `uq_job_chain`.
+    """
+    job = table(model)
+    return (
+        select(job.c.id, job.c.chain_id)
+        .where(job.c.root_id == any_(array("ids", id_parameter(model.__jobqueue__))))
+        .order_by(job.c.id)
+        .with_for_update()
+    )
+
+
+@once_a_model
+def references(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Name jobs that wait for these chains, or waited, and are none of these jobs.
+
+    Parameters: `ids`, of roots; `job_ids`; `limit`. Shape: `(chain_id, job_id)`, in that order. Locks: none.
+    Index: `ix_job_blocker_chain`.
+    """
+    edge = table(model.Blocker)
+    key = id_parameter(model.__jobqueue__)
+    own = func.unnest(array("job_ids", key), type_=key).column_valued("own")
+    return (
+        select(edge.c.blocked_by_chain_id.label("chain_id"), edge.c.job_id)
+        .where(
+            edge.c.blocked_by_chain_id == any_(array("ids", key)),
+            ~exists(select(own).where(own == edge.c.job_id).correlate(edge)),
+        )
+        .order_by(edge.c.blocked_by_chain_id, edge.c.job_id)
+        .limit(bindparam("limit", type_=Integer))
+    )
+
+
+@once_a_model
+def delete_edges(model: type[JobMixin[Any]]) -> Delete:
+    """Delete what jobs wait for. Parameters: `job_ids`. Obliges: the jobs are locked. Index: `pk_job_blocker`."""
+    edge: Any = model.Blocker
+    return delete(edge).where(edge.job_id == any_(array("job_ids", id_parameter(model.__jobqueue__))))
+
+
+@once_a_model
+def delete_attempts(model: type[JobMixin[Any]]) -> Delete:
+    """Delete the history of jobs. Parameters: `job_ids`. Obliges: the jobs are locked. Index: `pk_job_attempt`."""
+    attempt: Any = model.Attempt
+    return delete(attempt).where(attempt.job_id == any_(array("job_ids", id_parameter(model.__jobqueue__))))
+
+
+@once_a_model
+def dismiss_letters(model: type[JobMixin[Any]]) -> Update:
+    """Resolve the open dead letters of jobs that are deleted: there is nothing left to redrive.
+
+    Parameters: `job_ids`. Changes: `resolution`, `resolved_at`, `resolved_by`: the actor that a redrive would name.
+    Clock: the database's. Locks: the letters. Obliges: the jobs are locked. Index: `uq_dead_letter_open`.
+    """
+    letter: Any = model.DeadLetter
+    setting = func.current_setting(literal_column("'sa_jobqueue.actor'"), true())
+    actor = func.coalesce(func.nullif(setting, literal_column("''")), func.session_user())
+    return (
+        update(letter)
+        .where(
+            letter.job_id == any_(array("job_ids", id_parameter(model.__jobqueue__))),
+            letter.resolution.is_(None),
+        )
+        .values(resolution=Resolution.DISMISSED, resolved_at=func.now(), resolved_by=actor, changed_xid=CURRENT_XID)
+    )
+
+
+@once_a_model
+def delete_jobs(model: type[JobMixin[Any]]) -> Delete:
+    """Delete all jobs of chains in one statement: a continuation and its root hold each other up.
+
+    Parameters: `job_ids`. Shape: `(id, status, chain_id, is_awaited)` as they were, unordered.
+    Obliges: the jobs are locked, their edges deleted, and no other job refers to them. Index: the primary key; and to
+    check that nothing refers to them `uq_job_chain`, `pk_job_blocker`, `ix_job_blocker_chain`.
+    """
+    job: Any = model
+    gone = delete(model).where(job.id == any_(array("job_ids", id_parameter(model.__jobqueue__))))
+    returned: Any = gone.returning(job.id, job.status, job.chain_id, job.is_awaited)
+    return cast("Delete", returned)
+
+
+@once_a_model
+def chains_of(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Tell the chains of jobs, which never change. Parameters: `ids`. Shape: `(id, chain_id)`. Index: the primary key."""
+    job = table(model)
+    return select(job.c.id, job.c.chain_id).where(job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))))
+
+
+@once_a_model
+def current_jobs(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Name the last job of each chain that has not ended.
+
+    Parameters: `ids`, of roots. Shape: `(id, chain_id)`, by chain. Locks: none.
+    Obliges: the roots were locked by an earlier statement, so that no continuation can follow the job found.
+    Index: the primary key, and `uq_job_chain` once a chain.
+    """
+    job = table(model)
+    root, later = job.alias("root"), job.alias("later")
+    last = (
+        select(later.c.id)
+        .where(later.c.root_id == root.c.id)
+        .order_by(later.c.chain_index.desc())
+        .limit(literal_column("1"))
+        .correlate(root)
+        .scalar_subquery()
+    )
+    return (
+        select(func.coalesce(last, root.c.id).label("id"), root.c.id.label("chain_id"))
+        .where(
+            root.c.id == any_(array("ids", id_parameter(model.__jobqueue__))),
+            root.c.root_id.is_(None),
+            root.c.chain_completed_at.is_(None),
+        )
+        .order_by(root.c.id)
+    )

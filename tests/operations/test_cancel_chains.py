@@ -1,0 +1,89 @@
+"""Chains cancelled by whichever of their jobs it is that has not ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Engine, select, text
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Job, JobStatus, cancel_chains
+from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, NotAChainError
+from sa_jobqueue.ids import uuid7
+from sa_jobqueue.types import ENDED
+from tests.fixtures.database import both_servers_swept
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.notifications import Notifications
+from tests.fixtures.workers import Hands
+
+pytestmark = both_servers_swept
+
+
+def grown(jobs: Jobs, status: JobStatus, **columns: Any) -> tuple[UUID, UUID]:
+    """Write an open chain of three jobs, two of them completed; return its id and that of the last."""
+    chain_id = jobs.add(JobStatus.COMPLETED, **columns)
+    jobs.add(JobStatus.COMPLETED, chain_id=chain_id, chain_index=1)
+    return chain_id, jobs.add(status, chain_id=chain_id, chain_index=2)
+
+
+def reopen(engine: Engine) -> None:
+    """Let roots be of chains that go on, as their continuations say."""
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE job SET chain_completed_at = NULL WHERE id IN (SELECT root_id FROM job)"))
+
+
+def test_of_each_open_chain_the_current_job_is_cancelled(session: Session, jobs: Jobs, engine: Engine) -> None:
+    alone = {status: jobs.add(status) for status in JobStatus}
+    chains = [grown(jobs, status) for status in (JobStatus.BLOCKED, JobStatus.PENDING, JobStatus.RUNNING)]
+    reopen(engine)
+    meant = [*alone.values(), *(chain_id for chain_id, _ in chains)]
+    cancelled = cancel_chains(session, [*reversed(meant), meant[0]])
+    session.commit()
+    still_open = [chain_id for status, chain_id in alone.items() if status not in ENDED]
+    assert cancelled == sorted([*still_open, *(chain_id for chain_id, _ in chains)])
+    for status, chain_id in alone.items():
+        assert jobs.status(chain_id) is (status if status in ENDED else JobStatus.CANCELLED)
+    for chain_id, last_id in chains:
+        root = jobs.get(chain_id)
+        assert (root["status"], root["chain_status"]) == (JobStatus.COMPLETED, JobStatus.CANCELLED)
+        assert root["chain_completed_at"] is not None
+        assert jobs.status(last_id) is JobStatus.CANCELLED
+    assert cancel_chains(session, meant) == []
+
+
+def test_the_worker_of_a_running_job_is_told_and_fenced_off(
+    session: Session, jobs: Jobs, hands: Callable[..., Hands], notifications: Notifications
+) -> None:
+    chain_id = jobs.add()
+    worker = hands()
+    (claimed,) = worker.claim()
+    cancel_chains(session, [chain_id])
+    session.commit()
+    assert ("lost", str(chain_id)) in notifications.seen()
+    assert worker.complete(claimed) == set()
+    assert [row["outcome"] for row in jobs.attempts(chain_id)] == ["cancelled"]
+
+
+def test_ids_of_no_chain_are_all_named_and_nothing_is_changed(session: Session, jobs: Jobs, engine: Engine) -> None:
+    (chain_id, last_id), gone = grown(jobs, JobStatus.PENDING), [uuid7(), uuid7()]
+    reopen(engine)
+    with pytest.raises(ChainNotFoundError) as caught:
+        cancel_chains(session, [gone[0], chain_id, last_id, gone[1]])
+    assert caught.value.chain_ids == tuple(gone)
+    with pytest.raises(NotAChainError) as refused:
+        cancel_chains(session, [chain_id, last_id])
+    assert refused.value.chains == {last_id: chain_id}
+    session.commit()
+    assert jobs.status(last_id) is JobStatus.PENDING
+    with pytest.raises(InvalidJobError, match="chain_ids: must be a list of ids"):
+        cancel_chains(session, str(chain_id))
+    assert cancel_chains(session, []) == []
+
+
+def test_what_the_session_holds_of_a_cancelled_job_is_read_anew(session: Session, jobs: Jobs) -> None:
+    job = session.scalars(select(Job).where(Job.id == jobs.add())).one()
+    cancel_chains(session, [job.id])
+    assert job.status is JobStatus.CANCELLED

@@ -1,0 +1,277 @@
+"""Chains deleted, with the chains they wait for, and nothing left that refers to what is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Engine, insert, inspect, select, text, update
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Job, JobQueue, JobStatus, delete_chains, get_job, redrive_dead_letters
+from sa_jobqueue.errors import (
+    ChainNotFoundError,
+    ChainReferencedError,
+    ConflictError,
+    InvalidJobError,
+    NotAChainError,
+)
+from sa_jobqueue.events import AttemptLost
+from sa_jobqueue.ids import uuid7
+from tests.fixtures.database import both_servers_swept
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.notifications import Notifications
+from tests.fixtures.workers import Hands, Start
+
+pytestmark = both_servers_swept
+
+
+def continuation(jobs: Jobs, chain_id: UUID, index: int = 1, status: JobStatus = JobStatus.PENDING, **columns: Any) -> UUID:
+    return jobs.add(status, chain_id=chain_id, chain_index=index, **columns)
+
+
+def wait_for(engine: Engine, job_id: UUID, *chain_ids: UUID, is_open: bool = True) -> None:
+    """Write edges as an enqueue does that blocks a job."""
+    rows = [
+        {"job_id": job_id, "blocked_by_chain_id": chain_id, "index": index, "open": is_open}
+        for index, chain_id in enumerate(chain_ids)
+    ]
+    with engine.begin() as connection:
+        connection.execute(insert(Job.Blocker), rows)
+        connection.execute(update(Job).where(Job.id.in_(chain_ids)).values(is_awaited=True))
+
+
+def edges(engine: Engine) -> set[tuple[UUID, UUID]]:
+    with engine.connect() as connection:
+        blocker = Job.Blocker
+        return {(row[0], row[1]) for row in connection.execute(select(blocker.job_id, blocker.blocked_by_chain_id))}
+
+
+# What goes.
+
+
+def test_a_chain_goes_with_all_its_jobs_whatever_they_are_doing(session: Session, jobs: Jobs) -> None:
+    chains = [jobs.add(status) for status in JobStatus]
+    continuation(jobs, chains[0])
+    continuation(jobs, chains[0], 2, JobStatus.RUNNING)
+    stays = jobs.add()
+    assert delete_chains(session, [chains[0], *reversed(chains)]) == chains
+    assert len(jobs.statuses()) == len(chains) + 3
+    session.commit()
+    assert set(jobs.statuses()) == {stays}
+
+
+def test_a_deletion_rolled_back_has_not_happened(session: Session, jobs: Jobs, engine: Engine) -> None:
+    blocker, job_id = jobs.add(), jobs.add(JobStatus.BLOCKED)
+    wait_for(engine, job_id, blocker)
+    before = jobs.statuses()
+    with session.begin_nested() as savepoint:
+        delete_chains(session, [job_id, blocker])
+        savepoint.rollback()
+    session.commit()
+    assert jobs.statuses() == before
+    assert edges(engine) == {(job_id, blocker)}
+
+
+def test_history_goes_with_its_job_and_dead_letters_stay_dismissed(session: Session, jobs: Jobs) -> None:
+    chain_id = jobs.add(JobStatus.DEAD)
+    other = jobs.add(JobStatus.DEAD)
+    with session.begin():
+        for job_id in (chain_id, other):
+            session.execute(insert(Job.Attempt).values(job_id=job_id, attempt=1, outcome="failed"))
+    session.execute(text("SET LOCAL sa_jobqueue.actor = 'ann'"))
+    delete_chains(session, [chain_id])
+    session.commit()
+    assert (jobs.attempts(chain_id), len(jobs.attempts(other))) == ([], 1)
+    (letter,), (open_letter,) = jobs.letters(chain_id), jobs.letters(other)
+    assert (letter["resolution"], letter["resolved_by"]) == ("dismissed", "ann")
+    assert letter["resolved_at"] is not None
+    assert open_letter["resolution"] is None
+    assert redrive_dead_letters(session) == [other]
+
+
+def test_a_letter_that_was_resolved_keeps_its_resolution(session: Session, jobs: Jobs) -> None:
+    chain_id = jobs.add(JobStatus.DEAD)
+    redrive_dead_letters(session, by="bob")
+    session.commit()
+    delete_chains(session, [chain_id])
+    session.commit()
+    assert [(row["resolution"], row["resolved_by"]) for row in jobs.letters(chain_id)] == [("redriven", "bob")]
+
+
+def test_what_the_session_holds_leaves_it_with_its_row(session: Session, jobs: Jobs) -> None:
+    job = get_job(session, jobs.add())
+    with session.begin_nested() as savepoint:
+        delete_chains(session, [job.id])
+        assert inspect(job).deleted
+        savepoint.rollback()
+    assert inspect(job).persistent
+    delete_chains(session, [job.id])
+    session.commit()
+    assert inspect(job).detached
+
+
+def test_jobs_added_before_in_the_same_session_are_deleted_too(session: Session, jobs: Jobs) -> None:
+    job = Job("test")
+    session.add(job)
+    assert delete_chains(session, [job.id]) == [job.id]
+    session.commit()
+    assert jobs.count() == 0
+
+
+def test_nothing_asked_for_is_nothing_done(session: Session) -> None:
+    assert delete_chains(session, []) == []
+
+
+# What is refused.
+
+
+def test_ids_of_no_chain_are_all_named_and_nothing_is_deleted(session: Session, jobs: Jobs) -> None:
+    chain_id, gone = jobs.add(), [uuid7(), uuid7()]
+    with pytest.raises(ChainNotFoundError) as caught:
+        delete_chains(session, [gone[0], chain_id, continuation(jobs, chain_id), gone[1]])
+    assert caught.value.chain_ids == tuple(gone)
+    session.commit()
+    assert jobs.count() == 2
+
+
+def test_the_id_of_a_continuation_is_refused_with_its_chain(session: Session, jobs: Jobs) -> None:
+    chain_id = jobs.add()
+    job_id = continuation(jobs, chain_id)
+    with pytest.raises(NotAChainError, match=f"{job_id} belongs to chain {chain_id}") as caught:
+        delete_chains(session, [job_id])
+    assert caught.value.chains == {job_id: chain_id}
+
+
+def test_one_id_or_too_many_are_refused(session: Session) -> None:
+    with pytest.raises(InvalidJobError, match="chain_ids: must be a list of ids, not one id"):
+        delete_chains(session, str(uuid7()))
+    with pytest.raises(InvalidJobError, match="chain_ids: must be at most 1,000 a call, got 1,001"):
+        delete_chains(session, [uuid7() for _ in range(1001)])
+
+
+@pytest.mark.parametrize("is_open", [True, False], ids=["waits", "waited"])
+def test_a_chain_that_a_job_elsewhere_refers_to_stays(session: Session, jobs: Jobs, engine: Engine, is_open: bool) -> None:
+    blocker, root = jobs.add(), jobs.add(JobStatus.COMPLETED)
+    job_id = continuation(jobs, root, status=JobStatus.BLOCKED if is_open else JobStatus.COMPLETED)
+    wait_for(engine, job_id, blocker, is_open=is_open)
+    other = jobs.add()
+    with pytest.raises(ChainReferencedError) as caught:
+        delete_chains(session, [other, blocker], cascade=True)
+    assert caught.value.references == [(blocker, job_id)]
+    with Session(engine) as third, third.begin():
+        # No lock is kept by what was refused, though the transaction goes on.
+        assert third.scalars(select(Job.id).with_for_update(nowait=True)).all()
+    session.commit()
+    assert jobs.count() == 4
+    assert delete_chains(session, [root, blocker]) == [blocker, root]
+
+
+def test_a_row_of_the_applications_own_that_refers_to_a_job_is_a_typed_error(engine: Engine, jobs: Jobs) -> None:
+    chain_id, other = jobs.add(), jobs.add()
+    with Session(engine) as session, session.begin() as whole:
+        session.execute(text("CREATE TABLE receipt (job_id uuid CONSTRAINT fk_receipt_job REFERENCES job)"))
+        session.execute(text("INSERT INTO receipt VALUES (:id)"), {"id": chain_id})
+        with pytest.raises(ConflictError) as caught:
+            delete_chains(session, [chain_id])
+        assert caught.value.constraint == "fk_receipt_job"
+        assert delete_chains(session, [other]) == [other]  # the session is as it was
+        whole.rollback()
+
+
+# Who is told.
+
+
+def test_workers_of_running_jobs_and_those_who_await_a_chain_are_told_with_the_commit(
+    session: Session, jobs: Jobs, engine: Engine, notifications: Notifications
+) -> None:
+    running, awaited, neither = jobs.add(JobStatus.RUNNING), jobs.add(), jobs.add()
+    at_work = continuation(jobs, neither, status=JobStatus.RUNNING)
+    with engine.begin() as connection:
+        connection.execute(update(Job).where(Job.id == awaited).values(is_awaited=True))
+    delete_chains(session, [running, awaited, neither])
+    assert notifications.seen() == []
+    session.commit()
+    assert sorted(notifications.seen()) == sorted([("ended", str(awaited)), ("lost", str(running)), ("lost", str(at_work))])
+
+
+def test_the_worker_of_a_deleted_job_is_fenced_off(session: Session, jobs: Jobs, hands: Callable[..., Hands]) -> None:
+    chain_id, other = jobs.add(), jobs.add()
+    worker = hands()
+    claimed = {row.id: row for row in worker.claim()}
+    delete_chains(session, [chain_id])
+    session.commit()
+    assert worker.complete(*claimed.values()) == {other}
+    assert worker.finish(claimed[chain_id]) == set()
+    assert set(jobs.statuses()) == {other}
+    assert (jobs.attempts(chain_id), jobs.letters()) == ([], [])
+
+
+async def test_what_a_handler_wrote_is_rolled_back_when_its_job_is_deleted(engine: Engine, jobs: Jobs, start: Start) -> None:
+    queue: JobQueue[Any] = JobQueue()
+
+    @queue.handler("gives_up")
+    def gives_up(session: Session) -> None:
+        session.execute(text("CREATE TABLE effect ()"))
+        with Session(engine) as other, other.begin():
+            delete_chains(other, list(jobs.statuses()))
+
+    with Session(engine) as session, session.begin():
+        session.add(gives_up.job())
+    async with start(queue) as log:
+        await log.until(AttemptLost)
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT to_regclass('effect')")) is None
+    assert jobs.count() == 0
+
+
+# What goes with it.
+
+
+def test_without_cascade_blockers_stay(session: Session, jobs: Jobs, engine: Engine) -> None:
+    blocker, job_id = jobs.add(), jobs.add(JobStatus.BLOCKED)
+    wait_for(engine, job_id, blocker)
+    assert delete_chains(session, [job_id]) == [job_id]
+    session.commit()
+    assert set(jobs.statuses()) == {blocker}
+    assert edges(engine) == set()
+
+
+def test_cascade_goes_down_to_the_blockers_of_roots_and_continuations(session: Session, jobs: Jobs, engine: Engine) -> None:
+    of_root, of_continuation, below, unrelated, root = (jobs.add() for _ in range(5))
+    wait_for(engine, root, of_root, is_open=False)
+    wait_for(engine, continuation(jobs, root, status=JobStatus.BLOCKED), of_continuation)
+    wait_for(engine, continuation(jobs, of_continuation, status=JobStatus.BLOCKED), below)
+    assert delete_chains(session, [root], cascade=True) == [of_root, of_continuation, below, root]
+    session.commit()
+    assert set(jobs.statuses()) == {unrelated}
+    assert edges(engine) == set()
+
+
+def test_cascade_does_not_go_up_to_dependants_nor_take_a_blocker_that_others_need(
+    session: Session, jobs: Jobs, engine: Engine
+) -> None:
+    shared, one, other = jobs.add(), jobs.add(JobStatus.BLOCKED), jobs.add(JobStatus.BLOCKED)
+    wait_for(engine, one, shared)
+    wait_for(engine, other, shared)
+    with pytest.raises(ChainReferencedError) as caught:
+        delete_chains(session, [one], cascade=True)
+    assert caught.value.references == [(shared, other)]
+    assert delete_chains(session, [one, other], cascade=True) == [shared, one, other]
+
+
+def test_chains_that_wait_for_each_other_are_deleted_together(session: Session, jobs: Jobs, engine: Engine) -> None:
+    one, other = jobs.add(), jobs.add()
+    wait_for(engine, continuation(jobs, one, status=JobStatus.BLOCKED), other)
+    wait_for(engine, continuation(jobs, other, status=JobStatus.BLOCKED), one)
+    assert delete_chains(session, [other], cascade=True) == [one, other]
+
+
+def test_a_fan_in_of_thousands_goes_in_one_call(session: Session, jobs: Jobs, engine: Engine) -> None:
+    root = jobs.add(JobStatus.BLOCKED)
+    wait_for(engine, root, *jobs.add_many(3000))
+    assert len(delete_chains(session, [root], cascade=True)) == 3001
+    session.commit()
+    assert jobs.count() == 0

@@ -1,0 +1,44 @@
+"""Chains deleted and cancelled in queues of an application's own, and from asynchronous code."""
+
+from __future__ import annotations
+
+from sqlalchemy import Engine, insert
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm import DeclarativeBase, Session
+
+from sa_jobqueue import JobMixin, JobStatus, aio, cancel_chains, delete_chains
+from tests.fixtures.database import both_servers, both_servers_swept
+from tests.fixtures.jobs import Jobs
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class TextJob(JobMixin[str], Base, queue_schema="app", queue_prefix="t_"):
+    pass
+
+
+@both_servers
+def test_chains_with_text_ids_go_in_the_order_of_their_code_points(engine: Engine) -> None:
+    Base.metadata.create_all(engine)
+    jobs = Jobs(engine, TextJob)
+    for name in ("a", "B", "ä", "_"):
+        jobs.add(id=name)
+    jobs.add(JobStatus.RUNNING, id="A", chain_id="a", chain_index=1)
+    with engine.begin() as connection:
+        edge = {"job_id": "A", "blocked_by_chain_id": "B", "index": 0}
+        connection.execute(insert(TextJob.Blocker).values(edge))
+    with Session(engine) as session, session.begin():
+        assert cancel_chains(session, ["ä", "a"], model=TextJob) == ["a", "ä"]
+        assert delete_chains(session, ["_", "a"], cascade=True, model=TextJob) == ["B", "_", "a"]
+    assert jobs.statuses() == {"ä": JobStatus.CANCELLED}
+
+
+@both_servers_swept
+async def test_an_asynchronous_session_does_the_same(async_sessions: async_sessionmaker[AsyncSession], jobs: Jobs) -> None:
+    one, other = jobs.add(), jobs.add()
+    async with async_sessions.begin() as session:
+        assert await aio.cancel_chains(session, [other, one]) == [one, other]
+        assert await aio.delete_chains(session, [one], cascade=True) == [one]
+    assert jobs.statuses() == {other: JobStatus.CANCELLED}

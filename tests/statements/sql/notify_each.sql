@@ -1,0 +1,2 @@
+SELECT count(pg_notify(%(pg_notify_1)s::VARCHAR, told)) AS count_1
+FROM unnest(%(ids)s::TEXT[]) AS told
