@@ -15,7 +15,7 @@ and its completion are one commit. A job may be run more than once, its committe
 """
 
 from sa_jobqueue.context import AttemptContext, ClaimedJob
-from sa_jobqueue.errors import Cancel, Discard, JobQueueError, Snooze
+from sa_jobqueue.errors import Cancel, Discard, JobQueueError, Retry, Snooze
 from sa_jobqueue.handlers import Handler, JobQueue
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import (
@@ -63,6 +63,7 @@ __all__ = [
     "JobQueueError",
     "JobStatus",
     "Resolution",
+    "Retry",
     "RetryPolicy",
     "Snooze",
     "Worker",

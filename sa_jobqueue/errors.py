@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from sa_jobqueue.types import LONGEST, ChainResult, JobId, JobStatus
+from sa_jobqueue.types import LATEST, LONGEST, ChainResult, JobId, JobStatus
 
 
 class _Portable(Exception):  # noqa: N818 - only a base
@@ -259,18 +259,53 @@ class AttemptSignal(_Portable):  # a signal, not an error
     """What a handler raises to end its attempt in its own way. Its session's writes are rolled back."""
 
 
-class Snooze(AttemptSignal):
-    """Raise to put the job back for `delay` without counting the attempt."""
+def _check_when(delay: timedelta | None, at: datetime | None) -> None:
+    if (delay is None) == (at is None):
+        raise InvalidOptionError("delay", "give exactly one of delay and at")
+    if at is not None:
+        if not isinstance(at, datetime) or at.utcoffset() is None:
+            raise InvalidOptionError("at", f"must be an aware datetime, such as datetime.now(UTC), got {at!r}")
+        if at >= LATEST:
+            raise InvalidOptionError("at", f"must be before the year {LATEST.year}, got {at!r}")
+        return
+    if not isinstance(delay, timedelta):
+        raise InvalidOptionError("delay", f"must be a timedelta, got {delay!r}")
+    if delay < timedelta(0):
+        raise InvalidOptionError("delay", f"must not be negative, got {delay}")
+    if delay > LONGEST:
+        raise InvalidOptionError("delay", f"must be at most {LONGEST.days} days, got {delay}")
 
-    def __init__(self, delay: timedelta) -> None:
-        if not isinstance(delay, timedelta):
-            raise InvalidOptionError("delay", f"must be a timedelta, got {delay!r}")
-        if delay < timedelta(0):
-            raise InvalidOptionError("delay", f"must not be negative, got {delay}")
-        if delay > LONGEST:
-            raise InvalidOptionError("delay", f"must be at most {LONGEST.days} days, got {delay}")
+
+def _words(delay: timedelta | None, at: datetime | None) -> str:
+    return f"for {delay}" if at is None else f"until {at.isoformat()}"
+
+
+class Snooze(AttemptSignal):
+    """Raise to put the job back for `delay`, or until `at`, without counting the attempt.
+
+    `at`: an aware instant; one that is past by the database's clock means at once. Give exactly one of the two.
+    """
+
+    def __init__(self, delay: timedelta | None = None, *, at: datetime | None = None) -> None:
+        _check_when(delay, at)
         self.delay = delay
-        super().__init__(f"snoozed for {delay}")
+        self.at = at
+        super().__init__(f"snoozed {_words(delay, at)}")
+
+
+class Retry(AttemptSignal):
+    """Raise to put the job back for `delay`, or until `at`, instead of what its retry policy says; the attempt counts.
+
+    `delay`, `at`: as for `Snooze`. `reason` is kept as the attempt's error; without one it is the exception that was being
+    handled. After its last attempt the job dies, as after any other failure.
+    """
+
+    def __init__(self, delay: timedelta | None = None, *, at: datetime | None = None, reason: str = "") -> None:
+        _check_when(delay, at)
+        self.delay = delay
+        self.at = at
+        self.reason = reason
+        super().__init__(reason or f"put back {_words(delay, at)}")
 
 
 class Discard(AttemptSignal):

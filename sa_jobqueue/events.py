@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from sa_jobqueue.types import AttemptOutcome, DeadReason, JobId
@@ -38,11 +38,12 @@ class JobCompleted(AttemptEvent):
 
 @dataclass(frozen=True, slots=True)
 class JobPutBack(AttemptEvent):
-    """An attempt ended without success and the job will be tried again after `delay`."""
+    """An attempt ended without success and the job will be tried again after `delay`, or at `at` where there is one."""
 
     outcome: AttemptOutcome
     delay: timedelta
     error: Any
+    at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Everything else imports from here; this module imports nothing of ours.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 from uuid import UUID
@@ -150,6 +150,9 @@ MAX_PRIORITY: Final = 9
 
 LONGEST: Final = timedelta(days=36_500)
 """No delay and no timeout is longer: a time that Python or PostgreSQL cannot hold would fail every claim that meets it."""
+
+LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
+"""No instant that a job is due at is later, for the same reason."""
 
 MIN_SERVER_VERSION: Final = 150_000
 """PostgreSQL 15, as `server_version_num` tells it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, get_args, get_origin
 from uuid import UUID
 
@@ -15,9 +15,8 @@ from typing_extensions import TypeVar
 
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.types import LONGEST
+from sa_jobqueue.types import LATEST, LONGEST
 
-_LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
 
 
@@ -39,7 +38,7 @@ def due_at(*, delay: timedelta | None, at: datetime | None) -> ColumnElement[dat
     if at is not None:
         if not isinstance(at, datetime) or at.tzinfo is None or at.utcoffset() is None:
             raise InvalidJobError("at", f"must be an aware datetime, such as datetime.now(UTC), got {at!r}")
-        if at >= _LATEST:
+        if at >= LATEST:
             raise InvalidJobError("at", f"must be before the year 9000, got {at!r}")
         return func.greatest(literal(at, TIMESTAMP(timezone=True)), func.now())
     return None

@@ -96,11 +96,13 @@ def _of_attempt(event: told.AttemptEvent) -> Record:
             delay, outcome = event.delay.total_seconds(), event.outcome.value
             level = logging.INFO if event.outcome in _EXPECTED else logging.WARNING
             ended = outcome.replace("_", " ")
+            when, due = ("at %s", event.at.isoformat()) if event.at else ("in %.1f s", delay)
+            more: dict[str, Any] = {"due_at": due} if event.at else {"delay_seconds": delay}
             if event.error is None:
-                return record(level, "%s, due again in %.1f s", ended, delay, outcome=outcome, delay_seconds=delay)
+                return record(level, f"%s, due again {when}", ended, due, outcome=outcome, **more)
             kind, line = _kind(event.error), error_line(event.error)
-            more = {"delay_seconds": delay, "error_type": kind}
-            return record(level, "%s, due again in %.1f s: %s", ended, delay, line, outcome=outcome, **more)
+            more["error_type"] = kind
+            return record(level, f"%s, due again {when}: %s", ended, due, line, outcome=outcome, **more)
         case told.JobDied():
             more = {"dead_reason": event.reason.value, "error_type": _kind(event.error)}
             ended = event.reason.value.replace("_", " ")

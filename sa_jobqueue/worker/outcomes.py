@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import traceback
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path, PurePath
 from typing import Any, Final
 
 from sa_jobqueue.context import ClaimedJob
-from sa_jobqueue.errors import AttemptTimeoutError, Cancel, Discard, InvalidPayloadError, Snooze
+from sa_jobqueue.errors import AttemptTimeoutError, Cancel, Discard, InvalidPayloadError, Retry, Snooze
 from sa_jobqueue.registry import JobType
 from sa_jobqueue.retry import Backoff, RetryPolicy
 from sa_jobqueue.types import LONGEST, AttemptOutcome, DeadReason, JobStatus
@@ -33,12 +33,13 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The attempt ended without success."""
+    """The attempt ended without success. A job put back is due after `delay`, or not before `at` where there is one."""
 
     job: ClaimedJob
     status: JobStatus
     outcome: AttemptOutcome
     delay: timedelta = timedelta(0)
+    at: datetime | None = None
     error: dict[str, Any] | None = None
     fingerprint: str | None = None
     reason: DeadReason | None = None
@@ -56,14 +57,16 @@ def of_error(job: ClaimedJob, error: BaseException, job_type: JobType | None) ->
     A signal means what it says; a payload that does not fit will never fit; anything else is retried by the type's
     policy until the attempts are used up.
     """
+    signal, error = error, _meant(error)
     fingerprint = fingerprint_of(error)
 
     def dead(reason: DeadReason, outcome: AttemptOutcome = AttemptOutcome.FAILED) -> Finished:
         return Finished(job, JobStatus.DEAD, outcome, error=describe(error), fingerprint=fingerprint, reason=reason)
 
-    match error:
+    match signal:
         case Snooze():
-            return Finished(job, JobStatus.PENDING, AttemptOutcome.SNOOZED, delay=error.delay, uncounted=True)
+            snoozed, delay = AttemptOutcome.SNOOZED, signal.delay or timedelta(0)
+            return Finished(job, JobStatus.PENDING, snoozed, delay=delay, at=signal.at, uncounted=True)
         case Cancel():
             return Finished(
                 job, JobStatus.CANCELLED, AttemptOutcome.CANCELLED, error=describe(error), fingerprint=fingerprint
@@ -76,10 +79,22 @@ def of_error(job: ClaimedJob, error: BaseException, job_type: JobType | None) ->
     outcome = AttemptOutcome.TIMED_OUT if timed_out else AttemptOutcome.FAILED
     if job.attempt >= job.max_attempts:
         return dead(DeadReason.TIMED_OUT if timed_out else DeadReason.EXHAUSTED, outcome)
-    delay = _delay(job_type.retry, job.attempt, error) if job_type else timedelta(0)
-    if delay is None:
+    at: datetime | None = None
+    wait: timedelta | None = timedelta(0)
+    if isinstance(signal, Retry):
+        wait, at = signal.delay or timedelta(0), signal.at
+    elif job_type is not None:
+        wait = _delay(job_type.retry, job.attempt, error)
+    if wait is None:
         return dead(DeadReason.DISCARDED, outcome)
-    return Finished(job, JobStatus.PENDING, outcome, delay=delay, error=describe(error), fingerprint=fingerprint)
+    return Finished(job, JobStatus.PENDING, outcome, delay=wait, at=at, error=describe(error), fingerprint=fingerprint)
+
+
+def _meant(error: BaseException) -> BaseException:
+    """Return the error to keep: of a `Retry` that gives no reason, the exception it was raised from or while handling."""
+    if not isinstance(error, Retry) or error.reason:
+        return error
+    return error.__cause__ or (None if error.__suppress_context__ else error.__context__) or error
 
 
 def _delay(policy: RetryPolicy, attempt: int, error: BaseException) -> timedelta | None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sa_jobqueue import errors
-from sa_jobqueue.errors import AttemptSignal, InvalidOptionError, JobQueueError, Snooze
+from sa_jobqueue.errors import AttemptSignal, InvalidOptionError, JobQueueError, Retry, Snooze
 from sa_jobqueue.types import ChainResult, JobStatus
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -48,6 +48,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "LostAttemptError": ("1", 3),
     "AttemptTimeoutError": (timedelta(seconds=3),),
     "Snooze": (timedelta(seconds=3),),
+    "Retry": (timedelta(seconds=3),),
     "Discard": ("no use",),
 }
 
@@ -83,16 +84,28 @@ def test_errors_that_are_also_pythons_can_be_caught_as_such() -> None:
 
 
 def test_signals_are_not_errors_of_the_library() -> None:
-    for signal in (errors.Snooze, errors.Discard, errors.Cancel):
+    for signal in (errors.Snooze, errors.Retry, errors.Discard, errors.Cancel):
         assert not issubclass(signal, JobQueueError)
 
 
-def test_a_snooze_is_not_negative() -> None:
-    assert Snooze(timedelta(0)).delay == timedelta(0)
-    with pytest.raises(InvalidOptionError, match="delay: must not be negative"):
-        Snooze(timedelta(microseconds=-1))
-    with pytest.raises(InvalidOptionError, match="delay: must be at most 36500 days"):
-        Snooze(timedelta.max)
+@pytest.mark.parametrize("signal", [Snooze, Retry])
+def test_a_job_is_put_back_for_a_while_or_until_an_instant(signal: Any) -> None:
+    assert (signal(timedelta(0)).delay, signal(timedelta(0)).at) == (timedelta(0), None)
+    assert (signal(at=NOW).delay, signal(at=NOW).at) == (None, NOW)
+    both = "delay: give exactly one of delay and at"
+    refused: list[tuple[str, dict[str, Any]]] = [
+        ("delay: must not be negative", {"delay": timedelta(microseconds=-1)}),
+        ("delay: must be at most 36500 days", {"delay": timedelta.max}),
+        ("delay: must be a timedelta, got 5", {"delay": 5}),
+        (both, {}),
+        (both, {"delay": timedelta(1), "at": NOW}),
+        ("at: must be an aware datetime", {"at": datetime(2026, 1, 1)}),
+        ("at: must be an aware datetime", {"at": NOW.date()}),
+        ("at: must be before the year 9000", {"at": datetime(9000, 1, 1, tzinfo=UTC)}),
+    ]
+    for reason, given in refused:
+        with pytest.raises(InvalidOptionError, match=reason):
+            signal(**given)
 
 
 def test_fields_say_what_the_message_says() -> None:

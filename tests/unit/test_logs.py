@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
-from typing import get_args
+from datetime import UTC, datetime, timedelta
+from typing import Any, get_args
 
 import pytest
 from sqlalchemy.exc import OperationalError
@@ -105,6 +105,14 @@ def test_records_of_attempts_name_job_type_attempt_and_outcome(bus: told.EventBu
 @pytest.mark.parametrize("outcome", [AttemptOutcome.SNOOZED, AttemptOutcome.RELEASED])
 def test_what_a_handler_or_a_shutdown_asked_for_is_no_warning(outcome: AttemptOutcome) -> None:
     assert logs.describe(told.JobPutBack(*JOB, outcome, SECOND, None)).level == logging.INFO
+
+
+@pytest.mark.parametrize("error", [None, ERROR])
+def test_a_job_put_back_until_an_instant_names_it(error: Any) -> None:
+    at = datetime(2099, 1, 1, tzinfo=UTC)
+    record = logs.describe(told.JobPutBack(*JOB, AttemptOutcome.SNOOZED, timedelta(0), error, at))
+    assert "snoozed, due again at 2099-01-01T00:00:00+00:00" in record.message % record.arguments
+    assert record.fields["due_at"] == "2099-01-01T00:00:00+00:00"
 
 
 @pytest.mark.parametrize(("released", "words"), [(0, "0 jobs"), (1, "1 job"), (2, "2 jobs")])

@@ -18,6 +18,7 @@ from sa_jobqueue.errors import (
     Discard,
     InvalidOutputError,
     InvalidPayloadError,
+    Retry,
     Snooze,
     UnknownJobTypeError,
 )
@@ -77,6 +78,10 @@ def job_type(policy: Callable[[int, BaseException], timedelta | None] = lambda a
         (Cancel("not needed"), 1, CANCELLED, AttemptOutcome.CANCELLED, None),
         (Snooze(5 * SECOND), 1, PENDING, AttemptOutcome.SNOOZED, None),
         (Snooze(5 * SECOND), 3, PENDING, AttemptOutcome.SNOOZED, None),
+        (Retry(5 * SECOND), 2, PENDING, FAILED, None),
+        (Retry(at=NOW), 2, PENDING, FAILED, None),
+        (Retry(5 * SECOND), 3, DEAD, FAILED, DeadReason.EXHAUSTED),
+        (Retry(at=NOW), 3, DEAD, FAILED, DeadReason.EXHAUSTED),
     ],
 )
 def test_each_error_has_its_end(
@@ -94,6 +99,41 @@ def test_a_retry_waits_as_long_as_the_policy_says() -> None:
     assert of_error(job(1), Snooze(7 * SECOND), job_type()).delay == 7 * SECOND
     assert of_error(job(1), ValueError("x"), job_type(lambda attempt, error: -SECOND)).delay == timedelta(0)
     assert of_error(job(1), ValueError("x"), job_type(lambda attempt, error: timedelta.max)).delay == LONGEST
+
+
+def test_a_signal_says_when_whatever_the_policy_says() -> None:
+    gives_up = job_type(lambda attempt, error: None)
+    for signal in (Snooze, Retry):
+        end = of_error(job(1), signal(7 * SECOND), gives_up)
+        assert (end.status, end.delay, end.at) == (PENDING, 7 * SECOND, None)
+        end = of_error(job(1), signal(at=NOW), gives_up)
+        assert (end.status, end.delay, end.at) == (PENDING, timedelta(0), NOW)
+
+
+def test_a_retry_keeps_its_reason_or_the_error_it_was_raised_for() -> None:
+    def retried(error: Retry, *, suppress: bool = False) -> dict[str, Any]:
+        try:
+            try:
+                raise KeyError("busy")
+            except KeyError:
+                if suppress:
+                    raise error from None
+                raise error  # noqa: B904 - as most handlers will
+        except Retry as caught:
+            end = of_error(job(1), caught, job_type())
+        assert end.error is not None
+        assert end.fingerprint is not None
+        return end.error
+
+    kept = retried(Retry(SECOND))
+    assert (kept["type"], kept["message"]) == ("KeyError", "'busy'")
+    kept = retried(Retry(SECOND, reason="the bank is closed"))
+    assert (kept["type"], kept["message"]) == ("sa_jobqueue.errors.Retry", "the bank is closed")
+    assert "KeyError: 'busy'" in kept["traceback"]
+    assert retried(Retry(SECOND), suppress=True)["message"] == "put back for 0:00:01"
+    end = of_error(job(3), raised(Retry(SECOND, reason="still closed")), job_type())
+    assert end.error is not None
+    assert end.error["message"] == "still closed"
 
 
 def test_a_policy_may_give_up_on_an_error() -> None:
