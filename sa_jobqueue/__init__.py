@@ -14,42 +14,69 @@ A job is an ORM object: it exists if and only if the caller's transaction commit
 and its completion are one commit. A job may be run more than once, its committed effects happen once.
 """
 
-from sa_jobqueue.context import AttemptContext, ClaimedJob
-from sa_jobqueue.errors import Cancel, Discard, JobQueueError, Retry, Snooze
+from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, ClaimedJob, Continuation
+from sa_jobqueue.errors import (
+    Cancel,
+    ChainFailedError,
+    ChainNotFoundError,
+    ChainTimeoutError,
+    Discard,
+    JobQueueError,
+    Retry,
+    Snooze,
+)
 from sa_jobqueue.handlers import Handler, JobQueue
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobMixin, WaitFor
 from sa_jobqueue.operations import (
+    ChainFilter,
     DeadLetterFilter,
     Deduplicate,
     JobFilter,
+    Page,
     after_commit,
     cancel_chains,
     cancel_jobs,
+    complete_job,
     delete_chains,
     dismiss_dead_letters,
     enqueue,
     enqueue_many,
     enqueue_unique,
+    get_chain,
     get_job,
     group_dead_letters,
     list_attempts,
+    list_blocked_jobs,
+    list_blockers,
+    list_chain_jobs,
+    list_chains,
     list_dead_letters,
     list_jobs,
+    lock_chain,
     redrive_dead_letters,
     reschedule_jobs,
     trigger_jobs,
 )
 from sa_jobqueue.retry import Backoff, RetryPolicy
-from sa_jobqueue.types import AttemptOutcome, DeadReason, JobId, JobStatus, Resolution
+from sa_jobqueue.types import AttemptOutcome, ChainResult, DeadReason, JobId, JobStatus, Resolution
 from sa_jobqueue.version import __version__
+from sa_jobqueue.waiting import await_chain, wait_chain
 from sa_jobqueue.worker import Worker, WorkerOptions
 
 __all__ = [
     "AttemptContext",
     "AttemptOutcome",
     "Backoff",
+    "BlockerOutcome",
+    "Blockers",
     "Cancel",
+    "ChainFailedError",
+    "ChainFilter",
+    "ChainNotFoundError",
+    "ChainResult",
+    "ChainTimeoutError",
     "ClaimedJob",
+    "Continuation",
     "DeadLetterFilter",
     "DeadReason",
     "Deduplicate",
@@ -62,27 +89,38 @@ __all__ = [
     "JobQueue",
     "JobQueueError",
     "JobStatus",
+    "Page",
     "Resolution",
     "Retry",
     "RetryPolicy",
     "Snooze",
+    "WaitFor",
     "Worker",
     "WorkerOptions",
     "__version__",
     "after_commit",
+    "await_chain",
     "cancel_chains",
     "cancel_jobs",
+    "complete_job",
     "delete_chains",
     "dismiss_dead_letters",
     "enqueue",
     "enqueue_many",
     "enqueue_unique",
+    "get_chain",
     "get_job",
     "group_dead_letters",
     "list_attempts",
+    "list_blocked_jobs",
+    "list_blockers",
+    "list_chain_jobs",
+    "list_chains",
     "list_dead_letters",
     "list_jobs",
+    "lock_chain",
     "redrive_dead_letters",
     "reschedule_jobs",
     "trigger_jobs",
+    "wait_chain",
 ]

@@ -43,15 +43,16 @@ async def list_jobs(
     session: AsyncSession,
     *,
     where: JobFilter = JobFilter(),
+    columns: Sequence[str] = (),
     after: JobId | None = None,
     limit: int = 50,
     newest_first: bool = True,
+    scan_limit: int = 10_000,
     model: type[JobMixin[Any]] = Job,
-) -> list[Any]:
+) -> Page[Any]:
     """Return one page of jobs, in the order of their ids."""
-    return await session.run_sync(
-        operations.list_jobs, where=where, after=after, limit=limit, newest_first=newest_first, model=model
-    )
+    asked = _listing(where=where, after=after, limit=limit, newest_first=newest_first, scan_limit=scan_limit)
+    return await session.run_sync(operations.list_jobs, columns=columns, model=model, **asked)
 
 
 async def list_attempts(
@@ -76,6 +77,18 @@ async def delete_chains(
 ) -> list[Any]:
     """Delete chains whatever they are doing, each with all its jobs; return the ids of the chains deleted, sorted."""
     return await session.run_sync(operations.delete_chains, chain_ids, cascade=cascade, model=model)
+
+
+async def complete_job(
+    session: AsyncSession, job_id: JobId, result: Any = None, *, model: type[JobMixin[Any]] = Job
+) -> JobMixin[Any]:
+    """Complete a job without a worker; return it, completed."""
+    return await session.run_sync(operations.complete_job, job_id, result, model=model)
+
+
+async def lock_chain(session: AsyncSession, chain_id: JobId, *, model: type[JobMixin[Any]] = Job) -> JobMixin[Any]:
+    """Return a chain's current job, its last, and hold the chain: nobody else ends it or lets it go on meanwhile."""
+    return await session.run_sync(operations.lock_chain, chain_id, model=model)
 
 
 async def reschedule_jobs(

@@ -8,9 +8,63 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
+from typing import Any, Generic, Protocol, TypeVar
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.types import LONGEST, JobId, Json
+from sa_jobqueue.types import LONGEST, JobId, JobStatus, Json
+
+OutT = TypeVar("OutT", covariant=True)
+InT = TypeVar("InT", contravariant=True)
+NextInT = TypeVar("NextInT")
+NextOutT = TypeVar("NextOutT")
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation(Generic[OutT]):
+    """What a handler returns so that its chain goes on with another job: `handler.continuation(payload)` makes it.
+
+    `job` is the next job; it is written in the transaction that completes the one before, and joins its chain there.
+    """
+
+    job: Any
+
+
+class Continues(Protocol[InT, OutT]):
+    """A handler, as far as continuing with it goes."""
+
+    def continuation(self, payload: InT, /, **options: Any) -> Continuation[OutT]:
+        """Describe the next job of a chain."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockerOutcome:
+    """How a chain ended that a job waited for."""
+
+    chain_id: JobId
+    type_name: str
+    status: JobStatus
+    output: Json
+    """What its last job returned, as JSON; None unless it completed."""
+    error: Json
+    """The error of its last job; None if it completed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blockers(Generic[OutT]):
+    """What a job waited for, for a handler with an argument of this type, such as `Blockers[list[Page]]`.
+
+    The type in brackets is that of all outputs together, in the order of the job's `blockers`: `list[Page]` for any
+    number of one kind, `tuple[Image, Text]` for two; where a blocker may fail and `on_failure` says "continue", its
+    output is None, so `list[Page | None]`.
+    """
+
+    outputs: OutT
+    outcomes: tuple[BlockerOutcome, ...]
+
+    @property
+    def failed(self) -> tuple[BlockerOutcome, ...]:
+        """Those that died or were cancelled."""
+        return tuple(outcome for outcome in self.outcomes if outcome.status is not JobStatus.COMPLETED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +76,7 @@ class ClaimedJob:
     queue: str
     priority: int
     chain_id: JobId
+    chain_type_name: str
     chain_index: int
     input: Json
     input_version: int
@@ -32,6 +87,7 @@ class ClaimedJob:
     scheduled_at: datetime
     started_at: datetime
     trace_context: str | None
+    chain_trace_context: str | None
 
 
 class AttemptContext:
@@ -90,6 +146,18 @@ class AttemptContext:
         if not timedelta(0) < timeout <= LONGEST:
             raise InvalidOptionError("timeout", f"must be above zero and at most {LONGEST.days} days, got {timeout}")
         self._extend(timeout)
+
+    def continue_with(
+        self, handler: Continues[NextInT, NextOutT], payload: NextInT, /, **options: Any
+    ) -> Continuation[NextOutT]:
+        """Let the chain go on with another job: return what this returns.
+
+        `payload`: the next handler's, None for one that takes none. `options`: as `handler.job` takes them, `delay` and
+        `blockers` among them. The next job, this one's completion and whatever this handler wrote through its session
+        are one commit.
+        Raises: as `handler.job`.
+        """
+        return handler.continuation(payload, **options)
 
     def stop(self, reason: str) -> None:
         """Tell the handler to stop. Called by the worker; the first reason stays."""

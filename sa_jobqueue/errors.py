@@ -188,6 +188,18 @@ class ReadOnlyError(JobQueueError, TypeError):
     """What is read from a view cannot be written; the transaction it was tried in must be rolled back."""
 
 
+class JobEndedError(JobQueueError):
+    """A job has ended already; nothing was changed.
+
+    `job_id` names it, `status` tells how it ended.
+    """
+
+    def __init__(self, job_id: JobId, status: JobStatus) -> None:
+        self.job_id = job_id
+        self.status = status
+        super().__init__(f"job {job_id} has ended already: it is {status}; nothing was changed")
+
+
 class IllegalTransitionError(JobQueueError):
     """The database refused a change of status; the transaction it was tried in must be rolled back."""
 

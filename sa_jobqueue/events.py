@@ -47,6 +47,11 @@ class JobPutBack(AttemptEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class JobUnblocked(AttemptEvent):
+    """The last chain that a job waited for has ended; the job is pending now. `attempt` counts those before."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobDied(AttemptEvent):
     """A job became a dead letter."""
 
@@ -122,6 +127,7 @@ Event: TypeAlias = (
     JobStarted
     | JobCompleted
     | JobPutBack
+    | JobUnblocked
     | JobDied
     | JobCancelled
     | AttemptLost

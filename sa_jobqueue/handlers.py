@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeAlias, overload
@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from typing_extensions import TypeVar
 
-from sa_jobqueue.context import AttemptContext
+from sa_jobqueue.context import AttemptContext, Blockers, Continuation
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
@@ -58,6 +58,7 @@ class Handler(Generic[InT, OutT, JobT]):
         timeout: timedelta | None = None,
         id: Any = None,
         deduplication_key: str | None = None,
+        blockers: Iterable[Any] = (),
         **columns: Any,
     ) -> JobT: ...
     def job(
@@ -72,6 +73,7 @@ class Handler(Generic[InT, OutT, JobT]):
         timeout: timedelta | None = None,
         id: Any = None,
         deduplication_key: str | None = None,
+        blockers: Iterable[Any] = (),
         **columns: Any,
     ) -> JobT:
         """Describe a job of this type, its payload checked now; add it to a session to enqueue it.
@@ -92,8 +94,17 @@ class Handler(Generic[InT, OutT, JobT]):
             timeout=kind.timeout if timeout is None else timeout,
             id=id,
             deduplication_key=deduplication_key,
+            blockers=blockers,
             **columns,
         )
+
+    def continuation(self, payload: Any = None, /, **options: Any) -> Continuation[OutT]:
+        """Describe the next job of a chain: for a handler to return, and for `complete_job`.
+
+        `options`: as `job` takes them; an id too, but no deduplication key, which a chain has from its first job.
+        Raises: as `job`.
+        """
+        return Continuation(self.job(payload, **options))
 
     def upcast(self, from_version: int) -> Callable[[Upcaster], Upcaster]:
         """Register a function that turns the JSON of a `from_version` input into that of the next version.
@@ -120,6 +131,7 @@ _WithoutPayload: TypeAlias = (
     | Handler[Session, OutT, JobT]
     | Handler[AsyncSession, OutT, JobT]
     | Handler[AttemptContext, OutT, JobT]
+    | Handler[Blockers[Any], OutT, JobT]
 )
 """A function that takes nothing, or only what is injected: to a type checker its first parameter is the payload."""
 

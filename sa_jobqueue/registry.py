@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import operator
+import types
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,7 +15,7 @@ from typing import Any, Final
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.context import AttemptContext
+from sa_jobqueue.context import AttemptContext, Blockers, Continuation
 from sa_jobqueue.errors import (
     DuplicateJobTypeError,
     InvalidHandlerError,
@@ -27,7 +30,7 @@ from sa_jobqueue.types import Json
 Upcaster = Callable[[Any], Any]
 """Takes the JSON of one version of an input and returns that of the next."""
 
-_INJECTED: Final = (AsyncSession, Session, AttemptContext)
+_INJECTED: Final = (AsyncSession, Session, AttemptContext, Blockers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,9 @@ class JobType:
     session_argument: str | None
     wants_async_session: bool
     context_argument: str | None
+    blockers_argument: str | None
+    blockers: Codec[Any] | None
+    """Of the outputs of what a job waited for, all together; None when the handler does not ask."""
     input: Codec[Any]
     output: Codec[Any]
     place: str
@@ -123,8 +129,8 @@ def describe(
 ) -> JobType:
     """Return the job type of a function, read from its signature.
 
-    The first parameter is the payload, unless it is an injected one; `Session`, `AsyncSession` and `AttemptContext`
-    are injected wherever else they stand, found by their annotation.
+    The first parameter is the payload, unless it is an injected one; `Session`, `AsyncSession`, `AttemptContext` and
+    `Blockers` are injected wherever else they stand, found by their annotation.
     Raises: InvalidHandlerError for a signature that cannot be called so; InvalidOptionError for an option.
     """
     if not (inspect.isfunction(func) or inspect.ismethod(func)):
@@ -148,16 +154,20 @@ def describe(
         ) from error
     is_async = inspect.iscoroutinefunction(func)
     payload: inspect.Parameter | None = None
+    blockers: Codec[Any] | None = None
     injected: dict[type, str] = {}
     for parameter in inspect.signature(func).parameters.values():
         hint = hints.get(parameter.name, Any)
-        wanted = next((kind for kind in _INJECTED if isinstance(hint, type) and issubclass(hint, kind)), None)
+        origin = typing.get_origin(hint) or hint  # Blockers[...] has what it is of in brackets
+        wanted = next((kind for kind in _INJECTED if isinstance(origin, type) and issubclass(origin, kind)), None)
         if wanted is not None:
             if parameter.kind is parameter.POSITIONAL_ONLY:
                 raise InvalidHandlerError(f"{place}: {parameter.name!r} is given by name, it cannot be positional-only")
             if wanted in injected:
                 raise InvalidHandlerError(f"{place}: asks for two arguments of type {wanted.__name__}")
             injected[wanted] = parameter.name
+            if wanted is Blockers:
+                blockers = _codec(place, "blockers", next(iter(typing.get_args(hint)), Any))
         elif parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
             raise InvalidHandlerError(f"{place}: *{parameter.name} cannot be filled; name the arguments")
         elif payload is None and not injected and parameter.kind is not parameter.KEYWORD_ONLY:
@@ -165,7 +175,7 @@ def describe(
         elif parameter.default is parameter.empty:
             raise InvalidHandlerError(
                 f"{place}: cannot tell what {parameter.name!r} is for; first comes the payload, then arguments annotated "
-                "Session, AsyncSession or AttemptContext"
+                "Session, AsyncSession, AttemptContext or Blockers"
             )
     if Session in injected and is_async:
         raise InvalidHandlerError(f"{place}: an asynchronous handler takes an AsyncSession, not a Session")
@@ -185,10 +195,22 @@ def describe(
         session_argument=injected.get(AsyncSession) or injected.get(Session),
         wants_async_session=AsyncSession in injected,
         context_argument=injected.get(AttemptContext),
+        blockers_argument=injected.get(Blockers),
+        blockers=blockers,
         input=_codec(place, "payload", hints.get(payload.name, Any) if payload else Any),
-        output=_codec(place, "return value", hints.get("return", Any)),
+        output=_codec(place, "return value", _terminal(hints.get("return", Any))),
         place=place,
     )
+
+
+def _terminal(hint: Any) -> Any:
+    """Return what a handler returns when its chain ends: its declared type without the continuations."""
+    if typing.get_origin(hint) is Continuation or hint is Continuation:
+        return Any
+    if typing.get_origin(hint) not in {typing.Union, types.UnionType}:
+        return hint
+    ends = [one for one in typing.get_args(hint) if typing.get_origin(one) is not Continuation and one is not Continuation]
+    return functools.reduce(operator.or_, ends) if ends else Any
 
 
 def _codec(place: str, what: str, hint: Any) -> Codec[Any]:

@@ -7,6 +7,7 @@ from sa_jobqueue.models.blocker import BlockerMixin
 from sa_jobqueue.models.chain import ChainMixin
 from sa_jobqueue.models.dead_letter import DeadLetterMixin
 from sa_jobqueue.models.job import JobMixin
+from sa_jobqueue.models.waits import WaitFor
 from sa_jobqueue.models.worker import WorkerMixin
 
 
@@ -23,5 +24,6 @@ __all__ = [
     "Job",
     "JobMixin",
     "Layout",
+    "WaitFor",
     "WorkerMixin",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final, Generic, cast
 from uuid import UUID
@@ -38,6 +38,7 @@ from sa_jobqueue.models.blocker import BlockerMixin
 from sa_jobqueue.models.chain import ChainMixin, chain_of, edges_of, map_chain
 from sa_jobqueue.models.checks import check_class, check_name, check_number, check_text, due_at, id_argument
 from sa_jobqueue.models.dead_letter import DeadLetterMixin
+from sa_jobqueue.models.waits import WaitFor, waits
 from sa_jobqueue.models.worker import WorkerMixin
 from sa_jobqueue.types import LONGEST, MAX_PRIORITY, MIN_PRIORITY, JobStatus
 
@@ -66,6 +67,9 @@ class JobMixin(Generic[IdT]):
 
     _delay: timedelta | None
     _at: datetime | None
+    # What it waits for, as told when it was made: edges, once it is written.
+    _blockers: tuple[WaitFor, ...] = ()
+    _is_enqueued: bool = False
 
     Attempt: ClassVar[type[AttemptMixin[Any]]]
     Blocker: ClassVar[type[BlockerMixin[Any]]]
@@ -123,6 +127,7 @@ class JobMixin(Generic[IdT]):
         id: IdT | None = None,
         input_version: int = 1,
         deduplication_key: str | None = None,
+        blockers: Iterable[Any] = (),
         **columns: Any,
     ) -> None:
         """Describe a job; nothing is written until a session flushes it.
@@ -137,6 +142,8 @@ class JobMixin(Generic[IdT]):
         `id`: yours, or made by the queue's factory. `deduplication_key`: at most one open chain of a type has it; a
         second is an IntegrityError at the flush, `enqueue(session, job, deduplicate=...)` finds the first instead. As
         text, both are 1 to 500 characters.
+        `blockers`: chains it waits for, each a job, a chain, the id of one, or a `WaitFor`; new jobs among them are added
+        to the session with this one. It is `blocked` until the last of them has completed.
         `columns`: the application's own.
         Raises: InvalidJobError naming the field.
         """
@@ -158,6 +165,8 @@ class JobMixin(Generic[IdT]):
             raise InvalidJobError("id", f"must be a UUID, got {job_id!r}")
         if deduplication_key is not None:
             check_text("deduplication_key", deduplication_key)
+        if blockers:
+            self._blockers = waits(blockers, type(job_id))
         fields: dict[str, Any] = {
             "id": job_id,
             "type_name": type_name,

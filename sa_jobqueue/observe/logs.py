@@ -103,6 +103,8 @@ def _of_attempt(event: told.AttemptEvent) -> Record:
             kind, line = _kind(event.error), error_line(event.error)
             more["error_type"] = kind
             return record(level, f"%s, due again {when}: %s", ended, due, line, outcome=outcome, **more)
+        case told.JobUnblocked():
+            return record(logging.DEBUG, "is no longer blocked", outcome="unblocked")
         case told.JobDied():
             more = {"dead_reason": event.reason.value, "error_type": _kind(event.error)}
             ended = event.reason.value.replace("_", " ")

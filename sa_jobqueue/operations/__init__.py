@@ -6,6 +6,15 @@ it ran in should be rolled back, unless it says that nothing was written.
 """
 
 from sa_jobqueue.operations.cancelling import cancel_chains
+from sa_jobqueue.operations.completing import complete_job, lock_chain
+from sa_jobqueue.operations.chains import (
+    ChainFilter,
+    get_chain,
+    list_blocked_jobs,
+    list_blockers,
+    list_chain_jobs,
+    list_chains,
+)
 from sa_jobqueue.operations.dead_letters import (
     DeadLetterFilter,
     DeadLetterGroup,
@@ -27,27 +36,37 @@ from sa_jobqueue.operations.jobs import (
     reschedule_jobs,
     trigger_jobs,
 )
+from sa_jobqueue.operations.pages import Page
 from sa_jobqueue.operations.schema import check_schema
 
 __all__ = [
+    "ChainFilter",
     "DeadLetterFilter",
     "DeadLetterGroup",
     "Deduplicate",
     "JobFilter",
+    "Page",
     "after_commit",
     "cancel_chains",
     "cancel_jobs",
     "check_schema",
+    "complete_job",
     "delete_chains",
     "dismiss_dead_letters",
     "enqueue",
     "enqueue_many",
     "enqueue_unique",
+    "get_chain",
     "get_job",
     "group_dead_letters",
     "list_attempts",
+    "list_blocked_jobs",
+    "list_blockers",
+    "list_chain_jobs",
+    "list_chains",
     "list_dead_letters",
     "list_jobs",
+    "lock_chain",
     "redrive_dead_letters",
     "reschedule_jobs",
     "trigger_jobs",

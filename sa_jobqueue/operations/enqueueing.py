@@ -18,6 +18,7 @@ from sqlalchemy.orm import Mapper, Session, SessionTransaction, object_session
 
 from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.operations.blocking import declare, write_edges
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.statements import jobs, notifications
 
@@ -117,15 +118,21 @@ def enqueue_many(session: Session, new: Iterable[JobT], *, model: type[JobT] | N
         if not inspect(job).transient:
             raise InvalidJobError(f"new[{index}]", "is or was in a session; add it there, or pass a fresh job")
     with translated():
+        if any(job._blockers for job in listed):
+            session.flush()  # what they wait for may be among what is not written yet
         connection = session.connection()
-        for names, alike in _alike(kind, listed):
-            connection.execute(jobs.enqueue_many(kind, list(names)), _arrays(kind, names, alike))
+        edges = declare(connection, listed)
+        for names, group in alike(kind, listed):
+            connection.execute(jobs.enqueue_many(kind, list(names)), arrays(kind, names, group))
+        write_edges(connection, edges)
         for queue in sorted({job.queue for job in listed}):
             _wake(session, connection, kind, queue)
+    for job in listed:
+        job._is_enqueued = True
     return [job.id for job in listed]
 
 
-def _alike(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> list[tuple[dict[str, str], list[Any]]]:
+def alike(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> list[tuple[dict[str, str], list[Any]]]:
     """Group jobs by which columns they set, as attribute by column: what is not set is the database's to fill."""
     attributes = {
         attribute.key: attribute.columns[0]
@@ -140,7 +147,7 @@ def _alike(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> list[tuple[dict[
             if isinstance(column.type, ARRAY) and key in job.__dict__:
                 raise InvalidJobError(f"new[{index}].{key}", "is an array, which this cannot carry; use session.add_all")
         groups.setdefault(frozenset(attributes.keys() & job.__dict__.keys()), []).append(job)
-    return [({attributes[key].name: key for key in attributes if key in keys}, alike) for keys, alike in groups.items()]
+    return [({attributes[key].name: key for key in attributes if key in keys}, group) for keys, group in groups.items()]
 
 
 def _default(column: ColumnElement[Any]) -> Callable[[], Any] | None:
@@ -153,14 +160,15 @@ def _default(column: ColumnElement[Any]) -> Callable[[], Any] | None:
     return None
 
 
-def _arrays(kind: type[JobMixin[Any]], names: dict[str, str], alike: Sequence[Any]) -> dict[str, list[Any]]:
+def arrays(kind: type[JobMixin[Any]], names: dict[str, str], group: Sequence[Any]) -> dict[str, list[Any]]:
+    """Return the values of alike jobs as the arrays of `statements.jobs.enqueue_many`."""
     values: dict[str, list[Any]] = {}
     for name, key in names.items():
         column_type = kind.__table__.c[name].type
-        given = [job.__dict__[key] for job in alike]
+        given = [job.__dict__[key] for job in group]
         if isinstance(column_type, JSON):
             given = [None if value is None and column_type.none_as_null else json.dumps(value) for value in given]
         values[name] = given
-    values["delays"] = [job._delay for job in alike]
-    values["ats"] = [job._at for job in alike]
+    values["delays"] = [job._delay for job in group]
+    values["ats"] = [job._at for job in group]
     return values

@@ -10,37 +10,47 @@ from typing import Any
 from sqlalchemy import func
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, JobNotFoundError
+from sa_jobqueue.errors import InvalidJobError, JobNotFoundError
 from sa_jobqueue.models import AttemptMixin, Job, JobMixin
 from sa_jobqueue.models.checks import due_at
 from sa_jobqueue.operations.errors import translated
-from sa_jobqueue.statements import jobs
+from sa_jobqueue.operations.pages import (
+    SCAN_LIMIT,
+    Page,
+    check_columns,
+    check_instants,
+    check_limit,
+    check_lists,
+    check_statuses,
+    scanned_page,
+)
+from sa_jobqueue.statements import jobs, listings
 from sa_jobqueue.types import ENDED, JobId, JobStatus
-
-MAX_PAGE = 1000
-
-
-def check_lists(**filters: object) -> None:
-    """Check that the parts of a filter are lists of values. Raises: InvalidOptionError naming the part."""
-    for name, values in filters.items():
-        if isinstance(values, (str, bytes)):
-            raise InvalidOptionError(name, f"must be a list, not one value: [{values!r}]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
-    """Which jobs a listing shows; an empty part means any."""
+    """Which jobs a listing shows; an empty part means any.
+
+    `chain_ids`: the jobs of these chains. `chain_types`: those of chains whose root has one of these types.
+    `created_after` (inclusive), `created_before` (not): aware, when the job was enqueued.
+    Raises: InvalidOptionError naming the part.
+    """
 
     statuses: Sequence[JobStatus] = ()
     types: Sequence[str] = ()
     queues: Sequence[str] = ()
+    ids: Sequence[JobId] = ()
+    chain_ids: Sequence[JobId] = ()
+    chain_types: Sequence[str] = ()
+    created_after: datetime | None = None
+    created_before: datetime | None = None
 
     def __post_init__(self) -> None:
-        check_lists(statuses=self.statuses, types=self.types, queues=self.queues)
-        known = {status.value for status in JobStatus}
-        for status in self.statuses:
-            if status not in known:
-                raise InvalidOptionError("statuses", f"{status!r} is none; they are {', '.join(sorted(known))}")
+        lists = ("statuses", "types", "queues", "ids", "chain_ids", "chain_types")
+        check_lists(**{name: getattr(self, name) for name in lists})
+        check_statuses(self.statuses)
+        check_instants(created_after=self.created_after, created_before=self.created_before)
 
 
 def get_job(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] = Job) -> JobMixin[Any]:
@@ -59,28 +69,51 @@ def list_jobs(
     session: Session,
     *,
     where: JobFilter = JobFilter(),
+    columns: Sequence[str] = (),
     after: JobId | None = None,
     limit: int = 50,
     newest_first: bool = True,
+    scan_limit: int = SCAN_LIMIT,
     model: type[JobMixin[Any]] = Job,
-) -> list[Any]:
+) -> Page[Any]:
     """Return one page of jobs, in the order of their ids.
 
-    `after`: the last id of the page before; None for the first page. `limit`: 1 to 1,000.
-    Shape: at most `limit` jobs; fewer: it was the last page. No row is missed or repeated while others are written.
+    `columns`: names of what to read; each item is a mapping of them then, else an object of the session.
+    `after`: the `next` of the page before; None for the first page. `limit`: 1 to 1,000.
+    `scan_limit`: at most so many jobs are read a call, 1 to 1,000,000; a filter that few of them fit makes short pages.
+    Shape: at most `limit` jobs; the last page is the one whose `next` is None. No row is missed or repeated while others
+    are written.
     Locks: none. Raises: InvalidOptionError.
     """
-    check_limit(limit)
-    statement = jobs.page(
+    check_limit(limit, scan_limit)
+    check_columns(model, columns)
+    # Few jobs of chains are found by their index; many are walked past by id, like any others.
+    few = bool(where.chain_ids) and len(where.chain_ids) + _continuations(session, where, scan_limit, model) <= scan_limit
+    statement = listings.jobs(
         model,
-        statuses=where.statuses,
-        types=where.types,
-        queues=where.queues,
+        *listings.jobs_like(
+            model,
+            statuses=where.statuses,
+            types=where.types,
+            queues=where.queues,
+            chain_ids=() if few else where.chain_ids,
+            chain_types=where.chain_types,
+            created_after=where.created_after,
+            created_before=where.created_before,
+        ),
+        narrowed=listings.jobs_among(model, ids=where.ids, chain_ids=where.chain_ids if few else ()),
+        columns=columns,
         after=after,
         limit=limit,
+        scan_limit=scan_limit,
         newest_first=newest_first,
     )
-    return list(session.scalars(statement))
+    return scanned_page(session, statement, columns=columns, limit=limit, scan_limit=scan_limit)
+
+
+def _continuations(session: Session, where: JobFilter, most: int, model: type[JobMixin[Any]]) -> int:
+    counted: int = session.scalars(listings.count_continuations(model, where.chain_ids, most=most)).one()
+    return counted
 
 
 def list_attempts(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] = Job) -> list[AttemptMixin[Any]]:
@@ -152,9 +185,3 @@ def _change(session: Session, ids: Sequence[JobId], model: type[JobMixin[Any]], 
         known = session.identity_map.get(session.identity_key(model, job_id))
         if known is not None:
             session.expire(known)
-
-
-def check_limit(limit: int) -> None:
-    """Check a page's size. Raises: InvalidOptionError."""
-    if not 1 <= limit <= MAX_PAGE:
-        raise InvalidOptionError("limit", f"must be from 1 to {MAX_PAGE}, got {limit}")

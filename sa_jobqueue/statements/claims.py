@@ -51,6 +51,7 @@ CLAIMED: Final = (
     "queue",
     "priority",
     "chain_id",
+    "chain_type_name",
     "chain_index",
     "input",
     "input_version",
@@ -61,6 +62,7 @@ CLAIMED: Final = (
     "scheduled_at",
     "started_at",
     "trace_context",
+    "chain_trace_context",
 )
 """What a claim returns of each job, in this order, after its own three columns."""
 

@@ -6,6 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import (
+    CTE,
+    Boolean,
     Double,
     Integer,
     Interval,
@@ -23,8 +25,8 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.sql.elements import ColumnElement, Grouping
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
@@ -34,11 +36,12 @@ from sa_jobqueue.types import JobStatus
 
 @once_a_model
 def complete(model: type[JobMixin[Any]]) -> Update:
-    """Complete many attempts of one worker, each with its own output.
+    """Complete many attempts of one worker, each with its own output, where the job is its whole chain.
 
+    A continuation, and a job that goes on in one, is `chains.complete`'s.
     Parameters: parallel arrays `ids`, `attempts`, `outputs` (JSON texts), at most `_parts.BATCH`; `worker_id`.
-    Shape: one row `(id,)` for each attempt that still was the worker's; the others were lost and nothing is written.
-    Changes: running -> completed; `output`, `completed_at`, `completed_by`; the lease ends; on a root the chain ends.
+    Shape: `(id, is_awaited)` for each attempt that still was the worker's; the others were lost and nothing is written.
+    Changes: running -> completed; `output`, `completed_at`, `completed_by`; the lease and the chain end.
     Clock: the database's, at the start of the transaction.
     Locks: the rows, by id; a row that somebody holds is skipped, so that one long transaction cannot hold up the
     completions of all: `standing` tells it from a lost one.
@@ -49,16 +52,20 @@ def complete(model: type[JobMixin[Any]]) -> Update:
     place = position(ids, job.c.id)
     return _completed(
         job,
-        fence=(job.c.id == _free(job, ids)) & (job.c.attempt == element(array("attempts", Integer()), place)),
+        fence=(job.c.id == any_(free(job, ids))) & (job.c.attempt == element(array("attempts", Integer()), place)),
         output=cast(element(array("outputs", Text()), place), JSONB),
+        ends_chain=job.c.chain_index == 0,
     )
 
 
 @once_a_model
-def complete_one(model: type[JobMixin[Any]]) -> Update:
+def complete_one(model: type[JobMixin[Any]], *, goes_on: bool = False) -> Update:
     """Complete one attempt in the transaction that holds its handler's own writes; otherwise as `complete`.
 
-    Parameters: `job_id`, `job_attempt`, `job_output` (JSON text), `worker_id`.
+    With `goes_on` the chain does not end here. A continuation's root must be locked by `chains.lock` before, and ended
+    by `chains.end` after.
+    Parameters: `job_id`, `job_attempt`, `job_output` (JSON text; null when it goes on), `worker_id`.
+    Locks: the row, awaited.
     Obliges: commit only if it returned a row; without one the attempt was lost, and everything must be rolled back.
     Index: the primary key; it is planned on the application's session, where one row by key needs no guards.
     """
@@ -68,6 +75,7 @@ def complete_one(model: type[JobMixin[Any]]) -> Update:
         fence=(job.c.id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
         & (job.c.attempt == bindparam("job_attempt", type_=Integer)),
         output=cast(bindparam("job_output", type_=Text), JSONB),
+        ends_chain=None if goes_on else job.c.chain_index == 0,
     )
 
 
@@ -87,21 +95,24 @@ def standing(model: type[JobMixin[Any]]) -> Select[Any]:
     )
 
 
-def _free(job: Table, ids: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Lock the rows that nobody holds, in the order of their ids, and return them as the array to write."""
+def free(job: Table, ids: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Lock the rows that nobody holds, in the order of their ids, and return these ids as an array."""
     row = job.alias("row")
-    free = (
+    found = (
         select(row.c.id)
         .where(row.c.id == any_(ids))
         .order_by(row.c.id)
         .with_for_update(key_share=True, skip_locked=True)
         .cte("free")
     )
-    return any_(func.array(select(free.c.id).scalar_subquery()))
+    return func.array(select(found.c.id).scalar_subquery())
 
 
-def _completed(job: Table, *, fence: ColumnElement[bool], output: ColumnElement[Any]) -> Update:
+def _completed(
+    job: Table, *, fence: ColumnElement[bool], output: ColumnElement[Any], ends_chain: ColumnElement[bool] | None
+) -> Update:
     worker = bindparam("worker_id", type_=Text)
+    chain_end = {} if ends_chain is None else {"chain_completed_at": case((ends_chain, func.now()))}
     return (
         update(job)
         .where(fence, job.c.leased_by == worker, is_running(job))
@@ -113,10 +124,10 @@ def _completed(job: Table, *, fence: ColumnElement[bool], output: ColumnElement[
             leased_by=null(),
             leased_until=null(),
             last_error=null(),
-            chain_completed_at=case((job.c.chain_index == 0, func.now())),
             changed_xid=XID,
+            **chain_end,
         )
-        .returning(job.c.id)
+        .returning(job.c.id, job.c.is_awaited)
     )
 
 
@@ -126,11 +137,13 @@ def finish(model: type[JobMixin[Any]]) -> Select[Any]:
 
     Parameters: parallel arrays `ids`, `attempts`, `statuses`, `delays` (seconds until due again), `outcomes`, `errors`
     (JSON texts or null), `fingerprints`, `uncounted` (1 gives the attempt back), `reasons` and `letter_ids` of those
-    that die; at most `_parts.BATCH`; `worker_id`.
-    Shape: `(id, status)` of each attempt that still was the worker's; for the others nothing is written.
-    Changes: running -> pending, dead or cancelled; a `job_attempt` row each, a `dead_letter` for each that died.
+    that die; at most `_parts.BATCH`; `locks`, the ids and those of the roots of continuations; `worker_id`.
+    Shape: `(id, status, chain_id, is_awaited)` of each attempt that still was the worker's; for the others nothing is
+    written. `is_awaited` tells whether somebody waits for the end of its chain.
+    Changes: running -> pending, dead or cancelled; a `job_attempt` row each, a `dead_letter` for each that died. The
+    chain ends with a job that does not go back to pending.
     Clock: the database's, at the start of the transaction; delays count from there.
-    Locks: the rows, by id; a row that somebody holds is skipped, as in `complete`.
+    Locks: the rows and their chains' roots, by id; what somebody holds is skipped, as in `complete`.
     Index: the primary key.
     """
     job = table(model)
@@ -141,10 +154,12 @@ def finish(model: type[JobMixin[Any]]) -> Select[Any]:
     to = element(array("statuses", Text()), place)
     error = cast(element(array("errors", Text()), place), JSONB)
     later = func.now() + timedelta_of(element(array("delays", Double()), place))
+    locked = free(job, array("locks", key))
     ended = (
         update(job)
         .where(
-            job.c.id == _free(job, ids),
+            job.c.id == any_(locked),
+            job.c.chain_id == any_(locked),
             job.c.attempt == element(array("attempts", Integer()), place),
             job.c.leased_by == worker,
             is_running(job),
@@ -160,10 +175,12 @@ def finish(model: type[JobMixin[Any]]) -> Select[Any]:
             max_attempts=job.c.max_attempts + element(array("uncounted", Integer()), place),
             changed_xid=XID,
         )
-        .returning(*remembered(job))
+        .returning(*remembered(job), job.c.is_awaited)
         .cte("ended")
     )
     at = position(ids, ended.c.id)
+    over = cast(ended.c.status, Text) != JobStatus.PENDING.value
+    roots = end_chains(job, ended, over)
     return recorded(
         model,
         ended,
@@ -174,7 +191,32 @@ def finish(model: type[JobMixin[Any]]) -> Select[Any]:
         reason=element(array("reasons", Text()), at),
         letter_id=element(array("letter_ids", key), at),
         died=element(array("statuses", Text()), at) == JobStatus.DEAD.value,
-    ).with_only_columns(ended.c.id, ended.c.status)
+    ).with_only_columns(ended.c.id, ended.c.status, ended.c.chain_id, awaited(ended, roots))
+
+
+def end_chains(job: Table, ended: Any, over: ColumnElement[bool]) -> CTE:
+    """End the chains of those continuations among the rows of the CTE `ended` that are the last of their chain.
+
+    Obliges: the roots are locked. Its values are arrays made of the CTE, which PostgreSQL computes once: a subquery for
+    each row would be computed again where a root was changed meanwhile, which a CTE that writes does not survive.
+    """
+    last = (ended.c.chain_id != ended.c.id) & over
+    chains = func.array(select(ended.c.chain_id).where(last).scalar_subquery(), type_=ARRAY(job.c.id.type))
+    outcomes = func.array(select(ended.c.status).where(last).scalar_subquery(), type_=ARRAY(job.c.status.type))
+    outcome = Grouping(outcomes)[func.array_position(chains, job.c.id, type_=Integer)]
+    return (
+        update(job)
+        .where(job.c.id == any_(chains))
+        .values(chain_completed_at=func.now(), chain_status=outcome)
+        .returning(job.c.id, job.c.is_awaited)
+        .cte("roots")
+    )
+
+
+def awaited(ended: Any, roots: CTE) -> ColumnElement[bool]:
+    """Return whether somebody waits for the end of the chain of a row of `ended`, by its root's own row."""
+    of_root = select(roots.c.is_awaited).where(roots.c.id == ended.c.chain_id).scalar_subquery()
+    return func.coalesce(of_root, ended.c.is_awaited, type_=Boolean).label("is_awaited")
 
 
 def timedelta_of(seconds: ColumnElement[float]) -> ColumnElement[timedelta]:
@@ -201,7 +243,7 @@ def recorded(
     died: ColumnElement[bool],
 ) -> Select[Any]:
     """Return a select over the CTE `ended` whose statement also writes its rows' history and dead letters."""
-    attempts, letters = table(model.Attempt), table(model.DeadLetter)
+    attempts = table(model.Attempt)
     history = (
         insert(attempts)
         .from_select(
@@ -210,8 +252,23 @@ def recorded(
         )
         .cte("history")
     )
-    buried = (
-        insert(letters)
+    letters = buried(model, ended, reason=reason, error=error, fingerprint=fingerprint, letter_id=letter_id, died=died)
+    return select(ended).add_cte(history, letters)
+
+
+def buried(
+    model: type[JobMixin[Any]],
+    ended: Any,
+    *,
+    reason: ColumnElement[Any],
+    error: ColumnElement[Any],
+    fingerprint: ColumnElement[Any],
+    letter_id: ColumnElement[Any],
+    died: ColumnElement[bool],
+) -> CTE:
+    """Return the CTE that writes a dead letter for each row of the CTE `ended` that died."""
+    return (
+        insert(table(model.DeadLetter))
         .from_select(
             [
                 *("id", "job_id", "chain_id", "queue", "type_name", "input", "input_version"),
@@ -233,4 +290,3 @@ def recorded(
         )
         .cte("buried")
     )
-    return select(ended).add_cte(history, buried)

@@ -109,34 +109,6 @@ def change(model: type[JobMixin[Any]], ids: Sequence[JobId], **values: Any) -> U
     )
 
 
-def page(
-    model: type[JobMixin[Any]],
-    *,
-    statuses: Sequence[JobStatus],
-    types: Sequence[str],
-    queues: Sequence[str],
-    after: JobId | None,
-    limit: int,
-    newest_first: bool,
-) -> Select[Any]:
-    """Return one page of jobs as ORM objects, by id: with UUIDv7 the order of enqueueing, by the clients' clocks.
-
-    Shape: up to `limit` `(Job,)`, those after the id `after`. An empty filter means any.
-    Index: the primary key, walked until the page is full: a filter that matches little reads much.
-    """
-    key: Any = model.id
-    chosen = select(model).order_by(key.desc() if newest_first else key.asc()).limit(limit)
-    if statuses:
-        chosen = chosen.where(model.status.in_([status(value) for value in statuses]))
-    if types:
-        chosen = chosen.where(model.type_name.in_(types))
-    if queues:
-        chosen = chosen.where(model.queue.in_(queues))
-    if after is not None:
-        chosen = chosen.where(key < after if newest_first else key > after)
-    return chosen
-
-
 def attempts(model: type[JobMixin[Any]], job_id: JobId) -> Select[Any]:
     """Return a job's unsuccessful attempts as ORM objects, oldest first. Index: the primary key."""
     return select(model.Attempt).where(model.Attempt.job_id == job_id).order_by(model.Attempt.attempt)

@@ -35,7 +35,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.statements._parts import XID, element, is_running, once_a_model, status, table
 from sa_jobqueue.statements.claims import CLAIMED
-from sa_jobqueue.statements.completions import recorded, remembered, timedelta_of
+from sa_jobqueue.statements.completions import awaited, end_chains, free, recorded, remembered, timedelta_of
 from sa_jobqueue.types import AttemptOutcome, DeadReason, JobStatus
 
 
@@ -120,22 +120,44 @@ def extend(model: type[JobMixin[Any]]) -> Update:
 
 
 @once_a_model
+def supersede(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Record the attempt of a running job as cancelled and tell its worker, when and if this transaction commits.
+
+    Parameters: `job_id`. Shape: one row, nothing in it. Changes: a `job_attempt` row.
+    Obliges: the job is locked by this transaction and ended in it. Index: the primary key.
+    """
+    job, attempts = table(model), table(model.Attempt)
+    running = select(
+        job.c.id, job.c.attempt, job.c.leased_by, job.c.started_at, literal(AttemptOutcome.CANCELLED.value)
+    ).where(job.c.id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
+    recorded_attempt = (
+        insert(attempts)
+        .from_select(["job_id", "attempt", "worker_id", "started_at", "outcome"], running)
+        .returning(attempts.c.job_id)
+        .cte("recorded_attempt")
+    )
+    return select(func.pg_notify(model.__jobqueue__.channel("lost"), cast(recorded_attempt.c.job_id, Text)))
+
+
+@once_a_model
 def take_back(model: type[JobMixin[Any]], *, orphans: bool = False) -> Select[Any]:
     """Take jobs from workers that stopped beating, and jobs whose own lease ran out; due again after a backoff, or dead.
 
     Parameters: `ttl`, how long a silent worker still counts as alive; `limit`; `base` and `cap` of the backoff in
     seconds; `letter_ids`, `limit` fresh ids. With `orphans` instead the jobs whose worker has no row at all: a rarer
     sweep, for it reads every running job.
-    Shape: `(id, type_name, attempt, status, worker_id)` a job; fewer than `limit` rows: none are left. Unordered.
+    Shape: `(id, type_name, attempt, status, worker_id, chain_id, is_awaited)` a job, the last as in
+    `completions.finish`; fewer than `limit` rows: none are left. Unordered.
     Changes: running -> pending, or dead when that was the last attempt; a `job_attempt` row each, and a dead letter
-    (`lost`, or `timed_out` where the lease ran out).
+    (`lost`, or `timed_out` where the lease ran out). The chain of a job that dies ends.
     Clock: the database's alone, against heartbeats and leases it stamped itself.
-    Locks: the rows taken, until the transaction ends; rows held by others are skipped: their worker is just writing.
+    Locks: the rows taken, and the roots of continuations, until the transaction ends; rows held by others are skipped:
+    their worker is just writing.
     Index: `ix_job_running`, one probe a worker.
     """
     job, worker = table(model), table(model.Worker)
     limit = bindparam("limit", type_=Integer)
-    running = select(job.c.id, job.c.leased_by).where(job.c.status == status(JobStatus.RUNNING))
+    running = select(job.c.id, job.c.leased_by, job.c.root_id).where(job.c.status == status(JobStatus.RUNNING))
     silent = worker.c.heartbeat_at < func.now() - bindparam("ttl", type_=Interval)
     lost_reason, expired_reason = literal(DeadReason.LOST.value), literal(DeadReason.TIMED_OUT.value)
 
@@ -146,14 +168,14 @@ def take_back(model: type[JobMixin[Any]], *, orphans: bool = False) -> Select[An
     if orphans:
         nobody = ~exists(select(literal_column("1")).where(worker.c.id == job.c.leased_by).correlate(job))
         orphan = running.where(nobody).limit(limit).with_for_update(key_share=True, skip_locked=True).subquery("orphan")
-        sources = [select(orphan.c.id, orphan.c.leased_by, lost_reason.label("reason"))]
+        sources = [select(orphan.c.id, orphan.c.leased_by, orphan.c.root_id, lost_reason.label("reason"))]
     else:
         gone, expired = probe("gone"), probe("expired", job.c.leased_until < func.now())
         sources = [
-            select(gone.c.id, gone.c.leased_by, lost_reason.label("reason"))
+            select(gone.c.id, gone.c.leased_by, gone.c.root_id, lost_reason.label("reason"))
             .select_from(worker.join(gone, true()))
             .where(silent),
-            select(expired.c.id, expired.c.leased_by, expired_reason.label("reason"))
+            select(expired.c.id, expired.c.leased_by, expired.c.root_id, expired_reason.label("reason"))
             .select_from(worker.join(expired, true()))
             .where(~silent),
         ]
@@ -162,6 +184,8 @@ def take_back(model: type[JobMixin[Any]], *, orphans: bool = False) -> Select[An
     def of_lost(name: str, row: Any) -> ColumnElement[Any]:
         return select(lost.c[name]).where(lost.c.id == row.c.id).scalar_subquery()
 
+    roots_of_lost = func.array(select(lost.c.root_id).where(lost.c.root_id.is_not(None)).scalar_subquery())
+    roots_held = free(job, roots_of_lost)
     last = job.c.attempt >= job.c.max_attempts
     bound = func.least(
         bindparam("cap", type_=Double), bindparam("base", type_=Double) * func.power(2, func.least(job.c.attempt, 62) - 1)
@@ -169,7 +193,10 @@ def take_back(model: type[JobMixin[Any]], *, orphans: bool = False) -> Select[An
     error = _lost_error(of_lost("reason", job), of_lost("leased_by", job))
     back = (
         update(job)
-        .where(job.c.id == any_(func.array(select(lost.c.id).scalar_subquery())))
+        .where(
+            job.c.id == any_(func.array(select(lost.c.id).scalar_subquery())),
+            job.c.root_id.is_(None) | (job.c.root_id == any_(roots_held)),
+        )
         .values(
             status=cast(case((last, status(JobStatus.DEAD)), else_=status(JobStatus.PENDING)), job.c.status.type),
             scheduled_at=case((last, job.c.scheduled_at), else_=func.now() + timedelta_of(bound * func.random())),
@@ -180,9 +207,10 @@ def take_back(model: type[JobMixin[Any]], *, orphans: bool = False) -> Select[An
             last_error=error,
             changed_xid=XID,
         )
-        .returning(*remembered(job), job.c.last_error)
+        .returning(*remembered(job), job.c.last_error, job.c.is_awaited)
         .cte("back")
     )
+    roots = end_chains(job, back, cast(back.c.status, Text) == JobStatus.DEAD.value)
     numbered = select(back, func.row_number().over().label("n")).cte("numbered")
     reason = of_lost("reason", numbered)
     letter_ids = bindparam("letter_ids", type_=ARRAY(id_parameter(model.__jobqueue__)))
@@ -202,6 +230,8 @@ def take_back(model: type[JobMixin[Any]], *, orphans: bool = False) -> Select[An
         numbered.c.attempt,
         numbered.c.status,
         of_lost("leased_by", numbered).label("worker_id"),
+        numbered.c.chain_id,
+        awaited(numbered, roots),
     )
 
 

@@ -20,6 +20,7 @@ from sa_jobqueue.worker.executor import Executor
 from sa_jobqueue.worker.floors import Floors, Lane
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.outcomes import released
+from sa_jobqueue.worker.settler import Settler
 
 _PACE: Final = 0.004
 """Seconds between two claims while slots trickle free one by one: batches form, and no idle slot waits longer."""
@@ -60,6 +61,7 @@ class Claimer(Component):
         *,
         executor: Executor,
         completer: Completer,
+        settler: Settler,
         worker_id: str,
         types: list[str],
         options: WorkerOptions,
@@ -68,6 +70,7 @@ class Claimer(Component):
         self._engine = engine
         self._executor = executor
         self._completer = completer
+        self._settler = settler
         self._worker_id = worker_id
         self._types = types
         self._options = options
@@ -121,6 +124,7 @@ class Claimer(Component):
                 if await self.claim(connection) == 0:
                     if self.until_idle and self._executor.running == 0:
                         await self._completer.drained()
+                        await self._settler.drained()
                         if await self.claim(connection) == 0:
                             return
                         continue

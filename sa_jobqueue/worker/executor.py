@@ -12,14 +12,14 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue.context import AttemptContext, ClaimedJob
+from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, ClaimedJob, Continuation
 from sa_jobqueue.errors import (
     AttemptTimeoutError,
     HandlerCommitError,
@@ -28,14 +28,19 @@ from sa_jobqueue.errors import (
 )
 from sa_jobqueue.events import AttemptLost, EventBus, JobCompleted, JobStarted
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.operations.completing import attach, complete_attempt
 from sa_jobqueue.registry import JobType, Registry
-from sa_jobqueue.statements import completions, leases
+from sa_jobqueue.statements import blockers, leases
 from sa_jobqueue.types import JobId
 from sa_jobqueue.worker.completer import Completer
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.outcomes import Completed, of_error, released
+from sa_jobqueue.worker.settler import Settler
 
 _HELD = "sa_jobqueue.held"
+
+Result: TypeAlias = str | JobMixin[Any]
+"""What a handler returned: JSON text, or the next job of its chain."""
 
 
 @event.listens_for(Session, "before_commit")
@@ -54,6 +59,7 @@ class Running:
     task: asyncio.Task[None] | None = None
     deadline: asyncio.Timeout | None = None
     extension: timedelta | None = None
+    blockers: Blockers[Any] | None = None
     stopping: str | None = None
     """Why it was told to stop: `lost`, `released`; None while it runs or when its time ran out."""
 
@@ -89,18 +95,21 @@ class Executor:
         engine: AsyncEngine,
         sessions: Sessions,
         completer: Completer,
+        settler: Settler,
         events: EventBus,
         worker_id: str,
         options: WorkerOptions,
     ) -> None:
         self._registry = registry
+        self._model = model
+        self._settler = settler
         self._engine = engine
         self._sessions = sessions
         self._completer = completer
         self._events = events
         self._worker_id = worker_id
         self._options = options
-        self._complete_one = completions.complete_one(model)
+        self._blockers = blockers.outcomes(model)
         self._extend = leases.extend(model)
         self._threads = ThreadPoolExecutor(options.concurrency, thread_name_prefix="sa_jobqueue")
         self._running: dict[tuple[JobId, int], Running] = {}
@@ -192,8 +201,10 @@ class Executor:
                 async with asyncio.timeout(timeout) as running.deadline:
                     if running.extension is not None:
                         running.deadline.reschedule(self._loop.time() + running.extension.total_seconds())
+                    if job_type.blockers is not None:
+                        running.blockers = await self._load_blockers(job, job_type)
                     call = self._call_async if job_type.is_async else self._call_in_thread
-                    output = await call(running, job_type, arguments)
+                    result = await call(running, job_type, arguments)
             except TimeoutError as error:
                 if running.deadline is not None and running.deadline.expired():
                     raise AttemptTimeoutError(job.timeout or timedelta(0)) from error
@@ -216,23 +227,32 @@ class Executor:
             self._completer.put(of_error(job, error, job_type))
         else:
             ran = timedelta(seconds=self._loop.time() - started)
-            if output is None:
+            if result is None:
                 self._events.emit(JobCompleted(job.id, job.type_name, job.attempt, ran))
             else:
-                self._completer.put(Completed(job, output, ran))
+                self._completer.put(Completed(job, result, ran))
 
-    async def _call_async(self, running: Running, job_type: JobType, arguments: list[Any]) -> str | None:
-        """Call an async handler; return its output as JSON text, or None when its session's commit completed the job."""
+    async def _load_blockers(self, job: ClaimedJob, job_type: JobType) -> Blockers[Any]:
+        async with self._engine.connect() as connection:
+            rows = await connection.execute(self._blockers, {"job_id": job.id})
+            outcomes = tuple(BlockerOutcome(*row) for row in rows)
+        codec: Any = job_type.blockers
+        return Blockers(codec.decode("blockers", [outcome.output for outcome in outcomes]), outcomes)
+
+    async def _call_async(self, running: Running, job_type: JobType, arguments: list[Any]) -> Result | None:
+        """Call an async handler; return its result, or None when its session's commit completed the job."""
         injected = self._injected(running, job_type)
         if job_type.session_argument is None:
-            return _encode(job_type, await job_type.func(*arguments, **injected))
+            return self._encode(running, await job_type.func(*arguments, **injected), job_type)
         session: AsyncSession
         async with self._sessions.open_async() as session:
             session.info[_HELD] = True
-            output = _encode(job_type, await job_type.func(*arguments, **injected, **{job_type.session_argument: session}))
-            row = (await session.execute(self._complete_one, self._completion(running.job, output))).first()
-            if row is None:
-                raise LostAttemptError(running.job.id, running.job.attempt)
+            returned = await job_type.func(*arguments, **injected, **{job_type.session_argument: session})
+            result = self._encode(running, returned, job_type)
+            ended = await session.run_sync(
+                complete_attempt, running.job, result, worker_id=self._worker_id, model=self._model
+            )
+            following = result.queue if isinstance(result, JobMixin) else None  # before the commit expires it
             session.info[_HELD] = False
             commit = self._keep(session.commit())
             try:
@@ -242,9 +262,10 @@ class Executor:
                 await asyncio.wait({commit})
                 if commit.exception() is not None:
                     raise
+        self._committed(following, ended)
         return None
 
-    async def _call_in_thread(self, running: Running, job_type: JobType, arguments: list[Any]) -> str | None:
+    async def _call_in_thread(self, running: Running, job_type: JobType, arguments: list[Any]) -> Result | None:
         """Call a sync handler in a thread; otherwise as `_call_async`. One that does not stop is left behind."""
         context = contextvars.copy_context()
         call = self._loop.run_in_executor(self._threads, context.run, self._call_sync, running, job_type, arguments)
@@ -266,33 +287,50 @@ class Executor:
         call.exception()  # whatever it is, the attempt has ended without it
         self.changed.set()
 
-    def _call_sync(self, running: Running, job_type: JobType, arguments: list[Any]) -> str | None:
+    def _call_sync(self, running: Running, job_type: JobType, arguments: list[Any]) -> Result | None:
         try:
             return self._call_handler(running, job_type, arguments)
         except KeyboardInterrupt as error:
             # A real one comes to the main thread alone; this is the handler's own, and must not stop the loop.
             raise RuntimeError("the handler raised KeyboardInterrupt") from error
 
-    def _call_handler(self, running: Running, job_type: JobType, arguments: list[Any]) -> str | None:
+    def _call_handler(self, running: Running, job_type: JobType, arguments: list[Any]) -> Result | None:
         injected = self._injected(running, job_type)
         if job_type.session_argument is None:
-            return _encode(job_type, job_type.func(*arguments, **injected))
+            return self._encode(running, job_type.func(*arguments, **injected), job_type)
         session: Session
         with self._sessions.open_sync() as session:
             session.info[_HELD] = True
-            output = _encode(job_type, job_type.func(*arguments, **injected, **{job_type.session_argument: session}))
-            row = session.execute(self._complete_one, self._completion(running.job, output)).first()
-            if row is None or running.context.cancelled:
+            returned = job_type.func(*arguments, **injected, **{job_type.session_argument: session})
+            result = self._encode(running, returned, job_type)
+            ended = complete_attempt(session, running.job, result, worker_id=self._worker_id, model=self._model)
+            if running.context.cancelled:
                 raise LostAttemptError(running.job.id, running.job.attempt)
+            following = result.queue if isinstance(result, JobMixin) else None  # before the commit expires it
             session.info[_HELD] = False
             session.commit()
+        self._loop.call_soon_threadsafe(self._committed, following, ended)
         return None
 
-    def _injected(self, running: Running, job_type: JobType) -> dict[str, Any]:
-        return {} if job_type.context_argument is None else {job_type.context_argument: running.context}
+    def _committed(self, following: str | None, ended: JobId | None) -> None:
+        """Look after what a handler's own commit has set going: the next job's queue, a chain that others wait for."""
+        if ended is not None:
+            self._settler.put(ended)
+        if following is not None:
+            self._settler.tell_due(following)
 
-    def _completion(self, job: ClaimedJob, output: str) -> dict[str, Any]:
-        return {"job_id": job.id, "job_attempt": job.attempt, "job_output": output, "worker_id": self._worker_id}
+    def _injected(self, running: Running, job_type: JobType) -> dict[str, Any]:
+        given: dict[str, Any] = {} if job_type.context_argument is None else {job_type.context_argument: running.context}
+        if job_type.blockers_argument is not None:
+            given[job_type.blockers_argument] = running.blockers
+        return given
+
+    def _encode(self, running: Running, returned: Any, job_type: JobType) -> Result:
+        if isinstance(returned, Continuation):
+            return attach(self._model, running.job, returned)
+        if returned is None and job_type.output.declared is Any:
+            return "null"  # what most handlers return; nothing to check
+        return json.dumps(job_type.output.encode_output(returned))
 
     def _request_extension(self, key: tuple[JobId, int], timeout: timedelta) -> None:
         # From the handler's thread or task: everything that matters happens on the loop.
@@ -329,9 +367,3 @@ class Executor:
 def _is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _encode(job_type: JobType, output: Any) -> str:
-    if output is None and job_type.output.declared is Any:
-        return "null"  # what most handlers return; nothing to check
-    return json.dumps(job_type.output.encode_output(output))

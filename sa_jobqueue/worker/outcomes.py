@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.errors import AttemptTimeoutError, Cancel, Discard, InvalidPayloadError, Retry, Snooze
+from sa_jobqueue.models import JobMixin
 from sa_jobqueue.registry import JobType
 from sa_jobqueue.retry import Backoff, RetryPolicy
 from sa_jobqueue.types import LONGEST, AttemptOutcome, DeadReason, JobStatus
@@ -24,10 +25,10 @@ MAX_TEXT: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The handler returned, and its completion is still to be written. `output` is JSON text."""
+    """The handler returned, and its completion is still to be written: with an output as JSON text, or the next job."""
 
     job: ClaimedJob
-    output: str
+    result: str | JobMixin[Any]
     ran: timedelta
 
 

@@ -12,10 +12,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sa_jobqueue.events import EventBus, JobTakenBack, UnknownTypesPending, UnservedQueues
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.retry import Backoff
-from sa_jobqueue.statements import jobs, leases
+from sa_jobqueue.statements import blockers, jobs, leases
 from sa_jobqueue.types import JobStatus
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.options import WorkerOptions
+from sa_jobqueue.worker.settler import Settler
 
 BATCH = 100
 _RARELY = 15
@@ -40,8 +41,11 @@ class Sweeper(Component):
         *,
         queues: list[str],
         types: list[str],
+        settler: Settler,
         backoff: Backoff = Backoff(),
     ) -> None:
+        self._settler = settler
+        self._unsettled = blockers.unsettled(model)
         self._engine = engine
         self._events = events
         self._options = options
@@ -60,6 +64,7 @@ class Sweeper(Component):
         rounds = 0
         while True:
             if await self.sweep(orphans=rounds % _RARELY == 0) < BATCH:
+                await self.find_unsettled()
                 if rounds % _RARELY == 0:
                     await self.tidy()
                 rounds += 1
@@ -82,10 +87,18 @@ class Sweeper(Component):
                     | ({} if orphans else {"ttl": self._options.time_to_live}),
                 )
             ).all()
-        for job_id, type_name, attempt, status, worker_id in taken:
+        for job_id, type_name, attempt, status, worker_id, chain_id, is_awaited in taken:
             died = JobStatus(status) is JobStatus.DEAD
+            if died and is_awaited:
+                self._settler.put(chain_id)
             self._events.emit(JobTakenBack(job_id, type_name, attempt, worker_id, died))
         return len(taken) if not orphans else len(taken) + await self.sweep()
+
+    async def find_unsettled(self) -> None:
+        """Have the ends of chains passed on that were not: ended by somebody who died, or by hand."""
+        async with self._engine.connect() as connection:
+            for chain_id in await connection.scalars(self._unsettled, {"limit": BATCH}):
+                self._settler.put(chain_id)
 
     async def tidy(self) -> None:
         """Remove the rows of workers long gone, and tell of due jobs that nobody can or will run."""

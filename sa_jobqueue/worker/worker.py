@@ -31,6 +31,7 @@ from sa_jobqueue.worker.executor import Executor, Sessions
 from sa_jobqueue.worker.heartbeat import Heartbeat, Identity, LeaseGuard
 from sa_jobqueue.worker.listener import Listener
 from sa_jobqueue.worker.options import WorkerOptions
+from sa_jobqueue.worker.settler import Settler
 from sa_jobqueue.worker.sweeper import Sweeper
 
 
@@ -40,8 +41,9 @@ class Worker:
     `engine`: the application's engine, of either colour; the other colour, where a handler needs it, is made from its
     URL. `session_factory`, `async_session_factory`: what makes the sessions handlers are given, so that an
     application's own options hold there; plain ones on the engine unless given; their pool must hold a connection for
-    each of `concurrency` handlers. Beside those it opens five connections of its own: claims, completions, sweeps,
-    heartbeat, notifications. They are made from the engine's URL; `connect_args` adds what psycopg needs beyond it.
+    each of `concurrency` handlers. Beside those it opens up to six connections of its own: claims, completions, sweeps,
+    ends of chains, heartbeat, notifications. They are made from the engine's URL; `connect_args` adds what psycopg needs
+    beyond it.
 
     **A job may run more than once** (a worker can die after the handler's outside effects): handlers must be idempotent.
     What a handler writes through its session happens once.
@@ -174,14 +176,20 @@ class Worker:
             patience=options.time_to_live,
             connect_args=self._connect_args,
         )
-        engine = connections.engine(4)
-        completer = Completer(engine, model, self.id, self.events, flush_size=options.flush_size)
+        engine = connections.engine(5)
+
+        def wake(queue: str | None) -> None:
+            claimer.wake(queue)
+
+        settler = Settler(engine, model, self.events, on_due=wake)
+        completer = Completer(engine, model, self.id, self.events, settler=settler, flush_size=options.flush_size)
         executor = self._executor = Executor(
             registry=self._jobs.registry,
             model=model,
             engine=engine,
             sessions=self._sessions,
             completer=completer,
+            settler=settler,
             events=self.events,
             worker_id=self.id,
             options=options,
@@ -204,6 +212,7 @@ class Worker:
             model,
             executor=executor,
             completer=completer,
+            settler=settler,
             worker_id=self.id,
             types=list(self._jobs.registry.names),
             options=options,
@@ -223,6 +232,7 @@ class Worker:
             options,
             queues=self._identity.queues,
             types=self._identity.job_types,
+            settler=settler,
         )
         listener = Listener(connections, model.__jobqueue__, on_due=claimer.wake, on_lost=executor.stop_job)
         try:
@@ -236,7 +246,7 @@ class Worker:
             raise
         self.events.emit(WorkerStarted(self.id))
         guard = LeaseGuard(heartbeat, interval=options.beat_interval)
-        background = [guard, sweeper, completer, *([listener] if options.listen and not until_idle else [])]
+        background = [guard, sweeper, completer, settler, *([listener] if options.listen and not until_idle else [])]
         tasks = [asyncio.create_task(supervise(part, self.events), name=part.name) for part in background]
         claiming = asyncio.create_task(supervise(claimer, self.events), name=claimer.name)
         stopping = asyncio.create_task(self._stop_requested.wait())
@@ -252,6 +262,8 @@ class Worker:
             executor.release_all("the worker is shutting down")
             await _within(executor.idle(), options.stop_grace + timedelta(seconds=1))
             await _within(self._leave_nothing(engine, claimer, completer), options.time_to_live)
+            # What is not settled by now is recorded in the database, for the next sweep of anybody.
+            await _within(settler.drained(), timedelta(seconds=1))
             await _cancel(*tasks)
             executor.close()
             await asyncio.to_thread(heartbeat.stop)

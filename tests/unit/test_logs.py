@@ -30,6 +30,7 @@ CASES: dict[type, tuple[told.Event, str, str]] = {
         "ERROR",
         "job 7 (charge) attempt 2 is dead (exhausted): app.CardDeclined: declined",
     ),
+    told.JobUnblocked: (told.JobUnblocked(*JOB), "DEBUG", "job 7 (charge) attempt 2 is no longer blocked"),
     told.JobCancelled: (told.JobCancelled(*JOB), "INFO", "job 7 (charge) attempt 2 was cancelled by its handler"),
     told.AttemptLost: (
         told.AttemptLost(*JOB),

@@ -1,0 +1,56 @@
+"""What a new job waits for, as its maker tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sa_jobqueue.errors import InvalidJobError
+from sa_jobqueue.types import OnFailure
+
+
+@dataclass(frozen=True, slots=True)
+class WaitFor:
+    """A chain that a new job waits for, and what it means for the job if that chain dies or is cancelled.
+
+    `chain`: a job of it, in whatever session or in none; the chain itself; or its id.
+    `on_failure`: "wait" goes on waiting, for a redrive or for somebody who decides; "fail" ends the job as dead;
+    "continue" runs it all the same: its `Blockers` tell what failed.
+    Raises: InvalidJobError naming the field.
+    """
+
+    chain: Any
+    on_failure: Literal["wait", "fail", "continue"] = "wait"
+
+    def __post_init__(self) -> None:
+        if self.on_failure not in set(OnFailure):
+            raise InvalidJobError("on_failure", f"must be one of {', '.join(OnFailure)}, got {self.on_failure!r}")
+
+    @property
+    def chain_id(self) -> Any:
+        """The chain's id."""
+        kind = type(self.chain)
+        if not hasattr(kind, "__jobqueue__"):
+            return self.chain
+        return self.chain.chain_id if hasattr(kind, "chain_id") else self.chain.id
+
+
+def waits(blockers: Iterable[Any], id_type: type) -> tuple[WaitFor, ...]:
+    """Return what a job's `blockers` argument means, each chain once.
+
+    Raises: InvalidJobError naming the place in the list.
+    """
+    if isinstance(blockers, (str, bytes)) or not isinstance(blockers, Iterable):
+        raise InvalidJobError("blockers", f"must be a list of jobs, chains, ids or WaitFor, got {blockers!r}")
+    given = tuple(one if isinstance(one, WaitFor) else WaitFor(one) for one in blockers)
+    places: dict[Any, int] = {}
+    for index, one in enumerate(given):
+        if not isinstance(one.chain_id, id_type):
+            raise InvalidJobError(
+                f"blockers[{index}]", f"must be a job, a chain, the {id_type.__name__} of one, or WaitFor, got {one.chain!r}"
+            )
+        first = places.setdefault(one.chain_id, index)
+        if first != index:
+            raise InvalidJobError(f"blockers[{index}]", f"is the chain of blockers[{first}] again; name each chain once")
+    return given

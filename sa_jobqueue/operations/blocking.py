@@ -1,0 +1,155 @@
+"""Waiting for chains: what happens when jobs with blockers are flushed, in whatever order they were added.
+
+Before the flush the chains they wait for are locked, so that none can end unseen, and each new job learns how many of
+them are open; after it the edges are written. Nobody can end a chain whose root is held.
+"""
+
+from __future__ import annotations
+
+import graphlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Connection, event, inspect
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, NotAChainError
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.statements import blockers, chains
+from sa_jobqueue.types import JobId, JobStatus, OnFailure
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A new job, and a chain it waits for."""
+
+    job: JobMixin[Any]
+    chain_id: JobId
+    index: int
+    on_failure: str
+    open: bool = True
+
+
+_declared: WeakKeyDictionary[Session, list[Edge]] = WeakKeyDictionary()
+"""The edges of a flush that is under way."""
+
+
+@event.listens_for(Session, "before_flush")
+def _before_flush(session: Session, context: object, instances: object) -> None:
+    waiting = [job for job in session.new if isinstance(job, JobMixin) and job._blockers]
+    _declared.pop(session, None)
+    if waiting:
+        add_blockers(session, waiting)
+        new = [job for job in session.new if isinstance(job, JobMixin)]
+        _declared[session] = declare(session.connection(), new)
+
+
+@event.listens_for(Session, "after_flush")
+def _after_flush(session: Session, context: object) -> None:
+    edges = _declared.pop(session, None)
+    if edges:
+        write_edges(session.connection(), edges)
+
+
+def add_blockers(session: Session, waiting: Iterable[JobMixin[Any]]) -> None:
+    """Add to the session what jobs wait for and nobody has added yet, as a relationship's cascade would."""
+    reached = list(waiting)
+    while reached:
+        for one in reached.pop()._blockers:
+            job = one.chain
+            if isinstance(job, JobMixin) and inspect(job).transient and not job._is_enqueued:
+                session.add(job)
+                reached.append(job)
+
+
+def declare(connection: Connection, new: Sequence[JobMixin[Any]]) -> list[Edge]:
+    """Decide for new jobs how many open chains each waits for, and return their edges, to be written after them.
+
+    Changes: the jobs' `status`, `open_blockers`, `is_awaited`; on the chains waited for, `is_awaited`.
+    Locks: the roots of chains that are there already, in the order of their ids, until the transaction ends.
+    Raises: ChainNotFoundError, NotAChainError, InvalidJobError naming the blocker. Nothing is written then.
+    """
+    edges: list[Edge] = []
+    by_id = {job.id: job for job in new}
+    for job in new:
+        for index, one in enumerate(job._blockers):
+            if isinstance(one.chain, JobMixin) and one.chain.__jobqueue__ != job.__jobqueue__:
+                raise InvalidJobError(f"blockers[{index}]", f"is a {type(one.chain).__name__}, of another queue's tables")
+            if one.chain_id == job.chain_id:
+                raise InvalidJobError(f"blockers[{index}]", "is the job's own chain, which cannot end before it")
+            edges.append(Edge(job, one.chain_id, index, one.on_failure))
+    _check_cycles(edges, by_id)
+    decided: list[Edge] = []
+    for model in {type(edge.job) for edge in edges}:
+        own = [edge for edge in edges if type(edge.job) is model]
+        decided += _decide(connection, model, own, by_id)
+    open_edges: dict[JobId, int] = {}
+    for edge in decided:
+        open_edges[edge.job.id] = open_edges.get(edge.job.id, 0) + edge.open
+    for job in {edge.job for edge in decided}:
+        job.open_blockers = open_edges[job.id]
+        job.status = JobStatus.BLOCKED if job.open_blockers else JobStatus.PENDING
+    return decided
+
+
+def _decide(
+    connection: Connection, model: type[JobMixin[Any]], edges: Sequence[Edge], new: dict[Any, JobMixin[Any]]
+) -> list[Edge]:
+    ids = sorted({edge.chain_id for edge in edges if edge.chain_id not in new}, key=str)
+    found = {row.id: row for row in connection.execute(chains.lock(model), {"ids": ids})} if ids else {}
+    for edge in edges:
+        if edge.chain_id in new:
+            new[edge.chain_id].is_awaited = True
+        elif edge.chain_id not in found:
+            raise ChainNotFoundError(
+                [edge.chain_id],
+                field=f"blockers[{edge.index}]",
+                reason="enqueue it before, or in the same flush; nothing was written",
+            )
+        elif found[edge.chain_id].chain_id != edge.chain_id:
+            raise NotAChainError({edge.chain_id: found[edge.chain_id].chain_id}, field=f"blockers[{edge.index}]")
+    decided = [replace(edge, open=edge.chain_id in new or _is_open(edge, found[edge.chain_id])) for edge in edges]
+    marked = sorted({edge.chain_id for edge in decided if edge.open and edge.chain_id in found}, key=str)
+    unmarked = [chain_id for chain_id in marked if not found[chain_id].is_awaited]
+    if unmarked:
+        connection.execute(blockers.await_chains(model), {"ids": unmarked})
+    return decided
+
+
+def _is_open(edge: Edge, root: Any) -> bool:
+    if not root.ended:
+        return True
+    # One that failed and must fail the job as well stays open: whoever settles the chain's end does that.
+    return root.outcome is not JobStatus.COMPLETED and edge.on_failure != OnFailure.CONTINUE
+
+
+def _check_cycles(edges: Sequence[Edge], new: dict[Any, JobMixin[Any]]) -> None:
+    """Refuse jobs that wait for each other: among jobs already there a circle cannot be."""
+    graph: dict[JobId, list[JobId]] = {}
+    for edge in edges:
+        if edge.chain_id in new:
+            graph.setdefault(edge.job.id, []).append(edge.chain_id)
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        circle = " waits for ".join(f"{new[job_id].type_name} {job_id}" for job_id in reversed(error.args[1]))
+        raise InvalidJobError("blockers", f"wait for each other in a circle: {circle}") from error
+
+
+def write_edges(connection: Connection, edges: Sequence[Edge]) -> None:
+    """Insert the edges of jobs that are written by now."""
+    for model in {type(edge.job) for edge in edges}:
+        own = [edge for edge in edges if type(edge.job) is model]
+        connection.execute(
+            blockers.add_edges(model),
+            {
+                "job_ids": [edge.job.id for edge in own],
+                "chain_ids": [edge.chain_id for edge in own],
+                "indexes": [edge.index for edge in own],
+                "opens": [edge.open for edge in own],
+                "policies": [edge.on_failure for edge in own],
+                "traces": [edge.job.trace_context for edge in own],
+            },
+        )

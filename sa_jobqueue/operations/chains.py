@@ -1,0 +1,188 @@
+"""Looking at chains: one, many, their jobs, what they wait for, and who waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NoReturn
+
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.errors import ChainNotFoundError, NotAChainError
+from sa_jobqueue.models import ChainMixin, Job, JobMixin
+from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.operations.pages import (
+    SCAN_LIMIT,
+    Page,
+    check_columns,
+    check_instants,
+    check_limit,
+    check_lists,
+    check_statuses,
+    ordered_page,
+    scanned_page,
+)
+from sa_jobqueue.statements import listings
+from sa_jobqueue.types import JobId, JobStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainFilter:
+    """Which chains a listing shows; an empty part means any.
+
+    `statuses`: of the chain, which is its last job's. `types`, `queues`: of its root. `job_ids`: chains that have one of
+    these jobs, wherever in them. `top_level`: those that no job waits for, or has waited for.
+    `created_after` (inclusive), `created_before` (not): aware, when the root was enqueued.
+    Raises: InvalidOptionError naming the part.
+    """
+
+    statuses: Sequence[JobStatus] = ()
+    types: Sequence[str] = ()
+    queues: Sequence[str] = ()
+    ids: Sequence[JobId] = ()
+    job_ids: Sequence[JobId] = ()
+    top_level: bool = False
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+
+    def __post_init__(self) -> None:
+        lists = ("statuses", "types", "queues", "ids", "job_ids")
+        check_lists(**{name: getattr(self, name) for name in lists})
+        check_statuses(self.statuses)
+        check_instants(created_after=self.created_after, created_before=self.created_before)
+
+
+def get_chain(session: Session, chain_id: JobId, *, model: type[JobMixin[Any]] = Job) -> ChainMixin[Any]:
+    """Return a chain as it is now, fresh from the database.
+
+    Locks: none. Raises: ChainNotFoundError; NotAChainError, which names the chain, for the id of a continuation;
+    InvalidJobError when the id is none of this queue's type.
+    """
+    with translated():
+        chain = session.get(model.Chain, chain_id, populate_existing=True)
+    if chain is None:
+        _refuse(session, chain_id, model)
+    return chain
+
+
+def list_chains(
+    session: Session,
+    *,
+    where: ChainFilter = ChainFilter(),
+    columns: Sequence[str] = (),
+    after: JobId | None = None,
+    limit: int = 50,
+    newest_first: bool = True,
+    scan_limit: int = SCAN_LIMIT,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[Any]:
+    """Return one page of chains, in the order of their ids; otherwise as `list_jobs`.
+
+    `scan_limit` counts jobs, for chains are found among them. Objects that the session holds are read again.
+    Locks: none. Raises: InvalidOptionError.
+    """
+    check_limit(limit, scan_limit)
+    check_columns(model.Chain, columns)
+    statement = listings.chains(
+        model,
+        *listings.chains_like(
+            model,
+            statuses=where.statuses,
+            types=where.types,
+            queues=where.queues,
+            top_level=where.top_level,
+            created_after=where.created_after,
+            created_before=where.created_before,
+        ),
+        narrowed=listings.chains_among(model, ids=where.ids, job_ids=where.job_ids),
+        columns=columns,
+        after=after,
+        limit=limit,
+        scan_limit=scan_limit,
+        newest_first=newest_first,
+    )
+    statement = statement.execution_options(populate_existing=True)
+    return scanned_page(session, statement, columns=columns, limit=limit, scan_limit=scan_limit)
+
+
+def list_chain_jobs(
+    session: Session,
+    chain_id: JobId,
+    *,
+    columns: Sequence[str] = (),
+    after: int | None = None,
+    limit: int = 50,
+    newest_first: bool = False,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[Any]:
+    """Return one page of a chain's jobs, in their order in it, the root first.
+
+    `after`: the `next` of the page before, a `chain_index`. Otherwise as `list_jobs`; no page but the last is short.
+    Locks: none. Raises: InvalidOptionError; for the first page ChainNotFoundError and NotAChainError, as `get_chain`.
+    """
+    check_limit(limit)
+    check_columns(model, columns)
+    statement = listings.chain_jobs(model, chain_id, columns=columns, after=after, limit=limit, newest_first=newest_first)
+    with translated():
+        page = ordered_page(session, statement, columns=columns, limit=limit)
+    if not page.items and after is None:
+        _refuse(session, chain_id, model)
+    return page
+
+
+def list_blockers(
+    session: Session, job_id: JobId, *, after: int | None = None, limit: int = 50, model: type[JobMixin[Any]] = Job
+) -> Page[Any]:
+    """Return one page of what a job waits for, or waited for, in the order of its blockers.
+
+    `after`: the `next` of the page before, an `index`. `limit`: 1 to 1,000.
+    Shape: edges, `Job.Blocker`, with `index`, `open` and `on_failure`, and with `chain` loaded and fresh; none for a job
+    without blockers, and for no job. Locks: none. Raises: InvalidOptionError.
+    """
+    check_limit(limit)
+    statement = listings.blockers(model, job_id, after=after, limit=limit).execution_options(populate_existing=True)
+    with translated():
+        edges = list(session.scalars(statement))
+    return Page(edges[:limit], edges[limit - 1].index if len(edges) > limit else None)
+
+
+def list_blocked_jobs(
+    session: Session,
+    chain_id: JobId,
+    *,
+    open_only: bool = False,
+    columns: Sequence[str] = (),
+    after: JobId | None = None,
+    limit: int = 50,
+    newest_first: bool = True,
+    scan_limit: int = SCAN_LIMIT,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[Any]:
+    """Return one page of the jobs that wait for a chain, or waited for it, in the order of their ids.
+
+    `open_only`: those alone that still wait for it. Otherwise as `list_jobs`; none for a chain that no job waits for, and
+    for no chain. Locks: none. Raises: InvalidOptionError.
+    """
+    check_limit(limit, scan_limit)
+    check_columns(model, columns)
+    statement = listings.blocked_jobs(
+        model,
+        chain_id,
+        open_only=open_only,
+        columns=columns,
+        after=after,
+        limit=limit,
+        scan_limit=scan_limit,
+        newest_first=newest_first,
+    )
+    with translated():
+        return scanned_page(session, statement, columns=columns, limit=limit, scan_limit=scan_limit)
+
+
+def _refuse(session: Session, chain_id: JobId, model: type[JobMixin[Any]]) -> NoReturn:
+    with translated():
+        job = session.get(model, chain_id)
+    if job is None:
+        raise ChainNotFoundError([chain_id], field="chain_id")
+    raise NotAChainError({chain_id: job.chain_id}, field="chain_id")

@@ -1,0 +1,157 @@
+"""Completing a job in the transaction that holds its effects, and letting its chain go on there.
+
+By a worker for a handler that takes a session; by the application for a job that no worker is to run: an approval, a
+webhook, a result that came from elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session, object_session
+
+from sa_jobqueue import payloads
+from sa_jobqueue.context import ClaimedJob, Continuation
+from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, JobEndedError, JobNotFoundError, LostAttemptError
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.operations.settling import settle_all
+from sa_jobqueue.statements import chains, completions, leases
+from sa_jobqueue.types import ENDED, JobId, JobStatus
+
+
+def attach(model: type[JobMixin[Any]], before: Any, continuation: Continuation[Any]) -> JobMixin[Any]:
+    """Make a continuation's job the next of a chain, and return it.
+
+    `before`: the job it follows, as a `ClaimedJob` or a `Job`.
+    Raises: InvalidJobError when it is of another queue, has a deduplication key (a chain has that of its root), or is in
+    use already.
+    """
+    job = continuation.job
+    if not isinstance(job, model):
+        raise InvalidJobError("continuation", f"makes a {type(job).__name__}, its chain is of {model.__name__}")
+    if job.deduplication_key is not None:
+        raise InvalidJobError("deduplication_key", "is the chain's, and its first job has it; a continuation takes none")
+    if job.chain_index != 0 or object_session(job) is not None:
+        raise InvalidJobError("continuation", "was used already; make a new one each time")
+    job.chain_id = before.chain_id
+    job.chain_type_name = before.chain_type_name
+    job.chain_index = before.chain_index + 1
+    job.chain_trace_context = before.chain_trace_context
+    for index, one in enumerate(job._blockers):
+        if one.chain_id == before.chain_id:
+            raise InvalidJobError(f"blockers[{index}]", "is the job's own chain, which cannot end before it")
+    return job
+
+
+def complete_attempt(
+    session: Session,
+    job: ClaimedJob,
+    result: str | JobMixin[Any],
+    *,
+    worker_id: str,
+    model: type[JobMixin[Any]],
+) -> JobId | None:
+    """Complete one attempt in its handler's own transaction; return its chain if that ended and somebody waits for it.
+
+    `result`: the output as JSON text, or the next job of the chain, as `attach` returned it.
+    Changes: running -> completed; the continuation's row and edges.
+    Locks: the chain's root, the job, and what the continuation waits for, in the one order, until the transaction ends.
+    Obliges: roll everything back when it raises.
+    Raises: LostAttemptError when the attempt is no longer the worker's; InvalidJobError and ChainNotFoundError for the
+    continuation.
+    """
+    following = result if isinstance(result, JobMixin) else None
+    waited = [] if following is None else [one.chain_id for one in following._blockers]
+    if job.chain_index > 0 or waited:
+        # What the handler left unflushed may lock other chains: before ours, not after.
+        session.flush()
+        session.execute(chains.lock(model), {"ids": [job.chain_id, job.id, *waited]})
+    row = session.execute(
+        completions.complete_one(model, goes_on=following is not None),
+        {
+            "job_id": job.id,
+            "job_attempt": job.attempt,
+            "job_output": None if isinstance(result, JobMixin) else result,
+            "worker_id": worker_id,
+        },
+    ).first()
+    if row is None:
+        raise LostAttemptError(job.id, job.attempt)
+    if following is not None:
+        with translated():
+            session.add(following)
+            session.flush()
+        return None
+    is_awaited = row.is_awaited
+    if job.chain_index > 0:
+        is_awaited = session.execute(chains.end(model), {"root": job.chain_id}).scalar_one()
+    return job.chain_id if is_awaited else None
+
+
+def complete_job(session: Session, job_id: JobId, result: Any = None, *, model: type[JobMixin[Any]] = Job) -> JobMixin[Any]:
+    """Complete a job without a worker; return it, completed.
+
+    For a job that waits for a person or for another system: blocked, pending or running. `result`: its output, what
+    `json.dumps` takes, or a continuation (`handler.continuation(payload)`) that its chain goes on with.
+    A worker that is running it is told, and whatever it still does through its session is not kept.
+    Changes: -> completed, `completed_by` null; a `job_attempt` row if it was running; the continuation's row; jobs that
+    waited for the chain, unless somebody holds them: a worker lets those go on.
+    Locks: the chain's root and the job, and what the continuation waits for, until the transaction ends.
+    Raises: JobNotFoundError, JobEndedError, InvalidPayloadError, InvalidJobError. Nothing is written then.
+    """
+    if not isinstance(result, Continuation):
+        payloads.check_json("result", result)
+    session.flush()
+    with translated():
+        places = session.execute(chains.chain_of(model), {"ids": [job_id]}).first()
+    if places is None:
+        raise JobNotFoundError([job_id])
+    waited = [one.chain_id for one in result.job._blockers] if isinstance(result, Continuation) else []
+    session.execute(chains.lock(model), {"ids": [job_id, places.chain_id, *waited]})
+    job: JobMixin[Any] | None = session.get(model, job_id, populate_existing=True)
+    if job is None:
+        raise JobNotFoundError([job_id])
+    if job.status in ENDED:
+        raise JobEndedError(job_id, job.status)
+    following = attach(model, job, result) if isinstance(result, Continuation) else None
+    connection = session.connection()
+    if job.status is JobStatus.RUNNING:
+        connection.execute(leases.supersede(model), {"job_id": job_id})
+    row = connection.execute(
+        chains.complete_unclaimed(model, goes_on=following is not None),
+        {"job_id": job_id, "job_output": None if following is not None else json.dumps(result)},
+    ).one()
+    if following is not None:
+        with translated():
+            session.add(following)
+            session.flush()
+    else:
+        _end_chain(connection, model, job, row.is_awaited)
+    session.refresh(job)
+    return job
+
+
+def _end_chain(connection: Connection, model: type[JobMixin[Any]], job: JobMixin[Any], is_awaited: bool) -> None:
+    if job.chain_index > 0:
+        is_awaited = connection.execute(chains.end(model), {"root": job.chain_id}).scalar_one()
+    if is_awaited:
+        settle_all(connection, model, [job.chain_id])
+
+
+def lock_chain(session: Session, chain_id: JobId, *, model: type[JobMixin[Any]] = Job) -> JobMixin[Any]:
+    """Return a chain's current job, its last, and hold the chain: nobody else ends it or lets it go on meanwhile.
+
+    For deciding on it and then completing it by `complete_job`, or leaving it as it is.
+    Locks: the chain's root and the job, until the transaction ends.
+    Raises: ChainNotFoundError; InvalidJobError when the id is none of this queue's type.
+    """
+    session.flush()
+    with translated():
+        root = session.execute(chains.lock(model), {"ids": [chain_id]}).first()
+    if root is None or root.chain_id != chain_id:
+        raise ChainNotFoundError([chain_id], field="chain_id")
+    job: JobMixin[Any] = session.scalars(chains.last_job(model), {"chain_id": chain_id}).one()
+    return job

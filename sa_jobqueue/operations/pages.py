@@ -1,0 +1,103 @@
+"""What every listing shares: a page, where the next one begins, and the bounds of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Generic, TypeVar
+
+from sqlalchemy import Select, inspect
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.types import JobStatus
+
+T = TypeVar("T")
+
+MAX_PAGE: Final = 1000
+SCAN_LIMIT: Final = 10_000
+"""Entries of an index that one call of a listing walks, at most: some tens of milliseconds."""
+MAX_SCAN: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Some of what a listing has, in its order, and where to go on.
+
+    A page may be short, or empty, and not be the last: a call reads a bounded number of rows, however few of them fit its
+    filter. Iterating a page gives its items.
+
+        page = list_jobs(session, where=where)
+        while page.next is not None:
+            page = list_jobs(session, where=where, after=page.next)
+    """
+
+    items: list[T]
+    """Objects of the session, or mappings where `columns` were asked for."""
+    next: Any
+    """The `after` of the next page; None at the end."""
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.items)
+
+
+def check_lists(**filters: object) -> None:
+    """Check that the parts of a filter are lists of values. Raises: InvalidOptionError naming the part."""
+    for name, values in filters.items():
+        if isinstance(values, (str, bytes)):
+            raise InvalidOptionError(name, f"must be a list, not one value: [{values!r}]")
+
+
+def check_statuses(statuses: Sequence[JobStatus]) -> None:
+    """Check that they are statuses. Raises: InvalidOptionError."""
+    known = {status.value for status in JobStatus}
+    for status in statuses:
+        if status not in known:
+            raise InvalidOptionError("statuses", f"{status!r} is none; they are {', '.join(sorted(known))}")
+
+
+def check_instants(**instants: datetime | None) -> None:
+    """Check that times are aware. Raises: InvalidOptionError naming the one that is not."""
+    for name, given in instants.items():
+        if given is not None and (not isinstance(given, datetime) or given.utcoffset() is None):
+            raise InvalidOptionError(name, f"must be an aware datetime, such as datetime.now(UTC), got {given!r}")
+
+
+def check_limit(limit: int, scan_limit: int = SCAN_LIMIT) -> None:
+    """Check a page's size, and how many rows may be read for it. Raises: InvalidOptionError."""
+    for name, given, most in (("limit", limit, MAX_PAGE), ("scan_limit", scan_limit, MAX_SCAN)):
+        if not isinstance(given, int) or not 1 <= given <= most:
+            raise InvalidOptionError(name, f"must be from 1 to {most}, got {given}")
+
+
+def check_columns(entity: Any, columns: Sequence[str]) -> None:
+    """Check that an entity has these columns. Raises: InvalidOptionError."""
+    check_lists(columns=columns)
+    known = inspect(entity).column_attrs.keys()
+    for name in columns:
+        if name not in known:
+            raise InvalidOptionError("columns", f"{name!r} is none; they are {', '.join(sorted(known))}")
+
+
+def scanned_page(
+    session: Session, statement: Select[Any], *, columns: Sequence[str], limit: int, scan_limit: int
+) -> Page[Any]:
+    """Read the page of a statement whose rows tell their id, their place in the walk, and whether they fit."""
+    rows = session.execute(statement).all()
+    found = [row for row in rows if row.fits]
+    items = [_item(row[3:], columns) for row in found[:limit]]
+    if len(found) > limit:
+        return Page(items, found[limit - 1].id)
+    return Page(items, rows[-1].id if rows and rows[-1].place == scan_limit else None)
+
+
+def ordered_page(session: Session, statement: Select[Any], *, columns: Sequence[str], limit: int) -> Page[Any]:
+    """Read the page of a statement whose rows begin with the value they are ordered by, one more than the page has."""
+    rows = session.execute(statement).all()
+    items = [_item(row[1:], columns) for row in rows[:limit]]
+    return Page(items, rows[limit - 1][0] if len(rows) > limit else None)
+
+
+def _item(values: Sequence[Any], columns: Sequence[str]) -> Any:
+    return dict(zip(columns, values, strict=True)) if columns else values[0]

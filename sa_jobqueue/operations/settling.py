@@ -1,0 +1,120 @@
+"""Settling: passing the end of chains on to the jobs that wait for them, and to callers who wait.
+
+Done in the transaction that ended a chain, or at any time after it: a root that has ended and is still awaited says that
+it is to be done. Nobody waits for a lock here; what is held by others is left, and tried again by a worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.statements import blockers, notifications
+from sa_jobqueue.statements._parts import BATCH
+from sa_jobqueue.types import JobId, JobStatus
+
+ROUNDS: Final = 10
+"""Statements of `BATCH` edges in one transaction; a chain that many wait for takes several transactions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A job that waited, and what the end of a chain made of it: pending or dead."""
+
+    job_id: JobId
+    status: JobStatus
+    queue: str
+    type_name: str
+    attempt: int
+
+
+@dataclass(slots=True)
+class Settled:
+    """What was passed on, and what is left to do."""
+
+    moved: list[Moved] = field(default_factory=list)
+    settled: list[JobId] = field(default_factory=list)
+    """Chains whose end was passed on to everybody."""
+    left: dict[JobId, JobId | None] = field(default_factory=dict)
+    """Chains to come back to: those that many wait for, with the job after which to go on; those whose waiting jobs, or
+    who themselves, were held by somebody; and those of jobs that died of it."""
+
+
+def settle(connection: Connection, model: type[JobMixin[Any]], chains: dict[JobId, JobId | None]) -> Settled:
+    """Pass the end of chains on, in the caller's READ COMMITTED transaction.
+
+    `chains`: those that may have ended, each with the job after which to go on, None from the start.
+    Changes: edges are closed; jobs that waited become pending, or dead; the chains' `is_awaited`.
+    Locks: the chains' roots and the waiting jobs, until the transaction ends; what is held is left.
+    """
+    result = Settled()
+    lowest: Any = "" if model.__jobqueue__.id_type == "text" else UUID(int=0)
+    outcomes = {row.id: row[1] for row in connection.execute(blockers.lock_ended(model), {"ids": list(chains)})}
+    if len(outcomes) < len(chains):
+        others = [chain_id for chain_id in chains if chain_id not in outcomes]
+        result.left |= dict.fromkeys(connection.scalars(blockers.still_unsettled(model), {"ids": others}))
+    afters = {chain_id: chains[chain_id] or lowest for chain_id in outcomes}
+    held: set[JobId] = set()
+    for _ in range(ROUNDS if afters else 0):
+        seen = _settle_batch(connection, model, outcomes=outcomes, afters=afters, held=held, result=result)
+        if seen < BATCH:
+            result.settled = [chain_id for chain_id in afters if chain_id not in held]
+            result.left |= dict.fromkeys(held)
+            break
+    else:
+        result.left |= afters
+    if result.settled:
+        connection.execute(blockers.tell_settled(model), {"ids": result.settled})
+    for queue in sorted({moved.queue for moved in result.moved if moved.status is JobStatus.PENDING}):
+        connection.execute(notifications.notify_due(model, queue))
+    return result
+
+
+def _settle_batch(
+    connection: Connection,
+    model: type[JobMixin[Any]],
+    *,
+    outcomes: dict[JobId, JobStatus],
+    afters: dict[JobId, JobId],
+    held: set[JobId],
+    result: Settled,
+) -> int:
+    rows = connection.execute(
+        blockers.settle(model),
+        {
+            "chains": list(afters),
+            "outcomes": [outcomes[chain_id].value for chain_id in afters],
+            "afters": list(afters.values()),
+            "limit": BATCH,
+            "letter_ids": [model.__id_factory__() for _ in range(BATCH)],
+        },
+    ).all()
+    seen = 0
+    for row in rows:
+        if row.status is None:
+            seen += 1
+            afters[row.chain_id] = max(afters[row.chain_id], row.job_id)
+            if row.held:
+                held.add(row.chain_id)
+        else:
+            result.moved.append(Moved(row.job_id, JobStatus(row.status), row.queue, row.type_name, row.attempt))
+            if row.is_awaited and row.status == JobStatus.DEAD:
+                result.left[row.chain_id] = None
+    return seen
+
+
+def settle_all(connection: Connection, model: type[JobMixin[Any]], chain_ids: Iterable[JobId]) -> None:
+    """Pass the end of chains on as far as nobody holds what it concerns; a worker does the rest.
+
+    For operations of an application, which end chains in its own transaction. Otherwise as `settle`.
+    """
+    todo: dict[JobId, JobId | None] = dict.fromkeys(chain_ids)
+    seen: set[tuple[JobId, JobId | None]] = set()
+    while todo := {chain_id: after for chain_id, after in todo.items() if (chain_id, after) not in seen}:
+        seen |= set(todo.items())
+        todo = settle(connection, model, todo).left

@@ -1,0 +1,351 @@
+"""Blockers: edges from jobs to the chains they wait for, and what the end of a chain means for those who wait.
+
+Passing a chain's end on is called settling. A root that has ended and still `is_awaited` is the record that it is
+still to be done; so whatever dies in between, the next to look finds it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    CTE,
+    Boolean,
+    ColumnElement,
+    Insert,
+    Integer,
+    Select,
+    Text,
+    Update,
+    any_,
+    bindparam,
+    case,
+    cast,
+    column,
+    func,
+    insert,
+    literal,
+    literal_column,
+    null,
+    select,
+    true,
+    union_all,
+    update,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.sql.elements import Grouping
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import id_parameter
+from sa_jobqueue.statements._parts import XID, array, element, once_a_model, status, table
+from sa_jobqueue.statements.completions import awaited, buried, end_chains, remembered
+from sa_jobqueue.types import DeadReason, JobStatus, OnFailure
+
+
+@once_a_model
+def await_chains(model: type[JobMixin[Any]]) -> Update:
+    """Note on roots that somebody waits for their chains' end.
+
+    Parameters: `ids`. Changes: `is_awaited`. Obliges: the roots are locked by this transaction, by `chains.lock`.
+    Index: the primary key.
+    """
+    job = table(model)
+    return (
+        update(job)
+        .where(job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))), ~job.c.is_awaited)
+        .values(is_awaited=True)
+    )
+
+
+@once_a_model
+def add_edges(model: type[JobMixin[Any]]) -> Insert:
+    """Insert edges from new jobs to the chains they wait for.
+
+    Parameters: parallel arrays `job_ids`, `chain_ids`, `indexes`, `opens`, `policies`, `traces`.
+    Locks: none but the new rows'. Obliges: jobs and chains are there, the chains' roots locked.
+    """
+    edge = table(model.Blocker)
+    key = id_parameter(model.__jobqueue__)
+    given = (
+        func.unnest(
+            array("job_ids", key),
+            array("chain_ids", key),
+            array("indexes", Integer()),
+            array("opens", Boolean()),
+            array("policies", Text()),
+            array("traces", Text()),
+        )
+        .table_valued(
+            column("job_id", key),
+            column("chain_id", key),
+            column("place", Integer),
+            column("is_open", Boolean),
+            column("policy", Text),
+            column("trace", Text),
+        )
+        .render_derived("given")
+    )
+    names = ["job_id", "blocked_by_chain_id", "index", "open", "on_failure", "trace_context"]
+    return insert(edge).from_select(
+        names,
+        select(given.c.job_id, given.c.chain_id, given.c.place, given.c.is_open, given.c.policy, given.c.trace),
+    )
+
+
+@once_a_model
+def outcomes(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return how the chains ended that a job waited for.
+
+    Parameters: `job_id`. Shape: `(chain_id, type_name, status, output, error)`, in the order of the edges.
+    Locks: none: a claimed job's blockers have ended. Index: `pk_job_blocker`, then the primary key and `uq_job_chain`.
+    """
+    job, edge = table(model), table(model.Blocker)
+    root, last, later = job.alias("root"), job.alias("last"), job.alias("later")
+    last_id = (
+        select(later.c.id)
+        .where(later.c.root_id == root.c.id)
+        .order_by(later.c.chain_index.desc())
+        .limit(literal_column("1"))
+        .correlate(root)
+        .scalar_subquery()
+    )
+    return (
+        select(
+            root.c.id,
+            root.c.type_name,
+            last.c.status,
+            case((last.c.status == status(JobStatus.COMPLETED), last.c.output)),
+            case((last.c.status != status(JobStatus.COMPLETED), last.c.last_error)),
+        )
+        .select_from(
+            edge.join(root, root.c.id == edge.c.blocked_by_chain_id).join(
+                last, last.c.id == func.coalesce(last_id, root.c.id)
+            )
+        )
+        .where(edge.c.job_id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
+        .order_by(edge.c.index)
+    )
+
+
+@once_a_model
+def unsettled(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Name chains that have ended and whose end was not passed on.
+
+    Parameters: `limit`. Shape: `(id,)`, the oldest ids first. Index: `ix_job_awaited`, usually empty.
+    """
+    job = table(model)
+    return (
+        select(job.c.id)
+        .where(job.c.is_awaited, job.c.chain_completed_at.is_not(None))
+        .order_by(job.c.id)
+        .limit(bindparam("limit", type_=Integer))
+    )
+
+
+@once_a_model
+def still_unsettled(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Tell which of the chains given have ended and are still awaited. Parameters: `ids`. Shape: `(id,)`. Locks: none."""
+    job = table(model)
+    return select(job.c.id).where(
+        job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))),
+        job.c.is_awaited,
+        job.c.chain_completed_at.is_not(None),
+    )
+
+
+@once_a_model
+def lock_ended(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Lock those of the chains given that have ended and are still awaited, so that none is opened again meanwhile.
+
+    Parameters: `ids`. Shape: `(id, outcome)`, by id. Locks: the roots, until the transaction ends; what somebody holds
+    is skipped. Index: the primary key.
+    """
+    job = table(model)
+    return (
+        select(job.c.id, func.coalesce(job.c.chain_status, job.c.status, type_=job.c.status.type))
+        .where(
+            job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))),
+            job.c.is_awaited,
+            job.c.chain_completed_at.is_not(None),
+        )
+        .order_by(job.c.id)
+        .with_for_update(key_share=True, skip_locked=True)
+    )
+
+
+@once_a_model
+def settle(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Pass the end of chains on to jobs that wait for them, up to `limit` edges.
+
+    Parameters: parallel arrays `chains`, `outcomes`, `afters` (of each chain only edges of jobs with a greater id);
+    `limit`; `letter_ids`, `limit` fresh ids.
+    Shape: `(chain_id, job_id, held, status, queue, type_name, attempt, is_awaited)` in two kinds of rows, unordered. One
+    for each edge looked at, whose `status` is null; `held`: somebody held the job, and it is still to be done. One for
+    each job that changed, with its own chain: `status` is pending, or dead, and then `is_awaited` tells whether somebody
+    waits for that chain.
+    Changes: a completed chain closes its edges; a failed one those that say `continue`, and ends as dead what says
+    `fail`; an edge that says `wait` stays open. A job whose last edge closed becomes pending, due now or later as it was.
+    Clock: the database's, at the start of the transaction.
+    Locks: the waiting jobs and their roots, until the transaction ends; what somebody holds is skipped.
+    Obliges: the chains were locked by `lock_ended`, in an earlier statement of the same READ COMMITTED transaction:
+    this one's snapshot then shows every edge there can be.
+    Index: `ix_job_blocker_chain`, then edges by their place and jobs by the primary key.
+    """
+    job, edge = table(model), table(model.Blocker)
+    key = id_parameter(model.__jobqueue__)
+    looked_at = _looked_at(model)
+    locked = _lock_waiting(model, looked_at)
+    held_ids = _array(locked.c.id, key)
+    ready = _array(locked.c.id, key, locked.c.root_id.is_(None) | (locked.c.root_id == any_(held_ids)))
+    usable = select(looked_at).where(looked_at.c.job_id == any_(ready)).cte("usable")
+    place: ColumnElement[Any] = literal_column(f"{edge.name}.ctid")
+    closed = (
+        update(edge)
+        .where(place == any_(func.array(select(usable.c.place).where(~usable.c.fails).scalar_subquery())))
+        .values(open=False)
+        .returning(edge.c.job_id)
+        .cte("closed")
+    )
+    counted = (
+        select(
+            usable.c.job_id,
+            cast(func.count().filter(~usable.c.fails), Integer).label("closing"),
+            func.bool_or(usable.c.fails).label("fails"),
+        )
+        .group_by(usable.c.job_id)
+        .cte("counted")
+    )
+    changed = _changed(model, counted)
+    was_blocked = changed.c.id == any_(_array(locked.c.id, key, locked.c.was_blocked))
+    over = cast(changed.c.status, Text).in_([JobStatus.DEAD.value, JobStatus.PENDING.value])
+    moved = select(changed, func.row_number().over().label("n")).where(was_blocked, over).cte("moved")
+    died = cast(moved.c.status, Text) == JobStatus.DEAD.value
+    roots = end_chains(job, moved, died)
+    letters = buried(
+        model,
+        moved,
+        reason=literal(DeadReason.BLOCKER_FAILED.value),
+        error=moved.c.last_error,
+        fingerprint=literal(DeadReason.BLOCKER_FAILED.value),
+        letter_id=element(bindparam("letter_ids", type_=ARRAY(key)), moved.c.n),
+        died=died,
+    )
+    seen = select(
+        looked_at.c.chain_id,
+        looked_at.c.job_id,
+        (~(looked_at.c.job_id == any_(ready))).label("held"),
+        *(cast(null(), kind) for kind in (Text, Text, Text, Integer, Boolean)),
+    )
+    told = select(
+        moved.c.chain_id,
+        moved.c.id.label("job_id"),
+        literal_column("false", Boolean).label("held"),
+        cast(moved.c.status, Text).label("status"),
+        moved.c.queue,
+        moved.c.type_name,
+        moved.c.attempt,
+        awaited(moved, roots),
+    )
+    both = union_all(told, seen).subquery("both")
+    return select(both).add_cte(closed, letters)
+
+
+def _array(of: ColumnElement[Any], kind: Any, *conditions: ColumnElement[bool]) -> ColumnElement[Any]:
+    """Return an array of a CTE's column. PostgreSQL computes it once, whatever becomes of the rows it is used on."""
+    return func.array(select(of).where(*conditions).scalar_subquery(), type_=ARRAY(kind))
+
+
+def _looked_at(model: type[JobMixin[Any]]) -> CTE:
+    """Select the open edges that the end of their chain decides, each with its place in the table."""
+    edge = table(model.Blocker).alias("edge")
+    key = id_parameter(model.__jobqueue__)
+    limit = bindparam("limit", type_=Integer)
+    chain = (
+        func.unnest(array("chains", key), array("outcomes", Text()), array("afters", key))
+        .table_valued(column("id", key), column("outcome", Text), column("after", key))
+        .render_derived("chain")
+    )
+    succeeded = chain.c.outcome == JobStatus.COMPLETED.value
+    reached = (
+        # Nobody but who holds the chain's root changes an edge, so its place is as good as its key, and quicker.
+        select(literal_column("edge.ctid").label("place"), edge.c.job_id, edge.c.on_failure)
+        .where(
+            edge.c.blocked_by_chain_id == chain.c.id,
+            edge.c.job_id > chain.c.after,
+            edge.c.open,
+            succeeded | (edge.c.on_failure != OnFailure.WAIT.value),
+        )
+        .order_by(edge.c.blocked_by_chain_id, edge.c.job_id)
+        .limit(limit)
+        .lateral("reached")
+    )
+    fails = (~succeeded & (reached.c.on_failure == OnFailure.FAIL.value)).label("fails")
+    return (
+        select(chain.c.id.label("chain_id"), reached.c.place, reached.c.job_id, fails)
+        .select_from(chain.join(reached, true()))
+        .limit(limit)
+        .cte("looked_at")
+    )
+
+
+def _lock_waiting(model: type[JobMixin[Any]], looked_at: CTE) -> CTE:
+    """Lock the jobs that wait, and the roots of those that are continuations, where nobody holds them."""
+    job = table(model)
+    key = id_parameter(model.__jobqueue__)
+    waiting = select(job.c.id, job.c.root_id).where(job.c.id == any_(_array(looked_at.c.job_id, key))).cte("waiting")
+    row = job.alias("row")
+    wanted = func.array_cat(
+        _array(waiting.c.id, key), _array(waiting.c.root_id, key, waiting.c.root_id.is_not(None)), type_=ARRAY(key)
+    )
+    return (
+        select(row.c.id, row.c.root_id, (row.c.status == status(JobStatus.BLOCKED)).label("was_blocked"))
+        .where(row.c.id == any_(wanted))
+        .order_by(row.c.id)
+        .with_for_update(key_share=True, skip_locked=True)
+        .cte("locked")
+    )
+
+
+def _changed(model: type[JobMixin[Any]], counted: CTE) -> CTE:
+    """Count closed edges off the jobs that waited for them, and start or end those that this decides."""
+    job = table(model)
+    ids = _array(counted.c.job_id, id_parameter(model.__jobqueue__))
+    place = func.array_position(ids, job.c.id, type_=Integer)
+    closes = Grouping(_array(counted.c.closing, Integer()))[place]
+    is_blocked = job.c.status == status(JobStatus.BLOCKED)
+    dies = is_blocked & Grouping(_array(counted.c.fails, Boolean()))[place]
+    starts = is_blocked & ~dies & (job.c.open_blockers == closes)
+    error = func.jsonb_build_object(
+        "type", "BlockerFailed", "message", "a chain it waited for failed, and it must not run without", type_=JSONB
+    )
+    return (
+        update(job)
+        .where(job.c.id == any_(ids))
+        .values(
+            open_blockers=job.c.open_blockers - closes,
+            status=case((dies, status(JobStatus.DEAD)), (starts, status(JobStatus.PENDING)), else_=job.c.status),
+            scheduled_at=case((starts, func.greatest(job.c.scheduled_at, func.now())), else_=job.c.scheduled_at),
+            completed_at=case((dies, func.now()), else_=job.c.completed_at),
+            chain_completed_at=case((dies & (job.c.chain_index == 0), func.now()), else_=job.c.chain_completed_at),
+            last_error=case((dies, error), else_=job.c.last_error),
+            changed_xid=case((dies | starts, XID), else_=job.c.changed_xid),
+        )
+        .returning(*remembered(job), job.c.last_error, job.c.is_awaited)
+        .cte("changed")
+    )
+
+
+@once_a_model
+def tell_settled(model: type[JobMixin[Any]]) -> Update:
+    """Note that the end of chains was passed on to everybody, and tell callers who wait, when and if this commits.
+
+    Parameters: `ids`. Changes: `is_awaited`. Obliges: the roots are locked by this transaction; nobody is left to be
+    told but those who wait for a failed chain to be redriven. Index: the primary key.
+    """
+    job = table(model)
+    return (
+        update(job)
+        .where(job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))))
+        .values(is_awaited=False)
+        .returning(func.pg_notify(model.__jobqueue__.channel("ended"), cast(job.c.id, Text)))
+    )

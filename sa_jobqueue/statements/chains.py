@@ -1,0 +1,215 @@
+"""Chains that go on: completing a job together with its continuation, and the end of a chain that had some.
+
+The root's row is the chain's mutex: whoever extends the chain, ends it, opens it again or lets somebody wait for it
+holds that row. Those who wait for locks take them in one order: roots by id, then continuations by id. The worker's own
+statements skip what is held and try again, so they can be in no deadlock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    Integer,
+    Select,
+    Text,
+    Update,
+    any_,
+    bindparam,
+    case,
+    cast,
+    column,
+    func,
+    insert,
+    literal_column,
+    null,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import INTERVAL, JSONB, TIMESTAMP
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import id_parameter
+from sa_jobqueue.statements._parts import XID, array, element, is_running, once_a_model, position, status, table
+from sa_jobqueue.statements.completions import awaited, end_chains, free
+from sa_jobqueue.types import JobStatus
+
+
+@once_a_model
+def complete(model: type[JobMixin[Any]], columns: Sequence[str] = ()) -> Select[Any]:
+    """Complete many attempts of one worker in chains of several jobs, and insert the continuations of those that go on.
+
+    Parameters: parallel arrays `ids`, `attempts`, `outputs` (JSON texts; null for one that goes on), at most
+    `_parts.BATCH`; `locks`, the ids and those of their roots; `worker_id`; with `columns`, `parents`: the ids that go
+    on, and parallel to it an array for each name in `columns` (those of JSON columns as texts), `delays` and `ats`, as
+    in `jobs.enqueue_many`.
+    Shape: `(id, status, chain_id, is_awaited)` for each attempt that still was the worker's; nothing is written for the
+    others. `is_awaited` tells whether somebody waits for the chain, `status` is null unless the chain ended.
+    Changes: running -> completed; the chain ends with the last one; a row for each continuation.
+    Clock: the database's, at the start of the transaction.
+    Locks: the jobs and their roots, by id; what somebody holds is skipped, as in `completions.complete`.
+    Index: the primary key.
+    """
+    job = table(model)
+    key = id_parameter(model.__jobqueue__)
+    ids = array("ids", key)
+    place = position(ids, job.c.id)
+    worker = bindparam("worker_id", type_=Text)
+    locked = free(job, array("locks", key))
+    goes_on = func.coalesce(job.c.id == any_(array("parents", key)), False) if columns else literal_column("false")
+    ended = (
+        update(job)
+        .where(
+            job.c.id == any_(locked),
+            job.c.chain_id == any_(locked),
+            job.c.attempt == element(array("attempts", Integer()), place),
+            job.c.leased_by == worker,
+            is_running(job),
+        )
+        .values(
+            status=status(JobStatus.COMPLETED),
+            output=cast(element(array("outputs", Text()), place), JSONB),
+            completed_at=func.now(),
+            completed_by=worker,
+            leased_by=null(),
+            leased_until=null(),
+            last_error=null(),
+            chain_completed_at=case(((job.c.chain_index == 0) & ~goes_on, func.now())),
+            changed_xid=XID,
+        )
+        .returning(job.c.id, job.c.chain_id, job.c.status, job.c.is_awaited, goes_on.label("goes_on"))
+        .cte("ended")
+    )
+    roots = end_chains(job, ended, ~ended.c.goes_on)
+    outcome = case((~ended.c.goes_on, ended.c.status)).label("status")
+    chosen = select(ended.c.id, outcome, ended.c.chain_id, awaited(ended, roots))
+    if columns:
+        chosen = chosen.add_cte(_inserted(model, columns, ended).cte("inserted"))
+    return chosen
+
+
+def _inserted(model: type[JobMixin[Any]], columns: Sequence[str], ended: Any) -> Any:
+    job = table(model)
+    key = id_parameter(model.__jobqueue__)
+    arrays: list[Any] = [array("parents", key)]
+    read: list[Any] = [column("parent", key)]
+    for name in columns:
+        kind: Any = Text() if isinstance(job.c[name].type, JSON) else job.c[name].type
+        arrays.append(array(f"next_{name}", kind))
+        read.append(column(name, kind))
+    arrays += [array("delays", INTERVAL()), array("ats", TIMESTAMP(timezone=True))]
+    read += [column("delay", INTERVAL()), column("at", TIMESTAMP(timezone=True))]
+    given = func.unnest(*arrays).table_valued(*read).render_derived("given")
+    values = [
+        cast(given.c[name], job.c[name].type) if isinstance(job.c[name].type, JSON) else given.c[name] for name in columns
+    ]
+    due = func.greatest(given.c["at"], func.now() + func.coalesce(given.c.delay, literal_column("interval '0'")))
+    written = any_(func.array(select(ended.c.id).scalar_subquery()))
+    return (
+        insert(job)
+        .from_select([*columns, "scheduled_at"], select(*values, due).select_from(given).where(given.c.parent == written))
+        .returning(job.c.id)
+    )
+
+
+@once_a_model
+def lock(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Lock jobs in the order that everybody who waits takes them: roots by id, then continuations by id.
+
+    Parameters: `ids`.
+    Shape: `(id, chain_id, status, is_awaited, ended, outcome)` of those that exist, in that order; `ended` and `outcome`
+    are the chain's, on a root. All as of the moment each was locked.
+    Locks: the rows, awaited, until the caller's transaction ends. Index: the primary key.
+    """
+    job = table(model)
+    return (
+        select(
+            job.c.id,
+            job.c.chain_id,
+            job.c.status,
+            job.c.is_awaited,
+            job.c.chain_completed_at.is_not(None).label("ended"),
+            func.coalesce(job.c.chain_status, job.c.status, type_=job.c.status.type).label("outcome"),
+        )
+        .where(job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))))
+        .order_by(job.c.root_id.is_not(None), job.c.id)
+        .with_for_update(key_share=True)
+    )
+
+
+@once_a_model
+def end(model: type[JobMixin[Any]]) -> Update:
+    """End a chain whose last job, a continuation, has just completed.
+
+    Parameters: `root`, its id. Shape: `(is_awaited,)`. Changes: the root's `chain_completed_at`, `chain_status`.
+    Obliges: the root is locked by this transaction, by `lock`. Index: the primary key.
+    """
+    job = table(model)
+    return (
+        update(job)
+        .where(job.c.id == bindparam("root", type_=id_parameter(model.__jobqueue__)))
+        .values(chain_completed_at=func.now(), chain_status=status(JobStatus.COMPLETED))
+        .returning(job.c.is_awaited)
+    )
+
+
+@once_a_model
+def chain_of(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Tell the chains of jobs, which never change. Parameters: `ids`. Shape: `(id, chain_id)`. Index: the primary key."""
+    job = table(model)
+    return select(job.c.id, job.c.chain_id).where(job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))))
+
+
+@once_a_model
+def last_job(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return a chain's last job as an ORM object, locked.
+
+    Parameters: `chain_id`. Shape: `(Job,)`. Locks: the row, awaited, after the root's.
+    Obliges: the root is locked by an earlier statement, so that no continuation can follow the job found.
+    Index: `uq_job_chain`, and the primary key for a root alone.
+    """
+    job: Any = model
+    chain_id = bindparam("chain_id", type_=id_parameter(model.__jobqueue__))
+    last = (
+        select(job.id)
+        .where(job.root_id == chain_id)
+        .order_by(job.chain_index.desc())
+        .limit(literal_column("1"))
+        .scalar_subquery()
+    )
+    return (
+        select(model)
+        .where(job.id == func.coalesce(last, chain_id))
+        .with_for_update(key_share=True, of=model)
+        .execution_options(populate_existing=True)
+    )
+
+
+@once_a_model
+def complete_unclaimed(model: type[JobMixin[Any]], *, goes_on: bool) -> Update:
+    """Complete a job that no worker completes: blocked, pending or running, from its application's own transaction.
+
+    Parameters: `job_id`, `job_output` (JSON text; null when it goes on).
+    Shape: `(is_awaited,)`. Changes: -> completed; the lease ends, `completed_by` is null; on a root the chain ends,
+    unless it goes on. Obliges: the job and its root are locked by this transaction. Index: the primary key.
+    """
+    job = table(model)
+    chain_end: dict[str, Any] = {} if goes_on else {"chain_completed_at": case((job.c.chain_index == 0, func.now()))}
+    return (
+        update(job)
+        .where(job.c.id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
+        .values(
+            status=status(JobStatus.COMPLETED),
+            output=cast(bindparam("job_output", type_=Text), JSONB),
+            completed_at=func.now(),
+            completed_by=null(),
+            leased_by=null(),
+            leased_until=null(),
+            last_error=null(),
+            changed_xid=XID,
+            **chain_end,
+        )
+        .returning(job.c.is_awaited)
+    )

@@ -1,0 +1,301 @@
+"""Jobs, chains and edges a page at a time.
+
+A listing walks one index from where the page before ended, and reads a bounded number of entries a call, however few of
+them fit: a filter that matches little must not hold a snapshot for minutes. So a page may be short, or empty, and still
+not be the last. A statement here tells how far it came in its own rows, for what is asked in a second one may be of
+another time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    Subquery,
+    any_,
+    case,
+    func,
+    literal,
+    literal_column,
+    or_,
+    select,
+    true,
+    union_all,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.orm import aliased, contains_eager
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import id_parameter
+from sa_jobqueue.statements._parts import status, table
+from sa_jobqueue.types import JobId, JobStatus
+
+
+def jobs(
+    model: type[JobMixin[Any]],
+    *conditions: ColumnElement[bool],
+    narrowed: Sequence[ColumnElement[bool]] = (),
+    columns: Sequence[str] = (),
+    after: JobId | None,
+    limit: int,
+    scan_limit: int,
+    newest_first: bool,
+) -> Select[Any]:
+    """Return one page of jobs by id: with UUIDv7 the order of enqueueing, by the clients' clocks.
+
+    Shape: `(id, place, fits, Job)`, or the named columns in place of `Job`; one row more than `limit` tells that there
+    are more. A last row that does not fit, at place `scan_limit`, tells where to go on; without either it was the end.
+    Index: the primary key, at most `scan_limit` entries of it.
+    """
+    key = table(model).c.id
+    page = _scan(key, *narrowed, fits=conditions, after=after, limit=limit, scan_limit=scan_limit, newest_first=newest_first)
+    return _read(page, model, columns, newest_first=newest_first)
+
+
+def chains(
+    model: type[JobMixin[Any]],
+    *conditions: ColumnElement[bool],
+    narrowed: Sequence[ColumnElement[bool]] = (),
+    columns: Sequence[str] = (),
+    after: JobId | None,
+    limit: int,
+    scan_limit: int,
+    newest_first: bool,
+) -> Select[Any]:
+    """Return one page of chains by id, that of their root job; otherwise as `jobs`.
+
+    Shape: `(id, place, fits, Chain)`. Index: the primary key, `scan_limit` entries, continuations among them; for the
+    status of a chain that goes on `uq_job_chain`, for its being waited for `ix_job_blocker_chain`, one probe each.
+    """
+    job = table(model)
+    fits = (job.c.root_id.is_(None), *conditions)
+    page = _scan(job.c.id, *narrowed, fits=fits, after=after, limit=limit, scan_limit=scan_limit, newest_first=newest_first)
+    return _read(page, model.Chain, columns, newest_first=newest_first)
+
+
+def chain_jobs(
+    model: type[JobMixin[Any]],
+    chain_id: JobId,
+    *,
+    columns: Sequence[str] = (),
+    after: int | None,
+    limit: int,
+    newest_first: bool,
+) -> Select[Any]:
+    """Return one page of a chain's jobs, by their place in it; `after` is the `chain_index` of the last one before.
+
+    Shape: `(chain_index, Job)`, or the named columns in place of `Job`; one more than `limit` where there are more.
+    Index: the primary key for the root, `uq_job_chain` for the others, as many entries as rows.
+    """
+    job = table(model)
+    place: ColumnElement[int] = job.c.chain_index
+    order = place.desc() if newest_first else place.asc()
+    root = select(job.c.id, place).where(job.c.id == chain_id, job.c.root_id.is_(None))
+    others = select(job.c.id, place).where(job.c.root_id == chain_id).order_by(order).limit(limit + 1)
+    if after is not None:
+        beyond = place < after if newest_first else place > after
+        root, others = root.where(beyond), others.where(beyond)
+    both = union_all(root, others).subquery("both")
+    place = both.c.chain_index
+    order = place.desc() if newest_first else place.asc()
+    page = select(both).order_by(order).limit(limit + 1).subquery("page")
+    read = _read_columns(model, columns)
+    place = page.c.chain_index
+    return (
+        select(place, *read)
+        .select_from(page)
+        .join(model, model.id == page.c.id)
+        .order_by(place.desc() if newest_first else place.asc())
+    )
+
+
+def blockers(model: type[JobMixin[Any]], job_id: JobId, *, after: int | None, limit: int) -> Select[Any]:
+    """Return one page of the edges of a job, each with its chain, in the order of the job's blockers.
+
+    Shape: `(Blocker,)`, its `chain` loaded; one more than `limit` where there are more. `after`: the last `index` before.
+    Index: `pk_job_blocker`, every edge of that job; for the chains the primary key of jobs and `uq_job_chain`.
+    """
+    edge = table(model.Blocker)
+    page = select(edge).where(edge.c.job_id == job_id).order_by(edge.c.index).limit(limit + 1)
+    if after is not None:
+        page = page.where(edge.c.index > after)
+    chosen = aliased(model.Blocker, page.subquery("page"))
+    return select(chosen).join(chosen.chain).options(contains_eager(chosen.chain)).order_by(chosen.index)
+
+
+def blocked_jobs(
+    model: type[JobMixin[Any]],
+    chain_id: JobId,
+    *,
+    open_only: bool,
+    columns: Sequence[str] = (),
+    after: JobId | None,
+    limit: int,
+    scan_limit: int,
+    newest_first: bool,
+) -> Select[Any]:
+    """Return one page of the jobs that wait for a chain, or did, by id; otherwise as `jobs`.
+
+    Shape: `(id, place, fits, Job)`. Index: `ix_job_blocker_chain`, at most `scan_limit` entries; the jobs' primary key.
+    """
+    edge = table(model.Blocker)
+    page = _scan(
+        edge.c.job_id,
+        edge.c.blocked_by_chain_id == chain_id,
+        fits=[edge.c.open] if open_only else [],
+        after=after,
+        limit=limit,
+        scan_limit=scan_limit,
+        newest_first=newest_first,
+    )
+    return _read(page, model, columns, newest_first=newest_first)
+
+
+def count_continuations(model: type[JobMixin[Any]], chain_ids: Sequence[JobId], *, most: int) -> Select[Any]:
+    """Count the jobs of chains without their roots, up to `most`. Shape: `(count,)`. Index: `uq_job_chain`."""
+    job = table(model)
+    some = select(literal_column("1")).where(job.c.root_id == any_(_ids(model, chain_ids))).limit(most).subquery("some")
+    return select(func.count()).select_from(some)
+
+
+def jobs_like(
+    model: type[JobMixin[Any]],
+    *,
+    statuses: Sequence[JobStatus] = (),
+    types: Sequence[str] = (),
+    queues: Sequence[str] = (),
+    chain_ids: Sequence[JobId] = (),
+    chain_types: Sequence[str] = (),
+    created_after: datetime | None = None,
+    created_before: datetime | None = None,
+) -> list[ColumnElement[bool]]:
+    """Return the conditions that a job must fit, none of which an index serves. An empty part means any."""
+    job = table(model)
+    found = _alike(job, types, queues, created_after, created_before)
+    if statuses:
+        found.append(job.c.status.in_([status(value) for value in statuses]))
+    if chain_types:
+        found.append(job.c.chain_type_name.in_(list(chain_types)))
+    if chain_ids:
+        found.append(job.c.chain_id == any_(_ids(model, chain_ids)))
+    return found
+
+
+def chains_like(
+    model: type[JobMixin[Any]],
+    *,
+    statuses: Sequence[JobStatus] = (),
+    types: Sequence[str] = (),
+    queues: Sequence[str] = (),
+    top_level: bool = False,
+    created_after: datetime | None = None,
+    created_before: datetime | None = None,
+) -> list[ColumnElement[bool]]:
+    """Return the conditions that a root must fit for its chain to be meant. An empty part means any."""
+    job, later, edge = table(model), table(model).alias("later"), table(model.Blocker)
+    found = _alike(job, types, queues, created_after, created_before)
+    if statuses:
+        last = select(later.c.status).where(later.c.root_id == job.c.id).order_by(later.c.chain_index.desc()).limit(1)
+        stands = case(
+            (job.c.chain_completed_at.is_not(None), func.coalesce(job.c.chain_status, job.c.status)),
+            (job.c.status != status(JobStatus.COMPLETED), job.c.status),
+            else_=func.coalesce(last.scalar_subquery(), job.c.status),
+        )
+        found.append(stands.in_([status(value) for value in statuses]))
+    if top_level:
+        # Not EXISTS, which the planner may answer for every edge there is, at once, and keep in a hash table.
+        awaiting: Select[Any] = select(literal_column("1")).where(edge.c.blocked_by_chain_id == job.c.id).limit(1)
+        found.append(awaiting.scalar_subquery().is_(None))
+    return found
+
+
+def jobs_among(
+    model: type[JobMixin[Any]], *, ids: Sequence[JobId] = (), chain_ids: Sequence[JobId] = ()
+) -> list[ColumnElement[bool]]:
+    """Return the conditions that lead to few jobs by an index: `pk_job`, `uq_job_chain`."""
+    job, later = table(model), table(model).alias("later")
+    found: list[ColumnElement[bool]] = [job.c.id == any_(_ids(model, ids))] if ids else []
+    if chain_ids:
+        roots = _ids(model, chain_ids)
+        others = select(later.c.id).where(later.c.root_id == any_(roots))
+        # An array, computed once, and not a join: so that there is one way to the jobs, by their primary key.
+        found.append(job.c.id == any_(func.array(others.scalar_subquery(), type_=roots.type).concat(roots)))
+    return found
+
+
+def chains_among(
+    model: type[JobMixin[Any]], *, ids: Sequence[JobId] = (), job_ids: Sequence[JobId] = ()
+) -> list[ColumnElement[bool]]:
+    """Return the conditions that lead to few chains by an index: `pk_job`. `job_ids`: of jobs anywhere in them."""
+    job, member = table(model), table(model).alias("member")
+    found: list[ColumnElement[bool]] = [job.c.id == any_(_ids(model, ids))] if ids else []
+    if job_ids:
+        members = _ids(model, job_ids)
+        theirs = select(member.c.chain_id).where(member.c.id == any_(members))
+        found.append(job.c.id == any_(func.array(theirs.scalar_subquery(), type_=members.type)))
+    return found
+
+
+def _alike(
+    job: Any, types: Sequence[str], queues: Sequence[str], after: datetime | None, before: datetime | None
+) -> list[ColumnElement[bool]]:
+    found: list[ColumnElement[bool]] = []
+    if types:
+        found.append(job.c.type_name.in_(list(types)))
+    if queues:
+        found.append(job.c.queue.in_(list(queues)))
+    if after is not None:
+        found.append(job.c.created_at >= after)
+    if before is not None:
+        found.append(job.c.created_at < before)
+    return found
+
+
+def _scan(
+    key: ColumnElement[Any],
+    *narrowed: ColumnElement[bool],
+    fits: Sequence[ColumnElement[bool]],
+    after: JobId | None,
+    limit: int,
+    scan_limit: int,
+    newest_first: bool,
+) -> Subquery:
+    """Return ids in order with their place in the walk, from the first after `after`: those that fit, and the very last."""
+    order = key.desc() if newest_first else key.asc()
+    verdict = fits[0] if fits else true()
+    for condition in fits[1:]:
+        verdict = verdict & condition
+    # The filter is a column of the walk, and not its condition: that would make the walk as long as it takes.
+    walk = select(key.label("id"), func.row_number().over(order_by=order).label("place"), verdict.label("fits"))
+    if after is not None:
+        walk = walk.where(key < after if newest_first else key > after)
+    scanned = walk.where(*narrowed).order_by(order).limit(scan_limit).subquery("scanned")
+    return (
+        select(scanned)
+        .where(or_(scanned.c.fits, scanned.c.place == scan_limit))
+        .order_by(scanned.c.id.desc() if newest_first else scanned.c.id.asc())
+        .limit(limit + 1)
+        .subquery("page")
+    )
+
+
+def _read(page: Subquery, entity: Any, columns: Sequence[str], *, newest_first: bool) -> Select[Any]:
+    key = page.c.id
+    return (
+        select(page.c.id, page.c.place, page.c.fits, *_read_columns(entity, columns))
+        .select_from(page)
+        .outerjoin(entity, (entity.id == key) & page.c.fits)
+        .order_by(key.desc() if newest_first else key.asc())
+    )
+
+
+def _read_columns(entity: Any, columns: Sequence[str]) -> list[Any]:
+    return [getattr(entity, name) for name in columns] if columns else [entity]
+
+
+def _ids(model: type[JobMixin[Any]], ids: Sequence[JobId]) -> ColumnElement[Any]:
+    return literal(list(ids), ARRAY(id_parameter(model.__jobqueue__)))

@@ -1,0 +1,84 @@
+"""Waiting for a chain's end from outside the queue: looking at it, and asking to be told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Integer, Select, TableClause, Text, Update, bindparam, column, select, true, update
+from sqlalchemy import (
+    table as named_table,
+)
+from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import id_parameter
+from sa_jobqueue.statements._parts import once_a_model, table
+
+
+@once_a_model
+def look(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Tell where a job's chain stands.
+
+    Parameters: `job_id`, any job of the chain.
+    Shape: `(id, type_name, status, output, error, created_at, completed_at, length, last_job_id, last_type_name,
+    is_awaited)` of the chain, all of one moment; `completed_at` is null while it is open; no row when there is no such
+    job. Locks: none. Index: the primary key, and `uq_job_chain` for the chain's last job.
+    """
+    job, chain = table(model), _job_chain(model)
+    root = job.alias("root")
+    asked = job.alias("asked")
+    chain_id = select(asked.c.chain_id).where(asked.c.id == _parameter(model, "job_id")).scalar_subquery()
+    return (
+        select(*chain.c, root.c.is_awaited)
+        .select_from(chain.join(root, root.c.id == chain.c.id))
+        .where(chain.c.id == chain_id)
+    )
+
+
+@once_a_model
+def mark_awaited(model: type[JobMixin[Any]]) -> Update:
+    """Note on an open chain that somebody waits for its end, so that whoever ends it sends a notification.
+
+    Parameters: `chain_id`. Shape: `(id,)` if it was noted now; no row when it was already, when the chain has ended or
+    is gone, and when somebody holds the root: try again then. Changes: the root's `is_awaited`.
+    Locks: the root, until the transaction ends; skipped when it is held, so that nobody is waited for.
+    Obliges: run it alone and commit at once, then `look`: an end that came before the mark is not told.
+    Index: the primary key.
+    """
+    job = table(model)
+    root = job.alias("root")
+    free = (
+        select(root.c.id)
+        .where(
+            root.c.id == _parameter(model, "chain_id"),
+            root.c.chain_index == 0,
+            root.c.chain_completed_at.is_(None),
+            ~root.c.is_awaited,
+        )
+        .with_for_update(key_share=True, skip_locked=True)
+        # A CTE, which runs once: as a subquery it might lock again for each row it is compared with.
+        .cte("free")
+    )
+    return update(job).where(job.c.id == select(free.c.id).scalar_subquery()).values(is_awaited=true()).returning(job.c.id)
+
+
+def _job_chain(model: type[JobMixin[Any]]) -> TableClause:
+    layout = model.__jobqueue__
+    return named_table(
+        layout.name("job_chain"),
+        column("id", id_parameter(layout)),
+        column("type_name", Text),
+        column("status", table(model).c.status.type),
+        column("output", JSONB),
+        column("error", JSONB),
+        column("created_at", TIMESTAMP(timezone=True)),
+        column("completed_at", TIMESTAMP(timezone=True)),
+        column("length", Integer),
+        column("last_job_id", id_parameter(layout)),
+        column("last_type_name", Text),
+        schema=layout.schema,
+    )
+
+
+def _parameter(model: type[JobMixin[Any]], name: str) -> Any:
+    return bindparam(name, type_=id_parameter(model.__jobqueue__))

@@ -1,0 +1,179 @@
+"""Waiting until a chain has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, closing, suppress
+from datetime import timedelta
+from typing import Any, Final, TypeVar, cast, overload
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.handlers import Handler
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.types import ChainResult
+from sa_jobqueue.waiting.ears import Ear, hearing
+from sa_jobqueue.waiting.steps import Answer, Ask, ChainOrId, Listen, Rest, Wait
+
+OutT = TypeVar("OutT")
+
+POLL_INTERVAL: Final = timedelta(seconds=2)
+
+
+@overload
+def wait_chain(
+    engine: Engine,
+    chain: ChainOrId,
+    *,
+    timeout: timedelta,
+    output: type[OutT] | Handler[Any, OutT, Any],
+    poll_interval: timedelta = POLL_INTERVAL,
+    listen: bool = True,
+    model: type[JobMixin[Any]] | None = None,
+) -> ChainResult[OutT]: ...
+@overload
+def wait_chain(
+    engine: Engine,
+    chain: ChainOrId,
+    *,
+    timeout: timedelta,
+    output: None = None,
+    poll_interval: timedelta = POLL_INTERVAL,
+    listen: bool = True,
+    model: type[JobMixin[Any]] | None = None,
+) -> ChainResult[Any]: ...
+def wait_chain(
+    engine: Engine,
+    chain: ChainOrId,
+    *,
+    timeout: timedelta,
+    output: Any = None,
+    poll_interval: timedelta = POLL_INTERVAL,
+    listen: bool = True,
+    model: type[JobMixin[Any]] | None = None,
+) -> ChainResult[Any]:
+    """Wait until a chain ends, and return how; blocks this thread. `await_chain` is the same for asynchronous code.
+
+    `chain`: a chain's id, a chain, or any job of it; what is not loaded of an object is not loaded now.
+    `timeout`: of this wait, by this machine's monotonic clock; above zero. The chain knows nothing of it.
+    `output`: the type that the chain's output is made of, or the handler whose return type that is; JSON as it is
+    without. `poll_interval`: how long a lost notification can cost, above zero; each look is one short statement.
+    `listen`: False opens no connection to hear of the end, and finds it by looking alone: behind a pooler that does
+    not keep sessions, for example. `model`: the queue's class; that of the object given, else the ready-made `Job`.
+
+    Never wait in the transaction that enqueues, which nobody else can see until it commits, and not in a handler, which
+    occupies a worker's slot meanwhile: give the job a blocker, or continue its chain.
+
+    Shape: the result of a chain that completed. Changes: the root's `is_awaited`, so that its end is told.
+    Locks: the root, for the moment of that; never waited for. Between looks no connection of the engine is held; one
+    made from its URL listens.
+    Raises: ChainFailedError when the chain died or was cancelled; ChainNotFoundError when there is none, or none any
+    more; NotAChainError for the id of a continuation; ChainTimeoutError; InvalidPayloadError when the output does not
+    fit its type; InvalidOptionError. An outage of the database while waiting is waited through.
+    """
+    if not isinstance(engine, Engine):
+        raise InvalidOptionError(
+            "engine", f"must be an Engine, got a {type(engine).__name__}; await_chain is for AsyncEngine"
+        )
+    wait = Wait(chain, timeout=timeout, poll_interval=poll_interval, listen=listen, output=output, model=model)
+    with closing(Ear(engine.url, wait.channel)) as ear, closing(wait.steps()) as steps:
+        answer: Answer = None
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration as end:
+                return cast("ChainResult[Any]", end.value)
+            answer = None
+            match step:
+                case Ask():
+                    answer = _ask(engine, step)
+                case Listen():
+                    ear.listen(step.payload)
+                case Rest():
+                    ear.rest(step.seconds)
+
+
+@overload
+async def await_chain(
+    engine: AsyncEngine,
+    chain: ChainOrId,
+    *,
+    timeout: timedelta,
+    output: type[OutT] | Handler[Any, OutT, Any],
+    poll_interval: timedelta = POLL_INTERVAL,
+    listen: bool = True,
+    model: type[JobMixin[Any]] | None = None,
+) -> ChainResult[OutT]: ...
+@overload
+async def await_chain(
+    engine: AsyncEngine,
+    chain: ChainOrId,
+    *,
+    timeout: timedelta,
+    output: None = None,
+    poll_interval: timedelta = POLL_INTERVAL,
+    listen: bool = True,
+    model: type[JobMixin[Any]] | None = None,
+) -> ChainResult[Any]: ...
+async def await_chain(
+    engine: AsyncEngine,
+    chain: ChainOrId,
+    *,
+    timeout: timedelta,
+    output: Any = None,
+    poll_interval: timedelta = POLL_INTERVAL,
+    listen: bool = True,
+    model: type[JobMixin[Any]] | None = None,
+) -> ChainResult[Any]:
+    """Wait until a chain ends, and return how.
+
+    As `wait_chain`, which says what each parameter means, what is locked and what is raised. All who wait on one event
+    loop for chains of one queue listen on one connection, which is closed with the last of them. Cancelling it leaves
+    nothing behind.
+    """
+    if not isinstance(engine, AsyncEngine):
+        raise InvalidOptionError(
+            "engine", f"must be an AsyncEngine, got a {type(engine).__name__}; wait_chain is for Engine"
+        )
+    wait = Wait(chain, timeout=timeout, poll_interval=poll_interval, listen=listen, output=output, model=model)
+    async with AsyncExitStack() as stack:
+        steps = stack.enter_context(closing(wait.steps()))
+        told = asyncio.Event()  # never set unless something listens
+        answer: Answer = None
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration as end:
+                return cast("ChainResult[Any]", end.value)
+            answer = None
+            match step:
+                case Ask():
+                    answer = await _ask_async(engine, step)
+                case Listen():
+                    told = await stack.enter_async_context(hearing(engine.url, wait.channel, step.payload))
+                case Rest():
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(step.seconds):
+                            await told.wait()
+                    told.clear()
+
+
+def _ask(engine: Engine, ask: Ask) -> Answer:
+    try:
+        with engine.connect() as connection:
+            connection.execution_options(isolation_level="AUTOCOMMIT")
+            return connection.execute(ask.statement, ask.parameters).one_or_none()
+    except (DBAPIError, OSError) as error:
+        return error
+
+
+async def _ask_async(engine: AsyncEngine, ask: Ask) -> Answer:
+    try:
+        async with engine.connect() as connection:
+            await connection.execution_options(isolation_level="AUTOCOMMIT")
+            return (await connection.execute(ask.statement, ask.parameters)).one_or_none()
+    except (DBAPIError, OSError) as error:
+        return error

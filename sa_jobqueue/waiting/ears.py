@@ -1,0 +1,149 @@
+"""Connections to listen on for the ends of chains. They belong to no pool: an application's own stay free."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager, closing
+from contextvars import Context
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+from sqlalchemy import URL, create_engine
+
+_RETRY_SECONDS: Final = 5.0
+"""Before a connection to listen on is tried again."""
+
+_log = logging.getLogger("sa_jobqueue.waiting")
+
+
+class Ear:
+    """A thread's connection to listen on. Without one, when it cannot be had or is lost, rests are slept through."""
+
+    def __init__(self, url: URL, channel: str) -> None:
+        self._url, self._channel = url, channel
+        self._payload: str | None = None
+        self._connection: psycopg.Connection[Any] | None = None
+        self._retry_at = 0.0
+
+    def listen(self, payload: str) -> None:
+        """Hear of one chain from now on, if possible."""
+        self._payload = payload
+        try:
+            self._connection = psycopg.connect(**_arguments(self._url))
+            self._connection.execute(_listening(self._channel))
+        except psycopg.Error as error:
+            self._lose(error)
+
+    def rest(self, seconds: float) -> None:
+        """Return when the end was told, the time is over, or the connection is lost or found again: look then."""
+        if self._connection is None:
+            deaf_seconds = self._retry_at - time.monotonic()
+            if self._payload is None:
+                time.sleep(seconds)
+            elif deaf_seconds > 0:
+                time.sleep(min(seconds, deaf_seconds))
+            else:
+                self.listen(self._payload)
+            return
+        try:
+            with closing(self._connection.notifies(timeout=seconds)) as notes:
+                any(note.payload == self._payload for note in notes)
+        except psycopg.Error as error:
+            self._lose(error)
+
+    def _lose(self, error: psycopg.Error) -> None:
+        _log_deafness(error)
+        self.close()
+        self._retry_at = time.monotonic() + _RETRY_SECONDS
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+
+class SharedEar:
+    """An event loop's connection to listen on, for all who wait there; opened again whenever it is lost."""
+
+    def __init__(self, url: URL, channel: str) -> None:
+        self._url, self._channel = url, channel
+        self.waiting: dict[str, set[asyncio.Event]] = {}
+        """Who waits, by chain."""
+        self.tried = asyncio.Event()
+        """Set once it hears, or it is known that it cannot for now."""
+        # In a context of its own: it outlives the caller who happened to come first.
+        self.task = asyncio.create_task(self._run(), name="sa_jobqueue waiting", context=Context())
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                try:
+                    await self._hear()
+                except psycopg.Error as error:
+                    _log_deafness(error)
+                self._tell(*self.waiting)
+                self.tried.set()
+                await asyncio.sleep(_RETRY_SECONDS)
+        finally:
+            self.tried.set()  # whatever happened, nobody waits for more than a poll
+
+    async def _hear(self) -> None:
+        connection = await psycopg.AsyncConnection.connect(**_arguments(self._url))
+        try:
+            await connection.execute(_listening(self._channel))
+            self.tried.set()
+            self._tell(*self.waiting)  # what was told while nobody listened is lost: look
+            async with aclosing(connection.notifies()) as notes:
+                async for note in notes:
+                    self._tell(note.payload)
+        finally:
+            await connection.close()
+
+    def _tell(self, *payloads: str) -> None:
+        for payload in payloads:
+            for event in self.waiting.get(payload, ()):
+                event.set()
+
+
+_ears: Final[dict[tuple[asyncio.AbstractEventLoop, URL, str], SharedEar]] = {}
+
+
+@asynccontextmanager
+async def hearing(url: URL, channel: str, payload: str) -> AsyncIterator[asyncio.Event]:
+    """Give an event that is set when a chain's end is told; join those who listen already."""
+    key = asyncio.get_running_loop(), url, channel
+    ear = _ears.get(key)
+    if ear is None:
+        ear = _ears[key] = SharedEar(url, channel)
+    told = asyncio.Event()
+    ear.waiting.setdefault(payload, set()).add(told)
+    try:
+        await ear.tried.wait()
+        yield told
+    finally:
+        ear.waiting[payload].remove(told)
+        if not ear.waiting[payload]:
+            del ear.waiting[payload]
+        if not ear.waiting:
+            del _ears[key]
+            ear.task.cancel()
+            await asyncio.wait([ear.task])
+
+
+def _arguments(url: URL) -> dict[str, Any]:
+    # SQLAlchemy's own reading of the URL; psycopg's, whatever driver the application uses.
+    url = url.set(drivername="postgresql+psycopg")
+    arguments = create_engine(url).dialect.create_connect_args(url)[1]
+    return {**arguments, "application_name": "sa_jobqueue waiting", "connect_timeout": 5, "autocommit": True}
+
+
+def _listening(channel: str) -> sql.Composed:
+    return sql.SQL("LISTEN {}").format(sql.Identifier(channel))
+
+
+def _log_deafness(error: Exception) -> None:
+    _log.warning("cannot listen for the ends of chains, they are looked for instead: %s", str(error).partition("\n")[0])

@@ -1,0 +1,177 @@
+"""What to do to see a chain's end: the steps, without doing them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
+from uuid import UUID
+
+import sqlalchemy
+from sqlalchemy import Executable, Row
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+
+from sa_jobqueue.errors import (
+    ChainFailedError,
+    ChainNotFoundError,
+    ChainTimeoutError,
+    InvalidOptionError,
+    NotAChainError,
+)
+from sa_jobqueue.handlers import Handler
+from sa_jobqueue.layout import Layout
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.payloads import Codec
+from sa_jobqueue.statements import waiting
+from sa_jobqueue.types import LONGEST, ChainResult, JobId, JobStatus
+
+_HELD_SECONDS: Final = 0.05
+"""The first pause before a root that somebody held is marked again; doubled each time. Whoever held it likely ended the
+chain, and told nobody."""
+
+_log = logging.getLogger("sa_jobqueue.waiting")
+
+
+class _Mapped(Protocol):
+    """A mapped object of a queue: a chain."""
+
+    __jobqueue__: ClassVar[Layout]
+
+
+ChainOrId: TypeAlias = JobId | JobMixin[Any] | _Mapped
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Run a statement in a transaction of its own. The answer is its row, or the error that kept it from running."""
+
+    statement: Executable
+    parameters: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Hear of a chain's end from now on, if possible."""
+
+    payload: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Do nothing for so long, or until the end is told."""
+
+    seconds: float
+
+
+Answer: TypeAlias = Row[Any] | DBAPIError | OSError | None
+
+
+class Wait:
+    """One wait: what is waited for, and the steps to it."""
+
+    def __init__(
+        self,
+        chain: Any,
+        *,
+        timeout: timedelta,
+        poll_interval: timedelta,
+        listen: bool,
+        output: Any,
+        model: type[JobMixin[Any]] | None,
+    ) -> None:
+        for option, given in (("timeout", timeout), ("poll_interval", poll_interval)):
+            if not isinstance(given, timedelta) or not timedelta(0) < given <= LONGEST:
+                raise InvalidOptionError(
+                    option, f"must be a timedelta above zero and at most {LONGEST.days} days, got {given!r}"
+                )
+        self._model = model or (type(chain) if isinstance(chain, JobMixin) else Job)
+        self._job_id, self._is_chain_id = _identity(chain, self._model)
+        self._timeout, self._poll_seconds, self._listen = timeout, poll_interval.total_seconds(), listen
+        self._codec: Codec[Any] | None = None
+        if isinstance(output, Handler):
+            self._codec = output.job_type.output
+        elif output is not None:
+            try:
+                self._codec = Codec(output)
+            except Exception as error:  # whatever Pydantic says of a type it cannot serve
+                raise InvalidOptionError("output", f"no output can be typed as {output!r}: {error}") from error
+        self.channel = self._model.__jobqueue__.channel("ended")
+
+    def steps(self) -> Generator[Ask | Listen | Rest, Answer, ChainResult[Any]]:
+        """Yield what to do next, be sent what came of it; return the result, or raise as `wait_chain` says."""
+        deadline = time.monotonic() + self._timeout.total_seconds()
+        seen = yield self._look(self._job_id)
+        if isinstance(seen, Exception):
+            raise seen
+        if seen is None:
+            reason = "the transaction that enqueues it has not committed yet, or it was deleted"
+            raise ChainNotFoundError([self._job_id], field="chain", reason=reason)
+        if self._is_chain_id and seen.id != self._job_id:
+            raise NotAChainError({self._job_id: seen.id}, field="chain")
+        chain = seen
+        if chain.completed_at is None and self._listen:
+            yield Listen(str(chain.id))
+        held_seconds = _HELD_SECONDS
+        while chain.completed_at is None:
+            noted: Answer = None
+            if not chain.is_awaited:
+                noted = yield Ask(waiting.mark_awaited(self._model), {"chain_id": chain.id})
+            seen = yield self._look(chain.id)
+            if seen is None:
+                raise ChainNotFoundError([chain.id], field="chain", reason="it was deleted while it was waited for")
+            failure = next((answer for answer in (noted, seen) if isinstance(answer, Exception)), None)
+            if not isinstance(seen, Exception):
+                chain = seen
+            if failure is not None:
+                _pass_over(failure)
+            left = deadline - time.monotonic()
+            if chain.completed_at is None:
+                if left <= 0:
+                    raise ChainTimeoutError(chain.id, self._timeout) from failure
+                pause = self._poll_seconds
+                if not chain.is_awaited and failure is None:
+                    pause = min(pause, held_seconds)
+                    held_seconds *= 2
+                yield Rest(min(left, pause))
+        return self._result(chain)
+
+    def _look(self, job_id: JobId) -> Ask:
+        return Ask(waiting.look(self._model), {"job_id": job_id})
+
+    def _result(self, row: Row[Any]) -> ChainResult[Any]:
+        told = row._asdict()
+        del told["is_awaited"]
+        if row.status is not JobStatus.COMPLETED:
+            raise ChainFailedError(ChainResult(**told))
+        if self._codec is not None:
+            told["output"] = self._codec.decode("output", row.output)
+        return ChainResult(**told)
+
+
+def _identity(chain: Any, model: type[JobMixin[Any]]) -> tuple[JobId, bool]:
+    """Return an id, and whether it is the chain's or only a job's. Nothing is loaded: the session may be closed."""
+    layout = model.__jobqueue__
+    if hasattr(chain, "__jobqueue__") and not isinstance(chain, type):
+        if chain.__jobqueue__ != layout:
+            raise InvalidOptionError("model", f"is {model.__name__}, but the chain given is of another queue")
+        state = sqlalchemy.inspect(chain)
+        if not isinstance(chain, JobMixin):
+            return state.dict["id"] if "id" in state.dict else state.identity[0], True
+        if "chain_id" in state.dict:
+            return state.dict["chain_id"], True
+        return state.identity[0], False
+    kind = str if layout.id_type == "text" else UUID
+    if not isinstance(chain, kind):
+        raise InvalidOptionError("chain", f"must be a chain, a job or an id of type {kind.__name__}, got {chain!r}")
+    return chain, True
+
+
+def _pass_over(failure: Exception) -> None:
+    """Let an outage of the database pass, to look again later. Raises: any other error."""
+    if not isinstance(failure, (OperationalError, InterfaceError, OSError)):
+        raise failure
+    reason = str(getattr(failure, "orig", None) or failure).partition("\n")[0]
+    _log.warning("cannot look at a chain that is waited for, for now: %s", reason)

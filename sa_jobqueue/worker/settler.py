@@ -1,0 +1,107 @@
+"""Passes the end of chains on to whoever waits for them, beside the completions that ended them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from sa_jobqueue.events import EventBus, JobDied, JobUnblocked
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.operations.enqueueing import QUIET
+from sa_jobqueue.operations.settling import Moved, settle
+from sa_jobqueue.statements import notifications
+from sa_jobqueue.statements._parts import BATCH
+from sa_jobqueue.types import DeadReason, JobId, JobStatus
+from sa_jobqueue.worker.component import Component
+
+_HELD_REST = 0.02
+"""Seconds until the next try when all that is left is held by somebody."""
+
+
+class Settler(Component):
+    """Takes chains that have ended and are awaited, many in a transaction, and wakes whoever has something to do now.
+
+    A crash loses what is queued here, not the record of it in the database: the next sweep, of any worker, finds it.
+    Two may overlap: a chain is settled under its root's lock, by one of them. Woken by whoever ends a chain.
+    """
+
+    name = "settler"
+
+    def __init__(
+        self, engine: AsyncEngine, model: type[JobMixin[Any]], events: EventBus, *, on_due: Callable[[str | None], None]
+    ) -> None:
+        # Several statements in one transaction, so not on the AUTOCOMMIT connections of the others.
+        self._engine = engine.execution_options(isolation_level="READ COMMITTED")
+        self._model = model
+        self._events = events
+        self._on_due = on_due
+        self._chains: dict[JobId, JobId | None] = {}
+        self._due: set[str] = set()
+        self._told: dict[str, float] = {}
+        self._arrived = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def put(self, chain_id: JobId) -> None:
+        """Settle a chain soon."""
+        self._chains.setdefault(chain_id)
+        self._empty.clear()
+        self._arrived.set()
+
+    def tell_due(self, queue: str) -> None:
+        """Wake this worker, and others, for a job that this worker has just made due."""
+        self._on_due(queue)
+        if time.monotonic() - self._told.get(queue, 0.0) > QUIET.total_seconds():
+            self._told[queue] = time.monotonic()
+            self._due.add(queue)
+            self._empty.clear()
+            self._arrived.set()
+
+    @property
+    def backlog(self) -> int:
+        """How many chains are to be settled."""
+        return len(self._chains)
+
+    async def drained(self) -> None:
+        """Wait until everything put here is settled."""
+        await self._empty.wait()
+
+    async def run(self) -> None:
+        """Settle whatever arrives until cancelled."""
+        while True:
+            if not self._chains and not self._due:
+                self._empty.set()
+                self._arrived.clear()
+                await self._arrived.wait()
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Settle one batch and tell what came of it. One that fails stays queued."""
+        batch = {chain_id: self._chains[chain_id] for chain_id in list(self._chains)[:BATCH]}
+        due = list(self._due)
+        async with self._engine.begin() as connection:
+            for queue in due:
+                await connection.execute(notifications.notify_due(self._model, queue))
+            done = await connection.run_sync(settle, self._model, batch) if batch else None
+        self._due.difference_update(due)
+        if done is None:
+            return
+        for chain_id in batch:
+            del self._chains[chain_id]
+        for chain_id, after in done.left.items():
+            self._chains.setdefault(chain_id, after)
+        for moved in done.moved:
+            self._tell(moved)
+        if not done.moved and not done.settled:
+            await asyncio.sleep(_HELD_REST)
+
+    def _tell(self, moved: Moved) -> None:
+        if moved.status is JobStatus.DEAD:
+            self._events.emit(JobDied(moved.job_id, moved.type_name, moved.attempt, DeadReason.BLOCKER_FAILED, None))
+        else:
+            self._events.emit(JobUnblocked(moved.job_id, moved.type_name, moved.attempt))
+            self._on_due(moved.queue)
