@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 
 from sa_jobqueue.types import LATEST, LONGEST, ChainResult, JobId, JobStatus
@@ -202,6 +203,20 @@ class JobEndedError(JobQueueError):
 
 class IllegalTransitionError(JobQueueError):
     """The database refused a change of status; the transaction it was tried in must be rolled back."""
+
+
+class NotReschedulableError(IllegalTransitionError):
+    """Some of the jobs are neither pending nor blocked, so none was moved to another time; nothing was changed.
+
+    `job_ids` names every one of them, `statuses` tells in the same order where each stands.
+    """
+
+    def __init__(self, statuses: Mapping[JobId, JobStatus]) -> None:
+        self.job_ids = tuple(statuses)
+        self.statuses = tuple(statuses.values())
+        first = ", ".join(f"{job_id} is {status}" for job_id, status in islice(statuses.items(), 10))
+        more = f" and {len(statuses) - 10} more" if len(statuses) > 10 else ""
+        super().__init__(f"only pending and blocked jobs can be moved to another time: {first}{more}; nothing was changed")
 
 
 class ConflictError(JobQueueError):

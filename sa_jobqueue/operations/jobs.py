@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import func
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.errors import InvalidJobError, JobNotFoundError
+from sa_jobqueue.errors import InvalidJobError, JobNotFoundError, NotReschedulableError
 from sa_jobqueue.models import AttemptMixin, Job, JobMixin
 from sa_jobqueue.models.checks import due_at
 from sa_jobqueue.operations.errors import translated
@@ -25,7 +25,7 @@ from sa_jobqueue.operations.pages import (
     scanned_page,
 )
 from sa_jobqueue.statements import jobs, listings
-from sa_jobqueue.types import ENDED, JobId, JobStatus
+from sa_jobqueue.types import ENDED, INITIAL, JobId, JobStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,11 +147,14 @@ def reschedule_jobs(
 
     `delay`, `at`: as for a new job; with neither, they are due now.
     Changes: `scheduled_at`. Locks: as `cancel_jobs`.
-    Raises: InvalidJobError for the time; JobNotFoundError; IllegalTransitionError naming one that is neither pending
-    nor blocked. Nothing is written then.
+    Raises: InvalidJobError for the time; JobNotFoundError; NotReschedulableError naming every job that is neither
+    pending nor blocked, and where it stands. Nothing is written then, and the transaction can go on.
     """
     due = due_at(delay=delay, at=at)
-    _lock(session, ids, model)
+    standing = _lock(session, ids, model)
+    offenders = {job_id: status for job_id, status in standing.items() if status not in INITIAL}
+    if offenders:
+        raise NotReschedulableError(offenders)
     _change(session, ids, model, scheduled_at=func.now() if due is None else due)
 
 

@@ -22,7 +22,13 @@ from sa_jobqueue import (
     reschedule_jobs,
     trigger_jobs,
 )
-from sa_jobqueue.errors import IllegalTransitionError, InvalidJobError, InvalidOptionError, JobNotFoundError
+from sa_jobqueue.errors import (
+    IllegalTransitionError,
+    InvalidJobError,
+    InvalidOptionError,
+    JobNotFoundError,
+    NotReschedulableError,
+)
 from sa_jobqueue.ids import uuid7
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
@@ -166,14 +172,46 @@ def test_triggering_makes_jobs_due_now_and_wakes_workers(session: Session, jobs:
     assert sorted(notifications.seen()) == [("due", "default"), ("due", "q")]
 
 
-@pytest.mark.parametrize("status", [JobStatus.RUNNING, *sorted(ENDED)])
-def test_one_that_does_not_wait_is_named_and_none_is_moved(session: Session, jobs: Jobs, status: JobStatus) -> None:
-    waiting, other = jobs.add(due_in=60), jobs.add(status, due_in=60)
-    before = dict(jobs.get(waiting))
-    with pytest.raises(IllegalTransitionError, match=f"job {other}: is {status}, only a pending or blocked job"):
-        trigger_jobs(session, [waiting, other])
-    session.rollback()
-    assert dict(jobs.get(waiting)) == before
+@pytest.mark.parametrize("change", [trigger_jobs, reschedule_jobs])
+def test_all_that_do_not_wait_are_named_and_none_is_moved(session: Session, jobs: Jobs, change: Any) -> None:
+    made = {status: jobs.add(status, due_in=60) for status in JobStatus}
+    before = [dict(jobs.get(job_id)) for job_id in made.values()]
+    with pytest.raises(NotReschedulableError) as caught:
+        change(session, list(made.values()))
+    offending = [JobStatus.RUNNING, JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED]
+    assert dict(zip(caught.value.job_ids, caught.value.statuses, strict=True)) == {made[one]: one for one in offending}
+    assert f"{made[JobStatus.DEAD]} is dead" in str(caught.value)
+    assert isinstance(caught.value, IllegalTransitionError)
+    session.commit()  # nothing was refused by the database, so the transaction is as good as before
+    assert [dict(jobs.get(job_id)) for job_id in made.values()] == before
+
+
+def test_one_claimed_by_the_time_it_is_locked_is_an_offender(
+    two_sessions: tuple[Session, Session], engine: Engine, jobs: Jobs
+) -> None:
+    """The loser waits for the winner's lock, and judges what it finds after it."""
+    winner, loser = two_sessions
+    job_id = jobs.add(due_in=60)
+    cancel_jobs(winner, [job_id])
+    answers: list[Any] = []
+
+    def lose() -> None:
+        try:
+            reschedule_jobs(loser, [job_id], delay=timedelta(hours=1))
+        except NotReschedulableError as error:
+            answers.append(error.statuses)
+
+    thread = threading.Thread(target=lose)
+    loser.execute(text("SET LOCAL lock_timeout = '20s'"))
+    thread.start()
+    waiting = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
+    with engine.connect() as watcher:
+        while not watcher.execute(waiting).scalar_one():
+            watcher.rollback()
+            assert thread.is_alive()
+    winner.commit()
+    thread.join(timeout=30)
+    assert answers == [(JobStatus.CANCELLED,)]
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "ChainReferencedError": ([("1", "2")],),
     "ChainFailedError": (ended(JobStatus.DEAD),),
     "ChainTimeoutError": ("1", timedelta(seconds=3)),
+    "NotReschedulableError": ({"1": JobStatus.DEAD},),
     "ConflictError": ("taken", "uq_job"),
     "LostAttemptError": ("1", 3),
     "AttemptTimeoutError": (timedelta(seconds=3),),
@@ -106,6 +107,12 @@ def test_a_job_is_put_back_for_a_while_or_until_an_instant(signal: Any) -> None:
     for reason, given in refused:
         with pytest.raises(InvalidOptionError, match=reason):
             signal(**given)
+
+
+def test_many_offenders_are_all_in_the_fields_and_ten_in_the_message() -> None:
+    error = errors.NotReschedulableError({str(number): JobStatus.DEAD for number in range(12)})
+    assert (len(error.job_ids), len(error.statuses)) == (12, 12)
+    assert "9 is dead and 2 more; nothing was changed" in str(error)
 
 
 def test_fields_say_what_the_message_says() -> None:
