@@ -39,7 +39,7 @@ def look(model: type[JobMixin[Any]]) -> Select[Any]:
 def mark_awaited(model: type[JobMixin[Any]]) -> Update:
     """Note on an open chain that somebody waits for its end, so that whoever ends it sends a notification.
 
-    Parameters: `chain_id`. Shape: `(id,)` if it was noted now; no row when it was already, when the chain has ended or
+    Parameters: `awaited_id`. Shape: `(id,)` if it was noted now; no row when it was already, when the chain has ended or
     is gone, and when somebody holds the root: try again then. Changes: the root's `is_awaited`.
     Locks: the root, until the transaction ends; skipped when it is held, so that nobody is waited for.
     Obliges: run it alone and commit at once, then `look`: an end that came before the mark is not told.
@@ -50,7 +50,7 @@ def mark_awaited(model: type[JobMixin[Any]]) -> Update:
     free = (
         select(root.c.id)
         .where(
-            root.c.id == _parameter(model, "chain_id"),
+            root.c.id == _parameter(model, "awaited_id"),
             root.c.chain_index == 0,
             root.c.chain_completed_at.is_(None),
             ~root.c.is_awaited,

@@ -75,9 +75,7 @@ def wait_chain(
     fit its type; InvalidOptionError. An outage of the database while waiting is waited through.
     """
     if not isinstance(engine, Engine):
-        raise InvalidOptionError(
-            "engine", f"must be an Engine, got a {type(engine).__name__}; await_chain is for AsyncEngine"
-        )
+        raise InvalidOptionError("engine", f"must be an Engine, got a {type(engine).__name__}: see await_chain")
     wait = Wait(chain, timeout=timeout, poll_interval=poll_interval, listen=listen, output=output, model=model)
     with closing(Ear(engine.url, wait.channel)) as ear, closing(wait.steps()) as steps:
         answer: Answer = None
@@ -135,9 +133,7 @@ async def await_chain(
     nothing behind.
     """
     if not isinstance(engine, AsyncEngine):
-        raise InvalidOptionError(
-            "engine", f"must be an AsyncEngine, got a {type(engine).__name__}; wait_chain is for Engine"
-        )
+        raise InvalidOptionError("engine", f"must be an AsyncEngine, got a {type(engine).__name__}: see wait_chain")
     wait = Wait(chain, timeout=timeout, poll_interval=poll_interval, listen=listen, output=output, model=model)
     async with AsyncExitStack() as stack:
         steps = stack.enter_context(closing(wait.steps()))

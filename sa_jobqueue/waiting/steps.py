@@ -118,7 +118,7 @@ class Wait:
         while chain.completed_at is None:
             noted: Answer = None
             if not chain.is_awaited:
-                noted = yield Ask(waiting.mark_awaited(self._model), {"chain_id": chain.id})
+                noted = yield Ask(waiting.mark_awaited(self._model), {"awaited_id": chain.id})
             seen = yield self._look(chain.id)
             if seen is None:
                 raise ChainNotFoundError([chain.id], field="chain", reason="it was deleted while it was waited for")

@@ -1,0 +1,423 @@
+"""A caller who waits for a chain learns of its end, in either colour, whatever gets lost meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Engine, create_engine, delete, text, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.orm import DeclarativeBase, Session
+
+from sa_jobqueue import (
+    ChainFailedError,
+    ChainNotFoundError,
+    ChainResult,
+    ChainTimeoutError,
+    Job,
+    JobMixin,
+    JobQueue,
+    JobStatus,
+    await_chain,
+    wait_chain,
+)
+from sa_jobqueue.errors import InvalidOptionError, InvalidPayloadError, NotAChainError
+from sa_jobqueue.ids import uuid7
+from sa_jobqueue.waiting import ears
+from sa_jobqueue.waiting.chains import _ask
+from sa_jobqueue.waiting.ears import Ear
+from sa_jobqueue.waiting.steps import Ask, Listen, Rest, Wait
+from tests.fixtures.database import both_servers_swept
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import PATIENCE, until
+
+pytestmark = both_servers_swept
+
+NEVER = timedelta(hours=1)
+"""A poll interval that no test lives to see: the end must be told."""
+SOON = timedelta(milliseconds=50)
+BACKENDS = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+LISTENING = f"SELECT pid {BACKENDS} AND application_name = 'sa_jobqueue waiting'"
+
+Waiting = Callable[..., Coroutine[Any, Any, ChainResult[Any]]]
+
+
+@pytest.fixture(params=["sync", "async"])
+def wait(request: pytest.FixtureRequest, engine: Engine, async_engine: AsyncEngine) -> Waiting:
+    """Give a function that waits for a chain in one of the colours."""
+
+    async def call(chain: Any, **options: Any) -> ChainResult[Any]:
+        given: dict[str, Any] = {"timeout": timedelta(seconds=PATIENCE), "poll_interval": NEVER} | options
+        if request.param == "async":
+            return await await_chain(async_engine, chain, **given)
+        return await asyncio.to_thread(lambda: wait_chain(engine, chain, **given))
+
+    return call
+
+
+def end(
+    engine: Engine, chain_id: Any, status: JobStatus = JobStatus.COMPLETED, *, told: bool = True, **columns: Any
+) -> None:
+    """End a chain of one job as the library does: whoever awaits it is told when this commits."""
+    job = Job.__table__.c
+    ended = {"status": status, "completed_at": text("now()"), "chain_completed_at": text("now()"), "leased_by": None}
+    with engine.begin() as connection:
+        held = text("SELECT is_awaited FROM job WHERE id = :id FOR NO KEY UPDATE")
+        is_awaited = connection.execute(held, {"id": chain_id}).scalar_one()
+        if status is JobStatus.DEAD:
+            connection.execute(update(Job).where(job.id == chain_id).values(status=JobStatus.RUNNING, leased_by="w"))
+        connection.execute(update(Job).where(job.id == chain_id).values(ended | columns | {"is_awaited": False}))
+        if is_awaited and told:
+            connection.execute(text("SELECT pg_notify('.job:ended', :id)"), {"id": str(chain_id)})
+
+
+def listening(engine: Engine) -> list[int]:
+    with engine.connect() as connection:
+        return list(connection.execute(text(LISTENING)).scalars())
+
+
+async def rests(jobs: Jobs, chain_id: Any) -> None:
+    """Wait until a caller has asked to be told of a chain's end."""
+    await until(lambda: bool(jobs.get(chain_id)["is_awaited"]), what="the mark")
+
+
+async def test_a_waiter_is_told_of_the_end_long_before_it_looks_again(wait: Waiting, engine: Engine, jobs: Jobs) -> None:
+    chain_id = jobs.add()
+    other = jobs.add()
+    result = asyncio.create_task(wait(chain_id))
+    await rests(jobs, chain_id)
+    assert len(listening(engine)) == 1
+    end(engine, other)
+    end(engine, chain_id, output={"n": 1})
+    assert await result == ChainResult(
+        id=chain_id,
+        type_name="test",
+        status=JobStatus.COMPLETED,
+        output={"n": 1},
+        error=None,
+        created_at=jobs.get(chain_id)["created_at"],
+        completed_at=jobs.get(chain_id)["chain_completed_at"],
+        length=1,
+        last_job_id=chain_id,
+        last_type_name="test",
+    )
+    await until(lambda: not listening(engine), what="the end of the connection")
+
+
+async def test_a_chain_that_has_ended_is_not_waited_for(wait: Waiting, jobs: Jobs) -> None:
+    chain_id = jobs.add(JobStatus.COMPLETED)
+    assert (await wait(chain_id)).id == chain_id
+    assert not jobs.get(chain_id)["is_awaited"]
+
+
+def play(wait: Wait, engine: Engine, before: Callable[[int], None]) -> tuple[int, ChainResult[Any]]:
+    """Do the steps of a wait, and something before each of them; return how many there were, and the result."""
+    steps, answer, done = wait.steps(), None, 0
+    with closing(Ear(engine.url, wait.channel)) as ear:
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration as end:
+                return done, end.value
+            before(done)
+            done, answer = done + 1, None
+            match step:
+                case Ask():
+                    answer = _ask(engine, step)
+                case Listen():
+                    ear.listen(step.payload)
+                case Rest():
+                    started = time.monotonic()
+                    ear.rest(PATIENCE)
+                    assert time.monotonic() - started < PATIENCE, "nobody told"
+
+
+# The steps: look, listen, mark, look, rest, look; as many as are needed.
+@pytest.mark.parametrize(("moment", "needed"), [(0, 1), (1, 4), (2, 4), (3, 4), (4, 6)])
+def test_an_end_at_any_moment_is_seen_or_told(engine: Engine, jobs: Jobs, moment: int, needed: int) -> None:
+    chain_id = jobs.add()
+    options: Any = {"timeout": timedelta(minutes=5), "poll_interval": NEVER, "listen": True, "output": None, "model": None}
+    done, result = play(Wait(chain_id, **options), engine, lambda step: end(engine, chain_id) if step == moment else None)
+    assert (done, result.id) == (needed, chain_id)
+
+
+async def test_the_chain_has_ended_when_its_last_job_has(wait: Waiting, engine: Engine, jobs: Jobs) -> None:
+    root = jobs.add(JobStatus.COMPLETED)
+    with engine.begin() as connection:
+        connection.execute(update(Job).values(chain_completed_at=None, output="of the first"))
+    continuation = jobs.add(chain_id=root, chain_index=1, type_name="next")
+    result = asyncio.create_task(wait(root))
+    await rests(jobs, root)
+    assert not result.done()
+    with engine.begin() as connection:
+        job = Job.__table__.c
+        ended = {"status": JobStatus.COMPLETED, "output": "of the last", "completed_at": text("now()")}
+        connection.execute(update(Job).where(job.id == continuation).values(ended))
+        closed = {"chain_completed_at": text("now()"), "chain_status": JobStatus.COMPLETED, "is_awaited": False}
+        connection.execute(update(Job).where(job.id == root).values(closed))
+        connection.execute(text("SELECT pg_notify('.job:ended', :id)"), {"id": str(root)})
+    ended_chain = await result
+    assert (ended_chain.output, ended_chain.length) == ("of the last", 2)
+    assert (ended_chain.last_job_id, ended_chain.last_type_name, ended_chain.type_name) == (continuation, "next", "test")
+
+
+@dataclass
+class Receipt:
+    number: int
+
+
+async def test_the_output_is_of_the_type_asked_for(wait: Waiting, jobs: Jobs, engine: Engine) -> None:
+    queue = JobQueue()
+
+    @queue.handler("test")
+    def pay() -> Receipt:
+        return Receipt(7)
+
+    chain_id = jobs.add(JobStatus.COMPLETED, output={"number": 7})
+    assert (await wait(chain_id)).output == {"number": 7}
+    assert (await wait(chain_id, output=Receipt)).output == Receipt(7)
+    assert (await wait(chain_id, output=pay)).output == Receipt(7)
+    with pytest.raises(InvalidPayloadError, match=r"output: Input should be a valid integer"):
+        await wait(chain_id, output=int)
+    with pytest.raises(InvalidOptionError, match="output: no output can be typed as"):
+        await wait(chain_id, output=Engine)
+
+
+async def test_death_and_cancellation_are_errors_that_tell_all(wait: Waiting, engine: Engine, jobs: Jobs) -> None:
+    dying, cancelled = jobs.add(), jobs.add()
+    results = [asyncio.create_task(wait(chain_id, output=Receipt)) for chain_id in (dying, cancelled)]
+    await rests(jobs, dying)
+    await rests(jobs, cancelled)
+    error = {"type": "Boom", "message": "no paper\nat all", "traceback": ""}
+    end(engine, dying, JobStatus.DEAD, last_error=error)
+    end(engine, cancelled, JobStatus.CANCELLED)
+    with pytest.raises(ChainFailedError, match=r"is dead: Boom: no paper; if it is redriven") as died:
+        await results[0]
+    assert (died.value.chain_id, died.value.status, died.value.error) == (dying, JobStatus.DEAD, error)
+    assert died.value.result.completed_at == jobs.get(dying)["completed_at"]
+    with pytest.raises(ChainFailedError, match="was cancelled") as gone:
+        await results[1]
+    assert (gone.value.status, gone.value.error, gone.value.result.output) == (JobStatus.CANCELLED, None, None)
+
+
+async def test_a_chain_that_nobody_committed_is_not_waited_for(wait: Waiting, session: Session) -> None:
+    job = Job("test")
+    session.add(job)
+    session.flush()
+    with pytest.raises(ChainNotFoundError, match="has not committed yet") as missing:
+        await wait(job)
+    assert missing.value.chain_ids == (job.id,)
+
+
+async def test_deletion_is_seen_while_waiting(wait: Waiting, engine: Engine, jobs: Jobs) -> None:
+    chain_id = jobs.add()
+    result = asyncio.create_task(wait(chain_id, poll_interval=SOON))
+    await rests(jobs, chain_id)
+    with engine.begin() as connection:
+        connection.execute(delete(Job))
+    with pytest.raises(ChainNotFoundError, match="deleted while it was waited for"):
+        await result
+
+
+async def test_time_runs_out_for_the_waiter_alone(wait: Waiting, jobs: Jobs, engine: Engine) -> None:
+    chain_id = jobs.add()
+    with pytest.raises(ChainTimeoutError, match="it goes on") as late:
+        await wait(chain_id, timeout=SOON)
+    assert isinstance(late.value, TimeoutError)
+    assert (late.value.chain_id, late.value.timeout) == (chain_id, SOON)
+    assert jobs.status(chain_id) is JobStatus.PENDING
+    await until(lambda: not listening(engine), what="the end of the connection")
+
+
+async def test_the_last_look_is_at_the_timeout(jobs: Jobs, engine: Engine) -> None:
+    chain_id = jobs.add()
+    given: Any = {"timeout": timedelta(microseconds=1), "poll_interval": NEVER, "listen": False, "output": None}
+    steps = Wait(chain_id, **given, model=None).steps()
+    look = next(steps)
+    assert isinstance(look, Ask)
+    mark = steps.send(_ask(engine, look))
+    assert isinstance(mark, Ask)
+    last_look = steps.send(_ask(engine, mark))
+    assert isinstance(last_look, Ask)
+    end(engine, chain_id)
+    with pytest.raises(StopIteration):  # although the time is over long since
+        steps.send(_ask(engine, last_look))
+
+
+@pytest.mark.parametrize("listen", [True, False], ids=["lost", "not listened for"])
+async def test_a_notification_that_does_not_arrive_costs_a_poll(
+    wait: Waiting, engine: Engine, jobs: Jobs, listen: bool
+) -> None:
+    chain_id = jobs.add()
+    result = asyncio.create_task(wait(chain_id, poll_interval=SOON, listen=listen))
+    await rests(jobs, chain_id)
+    assert bool(listening(engine)) is listen
+    end(engine, chain_id, told=False)
+    assert (await result).status is JobStatus.COMPLETED
+
+
+async def test_a_lost_listening_connection_is_replaced(
+    wait: Waiting, engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ears, "_RETRY_SECONDS", 0.05)
+    chain_id = jobs.add()
+    result = asyncio.create_task(wait(chain_id))
+    await rests(jobs, chain_id)
+    (first,) = listening(engine)
+    with engine.begin() as connection:
+        connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": first})
+    await until(lambda: bool(listening(engine)) and listening(engine) != [first], what="another connection")
+    end(engine, chain_id)  # heard, or seen by the look after the reconnection
+    assert (await result).status is JobStatus.COMPLETED
+    assert "cannot listen for the ends of chains" in caplog.text
+
+
+async def test_who_cannot_listen_looks(wait: Waiting, engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = engine.url.set(host="/nowhere", port=1, query={})
+    arguments = ears._arguments
+    monkeypatch.setattr(ears, "_arguments", lambda _: arguments(url))
+    chain_id = jobs.add()
+    result = asyncio.create_task(wait(chain_id, poll_interval=SOON))
+    await rests(jobs, chain_id)
+    end(engine, chain_id)
+    assert (await result).status is JobStatus.COMPLETED
+
+
+async def test_an_outage_is_waited_through(
+    wait: Waiting, engine: Engine, jobs: Jobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    chain_id = jobs.add()
+    result = asyncio.create_task(wait(chain_id, poll_interval=SOON))
+    await rests(jobs, chain_id)
+    everybody = text(f"SELECT pg_terminate_backend(pid) {BACKENDS}")
+    other = create_engine(engine.url)
+    with other.connect() as connection:
+        connection.execute(everybody)
+    await until(lambda: "cannot look at a chain" in caplog.text, what="a failed look")
+    end(other, chain_id)
+    other.dispose()
+    assert (await result).status is JobStatus.COMPLETED
+
+
+async def test_a_root_that_somebody_holds_is_marked_once_it_is_free(
+    wait: Waiting, engine: Engine, jobs: Jobs, session: Session
+) -> None:
+    chain_id = jobs.add()
+    session.execute(text("SELECT 1 FROM job FOR NO KEY UPDATE"))
+    result = asyncio.create_task(wait(chain_id))
+    await until(lambda: bool(listening(engine)))
+    session.rollback()
+    await rests(jobs, chain_id)
+    end(engine, chain_id)
+    assert (await result).status is JobStatus.COMPLETED
+
+
+async def test_waiters_of_one_loop_share_a_connection(async_engine: AsyncEngine, engine: Engine, jobs: Jobs) -> None:
+    chains = jobs.add_many(20)
+    give: Any = {"timeout": timedelta(seconds=PATIENCE), "poll_interval": NEVER}
+    results = [asyncio.create_task(await_chain(async_engine, chain_id, **give)) for chain_id in [*chains, chains[0]]]
+    for chain_id in chains:
+        await rests(jobs, chain_id)
+    assert len(listening(engine)) == 1
+    for chain_id in chains:
+        end(engine, chain_id)
+    assert [result.id for result in await asyncio.gather(*results)] == [*chains, chains[0]]
+    assert ears._ears == {}
+    await until(lambda: not listening(engine), what="the end of the connection")
+
+
+async def test_a_cancelled_wait_leaves_nothing_behind(async_engine: AsyncEngine, engine: Engine, jobs: Jobs) -> None:
+    chain_id = jobs.add()
+    before = asyncio.all_tasks()
+    give: Any = {"timeout": timedelta(seconds=PATIENCE), "poll_interval": NEVER}
+    for reached in (lambda: True, lambda: bool(listening(engine)), lambda: bool(jobs.get(chain_id)["is_awaited"])):
+        task = asyncio.create_task(await_chain(async_engine, chain_id, **give))
+        await until(reached)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert asyncio.all_tasks() == before
+        assert ears._ears == {}
+        await until(lambda: not listening(engine), what="the end of the connection")
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await await_chain(async_engine, chain_id, **give)
+    gc.collect()  # a connection that was not closed would warn, which is an error
+    assert async_engine.sync_engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+
+
+async def test_any_job_names_its_chain_even_one_no_longer_loaded(wait: Waiting, engine: Engine, jobs: Jobs) -> None:
+    root = jobs.add(JobStatus.COMPLETED)
+    continuation = jobs.add(JobStatus.COMPLETED, chain_id=root, chain_index=1)
+    with engine.begin() as connection:
+        connection.execute(update(Job).where(Job.__table__.c.id == continuation).values(chain_completed_at=None))
+    with Session(engine) as session:
+        loaded, expired = session.get_one(Job, continuation), session.get_one(Job, root)
+        assert (await wait(loaded)).id == root
+        session.commit()
+    for job in (loaded, expired):  # detached, with nothing loaded
+        assert (await wait(job)).id == root
+    with pytest.raises(NotAChainError, match=f"belongs to chain {root}"):
+        await wait(continuation)
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class TextJob(JobMixin[str], Base, queue_schema="elsewhere", queue_prefix="mail_"):
+    """A queue with another schema, prefix and type of ids."""
+
+
+async def test_a_queue_of_the_applications_own_is_waited_for(wait: Waiting, engine: Engine) -> None:
+    Base.metadata.create_all(engine)
+    own = Jobs(engine, TextJob)
+    try:
+        with Session(engine) as session, session.begin():
+            session.add(job := TextJob("test", id="it's :one"))
+        result = asyncio.create_task(wait(job))
+        await rests(own, "it's :one")
+        with engine.begin() as connection:
+            ended = "UPDATE elsewhere.mail_job SET status = 'completed', completed_at = now(), chain_completed_at = now()"
+            connection.execute(text(ended))
+            connection.execute(text("SELECT pg_notify('elsewhere.mail_job:ended', id) FROM elsewhere.mail_job"))
+        assert (await result).id == "it's :one"
+        assert (await wait("it's :one", model=TextJob)).id == "it's :one"
+        with pytest.raises(InvalidOptionError, match="the chain given is of another queue"):
+            await wait(job, model=Job)
+    finally:
+        Base.metadata.drop_all(engine)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"timeout": timedelta(0)}, "timeout: must be a timedelta above zero"),
+        ({"timeout": 5}, "timeout: must be a timedelta"),
+        ({"poll_interval": timedelta(0)}, "poll_interval: must be a timedelta above zero"),
+        ({"chain": "text"}, "chain: must be a chain, a job or an id of type UUID"),
+        ({"chain": Job}, "chain: must be a chain, a job or an id of type UUID"),
+    ],
+    ids=str,
+)
+async def test_options_are_checked_before_anything_is_done(wait: Waiting, given: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidOptionError, match=named):
+        await wait(**{"chain": UUID(int=0)} | given)
+
+
+async def test_each_colour_names_the_other(engine: Engine, async_engine: AsyncEngine) -> None:
+    wrong: Any = async_engine
+    with pytest.raises(InvalidOptionError, match="see await_chain"):
+        wait_chain(wrong, uuid7(), timeout=SOON)
+    wrong = engine
+    with pytest.raises(InvalidOptionError, match="see wait_chain"):
+        await await_chain(wrong, uuid7(), timeout=SOON)

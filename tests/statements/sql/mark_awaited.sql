@@ -1,0 +1,12 @@
+WITH free AS (SELECT root.id AS id
+  FROM job AS root
+  WHERE root.id = %(awaited_id)s::UUID
+  AND root.chain_index = %(chain_index_1)s::INTEGER
+  AND root.chain_completed_at IS NULL
+  AND NOT root.is_awaited
+  FOR NO KEY UPDATE SKIP LOCKED)
+UPDATE job
+SET is_awaited=true
+WHERE job.id = (SELECT free.id
+  FROM free)
+RETURNING job.id
