@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Integer, Select, TableClause, Text, Update, bindparam, column, select, true, update
-from sqlalchemy import (
-    table as named_table,
-)
-from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
+from sqlalchemy import Select, Update, bindparam, select, true, update
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.statements._parts import once_a_model, table
+
+_TOLD = (
+    *("id", "type_name", "status", "output", "error", "created_at", "completed_at", "length"),
+    *("last_job_id", "last_type_name"),
+)
 
 
 @once_a_model
@@ -24,12 +25,12 @@ def look(model: type[JobMixin[Any]]) -> Select[Any]:
     is_awaited)` of the chain, all of one moment; `completed_at` is null while it is open; no row when there is no such
     job. Locks: none. Index: the primary key, and `uq_job_chain` for the chain's last job.
     """
-    job, chain = table(model), _job_chain(model)
+    job, chain = table(model), table(model.Chain)
     root = job.alias("root")
     asked = job.alias("asked")
     chain_id = select(asked.c.chain_id).where(asked.c.id == _parameter(model, "job_id")).scalar_subquery()
     return (
-        select(*chain.c, root.c.is_awaited)
+        select(*(chain.c[name] for name in _TOLD), root.c.is_awaited)
         .select_from(chain.join(root, root.c.id == chain.c.id))
         .where(chain.c.id == chain_id)
     )
@@ -60,24 +61,6 @@ def mark_awaited(model: type[JobMixin[Any]]) -> Update:
         .cte("free")
     )
     return update(job).where(job.c.id == select(free.c.id).scalar_subquery()).values(is_awaited=true()).returning(job.c.id)
-
-
-def _job_chain(model: type[JobMixin[Any]]) -> TableClause:
-    layout = model.__jobqueue__
-    return named_table(
-        layout.name("job_chain"),
-        column("id", id_parameter(layout)),
-        column("type_name", Text),
-        column("status", table(model).c.status.type),
-        column("output", JSONB),
-        column("error", JSONB),
-        column("created_at", TIMESTAMP(timezone=True)),
-        column("completed_at", TIMESTAMP(timezone=True)),
-        column("length", Integer),
-        column("last_job_id", id_parameter(layout)),
-        column("last_type_name", Text),
-        schema=layout.schema,
-    )
 
 
 def _parameter(model: type[JobMixin[Any]], name: str) -> Any:

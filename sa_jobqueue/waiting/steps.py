@@ -7,7 +7,7 @@ import time
 from collections.abc import Generator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 import sqlalchemy
@@ -22,8 +22,7 @@ from sa_jobqueue.errors import (
     NotAChainError,
 )
 from sa_jobqueue.handlers import Handler
-from sa_jobqueue.layout import Layout
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import ChainMixin, Job, JobMixin
 from sa_jobqueue.payloads import Codec
 from sa_jobqueue.statements import waiting
 from sa_jobqueue.types import LONGEST, ChainResult, JobId, JobStatus
@@ -35,13 +34,7 @@ chain, and told nobody."""
 _log = logging.getLogger("sa_jobqueue.waiting")
 
 
-class _Mapped(Protocol):
-    """A mapped object of a queue: a chain."""
-
-    __jobqueue__: ClassVar[Layout]
-
-
-ChainOrId: TypeAlias = JobId | JobMixin[Any] | _Mapped
+ChainOrId: TypeAlias = JobId | JobMixin[Any] | ChainMixin[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +80,7 @@ class Wait:
                 raise InvalidOptionError(
                     option, f"must be a timedelta above zero and at most {LONGEST.days} days, got {given!r}"
                 )
-        self._model = model or (type(chain) if isinstance(chain, JobMixin) else Job)
+        self._model = model or _model_of(chain)
         self._job_id, self._is_chain_id = _identity(chain, self._model)
         self._timeout, self._poll_seconds, self._listen = timeout, poll_interval.total_seconds(), listen
         self._codec: Codec[Any] | None = None
@@ -151,18 +144,21 @@ class Wait:
         return ChainResult(**told)
 
 
+def _model_of(chain: Any) -> type[JobMixin[Any]]:
+    return type(chain) if isinstance(chain, JobMixin) else getattr(chain, "__job__", Job)
+
+
 def _identity(chain: Any, model: type[JobMixin[Any]]) -> tuple[JobId, bool]:
     """Return an id, and whether it is the chain's or only a job's. Nothing is loaded: the session may be closed."""
     layout = model.__jobqueue__
-    if hasattr(chain, "__jobqueue__") and not isinstance(chain, type):
+    if isinstance(chain, (JobMixin, ChainMixin)):
         if chain.__jobqueue__ != layout:
             raise InvalidOptionError("model", f"is {model.__name__}, but the chain given is of another queue")
-        state = sqlalchemy.inspect(chain)
-        if not isinstance(chain, JobMixin):
-            return state.dict["id"] if "id" in state.dict else state.identity[0], True
-        if "chain_id" in state.dict:
-            return state.dict["chain_id"], True
-        return state.identity[0], False
+        state: Any = sqlalchemy.inspect(chain)
+        key = "chain_id" if isinstance(chain, JobMixin) else "id"
+        if key in state.dict:
+            return state.dict[key], True
+        return state.identity[0], isinstance(chain, ChainMixin)
     kind = str if layout.id_type == "text" else UUID
     if not isinstance(chain, kind):
         raise InvalidOptionError("chain", f"must be a chain, a job or an id of type {kind.__name__}, got {chain!r}")

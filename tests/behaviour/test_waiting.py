@@ -14,10 +14,11 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy import Engine, create_engine, delete, text, update
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Session
 
 from sa_jobqueue import (
+    AttemptContext,
     ChainFailedError,
     ChainNotFoundError,
     ChainResult,
@@ -27,9 +28,13 @@ from sa_jobqueue import (
     JobQueue,
     JobStatus,
     await_chain,
+    cancel_jobs,
+    redrive_dead_letters,
     wait_chain,
 )
+from sa_jobqueue.context import Continuation
 from sa_jobqueue.errors import InvalidOptionError, InvalidPayloadError, NotAChainError
+from sa_jobqueue.events import JobStarted
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.waiting import ears
 from sa_jobqueue.waiting.chains import _ask
@@ -37,7 +42,7 @@ from sa_jobqueue.waiting.ears import Ear
 from sa_jobqueue.waiting.steps import Ask, Listen, Rest, Wait
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
-from tests.fixtures.workers import PATIENCE, until
+from tests.fixtures.workers import PATIENCE, Start, until
 
 pytestmark = both_servers_swept
 
@@ -48,6 +53,11 @@ BACKENDS = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> 
 LISTENING = f"SELECT pid {BACKENDS} AND application_name = 'sa_jobqueue waiting'"
 
 Waiting = Callable[..., Coroutine[Any, Any, ChainResult[Any]]]
+
+
+@dataclass
+class Receipt:
+    number: int
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -169,9 +179,49 @@ async def test_the_chain_has_ended_when_its_last_job_has(wait: Waiting, engine: 
     assert (ended_chain.last_job_id, ended_chain.last_type_name, ended_chain.type_name) == (continuation, "next", "test")
 
 
-@dataclass
-class Receipt:
-    number: int
+async def test_a_worker_tells_callers_how_chains_end(wait: Waiting, engine: Engine, jobs: Jobs, start: Start) -> None:
+    queue = JobQueue()
+    go_on = asyncio.Event()
+
+    @queue.handler("first")
+    async def first(n: int, ctx: AttemptContext) -> Continuation[Receipt]:
+        return ctx.continue_with(second, n + 1)
+
+    @queue.handler("second")
+    async def second(n: int, session: AsyncSession) -> Receipt:
+        await go_on.wait()
+        return Receipt(n)
+
+    @queue.handler("fails", max_attempts=1)
+    async def fails() -> None:
+        await go_on.wait()
+        raise ValueError("no paper")
+
+    @queue.handler("forever")
+    async def forever() -> None:
+        await asyncio.Event().wait()
+
+    with Session(engine) as session, session.begin():
+        session.add_all(made := [first.job(1), fails.job(), forever.job()])
+        ids = [job.id for job in made]
+    async with start(queue) as log:
+        results = [asyncio.create_task(wait(job, output=Receipt)) for job in made]
+        for chain_id in ids:
+            await rests(jobs, chain_id)
+        await log.until(JobStarted, 4)
+        go_on.set()
+        ended = await results[0]
+        assert (ended.output, ended.length, ended.last_type_name) == (Receipt(2), 2, "second")
+        with pytest.raises(ChainFailedError, match="is dead: ValueError: no paper"):
+            await results[1]
+        with Session(engine) as session, session.begin():
+            cancel_jobs(session, [ids[2]])
+        with pytest.raises(ChainFailedError, match="was cancelled"):
+            await results[2]
+        with Session(engine) as session, session.begin():
+            redrive_dead_letters(session, by="me")
+        with pytest.raises(ChainFailedError, match="is dead"):  # the same chain, once more
+            await wait(made[1])
 
 
 async def test_the_output_is_of_the_type_asked_for(wait: Waiting, jobs: Jobs, engine: Engine) -> None:
@@ -366,6 +416,9 @@ async def test_any_job_names_its_chain_even_one_no_longer_loaded(wait: Waiting, 
         session.commit()
     for job in (loaded, expired):  # detached, with nothing loaded
         assert (await wait(job)).id == root
+    with Session(engine) as session:
+        chain = session.get_one(Job.Chain, root)
+        assert (await wait(chain)).id == root
     with pytest.raises(NotAChainError, match=f"belongs to chain {root}"):
         await wait(continuation)
 

@@ -1,0 +1,55 @@
+"""What a type checker says of waiting for chains. Read by `test_types.py`, not run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, assert_type
+from uuid import UUID
+
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from sa_jobqueue import ChainFailedError, ChainResult, Job, JobQueue, await_chain, wait_chain
+from sa_jobqueue.models import ChainMixin
+
+jobs = JobQueue()
+LONG = timedelta(minutes=1)
+
+
+@dataclass
+class Receipt:
+    number: int
+
+
+@jobs.handler("pay")
+def pay(order: int) -> Receipt:
+    return Receipt(order)
+
+
+@jobs.handler("collect")
+async def collect() -> list[int]:
+    return []
+
+
+def use(engine: Engine, chain: ChainMixin[UUID], chain_id: UUID) -> None:
+    assert_type(wait_chain(engine, chain_id, timeout=LONG), ChainResult[Any])
+    assert_type(wait_chain(engine, chain, timeout=LONG), ChainResult[Any])
+    assert_type(wait_chain(engine, pay.job(7), timeout=LONG, output=Receipt), ChainResult[Receipt])
+    assert_type(wait_chain(engine, "text", timeout=LONG, output=pay), ChainResult[Receipt])
+    assert_type(wait_chain(engine, chain_id, timeout=LONG, output=collect).output, list[int])
+    assert_type(wait_chain(engine, chain_id, timeout=LONG, output=list[int]).output, list[int])
+    wait_chain(engine, chain_id)  # E: No overload variant of "wait_chain"
+    wait_chain(engine, 7, timeout=LONG)  # E: No overload variant of "wait_chain"
+    wait_chain(engine, chain_id, timeout=5)  # E: No overload variant of "wait_chain"
+    try:
+        wait_chain(engine, chain_id, timeout=LONG)
+    except ChainFailedError as failed:
+        assert_type(failed.result, ChainResult[Any])
+
+
+async def use_async(engine: AsyncEngine, other: Engine, job: Job) -> None:
+    assert_type(await await_chain(engine, job, timeout=LONG), ChainResult[Any])
+    assert_type(await await_chain(engine, job.chain_id, timeout=LONG, output=pay), ChainResult[Receipt])
+    assert_type((await await_chain(engine, job, timeout=LONG, output=Receipt)).output, Receipt)
+    await await_chain(other, job, timeout=LONG)  # E: No overload variant of "await_chain"
