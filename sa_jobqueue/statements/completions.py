@@ -25,7 +25,7 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, TIMESTAMP
 from sqlalchemy.sql.elements import ColumnElement, Grouping
 
 from sa_jobqueue.models import JobMixin
@@ -135,14 +135,15 @@ def _completed(
 def finish(model: type[JobMixin[Any]]) -> Select[Any]:
     """End many attempts of one worker without success: put back, dead or cancelled, each with its history.
 
-    Parameters: parallel arrays `ids`, `attempts`, `statuses`, `delays` (seconds until due again), `outcomes`, `errors`
-    (JSON texts or null), `fingerprints`, `uncounted` (1 gives the attempt back), `reasons` and `letter_ids` of those
-    that die; at most `_parts.BATCH`; `locks`, the ids and those of the roots of continuations; `worker_id`.
+    Parameters: parallel arrays `ids`, `attempts`, `statuses`, `delays` (seconds until due again), `ats` (instants
+    not to be due before, or null), `outcomes`, `errors` (JSON texts or null), `fingerprints`, `uncounted` (1 gives the
+    attempt back), `reasons` and `letter_ids` of those that die; at most `_parts.BATCH`; `locks`, the ids and those of the
+    roots of continuations; `worker_id`.
     Shape: `(id, status, chain_id, is_awaited)` of each attempt that still was the worker's; for the others nothing is
     written. `is_awaited` tells whether somebody waits for the end of its chain.
     Changes: running -> pending, dead or cancelled; a `job_attempt` row each, a `dead_letter` for each that died. The
     chain ends with a job that does not go back to pending.
-    Clock: the database's, at the start of the transaction; delays count from there.
+    Clock: the database's, at the start of the transaction; delays count from there, and an instant before it means now.
     Locks: the rows and their chains' roots, by id; what somebody holds is skipped, as in `complete`.
     Index: the primary key.
     """
@@ -153,7 +154,8 @@ def finish(model: type[JobMixin[Any]]) -> Select[Any]:
     worker = bindparam("worker_id", type_=Text)
     to = element(array("statuses", Text()), place)
     error = cast(element(array("errors", Text()), place), JSONB)
-    later = func.now() + timedelta_of(element(array("delays", Double()), place))
+    instant = element(array("ats", TIMESTAMP(timezone=True)), place)
+    later = func.greatest(instant, func.now() + timedelta_of(element(array("delays", Double()), place)))
     locked = free(job, array("locks", key))
     ended = (
         update(job)

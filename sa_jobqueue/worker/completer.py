@@ -240,6 +240,7 @@ class Completer(Component):
                 "attempts": [end.job.attempt for end in ends],
                 "statuses": [end.status.value for end in ends],
                 "delays": [end.delay.total_seconds() for end in ends],
+                "ats": [end.at for end in ends],
                 "outcomes": [end.outcome.value for end in ends],
                 "errors": [None if end.error is None else json.dumps(end.error) for end in ends],
                 "fingerprints": [end.fingerprint for end in ends],
@@ -261,7 +262,8 @@ class Completer(Component):
         elif end.status is JobStatus.CANCELLED:
             self._events.emit(JobCancelled(job.id, job.type_name, job.attempt))
         else:
-            self._events.emit(JobPutBack(job.id, job.type_name, job.attempt, end.outcome, end.delay, end.error))
+            put_back = JobPutBack(job.id, job.type_name, job.attempt, end.outcome, end.delay, end.error, end.at)
+            self._events.emit(put_back)
 
 
 def _with_roots(ends: Sequence[Completed | Finished]) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from sa_jobqueue import (
     Discard,
     JobQueue,
     JobStatus,
+    Retry,
     Snooze,
     Worker,
     cancel_jobs,
@@ -153,6 +154,40 @@ async def test_signals_end_an_attempt_their_way(engine: Engine, jobs: Jobs) -> N
     assert (jobs.status(discarded), jobs.letters(discarded)[0]["reason"]) == (JobStatus.DEAD, "discarded")
     assert jobs.letters(discarded)[0]["error"]["message"] == "no use"
     assert (jobs.status(cancelled), jobs.letters(cancelled)) == (JobStatus.CANCELLED, [])
+
+
+async def test_a_handler_says_when_its_job_is_tried_again(engine: Engine, jobs: Jobs) -> None:
+    queue = JobQueue()
+    at = datetime(2099, 1, 1, tzinfo=UTC)
+    signals = {
+        "retry for": lambda: Retry(timedelta(hours=1), reason="closed"),
+        "retry until": lambda: Retry(at=at, reason="closed"),
+        "snooze until": lambda: Snooze(at=at),
+        "retry at once": lambda: Retry(at=datetime(2020, 1, 1, tzinfo=UTC), reason="closed"),
+    }
+
+    @queue.handler("signals", max_attempts=2, retry=AT_ONCE)
+    async def raises(payload: str) -> None:
+        try:
+            raise ConnectionError("refused")
+        except ConnectionError as error:
+            raise signals[payload]() from error
+
+    ids = dict(zip(signals, enqueue(engine, *(raises.job(name) for name in signals)), strict=True))
+    log = await drain(queue, engine)
+    rows = {name: jobs.get(job_id) for name, job_id in ids.items()}
+    assert timedelta(minutes=59) < rows["retry for"]["scheduled_at"] - rows["retry for"]["started_at"]
+    assert rows["retry until"]["scheduled_at"] == rows["snooze until"]["scheduled_at"] == at
+    assert {put_back.at for put_back in log.of(JobPutBack)} >= {None, at}
+    # A retry counts, a snooze does not.
+    assert {name: row["max_attempts"] for name, row in rows.items()} == dict.fromkeys(signals, 2) | {"snooze until": 3}
+    (attempt,) = jobs.attempts(ids["retry until"])
+    assert (attempt["outcome"], attempt["error"]["message"]) == ("failed", "closed")
+    assert "ConnectionError: refused" in attempt["error"]["traceback"]
+    # The last one that it had: dead, whatever was asked for.
+    assert (rows["retry at once"]["status"], rows["retry at once"]["attempt"]) == (JobStatus.DEAD, 2)
+    (letter,) = jobs.letters()
+    assert (letter["job_id"], letter["reason"], letter["error"]["message"]) == (ids["retry at once"], "exhausted", "closed")
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])

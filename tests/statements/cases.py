@@ -84,6 +84,7 @@ def finish_parameters(ids: Sequence[UUID], **more: Any) -> dict[str, Any]:
         "attempts": [1] * count,
         "statuses": ["pending"] * count,
         "delays": [0.0] * count,
+        "ats": [None] * count,
         "outcomes": ["failed"] * count,
         "errors": ['{"type": "E", "message": "m", "traceback": ""}'] * count,
         "fingerprints": ["f"] * count,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -166,6 +166,15 @@ def test_a_handlers_writes_and_its_completion_are_one(jobs: Jobs, session: Sessi
         session.rollback()
         assert (jobs.status(job_id) is COMPLETED) is (done == 1)
     assert jobs.get(job_id)["output"] == 7
+
+
+def test_a_job_put_back_until_an_instant_is_due_then_and_a_past_one_means_now(jobs: Jobs, run: Run) -> None:
+    ids = running(jobs, 3)
+    future = datetime(2099, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+    run(FINISH, finish_parameters(ids, delays=[0.0, 0.0, 60.0], ats=[future, datetime(2020, 1, 1, tzinfo=UTC), None]))
+    due = [jobs.get(job_id)["scheduled_at"] for job_id in ids]
+    (now,) = {jobs.attempts(job_id)[0]["ended_at"] for job_id in ids}
+    assert due == [future, now, now + timedelta(minutes=1)]
 
 
 def test_a_failed_attempt_waits_for_the_next_and_is_remembered(jobs: Jobs, run: Run) -> None:
