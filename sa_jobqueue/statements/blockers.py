@@ -144,7 +144,10 @@ def unsettled(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def still_unsettled(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Tell which of the chains given have ended and are still awaited. Parameters: `ids`. Shape: `(id,)`. Locks: none."""
+    """Tell which of the chains given have ended and are still awaited.
+
+    Parameters: `ids`. Shape: `(id,)`. Locks: none. Index: `ix_job_awaited`, which is by id, or the primary key.
+    """
     job = table(model)
     return select(job.c.id).where(
         job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))),
@@ -158,7 +161,7 @@ def lock_ended(model: type[JobMixin[Any]]) -> Select[Any]:
     """Lock those of the chains given that have ended and are still awaited, so that none is opened again meanwhile.
 
     Parameters: `ids`. Shape: `(id, outcome)`, by id. Locks: the roots, until the transaction ends; what somebody holds
-    is skipped. Index: the primary key.
+    is skipped. Index: `ix_job_awaited`, which is by id, or the primary key.
     """
     job = table(model)
     return (
@@ -217,7 +220,7 @@ def settle(model: type[JobMixin[Any]]) -> Select[Any]:
     )
     changed = _changed(model, counted)
     was_blocked = changed.c.id == any_(_array(locked.c.id, key, locked.c.was_blocked))
-    over = cast(changed.c.status, Text).in_([JobStatus.DEAD.value, JobStatus.PENDING.value])
+    over = cast(changed.c.status, Text) != JobStatus.BLOCKED.value
     moved = select(changed, func.row_number().over().label("n")).where(was_blocked, over).cte("moved")
     died = cast(moved.c.status, Text) == JobStatus.DEAD.value
     roots = end_chains(job, moved, died)

@@ -2,50 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy.sql.elements import ClauseElement
-
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.ids import uuid7
-from sa_jobqueue.statements import claims, completions, dead_letters, deletion, jobs, leases, notifications, schema
+from sa_jobqueue.statements import (
+    claims,
+    completions,
+    dead_letters,
+    deletion,
+    jobs,
+    leases,
+    listings,
+    notifications,
+    schema,
+    waiting,
+)
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
 from tests.fixtures.jobs import WORKER
+from tests.statements.chain_cases import CHAIN_CASES
+from tests.statements.shapes import BATCH, NOBODY, PK, Case, World
 
 START = datetime(1, 1, 1, tzinfo=UTC)
-NOBODY = UUID(int=0)
-BATCH = 100
-
-
-@dataclass(frozen=True)
-class World:
-    """What a database holds that statements are given."""
-
-    running: Sequence[UUID]
-    """Jobs that `WORKER` runs, sorted."""
-    pending: Sequence[UUID]
-    """Some pending jobs, sorted."""
-    now: datetime
-    """The database's clock."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """One statement."""
-
-    name: str
-    build: Callable[[], ClauseElement]
-    indexes: frozenset[str]
-    """Of the job table: all that its plan may read it by."""
-    parameters: Callable[[World], dict[str, Any]] = lambda world: {}
-    guarded: bool = True
-    """Whether it runs on a worker's own connections."""
-    looks_at: int = 0
-    """How many rows it reads by design, where that is more than it returns."""
 
 
 def lanes(at: datetime = START, *, queues: Sequence[str] = ("default", "other")) -> dict[str, Any]:
@@ -91,6 +72,7 @@ def finish_parameters(ids: Sequence[UUID], **more: Any) -> dict[str, Any]:
         "uncounted": [0] * count,
         "reasons": [None] * count,
         "letter_ids": [None] * count,
+        "locks": list(ids),
         "worker_id": WORKER,
     } | more
 
@@ -179,11 +161,19 @@ def find(name: str) -> Case:
     return next(case for case in CASES if case.name == name)
 
 
-PK = frozenset({"pk_job"})
 CLAIM = frozenset({"ix_job_claim", "pk_job"})
 RUNNING = frozenset({"ix_job_running", "pk_job"})
 NONE: frozenset[str] = frozenset()
 COLUMNS = ("id", "chain_id", "type_name", "chain_type_name", "input")
+CHAIN = frozenset({"uq_job_chain", "pk_job"})
+SCAN = 1000
+PAGE: dict[str, Any] = {"after": UUID(int=2**128 - 1), "limit": 50, "scan_limit": SCAN, "newest_first": True}
+JOBS_LIKE = listings.jobs_like(
+    Job, statuses=[JobStatus.DEAD], types=["none"], queues=["none"], chain_types=["none"], created_before=START
+)
+CHAINS_LIKE = listings.chains_like(
+    Job, statuses=[JobStatus.DEAD], types=["test"], queues=["default"], top_level=True, created_after=START
+)
 
 CASES = [
     Case("claim", lambda: claims.claim(Job, changed=False), CLAIM, lambda world: claim_parameters()),
@@ -247,11 +237,38 @@ CASES = [
         lambda world: {"param_1": list(world.pending[:BATCH])},
         guarded=False,
     ),
+    Case("list_jobs", lambda: listings.jobs(Job, *JOBS_LIKE, **PAGE), PK, guarded=False, looks_at=SCAN),
     Case(
-        "page",
-        lambda: jobs.page(Job, statuses=[], types=[], queues=[], after=NOBODY, limit=50, newest_first=True),
+        "list_jobs_of_chains",
+        lambda: listings.jobs(Job, narrowed=listings.jobs_among(Job, ids=[NOBODY], chain_ids=[NOBODY]), **PAGE),
+        CHAIN,
+        guarded=False,
+    ),
+    Case("list_chains", lambda: listings.chains(Job, *CHAINS_LIKE, **PAGE), CHAIN, guarded=False, looks_at=SCAN),
+    Case(
+        "list_chains_of_jobs",
+        lambda: listings.chains(Job, narrowed=listings.chains_among(Job, ids=[NOBODY], job_ids=[NOBODY]), **PAGE),
+        CHAIN,
+        guarded=False,
+    ),
+    Case(
+        "list_chain_jobs",
+        lambda: listings.chain_jobs(Job, NOBODY, after=-1, limit=50, newest_first=False),
+        CHAIN,
+        guarded=False,
+    ),
+    Case("list_blockers", lambda: listings.blockers(Job, NOBODY, after=-1, limit=50), CHAIN, guarded=False),
+    Case(
+        "list_blocked_jobs",
+        lambda: listings.blocked_jobs(Job, NOBODY, open_only=True, **PAGE),
         PK,
-        lambda world: {"id_1": world.pending[-1]},
+        guarded=False,
+        looks_at=SCAN,
+    ),
+    Case(
+        "count_continuations",
+        lambda: listings.count_continuations(Job, [NOBODY], most=SCAN),
+        frozenset({"uq_job_chain"}),
         guarded=False,
     ),
     Case("attempts", lambda: jobs.attempts(Job, NOBODY), NONE, guarded=False),
@@ -263,6 +280,20 @@ CASES = [
         looks_at=2000,  # the oldest thousand of each queue
     ),
     Case("notify_due", lambda: notifications.notify_due(Job, "default"), NONE, guarded=False),
+    Case(
+        "look",
+        lambda: waiting.look(Job),
+        PK | {"uq_job_chain"},
+        lambda world: {"job_id": world.pending[0]},
+        guarded=False,
+    ),
+    Case(
+        "mark_awaited",
+        lambda: waiting.mark_awaited(Job),
+        PK,
+        lambda world: {"awaited_id": world.pending[0]},
+        guarded=False,
+    ),
     Case("versions", lambda: schema.versions(Job), NONE, guarded=False),
     Case(
         "dead_letter_page",
@@ -304,4 +335,5 @@ CASES = [
     Case(
         "notify_each", lambda: notifications.notify_each(Job, "lost"), NONE, lambda world: {"ids": ["a", "b"]}, guarded=False
     ),
+    *CHAIN_CASES,
 ]

@@ -16,11 +16,13 @@ from sa_jobqueue.statements.claims import GUARDS
 from sa_jobqueue.testing.databases import ThrowAwayDatabase, create_schema
 from tests.fixtures.jobs import WORKER
 from tests.fixtures.plans import Prepared, connect
-from tests.statements.cases import CASES, World
+from tests.statements.cases import CASES
+from tests.statements.shapes import World
 
 BACKLOG = 20_000
 RUNNING = 2_000
 WORKERS = 20
+WAITING = 1_000
 
 _FILL = f"""
 INSERT INTO worker (id, name, host, pid, version, queues, job_types, concurrency, heartbeat_at)
@@ -37,6 +39,14 @@ UPDATE job SET status = 'running', attempt = 1, started_at = now(), leased_by =
   CASE WHEN n <= 500 THEN '{WORKER}' WHEN n <= 600 THEN 'w2' ELSE 'w' || 4 + n % {WORKERS - 4} END
 FROM (SELECT id, row_number() OVER () AS n FROM (SELECT id FROM job LIMIT {RUNNING}) AS chosen) AS numbered
 WHERE job.id = numbered.id;
+
+INSERT INTO job (id, chain_id, type_name, chain_type_name, status, open_blockers)
+SELECT id, id, 'test', 'test', 'blocked', 2 FROM (SELECT job_uuid7() AS id FROM generate_series(1, {WAITING})) AS made;
+WITH blocked AS (SELECT id, row_number() OVER () AS n FROM job WHERE status = 'blocked'),
+  running AS (SELECT id, row_number() OVER (ORDER BY id) AS n FROM job WHERE leased_by = '{WORKER}')
+INSERT INTO job_blocker (job_id, blocked_by_chain_id, index, on_failure)
+SELECT b.id, r.id, k, CASE b.n % 3 WHEN 0 THEN 'wait' WHEN 1 THEN 'fail' ELSE 'continue' END
+FROM blocked AS b CROSS JOIN generate_series(0, 1) AS k JOIN running AS r ON r.n = (b.n + k) % 500 + 1;
 
 INSERT INTO job_attempt (job_id, attempt, outcome) SELECT id, 1000, 'failed' FROM job;
 INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input_version, reason, attempts)
@@ -79,7 +89,7 @@ def state(request: pytest.FixtureRequest) -> Iterator[State]:
         url = stack.enter_context(ThrowAwayDatabase(server.url)).url
         create_schema(url, Base.metadata)
         worker, application = (stack.enter_context(connect(url, guarded=guarded)) for guarded in (True, False))
-        for table in ("job", "job_attempt", "dead_letter", "worker"):
+        for table in ("job", "job_attempt", "job_blocker", "dead_letter", "worker"):
             worker.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
         if name == "emptied and vacuumed":
             worker.execute(_FILL)
@@ -116,7 +126,7 @@ def _world(connection: psycopg.Connection[Any]) -> World:
 
     now = connection.execute("SELECT now()").fetchone()
     assert now is not None
-    return World(ids(f"leased_by = '{WORKER}'"), ids("status = 'pending'"), now[0])
+    return World(ids(f"leased_by = '{WORKER}'"), ids("status = 'pending'"), ids("status = 'blocked'"), now[0])
 
 
 Run = Callable[..., list[Any]]

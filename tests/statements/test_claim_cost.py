@@ -15,7 +15,8 @@ from sa_jobqueue.worker.floors import Floors, Lane
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import WORKER
 from tests.fixtures.plans import Plan, Prepared, connect
-from tests.statements.cases import NOBODY, claim_parameters
+from tests.statements.cases import claim_parameters
+from tests.statements.shapes import NOBODY
 
 DEAD = 20_000
 MARGIN = 1.5

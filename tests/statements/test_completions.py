@@ -182,7 +182,7 @@ def test_a_failed_attempt_waits_for_the_next_and_is_remembered(jobs: Jobs, run: 
     started = jobs.get(job_id)["started_at"]
     error = {"type": "E", "message": "m", "traceback": ""}
     rows = run(FINISH, finish_parameters([job_id], delays=[90.5]))
-    assert [tuple(row) for row in rows] == [(job_id, PENDING)]
+    assert [tuple(row) for row in rows] == [(job_id, PENDING, job_id, False)]
     job = jobs.get(job_id)
     (attempt,) = jobs.attempts(job_id)
     assert (job["status"], job["attempt"], job["max_attempts"], job["last_error"]) == (PENDING, 1, 20, error)
@@ -206,7 +206,7 @@ def test_a_job_that_dies_leaves_a_letter(jobs: Jobs, run: Run) -> None:
     job_id = jobs.add(RUNNING, input={"n": 1}, input_version=3, queue="mail", type_name="send", attempt=1)
     due = jobs.get(job_id)["scheduled_at"]
     given = dying([job_id])
-    assert [tuple(row) for row in run(FINISH, given)] == [(job_id, JobStatus.DEAD)]
+    assert [tuple(row) for row in run(FINISH, given)] == [(job_id, JobStatus.DEAD, job_id, False)]
     job, (letter,) = jobs.get(job_id), jobs.letters(job_id)
     assert job["completed_at"] == job["chain_completed_at"] == letter["died_at"]
     assert (job["completed_by"], job["scheduled_at"]) == (None, due)

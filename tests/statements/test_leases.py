@@ -102,7 +102,8 @@ def test_jobs_of_a_silent_worker_are_due_again(run: Run, jobs: Jobs) -> None:
     jobs.add_worker("alive", silent_for=14)
     lost, kept = jobs.add(RUNNING, type_name="send"), jobs.add(RUNNING, worker_id="alive")
     started = jobs.get(lost)["started_at"]
-    assert [tuple(row) for row in run(TAKE_BACK, take_back_parameters())] == [(lost, "send", 1, JobStatus.PENDING, WORKER)]
+    (row,) = run(TAKE_BACK, take_back_parameters())
+    assert tuple(row) == (lost, "send", 1, JobStatus.PENDING, WORKER, lost, False)
     job, (attempt,) = jobs.get(lost), jobs.attempts(lost)
     assert job["leased_by"] is job["leased_until"] is job["completed_at"] is None
     assert (job["attempt"], job["max_attempts"]) == (1, 20)

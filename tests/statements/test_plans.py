@@ -11,15 +11,16 @@ import pytest
 
 from sa_jobqueue import statements
 from tests.fixtures.plans import Plan
-from tests.statements.cases import CASES, Case
+from tests.statements.cases import CASES
 from tests.statements.conftest import State
+from tests.statements.shapes import Case
 
 PER_ROW = 60
 PER_ROW_READ = 6
 AT_ALL = 400
 """Buffers a statement may touch: so many a row returned, a row looked at where that is its purpose, and besides."""
 
-HOT = [case for case in CASES if case.guarded or case.name == "complete_one"]
+HOT = [case for case in CASES if case.guarded or case.name in {"complete_one", "look", "mark_awaited"}]
 BY_INDEX = [case for case in HOT if case.indexes]
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.plans import DIALECT
-from tests.statements.cases import CASES, Case
+from tests.statements.cases import CASES
+from tests.statements.shapes import Case
 
 HERE = Path(__file__).parent / "sql"
 _BREAK = re.compile(

@@ -1,0 +1,117 @@
+"""The statements of chains and blockers, in the shape of `cases`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from sa_jobqueue import Job
+from sa_jobqueue.ids import uuid7
+from sa_jobqueue.statements import blockers, chains, completions, leases
+from tests.fixtures.jobs import WORKER
+from tests.statements.shapes import BATCH, NOBODY, PK, Case, World
+
+CHAIN = frozenset({"uq_job_chain", "pk_job"})
+NEXT = ("id", "chain_id", "chain_index", "type_name", "chain_type_name", "input")
+AWAITED = frozenset({"ix_job_awaited", "pk_job"})
+SEVERAL = 20
+
+
+def chained(ids: Sequence[UUID], *, goes_on: bool = False) -> dict[str, Any]:
+    """Give the parameters that complete first attempts, each with its root, and with `goes_on` its continuation."""
+    count = len(ids)
+    given: dict[str, Any] = {
+        "ids": list(ids),
+        "attempts": [1] * count,
+        "outputs": ["null"] * count,
+        "locks": [*ids, *ids],
+        "worker_id": WORKER,
+    }
+    if goes_on:
+        given |= {
+            "outputs": [None] * count,
+            "parents": list(ids),
+            "next_id": [uuid7() for _ in ids],
+            "next_chain_id": list(ids),
+            "next_chain_index": [1] * count,
+            "next_type_name": ["test"] * count,
+            "next_chain_type_name": ["test"] * count,
+            "next_input": ["{}"] * count,
+            "delays": [None] * count,
+            "ats": [None] * count,
+        }
+    return given
+
+
+def edges(ids: Sequence[UUID]) -> dict[str, Any]:
+    """Give the parameters of edges in a row, each job waiting for the next."""
+    count = len(ids) - 1
+    return {
+        "job_ids": list(ids[:-1]),
+        "chain_ids": list(ids[1:]),
+        "indexes": [0] * count,
+        "opens": [True] * count,
+        "policies": ["wait"] * count,
+        "traces": [None] * count,
+    }
+
+
+def ended(ids: Sequence[UUID], *, outcome: str = "completed") -> dict[str, Any]:
+    """Give the parameters that settle chains."""
+    return {
+        "chains": list(ids),
+        "outcomes": [outcome] * len(ids),
+        "afters": [NOBODY] * len(ids),
+        "limit": 200,
+        "letter_ids": [uuid7() for _ in range(200)],
+    }
+
+
+def some(world: World) -> dict[str, Any]:
+    """Give the ids of many jobs."""
+    return {"ids": list(world.running[:BATCH])}
+
+
+CHAIN_CASES = [
+    Case("chain_complete", lambda: chains.complete(Job), PK, lambda world: chained(world.running[:BATCH])),
+    Case(
+        "chain_complete_going_on",
+        lambda: chains.complete(Job, NEXT),
+        PK,
+        lambda world: chained(world.running[:BATCH], goes_on=True),
+    ),
+    Case("chain_lock", lambda: chains.lock(Job), PK, some, guarded=False),
+    Case("chain_end", lambda: chains.end(Job), PK, lambda world: {"root": world.running[0]}, guarded=False),
+    Case("chain_of", lambda: chains.chain_of(Job), PK, some, guarded=False),
+    Case("chain_last_job", lambda: chains.last_job(Job), CHAIN, lambda world: {"chain_id": world.running[0]}, guarded=False),
+    Case(
+        "complete_unclaimed",
+        lambda: chains.complete_unclaimed(Job, goes_on=False),
+        PK,
+        lambda world: {"job_id": world.pending[0], "job_output": "null"},
+        guarded=False,
+    ),
+    Case(
+        "complete_one_going_on",
+        lambda: completions.complete_one(Job, goes_on=True),
+        PK,
+        lambda world: {"job_id": world.running[0], "job_attempt": 1, "job_output": None, "worker_id": WORKER},
+        guarded=False,
+    ),
+    Case("supersede", lambda: leases.supersede(Job), PK, lambda world: {"job_id": world.running[0]}, guarded=False),
+    Case("await_chains", lambda: blockers.await_chains(Job), PK, some, guarded=False),
+    Case("add_edges", lambda: blockers.add_edges(Job), PK, lambda world: edges(world.pending[:BATCH]), guarded=False),
+    Case(
+        "blocker_outcomes",
+        lambda: blockers.outcomes(Job),
+        CHAIN,
+        lambda world: {"job_id": world.waiting[0]},
+    ),
+    Case("unsettled", lambda: blockers.unsettled(Job), frozenset({"ix_job_awaited"}), lambda world: {"limit": BATCH}),
+    Case("still_unsettled", lambda: blockers.still_unsettled(Job), AWAITED, some),
+    Case("lock_ended", lambda: blockers.lock_ended(Job), AWAITED, some),
+    Case("settle", lambda: blockers.settle(Job), PK, lambda world: ended(world.running[:SEVERAL])),
+    Case("settle_failed", lambda: blockers.settle(Job), PK, lambda world: ended(world.running[:SEVERAL], outcome="dead")),
+    Case("tell_settled", lambda: blockers.tell_settled(Job), PK, some),
+]

@@ -1,0 +1,7 @@
+UPDATE job
+SET output=CAST(%(job_output)s::VARCHAR AS JSONB), status='completed', completed_at=now(), completed_by=%(worker_id)s::VARCHAR, last_error=NULL, leased_by=NULL, leased_until=NULL, changed_xid=pg_current_xact_id()
+WHERE job.id = %(job_id)s::UUID
+AND job.attempt = %(job_attempt)s::INTEGER
+AND job.leased_by = %(worker_id)s::VARCHAR
+AND CAST(job.status AS TEXT) = 'running'
+RETURNING job.id, job.is_awaited

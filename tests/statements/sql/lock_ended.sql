@@ -1,0 +1,7 @@
+SELECT job.id, coalesce(job.chain_status, job.status) AS coalesce_1
+FROM job
+WHERE job.id = ANY (%(ids)s::UUID[])
+AND job.is_awaited
+AND job.chain_completed_at IS NOT NULL
+ORDER BY job.id
+FOR NO KEY UPDATE SKIP LOCKED

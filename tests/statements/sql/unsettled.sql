@@ -1,0 +1,6 @@
+SELECT job.id
+FROM job
+WHERE job.is_awaited
+AND job.chain_completed_at IS NOT NULL
+ORDER BY job.id
+LIMIT %(limit)s::INTEGER
