@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from sa_jobqueue import operations
-from sa_jobqueue.models import AttemptMixin, DeadLetterMixin, Job, JobMixin
-from sa_jobqueue.operations import DeadLetterFilter, DeadLetterGroup, Deduplicate, JobFilter
+from sa_jobqueue.models import AttemptMixin, ChainMixin, DeadLetterMixin, Job, JobMixin
+from sa_jobqueue.operations import ChainFilter, DeadLetterFilter, DeadLetterGroup, Deduplicate, JobFilter, Page
 from sa_jobqueue.types import JobId
 
 JobT = TypeVar("JobT", bound=JobMixin[Any])
@@ -51,8 +51,16 @@ async def list_jobs(
     model: type[JobMixin[Any]] = Job,
 ) -> Page[Any]:
     """Return one page of jobs, in the order of their ids."""
-    asked = _listing(where=where, after=after, limit=limit, newest_first=newest_first, scan_limit=scan_limit)
-    return await session.run_sync(operations.list_jobs, columns=columns, model=model, **asked)
+    return await session.run_sync(
+        operations.list_jobs,
+        where=where,
+        columns=columns,
+        after=after,
+        limit=limit,
+        newest_first=newest_first,
+        scan_limit=scan_limit,
+        model=model,
+    )
 
 
 async def list_attempts(
@@ -60,6 +68,90 @@ async def list_attempts(
 ) -> list[AttemptMixin[Any]]:
     """Return the attempts of a job that did not succeed, oldest first. Locks: none."""
     return await session.run_sync(operations.list_attempts, job_id, model=model)
+
+
+async def get_chain(session: AsyncSession, chain_id: JobId, *, model: type[JobMixin[Any]] = Job) -> ChainMixin[Any]:
+    """Return a chain as it is now, fresh from the database."""
+    return await session.run_sync(operations.get_chain, chain_id, model=model)
+
+
+async def list_chains(
+    session: AsyncSession,
+    *,
+    where: ChainFilter = ChainFilter(),
+    columns: Sequence[str] = (),
+    after: JobId | None = None,
+    limit: int = 50,
+    newest_first: bool = True,
+    scan_limit: int = 10_000,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[Any]:
+    """Return one page of chains, in the order of their ids; otherwise as `list_jobs`."""
+    return await session.run_sync(
+        operations.list_chains,
+        where=where,
+        columns=columns,
+        after=after,
+        limit=limit,
+        newest_first=newest_first,
+        scan_limit=scan_limit,
+        model=model,
+    )
+
+
+async def list_chain_jobs(
+    session: AsyncSession,
+    chain_id: JobId,
+    *,
+    columns: Sequence[str] = (),
+    after: int | None = None,
+    limit: int = 50,
+    newest_first: bool = False,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[Any]:
+    """Return one page of a chain's jobs, in their order in it, the root first."""
+    return await session.run_sync(
+        operations.list_chain_jobs,
+        chain_id,
+        columns=columns,
+        after=after,
+        limit=limit,
+        newest_first=newest_first,
+        model=model,
+    )
+
+
+async def list_blockers(
+    session: AsyncSession, job_id: JobId, *, after: int | None = None, limit: int = 50, model: type[JobMixin[Any]] = Job
+) -> Page[Any]:
+    """Return one page of what a job waits for, or waited for, in the order of its blockers."""
+    return await session.run_sync(operations.list_blockers, job_id, after=after, limit=limit, model=model)
+
+
+async def list_blocked_jobs(
+    session: AsyncSession,
+    chain_id: JobId,
+    *,
+    open_only: bool = False,
+    columns: Sequence[str] = (),
+    after: JobId | None = None,
+    limit: int = 50,
+    newest_first: bool = True,
+    scan_limit: int = 10_000,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[Any]:
+    """Return one page of the jobs that wait for a chain, or waited for it, in the order of their ids."""
+    return await session.run_sync(
+        operations.list_blocked_jobs,
+        chain_id,
+        open_only=open_only,
+        columns=columns,
+        after=after,
+        limit=limit,
+        newest_first=newest_first,
+        scan_limit=scan_limit,
+        model=model,
+    )
 
 
 async def cancel_jobs(session: AsyncSession, ids: Sequence[JobId], *, model: type[JobMixin[Any]] = Job) -> list[Any]:

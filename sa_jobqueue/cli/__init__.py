@@ -17,6 +17,7 @@ from sa_jobqueue.errors import JobQueueError
 _COMMANDS: Final = {
     "worker": ("sa_jobqueue.cli.worker:worker", "Run jobs with an application's handlers."),
     "jobs": ("sa_jobqueue.cli.jobs:jobs", "List, show, retry and cancel jobs."),
+    "chains": ("sa_jobqueue.cli.chains:chains", "List and show chains, what they wait for, and who waits for them."),
     "dead-letters": ("sa_jobqueue.cli.dead_letters:dead_letters", "List, group, redrive and dismiss dead letters."),
     "migrate": ("sa_jobqueue.cli.migrate:migrate", "Create and upgrade the queue's tables without Alembic."),
     "demo": ("sa_jobqueue.cli.demo.command:demo", "See it at work: a database, workers, and a kill -9."),

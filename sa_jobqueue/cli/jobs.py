@@ -8,13 +8,17 @@ from typing import Any, Final
 import click
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.cli._listing import collected, listing_options
 from sa_jobqueue.cli._options import Database, json_option, with_database
 from sa_jobqueue.cli._output import counted, first_line, print_fields, print_json, print_table, row_of, shown
+from sa_jobqueue.cli.chains import blocker_row, blockers_of, print_blockers
 from sa_jobqueue.errors import IllegalTransitionError, JobNotFoundError
 from sa_jobqueue.operations import (
     DeadLetterFilter,
     JobFilter,
+    Page,
     cancel_jobs,
+    get_chain,
     get_job,
     list_attempts,
     list_dead_letters,
@@ -41,9 +45,8 @@ def jobs() -> None:
 @click.option("--status", "statuses", type=_STATUSES, multiple=True, help="Only in this status; may be repeated.")
 @click.option("--type", "types", multiple=True, help="Only of this job type; may be repeated.")
 @click.option("--queue", "queues", multiple=True, help="Only in this queue; may be repeated.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
-@click.option("--after", metavar="ID", help="The last id of the page before.")
-@click.option("--oldest-first", is_flag=True, help="In the order of enqueueing; the newest first otherwise.")
+@click.option("--chain", "chain_ids", multiple=True, metavar="ID", help="Only of this chain; may be repeated.")
+@listing_options
 @json_option
 @with_database
 def list_(
@@ -53,25 +56,27 @@ def list_(
     statuses: tuple[str, ...],
     types: tuple[str, ...],
     queues: tuple[str, ...],
+    chain_ids: tuple[str, ...],
     limit: int,
     after: str | None,
     oldest_first: bool,
     as_json: bool,
 ) -> None:
     """List jobs, a page at a time. Payloads are left out: `show` has them."""
-    where = JobFilter(statuses=[JobStatus(status) for status in statuses], types=types, queues=queues)
+    where = JobFilter(
+        statuses=[JobStatus(status) for status in statuses],
+        types=types,
+        queues=queues,
+        chain_ids=[database.job_id(one) for one in chain_ids],
+    )
     with database.session() as session:
-        page = list_jobs(
-            session,
-            where=where,
+        page = collected(
+            lambda **more: list_jobs(session, where=where, newest_first=not oldest_first, model=database.model, **more),
             after=None if after is None else database.job_id(after),
             limit=limit,
-            newest_first=not oldest_first,
-            model=database.model,
         )
-    following = str(page[-1].id) if len(page) == limit else None
     if as_json:
-        print_json({"jobs": [row_of(job, without=_PAYLOADS) for job in page], "next_after": following})
+        print_json({"jobs": [row_of(job, without=_PAYLOADS) for job in page], "next_after": page.next})
         return
     headings = ["id", "type", "queue", "status", "attempt", "due or ended", "last error"]
     rows = [
@@ -86,9 +91,9 @@ def list_(
         )
         for job in page
     ]
-    print_table(counted(len(page), "job"), headings, rows)
-    if following:
-        click.echo(f"more with --after {following}")
+    print_table(counted(len(page.items), "job"), headings, rows)
+    if page.next is not None:
+        click.echo(f"more with --after {page.next}")
 
 
 @jobs.command()
@@ -96,7 +101,7 @@ def list_(
 @json_option
 @with_database
 def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
-    """Show one job with its payload, its failed attempts and its dead letters."""
+    """Show one job with its payload, its chain, what it waits for, its failed attempts and its dead letters."""
     found = database.job_id(job_id)
     with database.session() as session:
         try:
@@ -106,9 +111,13 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
         attempts = list_attempts(session, found, model=database.model)
         where = DeadLetterFilter(job_ids=[found], resolved=None)
         letters = list_dead_letters(session, where=where, limit=CHUNK, model=database.model)
+        chain = get_chain(session, job.chain_id, model=database.model)
+        blockers = blockers_of(session, database, job)
     if as_json:
         document = {
             "job": row_of(job),
+            "chain": row_of(chain, without=[*_PAYLOADS, "error"]),
+            "blockers": [blocker_row(edge) for edge in blockers],
             "attempts": [row_of(attempt) for attempt in attempts],
             "dead_letters": [row_of(letter, without=["input"]) for letter in letters],
         }
@@ -119,6 +128,10 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
     print_fields(f"job {job.id}", fields)
     if traceback:
         click.echo(shown(traceback))
+    place = f"job {job.chain_index + 1} of {chain.length} in it, which is {chain.status}"
+    click.echo(f"chain {chain.id} ({chain.type_name}): {place}")
+    if blockers:
+        print_blockers(blockers)
     if attempts:
         rows = [
             (one.attempt, one.outcome, one.started_at, one.ended_at, one.worker_id, first_line(one.error))
@@ -200,7 +213,7 @@ def cancel(
             _tell_cancelled([one for page in pages for one in page], "would be cancelled", as_json)
             return
         if filtered and not yes:
-            count = len(list_jobs(session, where=where, limit=CHUNK, model=database.model))
+            count = len(_listed(session, database, where, limit=CHUNK).items)
             session.rollback()
             more = " or more" if count == CHUNK else ""
             click.confirm(f"Cancel {counted(count, 'job')}{more}?", abort=True, err=True)
@@ -229,18 +242,23 @@ def _named(session: Session, database: Database, ids: Sequence[str]) -> list[Any
 
 def _pages(session: Session, database: Database, where: JobFilter) -> Iterator[list[Any]]:
     """Return the ids of jobs that fit, a page a transaction; those added meanwhile are not meant."""
-    newest = list_jobs(session, where=where, limit=1, model=database.model)
+    newest = _listed(session, database, where, limit=1).items
     last = newest[0].id if newest else None
     after = None
-    while last is not None and (after is None or after < last):
+    while last is not None:
         found = list_jobs(session, where=where, after=after, limit=CHUNK, newest_first=False, model=database.model)
         page = [job.id for job in found if job.id <= last]
         session.rollback()
         session.expunge_all()  # a long run must not hold every job it saw
-        if not page:
+        if page:
+            yield page
+        after = found.next
+        if after is None or after >= last:
             return
-        after = page[-1]
-        yield page
+
+
+def _listed(session: Session, database: Database, where: JobFilter, *, limit: int) -> Page[Any]:
+    return collected(lambda **more: list_jobs(session, where=where, model=database.model, **more), limit=limit)
 
 
 def _tell_cancelled(ids: list[Any], done: str, as_json: bool) -> None:

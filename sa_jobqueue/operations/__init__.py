@@ -6,7 +6,6 @@ it ran in should be rolled back, unless it says that nothing was written.
 """
 
 from sa_jobqueue.operations.cancelling import cancel_chains
-from sa_jobqueue.operations.completing import complete_job, lock_chain
 from sa_jobqueue.operations.chains import (
     ChainFilter,
     get_chain,
@@ -15,6 +14,7 @@ from sa_jobqueue.operations.chains import (
     list_chain_jobs,
     list_chains,
 )
+from sa_jobqueue.operations.completing import complete_job, lock_chain
 from sa_jobqueue.operations.dead_letters import (
     DeadLetterFilter,
     DeadLetterGroup,

@@ -96,7 +96,7 @@ def list_jobs(
             statuses=where.statuses,
             types=where.types,
             queues=where.queues,
-            chain_ids=() if few else where.chain_ids,
+            chain_ids=where.chain_ids,
             chain_types=where.chain_types,
             created_after=where.created_after,
             created_before=where.created_before,

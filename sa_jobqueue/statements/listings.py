@@ -99,10 +99,10 @@ def chain_jobs(
     if after is not None:
         beyond = place < after if newest_first else place > after
         root, others = root.where(beyond), others.where(beyond)
-    both = union_all(root, others).subquery("both")
-    place = both.c.chain_index
+    members = union_all(root, others).subquery("members")
+    place = members.c.chain_index
     order = place.desc() if newest_first else place.asc()
-    page = select(both).order_by(order).limit(limit + 1).subquery("page")
+    page = select(members).order_by(order).limit(limit + 1).subquery("page")
     read = _read_columns(model, columns)
     place = page.c.chain_index
     return (

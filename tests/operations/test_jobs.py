@@ -13,19 +13,16 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import (
     Job,
-    JobFilter,
     JobStatus,
     cancel_jobs,
     get_job,
     list_attempts,
-    list_jobs,
     reschedule_jobs,
     trigger_jobs,
 )
 from sa_jobqueue.errors import (
     IllegalTransitionError,
     InvalidJobError,
-    InvalidOptionError,
     JobNotFoundError,
     NotReschedulableError,
 )
@@ -259,54 +256,3 @@ def test_attempts_are_listed_oldest_first(session: Session, jobs: Jobs, engine: 
             connection.execute(Job.Attempt.__table__.insert().values(row))  # type: ignore[attr-defined]
     assert [attempt.attempt for attempt in list_attempts(session, job_id)] == [1, 2, 3]
     assert list_attempts(session, uuid7()) == []
-
-
-def pages(session: Session, *, limit: int, newest_first: bool, where: JobFilter = JobFilter()) -> list[list[Any]]:
-    found: list[list[Any]] = []
-    after = None
-    while True:
-        page = [job.id for job in list_jobs(session, where=where, after=after, limit=limit, newest_first=newest_first)]
-        found.append(page)
-        if len(page) < limit:
-            return found
-        after = page[-1]
-
-
-@pytest.mark.parametrize("newest_first", [True, False])
-@pytest.mark.parametrize("limit", [1, 3, 7, 100])
-def test_pages_show_each_job_once(session: Session, jobs: Jobs, limit: int, newest_first: bool) -> None:
-    """All in one transaction, so that every timestamp is the same."""
-    ids = jobs.add_many(7, created_at=FUTURE, scheduled_at=FUTURE)
-    found = pages(session, limit=limit, newest_first=newest_first)
-    assert [job_id for page in found for job_id in page] == sorted(ids, reverse=newest_first)
-
-
-def test_pages_show_each_job_once_while_others_are_written(session: Session, jobs: Jobs) -> None:
-    ids = jobs.add_many(4)
-    first = list_jobs(session, limit=2)
-    session.commit()
-    jobs.add_many(2)
-    second = list_jobs(session, limit=2, after=first[-1].id)
-    assert [job.id for job in (*first, *second)] == sorted(ids, reverse=True)
-
-
-def test_a_page_shows_what_its_filter_means(session: Session, jobs: Jobs) -> None:
-    a = jobs.add(type_name="a", queue="x")
-    b = jobs.add(JobStatus.RUNNING, type_name="b", queue="x")
-    c = jobs.add(JobStatus.DEAD, type_name="b", queue="y")
-
-    def found(**where: Any) -> set[Any]:
-        return {job.id for job in list_jobs(session, where=JobFilter(**where))}
-
-    assert found() == {a, b, c}
-    assert found(statuses=[JobStatus.PENDING, JobStatus.DEAD]) == {a, c}
-    assert found(types=["b"]) == {b, c}
-    assert found(queues=["x"]) == {a, b}
-    assert found(types=["b"], queues=["x"], statuses=[JobStatus.RUNNING]) == {b}
-    assert found(types=["a"], queues=["y"]) == set()
-
-
-@pytest.mark.parametrize("limit", [0, -1, 1001])
-def test_a_page_has_a_size(session: Session, jobs: Jobs, limit: int) -> None:
-    with pytest.raises(InvalidOptionError, match="limit: must be from 1 to 1000"):
-        list_jobs(session, limit=limit)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy.orm import DeclarativeBase, MappedAsDataclass, Session
 
-from sa_jobqueue import Deduplicate, JobFilter, JobMixin, JobQueue, Snooze, WorkerOptions, enqueue_many
+from sa_jobqueue import ChainFilter, Deduplicate, JobFilter, JobMixin, JobQueue, Snooze, WorkerOptions, enqueue_many
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.operations import DeadLetterFilter
 
@@ -56,6 +56,11 @@ REFUSED: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: WorkerOptions(queues=[("reports", 2)]), "queues", "is no queue's name"),  # type: ignore[list-item]
     (lambda: JobFilter(types="slow"), "types", "must be a list"),
     (lambda: JobFilter(statuses=["failed"]), "statuses", "'failed' is none"),  # type: ignore[list-item]
+    (lambda: JobFilter(chain_ids="7"), "chain_ids", "must be a list"),
+    (lambda: JobFilter(created_after=datetime(2026, 1, 1)), "created_after", "must be an aware datetime"),
+    (lambda: ChainFilter(job_ids="7"), "job_ids", "must be a list"),
+    (lambda: ChainFilter(statuses=["failed"]), "statuses", "'failed' is none"),  # type: ignore[list-item]
+    (lambda: ChainFilter(created_before=datetime(2026, 1, 1)), "created_before", "must be an aware datetime"),
     (lambda: DeadLetterFilter(queues="mail"), "queues", "must be a list"),
     (lambda: Deduplicate("k", scope="any", window=60), "window", "must be a timedelta"),  # type: ignore[arg-type]
     (lambda: Snooze(5), "delay", "must be a timedelta"),  # type: ignore[arg-type]

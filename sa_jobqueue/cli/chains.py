@@ -1,0 +1,180 @@
+"""`sa-jobqueue chains`: look at chains, what they wait for, and who waits for them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final
+
+import click
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.cli._listing import collected, listing_options
+from sa_jobqueue.cli._options import Database, instant, json_option, with_database
+from sa_jobqueue.cli._output import counted, first_line, print_fields, print_json, print_table, row_of, shown
+from sa_jobqueue.operations import (
+    ChainFilter,
+    get_chain,
+    list_blocked_jobs,
+    list_blockers,
+    list_chain_jobs,
+    list_chains,
+)
+from sa_jobqueue.types import JobStatus
+
+SHOWN: Final = 1000
+"""Jobs of a chain, blockers of each and jobs that wait for it that `show` tells of, at most."""
+
+_STATUSES: Final = click.Choice([status.value for status in JobStatus])
+_PAYLOADS: Final = ("input", "output", "error", "last_error")
+
+
+@click.group()
+def chains() -> None:
+    """List and show chains."""
+
+
+@chains.command("list")
+@click.option("--status", "statuses", type=_STATUSES, multiple=True, help="Whose last job is so; may be repeated.")
+@click.option("--type", "types", multiple=True, help="Whose first job is of this type; may be repeated.")
+@click.option("--queue", "queues", multiple=True, help="Whose first job is in this queue; may be repeated.")
+@click.option("--job", "job_ids", multiple=True, metavar="ID", help="Which has this job; may be repeated.")
+@click.option("--top-level", is_flag=True, help="Which no job waits for.")
+@click.option("--since", type=instant, metavar="TIME", help="Enqueued at or after this, in ISO 8601; UTC unless it says.")
+@click.option("--before", type=instant, metavar="TIME", help="Enqueued before this.")
+@listing_options
+@json_option
+@with_database
+def list_(
+    database: Database,
+    /,
+    *,
+    statuses: tuple[str, ...],
+    types: tuple[str, ...],
+    queues: tuple[str, ...],
+    job_ids: tuple[str, ...],
+    top_level: bool,
+    since: datetime | None,
+    before: datetime | None,
+    limit: int,
+    after: str | None,
+    oldest_first: bool,
+    as_json: bool,
+) -> None:
+    """List chains, a page at a time. Payloads are left out: `show` has them."""
+    where = ChainFilter(
+        statuses=[JobStatus(status) for status in statuses],
+        types=types,
+        queues=queues,
+        job_ids=[database.job_id(one) for one in job_ids],
+        top_level=top_level,
+        created_after=since,
+        created_before=before,
+    )
+    with database.session() as session:
+        page = collected(
+            lambda **more: list_chains(session, where=where, newest_first=not oldest_first, model=database.model, **more),
+            after=None if after is None else database.job_id(after),
+            limit=limit,
+        )
+    if as_json:
+        print_json({"chains": [row_of(chain, without=_PAYLOADS) for chain in page], "next_after": page.next})
+        return
+    headings = ["id", "type", "queue", "status", "jobs", "last type", "enqueued", "ended", "error"]
+    rows = [
+        (
+            chain.id,
+            chain.type_name,
+            chain.queue,
+            chain.status,
+            chain.length,
+            chain.last_type_name,
+            chain.created_at,
+            chain.completed_at,
+            first_line(chain.error),
+        )
+        for chain in page
+    ]
+    print_table(counted(len(page.items), "chain"), headings, rows)
+    if page.next is not None:
+        click.echo(f"more with --after {page.next}")
+
+
+@chains.command()
+@click.argument("chain_id", metavar="ID")
+@json_option
+@with_database
+def show(database: Database, /, *, chain_id: str, as_json: bool) -> None:
+    """Show one chain: its jobs in order, what they wait for, and who waits for it. ID is that of its first job."""
+    found = database.job_id(chain_id)
+    with database.session() as session:
+        chain = get_chain(session, found, model=database.model)
+        jobs = list_chain_jobs(session, found, limit=SHOWN, model=database.model)
+        blockers = [edge for job in jobs for edge in blockers_of(session, database, job)]
+        blocked = collected(
+            lambda **more: list_blocked_jobs(session, found, newest_first=False, model=database.model, **more), limit=SHOWN
+        )
+    if as_json:
+        document = {
+            "chain": row_of(chain),
+            "jobs": [row_of(job, without=_PAYLOADS) for job in jobs],
+            "blockers": [blocker_row(edge) for edge in blockers],
+            "blocks": [row_of(job, without=_PAYLOADS) for job in blocked],
+        }
+        print_json(document)
+        return
+    fields = row_of(chain)
+    traceback = fields["error"].pop("traceback", None) if isinstance(fields["error"], dict) else None
+    print_fields(f"chain {chain.id}", fields)
+    if traceback:
+        click.echo(shown(traceback))
+    rows = [
+        (
+            job.id,
+            job.chain_index,
+            job.type_name,
+            job.status,
+            f"{job.attempt}/{job.max_attempts}",
+            job.completed_at or job.scheduled_at,
+            first_line(job.last_error),
+        )
+        for job in jobs
+    ]
+    print_table(_some("job", jobs), ["id", "place", "type", "status", "attempt", "due or ended", "last error"], rows)
+    if blockers:
+        print_blockers(blockers)
+    if blocked.items:
+        waiting = [(job.id, job.chain_id, job.type_name, job.status, job.open_blockers) for job in blocked]
+        print_table("blocks", ["job", "chain", "type", "status", "waits for"], waiting)
+
+
+def blockers_of(session: Session, database: Database, job: Any) -> list[Any]:
+    """Return the edges of a job, in order."""
+    return list(list_blockers(session, job.id, limit=SHOWN, model=database.model))
+
+
+def blocker_row(edge: Any) -> dict[str, Any]:
+    """Return an edge with what its chain is, but for the payloads."""
+    return row_of(edge) | {"chain": row_of(edge.chain, without=_PAYLOADS)}
+
+
+def print_blockers(edges: list[Any]) -> None:
+    """Print what jobs wait for, or waited for."""
+    headings = ["chain", "job", "place", "type", "status", "waits", "if it fails"]
+    rows = [
+        (
+            edge.blocked_by_chain_id,
+            edge.job_id,
+            edge.index,
+            edge.chain.type_name,
+            edge.chain.status,
+            "yes" if edge.open else "no longer",
+            edge.on_failure,
+        )
+        for edge in edges
+    ]
+    print_table("blocked by", headings, rows)
+
+
+def _some(noun: str, page: Any) -> str:
+    told = counted(len(page.items), noun)
+    return told if page.next is None else f"the first {told}"

@@ -1,0 +1,304 @@
+"""Listings of jobs, chains, a chain's jobs, blockers and blocked jobs: what a page shows, and what reading it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event, text
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    ChainFilter,
+    Job,
+    JobFilter,
+    JobStatus,
+    Page,
+    aio,
+    get_chain,
+    list_blocked_jobs,
+    list_blockers,
+    list_chain_jobs,
+    list_chains,
+    list_jobs,
+)
+from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, InvalidOptionError, NotAChainError
+from sa_jobqueue.ids import uuid7
+from tests.fixtures.chains import Chains
+from tests.fixtures.database import both_servers_swept
+from tests.fixtures.jobs import Jobs
+
+pytestmark = both_servers_swept
+
+FUTURE = datetime(2099, 1, 1, tzinfo=UTC)
+DONE, PENDING, DEAD, BLOCKED = JobStatus.COMPLETED, JobStatus.PENDING, JobStatus.DEAD, JobStatus.BLOCKED
+CANCELLED, RUNNING = JobStatus.CANCELLED, JobStatus.RUNNING
+
+
+def pages(listing: Callable[..., Page[Any]], *given: Any, key: str = "id", **asked: Any) -> list[list[Any]]:
+    """Follow a listing to its end; return what each page had."""
+    found: list[list[Any]] = []
+    after = None
+    while True:
+        page = listing(*given, after=after, **asked)
+        found.append([getattr(item, key) for item in page])
+        assert len(page.items) <= asked.get("limit", 50)
+        assert page.next is None or page.next != after, "a cursor that does not move"
+        after = page.next
+        if after is None:
+            return found
+
+
+def flat(found: list[list[Any]]) -> list[Any]:
+    return [one for page in found for one in page]
+
+
+# Pages.
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+@pytest.mark.parametrize("limit", [1, 3, 7, 100])
+def test_pages_show_each_job_once(session: Session, jobs: Jobs, limit: int, newest_first: bool) -> None:
+    """All in one transaction, so that every timestamp is the same."""
+    ids = jobs.add_many(7, created_at=FUTURE, scheduled_at=FUTURE)
+    found = pages(list_jobs, session, limit=limit, newest_first=newest_first)
+    assert flat(found) == sorted(ids, reverse=newest_first)
+    assert len(found) == -(-7 // limit)
+
+
+def test_pages_show_each_job_once_while_others_are_written(session: Session, jobs: Jobs) -> None:
+    ids = jobs.add_many(4)
+    first = list_jobs(session, limit=2)
+    session.commit()
+    jobs.add_many(2)
+    second = list_jobs(session, limit=2, after=first.next)
+    assert [job.id for job in (*first, *second)] == sorted(ids, reverse=True)
+    assert second.next is None
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+@pytest.mark.parametrize("scan_limit", [1, 2, 3, 10, 11])
+def test_a_walk_cut_short_tells_where_to_go_on(session: Session, jobs: Jobs, scan_limit: int, newest_first: bool) -> None:
+    """Whether a page ends with a job that fits, with one that does not, at the limit of both, or beyond the last."""
+    ids = [jobs.add(type_name="needle" if fits else "hay") for fits in map(int, "0110001001")]
+    needles = [one for one, fits in zip(ids, "0110001001", strict=True) if fits == "1"]
+    for limit in (1, 2, 5):
+        asked: dict[str, Any] = {"limit": limit, "scan_limit": scan_limit, "newest_first": newest_first}
+        found = pages(list_jobs, session, where=JobFilter(types=["needle"]), **asked)
+        assert flat(found) == sorted(needles, reverse=newest_first)
+        assert len(found) <= 11 // scan_limit + 4
+
+
+def test_a_page_that_is_empty_need_not_be_the_last(session: Session, jobs: Jobs) -> None:
+    needle = jobs.add(type_name="needle")
+    jobs.add_many(5)
+    page = list_jobs(session, where=JobFilter(types=["needle"]), scan_limit=3)
+    assert (page.items, bool(page)) == ([], True)
+    page = list_jobs(session, where=JobFilter(types=["needle"]), scan_limit=3, after=page.next)
+    assert [job.id for job in page] == [needle]
+
+
+@pytest.mark.parametrize(("option", "value"), [("limit", 0), ("limit", 1001), ("scan_limit", 0), ("scan_limit", 10**7)])
+def test_a_page_has_bounds(session: Session, option: str, value: int) -> None:
+    for listing in (list_jobs, list_chains):
+        with pytest.raises(InvalidOptionError, match=f"{option}: must be from 1 to"):
+            listing(session, **dict[str, Any]({option: value}))
+
+
+def test_columns_are_read_as_mappings_and_nothing_else_is(session: Session, engine: Engine, chains: Chains) -> None:
+    root, last = chains.add(DONE, PENDING, input={"large": 1})
+    statements: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    named = ["status", "id"]
+    assert list_jobs(session, columns=named).items == [{"status": PENDING, "id": last}, {"status": DONE, "id": root}]
+    assert list_chains(session, columns=["length"]).items == [{"length": 2}]
+    assert list_chain_jobs(session, root, columns=["id"], limit=1) == Page([{"id": root}], 0)
+    assert list_blocked_jobs(session, root, columns=["id"]) == Page([], None)
+    assert not list(session)
+    assert not [statement for statement in statements if "input" in statement]
+    for listing in (list_jobs, list_chains):
+        with pytest.raises(InvalidOptionError, match="columns: 'size' is none; they are "):
+            listing(session, columns=["size"])
+        with pytest.raises(InvalidOptionError, match="columns: must be a list"):
+            listing(session, columns="id")
+
+
+# Jobs.
+
+
+def test_a_page_shows_what_its_filter_means(session: Session, jobs: Jobs, chains: Chains) -> None:
+    a = jobs.add(type_name="a", queue="x", created_at=FUTURE)
+    b = jobs.add(RUNNING, type_name="b", queue="x", created_at=FUTURE + timedelta(days=1))
+    c = jobs.add(DEAD, type_name="b", queue="y")
+    root, last = chains.add(DONE, PENDING, chain_type_name="long")
+
+    def found(**where: Any) -> set[Any]:
+        return set(flat(pages(list_jobs, session, where=JobFilter(**where), limit=2)))
+
+    assert found() == {a, b, c, root, last}
+    assert found(statuses=[PENDING, DEAD]) == {a, c, last}
+    assert found(types=["b"]) == {b, c}
+    assert found(queues=["x"]) == {a, b}
+    assert found(types=["b"], queues=["x"], statuses=[RUNNING]) == {b}
+    assert found(types=["a"], queues=["y"]) == set()
+    assert found(ids=[a, c, uuid7()]) == {a, c}
+    assert found(chain_ids=[root, b]) == {root, last, b}
+    assert found(chain_ids=[last]) == set()
+    assert found(chain_ids=[root], ids=[last, a]) == {last}
+    assert found(chain_ids=[root], statuses=[PENDING]) == {last}
+    assert found(chain_types=["long"]) == {root}
+    assert found(created_after=FUTURE) == {a, b}
+    assert found(created_after=FUTURE, created_before=FUTURE + timedelta(days=1)) == {a}
+
+
+def test_a_chain_longer_than_a_walk_is_listed_like_any_other(session: Session, chains: Chains) -> None:
+    ids, other = chains.add(*[DONE] * 8), chains.add(DONE, DONE)
+    for scan_limit in (3, 7, 8, 9, 10, 11):
+        where = JobFilter(chain_ids=[ids[0], other[0]])
+        found = pages(list_jobs, session, where=where, limit=3, scan_limit=scan_limit, newest_first=False)
+        assert flat(found) == sorted(ids + other)
+
+
+# Chains.
+
+
+def every_kind(chains: Chains) -> dict[str, Any]:
+    ended = {status.value: chains.add(status)[0] for status in (DONE, DEAD, CANCELLED)}
+    going_on = {f"then {status.value}": chains.add(DONE, DONE, status)[0] for status in JobStatus}
+    return {"pending": chains.add(PENDING)[0], "blocked": chains.add(BLOCKED)[0]} | ended | going_on
+
+
+def test_a_chains_status_is_found_as_it_is_shown(session: Session, chains: Chains) -> None:
+    made = every_kind(chains)
+    shown = {chain.id: chain.status for chain in list_chains(session)}
+    assert set(shown) == set(made.values())
+    for status in JobStatus:
+        found = pages(list_chains, session, where=ChainFilter(statuses=[status]), limit=1)
+        assert flat(found) == sorted((one for one in shown if shown[one] is status), reverse=True)
+        assert made[f"then {status.value}"] in flat(found)
+
+
+def test_chains_are_found_by_what_their_root_is_and_by_any_of_their_jobs(session: Session, chains: Chains) -> None:
+    a, a2 = chains.add(DONE, PENDING, type_name="a", queue="x", created_at=FUTURE)
+    b, b2, b3 = chains.add(DONE, DONE, DEAD, type_name="b")
+    (waiting,) = chains.add(BLOCKED)
+    chains.block(waiting, a)
+
+    def found(**where: Any) -> set[Any]:
+        return set(flat(pages(list_chains, session, where=ChainFilter(**where), limit=1, scan_limit=2)))
+
+    assert found() == {a, b, waiting}
+    assert found(types=["a", "test1"]) == {a}
+    assert found(queues=["x"]) == {a}
+    assert found(ids=[a, b2]) == {a}
+    assert found(job_ids=[a2, b3, b]) == {a, b}
+    assert found(job_ids=[a2], ids=[b]) == set()
+    assert found(top_level=True) == {b, waiting}
+    assert found(created_after=FUTURE) == {a}
+    assert found(created_before=FUTURE) == {b, waiting}
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+def test_pages_of_chains_show_each_once_whatever_lies_between(session: Session, chains: Chains, newest_first: bool) -> None:
+    made = sorted(every_kind(chains).values(), reverse=newest_first)
+    for limit, scan_limit in ((1, 1), (2, 3), (5, 7), (100, 100)):
+        asked: dict[str, Any] = {"limit": limit, "scan_limit": scan_limit, "newest_first": newest_first}
+        assert flat(pages(list_chains, session, **asked)) == made
+
+
+def test_a_chain_is_read_fresh(session: Session, engine: Engine, chains: Chains) -> None:
+    (root,) = chains.add(PENDING)
+    held = get_chain(session, root)
+    session.commit()
+    for read in (lambda: get_chain(session, root), lambda: list_chains(session).items[0]):
+        assert held.status is PENDING
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE job SET queue = 'moved', status = 'running', leased_by = 'w'"))
+        assert read() is held
+        assert (held.status, held.queue) == (RUNNING, "moved")
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE job SET status = 'pending', leased_by = NULL"))
+        get_chain(session, root)
+        session.commit()
+
+
+def test_a_chain_just_added_is_there(session: Session) -> None:
+    job = Job("test")
+    session.add(job)
+    assert get_chain(session, job.id).status is PENDING
+    assert list_chain_jobs(session, job.id).items == [job]
+
+
+@pytest.mark.parametrize("look", [get_chain, list_chain_jobs])
+def test_what_is_no_chain_is_told_apart(session: Session, chains: Chains, look: Any) -> None:
+    root, last = chains.add(DONE, PENDING)
+    missing = uuid7()
+    with pytest.raises(ChainNotFoundError) as caught:
+        look(session, missing)
+    assert caught.value.chain_ids == (missing,)
+    with pytest.raises(NotAChainError) as misnamed:
+        look(session, last)
+    assert misnamed.value.chains == {last: root}
+    with pytest.raises(InvalidJobError):
+        look(session, "no uuid")
+
+
+# What belongs to a chain.
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+def test_a_chains_jobs_are_paged_in_their_order(session: Session, chains: Chains, newest_first: bool) -> None:
+    ids, _ = chains.add(*[DONE] * 4, PENDING), chains.add(DONE, DONE)
+    for limit in (1, 2, 4, 5, 6):
+        found = pages(list_chain_jobs, session, ids[0], limit=limit, newest_first=newest_first)
+        assert flat(found) == (ids[::-1] if newest_first else ids)
+        assert len(found) == -(-5 // limit)
+
+
+def test_a_jobs_blockers_are_paged_in_their_order_each_with_its_chain(session: Session, chains: Chains) -> None:
+    waited = [chains.add(DONE, status)[0] for status in (DONE, DEAD, PENDING)]
+    waited = [waited[1], waited[0], waited[2]]
+    (waiting,), (other,) = chains.add(BLOCKED), chains.add(BLOCKED)
+    chains.block(waiting, *waited, on_failure="continue")
+    chains.block(other, *reversed(waited))
+    for limit in (1, 2, 3, 4):
+        found = pages(list_blockers, session, waiting, limit=limit, key="blocked_by_chain_id")
+        assert flat(found) == waited
+    edges = list_blockers(session, waiting).items
+    session.expunge_all()  # what is not loaded cannot be had any more
+    assert [edge.chain.status for edge in edges] == [DEAD, DONE, PENDING]
+    assert (edges[0].index, edges[0].open, edges[0].on_failure) == (0, True, "continue")
+    assert list_blockers(session, waited[0]).items == []
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+def test_who_waits_for_a_chain_is_paged_by_job(session: Session, chains: Chains, newest_first: bool) -> None:
+    root, _ = chains.add(DONE, PENDING)
+    waiting = [chains.add(BLOCKED)[0] for _ in range(4)]
+    through = chains.add(DONE)[0]
+    for one in waiting:
+        chains.block(one, root)
+    chains.block(through, root, open=False)
+    for limit, scan_limit in ((1, 1), (2, 3), (10, 10)):
+        asked: dict[str, Any] = {"limit": limit, "scan_limit": scan_limit, "newest_first": newest_first}
+        found = pages(list_blocked_jobs, session, root, **asked)
+        assert flat(found) == sorted([*waiting, through], reverse=newest_first)
+        found = pages(list_blocked_jobs, session, root, open_only=True, **asked)
+        assert flat(found) == sorted(waiting, reverse=newest_first)
+    assert list_blocked_jobs(session, through).items == []
+
+
+async def test_the_async_listings_are_the_same(async_sessions: async_sessionmaker[AsyncSession], chains: Chains) -> None:
+    root, last = chains.add(DONE, PENDING)
+    (waiting,) = chains.add(BLOCKED)
+    chains.block(waiting, root)
+    async with async_sessions() as session:
+        assert (await aio.get_chain(session, root)).length == 2
+        assert [chain.id for chain in await aio.list_chains(session, where=ChainFilter(job_ids=[last]))] == [root]
+        assert [job.id for job in await aio.list_chain_jobs(session, root)] == [root, last]
+        assert [edge.chain.id for edge in await aio.list_blockers(session, waiting)] == [root]
+        assert [job.id for job in await aio.list_blocked_jobs(session, root)] == [waiting]
+        assert (await aio.list_jobs(session, limit=1)).next == waiting
