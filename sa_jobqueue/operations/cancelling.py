@@ -10,7 +10,8 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.deletion import check_chain_ids, missing_chains
 from sa_jobqueue.operations.jobs import _change
-from sa_jobqueue.statements import deletion, jobs
+from sa_jobqueue.operations.settling import settle_all
+from sa_jobqueue.statements import chains, deletion, jobs
 from sa_jobqueue.types import JobId, JobStatus
 
 
@@ -19,8 +20,9 @@ def cancel_chains(session: Session, chain_ids: Sequence[JobId], *, model: type[J
 
     `chain_ids`: at most 1,000 a call. Jobs of the chain that have completed stay as they are. A running job's worker is
     told and stops it; whatever it still does through its session is not kept, and no continuation follows.
-    Changes: blocked, pending, running -> cancelled; the chain has ended; a `job_attempt` row for each that ran. Chains
-    that have ended stay.
+    Changes: blocked, pending, running -> cancelled; the chain has ended; a `job_attempt` row for each that ran; jobs that
+    waited for one of the chains and do not wait for a redrive, unless somebody holds them: a worker lets those go on, or
+    die. Chains that have ended stay.
     Locks: the chains' roots in the order of their ids, then their current jobs in that of theirs, until the transaction
     ends.
     Raises: ChainNotFoundError naming every id that is no chain; NotAChainError for the id of a continuation. Nothing is
@@ -28,12 +30,14 @@ def cancel_chains(session: Session, chain_ids: Sequence[JobId], *, model: type[J
     """
     given = check_chain_ids(chain_ids)
     session.flush()
-    found = set(session.scalars(deletion.lock_roots(model, against_all=False), {"ids": given}))
-    missing = [chain_id for chain_id in given if chain_id not in found]
+    roots = {row.id: row for row in session.execute(chains.lock(model), {"ids": given}) if row.id == row.chain_id}
+    missing = [chain_id for chain_id in given if chain_id not in roots]
     if missing:
         raise missing_chains(session, missing, model)
     current = session.execute(deletion.current_jobs(model), {"ids": given}).all()
     job_ids = [row.id for row in current]
     session.execute(jobs.lock(model, job_ids))
     _change(session, job_ids, model, status=JobStatus.CANCELLED)
-    return [row.chain_id for row in current]
+    cancelled = [row.chain_id for row in current]
+    settle_all(session.connection(), model, [chain_id for chain_id in cancelled if roots[chain_id].is_awaited])
+    return cancelled

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import (
@@ -16,12 +17,13 @@ from sa_jobqueue.errors import (
 )
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.errors import translated
-from sa_jobqueue.statements import deletion, notifications
+from sa_jobqueue.statements import chains, deletion, notifications
 from sa_jobqueue.types import JobId, JobStatus
 
 MAX_CHAINS: Final = 1000
 _MAX_REFERENCES: Final = 1000
 _TRIES: Final = 10
+_DEADLOCK: Final = "40P01"
 
 
 def delete_chains(
@@ -48,23 +50,39 @@ def delete_chains(
         return []
     wanted = _connected(session, model, given) if cascade else set(given)
     for _ in range(_TRIES):
-        with session.begin_nested() as savepoint:
-            chains, jobs = _lock(session, model, wanted)
-            missing = [chain_id for chain_id in given if chain_id not in chains]
-            if missing:
-                raise missing_chains(session, missing, model)
-            # Again, in a later statement: what was added before the roots were locked is visible now, and nothing can
-            # be added any more.
-            found = _connected(session, model, given) if cascade else wanted
-            if found <= wanted:
-                doomed = {job_id: chain_id for job_id, chain_id in jobs.items() if chain_id in found}
-                _refuse_references(session, model, found, doomed)
-                _delete(session, model, list(doomed))
-                return [chain_id for chain_id in chains if chain_id in found]
-            # The locks go with the savepoint: a chain more would have to be locked out of its turn.
-            savepoint.rollback()
-            wanted = found
+        savepoint = session.begin_nested()
+        try:
+            with savepoint:
+                gone, wanted = _try(session, model, given, wanted, cascade=cascade)
+                if gone:
+                    return gone
+                # The locks go with the savepoint: a chain more would have to be locked out of its turn.
+                savepoint.rollback()
+        except OperationalError as error:
+            # Not of ours alone: a handler's session may hold chains in any order. What it did is undone; once more.
+            if getattr(error.orig, "sqlstate", None) != _DEADLOCK:
+                raise
     raise ChainBusyError()
+
+
+def _try(
+    session: Session, model: type[JobMixin[Any]], given: list[JobId], wanted: set[Any], *, cascade: bool
+) -> tuple[list[Any], set[Any]]:
+    """Lock chains and delete them, unless by now others are connected with them; return what is gone, and all there are."""
+    roots, jobs = _lock(session, model, wanted)
+    there = set(roots)
+    missing = [chain_id for chain_id in given if chain_id not in there]
+    if missing:
+        raise missing_chains(session, missing, model)
+    # Again, in a later statement: what was added before the roots were locked is visible now, and nothing can be added
+    # any more.
+    found = _connected(session, model, given) if cascade else wanted
+    if not found <= wanted:
+        return [], found
+    doomed = [job_id for job_id, chain_id in jobs.items() if chain_id in found]
+    _refuse_references(session, model, found, doomed)
+    _delete(session, model, doomed)
+    return [chain_id for chain_id in roots if chain_id in found], found
 
 
 def check_chain_ids(chain_ids: Sequence[JobId]) -> list[JobId]:
@@ -83,7 +101,7 @@ def missing_chains(
     session: Session, missing: Sequence[JobId], model: type[JobMixin[Any]]
 ) -> ChainNotFoundError | NotAChainError:
     """Return the error for ids that are not those of chains: they are nobody's, or those of continuations."""
-    belongs = {row.id: row.chain_id for row in session.execute(deletion.chains_of(model), {"ids": list(missing)})}
+    belongs = {row.id: row.chain_id for row in session.execute(chains.chain_of(model), {"ids": list(missing)})}
     gone = [chain_id for chain_id in missing if chain_id not in belongs]
     return ChainNotFoundError(gone) if gone else NotAChainError(belongs)
 
@@ -94,11 +112,11 @@ def _connected(session: Session, model: type[JobMixin[Any]], chain_ids: Iterable
 
 def _lock(session: Session, model: type[JobMixin[Any]], chain_ids: Iterable[JobId]) -> tuple[list[Any], dict[Any, Any]]:
     """Lock chains; return their ids, sorted, and the chain of each of their jobs."""
-    chains = list(session.scalars(deletion.lock_roots(model, against_all=True), {"ids": list(chain_ids)}))
-    jobs = {chain_id: chain_id for chain_id in chains}
-    for row in session.execute(deletion.lock_continuations(model), {"ids": chains}):
+    roots = list(session.scalars(deletion.lock_roots(model), {"ids": list(chain_ids)}))
+    jobs = {chain_id: chain_id for chain_id in roots}
+    for row in session.execute(deletion.lock_continuations(model), {"ids": roots}):
         jobs[row.id] = row.chain_id
-    return chains, jobs
+    return roots, jobs
 
 
 def _refuse_references(

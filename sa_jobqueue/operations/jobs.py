@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import func
+from sqlalchemy import Row, func
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidJobError, JobNotFoundError, NotReschedulableError
@@ -24,6 +24,7 @@ from sa_jobqueue.operations.pages import (
     check_statuses,
     scanned_page,
 )
+from sa_jobqueue.operations.settling import settle_all
 from sa_jobqueue.statements import jobs, listings
 from sa_jobqueue.types import ENDED, INITIAL, JobId, JobStatus
 
@@ -125,13 +126,17 @@ def cancel_jobs(session: Session, ids: Sequence[JobId], *, model: type[JobMixin[
     """Cancel jobs that have not ended; return the ids of those it cancelled.
 
     A running job's worker is told and stops it; whatever it still does through its session is not kept.
-    Changes: blocked, pending, running -> cancelled; a `job_attempt` row for each that ran. Jobs that have ended stay.
+    Changes: blocked, pending, running -> cancelled; a `job_attempt` row for each that ran; jobs that waited for one of
+    the chains and do not wait for a redrive, unless somebody holds them: a worker lets those go on, or die. Jobs that
+    have ended stay.
     Locks: the jobs and their chains' roots, roots first, each kind in the order of their ids, until the transaction ends.
     Raises: JobNotFoundError naming every id that is no job; nothing is written then.
     """
-    standing = _lock(session, ids, model)
-    open_ids = [job_id for job_id, status in standing.items() if status not in ENDED]
+    locked = _lock(session, ids, model)
+    open_ids = [job_id for job_id in dict.fromkeys(ids) if locked[job_id].status not in ENDED]
     _change(session, open_ids, model, status=JobStatus.CANCELLED)
+    ended = {locked[job_id].chain_id for job_id in open_ids}
+    settle_all(session.connection(), model, [chain_id for chain_id in sorted(ended) if locked[chain_id].is_awaited])
     return open_ids
 
 
@@ -151,8 +156,8 @@ def reschedule_jobs(
     pending nor blocked, and where it stands. Nothing is written then, and the transaction can go on.
     """
     due = due_at(delay=delay, at=at)
-    standing = _lock(session, ids, model)
-    offenders = {job_id: status for job_id, status in standing.items() if status not in INITIAL}
+    locked = _lock(session, ids, model)
+    offenders = {job_id: locked[job_id].status for job_id in ids if locked[job_id].status not in INITIAL}
     if offenders:
         raise NotReschedulableError(offenders)
     _change(session, ids, model, scheduled_at=func.now() if due is None else due)
@@ -166,16 +171,16 @@ def trigger_jobs(session: Session, ids: Sequence[JobId], *, model: type[JobMixin
     reschedule_jobs(session, ids, model=model)
 
 
-def _lock(session: Session, ids: Sequence[JobId], model: type[JobMixin[Any]]) -> dict[Any, JobStatus]:
+def _lock(session: Session, ids: Sequence[JobId], model: type[JobMixin[Any]]) -> dict[Any, Row[Any]]:
+    """Lock jobs and their chains' roots; return the rows of both, by id."""
     if isinstance(ids, (str, bytes)):
         raise InvalidJobError("ids", "must be a list of ids, not one id")
     session.flush()
-    locked = {row.id: row.status for row in session.execute(jobs.lock(model, ids))}
-    standing = {job_id: locked[job_id] for job_id in ids if job_id in locked}
-    missing = [job_id for job_id in ids if job_id not in standing]
+    locked: dict[Any, Row[Any]] = {row.id: row for row in session.execute(jobs.lock(model, ids))}
+    missing = [job_id for job_id in ids if job_id not in locked]
     if missing:
         raise JobNotFoundError(missing)
-    return standing
+    return locked
 
 
 def _change(session: Session, ids: Sequence[JobId], model: type[JobMixin[Any]], **values: Any) -> None:

@@ -51,19 +51,18 @@ def connected(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def lock_roots(model: type[JobMixin[Any]], *, against_all: bool) -> Select[Any]:
-    """Lock chains: whoever would extend one, end it, or begin to wait for it has to wait.
+def lock_roots(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Lock chains against everybody: whoever would extend one, end it, or begin to wait for it has to wait.
 
     Parameters: `ids`. Shape: `(id,)` of the roots that exist, by id. Locks: the roots, awaited, in the order of their
-    ids, until the transaction or its savepoint ends; `against_all` also against foreign keys to them, as who deletes
-    needs it. Index: the primary key.
+    ids, also against foreign keys to them, until the transaction or its savepoint ends. Index: the primary key.
     """
     job = table(model)
     return (
         select(job.c.id)
         .where(job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))), job.c.root_id.is_(None))
         .order_by(job.c.id)
-        .with_for_update(key_share=not against_all)
+        .with_for_update()
     )
 
 
@@ -151,13 +150,6 @@ def delete_jobs(model: type[JobMixin[Any]]) -> Delete:
     gone = delete(model).where(job.id == any_(array("job_ids", id_parameter(model.__jobqueue__))))
     returned: Any = gone.returning(job.id, job.status, job.chain_id, job.is_awaited)
     return cast("Delete", returned)
-
-
-@once_a_model
-def chains_of(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Tell the chains of jobs, which never change. Parameters: `ids`. Shape: `(id, chain_id)`. Index: the primary key."""
-    job = table(model)
-    return select(job.c.id, job.c.chain_id).where(job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))))
 
 
 @once_a_model

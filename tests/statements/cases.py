@@ -322,15 +322,13 @@ CASES = [
         guarded=False,
     ),
     Case("connected", lambda: deletion.connected(Job), NONE, of_chains, guarded=False),
-    Case("lock_roots", lambda: deletion.lock_roots(Job, against_all=False), NONE, of_chains, guarded=False),
-    Case("lock_roots_against_all", lambda: deletion.lock_roots(Job, against_all=True), NONE, of_chains, guarded=False),
+    Case("lock_roots", lambda: deletion.lock_roots(Job), NONE, of_chains, guarded=False),
     Case("lock_continuations", lambda: deletion.lock_continuations(Job), NONE, of_chains, guarded=False),
     Case("references", lambda: deletion.references(Job), NONE, of_chains_and_jobs, guarded=False),
     Case("delete_edges", lambda: deletion.delete_edges(Job), NONE, of_jobs, guarded=False),
     Case("delete_attempts", lambda: deletion.delete_attempts(Job), NONE, of_jobs, guarded=False),
     Case("dismiss_letters", lambda: deletion.dismiss_letters(Job), NONE, of_jobs, guarded=False),
     Case("delete_jobs", lambda: deletion.delete_jobs(Job), NONE, of_jobs, guarded=False),
-    Case("chains_of", lambda: deletion.chains_of(Job), NONE, of_chains, guarded=False),
     Case("current_jobs", lambda: deletion.current_jobs(Job), NONE, of_chains, guarded=False),
     Case(
         "notify_each", lambda: notifications.notify_each(Job, "lost"), NONE, lambda world: {"ids": ["a", "b"]}, guarded=False

@@ -33,12 +33,10 @@ UNCONNECTED = "SELECT id FROM job WHERE type_name = 'unconnected'"
 JOB = {
     "connected": {"pk_job", "uq_job_chain"},
     "lock_roots": {"pk_job"},
-    "lock_roots_against_all": {"pk_job"},
     "lock_continuations": {"uq_job_chain"},
     "lock_with_blockers": {"pk_job"},
     "lock": {"pk_job"},
     "delete_jobs": {"pk_job"},
-    "chains_of": {"pk_job"},
     "current_jobs": {"pk_job", "uq_job_chain"},
 }
 OTHERS = {

@@ -3,4 +3,4 @@ FROM job
 WHERE job.id = ANY (%(ids)s::UUID[])
 AND job.root_id IS NULL
 ORDER BY job.id
-FOR NO KEY UPDATE
+FOR UPDATE
