@@ -27,7 +27,7 @@ from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 from sqlalchemy.sql.elements import conv
 from typing_extensions import TypeVar
 
-from sa_jobqueue import payloads
+from sa_jobqueue import payloads, tracing
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.layout import Layout
@@ -144,7 +144,7 @@ class JobMixin(Generic[IdT]):
         text, both are 1 to 500 characters.
         `blockers`: chains it waits for, each a job, a chain, the id of one, or a `WaitFor`; new jobs among them are added
         to the session with this one. It is `blocked` until the last of them has completed.
-        `columns`: the application's own.
+        `columns`: the application's own; `trace_context`, where it is not to be OpenTelemetry's current span.
         Raises: InvalidJobError naming the field.
         """
         check_name("type_name", type_name)
@@ -184,7 +184,7 @@ class JobMixin(Generic[IdT]):
             "open_blockers": 0,
             "attempt": 0,
         }
-        super().__init__(**fields | columns)
+        super().__init__(**fields | tracing.of_new_chain(columns) | columns)
 
         # Kept beside the expression for the set-based enqueue, which computes it for all rows at once.
         self._delay, self._at = delay, at
@@ -276,9 +276,9 @@ class JobMixin(Generic[IdT]):
         return mapped_column(status_type(cls.__jobqueue__, owner=False))
 
     trace_context: Mapped[str | None] = mapped_column(Text)
-    """W3C traceparent of the enqueuer."""
+    """W3C traceparent of the span it was made in; null without OpenTelemetry, or where no span was current."""
     chain_trace_context: Mapped[str | None] = mapped_column(Text)
-    """W3C traceparent of the chain."""
+    """The same of the chain's first job."""
     changed_xid: Mapped[int] = mapped_column(Xid8(), nullable=False, server_default=CURRENT_XID)
     """The transaction that last changed its state, queue, priority or time; a trigger stamps it where the writer did not."""
 

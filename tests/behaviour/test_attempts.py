@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -159,7 +160,7 @@ async def test_signals_end_an_attempt_their_way(engine: Engine, jobs: Jobs) -> N
 async def test_a_handler_says_when_its_job_is_tried_again(engine: Engine, jobs: Jobs) -> None:
     queue = JobQueue()
     at = datetime(2099, 1, 1, tzinfo=UTC)
-    signals = {
+    signals: dict[str, Callable[[], Exception]] = {
         "retry for": lambda: Retry(timedelta(hours=1), reason="closed"),
         "retry until": lambda: Retry(at=at, reason="closed"),
         "snooze until": lambda: Snooze(at=at),

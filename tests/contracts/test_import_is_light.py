@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-HEAVY = ("pydantic", "pydantic_core", "alembic", "click", "rich", "pyspark", "pytest", "docker", "testcontainers", "fastapi")
+HEAVY = ("pydantic", "pydantic_core", "alembic", "click", "rich", "pyspark", "pytest", "docker", "testcontainers", "fastapi", "opentelemetry")
 
 
 def loaded_by(code: str) -> set[str]:
