@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks.harness import Scenario
 from benchmarks.scenarios import (
     bulk_enqueue,
+    chains,
     drain,
     guards,
     horizon,
@@ -15,7 +16,7 @@ from benchmarks.scenarios import (
     single_enqueue,
 )
 
-_MODULES = (single_enqueue, bulk_enqueue, drain, session_handler, latency, life, guards, indexes, horizon)
+_MODULES = (single_enqueue, bulk_enqueue, drain, session_handler, chains, latency, life, guards, indexes, horizon)
 
 
 def all_scenarios() -> list[Scenario]:
