@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.types import LONGEST, JobId, JobStatus, Json
@@ -27,6 +27,10 @@ class Continuation(Generic[OutT]):
     """
 
     job: Any
+
+    if TYPE_CHECKING:
+        # What every value but this has: by it a type checker tells `Report | Continuation[Page]` apart (`handlers.Value`).
+        __reduce__: ClassVar[None]  # type: ignore[assignment]
 
 
 class Continues(Protocol[InT, OutT]):

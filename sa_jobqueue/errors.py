@@ -169,6 +169,18 @@ class ChainFailedError(JobQueueError):
         super().__init__(f"{ended}is dead: {why}; if it is redriven, it can be waited for again")
 
 
+class NoOutputError(JobQueueError, LookupError):
+    """A chain has no output: it is still open, or it died or was cancelled.
+
+    `chain_id` names it, `status` is that of its last job.
+    """
+
+    def __init__(self, chain_id: JobId, status: JobStatus) -> None:
+        self.chain_id = chain_id
+        self.status = status
+        super().__init__(f"chain {chain_id} has no output: it is {status}")
+
+
 class ChainTimeoutError(JobQueueError, TimeoutError):
     """A chain that was waited for did not end in time; it goes on, and can be waited for again.
 

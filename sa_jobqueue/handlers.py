@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeAlias, overload
+from typing import Any, Concatenate, Final, Generic, Never, ParamSpec, Protocol, TypeAlias, overload
 from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -13,16 +13,42 @@ from sqlalchemy.orm import Session
 from typing_extensions import TypeVar
 
 from sa_jobqueue.context import AttemptContext, Blockers, Continuation
-from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors import InvalidOptionError, NoOutputError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
+from sa_jobqueue.payloads import Codec
 from sa_jobqueue.registry import JobType, Registry, Upcaster, describe
 from sa_jobqueue.retry import Backoff, RetryPolicy
+from sa_jobqueue.types import JobStatus, Json
 
 JobT = TypeVar("JobT", bound=JobMixin[Any], default=Job)
 InT = TypeVar("InT", contravariant=True)
 OutT = TypeVar("OutT", covariant=True)
 P = ParamSpec("P")
+
+
+class Value(Protocol):
+    """To a type checker, anything but a `Continuation`: what a handler may return as its chain's output."""
+
+    def __reduce__(self) -> str | tuple[Any, ...]: ...
+
+
+EndT = TypeVar("EndT", bound=Value | None, default=Any)
+NextT = TypeVar("NextT", default=Never)
+
+
+class Chained(Protocol):
+    """A chain as far as its output goes: a `Job.Chain`, or a `ChainResult` whose output is JSON still."""
+
+    @property
+    def id(self) -> Any: ...
+    @property
+    def status(self) -> JobStatus: ...
+    @property
+    def output(self) -> Json: ...
+    @property
+    def last_type_name(self) -> str: ...
+
 
 DEFAULT_RETRY: Final = Backoff()
 
@@ -98,6 +124,10 @@ class Handler(Generic[InT, OutT, JobT]):
             **columns,
         )
 
+    @overload
+    def continuation(self: _WithoutPayload[OutT, JobT], payload: None = None, /, **options: Any) -> Continuation[OutT]: ...
+    @overload
+    def continuation(self, payload: InT, /, **options: Any) -> Continuation[OutT]: ...
     def continuation(self, payload: Any = None, /, **options: Any) -> Continuation[OutT]:
         """Describe the next job of a chain: for a handler to return, and for `complete_job`.
 
@@ -105,6 +135,15 @@ class Handler(Generic[InT, OutT, JobT]):
         Raises: as `job`.
         """
         return Continuation(self.job(payload, **options))
+
+    def output(self, chain: Chained) -> OutT:
+        """Return the output of a chain that began with this handler, as the type its annotation tells.
+
+        `chain`: a `Job.Chain`, or a `ChainResult` of `wait_chain` without `output`.
+        Raises: NoOutputError unless it has completed; InvalidPayloadError when the output does not fit the type.
+        """
+        decoded: OutT = _decoded(chain, self.job_type.chain_output)
+        return decoded
 
     def upcast(self, from_version: int) -> Callable[[Upcaster], Upcaster]:
         """Register a function that turns the JSON of a `from_version` input into that of the next version.
@@ -137,16 +176,50 @@ _WithoutPayload: TypeAlias = (
 
 
 class HandlerDecorator(Protocol[JobT]):
-    """What `JobQueue.handler(...)` returns: keeps the payload's and the result's types."""
+    """What `JobQueue.handler(...)` returns: keeps the payload's and the output's types.
+
+    The output is what comes out at the end of the chain: of `-> Report | Continuation[Page]` it is `Report | Page`.
+    Four shapes of functions, each with three of returns: without continuations, with nothing else, with both.
+    """
 
     @overload
-    def __call__(self, func: Callable[[], Coroutine[Any, Any, OutT]], /) -> Handler[None, OutT, JobT]: ...
+    def __call__(self, func: Callable[[], Coroutine[Any, Any, EndT]], /) -> Handler[None, EndT, JobT]: ...
     @overload
-    def __call__(self, func: Callable[[], OutT], /) -> Handler[None, OutT, JobT]: ...
+    def __call__(self, func: Callable[[], Coroutine[Any, Any, Continuation[NextT]]], /) -> Handler[None, NextT, JobT]: ...
     @overload
-    def __call__(self, func: Callable[Concatenate[InT, P], Coroutine[Any, Any, OutT]], /) -> Handler[InT, OutT, JobT]: ...
+    def __call__(
+        self, func: Callable[[], Coroutine[Any, Any, EndT | Continuation[NextT]]], /
+    ) -> Handler[None, EndT | NextT, JobT]: ...
     @overload
-    def __call__(self, func: Callable[Concatenate[InT, P], OutT], /) -> Handler[InT, OutT, JobT]: ...
+    def __call__(self, func: Callable[[], EndT], /) -> Handler[None, EndT, JobT]: ...
+    @overload
+    def __call__(self, func: Callable[[], Continuation[NextT]], /) -> Handler[None, NextT, JobT]: ...
+    @overload
+    def __call__(self, func: Callable[[], EndT | Continuation[NextT]], /) -> Handler[None, EndT | NextT, JobT]: ...
+    @overload
+    def __call__(self, func: Callable[Concatenate[InT, P], Coroutine[Any, Any, EndT]], /) -> Handler[InT, EndT, JobT]: ...
+    @overload
+    def __call__(
+        self, func: Callable[Concatenate[InT, P], Coroutine[Any, Any, Continuation[NextT]]], /
+    ) -> Handler[InT, NextT, JobT]: ...
+    @overload
+    def __call__(
+        self, func: Callable[Concatenate[InT, P], Coroutine[Any, Any, EndT | Continuation[NextT]]], /
+    ) -> Handler[InT, EndT | NextT, JobT]: ...
+    @overload
+    def __call__(self, func: Callable[Concatenate[InT, P], EndT], /) -> Handler[InT, EndT, JobT]: ...
+    @overload
+    def __call__(self, func: Callable[Concatenate[InT, P], Continuation[NextT]], /) -> Handler[InT, NextT, JobT]: ...
+    @overload
+    def __call__(
+        self, func: Callable[Concatenate[InT, P], EndT | Continuation[NextT]], /
+    ) -> Handler[InT, EndT | NextT, JobT]: ...
+
+
+def _decoded(chain: Chained, codec: Codec[Any]) -> Any:
+    if chain.status is not JobStatus.COMPLETED:
+        raise NoOutputError(chain.id, chain.status)
+    return codec.decode("output", chain.output)
 
 
 class JobQueue(Generic[JobT]):
@@ -212,6 +285,16 @@ class JobQueue(Generic[JobT]):
         """Return a handler by its type's name. Raises: UnknownJobTypeError."""
         self.registry.get(type_name)
         return self._handlers[type_name]
+
+    def output(self, chain: Chained) -> Any:
+        """Return a chain's output as the type that its last job's handler declares.
+
+        `chain`: a `Job.Chain`, or a `ChainResult` of `wait_chain` without `output`. Where it is known which handler a
+        chain began with, `handler.output(chain)` is the same with a static type.
+        Raises: NoOutputError unless it has completed; UnknownJobTypeError when nobody here handles its last job's type;
+        InvalidPayloadError when the output does not fit the type.
+        """
+        return _decoded(chain, self.registry.get(chain.last_type_name).output)
 
     def job(self, type_name: str, payload: Any = None, **options: Any) -> JobT:
         """Describe a job of a type known only by name; otherwise as `Handler.job`. Raises: UnknownJobTypeError."""

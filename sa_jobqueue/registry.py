@@ -55,6 +55,9 @@ class JobType:
     """Of the outputs of what a job waited for, all together; None when the handler does not ask."""
     input: Codec[Any]
     output: Codec[Any]
+    """Of what the handler returns when the chain ends with it."""
+    chain_output: Codec[Any]
+    """Of what a chain that begins with it returns, as far as the handler's annotation tells."""
     place: str
     """Where it is declared, `module:function`."""
     upcasters: dict[int, Upcaster] = field(default_factory=dict)
@@ -199,6 +202,7 @@ def describe(
         blockers=blockers,
         input=_codec(place, "payload", hints.get(payload.name, Any) if payload else Any),
         output=_codec(place, "return value", _terminal(hints.get("return", Any))),
+        chain_output=_codec(place, "return value", _of_chain(hints.get("return", Any))),
         place=place,
     )
 
@@ -211,6 +215,16 @@ def _terminal(hint: Any) -> Any:
         return hint
     ends = [one for one in typing.get_args(hint) if typing.get_origin(one) is not Continuation and one is not Continuation]
     return functools.reduce(operator.or_, ends) if ends else Any
+
+
+def _of_chain(hint: Any) -> Any:
+    """Return what comes out at the end of a chain: the declared type, and what the continuations in it lead to."""
+    if typing.get_origin(hint) is Continuation or hint is Continuation:
+        return next(iter(typing.get_args(hint)), Any)
+    if typing.get_origin(hint) not in {typing.Union, types.UnionType}:
+        return hint
+    ends = [_of_chain(one) for one in typing.get_args(hint)]
+    return Any if Any in ends else functools.reduce(operator.or_, ends)
 
 
 def _codec(place: str, what: str, hint: Any) -> Codec[Any]:

@@ -85,7 +85,7 @@ class Wait:
         self._timeout, self._poll_seconds, self._listen = timeout, poll_interval.total_seconds(), listen
         self._codec: Codec[Any] | None = None
         if isinstance(output, Handler):
-            self._codec = output.job_type.output
+            self._codec = output.job_type.chain_output
         elif output is not None:
             try:
                 self._codec = Codec(output)

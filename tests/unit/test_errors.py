@@ -44,6 +44,8 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "ChainReferencedError": ([("1", "2")],),
     "ChainFailedError": (ended(JobStatus.DEAD),),
     "ChainTimeoutError": ("1", timedelta(seconds=3)),
+    "NoOutputError": ("1", JobStatus.PENDING),
+    "JobEndedError": ("1", JobStatus.DEAD),
     "NotReschedulableError": ({"1": JobStatus.DEAD},),
     "ConflictError": ("taken", "uq_job"),
     "LostAttemptError": ("1", 3),

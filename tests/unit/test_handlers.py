@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from pydantic import BaseModel
 from sqlalchemy.orm import DeclarativeBase
 
-from sa_jobqueue import Job, JobMixin, JobQueue
+from sa_jobqueue import ChainResult, Continuation, Handler, Job, JobMixin, JobQueue, JobStatus
 from sa_jobqueue.errors import (
     DuplicateJobTypeError,
     InvalidJobError,
     InvalidOptionError,
     InvalidPayloadError,
+    NoOutputError,
     UnknownJobTypeError,
 )
 from sa_jobqueue.retry import Backoff, immediately
@@ -242,3 +244,70 @@ def test_declaring_a_handler_takes_no_id_of_the_factory() -> None:
     for model in (CountedJob, MailJob):
         JobQueue(model).handler("send")
     assert made == []
+
+
+def test_a_continuation_is_a_job_checked_now() -> None:
+    jobs = JobQueue(MailJob)
+
+    @jobs.handler("send", priority=3)
+    def send(order: Order) -> None: ...
+
+    job = send.continuation(Order(order_id=7), delay=timedelta(minutes=5), queue="later").job
+    assert isinstance(job, MailJob)
+    assert (job.type_name, job.input, job.priority, job.queue) == ("send", {"order_id": 7}, 3, "later")
+    with pytest.raises(InvalidPayloadError, match=r"input\.order_id"):
+        send.continuation({})  # type: ignore[arg-type]
+
+
+CHAIN = UUID(int=7)
+
+
+def ended(output: Any, last: str = "first", status: JobStatus = JobStatus.COMPLETED) -> ChainResult[Any]:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    return ChainResult(
+        id=CHAIN,
+        type_name="first",
+        status=status,
+        output=output,
+        error=None,
+        created_at=now,
+        completed_at=now,
+        length=1,
+        last_job_id=CHAIN,
+        last_type_name=last,
+    )
+
+
+def chained() -> tuple[JobQueue[Job], Handler[int, int | Order, Job]]:
+    jobs = JobQueue()
+
+    @jobs.handler("first")
+    def first(n: int) -> int | Continuation[Order]:
+        return n
+
+    @jobs.handler("second")
+    def second() -> Order:
+        return Order(order_id=7)
+
+    return jobs, first
+
+
+def test_a_chains_output_is_what_its_handler_or_its_last_jobs_declares() -> None:
+    jobs, first = chained()
+    for output, last, typed in [(7, "first", 7), ({"order_id": 7}, "second", Order(order_id=7))]:
+        assert first.output(ended(output, last)) == jobs.output(ended(output, last)) == typed
+    with pytest.raises(InvalidPayloadError, match="output"):
+        first.output(ended("seven"))
+    with pytest.raises(InvalidPayloadError, match="output: Input should be a valid integer"):
+        jobs.output(ended({"order_id": 7}, "first"))
+    with pytest.raises(UnknownJobTypeError, match="'gone'"):
+        jobs.output(ended(7, "gone"))
+
+
+@pytest.mark.parametrize("status", [JobStatus.PENDING, JobStatus.DEAD])
+def test_a_chain_that_has_not_completed_has_no_output(status: JobStatus) -> None:
+    jobs, first = chained()
+    for read in (first.output, jobs.output):
+        with pytest.raises(NoOutputError, match=f"chain {CHAIN} has no output: it is {status}") as caught:
+            read(ended(None, status=status))
+        assert (caught.value.chain_id, caught.value.status) == (CHAIN, status)

@@ -12,11 +12,12 @@ from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.context import AttemptContext
+from sa_jobqueue.context import AttemptContext, Blockers, Continuation
 from sa_jobqueue.errors import (
     DuplicateJobTypeError,
     InvalidHandlerError,
     InvalidOptionError,
+    InvalidOutputError,
     InvalidPayloadError,
     UnknownJobTypeError,
 )
@@ -98,8 +99,80 @@ def test_a_method_can_be_a_handler() -> None:
     assert kind.input.declared is Order
 
 
+def test_what_a_job_waited_for_is_found_by_its_annotation() -> None:
+    def merge(order: Order, parts: Blockers[list[Order]]) -> None: ...
+    def join(*, parts: Blockers[tuple[Order, int]], session: Session) -> None: ...
+    def untyped(parts: Blockers) -> None: ...  # type: ignore[type-arg]
+
+    kind = described(merge)
+    assert (kind.takes_input, kind.blockers_argument, kind.context_argument) == (True, "parts", None)
+    assert kind.blockers is not None
+    assert kind.blockers.decode("blockers", [{"order_id": 7}]) == [Order(order_id=7)]
+    kind = described(join)
+    assert (kind.takes_input, kind.blockers_argument, kind.session_argument) == (False, "parts", "session")
+    assert kind.blockers is not None
+    assert kind.blockers.decode("blockers", [{"order_id": 7}, 8]) == (Order(order_id=7), 8)
+    with pytest.raises(InvalidPayloadError, match=r"blockers\[0\]\.order_id"):
+        kind.blockers.decode("blockers", [{}, 8])
+    kind = described(untyped)
+    assert kind.blockers is not None
+    assert kind.blockers.decode("blockers", [{}, 8]) == [{}, 8]
+
+    def none(order: Order) -> None: ...
+
+    assert described(none).blockers is None
+
+
+def goes_on() -> Continuation[Order]:
+    raise NotImplementedError
+
+
+def goes_on_or_ends() -> int | Continuation[Order]:
+    raise NotImplementedError
+
+
+def goes_on_or_ends_with_none() -> None | Continuation[Order]:  # noqa: RUF036 - the order is what is tested
+    raise NotImplementedError
+
+
+def goes_many_ways() -> Continuation[str | None] | int | list[int] | Continuation[Order]:
+    raise NotImplementedError
+
+
+def goes_on_untyped() -> int | Continuation:  # type: ignore[type-arg]
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("func", "ends_with", "chain_ends_with"),
+    [
+        (goes_on, Any, Order),
+        (goes_on_or_ends, int, int | Order),
+        (goes_on_or_ends_with_none, Any, Order | None),
+        (goes_many_ways, int | list[int], str | int | list[int] | Order | None),
+        (goes_on_untyped, int, Any),
+    ],
+)
+def test_continuations_are_no_output_but_lead_to_the_chains(
+    func: Callable[..., Any], ends_with: Any, chain_ends_with: Any
+) -> None:
+    assert described(func).output.declared == ends_with
+    assert described(func).chain_output.declared == chain_ends_with
+
+
+def test_the_output_of_a_handler_that_goes_on_is_checked_without_the_continuation() -> None:
+    kind = described(goes_on_or_ends)
+    assert kind.output.encode_output(7) == 7
+    with pytest.raises(InvalidOutputError):
+        kind.output.encode_output("seven")
+    assert kind.chain_output.decode("output", {"order_id": 7}) == Order(order_id=7)
+
+
 def two_payloads(order: Order, other: int) -> None: ...
 def two_sessions(order: Order, one: Session, two: Session) -> None: ...
+def two_blockers(one: Blockers[int], two: Blockers[int]) -> None: ...
+def untyped_blockers(blockers: Blockers[Unserialisable]) -> None: ...
+def positional_blockers(order: Order, parts: Blockers[int], /) -> None: ...
 def payload_last(session: Session, order: Order) -> None: ...
 def payload_by_name(*, order: Order) -> None: ...
 def many(order: Order, *more: int) -> None: ...
@@ -129,6 +202,9 @@ async def generates_async(order: Order) -> AsyncIterator[int]:
     [
         (two_payloads, "cannot tell what 'other' is for"),
         (two_sessions, "asks for two arguments of type Session"),
+        (two_blockers, "asks for two arguments of type Blockers"),
+        (untyped_blockers, "the blockers cannot be typed as"),
+        (positional_blockers, "'parts' is given by name"),
         (payload_last, "cannot tell what 'order' is for; first comes the payload"),
         (payload_by_name, "cannot tell what 'order' is for"),
         (many, r"\*more cannot be filled"),
