@@ -26,7 +26,7 @@ def scenario() -> Scenario:
         return workers.drain(place, watch, jobs, queue, concurrency=pgbench.BATCH)
 
     def one_more(place: Place, watch: Stopwatch, jobs: int) -> int:
-        return drain(place, watch, jobs + 1)
+        return drain(place, watch, jobs + 1) - 1  # the one that they wait for, or that waits for them
 
     def enqueued(place: Place, jobs: int) -> None:
         _enqueue(place, [no_op.job(rows.payload(number)) for number in range(jobs)])

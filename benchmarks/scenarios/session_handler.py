@@ -47,6 +47,7 @@ def scenario() -> Scenario:
         cases=(
             Case(name=_BARE, run=_bare, prepare=_prepare, most=_MOST),
             Case(name="async handler with AsyncSession", run=_asynchronous, prepare=_prepare, against=limit, most=_MOST),
+            Case(name="the same, writing nothing", run=_nothing, prepare=_prepare, against=limit, most=_MOST),
             Case(name="sync handler with Session", run=_synchronous, prepare=_prepare, against=limit, most=_MOST),
         ),
     )
@@ -66,6 +67,16 @@ def _asynchronous(place: Place, watch: Stopwatch, jobs: int) -> int:
     @queue.handler(rows.JOB_TYPE)
     async def handle(order: Any, session: AsyncSession) -> None:
         session.add(Effect(order_id=order["order_id"]))
+
+    return workers.drain(place, watch, jobs, queue, concurrency=_CONCURRENCY)
+
+
+def _nothing(place: Place, watch: Stopwatch, jobs: int) -> int:
+    queue = JobQueue()
+
+    @queue.handler(rows.JOB_TYPE)
+    async def handle(order: Any, session: AsyncSession) -> None:
+        return None
 
     return workers.drain(place, watch, jobs, queue, concurrency=_CONCURRENCY)
 
