@@ -43,14 +43,19 @@ def _before_flush(session: Session, context: object, instances: object) -> None:
     if waiting:
         add_blockers(session, waiting)
         new = [job for job in session.new if isinstance(job, JobMixin)]
-        _declared[session] = declare(session.connection(), new)
+        _declared[session] = declare(_connection(session, waiting), new)
 
 
 @event.listens_for(Session, "after_flush")
 def _after_flush(session: Session, context: object) -> None:
     edges = _declared.pop(session, None)
     if edges:
-        write_edges(session.connection(), edges)
+        write_edges(_connection(session, [edge.job for edge in edges]), edges)
+
+
+def _connection(session: Session, jobs: Sequence[JobMixin[Any]]) -> Connection:
+    # An application with several databases binds the queue's class to one of them.
+    return session.connection(bind_arguments={"mapper": inspect(type(jobs[0]))})
 
 
 def add_blockers(session: Session, waiting: Iterable[JobMixin[Any]]) -> None:

@@ -8,26 +8,19 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Result, text
-from sqlalchemy.exc import IntegrityError, OperationalError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from sa_jobqueue.errors import JobQueueError, LostAttemptError
 from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobCompleted, JobDied, JobPutBack
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.completing import complete_attempt
-from sa_jobqueue.operations.enqueueing import alike, arrays
-from sa_jobqueue.statements import chains, completions
-from sa_jobqueue.types import ENDED, DeadReason, JobId, JobStatus
+from sa_jobqueue.statements import completions
+from sa_jobqueue.types import DeadReason, JobId, JobStatus
+from sa_jobqueue.worker.chained import ChainWriter, note_ended, with_roots
 from sa_jobqueue.worker.component import Component
-from sa_jobqueue.worker.outcomes import Completed, Finished, of_error
+from sa_jobqueue.worker.outcomes import Completed, Finished
 from sa_jobqueue.worker.settler import Settler
 
 _HELD_REST = 0.05
 """Seconds until the next try when every end in the queue waits for a lock of somebody else."""
-_PATIENCE_MILLISECONDS = 50
-"""How long a continuation that waits for other chains waits for their locks before it is tried again."""
-_HELD_STATES = {"55P03", "40P01"}  # lock_not_available, deadlock_detected
 
 
 class Completer(Component):
@@ -51,8 +44,8 @@ class Completer(Component):
         flush_size: int,
     ) -> None:
         self._engine = engine
-        self._model = model
         self._settler = settler
+        self._chained = ChainWriter(engine, model, worker_id, settler)
         self._worker_id = worker_id
         self._events = events
         self._flush_size = flush_size
@@ -107,11 +100,14 @@ class Completer(Component):
         written: set[Any] = set()
         if alone:
             written |= await self._write_completed(connection, alone)
+        failed: dict[Any, Finished] = {}
         if chained:
-            written |= await self._write_chained(connection, chained)
+            ends = await self._chained.write(connection, chained)
+            written |= ends.ids
+            failed = ends.failed
         if ended:
             written |= await self._write_finished(connection, ended)
-        unwritten = [end for end in batch if end.job.id not in written]
+        unwritten = [end for end in batch if end.job.id not in written and end.job.id not in failed]
         held = await self._held(connection, unwritten) if unwritten else set()
         for _ in batch:
             self._queue.popleft()
@@ -119,6 +115,8 @@ class Completer(Component):
         for end in batch:
             if end.job.id in written:
                 self._tell(end)
+            elif end.job.id in failed:
+                self._queue.append(failed[end.job.id])
             elif end.job.id in held:
                 self._queue.append(end)
             elif not repeated:
@@ -156,82 +154,6 @@ class Completer(Component):
                 self._settler.put(job_id)
         return written
 
-    async def _write_chained(self, connection: AsyncConnection, ends: Sequence[Completed]) -> set[Any]:
-        """Write ends in chains of several jobs: one statement for those of a kind, whether they go on or not.
-
-        A continuation with blockers locks what it waits for, so it is a short transaction by itself.
-        """
-        written: set[Any] = set()
-        last: list[Completed] = []
-        going_on: dict[JobId, tuple[Completed, JobMixin[Any]]] = {}
-        for end in ends:
-            if isinstance(end.result, str):
-                last.append(end)
-            elif end.result._blockers:
-                written |= await self._write_waiting(end, end.result)
-            else:
-                going_on[end.result.id] = end, end.result
-        for names, group in alike(self._model, [job for _, job in going_on.values()]):
-            # Those that end here travel with the first of them; their place in the arrays is all the same.
-            batch = [going_on[job.id][0] for job in group]
-            following = {f"next_{name}": values for name, values in arrays(self._model, names, group).items()}
-            following |= {name: following.pop(f"next_{name}") for name in ("delays", "ats")}
-            following["parents"] = [end.job.id for end in batch]
-            written |= await self._execute_chained(connection, [*batch, *last], tuple(names), following)
-            last = []
-        if last:
-            written |= await self._execute_chained(connection, last, (), {})
-        for end, job in going_on.values():
-            if end.job.id in written:
-                self._settler.tell_due(job.queue)
-        return written
-
-    async def _execute_chained(
-        self, connection: AsyncConnection, ends: Sequence[Completed], columns: tuple[str, ...], following: dict[str, Any]
-    ) -> set[Any]:
-        result = await connection.execute(
-            chains.complete(self._model, columns),
-            {
-                "ids": [end.job.id for end in ends],
-                "attempts": [end.job.attempt for end in ends],
-                "outputs": [end.result if isinstance(end.result, str) else None for end in ends],
-                "locks": _with_roots(ends),
-                "worker_id": self._worker_id,
-            }
-            | following,
-        )
-        return self._noted(result)
-
-    async def _write_waiting(self, end: Completed, following: JobMixin[Any]) -> set[Any]:
-        committing = self._engine.execution_options(isolation_level="READ COMMITTED")
-        async with AsyncSession(committing, expire_on_commit=False) as session:
-            try:
-                await session.execute(text(f"SET LOCAL lock_timeout = '{_PATIENCE_MILLISECONDS}ms'"))
-                await session.run_sync(complete_attempt, end.job, following, worker_id=self._worker_id, model=self._model)
-                await session.commit()
-            except LostAttemptError:
-                return set()
-            except OperationalError as error:
-                if getattr(error.orig, "sqlstate", None) in _HELD_STATES:
-                    return set()
-                raise
-            except (JobQueueError, IntegrityError) as error:
-                # What it is to wait for is not there, or its id is taken: the attempt's own failure.
-                self.put(of_error(end.job, error, None))
-                return {end.job.id}
-        self._settler.tell_due(following.queue)
-        return {end.job.id}
-
-    def _noted(self, result: Result[Any]) -> set[Any]:
-        """Return the ids written, and have the chains settled that ended with them and are awaited."""
-        written = set()
-        for row in result.all():
-            job_id, status, chain_id, is_awaited = tuple(row)
-            written.add(job_id)
-            if is_awaited and status is not None and JobStatus(status) in ENDED:
-                self._settler.put(chain_id)
-        return written
-
     async def _write_finished(self, connection: AsyncConnection, ends: Sequence[Finished]) -> set[Any]:
         result = await connection.execute(
             self._finish,
@@ -247,11 +169,11 @@ class Completer(Component):
                 "uncounted": [int(end.uncounted) for end in ends],
                 "reasons": [end.reason and end.reason.value for end in ends],
                 "letter_ids": [self._new_id() for _ in ends],
-                "locks": _with_roots(ends),
+                "locks": with_roots(ends),
                 "worker_id": self._worker_id,
             },
         )
-        return self._noted(result)
+        return note_ended(result, self._settler)
 
     def _tell(self, end: Completed | Finished) -> None:
         job = end.job
@@ -264,7 +186,3 @@ class Completer(Component):
         else:
             put_back = JobPutBack(job.id, job.type_name, job.attempt, end.outcome, end.delay, end.error, end.at)
             self._events.emit(put_back)
-
-
-def _with_roots(ends: Sequence[Completed | Finished]) -> list[Any]:
-    return [*(end.job.id for end in ends), *(end.job.chain_id for end in ends if end.job.chain_index > 0)]

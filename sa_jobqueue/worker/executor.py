@@ -26,13 +26,14 @@ from sa_jobqueue.errors import (
     InvalidOptionError,
     LostAttemptError,
 )
-from sa_jobqueue.events import AttemptLost, EventBus, JobCompleted, JobStarted
+from sa_jobqueue.events import AttemptLost, EventBus, JobCompleted, JobStarted, MiddlewareFailed
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.completing import attach, complete_attempt
 from sa_jobqueue.registry import JobType, Registry
 from sa_jobqueue.statements import blockers, leases
 from sa_jobqueue.types import JobId
 from sa_jobqueue.worker.completer import Completer
+from sa_jobqueue.worker.middleware import surround
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.outcomes import Completed, of_error, released
 from sa_jobqueue.worker.settler import Settler
@@ -194,17 +195,13 @@ class Executor:
         job_type: JobType | None = None
         try:
             job_type = self._registry.get(job.type_name)
-            arguments = [job_type.decode(job.input, job.input_version)] if job_type.takes_input else []
-            self._events.emit(JobStarted(job.id, job.type_name, job.attempt))
             timeout = None if job.timeout is None else job.timeout.total_seconds()
             try:
                 async with asyncio.timeout(timeout) as running.deadline:
                     if running.extension is not None:
                         running.deadline.reschedule(self._loop.time() + running.extension.total_seconds())
-                    if job_type.blockers is not None:
-                        running.blockers = await self._load_blockers(job, job_type)
-                    call = self._call_async if job_type.is_async else self._call_in_thread
-                    result = await call(running, job_type, arguments)
+                    call = self._surrounded if job_type.middleware else self._attempt
+                    result = await call(running, job_type)
             except TimeoutError as error:
                 if running.deadline is not None and running.deadline.expired():
                     raise AttemptTimeoutError(job.timeout or timedelta(0)) from error
@@ -231,6 +228,33 @@ class Executor:
                 self._events.emit(JobCompleted(job.id, job.type_name, job.attempt, ran))
             else:
                 self._completer.put(Completed(job, result, ran))
+
+    async def _attempt(self, running: Running, job_type: JobType) -> Result | None:
+        """Decode the input and call the handler; return its result, or None when its commit completed the job."""
+        job = running.job
+        arguments = [job_type.decode(job.input, job.input_version)] if job_type.takes_input else []
+        self._events.emit(JobStarted(job.id, job.type_name, job.attempt))
+        if job_type.blockers is not None:
+            running.blockers = await self._load_blockers(job, job_type)
+        call = self._call_async if job_type.is_async else self._call_in_thread
+        return await call(running, job_type, arguments)
+
+    async def _surrounded(self, running: Running, job_type: JobType) -> Result | None:
+        """Do the same within the middleware of the job's type."""
+        results: list[Result | None] = []
+
+        async def attempt() -> None:
+            results.append(await self._attempt(running, job_type))
+
+        try:
+            await surround(job_type.middleware, running.context, attempt)
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            if results != [None]:
+                raise
+            # The handler's own commit has completed the job: it is too late to fail, or to be stopped.
+            job = running.job
+            self._events.emit(MiddlewareFailed(job.id, job.type_name, job.attempt, error))
+        return results[0]
 
     async def _load_blockers(self, job: ClaimedJob, job_type: JobType) -> Blockers[Any]:
         async with self._engine.connect() as connection:

@@ -81,11 +81,11 @@ def of_error(job: ClaimedJob, error: BaseException, job_type: JobType | None) ->
     if job.attempt >= job.max_attempts:
         return dead(DeadReason.TIMED_OUT if timed_out else DeadReason.EXHAUSTED, outcome)
     at: datetime | None = None
-    wait: timedelta | None = timedelta(0)
+    wait: timedelta | None
     if isinstance(signal, Retry):
         wait, at = signal.delay or timedelta(0), signal.at
-    elif job_type is not None:
-        wait = _delay(job_type.retry, job.attempt, error)
+    else:
+        wait = _delay(_FALLBACK if job_type is None else job_type.retry, job.attempt, error)
     if wait is None:
         return dead(DeadReason.DISCARDED, outcome)
     return Finished(job, JobStatus.PENDING, outcome, delay=wait, at=at, error=describe(error), fingerprint=fingerprint)

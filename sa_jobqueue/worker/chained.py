@@ -1,0 +1,131 @@
+"""Writes the ends of attempts in chains of several jobs, the next jobs of those that go on with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import Result, text
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+
+from sa_jobqueue.errors import JobQueueError, LostAttemptError
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.operations.completing import complete_attempt
+from sa_jobqueue.operations.enqueueing import alike, arrays
+from sa_jobqueue.statements import chains
+from sa_jobqueue.types import ENDED, JobStatus
+from sa_jobqueue.worker.outcomes import Completed, Finished, of_error
+from sa_jobqueue.worker.settler import Settler
+
+_PATIENCE_MILLISECONDS: Final = 50
+"""How long a continuation that waits for other chains waits for their locks before it is tried again."""
+_HELD_STATES: Final = {"55P03", "40P01"}  # lock_not_available, deadlock_detected
+
+
+@dataclass(slots=True)
+class Written:
+    """What became of a batch."""
+
+    ids: set[Any] = field(default_factory=set)
+    """Jobs whose end was written."""
+    failed: dict[Any, Finished] = field(default_factory=dict)
+    """Attempts whose continuation cannot be written, by job: that is their own failure."""
+
+
+class ChainWriter:
+    """One statement for all of a batch that can go together; a short transaction for each that cannot."""
+
+    def __init__(self, engine: AsyncEngine, model: type[JobMixin[Any]], worker_id: str, settler: Settler) -> None:
+        self._committing = engine.execution_options(isolation_level="READ COMMITTED")
+        self._model = model
+        self._worker_id = worker_id
+        self._settler = settler
+
+    async def write(self, connection: AsyncConnection, ends: Sequence[Completed]) -> Written:
+        """Complete attempts, each fenced; those neither written nor failed are held by somebody, or lost."""
+        written = Written()
+        last = [end for end in ends if isinstance(end.result, str)]
+        going_on = {id(end.result): end for end in ends if isinstance(end.result, JobMixin) and not end.result._blockers}
+        for names, group in alike(self._model, [end.result for end in going_on.values()]):
+            batch = [going_on[id(job)] for job in group]
+            following = {f"next_{name}": values for name, values in arrays(self._model, names, group).items()}
+            following |= {name: following.pop(f"next_{name}") for name in ("delays", "ats")}
+            following["parents"] = [end.job.id for end in batch]
+            try:
+                # Those that end here travel with the first of them; their place in the arrays is all the same.
+                written.ids |= await self._execute(connection, [*batch, *last], tuple(names), following)
+                last = []
+            except (IntegrityError, DataError):
+                # One of them has an id that is taken, or a column that does not fit: find out which.
+                for end in batch:
+                    await self._write_alone(end, written)
+        if last:
+            written.ids |= await self._execute(connection, last, (), {})
+        for end in ends:
+            if isinstance(end.result, JobMixin) and end.result._blockers:
+                await self._write_alone(end, written)
+        for end in going_on.values():
+            if end.job.id in written.ids:
+                self._tell_due(end)
+        return written
+
+    async def _execute(
+        self, connection: AsyncConnection, ends: Sequence[Completed], columns: tuple[str, ...], following: dict[str, Any]
+    ) -> set[Any]:
+        result = await connection.execute(
+            chains.complete(self._model, columns),
+            {
+                "ids": [end.job.id for end in ends],
+                "attempts": [end.job.attempt for end in ends],
+                "outputs": [end.result if isinstance(end.result, str) else None for end in ends],
+                "locks": with_roots(ends),
+                "worker_id": self._worker_id,
+            }
+            | following,
+        )
+        return note_ended(result, self._settler)
+
+    async def _write_alone(self, end: Completed, written: Written) -> None:
+        """Write one end as a handler's own commit would: it locks what its continuation waits for, if not for long."""
+        async with AsyncSession(self._committing, expire_on_commit=False) as session:
+            try:
+                await session.execute(text(f"SET LOCAL lock_timeout = '{_PATIENCE_MILLISECONDS}ms'"))
+                await session.run_sync(complete_attempt, end.job, end.result, worker_id=self._worker_id, model=self._model)
+                await session.commit()
+            except LostAttemptError:
+                return
+            except (JobQueueError, IntegrityError, DataError) as error:
+                written.failed[end.job.id] = of_error(end.job, error, None)
+                return
+            except OperationalError as error:
+                if _is_held(error):
+                    return
+                raise
+        written.ids.add(end.job.id)
+        self._tell_due(end)
+
+    def _tell_due(self, end: Completed) -> None:
+        if isinstance(end.result, JobMixin):
+            self._settler.tell_due(end.result.queue)
+
+
+def _is_held(error: DBAPIError) -> bool:
+    return getattr(error.orig, "sqlstate", None) in _HELD_STATES
+
+
+def with_roots(ends: Sequence[Completed | Finished]) -> list[Any]:
+    """Return the rows that the ends of attempts lock: the jobs, and the roots of continuations."""
+    return [*(end.job.id for end in ends), *(end.job.chain_id for end in ends if end.job.chain_index > 0)]
+
+
+def note_ended(result: Result[Any], settler: Settler) -> set[Any]:
+    """Return the ids written, and have the chains settled that ended with them and are awaited."""
+    written = set()
+    for row in result.all():
+        job_id, status, chain_id, is_awaited = tuple(row)
+        written.add(job_id)
+        if is_awaited and status is not None and JobStatus(status) in ENDED:
+            settler.put(chain_id)
+    return written
