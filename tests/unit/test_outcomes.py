@@ -42,6 +42,7 @@ def job(attempt: int = 1, max_attempts: int = 3) -> ClaimedJob:
         queue="default",
         priority=0,
         chain_id=UUID(int=1),
+        chain_type_name="test",
         chain_index=0,
         input=None,
         input_version=1,
@@ -52,6 +53,7 @@ def job(attempt: int = 1, max_attempts: int = 3) -> ClaimedJob:
         scheduled_at=NOW,
         started_at=NOW,
         trace_context=None,
+        chain_trace_context=None,
     )
 
 
