@@ -165,10 +165,15 @@ async def cancel_chains(session: AsyncSession, chain_ids: Sequence[JobId], *, mo
 
 
 async def delete_chains(
-    session: AsyncSession, chain_ids: Sequence[JobId], *, cascade: bool = False, model: type[JobMixin[Any]] = Job
+    session: AsyncSession,
+    chain_ids: Sequence[JobId],
+    *,
+    cascade: bool = False,
+    by: str = "",
+    model: type[JobMixin[Any]] = Job,
 ) -> list[Any]:
     """Delete chains whatever they are doing, each with all its jobs; return the ids of the chains deleted, sorted."""
-    return await session.run_sync(operations.delete_chains, chain_ids, cascade=cascade, model=model)
+    return await session.run_sync(operations.delete_chains, chain_ids, cascade=cascade, by=by, model=model)
 
 
 async def complete_job(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import getpass
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -190,3 +191,11 @@ def load_model(path: str | None) -> type[JobMixin[Any]]:
     if isinstance(found, type) and issubclass(found, JobMixin):
         return found
     return load_jobs(path).model
+
+
+def user_name() -> str:
+    """Return who runs the command, to be kept with what it decides."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return "sa-jobqueue"

@@ -1,4 +1,4 @@
-"""`sa-jobqueue chains`: look at chains, what they wait for, and who waits for them."""
+"""`sa-jobqueue chains`: look at chains, what they wait for, and who waits for them; cancel and delete them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import click
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._listing import collected, listing_options
-from sa_jobqueue.cli._options import Database, instant, json_option, with_database
+from sa_jobqueue.cli._options import Database, instant, json_option, user_name, with_database
 from sa_jobqueue.cli._output import counted, first_line, print_fields, print_json, print_table, row_of, shown
 from sa_jobqueue.operations import (
     ChainFilter,
+    cancel_chains,
+    delete_chains,
     get_chain,
     list_blocked_jobs,
     list_blockers,
@@ -30,7 +32,7 @@ _PAYLOADS: Final = ("input", "output", "error", "last_error")
 
 @click.group()
 def chains() -> None:
-    """List and show chains."""
+    """List, show, cancel and delete chains."""
 
 
 @chains.command("list")
@@ -145,6 +147,62 @@ def show(database: Database, /, *, chain_id: str, as_json: bool) -> None:
     if blocked.items:
         waiting = [(job.id, job.chain_id, job.type_name, job.status, job.open_blockers) for job in blocked]
         print_table("blocks", ["job", "chain", "type", "status", "waits for"], waiting)
+
+
+@chains.command()
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@click.option("--dry-run", is_flag=True, help="Only tell which.")
+@json_option
+@with_database
+def cancel(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
+    """Cancel chains that have not ended, all of them or none: the current job of each. A running one is stopped."""
+    given = [database.job_id(one) for one in ids]
+    with database.session() as session:
+        cancelled = cancel_chains(session, given, model=database.model)
+        if not dry_run:
+            session.commit()
+    _tell_changed(cancelled, "would be cancelled" if dry_run else "cancelled", as_json)
+
+
+@chains.command()
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@click.option("--cascade", is_flag=True, help="Also every chain that their jobs wait for or waited for.")
+@click.option("--by", help="Who decides; the name of the user unless given.")
+@click.option("--dry-run", is_flag=True, help="Only tell which.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@with_database
+def delete(
+    database: Database, /, *, ids: tuple[str, ...], cascade: bool, by: str | None, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    """Delete chains with all their jobs, whatever they are doing: all of them or none.
+
+    Refused where a job of another chain waits for one of them, or waited for it and is still there.
+    """
+    given = [database.job_id(one) for one in dict.fromkeys(ids)]
+    with database.session() as session:
+
+        def delete_them() -> list[Any]:
+            return delete_chains(session, given, cascade=cascade, by=by or user_name(), model=database.model)
+
+        if dry_run or not yes:
+            found = delete_them()
+            session.rollback()  # nothing is held, and nothing has happened, while somebody thinks
+            if dry_run:
+                _tell_changed(found, "would be deleted", as_json)
+                return
+            also = f", {len(found) - len(given)} of them not named" if len(found) > len(given) else ""
+            click.confirm(f"Delete {counted(len(found), 'chain')}{also}?", abort=True, err=True)
+        deleted = delete_them()
+        session.commit()
+    _tell_changed(deleted, "deleted", as_json)
+
+
+def _tell_changed(ids: list[Any], done: str, as_json: bool) -> None:
+    if as_json:
+        print_json({done.replace(" ", "_"): ids})
+    else:
+        click.echo(f"{counted(len(ids), 'chain')} {done}")
 
 
 def blockers_of(session: Session, database: Database, job: Any) -> list[Any]:

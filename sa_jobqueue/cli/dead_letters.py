@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._options import Database, instant, json_option, with_database
+from sa_jobqueue.cli._options import Database, instant, json_option, user_name, with_database
 from sa_jobqueue.cli._output import counted, first_line, print_fields, print_json, print_table, row_of, shown
 from sa_jobqueue.errors import ConflictError, JobQueueError
 from sa_jobqueue.operations import (
@@ -187,7 +186,7 @@ def redrive(database: Database, /, *, by: str | None, dry_run: bool, as_json: bo
 
     def redrive_some(session: Session, letters: list[Letter]) -> list[Letter]:
         where = DeadLetterFilter(ids=[letter_id for letter_id, _ in letters])
-        found = set(redrive_dead_letters(session, where=where, by=by or _user(), limit=CHUNK, model=database.model))
+        found = set(redrive_dead_letters(session, where=where, by=by or user_name(), limit=CHUNK, model=database.model))
         return [letter for letter in letters if letter[1] in found]
 
     _resolve(database, "redriven", redrive_some, dry_run=dry_run, as_json=as_json, **chosen)
@@ -202,7 +201,7 @@ def dismiss(database: Database, /, *, by: str | None, dry_run: bool, as_json: bo
 
     def dismiss_some(session: Session, letters: list[Letter]) -> list[Letter]:
         where = DeadLetterFilter(ids=[letter_id for letter_id, _ in letters])
-        found = set(dismiss_dead_letters(session, where=where, by=by or _user(), model=database.model))
+        found = set(dismiss_dead_letters(session, where=where, by=by or user_name(), model=database.model))
         return [letter for letter in letters if letter[0] in found]
 
     _resolve(database, "dismissed", dismiss_some, dry_run=dry_run, as_json=as_json, **chosen)
@@ -296,10 +295,3 @@ def _chunks(session: Session, database: Database, where: DeadLetterFilter) -> It
             return
         after = chunk[-1][0]
         yield chunk
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        return "sa-jobqueue"

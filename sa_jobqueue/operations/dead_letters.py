@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.models import DeadLetterMixin, Job, JobMixin
 from sa_jobqueue.operations.errors import translated
-from sa_jobqueue.operations.jobs import _change, check_limit, check_lists
+from sa_jobqueue.operations.jobs import _change
+from sa_jobqueue.operations.pages import check_limit, check_lists
 from sa_jobqueue.statements import dead_letters, jobs
 from sa_jobqueue.types import DeadReason, JobId, JobStatus
 

@@ -27,15 +27,21 @@ _DEADLOCK: Final = "40P01"
 
 
 def delete_chains(
-    session: Session, chain_ids: Sequence[JobId], *, cascade: bool = False, model: type[JobMixin[Any]] = Job
+    session: Session,
+    chain_ids: Sequence[JobId],
+    *,
+    cascade: bool = False,
+    by: str = "",
+    model: type[JobMixin[Any]] = Job,
 ) -> list[Any]:
     """Delete chains whatever they are doing, each with all its jobs; return the ids of the chains deleted, sorted.
 
     `chain_ids`: at most 1,000 a call. `cascade`: delete also every chain that a job among them waits for or waited for,
-    and what those wait for; however many they are, it is one transaction.
+    and what those wait for; however many they are, it is one transaction. `by`: who does it; the database's user unless
+    given.
     A running job's worker is told and stops it; whatever it still does through its session is not kept. Whoever awaits
-    one of the chains is told that it is gone. An open dead letter of a job deleted is dismissed, in the name of the
-    database's user or of the setting `sa_jobqueue.actor`; other letters stay as they are.
+    one of the chains is told that it is gone. An open dead letter of a job deleted is dismissed in that name; other
+    letters stay as they are.
     Changes: rows of `job`, `job_blocker` and `job_attempt` are deleted.
     Locks: all jobs of the chains, roots in the order of their ids, then the others in that of theirs, until the
     transaction ends; it waits for who holds one, and needs READ COMMITTED, as is PostgreSQL's default.
@@ -53,7 +59,7 @@ def delete_chains(
         savepoint = session.begin_nested()
         try:
             with savepoint:
-                gone, wanted = _try(session, model, given, wanted, cascade=cascade)
+                gone, wanted = _try(session, model, given, wanted, cascade=cascade, by=by)
                 if gone:
                     return gone
                 # The locks go with the savepoint: a chain more would have to be locked out of its turn.
@@ -66,7 +72,7 @@ def delete_chains(
 
 
 def _try(
-    session: Session, model: type[JobMixin[Any]], given: list[JobId], wanted: set[Any], *, cascade: bool
+    session: Session, model: type[JobMixin[Any]], given: list[JobId], wanted: set[Any], *, cascade: bool, by: str
 ) -> tuple[list[Any], set[Any]]:
     """Lock chains and delete them, unless by now others are connected with them; return what is gone, and all there are."""
     roots, jobs = _lock(session, model, wanted)
@@ -81,7 +87,7 @@ def _try(
         return [], found
     doomed = [job_id for job_id, chain_id in jobs.items() if chain_id in found]
     _refuse_references(session, model, found, doomed)
-    _delete(session, model, doomed)
+    _delete(session, model, doomed, by=by)
     return [chain_id for chain_id in roots if chain_id in found], found
 
 
@@ -128,13 +134,13 @@ def _refuse_references(
         raise ChainReferencedError([(row.chain_id, row.job_id) for row in found])
 
 
-def _delete(session: Session, model: type[JobMixin[Any]], job_ids: list[JobId]) -> None:
+def _delete(session: Session, model: type[JobMixin[Any]], job_ids: list[JobId], *, by: str) -> None:
     given = {"job_ids": job_ids}
     # What the session holds of the rows deleted leaves it with them, and comes back if they do.
     fetch = {"synchronize_session": "fetch"}
     session.execute(deletion.delete_edges(model), given, execution_options=fetch)
     session.execute(deletion.delete_attempts(model), given, execution_options=fetch)
-    session.execute(deletion.dismiss_letters(model), given, execution_options=fetch)
+    session.execute(deletion.dismiss_letters(model), given | {"by": by}, execution_options=fetch)
     with translated():
         gone = session.execute(deletion.delete_jobs(model), given, execution_options=fetch).all()
     lost = [str(job_id) for job_id, status, _, _ in gone if status is JobStatus.RUNNING]

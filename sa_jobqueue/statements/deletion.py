@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
+from typing import cast as typed
 
 from sqlalchemy import (
     Delete,
     Integer,
     Select,
+    Text,
     Update,
     any_,
     bindparam,
+    cast,
     delete,
     exists,
     func,
@@ -122,12 +125,17 @@ def delete_attempts(model: type[JobMixin[Any]]) -> Delete:
 def dismiss_letters(model: type[JobMixin[Any]]) -> Update:
     """Resolve the open dead letters of jobs that are deleted: there is nothing left to redrive.
 
-    Parameters: `job_ids`. Changes: `resolution`, `resolved_at`, `resolved_by`: the actor that a redrive would name.
-    Clock: the database's. Locks: the letters. Obliges: the jobs are locked. Index: `uq_dead_letter_open`.
+    Parameters: `job_ids`; `by`, empty for whom a redrive through the view would name: the setting `sa_jobqueue.actor`, or
+    the database's user. Changes: `resolution`, `resolved_at`, `resolved_by`.
+    Clock: the database's. Locks: the letters. Obliges: the jobs are locked. Index: `uq_dead_letter_open`
+    or `ix_dead_letter_job`.
     """
     letter: Any = model.DeadLetter
     setting = func.current_setting(literal_column("'sa_jobqueue.actor'"), true())
-    actor = func.coalesce(func.nullif(setting, literal_column("''")), func.session_user())
+    none = literal_column("''", Text)
+    actor = func.coalesce(
+        func.nullif(bindparam("by", type_=Text), none), func.nullif(setting, none), cast(func.session_user(), Text)
+    )
     return (
         update(letter)
         .where(
@@ -149,7 +157,7 @@ def delete_jobs(model: type[JobMixin[Any]]) -> Delete:
     job: Any = model
     gone = delete(model).where(job.id == any_(array("job_ids", id_parameter(model.__jobqueue__))))
     returned: Any = gone.returning(job.id, job.status, job.chain_id, job.is_awaited)
-    return cast("Delete", returned)
+    return typed("Delete", returned)
 
 
 @once_a_model

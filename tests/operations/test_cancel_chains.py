@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, select, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobStatus, cancel_chains
+from sa_jobqueue import Job, JobStatus, WaitFor, cancel_chains, cancel_jobs
 from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, NotAChainError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.types import ENDED
@@ -65,6 +65,22 @@ def test_the_worker_of_a_running_job_is_told_and_fenced_off(
     assert ("lost", str(chain_id)) in notifications.seen()
     assert worker.complete(claimed) == set()
     assert [row["outcome"] for row in jobs.attempts(chain_id)] == ["cancelled"]
+
+
+@pytest.mark.parametrize("cancel", [cancel_chains, cancel_jobs])
+def test_those_who_wait_for_it_go_on_die_or_wait_as_they_say(session: Session, jobs: Jobs, cancel: Any) -> None:
+    blocker = Job("test")
+    waiting = {policy: Job("test", blockers=[WaitFor(blocker, policy)]) for policy in ("wait", "fail", "continue")}
+    session.add_all(waiting.values())
+    session.commit()
+    ids = {policy: job.id for policy, job in waiting.items()}
+    cancel(session, [blocker.id])
+    session.commit()
+    assert {policy: jobs.status(job_id) for policy, job_id in ids.items()} == {
+        "wait": JobStatus.BLOCKED,
+        "fail": JobStatus.DEAD,
+        "continue": JobStatus.PENDING,
+    }
 
 
 def test_ids_of_no_chain_are_all_named_and_nothing_is_changed(session: Session, jobs: Jobs, engine: Engine) -> None:

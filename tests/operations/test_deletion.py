@@ -92,6 +92,16 @@ def test_history_goes_with_its_job_and_dead_letters_stay_dismissed(session: Sess
     assert redrive_dead_letters(session) == [other]
 
 
+def test_a_letter_is_dismissed_by_whoever_is_said_to_delete(session: Session, jobs: Jobs) -> None:
+    chain_id = jobs.add(JobStatus.DEAD)
+    delete_chains(session, [chain_id], by="bob")
+    session.commit()
+    other = jobs.add(JobStatus.DEAD)
+    delete_chains(session, [other])
+    session.commit()
+    assert [row["resolved_by"] for row in (*jobs.letters(chain_id), *jobs.letters(other))] == ["bob", "postgres"]
+
+
 def test_a_letter_that_was_resolved_keeps_its_resolution(session: Session, jobs: Jobs) -> None:
     chain_id = jobs.add(JobStatus.DEAD)
     redrive_dead_letters(session, by="bob")

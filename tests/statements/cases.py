@@ -148,7 +148,7 @@ def of_chains(world: World) -> dict[str, Any]:
 
 def of_jobs(world: World) -> dict[str, Any]:
     """Give the jobs of chains to delete."""
-    return {"job_ids": list(world.pending[:BATCH])}
+    return {"job_ids": list(world.pending[:BATCH]), "by": "me"}
 
 
 def of_chains_and_jobs(world: World) -> dict[str, Any]:

@@ -40,11 +40,11 @@ JOB = {
     "current_jobs": {"pk_job", "uq_job_chain"},
 }
 OTHERS = {
-    "connected": ("job_blocker", "pk_job_blocker"),
-    "references": ("job_blocker", "ix_job_blocker_chain"),
-    "delete_edges": ("job_blocker", "pk_job_blocker"),
-    "delete_attempts": ("job_attempt", "pk_job_attempt"),
-    "dismiss_letters": ("dead_letter", "uq_dead_letter_open"),
+    "connected": ("job_blocker", {"pk_job_blocker"}),
+    "references": ("job_blocker", {"ix_job_blocker_chain"}),
+    "delete_edges": ("job_blocker", {"pk_job_blocker"}),
+    "delete_attempts": ("job_attempt", {"pk_job_attempt"}),
+    "dismiss_letters": ("dead_letter", {"uq_dead_letter_open", "ix_dead_letter_job"}),
 }
 BUFFERS = 250
 """Bounds what each touches of the 2,000 pages and more that there are, for three chains of two jobs."""
@@ -65,7 +65,10 @@ def filled(request: pytest.FixtureRequest) -> Iterator[tuple[psycopg.Connection[
             chains = [row[1] for row in found]
             jobs = [*chains, *(row[0] for row in found)]
             unconnected = [row[0] for row in connection.execute(UNCONNECTED.encode())]
-            yield connection, {"unconnected": unconnected, "ids": chains, "job_ids": jobs, "limit": 10, "param_1": jobs}
+            yield (
+                connection,
+                {"unconnected": unconnected, "ids": chains, "job_ids": jobs, "limit": 10, "by": "me", "param_1": jobs},
+            )
 
 
 @pytest.mark.parametrize("name", sorted({*JOB, *OTHERS}))
@@ -79,6 +82,7 @@ def test_cost_is_bounded_by_the_chains_deleted(filled: tuple[psycopg.Connection[
         prepared.execute(given)
     plan = prepared.explain(given)
     assert plan.scans("job") <= JOB.get(name, set()), plan.shape
-    table, index = OTHERS.get(name, ("job", ""))
-    assert not index or plan.scans(table) == {index}, plan.shape
+    if name in OTHERS:
+        table, indexes = OTHERS[name]
+        assert plan.scans(table) <= indexes, plan.shape
     assert plan.buffers <= BUFFERS, plan.shape

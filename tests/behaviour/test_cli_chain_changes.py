@@ -1,0 +1,85 @@
+"""`sa-jobqueue chains cancel` and `chains delete`: what they change, ask and print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from click.testing import CliRunner, Result
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Job, JobStatus
+from sa_jobqueue.cli import main
+from tests.fixtures.database import both_servers_swept
+from tests.fixtures.jobs import Jobs
+
+pytestmark = both_servers_swept
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(database_url: str) -> Run:
+    """Give a function that runs `sa-jobqueue chains` on the test's database and expects an exit status."""
+
+    def run_main(*arguments: object, status: int = 0, **options: Any) -> Result:
+        given = ["chains", *(str(one) for one in arguments)]
+        result = CliRunner().invoke(main, given, env={"SA_JOBQUEUE_URL": database_url}, **options)
+        assert result.exit_code == status, result.output
+        return result
+
+    return run_main
+
+
+@pytest.fixture
+def pair(engine: Engine) -> tuple[Any, Any]:
+    """Give two chains, the second of which waits for the first."""
+    with Session(engine) as session, session.begin():
+        blocker = Job("test")
+        waiting = Job("test", blockers=[blocker])
+        session.add(waiting)
+        return blocker.id, waiting.id
+
+
+def test_chains_are_cancelled_and_told(run: Run, jobs: Jobs) -> None:
+    pending, ended = jobs.add(), jobs.add(JobStatus.COMPLETED)
+    assert "1 chain would be cancelled" in run("cancel", "--dry-run", pending, ended).stdout
+    assert jobs.status(pending) is JobStatus.PENDING
+    assert json.loads(run("cancel", "--json", pending, ended).stdout) == {"cancelled": [str(pending)]}
+    assert jobs.status(pending) is JobStatus.CANCELLED
+    assert "no such chain" in run("cancel", uuid4(), status=1).output
+
+
+def test_a_deletion_asks_first_and_no_means_no(run: Run, jobs: Jobs, pair: tuple[Any, Any]) -> None:
+    result = run("delete", "--cascade", pair[1], input="n\n", status=1)
+    assert "Delete 2 chains, 1 of them not named?" in result.output
+    assert jobs.count() == 2
+    assert "2 chains deleted" in run("delete", "--cascade", pair[1], input="y\n").output
+    assert jobs.count() == 0
+
+
+def test_a_dry_run_tells_what_would_go_with_it(run: Run, jobs: Jobs, pair: tuple[Any, Any]) -> None:
+    told = json.loads(run("delete", "--dry-run", "--cascade", "--json", pair[1]).stdout)
+    assert told == {"would_be_deleted": sorted(map(str, pair))}
+    assert jobs.count() == 2
+
+
+def test_what_others_refer_to_is_refused_by_name(run: Run, jobs: Jobs, pair: tuple[Any, Any]) -> None:
+    result = run("delete", "--yes", pair[0], status=1)
+    assert f"job {pair[1]} refers to chain {pair[0]}" in result.output
+    assert jobs.count() == 2
+    assert json.loads(run("delete", "--yes", "--json", *pair).stdout) == {"deleted": sorted(map(str, pair))}
+
+
+def test_a_redrive_of_what_was_deleted_says_what_became_of_it(run: Run, jobs: Jobs, database_url: str) -> None:
+    chain_id = jobs.add(JobStatus.DEAD)
+    run("delete", "--yes", "--by", "ann", chain_id)
+    (letter,) = jobs.letters(chain_id)
+    given = ["dead-letters", "redrive", str(letter["id"])]
+    result = CliRunner().invoke(main, given, env={"SA_JOBQUEUE_URL": database_url})
+    assert result.exit_code == 1
+    assert "is resolved already: dismissed by ann" in result.output
