@@ -26,6 +26,7 @@ from sa_jobqueue.errors import (
     Snooze,
 )
 from sa_jobqueue.handlers import Handler, JobQueue
+from sa_jobqueue.middleware import Middleware
 from sa_jobqueue.models import Job, JobMixin, WaitFor
 from sa_jobqueue.operations import (
     ChainFilter,
@@ -89,6 +90,7 @@ __all__ = [
     "JobQueue",
     "JobQueueError",
     "JobStatus",
+    "Middleware",
     "Page",
     "Resolution",
     "Retry",

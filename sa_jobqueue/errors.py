@@ -82,6 +82,10 @@ class InvalidHandlerError(JobQueueError, TypeError):
     """A function cannot be a handler as it is declared; nothing was registered."""
 
 
+class InvalidMiddlewareError(JobQueueError, TypeError):
+    """A function cannot be middleware as it is declared; nothing was registered."""
+
+
 class UnknownJobTypeError(JobQueueError, LookupError):
     """No handler of that name is registered; nothing was written."""
 
@@ -284,6 +288,18 @@ class HandlerCommitError(JobQueueError):
 
 class InvalidOutputError(JobQueueError, TypeError):
     """A handler returned what is not JSON or does not fit its declared type; the attempt failed."""
+
+
+class MiddlewareError(JobQueueError):
+    """A middleware did not proceed exactly once, so the attempt failed.
+
+    `middleware` names it, `reason` says what it did.
+    """
+
+    def __init__(self, middleware: str, reason: str) -> None:
+        self.middleware = middleware
+        self.reason = reason
+        super().__init__(f"{middleware} {reason}")
 
 
 class AttemptTimeoutError(JobQueueError, TimeoutError):

@@ -65,6 +65,13 @@ class JobCancelled(AttemptEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class MiddlewareFailed(AttemptEvent):
+    """A middleware raised, or was stopped, after its handler's own commit had completed the job; it stays completed."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptLost(AttemptEvent):
     """A worker came to write an attempt's end and found that the job was no longer its own; nothing was written."""
 
@@ -130,6 +137,7 @@ Event: TypeAlias = (
     | JobUnblocked
     | JobDied
     | JobCancelled
+    | MiddlewareFailed
     | AttemptLost
     | JobTakenBack
     | UnknownTypesPending

@@ -14,6 +14,7 @@ from typing_extensions import TypeVar
 
 from sa_jobqueue.context import AttemptContext, Blockers, Continuation
 from sa_jobqueue.errors import InvalidOptionError, NoOutputError
+from sa_jobqueue.middleware import Middleware, check_middleware
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
 from sa_jobqueue.payloads import Codec
@@ -22,6 +23,7 @@ from sa_jobqueue.retry import Backoff, RetryPolicy
 from sa_jobqueue.types import JobStatus, Json
 
 JobT = TypeVar("JobT", bound=JobMixin[Any], default=Job)
+MiddlewareT = TypeVar("MiddlewareT", bound=Middleware)
 InT = TypeVar("InT", contravariant=True)
 OutT = TypeVar("OutT", covariant=True)
 P = ParamSpec("P")
@@ -238,6 +240,7 @@ class JobQueue(Generic[JobT]):
         self.model: type[JobT] = model  # type: ignore[assignment]  # which the overloads tell
         self.registry = Registry()
         self._handlers: dict[str, Handler[Any, Any, JobT]] = {}
+        self._middleware: list[Middleware] = []
 
     def handler(
         self,
@@ -273,6 +276,7 @@ class JobQueue(Generic[JobT]):
                 timeout=timeout,
                 retry=retry,
                 version=version,
+                middleware=self._middleware,
             )
             self.registry.add(kind)
             handler: Handler[Any, Any, JobT] = Handler(kind, self.model)
@@ -280,6 +284,20 @@ class JobQueue(Generic[JobT]):
             return handler
 
         return register
+
+    def middleware(self, func: MiddlewareT) -> MiddlewareT:
+        """Register a coroutine function to run around every attempt of this registry's own handlers.
+
+        Called as `func(attempt, proceed)`; it awaits `proceed()` exactly once: that decodes the payload, calls the handler
+        and, where the handler takes a session, commits. The first one registered is outermost. It may raise to end the
+        attempt, a signal such as `Snooze` too; what the handler raises comes out of `proceed()`, and fails the attempt even
+        if it is kept. Context variables that it sets are seen by the handler, also in a thread.
+        Handlers that are included elsewhere keep the middleware of their own registry, and get no other.
+        Raises: InvalidMiddlewareError.
+        """
+        check_middleware(func)
+        self._middleware.append(func)
+        return func
 
     def __getitem__(self, type_name: str) -> Handler[Any, Any, JobT]:
         """Return a handler by its type's name. Raises: UnknownJobTypeError."""
@@ -303,14 +321,20 @@ class JobQueue(Generic[JobT]):
     def include(self, other: JobQueue[JobT]) -> None:
         """Take over every handler of another registry, such as a feature's own.
 
-        Raises: DuplicateJobTypeError naming both places; InvalidOptionError when its jobs are rows of another class.
-        Nothing is taken over then.
+        What is registered there afterwards is not.
+        Raises: DuplicateJobTypeError naming both places; InvalidOptionError when its jobs are rows of another class, or it
+        is this registry, or has been included before. Nothing is taken over then.
         """
+        if other is self:
+            raise InvalidOptionError("other", "is this registry itself")
         if other.model is not self.model:
             raise InvalidOptionError(
                 "other", f"makes jobs of {other.model.__qualname__}, this registry those of {self.model.__qualname__}"
             )
-        for name in self._handlers.keys() & other._handlers.keys():
+        for name in [name for name in other._handlers if name in self._handlers]:
+            if other._handlers[name] is self._handlers[name]:
+                place = self.registry.get(name).place
+                raise InvalidOptionError("other", f"brings {name!r} ({place}), which is here already: include it once")
             self.registry.add(other.registry.get(name))  # raises, with both places
         for name, handler in other._handlers.items():
             self.registry.add(handler.job_type)

@@ -7,7 +7,7 @@ import inspect
 import operator
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -23,6 +23,7 @@ from sa_jobqueue.errors import (
     InvalidPayloadError,
     UnknownJobTypeError,
 )
+from sa_jobqueue.middleware import Middleware
 from sa_jobqueue.payloads import Codec
 from sa_jobqueue.retry import RetryPolicy
 from sa_jobqueue.types import Json
@@ -62,6 +63,8 @@ class JobType:
     """Where it is declared, `module:function`."""
     upcasters: dict[int, Upcaster] = field(default_factory=dict)
     """By the version they start from."""
+    middleware: Sequence[Middleware] = ()
+    """Around each attempt, the first outermost: the list of its own `JobQueue`, wherever that is included."""
 
     def decode(self, data: Json, version: int) -> Any:
         """Return the typed input of a stored payload, brought up from `version` first.
@@ -129,6 +132,7 @@ def describe(
     timeout: timedelta | None,
     retry: RetryPolicy,
     version: int,
+    middleware: Sequence[Middleware] = (),
 ) -> JobType:
     """Return the job type of a function, read from its signature.
 
@@ -204,6 +208,7 @@ def describe(
         output=_codec(place, "return value", _terminal(hints.get("return", Any))),
         chain_output=_codec(place, "return value", _of_chain(hints.get("return", Any))),
         place=place,
+        middleware=middleware,
     )
 
 

@@ -7,7 +7,7 @@ the first line of its message; the whole of it is in the database.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sqlalchemy.exc import DBAPIError
@@ -111,6 +111,11 @@ def _of_attempt(event: told.AttemptEvent) -> Record:
             return record(logging.ERROR, "is dead (%s): %s", ended, error_line(event.error), outcome="dead", **more)
         case told.JobCancelled():
             return record(logging.INFO, "was cancelled by its handler", outcome="cancelled")
+        case told.MiddlewareFailed():
+            end = "is completed, but its middleware failed afterwards: %s"
+            line, kind = error_line(event.error), _kind(event.error)
+            written = record(logging.ERROR, end, line, outcome="completed", error_type=kind)
+            return written if isinstance(event.error, DBAPIError) else replace(written, exception=event.error)
         case told.AttemptLost():
             return record(logging.WARNING, "was no longer this worker's, nothing was written", outcome="lost")
         case told.JobTakenBack(died=True):

@@ -49,6 +49,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "NotReschedulableError": ({"1": JobStatus.DEAD},),
     "ConflictError": ("taken", "uq_job"),
     "LostAttemptError": ("1", 3),
+    "MiddlewareError": ("app:timed", "returned"),
     "AttemptTimeoutError": (timedelta(seconds=3),),
     "Snooze": (timedelta(seconds=3),),
     "Retry": (timedelta(seconds=3),),

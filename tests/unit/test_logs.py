@@ -31,6 +31,11 @@ CASES: dict[type, tuple[told.Event, str, str]] = {
         "job 7 (charge) attempt 2 is dead (exhausted): app.CardDeclined: declined",
     ),
     told.JobUnblocked: (told.JobUnblocked(*JOB), "DEBUG", "job 7 (charge) attempt 2 is no longer blocked"),
+    told.MiddlewareFailed: (
+        told.MiddlewareFailed(*JOB, ValueError("no route\nto the collector")),
+        "ERROR",
+        "job 7 (charge) attempt 2 is completed, but its middleware failed afterwards: ValueError: no route",
+    ),
     told.JobCancelled: (told.JobCancelled(*JOB), "INFO", "job 7 (charge) attempt 2 was cancelled by its handler"),
     told.AttemptLost: (
         told.AttemptLost(*JOB),

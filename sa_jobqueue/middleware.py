@@ -1,0 +1,37 @@
+"""What runs around attempts: functions of an application that are registered on a `JobQueue`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeAlias
+
+from sa_jobqueue.context import AttemptContext
+from sa_jobqueue.errors import InvalidMiddlewareError
+
+Proceed: TypeAlias = Callable[[], Awaitable[None]]
+"""Runs what is within: the next middleware, or the attempt itself. Raises what that raised."""
+
+
+class Middleware(Protocol):
+    """A coroutine function around an attempt; it awaits `proceed()` exactly once, and may raise before, after or instead."""
+
+    def __call__(self, attempt: AttemptContext, proceed: Proceed, /) -> Awaitable[None]:
+        """Run the attempt, and what is to be done around it."""
+
+
+def check_middleware(func: Any) -> None:
+    """Check that something can be called as middleware. Raises: InvalidMiddlewareError."""
+    name = name_of(func)
+    if not (inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(type(func).__call__)):
+        raise InvalidMiddlewareError(f"{name}: middleware is a coroutine function: async def ...(attempt, proceed)")
+    try:
+        inspect.signature(func).bind(None, None)
+    except TypeError as error:
+        raise InvalidMiddlewareError(f"{name}: middleware takes two arguments, attempt and proceed ({error})") from None
+
+
+def name_of(func: Any) -> str:
+    """Return where a function is declared, `module:function`, for messages."""
+    named = func if hasattr(func, "__qualname__") else type(func)
+    return f"{named.__module__}:{named.__qualname__}"

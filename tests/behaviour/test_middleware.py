@@ -1,0 +1,214 @@
+"""Middleware around the attempts of a worker: what it surrounds, what the handler sees of it, and how it may end them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import ContextVar
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import AttemptContext, Discard, Job, JobQueue, JobStatus, Snooze
+from sa_jobqueue.events import AttemptLost, JobCompleted, JobStarted, MiddlewareFailed
+from sa_jobqueue.middleware import Proceed
+from tests.behaviour.test_attempts import drain, enqueue
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import Start
+
+TENANT: ContextVar[str] = ContextVar("tenant")
+KINDS = ["async", "async with session", "sync", "sync with session"]
+
+
+def every_kind(act: Callable[[AttemptContext], Any], **options: Any) -> JobQueue[Any]:
+    """Return a queue with the same handler in both colours, with and without a session; each does what `act` does."""
+    queue = JobQueue()
+
+    @queue.handler("async", **options)
+    async def asynchronous(payload: str, ctx: AttemptContext) -> Any:
+        return act(ctx)
+
+    @queue.handler("async_with_session", **options)
+    async def asynchronous_with_session(payload: str, session: AsyncSession, ctx: AttemptContext) -> Any:
+        return act(ctx)
+
+    @queue.handler("sync", **options)
+    def synchronous(payload: str, ctx: AttemptContext) -> Any:
+        return act(ctx)
+
+    @queue.handler("sync_with_session", **options)
+    def synchronous_with_session(payload: str, session: Session, ctx: AttemptContext) -> Any:
+        return act(ctx)
+
+    return queue
+
+
+def one_of_each(queue: JobQueue[Any], engine: Engine) -> dict[str, Any]:
+    """Enqueue a job of every kind; return their ids by kind."""
+    return dict(zip(KINDS, enqueue(engine, *(queue.job(kind.replace(" ", "_"), kind) for kind in KINDS)), strict=True))
+
+
+async def test_it_surrounds_the_handler_and_the_commit_of_its_session(engine: Engine, jobs: Jobs) -> None:
+    told: dict[str, list[Any]] = {kind: [] for kind in KINDS}
+    queue = every_kind(lambda ctx: told[ctx.job.input].append(TENANT.get()))
+
+    @queue.middleware
+    async def outer(attempt: AttemptContext, proceed: Proceed) -> None:
+        told[attempt.job.input].append("outer in")
+        TENANT.set(f"tenant of {attempt.job.input}")
+        await proceed()
+        told[attempt.job.input].append(f"outer out: {jobs.status(attempt.job.id)}")
+
+    @queue.middleware
+    async def inner(attempt: AttemptContext, proceed: Proceed) -> None:
+        told[attempt.job.input].append(f"inner in: {TENANT.get()}")
+        await proceed()
+        told[attempt.job.input].append("inner out")
+
+    ids = one_of_each(queue, engine)
+    log = await drain(queue, engine)
+    for kind in KINDS:
+        left = "completed" if "session" in kind else "running"  # without a session the worker completes it afterwards
+        tenant = f"tenant of {kind}"
+        assert told[kind] == ["outer in", f"inner in: {tenant}", tenant, "inner out", f"outer out: {left}"]
+        assert jobs.status(ids[kind]) is JobStatus.COMPLETED
+    assert (len(log.of(JobStarted)), len(log.of(JobCompleted))) == (4, 4)
+
+
+async def test_it_may_end_the_attempt_before_the_handler_is_called(engine: Engine, jobs: Jobs) -> None:
+    called: list[Any] = []
+    queue = every_kind(called.append, max_attempts=1)
+    ends: dict[str, Exception] = {
+        "async": Snooze(timedelta(hours=1)),
+        "async with session": Discard("not any more"),
+        "sync": ValueError("not allowed"),
+    }
+
+    @queue.middleware
+    async def gate(attempt: AttemptContext, proceed: Proceed) -> None:
+        if attempt.job.input in ends:
+            raise ends[attempt.job.input]
+        # And to return without proceeding is an error, never a completion.
+
+    ids = one_of_each(queue, engine)
+    log = await drain(queue, engine)
+    assert called == log.of(JobStarted) == []
+    assert jobs.status(ids["async"]) is JobStatus.PENDING
+    letters = {letter["job_id"]: (letter["reason"], letter["error"]) for letter in jobs.letters()}
+    reasons = {kind: letters[job_id][0] for kind, job_id in ids.items() if job_id in letters}
+    assert reasons == {"async with session": "discarded", "sync": "exhausted", "sync with session": "exhausted"}
+    assert letters[ids["sync"]][1]["traceback"].count("File ") == 1  # the middleware's own frame, none of ours
+    error = letters[ids["sync with session"]][1]
+    assert error["type"] == "sa_jobqueue.errors.MiddlewareError"
+    assert "gate returned without calling proceed()" in error["message"]
+
+
+async def test_it_sees_every_failure_and_cannot_hide_one(engine: Engine, jobs: Jobs) -> None:
+    seen: list[str] = []
+
+    def fail(ctx: AttemptContext) -> None:
+        raise ValueError("failed")
+
+    queue = every_kind(fail, max_attempts=1)
+
+    @queue.handler("typed", max_attempts=1)
+    async def typed(payload: int) -> None: ...
+
+    @queue.middleware
+    async def hides(attempt: AttemptContext, proceed: Proceed) -> None:
+        try:
+            await proceed()
+        except Exception as error:
+            seen.append(type(error).__name__)
+
+    one_of_each(queue, engine)
+    enqueue(engine, Job("typed", "unfit", max_attempts=1))  # its payload is decoded within the middleware
+    await drain(queue, engine)
+    assert sorted(seen) == ["InvalidPayloadError", *["ValueError"] * 4]
+    assert set(jobs.statuses().values()) == {JobStatus.DEAD}
+    letter = jobs.letters()[0]
+    assert letter["error"]["traceback"].count("File ") == 2  # the handler's frames
+
+
+async def test_a_failure_after_the_handler_counts_until_the_commit(
+    engine: Engine, jobs: Jobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = every_kind(lambda ctx: None, max_attempts=1)
+
+    @queue.middleware
+    async def fails(attempt: AttemptContext, proceed: Proceed) -> None:
+        await proceed()
+        raise ZeroDivisionError("too late")
+
+    ids = one_of_each(queue, engine)
+    log = await drain(queue, engine)
+    for kind in KINDS:
+        assert jobs.status(ids[kind]) is (JobStatus.COMPLETED if "session" in kind else JobStatus.DEAD)
+    assert (len(log.of(JobCompleted)), len(log.of(MiddlewareFailed)), len(log.of(AttemptLost))) == (2, 2, 0)
+
+
+async def test_it_runs_within_the_attempts_timeout(engine: Engine, jobs: Jobs) -> None:
+    queue = every_kind(lambda ctx: None, max_attempts=1, timeout=timedelta(milliseconds=100))
+
+    @queue.middleware
+    async def hangs(attempt: AttemptContext, proceed: Proceed) -> None:
+        if attempt.job.input.endswith("session"):
+            await proceed()
+        await asyncio.Event().wait()
+
+    ids = one_of_each(queue, engine)
+    log = await drain(queue, engine)
+    outcomes = {kind: [one["outcome"] for one in jobs.attempts(job_id)] for kind, job_id in ids.items()}
+    assert outcomes == {kind: [] if "session" in kind else ["timed_out"] for kind in KINDS}
+    assert (len(log.of(JobCompleted)), len(log.of(AttemptLost))) == (2, 0)
+
+
+async def test_a_job_completed_in_its_session_is_not_given_back_for_its_middleware(
+    engine: Engine, jobs: Jobs, start: Start
+) -> None:
+    queue = every_kind(lambda ctx: None)
+    after, seen = asyncio.Event(), []
+
+    @queue.middleware
+    async def hangs(attempt: AttemptContext, proceed: Proceed) -> None:
+        await proceed()
+        seen.append(attempt.job.id)
+        if len(seen) == len(KINDS):
+            after.set()
+        await asyncio.Event().wait()
+
+    ids = one_of_each(queue, engine)
+    async with start(queue, drain_timeout=timedelta(milliseconds=50)) as log:
+        await asyncio.wait_for(after.wait(), 20)
+    for kind in KINDS:
+        assert jobs.status(ids[kind]) is (JobStatus.COMPLETED if "session" in kind else JobStatus.PENDING)
+    assert (len(log.of(JobCompleted)), len(log.of(AttemptLost))) == (2, 0)
+
+
+async def test_each_slice_has_its_own(engine: Engine, jobs: Jobs) -> None:
+    application, feature = JobQueue(), JobQueue()
+    told: list[tuple[str, str]] = []
+
+    def told_by(name: str) -> Callable[[AttemptContext, Proceed], Any]:
+        async def middleware(attempt: AttemptContext, proceed: Proceed) -> None:
+            told.append((name, attempt.job.type_name))
+            await proceed()
+
+        return middleware
+
+    @application.handler("ours")
+    async def ours() -> None: ...
+    @feature.handler("theirs")
+    async def theirs() -> None: ...
+
+    application.include(feature)
+    application.middleware(told_by("application"))
+    feature.middleware(told_by("feature"))
+    enqueue(engine, ours.job(), theirs.job())
+    await drain(application, engine)
+    assert sorted(told) == [("application", "ours"), ("feature", "theirs")]
+    assert set(jobs.statuses().values()) == {JobStatus.COMPLETED}

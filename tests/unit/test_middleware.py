@@ -1,0 +1,219 @@
+"""What surrounds an attempt: registered on a `JobQueue`, run in order, and each proceeds exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+from sa_jobqueue import AttemptContext, JobQueue
+from sa_jobqueue.errors import InvalidMiddlewareError, InvalidOptionError, MiddlewareError, Snooze
+from sa_jobqueue.middleware import Middleware, Proceed
+from sa_jobqueue.worker.middleware import surround
+
+ATTEMPT: Any = object()
+
+
+@pytest.fixture
+def calls() -> list[str]:
+    """Give what was called, in that order."""
+    return []
+
+
+def around(calls: list[str], name: str) -> Middleware:
+    async def middleware(attempt: AttemptContext, proceed: Proceed) -> None:
+        assert attempt is ATTEMPT
+        calls.append(f"{name} in")
+        await proceed()
+        calls.append(f"{name} out")
+
+    return middleware
+
+
+def within(calls: list[str], error: BaseException | None = None) -> Proceed:
+    async def attempt() -> None:
+        calls.append("attempt")
+        if error is not None:
+            raise error
+
+    return attempt
+
+
+async def test_the_first_is_outermost(calls: list[str]) -> None:
+    await surround([around(calls, "a"), around(calls, "b")], ATTEMPT, within(calls))
+    assert calls == ["a in", "b in", "attempt", "b out", "a out"]
+
+
+async def test_an_error_goes_through_all_of_them(calls: list[str]) -> None:
+    with pytest.raises(ValueError, match="failed"):
+        await surround([around(calls, "a"), around(calls, "b")], ATTEMPT, within(calls, ValueError("failed")))
+    assert calls == ["a in", "b in", "attempt"]
+
+
+async def test_one_may_raise_instead_of_proceeding(calls: list[str]) -> None:
+    async def refuses(attempt: AttemptContext, proceed: Proceed) -> None:
+        raise Snooze(timedelta(hours=1))
+
+    with pytest.raises(Snooze):
+        await surround([around(calls, "a"), refuses], ATTEMPT, within(calls))
+    assert calls == ["a in"]
+
+
+async def test_a_failure_can_be_replaced_but_not_kept(calls: list[str]) -> None:
+    async def replaces(attempt: AttemptContext, proceed: Proceed) -> None:
+        try:
+            await proceed()
+        except ValueError as error:
+            raise KeyError("instead") from error
+
+    async def keeps(attempt: AttemptContext, proceed: Proceed) -> None:
+        with suppress(BaseException):
+            await proceed()
+
+    with pytest.raises(KeyError, match="instead"):
+        await surround([replaces], ATTEMPT, within(calls, ValueError("failed")))
+    for error in (ValueError("failed"), asyncio.CancelledError()):
+        with pytest.raises(type(error)):
+            await surround([keeps], ATTEMPT, within(calls, error))
+
+
+async def _never(attempt: AttemptContext, proceed: Proceed) -> None: ...
+
+
+async def _twice(attempt: AttemptContext, proceed: Proceed) -> None:
+    await proceed()
+    await proceed()
+
+
+async def _twice_in_silence(attempt: AttemptContext, proceed: Proceed) -> None:
+    await asyncio.gather(proceed(), proceed(), return_exceptions=True)
+
+
+async def _tries_again(attempt: AttemptContext, proceed: Proceed) -> None:
+    try:
+        await proceed()
+    except ValueError:
+        await proceed()
+
+
+@pytest.mark.parametrize(
+    ("middleware", "error", "reason", "attempts"),
+    [
+        (_never, None, "returned without calling proceed", 0),
+        (_twice, None, r"called proceed\(\) twice", 1),
+        (_twice_in_silence, None, r"called proceed\(\) twice", 1),
+        (_tries_again, ValueError(), "raise Retry for another attempt", 1),
+    ],
+)
+async def test_one_that_does_not_proceed_exactly_once_fails_the_attempt(
+    calls: list[str], middleware: Middleware, error: Exception | None, reason: str, attempts: int
+) -> None:
+    with pytest.raises(MiddlewareError, match=reason) as caught:
+        await surround([middleware], ATTEMPT, within(calls, error))
+    assert caught.value.middleware == f"{__name__}:{middleware.__qualname__}"  # type: ignore[attr-defined]
+    assert calls.count("attempt") == attempts
+
+
+async def test_what_one_did_not_wait_for_is_ended_before_the_attempt_is(calls: list[str]) -> None:
+    tasks: list[asyncio.Task[None]] = []
+    started = asyncio.Event()
+
+    async def attempt() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            calls.append("ended")
+
+    async def leaves(attempt: AttemptContext, proceed: Proceed) -> None:
+        async def go_on() -> None:
+            await proceed()
+
+        tasks.append(asyncio.create_task(go_on()))
+        await started.wait()
+
+    with pytest.raises(MiddlewareError, match=r"ended before proceed\(\) did: await it"):
+        await surround([leaves], ATTEMPT, attempt)
+    assert calls == ["ended"]
+    with pytest.raises(asyncio.CancelledError):
+        await tasks[0]
+
+
+# Registration.
+
+
+class _Callable:
+    async def __call__(self, attempt: AttemptContext, proceed: Proceed) -> None:
+        await proceed()
+
+
+def _synchronous(attempt: AttemptContext, proceed: Proceed) -> None: ...
+
+
+async def _narrow(attempt: AttemptContext) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("func", "reason"),
+    [
+        (_synchronous, r":_synchronous: middleware is a coroutine function: async def \.\.\.\(attempt, proceed\)"),
+        (_narrow, ":_narrow: middleware takes two arguments, attempt and proceed"),
+        (7, "builtins:int: middleware is a coroutine function"),
+    ],
+)
+def test_what_cannot_be_called_as_middleware_is_refused(func: Any, reason: str) -> None:
+    jobs = JobQueue()
+    with pytest.raises(InvalidMiddlewareError, match=reason):
+        jobs.middleware(func)
+    jobs.handler("a")(lambda: None)
+    assert jobs["a"].job_type.middleware == []
+
+
+def test_it_counts_for_handlers_registered_before_and_after_it() -> None:
+    jobs = JobQueue()
+    accepted: list[Any] = [_never, _Callable(), partial(_twice)]
+    jobs.handler("before")(lambda: None)
+    for one in accepted:
+        assert jobs.middleware(one) is one
+    jobs.handler("after")(lambda: None)
+    assert [list(handler.job_type.middleware) for handler in jobs] == [accepted, accepted]
+
+
+@pytest.mark.parametrize("first", ["include", "register"])
+def test_an_included_registry_keeps_its_own_and_gets_no_other(first: str) -> None:
+    jobs, feature = JobQueue(), JobQueue()
+    jobs.handler("ours")(lambda: None)
+    feature.handler("theirs")(lambda: None)
+    steps: list[Callable[[], Any]] = [
+        lambda: jobs.include(feature),
+        lambda: (jobs.middleware(_never), feature.middleware(_twice)),
+    ]
+    for step in steps if first == "include" else reversed(steps):
+        step()
+    assert {handler.name: list(handler.job_type.middleware) for handler in jobs} == {"ours": [_never], "theirs": [_twice]}
+
+
+def test_a_registry_is_included_once() -> None:
+    jobs, feature, other = JobQueue(), JobQueue(), JobQueue()
+    jobs.handler("ours")(lambda: None)
+    feature.handler("theirs")(lambda: None)
+    for one in (jobs, other):  # also one without handlers
+        with pytest.raises(InvalidOptionError, match="other: is this registry itself"):
+            one.include(one)
+    jobs.include(feature)
+    here = r"other: brings 'theirs' \(.*lambda.*\), which is here already: include it once"
+    with pytest.raises(InvalidOptionError, match=here):
+        jobs.include(feature)
+    other.include(feature)  # two applications may share a feature
+    other.handler("another")(lambda: None)
+    with pytest.raises(InvalidOptionError, match=here):
+        jobs.include(other)
+    with pytest.raises(InvalidOptionError, match=here):
+        feature.include(jobs)
+    assert [handler.name for handler in jobs] == ["ours", "theirs"]
+    assert [handler.name for handler in feature] == ["theirs"]
