@@ -34,7 +34,6 @@ from sa_jobqueue.statements import blockers, leases
 from sa_jobqueue.types import JobId
 from sa_jobqueue.worker.completer import Completer
 from sa_jobqueue.worker.middleware import surround
-from sa_jobqueue.worker.middleware import surround
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.outcomes import Completed, of_error, released
 from sa_jobqueue.worker.settler import Settler
@@ -229,33 +228,6 @@ class Executor:
                 self._events.emit(JobCompleted(job.id, job.type_name, job.attempt, ran))
             else:
                 self._completer.put(Completed(job, result, ran))
-
-    async def _attempt(self, running: Running, job_type: JobType) -> Result | None:
-        """Decode the input and call the handler; return its result, or None when its commit completed the job."""
-        job = running.job
-        arguments = [job_type.decode(job.input, job.input_version)] if job_type.takes_input else []
-        self._events.emit(JobStarted(job.id, job.type_name, job.attempt))
-        if job_type.blockers is not None:
-            running.blockers = await self._load_blockers(job, job_type)
-        call = self._call_async if job_type.is_async else self._call_in_thread
-        return await call(running, job_type, arguments)
-
-    async def _surrounded(self, running: Running, job_type: JobType) -> Result | None:
-        """Do the same within the middleware of the job's type."""
-        results: list[Result | None] = []
-
-        async def attempt() -> None:
-            results.append(await self._attempt(running, job_type))
-
-        try:
-            await surround(job_type.middleware, running.context, attempt)
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
-            if results != [None]:
-                raise
-            # The handler's own commit has completed the job: it is too late to fail, or to be stopped.
-            job = running.job
-            self._events.emit(MiddlewareFailed(job.id, job.type_name, job.attempt, error))
-        return results[0]
 
     async def _attempt(self, running: Running, job_type: JobType) -> Result | None:
         """Decode the input and call the handler; return its result, or None when its commit completed the job."""
