@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -14,13 +15,14 @@ import pytest
 from click.testing import CliRunner, Result
 from sqlalchemy import Engine, make_url, text
 
-from sa_jobqueue import DeadReason, JobStatus, __version__
+from sa_jobqueue import DeadReason, JobStatus, __version__, list_jobs
 from sa_jobqueue.cli import dead_letters as dead_letters_command
 from sa_jobqueue.cli import jobs as jobs_command
 from sa_jobqueue.cli import main
 from sa_jobqueue.cli._output import shown
 from sa_jobqueue.testing.databases import ThrowAwayDatabase
 from sa_jobqueue.testing.servers import PostgresServer
+from tests.fixtures.chains import Chains
 from tests.fixtures.jobs import Jobs
 
 Run = Callable[..., Result]
@@ -51,7 +53,7 @@ def test_help_lists_the_commands_without_importing_them() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    for command in ("worker", "jobs", "dead-letters", "migrate", "demo"):
+    for command in ("worker", "jobs", "chains", "dead-letters", "migrate", "demo"):
         assert command in done.stdout
 
 
@@ -73,6 +75,77 @@ def test_jobs_list_filters_and_pages(run: Run, jobs: Jobs) -> None:
     page = document(run("jobs", "list", "--json", "--oldest-first", "--limit", 2))
     assert page["next_after"] == str(second)
     assert listed("--oldest-first", "--after", page["next_after"]) == [str(third), str(done)]
+
+
+def test_a_list_is_filled_however_few_of_the_jobs_fit(run: Run, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs_command, "list_jobs", partial(list_jobs, scan_limit=2))
+    mails = []
+    for _ in range(3):
+        jobs.add_many(3)
+        mails.append(str(jobs.add(type_name="mail")))
+    listed = document(run("jobs", "list", "--json", "--type", "mail", "--limit", 2))
+    assert [job["id"] for job in listed["jobs"]] == mails[:0:-1]
+    rest = document(run("jobs", "list", "--json", "--type", "mail", "--after", listed["next_after"]))
+    assert ([job["id"] for job in rest["jobs"]], rest["next_after"]) == (mails[:1], None)
+    assert "Cancel 3 jobs?" in run("jobs", "cancel", "--type", "mail", input="y\n").stderr
+    assert {jobs.status(UUID(one)) for one in mails} == {JobStatus.CANCELLED}
+
+
+def test_chains_list_filters_and_pages(run: Run, chains: Chains) -> None:
+    (first,) = chains.add(JobStatus.PENDING, queue="slow")
+    second, its_last = chains.add(JobStatus.COMPLETED, JobStatus.DEAD, type_name="mail", input={"secret": 1})
+    (third,) = chains.add(JobStatus.BLOCKED)
+    chains.block(third, second)
+
+    def listed(*arguments: object) -> list[str]:
+        return [chain["id"] for chain in document(run("chains", "list", "--json", *arguments))["chains"]]
+
+    assert listed() == [str(one) for one in (third, second, first)]
+    assert listed("--status", "dead") == listed("--type", "mail") == listed("--job", its_last) == [str(second)]
+    assert listed("--queue", "slow") == [str(first)]
+    assert listed("--top-level") == [str(third), str(first)]
+    assert listed("--before", "2000-01-01") == []
+    assert listed("--since", "2000-01-01", "--limit", 1) == [str(third)]
+    page = document(run("chains", "list", "--json", "--oldest-first", "--limit", 2))
+    assert listed("--oldest-first", "--after", page["next_after"]) == [str(third)]
+    assert "secret" not in run("chains", "list", "--json").stdout
+    table = run("chains", "list", "--limit", 2).stdout
+    assert f"more with --after {second}" in table
+    assert table.startswith("2 chains")
+
+
+def test_chains_show_tells_its_jobs_what_they_wait_for_and_who_waits(run: Run, chains: Chains) -> None:
+    (waited,) = chains.add(JobStatus.DEAD, input={"secret": 1}, type_name="waited")
+    root, last = chains.add(JobStatus.COMPLETED, JobStatus.BLOCKED, input={"card": 7})
+    (waiting,) = chains.add(JobStatus.BLOCKED, type_name="waiting")
+    chains.block(last, waited, on_failure="continue")
+    chains.block(waiting, root)
+    shown = document(run("chains", "show", root, "--json"))
+    assert (shown["chain"]["status"], shown["chain"]["length"], shown["chain"]["input"]) == ("blocked", 2, {"card": 7})
+    assert [job["id"] for job in shown["jobs"]] == [str(root), str(last)]
+    (edge,) = shown["blockers"]
+    assert (edge["job_id"], edge["open"], edge["on_failure"]) == (str(last), True, "continue")
+    assert (edge["chain"]["id"], edge["chain"]["status"]) == (str(waited), "dead")
+    assert [job["id"] for job in shown["blocks"]] == [str(waiting)]
+    told = run("chains", "show", root).stdout
+    for word in (root, last, waited, waiting, "2 jobs", "blocked by", "blocks", "continue"):
+        assert str(word) in told
+    assert "secret" not in told
+    assert f"{last} belongs to chain {root}" in run("chains", "show", last, status=1).stderr
+    assert "no such chain" in run("chains", "show", uuid4(), status=1).stderr
+
+
+def test_jobs_show_names_the_chain_and_the_blockers(run: Run, chains: Chains) -> None:
+    (waited,) = chains.add(JobStatus.PENDING)
+    root, last = chains.add(JobStatus.COMPLETED, JobStatus.BLOCKED)
+    chains.block(last, waited)
+    shown = document(run("jobs", "show", last, "--json"))
+    assert (shown["chain"]["id"], shown["chain"]["length"]) == (str(root), 2)
+    assert [edge["chain"]["id"] for edge in shown["blockers"]] == [str(waited)]
+    told = run("jobs", "show", last).stdout
+    assert f"chain {root} (test): job 2 of 2 in it, which is blocked" in told.replace("\n", " ")
+    assert str(waited) in told
+    assert [job["id"] for job in document(run("jobs", "list", "--chain", root, "--json"))["jobs"]] == [str(last), str(root)]
 
 
 def test_json_has_ids_as_text_and_instants_in_iso_8601(run: Run, jobs: Jobs) -> None:
