@@ -7,6 +7,7 @@ webhook, a result that came from elsewhere.
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from typing import Any
 
 from sqlalchemy import Connection
@@ -100,7 +101,8 @@ def complete_job(session: Session, job_id: JobId, result: Any = None, *, model: 
     Changes: -> completed, `completed_by` null; a `job_attempt` row if it was running; the continuation's row; jobs that
     waited for the chain, unless somebody holds them: a worker lets those go on.
     Locks: the chain's root and the job, and what the continuation waits for, until the transaction ends.
-    Raises: JobNotFoundError, JobEndedError, InvalidPayloadError, InvalidJobError. Nothing is written then.
+    Raises: JobNotFoundError, JobEndedError, InvalidPayloadError; InvalidJobError, ChainNotFoundError and ConflictError for
+    the continuation. Nothing is written then.
     """
     if not isinstance(result, Continuation):
         payloads.check_json("result", result)
@@ -117,18 +119,20 @@ def complete_job(session: Session, job_id: JobId, result: Any = None, *, model: 
     if job.status in ENDED:
         raise JobEndedError(job_id, job.status)
     following = attach(model, job, result) if isinstance(result, Continuation) else None
-    connection = session.connection()
-    if job.status is JobStatus.RUNNING:
-        connection.execute(leases.supersede(model), {"job_id": job_id})
-    row = connection.execute(
-        chains.complete_unclaimed(model, goes_on=following is not None),
-        {"job_id": job_id, "job_output": None if following is not None else json.dumps(result)},
-    ).one()
-    if following is not None:
-        with translated():
-            session.add(following)
-            session.flush()
-    else:
+    # A continuation may yet prove impossible to write; the caller's transaction must be as before then, and usable.
+    with nullcontext() if following is None else session.begin_nested():
+        connection = session.connection()
+        if job.status is JobStatus.RUNNING:
+            connection.execute(leases.supersede(model), {"job_id": job_id})
+        row = connection.execute(
+            chains.complete_unclaimed(model, goes_on=following is not None),
+            {"job_id": job_id, "job_output": None if following is not None else json.dumps(result)},
+        ).one()
+        if following is not None:
+            with translated():
+                session.add(following)
+                session.flush()
+    if following is None:
         _end_chain(connection, model, job, row.is_awaited)
     session.refresh(job)
     return job

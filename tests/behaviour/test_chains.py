@@ -1,0 +1,456 @@
+"""A chain goes on in the commit that completes its last job, or not at all; in every kind of handler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, select, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import DeclarativeBase, Session
+
+from sa_jobqueue import (
+    AttemptContext,
+    ChainNotFoundError,
+    Continuation,
+    Discard,
+    Job,
+    JobMixin,
+    JobQueue,
+    JobStatus,
+    cancel_chains,
+    complete_job,
+    get_chain,
+    get_job,
+    lock_chain,
+    redrive_dead_letters,
+    wait_chain,
+)
+from sa_jobqueue.errors import (
+    ConflictError,
+    InvalidJobError,
+    InvalidPayloadError,
+    JobEndedError,
+    JobNotFoundError,
+    NotAChainError,
+)
+from sa_jobqueue.events import AttemptLost, JobCompleted, JobStarted
+from sa_jobqueue.ids import uuid7
+from sa_jobqueue.models import ChainMixin
+from sa_jobqueue.retry import immediately
+from tests.behaviour.test_attempts import drain, enqueue
+from tests.fixtures.database import both_servers_swept
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import Start
+
+pytestmark = both_servers_swept
+
+HOUR = timedelta(hours=1)
+FLAVOURS = ("sync", "async", "sync session", "async session")
+with_session = pytest.mark.parametrize("flavour", FLAVOURS[2:])
+any_flavour = pytest.mark.parametrize("flavour", FLAVOURS)
+
+TAKEN = uuid7()
+Act = Callable[[Any, AttemptContext], Any]
+
+
+def handle(queue: JobQueue[Any], flavour: str, name: str, act: Act, **options: Any) -> Any:
+    """Register a handler that does what `act(payload, ctx)` does. With a session it also enqueues an `effect`, for later."""
+
+    def sync(payload: Any, ctx: AttemptContext) -> Any:
+        return act(payload, ctx)
+
+    async def asynchronous(payload: Any, ctx: AttemptContext) -> Any:
+        return act(payload, ctx)
+
+    def sync_session(payload: Any, ctx: AttemptContext, session: Session) -> Any:
+        session.add(queue.model("effect", delay=HOUR))
+        return act(payload, ctx)
+
+    async def async_session(payload: Any, ctx: AttemptContext, session: AsyncSession) -> Any:
+        session.add(queue.model("effect", delay=HOUR))
+        return act(payload, ctx)
+
+    functions: list[Any] = [sync, asynchronous, sync_session, async_session]
+    return queue.handler(name, **options)(functions[FLAVOURS.index(flavour)])
+
+
+def chain_of(engine: Engine, chain_id: Any, model: type[Any] = Job) -> ChainMixin[Any]:
+    with Session(engine) as session:
+        return get_chain(session, chain_id, model=model)
+
+
+def line(engine: Engine, chain_id: Any, model: type[Any] = Job) -> list[tuple[int, str, Any, JobStatus]]:
+    """Return index, type, output and status of a chain's jobs."""
+    with Session(engine) as session:
+        jobs = get_chain(session, chain_id, model=model).jobs
+        return [(job.chain_index, job.type_name, job.output, job.status) for job in jobs]
+
+
+def count(engine: Engine, type_name: str) -> int:
+    with Session(engine) as session:
+        return len(session.scalars(select(Job.id).where(Job.type_name == type_name)).all())
+
+
+DONE, DEAD, PENDING, CANCELLED = JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.PENDING, JobStatus.CANCELLED
+
+
+@any_flavour
+async def test_a_chain_goes_on_job_by_job_and_ends_with_the_last_ones_output(engine: Engine, flavour: str) -> None:
+    queue = JobQueue()
+    third = handle(queue, flavour, "third", lambda n, ctx: {"n": n})
+    second = handle(queue, flavour, "second", lambda n, ctx: ctx.continue_with(third, n * 10))
+    first = handle(queue, flavour, "first", lambda n, ctx: ctx.continue_with(second, n + 1))
+    (chain_id,) = enqueue(engine, first.job(1))
+    log = await drain(queue, engine)
+    assert line(engine, chain_id) == [(0, "first", None, DONE), (1, "second", None, DONE), (2, "third", {"n": 20}, DONE)]
+    chain = chain_of(engine, chain_id)
+    assert (chain.type_name, chain.status, chain.output, chain.length) == ("first", DONE, {"n": 20}, 3)
+    assert (chain.last_type_name, chain.completed_at is not None) == ("third", True)
+    assert len(log.of(JobCompleted)) == 3
+    assert count(engine, "effect") == (3 if "session" in flavour else 0)
+    with Session(engine) as session:
+        assert {job.chain_type_name for job in session.scalars(select(Job).where(Job.type_name != "effect"))} == {"first"}
+
+
+@any_flavour
+async def test_a_chain_branches_and_loops_as_its_handlers_decide(engine: Engine, flavour: str) -> None:
+    queue = JobQueue()
+    big = handle(queue, flavour, "big", lambda n, ctx: f"big {n}")
+
+    def halve(n: int, ctx: AttemptContext) -> Any:
+        if n > 100:
+            return ctx.continue_with(big, n)
+        return ctx.continue_with(queue["halve"], n // 2) if n else "zero"
+
+    halves = handle(queue, flavour, "halve", halve)
+    branched, looped, at_once = enqueue(engine, halves.job(101), halves.job(5), halves.job(0))
+    await drain(queue, engine)
+    seen = {
+        chain_id: (chain_of(engine, chain_id).length, chain_of(engine, chain_id).output) for chain_id in (branched, looped)
+    }
+    assert seen == {branched: (2, "big 101"), looped: (4, "zero")}
+    assert line(engine, at_once) == [(0, "halve", "zero", DONE)]
+
+
+async def test_a_continuation_has_its_own_options_and_is_due_when_they_say(engine: Engine, jobs: Jobs) -> None:
+    queue = JobQueue()
+    second = handle(queue, "sync", "second", lambda n, ctx: n, max_attempts=2)
+    own_id = uuid7()
+    options: dict[str, Any] = {"delay": HOUR, "queue": "later", "priority": 3, "id": own_id}
+    first = handle(queue, "sync", "first", lambda n, ctx: ctx.continue_with(second, n, **options))
+    (chain_id,) = enqueue(engine, first.job(1, deduplication_key="k"))
+    await drain(queue, engine)
+    row, root = jobs.get(own_id), jobs.get(chain_id)
+    assert (row["queue"], row["priority"], row["max_attempts"], row["status"]) == ("later", 3, 2, PENDING)
+    assert row["scheduled_at"] - root["completed_at"] == HOUR
+    assert (row["chain_id"], row["chain_index"], row["deduplication_key"]) == (chain_id, 1, None)
+    assert (root["status"], root["chain_completed_at"], root["output"]) == (DONE, None, None)
+    with pytest.raises(Exception, match="uq_job_deduplication"):  # the chain is open, so its key is taken
+        enqueue(engine, first.job(1, deduplication_key="k"))
+
+
+@with_session
+async def test_effects_completion_and_continuation_are_one_commit(engine: Engine, flavour: str) -> None:
+    queue = JobQueue()
+    second = handle(queue, flavour, "second", lambda n, ctx: n)
+    first = handle(queue, flavour, "first", lambda n, ctx: ctx.continue_with(second, n, delay=HOUR))
+    enqueue(engine, first.job(1))
+    await drain(queue, engine)
+    with engine.connect() as connection:
+        written = connection.execute(text("SELECT DISTINCT xmin::text FROM job")).all()
+        types = set(connection.execute(text("SELECT type_name FROM job")).scalars())
+    assert (len(written), types) == (1, {"first", "second", "effect"})
+
+
+@any_flavour
+async def test_a_failure_after_continue_with_leaves_nothing(engine: Engine, flavour: str) -> None:
+    queue = JobQueue()
+    second = handle(queue, flavour, "second", lambda n, ctx: n)
+
+    def fail(n: int, ctx: AttemptContext) -> Any:
+        ctx.continue_with(second, n)
+        raise ValueError("after all")
+
+    first = handle(queue, flavour, "first", fail, max_attempts=1)
+    (chain_id,) = enqueue(engine, first.job(1))
+    await drain(queue, engine)
+    assert line(engine, chain_id) == [(0, "first", None, DEAD)]
+    assert (count(engine, "second"), count(engine, "effect")) == (0, 0)
+
+
+def taken_id(second: Any, chain_id: Any) -> Continuation[Any]:
+    continuation: Continuation[Any] = second.continuation(1, id=TAKEN)
+    return continuation
+
+
+def missing_blocker(second: Any, chain_id: Any) -> Continuation[Any]:
+    continuation: Continuation[Any] = second.continuation(1, blockers=[uuid7()])
+    return continuation
+
+
+def own_chain(second: Any, chain_id: Any) -> Continuation[Any]:
+    continuation: Continuation[Any] = second.continuation(1, blockers=[chain_id])
+    return continuation
+
+
+def deduplicated(second: Any, chain_id: Any) -> Continuation[Any]:
+    continuation: Continuation[Any] = second.continuation(1, deduplication_key="k")
+    return continuation
+
+
+@any_flavour
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (taken_id, "duplicate key value violates unique constraint"),
+        (missing_blocker, "blockers[0]: no such chain"),
+        (own_chain, "blockers[0]: is the job's own chain"),
+        (deduplicated, "deduplication_key: is the chain's"),
+    ],
+)
+async def test_a_continuation_that_cannot_be_written_fails_its_attempt_alone(
+    engine: Engine, jobs: Jobs, flavour: str, wrong: Any, message: str
+) -> None:
+    queue = JobQueue()
+    second = handle(queue, flavour, "second", lambda n, ctx: n)
+    bad = handle(queue, flavour, "bad", lambda n, ctx: wrong(second, ctx.job.id), max_attempts=1)
+    good = handle(queue, flavour, "good", lambda n, ctx: ctx.continue_with(second, n))
+    first, *others, _ = enqueue(engine, bad.job(1), good.job(1), good.job(2), Job("other", id=TAKEN, delay=HOUR))
+    await drain(queue, engine)
+    assert line(engine, first) == [(0, "bad", None, DEAD)]
+    assert [chain_of(engine, chain_id).output for chain_id in others] == [1, 2]
+    assert message in jobs.letters(first)[0]["error"]["message"]
+    assert count(engine, "effect") == (4 if "session" in flavour else 0)
+
+
+async def test_a_continuation_is_used_once(engine: Engine, jobs: Jobs) -> None:
+    queue = JobQueue()
+    second = handle(queue, "sync", "second", lambda n, ctx: n)
+    kept = second.continuation(1)
+    first = handle(queue, "sync", "first", lambda n, ctx: kept, max_attempts=1)
+    enqueue(engine, first.job(1), first.job(2))
+    await drain(queue, engine, concurrency=1)
+    assert count(engine, "second") == 1
+    assert "was used already" in jobs.letters()[0]["error"]["message"]
+
+
+@any_flavour
+async def test_a_retry_within_a_chain_keeps_its_place(engine: Engine, jobs: Jobs, flavour: str) -> None:
+    queue = JobQueue()
+
+    def fail_once(n: int, ctx: AttemptContext) -> Any:
+        if ctx.attempt == 1:
+            raise ValueError
+        return ctx.continue_with(third, n)
+
+    third = handle(queue, flavour, "third", lambda n, ctx: n)
+    second = handle(queue, flavour, "second", fail_once, retry=immediately)
+    first = handle(queue, flavour, "first", lambda n, ctx: ctx.continue_with(second, n))
+    (chain_id,) = enqueue(engine, first.job(1))
+    await drain(queue, engine)
+    assert [(index, name) for index, name, *_ in line(engine, chain_id)] == [(0, "first"), (1, "second"), (2, "third")]
+    assert chain_of(engine, chain_id).output == 1
+
+
+@any_flavour
+async def test_a_death_ends_the_chain_and_a_redrive_goes_on_with_it(engine: Engine, flavour: str) -> None:
+    queue = JobQueue()
+    works: list[bool] = []
+
+    def fail(n: int, ctx: AttemptContext) -> Any:
+        if not works:
+            raise Discard("not yet")
+        return ctx.continue_with(third, n)
+
+    third = handle(queue, flavour, "third", lambda n, ctx: n)
+    second = handle(queue, flavour, "second", fail)
+    first = handle(queue, flavour, "first", lambda n, ctx: ctx.continue_with(second, n))
+    (chain_id,) = enqueue(engine, first.job(7))
+    await drain(queue, engine)
+    chain = chain_of(engine, chain_id)
+    assert chain.error is not None
+    assert (chain.status, chain.error["message"], chain.completed_at is not None) == (DEAD, "not yet", True)
+    works.append(True)
+    with Session(engine) as session, session.begin():
+        redrive_dead_letters(session)
+    chain = chain_of(engine, chain_id)
+    assert (chain.status, chain.completed_at) == (PENDING, None)
+    await drain(queue, engine)
+    assert (chain_of(engine, chain_id).output, chain_of(engine, chain_id).length) == (7, 3)
+
+
+async def test_a_chain_cancelled_while_a_job_of_it_runs_goes_no_further(engine: Engine) -> None:
+    queue = JobQueue()
+
+    def cancel(n: int, ctx: AttemptContext) -> Any:
+        with Session(engine) as other, other.begin():
+            cancel_chains(other, [ctx.job.chain_id])
+        return ctx.continue_with(second, n)
+
+    second = handle(queue, "sync session", "second", cancel)
+    first = handle(queue, "sync session", "first", lambda n, ctx: ctx.continue_with(second, n))
+    (chain_id,) = enqueue(engine, first.job(1))
+    log = await drain(queue, engine)
+    assert [status for *_, status in line(engine, chain_id)] == [DONE, CANCELLED]
+    assert (chain_of(engine, chain_id).status, count(engine, "effect")) == (CANCELLED, 1)
+    assert len(log.of(AttemptLost)) == 1
+
+
+async def test_outputs_are_read_as_what_the_annotations_say(engine: Engine) -> None:
+    queue = JobQueue()
+
+    @queue.handler("second")
+    async def second(n: int) -> tuple[int, str]:
+        return n, "big"
+
+    @queue.handler("first")
+    def first(n: int, ctx: AttemptContext) -> int | Continuation[tuple[int, str]]:
+        return ctx.continue_with(second, n) if n > 1 else n
+
+    small, big = enqueue(engine, first.job(1), first.job(2))
+    await drain(queue, engine)
+    assert [first.output(chain_of(engine, one)) for one in (small, big)] == [1, (2, "big")]
+    assert [queue.output(chain_of(engine, one)) for one in (small, big)] == [1, (2, "big")]
+    waited = [wait_chain(engine, one, timeout=HOUR, output=first) for one in (small, big)]
+    assert [result.output for result in waited] == [1, (2, "big")]
+    assert queue.output(wait_chain(engine, big, timeout=HOUR)) == (2, "big")
+
+
+def decide(engine: Engine, job_id: Any, result: Any = None, model: Any = Job) -> None:
+    with Session(engine) as session, session.begin():
+        job = complete_job(session, job_id, result, model=model)
+        assert (job.id, job.status, job.completed_by) == (job_id, DONE, None)
+
+
+async def test_a_pending_job_is_completed_without_a_worker_and_its_chain_goes_on(engine: Engine, jobs: Jobs) -> None:
+    queue = JobQueue()
+    second = handle(queue, "sync", "second", lambda n, ctx: n)
+    approval = handle(queue, "sync", "approval", lambda n, ctx: "timed out")
+    going_on, ending = enqueue(engine, approval.job(1, delay=HOUR), approval.job(1, delay=HOUR))
+    decide(engine, going_on, second.continuation("approved"))
+    decide(engine, ending, {"approved": True})
+    assert line(engine, ending) == [(0, "approval", {"approved": True}, DONE)]
+    assert chain_of(engine, ending).completed_at == jobs.get(ending)["completed_at"]
+    log = await drain(queue, engine)
+    assert chain_of(engine, going_on).output == "approved"
+    assert [event.type_name for event in log.of(JobStarted)] == ["second"]
+
+
+async def test_a_continuation_is_completed_without_a_worker(engine: Engine) -> None:
+    queue = JobQueue()
+    approval = handle(queue, "sync", "approval", lambda n, ctx: "timed out")
+    first = handle(queue, "sync", "first", lambda n, ctx: ctx.continue_with(approval, n, delay=HOUR))
+    (chain_id,) = enqueue(engine, first.job(1))
+    await drain(queue, engine)
+    with Session(engine) as session, session.begin():
+        job = lock_chain(session, chain_id)
+        assert (job.type_name, job.chain_index) == ("approval", 1)
+        complete_job(session, job.id, "approved")
+    chain = chain_of(engine, chain_id)
+    assert (chain.status, chain.output, chain.completed_at is not None) == (DONE, "approved", True)
+
+
+@any_flavour
+async def test_a_worker_whose_job_was_completed_elsewhere_is_told_and_keeps_nothing(
+    engine: Engine, jobs: Jobs, start: Start, flavour: str
+) -> None:
+    queue = JobQueue()
+    decided: list[Any] = []
+
+    def outvoted(n: int, ctx: AttemptContext) -> Any:
+        decide(engine, ctx.job.id, "decided elsewhere")
+        decided.append(ctx)
+        if "async" not in flavour:  # a task is told by its cancellation, at its next await
+            assert ctx.wait_cancelled(timedelta(seconds=20))
+        return "mine"
+
+    slow = handle(queue, flavour, "slow", outvoted)
+    async with start(queue) as log:
+        (job_id,) = enqueue(engine, slow.job(1))
+        await log.until(AttemptLost)
+    assert line(engine, job_id) == [(0, "slow", "decided elsewhere", DONE)]
+    assert (count(engine, "effect"), len(decided)) == (0, 1)
+    assert [row["outcome"] for row in jobs.attempts(job_id)] == ["cancelled"]
+
+
+def test_what_cannot_be_completed_says_why_and_nothing_is_written(engine: Engine, jobs: Jobs) -> None:
+    done, open_one = jobs.add(DONE), jobs.add(PENDING)
+    queue = JobQueue()
+    second = handle(queue, "sync", "second", lambda n, ctx: n)
+    with Session(engine) as session, session.begin():
+        with pytest.raises(JobNotFoundError):
+            complete_job(session, uuid7())
+        with pytest.raises(JobEndedError, match="has ended already: it is completed"):
+            complete_job(session, done)
+        with pytest.raises(InvalidPayloadError, match="result"):
+            complete_job(session, open_one, object())
+        with pytest.raises(ChainNotFoundError, match=r"blockers\[0\]"):
+            complete_job(session, open_one, second.continuation(1, blockers=[uuid7()]))
+        with pytest.raises(InvalidJobError, match="own chain"):
+            complete_job(session, open_one, second.continuation(1, blockers=[open_one]))
+        with pytest.raises(ChainNotFoundError):
+            lock_chain(session, uuid7())
+        with pytest.raises(ConflictError, match="another row holds that key"):
+            complete_job(session, open_one, second.continuation(1, id=done))
+    assert (jobs.status(open_one), jobs.count()) == (PENDING, 2)
+
+
+def test_a_chain_is_held_by_who_locked_it(engine: Engine, two_sessions: tuple[Session, Session]) -> None:
+    ours, theirs = two_sessions
+    (chain_id,) = enqueue(engine, Job("test"))
+    assert lock_chain(ours, chain_id).id == chain_id
+    with pytest.raises(OperationalError, match="lock timeout"):
+        complete_job(theirs, chain_id)
+    theirs.rollback()
+    complete_job(ours, chain_id, 1)
+    ours.commit()
+    with pytest.raises(JobEndedError):
+        complete_job(theirs, chain_id)
+
+
+def test_a_continuations_id_names_no_chain(engine: Engine) -> None:
+    (chain_id,) = enqueue(engine, Job("test"))
+    following = JobQueue().handler("second")(lambda n: n).continuation(1)
+    decide(engine, chain_id, following)
+    with Session(engine) as session:
+        (_, second) = get_chain(session, chain_id).jobs
+        with pytest.raises((ChainNotFoundError, NotAChainError)):
+            lock_chain(session, second.id)
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class TextJob(JobMixin[str], Base, queue_schema="chained", queue_prefix="t_"):
+    """A queue with text ids, a schema and a prefix."""
+
+
+@any_flavour
+async def test_chains_go_on_in_a_queue_of_text_ids_in_a_schema(engine: Engine, flavour: str) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("CREATE SCHEMA IF NOT EXISTS chained"))
+        Base.metadata.create_all(connection)
+    queue = JobQueue(TextJob)
+    try:
+        last = handle(queue, flavour, "last", lambda n, ctx: n)
+        merge = handle(queue, flavour, "merge", lambda n, ctx: ctx.continue_with(last, n + 1))
+        options: dict[str, Any] = {"blockers": [last.job(5, id="new"), "other"], "id": "second"}
+        first = handle(queue, flavour, "first", lambda n, ctx: ctx.continue_with(merge, n, **options))
+        enqueue(engine, last.job(1, id="other", delay=HOUR), first.job(1, id="chain"))
+        await drain(queue, engine)
+        assert line(engine, "chain", TextJob)[-1] == (1, "merge", None, JobStatus.BLOCKED)
+        decide(engine, "other", 2, TextJob)
+        await drain(queue, engine)
+        assert [index for index, *_ in line(engine, "chain", TextJob)] == [0, 1, 2]
+        assert chain_of(engine, "chain", TextJob).output == 2
+        with Session(engine) as session:
+            edges = get_job(session, "second", model=TextJob).blocked_by
+            assert [(edge.blocked_by_chain_id, edge.open) for edge in edges] == [("new", False), ("other", False)]
+    finally:
+        with engine.begin() as connection:
+            connection.execute(text("DROP SCHEMA chained CASCADE"))
