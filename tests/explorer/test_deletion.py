@@ -295,7 +295,7 @@ def test_a_growing_cascade_and_others_who_delete_and_wait(explorer: Explorer) ->
         Operation("delete", delete("b", cascade=True), may_raise=REFUSED),
         Operation("continue", extend("b", waits="a"), may_raise=(*REFUSED, JobNotFoundError)),
         Operation("other", delete("ba"), may_raise=REFUSED),
-        most=150,
+        most=60,
     )
     assert set(endings) == {"ac", "c"}
 
@@ -423,7 +423,7 @@ def test_chains_cancelled_and_deleted_and_jobs_of_them_cancelled(explorer: Explo
         Operation("delete", delete("cb"), may_raise=REFUSED),
         Operation("cancel", cancel_all("cba"), may_raise=REFUSED),
         Operation("one", by_locks(cancel_one), may_raise=(JobNotFoundError,)),
-        most=150,
+        most=60,
     )
     assert set(endings) == {"a"}
 
