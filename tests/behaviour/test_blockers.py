@@ -1,0 +1,424 @@
+"""A job starts when the last of what it waits for has completed, however it was told so, and knows what came of it."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import DeclarativeBase, Session
+
+from sa_jobqueue import (
+    AttemptContext,
+    BlockerOutcome,
+    Blockers,
+    ChainNotFoundError,
+    DeadReason,
+    Deduplicate,
+    Discard,
+    Job,
+    JobMixin,
+    JobQueue,
+    JobStatus,
+    WaitFor,
+    cancel_chains,
+    complete_job,
+    enqueue_many,
+    enqueue_unique,
+    get_chain,
+    redrive_dead_letters,
+)
+from sa_jobqueue import enqueue as enqueue_once
+from sa_jobqueue.errors import InvalidJobError, NotAChainError
+from sa_jobqueue.events import JobStarted, JobUnblocked
+from sa_jobqueue.ids import uuid7
+from sa_jobqueue.models import ChainMixin
+from tests.behaviour.test_attempts import drain, enqueue
+from tests.behaviour.test_chains import FLAVOURS, HOUR, chain_of, handle
+from tests.fixtures.database import both_servers_swept
+from tests.fixtures.jobs import Jobs
+
+pytestmark = both_servers_swept
+
+DONE, DEAD, PENDING = JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.PENDING
+BLOCKED, CANCELLED = JobStatus.BLOCKED, JobStatus.CANCELLED
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class OtherJob(JobMixin, Base, queue_prefix="other_"):
+    """Another queue, with ids of the same kind."""
+
+
+@dataclass
+class Page:
+    number: int
+
+
+class Types:
+    """A queue with a few types: `page` gives one, `merge` counts what it waited for, `tolerant` takes failures as well."""
+
+    def __init__(self) -> None:
+        self.queue = JobQueue()
+        self.works = True
+        self.outcomes: dict[Any, tuple[BlockerOutcome, ...]] = {}
+
+        @self.queue.handler("page")
+        def page(n: int) -> Page:
+            if not self.works:
+                raise Discard("no paper")
+            return Page(n)
+
+        @self.queue.handler("late")
+        async def late(n: int, ctx: AttemptContext) -> Any:
+            return ctx.continue_with(page, n)
+
+        @self.queue.handler("merge")
+        async def merge(pages: Blockers[list[Page]], ctx: AttemptContext) -> list[int]:
+            self.outcomes[ctx.job.id] = pages.outcomes
+            assert not pages.failed
+            return [one.number for one in pages.outputs]
+
+        @self.queue.handler("tolerant")
+        def tolerant(pages: Blockers[list[Page | None]], ctx: AttemptContext) -> list[int]:
+            self.outcomes[ctx.job.id] = pages.outcomes
+            return [0 if one is None else one.number for one in pages.outputs]
+
+        @self.queue.handler("top")
+        def top(merged: Blockers[list[list[int]]]) -> int:
+            return len(merged.outputs)
+
+        self.top = top
+        self.page, self.late, self.merge, self.tolerant = page, late, merge, tolerant
+
+
+@pytest.fixture
+def types() -> Types:
+    return Types()
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+async def test_outputs_come_typed_and_in_the_order_of_the_blockers(engine: Engine, types: Types, flavour: str) -> None:
+    seen: list[Any] = []
+
+    def note(pages: Blockers[tuple[Page, Page, int]]) -> None:
+        seen.append((pages.outputs, [(one.type_name, one.status, one.error) for one in pages.outcomes]))
+
+    def sync(payload: str, pages: Blockers[tuple[Page, Page, int]]) -> None:
+        note(pages)
+
+    async def asynchronous(payload: str, pages: Blockers[tuple[Page, Page, int]]) -> None:
+        note(pages)
+
+    def sync_session(payload: str, pages: Blockers[tuple[Page, Page, int]], session: Session) -> None:
+        note(pages)
+
+    async def async_session(payload: str, *, session: AsyncSession, pages: Blockers[tuple[Page, Page, int]]) -> None:
+        note(pages)
+
+    @types.queue.handler("count")
+    def count() -> int:
+        return 7
+
+    functions: list[Any] = [sync, asynchronous, sync_session, async_session]
+    join = types.queue.handler("join")(functions[FLAVOURS.index(flavour)])
+    enqueue(engine, join.job("x", blockers=[types.late.job(2), types.page.job(1), count.job()]))
+    log = await drain(types.queue, engine)
+    told = [("late", DONE, None), ("page", DONE, None), ("count", DONE, None)]
+    assert seen == [((Page(2), Page(1), 7), told)]
+    assert [event.type_name for event in log.of(JobStarted)][-1] == "join"
+    assert len(log.of(JobUnblocked)) == 1
+
+
+async def test_a_job_waits_for_the_whole_of_each_chain(engine: Engine, jobs: Jobs, types: Types) -> None:
+    merge = types.merge.job(blockers=[types.late.job(1), types.page.job(2, delay=HOUR)])
+    (job_id, last) = enqueue(engine, merge, merge._blockers[1].chain)
+    assert (jobs.status(job_id), jobs.get(job_id)["open_blockers"]) == (BLOCKED, 2)
+    await drain(types.queue, engine)
+    assert (jobs.status(job_id), jobs.get(job_id)["open_blockers"]) == (BLOCKED, 1)
+    with Session(engine) as session, session.begin():
+        complete_job(session, last, {"number": 5})
+        assert session.get_one(Job, job_id).status is PENDING  # at once, in the same transaction
+    await drain(types.queue, engine)
+    assert jobs.get(job_id)["output"] == [1, 5]
+
+
+async def test_a_job_waits_for_its_time_as_well(engine: Engine, jobs: Jobs, types: Types) -> None:
+    (job_id,) = enqueue(engine, types.merge.job(delay=HOUR, blockers=[types.page.job(1)]))
+    due = jobs.get(job_id)["scheduled_at"]
+    await drain(types.queue, engine)
+    assert (jobs.status(job_id), jobs.get(job_id)["scheduled_at"]) == (PENDING, due)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_jobs_may_be_added_in_any_order(engine: Engine, jobs: Jobs, types: Types, order: tuple[int, ...]) -> None:
+    page = types.page.job(1)
+    middle = types.merge.job(blockers=[page])
+    top = types.merge.job(blockers=[middle, page])
+    new = [page, middle, top]
+    enqueue(engine, *(new[index] for index in order))
+    assert [jobs.status(job_id) for job_id in sorted(jobs.statuses())] == [PENDING, BLOCKED, BLOCKED]
+    assert jobs.get(max(jobs.statuses()))["open_blockers"] == 2
+
+
+def test_what_a_job_waits_for_is_added_with_it(engine: Engine, jobs: Jobs, types: Types) -> None:
+    enqueue(engine, types.merge.job(blockers=[types.merge.job(blockers=[types.page.job(1), types.page.job(2)])]))
+    assert sorted(jobs.statuses().values()) == [BLOCKED, BLOCKED, PENDING, PENDING]
+
+
+async def test_a_blocker_is_a_job_a_chain_an_id_or_a_wait(engine: Engine, jobs: Jobs, types: Types) -> None:
+    first, second, third = enqueue(engine, *(types.late.job(n) for n in (1, 2, 3)))
+    with Session(engine) as session, session.begin():
+        chain: ChainMixin[Any] = get_chain(session, first)
+        merge = types.merge.job(blockers=[third, chain, WaitFor(session.get_one(Job, second)), types.page.job(4)])
+        session.add(merge)
+        job_id = merge.id
+    await drain(types.queue, engine)
+    assert jobs.get(job_id)["output"] == [3, 1, 2, 4]
+
+
+async def test_a_continuation_stands_for_the_chain_it_is_in(engine: Engine, jobs: Jobs, types: Types) -> None:
+    (chain_id,) = enqueue(engine, types.page.job(1, delay=HOUR))
+    with Session(engine) as session, session.begin():
+        complete_job(session, chain_id, types.page.continuation(2))
+        (_, second) = get_chain(session, chain_id).jobs
+        session.add(types.merge.job(blockers=[second]))
+        nested = session.begin_nested()
+        session.add(types.merge.job(blockers=[second.id]))
+        with pytest.raises(NotAChainError, match=r"blockers\[0\]") as caught:
+            session.flush()
+        nested.rollback()
+        assert caught.value.chains == {second.id: chain_id}
+    await drain(types.queue, engine)
+    assert [row.output for row in _of_type(engine, "merge")] == [[2]]
+
+
+def _of_type(engine: Engine, type_name: str) -> list[Job]:
+    with Session(engine) as session:
+        return list(session.query(Job).where(Job.type_name == type_name))
+
+
+@pytest.mark.parametrize("on_failure", ["wait", "fail", "continue"])
+async def test_what_has_completed_already_blocks_nobody(
+    engine: Engine, jobs: Jobs, types: Types, on_failure: Literal["wait", "fail", "continue"]
+) -> None:
+    ids = enqueue(engine, types.page.job(1), types.late.job(2))
+    await drain(types.queue, engine)
+    (job_id,) = enqueue(engine, types.merge.job(blockers=[WaitFor(one, on_failure=on_failure) for one in ids]))
+    assert (jobs.status(job_id), jobs.get(job_id)["open_blockers"]) == (PENDING, 0)
+    await drain(types.queue, engine)
+    assert jobs.get(job_id)["output"] == [1, 2]
+
+
+def test_a_blocker_that_is_not_there_is_named_and_nothing_is_written(engine: Engine, jobs: Jobs, types: Types) -> None:
+    missing = uuid7()
+    with Session(engine) as session, session.begin():
+        nested = session.begin_nested()
+        session.add(types.merge.job(blockers=[types.page.job(1), missing]))
+        with pytest.raises(ChainNotFoundError, match=rf"blockers\[1\]: no such chain: {missing}"):
+            session.flush()
+        nested.rollback()
+        session.add(types.page.job(2))
+    assert jobs.count() == 1
+
+
+def test_jobs_that_wait_for_each_other_are_refused(engine: Engine, jobs: Jobs, types: Types) -> None:
+    one, two, three = uuid7(), uuid7(), uuid7()
+    circle = [types.merge.job(id=job, blockers=[next_]) for job, next_ in [(one, two), (two, three), (three, one)]]
+    with Session(engine) as session:
+        session.add_all(circle)
+        with pytest.raises(InvalidJobError, match=r"blockers: wait for each other in a circle: merge .* waits for merge"):
+            session.flush()
+    with Session(engine) as session:
+        session.add(types.merge.job(id=one, blockers=[one]))
+        with pytest.raises(InvalidJobError, match=r"blockers\[0\]: is the job's own chain"):
+            session.flush()
+    with Session(engine) as session, pytest.raises(InvalidJobError, match="circle"):
+        enqueue_many(session, [types.merge.job(id=one, blockers=[two]), types.merge.job(id=two, blockers=[one])])
+    assert jobs.count() == 0
+
+
+async def test_a_savepoint_takes_back_what_waits_and_what_it_waits_for(engine: Engine, jobs: Jobs, types: Types) -> None:
+    page = types.page.job(1, delay=HOUR)
+    with Session(engine) as session, session.begin():
+        session.add(page)
+        session.flush()
+        nested = session.begin_nested()
+        session.add(types.merge.job(blockers=[page, types.page.job(2)]))
+        session.flush()
+        nested.rollback()
+        page_id = page.id
+    row = jobs.get(page_id)
+    assert (jobs.count(), row["is_awaited"], row["status"]) == (1, False, PENDING)
+
+
+async def test_jobs_rolled_back_may_be_added_again(engine: Engine, jobs: Jobs, types: Types) -> None:
+    page = types.page.job(1)
+    merge = types.merge.job(blockers=[page])
+    with Session(engine) as session:
+        session.add(merge)
+        session.flush()
+        session.rollback()
+        session.add_all([page, merge])
+        session.commit()
+        job_id = merge.id
+    assert jobs.get(job_id)["open_blockers"] == 1
+    await drain(types.queue, engine)
+    assert jobs.get(job_id)["output"] == [1]
+
+
+async def test_a_job_added_again_alone_brings_what_it_waits_for(engine: Engine, jobs: Jobs, types: Types) -> None:
+    merge = types.merge.job(blockers=[types.page.job(1)])
+    with Session(engine) as session:
+        session.add(merge)
+        session.flush()
+        session.rollback()
+    with Session(engine) as session, session.begin():
+        session.add(merge)
+        job_id = merge.id
+    await drain(types.queue, engine)
+    assert jobs.get(job_id)["output"] == [1]
+
+
+async def test_a_job_sees_what_it_waits_for_complete_before_it_was_added_again(
+    engine: Engine, jobs: Jobs, types: Types
+) -> None:
+    (page_id,) = enqueue(engine, types.page.job(1))
+    merge = types.merge.job(blockers=[page_id])
+    with Session(engine) as session:
+        session.add(merge)
+        session.flush()
+        assert merge.status is BLOCKED
+        session.rollback()
+    await drain(types.queue, engine)
+    with Session(engine) as session, session.begin():
+        session.add(merge)
+        session.flush()
+        assert (merge.status, merge.open_blockers) == (PENDING, 0)
+
+
+async def test_many_are_enqueued_with_what_they_wait_for(engine: Engine, jobs: Jobs, types: Types) -> None:
+    pages = [types.page.job(n) for n in range(5)]
+    there = types.page.job(5)
+    merges = [types.merge.job(blockers=[*pages[:n], there]) for n in range(5)]
+    with Session(engine) as session, session.begin():
+        session.add(there)
+        ids = enqueue_many(session, [*merges, *pages])
+    await drain(types.queue, engine)
+    assert [jobs.get(job_id)["output"] for job_id in ids[:5]] == [[*range(n), 5] for n in range(5)]
+
+
+async def test_a_deduplicated_job_waits_unless_it_is_there_already(engine: Engine, jobs: Jobs, types: Types) -> None:
+    with Session(engine) as session, session.begin():
+        once = Deduplicate("k")
+        made, is_new = enqueue_once(session, types.merge.job(blockers=[types.page.job(1)]), deduplicate=once)
+        found, again = enqueue_once(session, types.merge.job(blockers=[types.page.job(2)]), deduplicate=once)
+        assert (is_new, again, found is made, made.status) == (True, False, True, BLOCKED)
+        ((other, _),) = enqueue_unique(session, [(types.merge.job(blockers=[made, types.page.job(3)]), Deduplicate("o"))])
+        ids = made.id, other.id
+    assert jobs.count() == 4  # the page of the one that was found is not there
+    with Session(engine) as session, session.begin():
+        cancel_chains(session, [ids[1]])
+    await drain(types.queue, engine)
+    assert jobs.get(ids[0])["output"] == [1]
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+async def test_a_continuation_waits_for_jobs_old_and_new(engine: Engine, jobs: Jobs, types: Types, flavour: str) -> None:
+    (old,) = enqueue(engine, types.late.job(1))
+
+    def fork(n: int, ctx: AttemptContext) -> Any:
+        return ctx.continue_with(types.merge, None, blockers=[old, *(types.page.job(n + i) for i in range(3))])
+
+    forks = handle(types.queue, flavour, "fork", fork)
+    (chain_id,) = enqueue(engine, forks.job(10))
+    await drain(types.queue, engine)
+    assert chain_of(engine, chain_id).output == [1, 10, 11, 12]
+    assert chain_of(engine, chain_id).length == 2
+
+
+WAITING: list[tuple[Any, JobStatus, list[int] | None]] = [
+    ("wait", BLOCKED, None),
+    ("fail", DEAD, None),
+    ("continue", DONE, [0, 2]),
+]
+by_policy = pytest.mark.parametrize(("on_failure", "status", "output"), WAITING)
+
+
+@by_policy
+@pytest.mark.parametrize("end", ["dies", "is cancelled", "died before"])
+async def test_the_edge_says_what_a_failure_means(
+    engine: Engine, jobs: Jobs, types: Types, on_failure: Any, status: JobStatus, output: Any, end: str
+) -> None:
+    page, other = types.late.job(1), types.page.job(2, delay=HOUR)
+    types.works = False
+    page_id, other_id = enqueue(engine, page, other)
+    if end == "died before":
+        await drain(types.queue, engine)
+    waiting = types.tolerant.job(blockers=[WaitFor(page_id, on_failure=on_failure), other_id])
+    (job_id,) = enqueue(engine, waiting)
+    if end == "is cancelled":
+        with Session(engine) as session, session.begin():
+            cancel_chains(session, [page_id])
+    await drain(types.queue, engine)
+    with Session(engine) as session, session.begin():
+        complete_job(session, other_id, {"number": 2})
+    await drain(types.queue, engine)
+    assert (jobs.status(job_id), jobs.get(job_id)["output"]) == (status, output)
+    if status is DEAD:
+        (letter,) = jobs.letters(job_id)
+        assert letter["reason"] == DeadReason.BLOCKER_FAILED
+    if status is DONE:
+        failed = CANCELLED if end == "is cancelled" else DEAD
+        assert [one.status for one in types.outcomes[job_id]] == [failed, DONE]
+        if failed is DEAD:
+            assert types.outcomes[job_id][0].error["message"] == "no paper"
+
+
+@pytest.mark.parametrize("on_failure", ["wait", "fail"])
+async def test_a_redrive_resumes_everything(engine: Engine, jobs: Jobs, types: Types, on_failure: Any) -> None:
+    page = types.late.job(1)
+    merge = types.merge.job(blockers=[WaitFor(page, on_failure=on_failure), types.page.job(2)])
+    top = types.top.job(blockers=[WaitFor(merge, on_failure=on_failure)])
+    types.works = False
+    job_id, page_id, _ = enqueue(engine, merge, page, top)
+    await drain(types.queue, engine)
+    assert jobs.status(job_id) is (BLOCKED if on_failure == "wait" else DEAD)
+    types.works = True
+    for _ in range(3):
+        with Session(engine) as session, session.begin():
+            redrive_dead_letters(session)
+        await drain(types.queue, engine)
+    assert set(jobs.statuses().values()) == {DONE}
+    assert (chain_of(engine, page_id).status, jobs.status(job_id), jobs.get(job_id)["output"]) == (DONE, DONE, [1, 2])
+
+
+async def test_a_death_passes_on_through_those_that_fail_with_it(engine: Engine, jobs: Jobs, types: Types) -> None:
+    types.works = False
+    job = types.page.job(0)
+    for _ in range(5):
+        job = types.merge.job(blockers=[WaitFor(job, on_failure="fail")])
+    enqueue(engine, job)
+    await drain(types.queue, engine)
+    assert set(jobs.statuses().values()) == {DEAD}
+    assert sorted({letter["reason"] for letter in jobs.letters()}) == [DeadReason.BLOCKER_FAILED, DeadReason.DISCARDED]
+
+
+async def test_a_blocked_job_is_completed_without_a_worker(engine: Engine, jobs: Jobs, types: Types) -> None:
+    page = types.page.job(1)
+    job_id, page_id = enqueue(engine, types.merge.job(blockers=[page]), page)
+    with Session(engine) as session, session.begin():
+        complete_job(session, job_id, [7])
+    await drain(types.queue, engine)
+    assert (jobs.status(job_id), jobs.get(job_id)["output"], jobs.status(page_id)) == (DONE, [7], DONE)
+
+
+def test_a_job_of_another_queue_is_no_blocker(session: Session, types: Types) -> None:
+    session.add(types.merge.job(blockers=[OtherJob("x")]))
+    with pytest.raises(InvalidJobError, match=r"blockers\[0\]: is a OtherJob, of another queue's tables"):
+        session.flush()
