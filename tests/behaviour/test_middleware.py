@@ -152,12 +152,13 @@ async def test_a_failure_after_the_handler_counts_until_the_commit(
 
 
 async def test_it_runs_within_the_attempts_timeout(engine: Engine, jobs: Jobs) -> None:
-    queue = every_kind(lambda ctx: None, max_attempts=1, timeout=timedelta(milliseconds=100))
+    queue = every_kind(lambda ctx: None, max_attempts=1, timeout=timedelta(seconds=30))
 
     @queue.middleware
     async def hangs(attempt: AttemptContext, proceed: Proceed) -> None:
         if attempt.job.input.endswith("session"):
             await proceed()
+        attempt.extend(timedelta(milliseconds=50))  # from now: its time is as good as up
         await asyncio.Event().wait()
 
     ids = one_of_each(queue, engine)
