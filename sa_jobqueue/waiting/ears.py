@@ -61,6 +61,7 @@ class Ear:
         self._retry_at = time.monotonic() + _RETRY_SECONDS
 
     def close(self) -> None:
+        """Hear no more."""
         if self._connection is not None:
             self._connection.close()
         self._connection = None
@@ -88,6 +89,10 @@ class SharedEar:
                 self._tell(*self.waiting)
                 self.tried.set()
                 await asyncio.sleep(_RETRY_SECONDS)
+        except asyncio.CancelledError:
+            # Not passed on: the task would keep the error, that the frames, and they a connection half made, until the
+            # next garbage collection. Nobody but `hearing` cancels this, and it waits for the end.
+            pass
         finally:
             self.tried.set()  # whatever happened, nobody waits for more than a poll
 

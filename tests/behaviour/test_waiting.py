@@ -405,6 +405,24 @@ async def test_a_cancelled_wait_leaves_nothing_behind(async_engine: AsyncEngine,
     assert async_engine.sync_engine.pool.checkedout() == 0  # type: ignore[attr-defined]
 
 
+async def test_a_connection_half_made_is_not_left_to_the_garbage_collector(engine: Engine) -> None:
+    async def hear() -> None:
+        async with ears.hearing(engine.url, "any", "any") as told:
+            await told.wait()
+
+    gc.disable()
+    try:
+        for turns in range(0, 500, 10):  # of the loop: from before the connection is begun until after it is made
+            task = asyncio.create_task(hear())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+        await until(lambda: not listening(engine), what="the end of the connections")
+    finally:
+        gc.enable()
+
+
 async def test_any_job_names_its_chain_even_one_no_longer_loaded(wait: Waiting, engine: Engine, jobs: Jobs) -> None:
     root = jobs.add(JobStatus.COMPLETED)
     continuation = jobs.add(JobStatus.COMPLETED, chain_id=root, chain_index=1)
