@@ -46,7 +46,7 @@ class Settled:
 
 
 def settle(connection: Connection, model: type[JobMixin[Any]], chains: dict[JobId, JobId | None]) -> Settled:
-    """Pass the end of chains on, in the caller's READ COMMITTED transaction.
+    """Pass the end of chains on, in the caller's READ COMMITTED transaction; in any other nothing is done.
 
     `chains`: those that may have ended, each with the job after which to go on, None from the start.
     Changes: edges are closed; jobs that waited become pending, or dead; the chains' `is_awaited`.
@@ -59,15 +59,16 @@ def settle(connection: Connection, model: type[JobMixin[Any]], chains: dict[JobI
         others = [chain_id for chain_id in chains if chain_id not in outcomes]
         result.left |= dict.fromkeys(connection.scalars(blockers.still_unsettled(model), {"ids": others}))
     afters = {chain_id: chains[chain_id] or lowest for chain_id in outcomes}
-    held: set[JobId] = set()
+    held: dict[JobId, JobId] = {}  # chains, each with the job after which the first of those held comes
     for _ in range(ROUNDS if afters else 0):
         seen = _settle_batch(connection, model, outcomes=outcomes, afters=afters, held=held, result=result)
         if seen < BATCH:
             result.settled = [chain_id for chain_id in afters if chain_id not in held]
-            result.left |= dict.fromkeys(held)
             break
     else:
         result.left |= afters
+    # Back to the first that was held, not on from the last that was seen: the next call knows of no others.
+    result.left |= held
     if result.settled:
         connection.execute(blockers.tell_settled(model), {"ids": result.settled})
     for queue in sorted({moved.queue for moved in result.moved if moved.status is JobStatus.PENDING}):
@@ -81,9 +82,10 @@ def _settle_batch(
     *,
     outcomes: dict[JobId, JobStatus],
     afters: dict[JobId, JobId],
-    held: set[JobId],
+    held: dict[JobId, JobId],
     result: Settled,
 ) -> int:
+    before = dict(afters)
     rows = connection.execute(
         blockers.settle(model),
         {
@@ -100,7 +102,7 @@ def _settle_batch(
             seen += 1
             afters[row.chain_id] = max(afters[row.chain_id], row.job_id)
             if row.held:
-                held.add(row.chain_id)
+                held.setdefault(row.chain_id, before[row.chain_id])
         else:
             result.moved.append(Moved(row.job_id, JobStatus(row.status), row.queue, row.type_name, row.attempt))
             if row.is_awaited and row.status == JobStatus.DEAD:
@@ -109,7 +111,7 @@ def _settle_batch(
 
 
 def settle_all(connection: Connection, model: type[JobMixin[Any]], chain_ids: Iterable[JobId]) -> None:
-    """Pass the end of chains on as far as nobody holds what it concerns; a worker does the rest.
+    """Pass the end of chains on as far as nobody holds what it concerns; a worker does the rest, and in REPEATABLE READ all.
 
     For operations of an application, which end chains in its own transaction. Otherwise as `settle`.
     """

@@ -160,16 +160,20 @@ def still_unsettled(model: type[JobMixin[Any]]) -> Select[Any]:
 def lock_ended(model: type[JobMixin[Any]]) -> Select[Any]:
     """Lock those of the chains given that have ended and are still awaited, so that none is opened again meanwhile.
 
-    Parameters: `ids`. Shape: `(id, outcome)`, by id. Locks: the roots, until the transaction ends; what somebody holds
-    is skipped. Index: `ix_job_awaited`, which is by id, or the primary key.
+    Parameters: `ids`. Shape: `(id, outcome)`, by id; none in a transaction that is not READ COMMITTED: its one snapshot
+    may be older than an edge, and who began to wait unseen would be forgotten.
+    Locks: the roots, until the transaction ends; what somebody holds is skipped.
+    Index: `ix_job_awaited`, which is by id, or the primary key.
     """
     job = table(model)
+    sees_all = func.current_setting(literal_column("'transaction_isolation'")) == literal_column("'read committed'")
     return (
         select(job.c.id, func.coalesce(job.c.chain_status, job.c.status, type_=job.c.status.type))
         .where(
             job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))),
             job.c.is_awaited,
             job.c.chain_completed_at.is_not(None),
+            sees_all,
         )
         .order_by(job.c.id)
         .with_for_update(key_share=True, skip_locked=True)

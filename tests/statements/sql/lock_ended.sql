@@ -3,5 +3,6 @@ FROM job
 WHERE job.id = ANY (%(ids)s::UUID[])
 AND job.is_awaited
 AND job.chain_completed_at IS NOT NULL
+AND current_setting('transaction_isolation') = 'read committed'
 ORDER BY job.id
 FOR NO KEY UPDATE SKIP LOCKED
