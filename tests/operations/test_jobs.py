@@ -183,7 +183,7 @@ def test_all_that_do_not_wait_are_named_and_none_is_moved(session: Session, jobs
     assert [dict(jobs.get(job_id)) for job_id in made.values()] == before
 
 
-def test_one_claimed_by_the_time_it_is_locked_is_an_offender(
+def test_one_that_ended_by_the_time_it_is_locked_is_an_offender(
     two_sessions: tuple[Session, Session], engine: Engine, jobs: Jobs
 ) -> None:
     """The loser waits for the winner's lock, and judges what it finds after it."""
