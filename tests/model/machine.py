@@ -1,0 +1,500 @@
+"""What may happen next, drawn by Hypothesis, done to the system and to the model, and compared after every step.
+
+Not generated: circles of chains by continuations (one that waits for a chain that waits for its own). They can be written,
+as nobody looks that far, and wait for ever.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+from sqlalchemy import Row
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    DeadLetterFilter,
+    Job,
+    cancel_chains,
+    cancel_jobs,
+    complete_job,
+    delete_chains,
+    dismiss_dead_letters,
+    enqueue_many,
+    redrive_dead_letters,
+    reschedule_jobs,
+)
+from sa_jobqueue.context import Continuation
+from sa_jobqueue.errors import ConflictError, InvalidJobError
+from sa_jobqueue.operations.completing import attach, complete_attempt
+from sa_jobqueue.operations.deduplicate import enqueue_unique
+from sa_jobqueue.statements import waiting
+from tests.model.model import NOBODY, Model, NewJob, Once, Refused, Wait
+from tests.model.system import QUEUES, TYPES, WORKERS, System, differences, stuck, violations
+
+T = TypeVar("T")
+
+MANY = 24
+"""Jobs after which no more are enqueued, so that steps stay quick."""
+POLICIES = ("wait", "fail", "continue")
+KEYS = ("k", "l")
+NEW = st.builds(
+    NewJob,
+    n=st.just(0),
+    type_name=st.sampled_from(TYPES),
+    queue=st.sampled_from(QUEUES),
+    priority=st.sampled_from([0, 0, 5, -3]),
+    delay=st.sampled_from([0, 0, 0, 1, 3]),
+    max_attempts=st.sampled_from([2, 1, 3]),
+    timeout=st.sampled_from([None, None, 0, 1]),
+)
+SALTS = st.integers(0, 3)
+WORKER = st.sampled_from(WORKERS)
+COMMITS = st.sampled_from([True, True, True, True, False])
+ENDS = {
+    "failed": "pending",
+    "snoozed": "pending",
+    "released": "pending",
+    "discarded": "dead",
+    "cancelled": "cancelled",
+}
+
+
+@dataclass
+class Transaction:
+    """An application's transaction, on both sides."""
+
+    session: Session
+    model: Model
+    start: Model
+
+    def both(self, act: Callable[[Session], T], expect: Callable[[Model], T]) -> T | None:
+        """Do the same to both; the results are equal, or both refuse. Return the result, None if refused."""
+        after = copy.deepcopy(self.model)
+        try:
+            expected = expect(after)
+        except Refused as refusal:
+            with pytest.raises(refusal.kind):
+                act(self.session)
+            if refusal.is_fatal:
+                self.session.rollback()
+                self.model = copy.deepcopy(self.start)
+            return None
+        got = act(self.session)
+        assert got == expected, f"returned {got!r}, should have returned {expected!r}"
+        self.model = after
+        return got
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """One queue, its application, its three workers, and time."""
+
+    def __init__(self, system: System) -> None:
+        super().__init__()
+        self.system = system
+        self.system.reset()
+        self.model = Model()
+        self.count = 0
+        self.state: dict[str, Any] = {}
+        self.claimed: dict[str, list[Row[Any]]] = {worker: [] for worker in WORKERS}
+        """Attempts as each worker took them, whether they still are its own or not."""
+        self.is_whole = True
+        for worker in WORKERS:
+            self._beat(worker)
+
+    # Both sides.
+
+    def check(self) -> None:
+        """Compare the system with the model, and look at it by itself."""
+        state = self.system.state()
+        wrong = differences(state, self.model.state()) + violations(state, self.state)
+        assert not wrong, "\n".join(wrong)
+        self.state = state
+
+    @contextmanager
+    def transaction(self, *, commit: bool) -> Iterator[Transaction]:
+        self.model.transaction += 1
+        with Session(self.system.engine) as session:
+            transaction = Transaction(session, copy.deepcopy(self.model), self.model)
+            yield transaction
+            if commit:
+                session.commit()
+                self.model = transaction.model
+            else:
+                session.rollback()
+
+    def _beat(self, worker: str) -> None:
+        self.system.beat(worker)
+        self.model.beats[worker] = self.model.now
+
+    def teardown(self) -> None:
+        """Whatever happened: from here everything can end, and once more after what is dead was redriven."""
+        if self.is_whole:
+            self._drain()
+            for n in self.model.with_status("dead"):
+                with self.transaction(commit=True) as one:
+                    one.both(
+                        lambda session, n=n: self.system.change_by_sql(session, n, "pending"),  # type: ignore[misc]
+                        lambda model, n=n: model.change_by_sql(n, "pending"),  # type: ignore[misc]
+                    )
+            self._drain()
+
+    def _drain(self) -> None:
+        self._pass(1, beating=[])
+        for orphans in (True, False):
+            self._sweep("w1", orphans=orphans)
+        for _ in range(4 * len(self.model.jobs) + 4):
+            self._pass(10, beating=["w1"])
+            for chain in sorted(self.model.debts()):
+                self._settle("w1", {chain})
+            self.system.hands["w1"].floors.reset(0.0)
+            rows = self._claim("w1", 100)
+            self._complete("w1", [row for row in rows if row.chain_index == 0], chained=False)
+            self._complete("w1", [row for row in rows if row.chain_index], chained=True)
+            if not rows and not self.model.debts():
+                break
+        self.check()
+        assert not self.system.unsettled()
+        wrong = stuck(self.state)
+        assert not wrong, "\n".join(wrong)
+
+    # Drawing.
+
+    def _draw_new(self, data: st.DataObject, *, chains: Collection[int] = (), key: str | None = None) -> NewJob:
+        self.count += 1
+        self.system.name(self.count, data.draw(SALTS, "salt"))
+        waits = st.lists(
+            st.builds(Wait, st.sampled_from(sorted(chains)), st.sampled_from(POLICIES)),
+            max_size=3,
+            unique_by=lambda wait: wait.chain,
+        )
+        return replace(
+            data.draw(NEW, "new"), n=self.count, key=key, waits=tuple(data.draw(waits, "waits")) if chains else ()
+        )
+
+    def _draw_following(self, data: st.DataObject, model: Model, chain: int) -> NewJob:
+        """Draw the next job of a chain, which waits for none that waits for this chain."""
+        return self._draw_new(data, chains=[other for other in model.chains if chain not in model.waits_for(other)])
+
+    def _draw_some(self, data: st.DataObject, numbers: Iterable[int], what: str, *, most: int = 3) -> list[int]:
+        return data.draw(st.lists(st.sampled_from(sorted(numbers)), min_size=1, max_size=most, unique=True), what)
+
+    def _often(self, data: st.DataObject) -> bool:
+        return data.draw(st.booleans(), "of those that it is for")
+
+    def _draw_held(self, data: st.DataObject) -> frozenset[int]:
+        """Usually nobody holds anything."""
+        if not self.model.jobs or data.draw(st.integers(0, 5), "somebody holds rows") < 5:
+            return NOBODY
+        return frozenset(self._draw_some(data, self.model.jobs, "held"))
+
+    def _draw_attempts(self, data: st.DataObject, worker: str, *, most: int) -> list[Row[Any]]:
+        """Draw attempts of different jobs: mostly the worker's own, and now and then some that it lost."""
+        rows = self.claimed[worker][-12:]
+        if not rows:
+            return []
+        own = [row for row in rows if self.model.owns(worker, self.system.numbers[row.id], row.attempt)]
+        pool = own if own and data.draw(st.integers(0, 3), "with stale ones") < 3 else rows
+        places = st.lists(st.integers(0, len(pool) - 1), min_size=1, max_size=most, unique_by=lambda place: pool[place].id)
+        return [pool[place] for place in data.draw(places, "attempts")]
+
+    # What applications do, each in a transaction of the caller's.
+
+    def _enqueue(self, data: st.DataObject, one: Transaction) -> None:
+        """Write some jobs together, that wait for chains that are there and for each other, added in any order."""
+        known, new = one.model.chains, list[NewJob]()
+        for _ in range(data.draw(st.integers(1, 3), "jobs")):
+            key = data.draw(st.sampled_from([None, None, None, *KEYS]), "key")
+            new.append(self._draw_new(data, chains=[*known, *(other.n for other in new)], key=key))
+        order = data.draw(st.permutations(new), "added")
+        by_object = data.draw(st.booleans(), "blockers as objects")
+        at_once = data.draw(st.booleans(), "enqueue_many")
+
+        def act(session: Session) -> list[int]:
+            made: dict[int, Job] = {}
+            for other in new:
+                made[other.n] = self.system.job(other, made if by_object else None)
+            if at_once:
+                enqueue_many(session, [made[other.n] for other in order])
+            else:
+                session.add_all([made[other.n] for other in order])
+                session.flush()
+            return [other.n for other in new]
+
+        if at_once:
+            one.both(act, lambda model: model.add(new, taken=ConflictError))
+        else:
+            one.both(act, lambda model: model.add(new))
+
+    def _enqueue_once(self, data: st.DataObject, one: Transaction) -> None:
+        pairs = []
+        for _ in range(data.draw(st.integers(1, 2), "jobs")):
+            scope = data.draw(st.sampled_from(["open", "any"]), "scope")
+            window = data.draw(st.sampled_from([None, 0, 2]), "window") if scope == "any" else None
+            exclude = (
+                data.draw(st.lists(st.sampled_from(one.model.chains), max_size=2), "exclude") if one.model.chains else []
+            )
+            once = Once(data.draw(st.sampled_from(KEYS), "key"), scope, window, tuple(exclude))
+            pairs.append((self._draw_new(data, chains=one.model.chains), once))
+
+        after = copy.deepcopy(one.model)
+        expected = after.add_once(pairs)
+        got = enqueue_unique(one.session, [(self.system.job(new), self.system.once(once)) for new, once in pairs])
+        for (job, created), (meant, is_new) in zip(got, expected, strict=True):
+            assert created == is_new
+            assert self.system.numbers[job.id] in meant
+        one.model = after
+
+    def _enqueue_by_sql(self, data: st.DataObject, one: Transaction) -> None:
+        new = replace(self._draw_new(data), priority=0, max_attempts=20, timeout=None)
+        one.both(lambda session: self.system.insert_by_sql(session, new), lambda model: model.add([new]) and None)
+
+    def _wait_for_nothing(self, data: st.DataObject, one: Transaction) -> None:
+        """Wait for what is no chain, or for each other: both are refused."""
+        others = [n for n, job in one.model.jobs.items() if job.index] + [0]
+        new = replace(self._draw_new(data), waits=(Wait(data.draw(st.sampled_from(others), "no chain")),))
+        one.both(
+            lambda session: _flush(session, self.system.job(new)),
+            lambda model: model.add([new]) and None,
+        )
+        first, second = self._draw_new(data), self._draw_new(data)
+        circle = [replace(first, waits=(Wait(second.n),)), replace(second, waits=(Wait(first.n),))]
+        with pytest.raises(InvalidJobError):
+            _flush(one.session, *(self.system.job(job) for job in circle))
+        one.session.rollback()
+        one.model = copy.deepcopy(one.start)
+
+    def _cancel(self, data: st.DataObject, one: Transaction) -> None:
+        numbers = self._draw_some(data, [0, *one.model.jobs], "cancelled")
+        one.both(
+            lambda session: self.system.numbered(cancel_jobs(session, self.system.id_list(numbers))),
+            lambda model: model.cancel(numbers),
+        )
+
+    def _cancel_chains(self, data: st.DataObject, one: Transaction) -> None:
+        numbers = self._draw_some(data, one.model.jobs or [0], "cancelled")
+        one.both(
+            lambda session: self.system.numbered(cancel_chains(session, self.system.id_list(numbers))),
+            lambda model: self.system.in_order(model.cancel_chains(numbers)),
+        )
+
+    def _reschedule(self, data: st.DataObject, one: Transaction) -> None:
+        waiting = one.model.with_status("pending", "blocked")
+        numbers = self._draw_some(data, waiting if waiting and self._often(data) else [0, *one.model.jobs], "moved")
+        delay = data.draw(st.sampled_from([0, 1, 2]), "delay")
+        later = timedelta(hours=delay) if delay else None
+        one.both(
+            lambda session: reschedule_jobs(session, self.system.id_list(numbers), delay=later),
+            lambda model: model.reschedule(numbers, delay),
+        )
+
+    def _redrive(self, data: st.DataObject, one: Transaction) -> None:
+        dead = one.model.with_status("dead")
+        numbers = data.draw(st.lists(st.sampled_from(dead), unique=True), "redriven") if dead else []
+        where = DeadLetterFilter(job_ids=self.system.id_list(numbers))
+        one.both(
+            lambda session: self.system.numbered(redrive_dead_letters(session, where=where)),
+            lambda model: self.system.in_order(model.redrive(numbers)),
+        )
+
+    def _dismiss(self, data: st.DataObject, one: Transaction) -> None:
+        numbers = self._draw_some(data, one.model.jobs or [0], "dismissed")
+        where = DeadLetterFilter(job_ids=self.system.id_list(numbers))
+        one.both(
+            lambda session: len(dismiss_dead_letters(session, where=where, by="tester")),
+            lambda model: model.dismiss(numbers),
+        )
+
+    def _complete_unclaimed(self, data: st.DataObject, one: Transaction) -> None:
+        numbers = [n for n, job in one.model.jobs.items() if job.is_open]
+        n = data.draw(st.sampled_from(numbers if numbers and self._often(data) else [*one.model.jobs, 0]), "job")
+        job = one.model.jobs.get(n)
+        following = None
+        if job is not None and len(one.model.jobs) < MANY and data.draw(st.booleans(), "goes on"):
+            following = self._draw_following(data, one.model, job.chain)
+            if data.draw(st.integers(0, 9), "waits for its own chain") == 9:
+                following = replace(following, waits=(Wait(job.chain),))
+
+        def act(session: Session) -> None:
+            result: Any = self.count if following is None else Continuation(self.system.job(following))
+            assert complete_job(session, self.system.id(n), result).id == self.system.id(n)
+
+        one.both(act, lambda model: model.complete_unclaimed(n, None if following else self.count, following))
+
+    def _delete(self, data: st.DataObject, one: Transaction) -> None:
+        chains = one.model.chains
+        numbers = self._draw_some(data, chains if chains and self._often(data) else [0, *one.model.jobs], "deleted")
+        cascade = data.draw(st.booleans(), "cascade")
+        one.both(
+            lambda session: self.system.numbered(delete_chains(session, self.system.id_list(numbers), cascade=cascade)),
+            lambda model: self.system.in_order(model.delete(numbers, cascade=cascade)),
+        )
+
+    def _change_by_sql(self, data: st.DataObject, one: Transaction) -> None:
+        n = data.draw(st.sampled_from([*one.model.jobs, 0]), "job")
+        status = data.draw(st.sampled_from(["cancelled", "pending"]), "status")
+        one.both(
+            lambda session: self.system.change_by_sql(session, n, status),
+            lambda model: model.change_by_sql(n, status),
+        )
+
+    def _await_end(self, data: st.DataObject, one: Transaction) -> None:
+        n = data.draw(st.sampled_from([*one.model.jobs, 0]), "awaited")
+        statement = waiting.mark_awaited(Job)
+        one.both(
+            lambda session: bool(session.execute(statement, {"awaited_id": self.system.id(n)}).all()),
+            lambda model: model.await_end(n),
+        )
+
+    def _complete_in_a_session(self, one: Transaction, worker: str, row: Row[Any], following: NewJob | None) -> None:
+        n, output = self.system.numbers[row.id], None if following else self.system.steps
+
+        def act(session: Session) -> int | None:
+            result: Any = str(output) if following is None else attach(Job, row, Continuation(self.system.job(following)))
+            done = complete_attempt(session, row, result, worker_id=worker, model=Job)  # type: ignore[arg-type]
+            return None if done is None else self.system.numbers[done]
+
+        one.both(act, lambda model: model.complete_in_session(worker, n, row.attempt, output=output, following=following))
+
+    # What workers do, each a transaction of its own.
+
+    def _claim(self, worker: str, limit: int, *, held: frozenset[int] = NOBODY, commit: bool = True) -> list[Row[Any]]:
+        hands = self.system.hands[worker]
+        is_cold = hands.floors.parameters(changed=True)["xmax"] == str(2**64 - 1)
+        due = self.model.due(held)
+        with self.system.holding(held):
+            rows = hands.claim(limit, types=TYPES, commit=commit)
+        numbers = self.system.numbered(row.id for row in rows)
+        assert set(numbers) <= set(due)
+        assert len(numbers) == min(limit, len(due)), f"took {numbers} of {due}"
+        if is_cold:
+            priorities = sorted((self.model.jobs[n].new.priority for n in due), reverse=True)
+            assert sorted((row.priority for row in rows), reverse=True) == priorities[:limit]
+        if held or not commit:
+            hands.connection.rollback()
+            hands.floors.reset(0.0)  # as a worker does that has lost an answer, or now and then to find what was held
+        if not commit:
+            return []
+        self.model.claim(worker, numbers)
+        for row, n in zip(rows, numbers, strict=True):
+            job = self.model.jobs[n]
+            assert (row.attempt, row.max_attempts, row.input) == (job.attempt, job.max_attempts, n)
+            ends = [(chain, self.model.last(chain)) for chain in job.waits]
+            expected = [
+                (chain, last.status, last.output, None)
+                if last.status == "completed"
+                else (chain, last.status, None, last.error)
+                for chain, last in ends
+            ]
+            assert self.system.outcomes(n) == expected
+        self.claimed[worker] += rows
+        return rows
+
+    def _complete(
+        self,
+        worker: str,
+        rows: list[Row[Any]],
+        *,
+        chained: bool,
+        following: dict[int, NewJob] | None = None,
+        held: frozenset[int] = NOBODY,
+        commit: bool = True,
+    ) -> None:
+        hands, output = self.system.hands[worker], self.system.steps
+        trial = copy.deepcopy(self.model)
+        attempts = [(self.system.numbers[row.id], row.attempt) for row in rows]
+        expected = trial.complete(worker, attempts, output=output, following=following, held=held)
+        with self.system.holding(held):
+            if chained:
+                jobs = {self.system.id(n): self.system.job(new) for n, new in (following or {}).items()}
+                done = hands.complete_chained(*rows, following=jobs, output=str(output), commit=commit)
+            else:
+                done = hands.complete(*rows, output=str(output), commit=commit)
+        assert set(self.system.numbered(done)) == expected
+        self._end(worker, trial, commit=commit)
+
+    def _settle(self, worker: str, chains: set[int], *, held: frozenset[int] = NOBODY, commit: bool = True) -> None:
+        trial = copy.deepcopy(self.model)
+        expected = trial.settle(chains, held=held)
+        with self.system.holding(held):
+            got = self.system.hands[worker].settle(*self.system.id_list(sorted(chains)), commit=commit)
+        moved = {self.system.numbers[one.job_id]: one.status.value for one in got.moved}
+        assert (moved, set(self.system.numbered(got.settled))) == (expected.moved, expected.settled)
+        assert set(self.system.numbered(got.left)) == expected.left
+        self._end(worker, trial, commit=commit)
+
+    def _sweep(self, worker: str, *, orphans: bool, held: frozenset[int] = NOBODY, commit: bool = True) -> None:
+        trial = copy.deepcopy(self.model)
+        expected = trial.sweep(orphans=orphans, held=held)
+        with self.system.holding(held):
+            rows = self.system.sweep(worker, orphans=orphans)
+        assert {self.system.numbers[row.id]: str(row.status) for row in rows} == expected
+        for row in rows:
+            assert row.is_awaited == trial.jobs[self.system.numbers[row.chain_id]].is_awaited
+        if commit:
+            self.system.hands[worker].connection.commit()
+        self._end(worker, trial, commit=commit)
+
+    def _end(self, worker: str, trial: Model, *, commit: bool) -> None:
+        """Keep what a worker did, or have it die before its commit."""
+        if commit:
+            self.model = trial
+        else:
+            self.system.hands[worker].connection.rollback()
+
+    def _pass(self, hours: int, *, beating: Iterable[str]) -> None:
+        self.system.advance(hours)
+        self.model.now += hours
+        for worker in beating:
+            self._beat(worker)
+
+
+def _flush(session: Session, *jobs: Job) -> None:
+    session.add_all(jobs)
+    session.flush()
+
+
+def step(**given: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a method a rule that ends with the comparison, and is counted."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def run(self: QueueMachine, **drawn: Any) -> None:
+            self.is_whole = False
+            function(self, **drawn)
+            self.check()
+            self.is_whole = True
+            self.system.steps += 1
+
+        decorated: Callable[..., None] = rule(**given)(run)  # type: ignore[no-untyped-call]
+        return decorated
+
+    return decorate
+
+
+def has_jobs(self: QueueMachine) -> bool:
+    return bool(self.model.jobs)
+
+
+def has_room(self: QueueMachine) -> bool:
+    return len(self.model.jobs) < MANY
+
+
+def has_claimed(self: QueueMachine) -> bool:
+    return any(self.claimed.values())
+
+
+def has_dead(self: QueueMachine) -> bool:
+    return bool(self.model.with_status("dead"))
+
+
+def has_debts(self: QueueMachine) -> bool:
+    return bool(self.model.debts())

@@ -1,0 +1,553 @@
+"""What the queue promises, as plain Python: no SQL, no locks, no indexes, and time in whole hours."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from sa_jobqueue.errors import (
+    ChainNotFoundError,
+    ChainReferencedError,
+    ConflictError,
+    InvalidJobError,
+    JobEndedError,
+    JobNotFoundError,
+    LostAttemptError,
+    NotAChainError,
+    NotReschedulableError,
+)
+
+OPEN = ("blocked", "pending", "running")
+NOBODY: frozenset[int] = frozenset()
+
+
+class Refused(Exception):  # noqa: N818 - an expectation, not an error
+    """The queue must raise this. `is_fatal`: its transaction is over then; otherwise nothing was written in it."""
+
+    def __init__(self, kind: type[Exception], *, is_fatal: bool = False) -> None:
+        self.kind = kind
+        self.is_fatal = is_fatal
+        super().__init__(kind.__name__)
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What a new job waits for."""
+
+    chain: int
+    policy: str = "wait"
+
+
+@dataclass(frozen=True)
+class NewJob:
+    """A job to be written."""
+
+    n: int
+    type_name: str = "a"
+    queue: str = "default"
+    priority: int = 0
+    delay: int = 0
+    max_attempts: int = 2
+    timeout: int | None = None
+    """In hours, and half an hour more, so that it never ends on the hour."""
+    key: str | None = None
+    waits: tuple[Wait, ...] = ()
+
+
+@dataclass(frozen=True)
+class Once:
+    """What counts as the same job: `Deduplicate`, its window in hours."""
+
+    key: str
+    scope: str = "open"
+    window: int | None = None
+    exclude: tuple[int, ...] = ()
+
+
+@dataclass
+class Edge:
+    """A chain that a job waits for, or waited for."""
+
+    policy: str
+    is_open: bool
+
+
+@dataclass
+class Letter:
+    """A dead letter; it outlives its job."""
+
+    job: int
+    reason: str
+    attempts: int
+    resolution: str | None = None
+
+
+@dataclass
+class ModelJob:
+    """One job. `n` is its number here; jobs of a chain share `chain`, the number of the first."""
+
+    n: int
+    chain: int
+    index: int
+    new: NewJob
+    due: int
+    born: int
+    """The transaction that wrote it."""
+    created: int
+    max_attempts: int
+    key: str | None
+    status: str = "pending"
+    attempt: int = 0
+    worker: str | None = None
+    lease: int | None = None
+    output: int | None = None
+    completed_by: str | None = None
+    error: str | None = None
+    is_awaited: bool = False
+    waits: dict[int, Edge] = field(default_factory=dict)
+    history: list[tuple[int, str, str | None]] = field(default_factory=list)
+
+    @property
+    def is_open(self) -> bool:
+        return self.status in OPEN
+
+    @property
+    def open_edges(self) -> list[int]:
+        return [chain for chain, edge in self.waits.items() if edge.is_open]
+
+
+@dataclass
+class Settlement:
+    """What passing on the end of chains did."""
+
+    moved: dict[int, str] = field(default_factory=dict)
+    settled: set[int] = field(default_factory=set)
+    left: set[int] = field(default_factory=set)
+
+
+@dataclass
+class Model:
+    """All jobs by number, all dead letters, the workers' last beats, and the database's clock."""
+
+    jobs: dict[int, ModelJob] = field(default_factory=dict)
+    letters: list[Letter] = field(default_factory=list)
+    beats: dict[str, int] = field(default_factory=dict)
+    now: int = 0
+    transaction: int = 0
+
+    # What there is.
+
+    def jobs_of(self, chain: int) -> list[ModelJob]:
+        return sorted((job for job in self.jobs.values() if job.chain == chain), key=lambda job: job.index)
+
+    def last(self, chain: int) -> ModelJob:
+        return self.jobs_of(chain)[-1]
+
+    def has_ended(self, chain: int) -> bool:
+        return not self.last(chain).is_open
+
+    @property
+    def chains(self) -> list[int]:
+        return [job.n for job in self.jobs.values() if job.index == 0]
+
+    def waiting_for(self, chain: int) -> list[tuple[ModelJob, Edge]]:
+        return [(job, job.waits[chain]) for job in self.jobs.values() if chain in job.waits]
+
+    def waits_for(self, chain: int) -> set[int]:
+        """Return the chain and all that it waits for, or waited for, and theirs in turn."""
+        reached, todo = {chain}, [chain]
+        while todo:
+            found = {other for job in self.jobs_of(todo.pop()) for other in job.waits} - reached
+            reached |= found
+            todo += found
+        return reached
+
+    def with_status(self, *statuses: str) -> list[int]:
+        return [job.n for job in self.jobs.values() if job.status in statuses]
+
+    def due(self, held: AbstractSet[int] = NOBODY) -> list[int]:
+        """Return the jobs a claim may take."""
+        return [n for n in self.with_status("pending") if self.jobs[n].due <= self.now and n not in held]
+
+    def debts(self) -> set[int]:
+        """Return the chains whose end is still to be passed on."""
+        return {chain for chain in self.chains if self.jobs[chain].is_awaited and self.has_ended(chain)}
+
+    def owns(self, worker: str, n: int, attempt: int) -> bool:
+        """Tell whether an attempt is still this worker's: the fence."""
+        job = self.jobs.get(n)
+        return job is not None and (job.status, job.worker, job.attempt) == ("running", worker, attempt)
+
+    # What applications do.
+
+    def add(self, new: Sequence[NewJob], *, taken: type[Exception] = IntegrityError) -> list[int]:
+        """Write new chains together; those waited for come first. A key that is taken is an error of the kind `taken`."""
+        numbers = {one.n for one in new}
+        self._check_waits([wait for one in new for wait in one.waits if wait.chain not in numbers])
+        for one in new:
+            self._write(one)
+        self._check_keys(taken)
+        return [one.n for one in new]
+
+    def add_once(self, new: Sequence[tuple[NewJob, Once]]) -> list[tuple[frozenset[int], bool]]:
+        """Write chains unless their key is taken; return for each which chains may be meant, and whether it was made."""
+        return [self._find_or_make(one, once) for one, once in new]
+
+    def _find_or_make(self, one: NewJob, once: Once) -> tuple[frozenset[int], bool]:
+        having = [
+            self.jobs[chain]
+            for chain in self.chains
+            if (self.jobs[chain].new.type_name, self.jobs[chain].key) == (one.type_name, once.key)
+        ]
+        for job in having:
+            if job.n in once.exclude and not self.has_ended(job.n):
+                job.key = None
+        kept = [job for job in having if job.n not in once.exclude]
+        still_open = [job for job in kept if not self.has_ended(job.n)]
+        if once.scope == "any" and not still_open:
+            young = [job for job in kept if once.window is None or self.now - job.created <= once.window]
+            newest = max((job.born for job in young), default=None)
+            still_open = [job for job in young if job.born == newest]
+        if still_open:
+            return frozenset(job.n for job in still_open), False
+        self._check_waits(one.waits)
+        self._write(one).key = once.key
+        return frozenset({one.n}), True
+
+    def cancel(self, numbers: Sequence[int]) -> list[int]:
+        self._check_jobs(numbers)
+        cancelled = [n for n in numbers if self.jobs[n].is_open]
+        for n in cancelled:
+            self._cancel(self.jobs[n])
+        self.settle_all(self.jobs[n].chain for n in cancelled)
+        return cancelled
+
+    def cancel_chains(self, chains: Sequence[int]) -> set[int]:
+        self._check_chains(chains)
+        return {self.jobs[n].chain for n in self.cancel([self.last(chain).n for chain in chains])}
+
+    def reschedule(self, numbers: Sequence[int], delay: int) -> None:
+        self._check_jobs(numbers)
+        if any(self.jobs[n].status not in {"pending", "blocked"} for n in numbers):
+            raise Refused(NotReschedulableError)
+        for n in numbers:
+            self.jobs[n].due = self.now + delay
+
+    def redrive(self, numbers: Collection[int]) -> set[int]:
+        """Redrive dead jobs by their open letters; none named means all."""
+        lying = {letter.job for letter in self.letters if letter.resolution is None}
+        redriven = {n for n in self.with_status("dead") if n in lying and (n in numbers or not numbers)}
+        for n in redriven:
+            self._redrive(self.jobs[n])
+        self._check_keys(ConflictError)
+        return redriven
+
+    def dismiss(self, numbers: Collection[int]) -> int:
+        letters = [one for one in self.letters if one.resolution is None and (one.job in numbers or not numbers)]
+        for letter in letters:
+            letter.resolution = "dismissed"
+        return len(letters)
+
+    def complete_unclaimed(self, n: int, output: int | None, following: NewJob | None = None) -> None:
+        self._check_jobs([n])
+        job = self.jobs[n]
+        if not job.is_open:
+            raise Refused(JobEndedError)
+        if following is not None and any(wait.chain == job.chain for wait in following.waits):
+            raise Refused(InvalidJobError)
+        if job.status == "running":
+            job.history.append((job.attempt, "cancelled", job.worker))
+        self._check_waits(following.waits if following else (), is_fatal=False)
+        self._complete(job, None, output, following)
+        if following is None:
+            self.settle_all([job.chain])
+
+    def delete(self, chains: Sequence[int], *, cascade: bool) -> set[int]:
+        self._check_chains(chains)
+        doomed = set().union(*(self.waits_for(chain) for chain in chains)) if cascade else set(chains)
+        if any(job.chain not in doomed for chain in doomed for job, _ in self.waiting_for(chain)):
+            raise Refused(ChainReferencedError)
+        gone = {job.n for chain in doomed for job in self.jobs_of(chain)}
+        for letter in self.letters:
+            if letter.job in gone and letter.resolution is None:
+                letter.resolution = "dismissed"
+        self.jobs = {n: job for n, job in self.jobs.items() if n not in gone}
+        return doomed
+
+    def change_by_sql(self, n: int, status: str) -> bool:
+        """Set a job's status through the view; return whether there is such a job."""
+        job = self.jobs.get(n)
+        if job is None:
+            return False
+        if (status, job.status) == ("pending", "dead"):
+            self._redrive(job)
+            self._check_keys(IntegrityError)
+        elif status == "cancelled" and job.is_open:
+            self._cancel(job)
+        elif status != job.status:
+            raise Refused(DBAPIError, is_fatal=True)
+        return True
+
+    def await_end(self, chain: int) -> bool:
+        """Note that a caller waits for a chain; return whether that is news."""
+        job = self.jobs.get(chain)
+        if job is None or job.index or job.is_awaited or self.has_ended(chain):
+            return False
+        job.is_awaited = True
+        return True
+
+    # What workers do.
+
+    def claim(self, worker: str, numbers: Iterable[int]) -> None:
+        for n in numbers:
+            job = self.jobs[n]
+            job.status, job.worker, job.attempt = "running", worker, job.attempt + 1
+            job.lease = None if job.new.timeout is None else self.now + job.new.timeout + 1
+
+    def complete(
+        self,
+        worker: str,
+        attempts: Sequence[tuple[int, int]],
+        *,
+        output: int,
+        following: dict[int, NewJob] | None = None,
+        held: AbstractSet[int] = NOBODY,
+    ) -> set[int]:
+        """Complete attempts; return the jobs that were still this worker's, and whose rows nobody held."""
+        written = {n for n, attempt in attempts if self.owns(worker, n, attempt) and self._is_free(n, held)}
+        for n in written:
+            one = (following or {}).get(n)
+            self._complete(self.jobs[n], worker, None if one else output, one)
+        return written
+
+    def complete_in_session(
+        self, worker: str, n: int, attempt: int, *, output: int | None, following: NewJob | None
+    ) -> int | None:
+        """Complete an attempt in its handler's transaction; return its chain if that ended and somebody waits for it."""
+        if not self.owns(worker, n, attempt):
+            raise Refused(LostAttemptError, is_fatal=True)
+        job = self.jobs[n]
+        self._complete(job, worker, output, following)
+        return job.chain if following is None and self.jobs[job.chain].is_awaited else None
+
+    def finish(
+        self, worker: str, n: int, attempt: int, *, outcome: str, status: str, delay: int, held: AbstractSet[int] = NOBODY
+    ) -> set[int]:
+        """End an attempt without success."""
+        if not self.owns(worker, n, attempt) or not self._is_free(n, held):
+            return set()
+        job = self.jobs[n]
+        job.max_attempts += outcome in {"snoozed", "released"}
+        self._put_back(job, status, outcome, error="Boom", reason="exhausted", delay=delay)
+        return {n}
+
+    def extend(self, worker: str, n: int, attempt: int, hours: int) -> set[int]:
+        if not self.owns(worker, n, attempt):
+            return set()
+        self.jobs[n].lease = self.now + hours + 1
+        return {n}
+
+    def sweep(self, *, orphans: bool, held: AbstractSet[int] = NOBODY) -> dict[int, str]:
+        """Take jobs back from workers that are silent, or not registered at all; return where each stands."""
+        taken = {}
+        for n in self.with_status("running"):
+            job = self.jobs[n]
+            reason = self._lost(job, orphans=orphans)
+            if reason is not None and self._is_free(n, held):
+                status = "dead" if job.attempt >= job.max_attempts else "pending"
+                self._put_back(job, status, "taken_back", error="TakenBack", reason=reason)
+                taken[n] = status
+        return taken
+
+    def _lost(self, job: ModelJob, *, orphans: bool) -> str | None:
+        beat = self.beats.get(job.worker or "")
+        if orphans or beat is None:
+            return "lost" if orphans and beat is None else None
+        if beat < self.now:
+            return "lost"
+        return "timed_out" if job.lease is not None and job.lease <= self.now else None
+
+    def settle(self, chains: Iterable[int], *, held: AbstractSet[int] = NOBODY) -> Settlement:
+        """Pass on the end of those chains that have ended and are awaited."""
+        result = Settlement()
+        closed, failed = set(), set()
+        for chain in self.debts().intersection(chains):
+            if chain in held:
+                result.left.add(chain)
+                continue
+            completed = self.last(chain).status == "completed"
+            for job, edge in self.waiting_for(chain):
+                if not edge.is_open or not (completed or edge.policy != "wait"):
+                    continue
+                if not self._is_free(job.n, held):
+                    result.left.add(chain)
+                elif completed or edge.policy == "continue":
+                    edge.is_open = False
+                    closed.add(job.n)
+                else:
+                    failed.add(job.n)
+            if chain not in result.left:
+                result.settled.add(chain)
+        for n in closed | failed:
+            job = self.jobs[n]
+            if job.status != "blocked":
+                continue
+            if n in failed:
+                self._die(job, "blocker_failed", "BlockerFailed")
+            elif not job.open_edges:
+                job.status, job.due = "pending", max(job.due, self.now)
+            if job.status != "blocked":
+                result.moved[n] = job.status
+                if job.status == "dead" and self.jobs[job.chain].is_awaited:
+                    result.left.add(job.chain)
+        for chain in result.settled:
+            self.jobs[chain].is_awaited = False
+        return result
+
+    def settle_all(self, chains: Iterable[int]) -> None:
+        """Pass on the end of chains, and of those that end by it."""
+        todo = set(chains)
+        while todo:
+            todo = self.settle(todo).left
+
+    # How.
+
+    def _write(self, one: NewJob, before: ModelJob | None = None) -> ModelJob:
+        job = ModelJob(
+            one.n,
+            before.chain if before else one.n,
+            before.index + 1 if before else 0,
+            one,
+            due=self.now + one.delay,
+            born=self.transaction,
+            created=self.now,
+            max_attempts=one.max_attempts,
+            key=one.key,
+        )
+        for wait in one.waits:
+            last = self.last(wait.chain)
+            failed = last.status in {"dead", "cancelled"}
+            is_open = last.is_open or (failed and wait.policy != "continue")
+            job.waits[wait.chain] = Edge(wait.policy, is_open)
+            self.jobs[wait.chain].is_awaited |= is_open
+        job.status = "blocked" if job.open_edges else "pending"
+        self.jobs[one.n] = job
+        return job
+
+    def _complete(self, job: ModelJob, worker: str | None, output: int | None, following: NewJob | None) -> None:
+        job.status, job.output, job.completed_by = "completed", output, worker
+        job.worker = job.lease = job.error = None
+        if following is not None:
+            self._check_waits(following.waits)
+            self._write(following, job)
+
+    def _cancel(self, job: ModelJob) -> None:
+        if job.status == "running":
+            job.history.append((job.attempt, "cancelled", job.worker))
+        job.status, job.worker, job.lease = "cancelled", None, None
+
+    def _put_back(self, job: ModelJob, status: str, outcome: str, *, error: str, reason: str, delay: int = 0) -> None:
+        job.history.append((job.attempt, outcome, job.worker))
+        job.status, job.worker, job.lease, job.error = status, None, None, error
+        if status == "pending":
+            job.due = self.now + delay
+        elif status == "dead":
+            self._die(job, reason, error)
+
+    def _die(self, job: ModelJob, reason: str, error: str) -> None:
+        job.status, job.error = "dead", error
+        self.letters.append(Letter(job.n, reason, job.attempt))
+
+    def _redrive(self, job: ModelJob) -> None:
+        job.status = "blocked" if job.open_edges else "pending"
+        job.due, job.max_attempts = self.now, job.attempt + job.new.max_attempts
+        for letter in self.letters:
+            if letter.job == job.n and letter.resolution is None:
+                letter.resolution = "redriven"
+        # Those who still wait for this chain, and the chains that it still waits for, have something to be told again.
+        self.jobs[job.chain].is_awaited |= any(edge.is_open for _, edge in self.waiting_for(job.chain))
+        for chain in job.open_edges:
+            self.jobs[chain].is_awaited = True
+
+    def _is_free(self, n: int, held: AbstractSet[int]) -> bool:
+        return n not in held and self.jobs[n].chain not in held
+
+    def _check_jobs(self, numbers: Iterable[int]) -> None:
+        if any(n not in self.jobs for n in numbers):
+            raise Refused(JobNotFoundError)
+
+    def _check_chains(self, numbers: Iterable[int]) -> None:
+        if any(n not in self.jobs for n in numbers):
+            raise Refused(ChainNotFoundError)
+        if any(self.jobs[n].index for n in numbers):
+            raise Refused(NotAChainError)
+
+    def _check_waits(self, waits: Iterable[Wait], *, is_fatal: bool = True) -> None:
+        for wait in waits:
+            if wait.chain not in self.jobs:
+                raise Refused(ChainNotFoundError, is_fatal=is_fatal)
+            if self.jobs[wait.chain].index:
+                raise Refused(NotAChainError, is_fatal=is_fatal)
+
+    def _check_keys(self, kind: type[Exception]) -> None:
+        having = [(self.jobs[n].new.type_name, self.jobs[n].key) for n in self.chains if not self.has_ended(n)]
+        kept = [pair for pair in having if pair[1] is not None]
+        if len(set(kept)) < len(kept):
+            raise Refused(kind, is_fatal=True)
+
+    # As the database would show it.
+
+    def state(self) -> dict[str, Any]:
+        """Return everything that can be compared, by what it is about."""
+        shown: dict[str, Any] = {}
+        for job in self.jobs.values():
+            ended = job.index == 0 and self.has_ended(job.chain)
+            last = self.last(job.chain)
+            shown[f"job {job.n}"] = {
+                "chain": job.chain,
+                "index": job.index,
+                "type": job.new.type_name,
+                "queue": job.new.queue,
+                "priority": job.new.priority,
+                "input": job.n,
+                "status": job.status,
+                "open_blockers": len(job.open_edges),
+                "is_awaited": job.is_awaited,
+                "due": max(job.due - self.now, 0) if job.status in {"pending", "blocked"} else None,
+                "attempt": job.attempt,
+                "max_attempts": job.max_attempts,
+                "worker": job.worker,
+                "lease": None if job.lease is None else max(job.lease - self.now, 0),
+                "output": job.output,
+                "completed_by": job.completed_by,
+                "error": job.error,
+                "key": job.key,
+                "has_ended": not job.is_open,
+                "chain_has_ended": ended,
+                "chain_status": last.status if ended and last.index else None,
+            }
+            for chain, edge in job.waits.items():
+                shown[f"edge from {job.n} to {chain}"] = {"policy": edge.policy, "open": edge.is_open}
+            if job.history:
+                shown[f"attempts of {job.n}"] = sorted(job.history)
+        for n in {letter.job for letter in self.letters}:
+            letters = [(one.reason, one.attempts, str(one.resolution)) for one in self.letters if one.job == n]
+            shown[f"letters of {n}"] = sorted(letters)
+        for chain in self.chains:
+            root, last = self.jobs[chain], self.last(chain)
+            shown[f"chain {chain}"] = {
+                "type": root.new.type_name,
+                "status": last.status,
+                "output": last.output if last.status == "completed" else None,
+                "error": last.error if last.status in {"dead", "cancelled"} else None,
+                "has_ended": not last.is_open,
+                "length": len(self.jobs_of(chain)),
+                "last": last.n,
+                "last_type": last.new.type_name,
+                "key": root.key,
+            }
+        return shown

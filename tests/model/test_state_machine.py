@@ -1,0 +1,269 @@
+"""The queue does what its model says, whatever happens in whatever order; and whatever has happened, nothing is stuck."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, run_state_machine_as_test
+
+from tests.model.machine import (
+    COMMITS,
+    ENDS,
+    MANY,
+    WORKER,
+    QueueMachine,
+    Transaction,
+    has_claimed,
+    has_dead,
+    has_debts,
+    has_jobs,
+    has_room,
+    step,
+)
+from tests.model.model import NewJob
+from tests.model.system import HALF, WORKERS, System
+
+
+class TheQueue(QueueMachine):
+    """The steps."""
+
+    def _alone(self, deed: Callable[[st.DataObject, Transaction], None], data: st.DataObject, *, commit: bool) -> None:
+        with self.transaction(commit=commit) as one:
+            deed(data, one)
+
+    @precondition(has_room)
+    @step(data=st.data(), commit=COMMITS)
+    def enqueue(self, data: st.DataObject, commit: bool) -> None:
+        self._alone(self._enqueue, data, commit=commit)
+
+    @precondition(has_room)
+    @step(data=st.data(), commit=COMMITS)
+    def enqueue_once(self, data: st.DataObject, commit: bool) -> None:
+        self._alone(self._enqueue_once, data, commit=commit)
+
+    @precondition(has_room)
+    @step(data=st.data(), commit=COMMITS)
+    def enqueue_around_a_savepoint(self, data: st.DataObject, commit: bool) -> None:
+        """Write some jobs in a savepoint that is rolled back, then others."""
+        with self.transaction(commit=commit) as one:
+            savepoint = one.session.begin_nested()
+            self._enqueue(data, Transaction(one.session, one.model, one.start))
+            if savepoint.is_active:  # a refusal has ended it otherwise
+                savepoint.rollback()
+            self._enqueue(data, one)
+
+    @precondition(has_room)
+    @step(data=st.data(), commit=COMMITS)
+    def enqueue_by_sql(self, data: st.DataObject, commit: bool) -> None:
+        self._alone(self._enqueue_by_sql, data, commit=commit)
+
+    @step(data=st.data())
+    def wait_for_nothing(self, data: st.DataObject) -> None:
+        self._alone(self._wait_for_nothing, data, commit=True)
+
+    @precondition(has_jobs)
+    @step(data=st.data(), commit=COMMITS)
+    def cancel(self, data: st.DataObject, commit: bool) -> None:
+        self._alone(self._cancel, data, commit=commit)
+
+    @precondition(has_jobs)
+    @step(data=st.data(), commit=COMMITS)
+    def cancel_chains(self, data: st.DataObject, commit: bool) -> None:
+        self._alone(self._cancel_chains, data, commit=commit)
+
+    @precondition(has_jobs)
+    @step(data=st.data(), commit=COMMITS)
+    def reschedule(self, data: st.DataObject, commit: bool) -> None:
+        self._alone(self._reschedule, data, commit=commit)
+
+    @precondition(has_dead)
+    @step(data=st.data(), commit=COMMITS)
+    def redrive(self, data: st.DataObject, commit: bool) -> None:
+        self._alone(self._redrive, data, commit=commit)
+
+    @precondition(has_dead)
+    @step(data=st.data(), commit=COMMITS)
+    def dismiss(self, data: st.DataObject, commit: bool) -> None:
+        self._alone(self._dismiss, data, commit=commit)
+
+    @precondition(has_jobs)
+    @step(data=st.data(), commit=COMMITS)
+    def complete_without_a_worker(self, data: st.DataObject, commit: bool) -> None:
+        self._alone(self._complete_unclaimed, data, commit=commit)
+
+    @precondition(has_jobs)
+    @step(data=st.data(), commit=COMMITS)
+    def delete(self, data: st.DataObject, commit: bool) -> None:
+        self._alone(self._delete, data, commit=commit)
+
+    @precondition(has_jobs)
+    @step(data=st.data(), commit=COMMITS)
+    def change_by_sql(self, data: st.DataObject, commit: bool) -> None:
+        self._alone(self._change_by_sql, data, commit=commit)
+
+    @precondition(has_jobs)
+    @step(data=st.data(), commit=COMMITS)
+    def await_the_end(self, data: st.DataObject, commit: bool) -> None:
+        self._alone(self._await_end, data, commit=commit)
+
+    @precondition(has_room)
+    @step(data=st.data(), commit=COMMITS)
+    def do_several_in_one_transaction(self, data: st.DataObject, commit: bool) -> None:
+        deeds = [
+            *(self._enqueue, self._enqueue_once, self._complete_unclaimed, self._cancel, self._cancel_chains),
+            *(self._redrive, self._delete, self._change_by_sql, self._await_end, self._reschedule, self._enqueue_by_sql),
+        ]
+        with self.transaction(commit=commit) as one:
+            for _ in range(data.draw(st.integers(2, 4), "deeds")):
+                data.draw(st.sampled_from(deeds), "deed")(data, one)
+
+    # Workers.
+
+    @precondition(has_jobs)
+    @step(data=st.data(), worker=WORKER, limit=st.integers(1, 5), commit=COMMITS, is_cold=st.booleans())
+    def claim(self, data: st.DataObject, worker: str, limit: int, commit: bool, is_cold: bool) -> None:
+        if is_cold:
+            self.system.hands[worker].floors.reset(0.0)
+        self._claim(worker, limit, held=self._draw_held(data), commit=commit)
+
+    @precondition(has_claimed)
+    @step(data=st.data(), worker=WORKER, commit=COMMITS)
+    def complete(self, data: st.DataObject, worker: str, commit: bool) -> None:
+        """Complete a batch of chains of one job, some of them lost."""
+        rows = [row for row in self._draw_attempts(data, worker, most=4) if row.chain_index == 0]
+        if rows:
+            self._complete(worker, rows, chained=False, held=self._draw_held(data), commit=commit)
+
+    @precondition(has_claimed)
+    @step(data=st.data(), worker=WORKER, commit=COMMITS)
+    def complete_in_chains(self, data: st.DataObject, worker: str, commit: bool) -> None:
+        """Complete a batch of which some go on and some are lost."""
+        rows = self._draw_attempts(data, worker, most=4)
+        following: dict[int, NewJob] = {}
+        for row in rows:
+            if len(self.model.jobs) < MANY and data.draw(st.booleans(), "goes on"):
+                following[self.system.numbers[row.id]] = self._draw_new(data)
+        held = self._draw_held(data)
+        self._complete(worker, rows, chained=True, following=following, held=held, commit=commit)
+
+    @precondition(has_claimed)
+    @step(data=st.data(), worker=WORKER, commit=COMMITS, goes_on=st.booleans())
+    def complete_in_a_session(self, data: st.DataObject, worker: str, commit: bool, goes_on: bool) -> None:
+        """Complete in the transaction of the handler's writes; a continuation may wait for other chains."""
+        for row in self._draw_attempts(data, worker, most=1):
+            following = None
+            job = self.model.jobs.get(self.system.numbers[row.id])
+            if goes_on and job is not None and len(self.model.jobs) < MANY:
+                following = self._draw_following(data, self.model, job.chain)
+            with self.transaction(commit=commit) as one:
+                self._complete_in_a_session(one, worker, row, following)
+
+    @precondition(has_claimed)
+    @step(data=st.data(), worker=WORKER, commit=COMMITS, outcome=st.sampled_from(sorted(ENDS)), delay=st.integers(0, 2))
+    def finish(self, data: st.DataObject, worker: str, commit: bool, outcome: str, delay: int) -> None:
+        """End an attempt without success: failed, snoozed, given back, discarded or cancelled by its handler."""
+        for row in self._draw_attempts(data, worker, most=1):
+            status = ENDS[outcome]
+            if outcome == "failed" and row.attempt >= row.max_attempts:
+                status = "dead"
+            outcome, held = "failed" if outcome == "discarded" else outcome, self._draw_held(data)
+            trial = copy.deepcopy(self.model)
+            n = self.system.numbers[row.id]
+            expected = trial.finish(worker, n, row.attempt, outcome=outcome, status=status, delay=delay, held=held)
+            with self.system.holding(held):
+                done = self.system.hands[worker].finish(
+                    row,
+                    status=status,
+                    outcome=outcome,
+                    delay=delay * 3600,
+                    uncounted=int(outcome in {"snoozed", "released"}),
+                    commit=commit,
+                )
+            assert set(self.system.numbered(done)) == expected
+            self._end(worker, trial, commit=commit)
+
+    @precondition(has_claimed)
+    @step(data=st.data(), worker=WORKER, hours=st.integers(0, 2))
+    def extend(self, data: st.DataObject, worker: str, hours: int) -> None:
+        for row in self._draw_attempts(data, worker, most=1):
+            expected = self.model.extend(worker, self.system.numbers[row.id], row.attempt, hours)
+            done = self.system.hands[worker].extend(row, timedelta(hours=hours) + HALF)
+            assert set(self.system.numbered(done)) == expected
+
+    @step(worker=WORKER)
+    def beat(self, worker: str) -> None:
+        """Come back from silence; the database's account of what a worker holds is that of the model."""
+        self._beat(worker)
+        held = {n for n in self.model.with_status("running") if self.model.jobs[n].worker == worker}
+        assert self.system.held_by(worker) == held
+
+    @precondition(has_claimed)
+    @step(worker=WORKER)
+    def lose_the_row_of_a_worker(self, worker: str) -> None:
+        self.system.forget(worker)
+        self.model.beats.pop(worker, None)
+
+    @precondition(has_claimed)
+    @step(data=st.data(), worker=WORKER, orphans=st.sampled_from([False, False, True]), commit=COMMITS)
+    def sweep(self, data: st.DataObject, worker: str, orphans: bool, commit: bool) -> None:
+        self._sweep(worker, orphans=orphans, held=self._draw_held(data), commit=commit)
+
+    @precondition(has_jobs)
+    @step(data=st.data(), worker=WORKER, commit=COMMITS)
+    def settle(self, data: st.DataObject, worker: str, commit: bool) -> None:
+        """Pass on the end of some chains, whether they have ended or not."""
+        chains = self._draw_some(data, self.model.jobs, "settled", most=4)
+        self._settle(worker, set(chains), held=self._draw_held(data), commit=commit)
+
+    @precondition(has_debts)
+    @step(data=st.data(), worker=WORKER, commit=COMMITS)
+    def settle_what_was_left(self, data: st.DataObject, worker: str, commit: bool) -> None:
+        """Pass on what a sweep finds: of chains ended by hand, or by somebody who died before telling."""
+        found = self.system.unsettled()
+        assert found == self.model.debts()
+        self._settle(worker, found, held=self._draw_held(data), commit=commit)
+
+    @step(hours=st.integers(1, 3), silent=st.sets(WORKER))
+    def pass_time(self, hours: int, silent: set[str]) -> None:
+        """Let time pass, in which some workers say nothing."""
+        self._pass(hours, beating=[worker for worker in WORKERS if worker not in silent and worker in self.model.beats])
+
+
+@pytest.fixture
+def system(database_url: str) -> Iterator[System]:
+    system = System(database_url)
+    yield system
+    system.close()
+
+
+newest_server = pytest.mark.parametrize("database_url", ["newest"], indirect=True)
+
+
+def explore(system: System, *, examples: int, steps: int, **options: Any) -> None:
+    """Run so many examples of so many steps."""
+    run_state_machine_as_test(
+        lambda: TheQueue(system),  # type: ignore[arg-type]
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            database=None,
+            print_blob=True,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.generate, Phase.shrink],
+            report_multiple_bugs=False,
+            **options,
+        ),
+    )
+
+
+@newest_server
+def test_the_queue_does_what_its_model_says(system: System, count_steps: Callable[[int], None]) -> None:
+    explore(system, examples=40, steps=40, derandomize=True)
+    count_steps(system.steps)
