@@ -103,7 +103,8 @@ def list_chains(
         newest_first=newest_first,
     )
     statement = statement.execution_options(populate_existing=True)
-    return scanned_page(session, statement, columns=columns, limit=limit, scan_limit=scan_limit)
+    with translated():
+        return scanned_page(session, statement, columns=columns, limit=limit, scan_limit=scan_limit)
 
 
 def list_chain_jobs(

@@ -89,7 +89,7 @@ def list_jobs(
     check_limit(limit, scan_limit)
     check_columns(model, columns)
     # Few jobs of chains are found by their index; many are walked past by id, like any others.
-    few = bool(where.chain_ids) and len(where.chain_ids) + _continuations(session, where, scan_limit, model) <= scan_limit
+    few = bool(where.chain_ids) and len(where.chain_ids) + _continuations(session, where.chain_ids, model) <= scan_limit
     statement = listings.jobs(
         model,
         *listings.jobs_like(
@@ -109,12 +109,13 @@ def list_jobs(
         scan_limit=scan_limit,
         newest_first=newest_first,
     )
-    return scanned_page(session, statement, columns=columns, limit=limit, scan_limit=scan_limit)
+    with translated():
+        return scanned_page(session, statement, columns=columns, limit=limit, scan_limit=scan_limit)
 
 
-def _continuations(session: Session, where: JobFilter, most: int, model: type[JobMixin[Any]]) -> int:
-    counted: int = session.scalars(listings.count_continuations(model, where.chain_ids, most=most)).one()
-    return counted
+def _continuations(session: Session, chain_ids: Sequence[JobId], model: type[JobMixin[Any]]) -> int:
+    with translated():
+        return int(session.scalars(listings.count_continuations(model, chain_ids)).one())
 
 
 def list_attempts(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] = Job) -> list[AttemptMixin[Any]]:

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Subquery,
     any_,
     case,
+    column,
     func,
     literal,
     literal_column,
@@ -155,11 +156,16 @@ def blocked_jobs(
     return _read(page, model, columns, newest_first=newest_first)
 
 
-def count_continuations(model: type[JobMixin[Any]], chain_ids: Sequence[JobId], *, most: int) -> Select[Any]:
-    """Count the jobs of chains without their roots, up to `most`. Shape: `(count,)`. Index: `uq_job_chain`."""
+def count_continuations(model: type[JobMixin[Any]], chain_ids: Sequence[JobId]) -> Select[Any]:
+    """Count the jobs of chains without their roots, by the place of each chain's last.
+
+    Shape: `(count,)`. Index: `uq_job_chain`, one probe a chain, however long it is.
+    """
     job = table(model)
-    some = select(literal_column("1")).where(job.c.root_id == any_(_ids(model, chain_ids))).limit(most).subquery("some")
-    return select(func.count()).select_from(some)
+    chain = func.unnest(_ids(model, chain_ids)).table_valued(column("id", id_parameter(model.__jobqueue__)))
+    chain = chain.render_derived("chain")
+    last = select(job.c.chain_index).where(job.c.root_id == chain.c.id).order_by(job.c.chain_index.desc()).limit(1)
+    return select(func.coalesce(func.sum(last.scalar_subquery()), literal_column("0"))).select_from(chain)
 
 
 def jobs_like(

@@ -267,7 +267,7 @@ CASES = [
     ),
     Case(
         "count_continuations",
-        lambda: listings.count_continuations(Job, [NOBODY], most=SCAN),
+        lambda: listings.count_continuations(Job, [NOBODY]),
         frozenset({"uq_job_chain"}),
         guarded=False,
     ),

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
 from sa_jobqueue import Job, JobMixin, JobQueue, JobStatus, aio, enqueue_many
+from sa_jobqueue.models import ChainMixin
 
 
 class Base(DeclarativeBase):
@@ -54,6 +55,11 @@ assert_type(job.status, JobStatus)
 assert_type(job.scheduled_at, datetime)
 assert_type(TextJob("send").id, str)
 assert_type(Job("send").id, UUID)
+assert_type(job.chain, ChainMixin[UUID])
+assert_type(job.chain.status, JobStatus)
+assert_type(job.blocked_by[0].chain.last_job_id, UUID)
+assert_type(TextJob("send").chain.id, str)
+select(MailJob).join(MailJob.chain).where(MailJob.Chain.status == JobStatus.DEAD)
 Delivery(job=job)
 assert_type(Delivery(job=job).job, MailJob)
 select(MailJob).join(Delivery, Delivery.job_id == MailJob.id).where(MailJob.tenant == "t")
