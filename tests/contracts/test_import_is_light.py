@@ -8,7 +8,19 @@ import sys
 
 import pytest
 
-HEAVY = ("pydantic", "pydantic_core", "alembic", "click", "rich", "pyspark", "pytest", "docker", "testcontainers", "fastapi", "opentelemetry")
+HEAVY = (
+    "pydantic",
+    "pydantic_core",
+    "alembic",
+    "click",
+    "rich",
+    "pyspark",
+    "pytest",
+    "docker",
+    "testcontainers",
+    "fastapi",
+    "opentelemetry",
+)
 
 
 def loaded_by(code: str) -> set[str]:
