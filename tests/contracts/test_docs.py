@@ -151,6 +151,15 @@ def test_tests_that_a_page_names_exist(page: Path) -> None:
         assert not name or name in found, f"{path}::{name}"
 
 
+def test_each_defect_has_its_mechanism_and_its_tests() -> None:
+    rows = re.findall(r"^\| (\d+) \|(.+)\|(.+)\|(.+)\|$", (ROOT / "docs/defects.md").read_text(), re.MULTILINE)
+    assert [int(number) for number, *_ in rows] == list(range(1, 18))
+    for number, defect, mechanism, tests in rows:
+        assert defect.strip(), number
+        assert mechanism.strip(), number
+        assert re.findall(r"`tests/[\w/]+\.py::\w+`", tests), number
+
+
 @pytest.mark.parametrize("page", OWN_PAGES, ids=relative)
 def test_commands_that_a_page_shows_are_understood(page: Path) -> None:
     from sa_jobqueue.cli import main

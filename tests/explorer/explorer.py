@@ -36,6 +36,8 @@ class Explorer:
         self._observer = Observer(self._engine)
         self._reports: SimpleQueue[Actor] = SimpleQueue()
         self._actors: dict[object, Actor] = {}
+        self.schedules = 0
+        """How many different orders it ran in all."""
 
     def explore(self, scenario: Scenario[C], *, limit: int | None = None, sample: tuple[int, int] | None = None) -> Report:
         """Run every order of the scenario's steps that the locks allow, each once and on fresh data.
@@ -52,6 +54,7 @@ class Explorer:
             schedule = self._run(scenario, search)
             if search.end():
                 report.add(schedule)
+                self.schedules += 1
         report.unreached = search.unreached
         report.is_complete = search.is_exhausted and not search.unreached
         report.seconds = time.perf_counter() - started

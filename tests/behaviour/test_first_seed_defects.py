@@ -1,0 +1,282 @@
+"""None of the defects that a queue we learnt from had: `docs/defects.md` lists them all, with these tests and others."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event, func, select
+from sqlalchemy.orm import Session, sessionmaker
+
+from sa_jobqueue import (
+    AttemptContext,
+    Backoff,
+    Blockers,
+    Deduplicate,
+    Job,
+    JobFilter,
+    JobQueue,
+    JobStatus,
+    WaitFor,
+    Worker,
+    cancel_jobs,
+    complete_job,
+    delete_chains,
+    enqueue,
+    enqueue_many,
+    list_jobs,
+    lock_chain,
+    trigger_jobs,
+)
+from sa_jobqueue.errors import ChainReferencedError
+from sa_jobqueue.events import JobTakenBack
+from sa_jobqueue.statements import claims
+from tests.fixtures.chains import Chains
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import PATIENCE, EventLog, Start, quick, until
+
+AT_ONCE = Backoff(base=Backoff().base / 1000, cap=Backoff().base / 1000)
+
+
+async def drain(jobs: JobQueue[Any], engine: Engine, **options: Any) -> EventLog:
+    """Run a worker until nothing is due; return what it told."""
+    worker = Worker(jobs, engine, options=quick(**options))
+    log = EventLog(worker)
+    await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
+    return log
+
+
+def standing(engine: Engine) -> Counter[tuple[str, str]]:
+    """Count jobs by type and status."""
+    with engine.connect() as connection:
+        rows = connection.execute(select(Job.type_name, Job.status, func.count()).group_by(Job.type_name, Job.status))
+        return Counter({(row[0], row[1].value): row[2] for row in rows})
+
+
+@pytest.mark.parametrize("with_session", [False, True], ids=["batch", "session"])
+async def test_hundreds_of_fan_ins_under_load_strand_nothing(engine: Engine, jobs: Jobs, with_session: bool) -> None:
+    queue, fan_ins = JobQueue(), 200
+
+    if with_session:
+
+        @queue.handler("leaf")
+        async def leaf(number: int) -> int:
+            return number
+
+        @queue.handler("first")
+        def first(number: int, session: Session, ctx: AttemptContext) -> Any:
+            return ctx.continue_with(leaf, number)
+
+    else:
+
+        @queue.handler("leaf")
+        async def plain_leaf(number: int) -> int:
+            return number
+
+        @queue.handler("first")
+        async def plain_first(number: int, ctx: AttemptContext) -> Any:
+            return ctx.continue_with(plain_leaf, number)
+
+        leaf, first = plain_leaf, plain_first
+
+    @queue.handler("merge")
+    async def merge(_: None, parts: Blockers[tuple[int, int]]) -> int:
+        # Raises where a part is there too early: its output is None then.
+        return parts.outputs[0] + parts.outputs[1]
+
+    with Session(engine) as session, session.begin():
+        enqueue_many(
+            session,
+            [merge.job(None, blockers=parts) for parts in _pairs(session, leaf, first, fan_ins)],
+        )
+    await drain(queue, engine, concurrency=10)
+    assert standing(engine) == {
+        ("merge", "completed"): fan_ins,
+        ("leaf", "completed"): 2 * fan_ins,
+        ("first", "completed"): fan_ins,
+    }
+    with engine.connect() as connection:
+        outputs = connection.scalars(select(Job.output).where(Job.type_name == "merge"))
+        assert sorted(outputs) == [2 * number for number in range(fan_ins)]
+        assert connection.scalar(select(func.count()).where(Job.Blocker.open)) == 0
+        assert connection.scalar(select(func.count()).where(Job.is_awaited)) == 0
+
+
+def _pairs(session: Session, leaf: Any, first: Any, count: int) -> list[list[Any]]:
+    pairs = [[leaf.job(number), first.job(number)] for number in range(count)]
+    for kind in range(2):
+        enqueue_many(session, [pair[kind] for pair in pairs])
+    return pairs
+
+
+def test_fifty_keys_and_four_threads_each_make_fifty_jobs(sessions: sessionmaker[Session], jobs: Jobs) -> None:
+    together = threading.Barrier(4)
+
+    def one(_: int) -> list[bool]:
+        made = []
+        for key in range(50):
+            together.wait(PATIENCE)
+            with sessions.begin() as session:
+                made.append(enqueue(session, Job("test"), deduplicate=Deduplicate(str(key)))[1])
+        return made
+
+    with ThreadPoolExecutor(4) as threads:
+        results = list(threads.map(one, range(4)))
+    assert [sum(made) for made in zip(*results, strict=True)] == [1] * 50
+    assert jobs.count() == 50
+
+
+def test_a_key_is_taken_while_its_chain_goes_on(session: Session, chains: Chains, jobs: Jobs) -> None:
+    """Whatever has become of the root job: open is the chain."""
+    root, _ = chains.add(JobStatus.COMPLETED, JobStatus.PENDING, deduplication_key="k")
+    found, made = enqueue(session, Job("test"), deduplicate=Deduplicate("k"))
+    assert (found.id, made) == (root, False)
+
+
+async def test_lost_jobs_are_taken_back_while_no_slot_is_free(engine: Engine, jobs: Jobs, start: Start) -> None:
+    queue, go_on = JobQueue(), asyncio.Event()
+
+    @queue.handler("waits")
+    async def waits(_: None) -> None:
+        await go_on.wait()
+
+    with Session(engine) as session, session.begin():
+        enqueue_many(session, [waits.job(None) for _ in range(50)])
+    async with start(queue, concurrency=1):
+        await until(lambda: standing(engine)["waits", "running"] == 1, what="the only slot is taken")
+        jobs.add_worker("gone:1", silent_for=60)
+        lost = [jobs.add(JobStatus.RUNNING, worker_id="gone:1", type_name="waits") for _ in range(5)]
+        await until(
+            lambda: {jobs.status(job_id) for job_id in lost} == {JobStatus.PENDING}, what="all of them are taken back"
+        )
+        go_on.set()
+
+
+async def test_a_claim_takes_many_and_knows_when_it_has_all(engine: Engine, jobs: Jobs) -> None:
+    """No round trip for each job, and none to learn again that there is no other."""
+    queue = JobQueue()
+
+    @queue.handler("nothing")
+    async def nothing(_: None) -> None: ...
+
+    with Session(engine) as session, session.begin():
+        enqueue_many(session, [nothing.job(None) for _ in range(200)])
+    statements: Counter[str] = Counter()
+    worker = Worker(queue, engine, options=quick(concurrency=20))
+
+    def count(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        statements["claim" if "lane" in statement and "UPDATE" in statement else "other"] += 1
+
+    event.listen(Engine, "before_cursor_execute", count)
+    try:
+        await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
+    finally:
+        event.remove(Engine, "before_cursor_execute", count)
+    assert standing(engine) == {("nothing", "completed"): 200}
+    assert 0 < statements["claim"] <= 200 / 4
+    assert statements.total() <= 200 / 2
+
+
+async def test_an_error_of_the_library_in_a_handler_is_the_attempts_own_failure(engine: Engine, jobs: Jobs) -> None:
+    """It is not mistaken for the loss of the attempt, and the job does not stay behind as running."""
+    queue = JobQueue()
+
+    @queue.handler("triggers", max_attempts=2, retry=AT_ONCE)
+    def triggers(_: None, session: Session) -> None:
+        trigger_jobs(session, [Job.__id_factory__()])
+
+    @queue.handler("ends", max_attempts=2, retry=AT_ONCE)
+    def ends(_: None, session: Session, ctx: AttemptContext) -> None:
+        complete_job(session, ctx.job.id)
+        complete_job(session, ctx.job.id)
+
+    @queue.handler("waits_for_none", max_attempts=2, retry=AT_ONCE)
+    async def waits_for_none(_: None, ctx: AttemptContext) -> Any:
+        return ctx.continue_with(waits_for_none, None, blockers=[Job.__id_factory__()])
+
+    with Session(engine) as session, session.begin():
+        session.add_all([triggers.job(None), ends.job(None), waits_for_none.job(None, max_attempts=1)])
+    await drain(queue, engine)
+    assert standing(engine) == {("triggers", "dead"): 1, ("ends", "dead"): 1, ("waits_for_none", "dead"): 1}
+    errors = {letter["type_name"]: letter["error"]["type"].rpartition(".")[2] for letter in jobs.letters()}
+    assert errors == {"triggers": "JobNotFoundError", "ends": "JobEndedError", "waits_for_none": "ChainNotFoundError"}
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+def test_pages_of_jobs_enqueued_at_the_same_instant_show_each_once(session: Session, newest_first: bool) -> None:
+    ids = enqueue_many(session, [Job("test") for _ in range(10)])
+    seen: list[Any] = []
+    after = None
+    for _ in range(10):
+        page = list_jobs(session, where=JobFilter(), after=after, limit=3, newest_first=newest_first)
+        seen += [job.id for job in page.items]
+        after = page.next
+        if after is None:
+            break
+    assert seen == sorted(ids, reverse=newest_first)
+
+
+def test_looking_for_the_next_due_job_locks_nothing(engine: Engine, jobs: Jobs) -> None:
+    job_id = jobs.add()
+    queue, lanes = ["default"], [0]
+    with engine.connect() as looking, engine.connect() as other:
+        given = {"queues": queue, "priorities": lanes, "types": ["test"]}
+        looking.execute(claims.next_due(Job), given)
+        held = select(Job.id).with_for_update(skip_locked=True)
+        assert other.scalars(held).all() == [job_id]
+
+
+def test_a_deletion_names_who_waits_also_those_in_the_middle_of_a_chain(
+    session: Session, chains: Chains, jobs: Jobs, engine: Engine
+) -> None:
+    (blocker,) = chains.add(JobStatus.PENDING)
+    root, second = chains.add(JobStatus.COMPLETED, JobStatus.BLOCKED)
+    chains.block(second, blocker)
+    with pytest.raises(ChainReferencedError) as refused:
+        delete_chains(session, [blocker])
+    assert list(refused.value.references) == [(blocker, second)]
+    assert delete_chains(session, [root], cascade=True) == sorted([root, blocker])
+
+
+def test_a_chain_that_goes_on_is_not_taken_for_ended(session: Session, chains: Chains, jobs: Jobs) -> None:
+    """Who completes a chain by hand does so with its last job, under the chain's lock."""
+    root, last = chains.add(JobStatus.COMPLETED, JobStatus.PENDING)
+    current = lock_chain(session, root)
+    assert current.id == last
+    assert complete_job(session, current.id, "done").output == "done"
+    assert session.get_one(Job, root).chain_completed_at is not None
+
+
+async def test_a_chain_that_fails_tells_who_waits_for_it(engine: Engine, jobs: Jobs) -> None:
+    """Fail at once, go on without it, or wait for a redrive: whatever was asked for; nothing hangs unseen."""
+    queue = JobQueue()
+
+    @queue.handler("fails", max_attempts=1)
+    async def fails(_: None) -> None:
+        raise ValueError
+
+    @queue.handler("waits")
+    async def waits(_: None) -> None: ...
+
+    with Session(engine) as session, session.begin():
+        blocker = fails.job(None)
+        by_policy = {
+            policy: waits.job(None, blockers=[WaitFor(blocker, policy)])
+            for policy in ("wait", "fail", "continue")
+        }
+        session.add_all(by_policy.values())
+        session.flush()
+        ids = {policy: job.id for policy, job in by_policy.items()}
+    log = await drain(queue, engine)
+    assert {policy: jobs.status(job_id).value for policy, job_id in ids.items()} == {
+        "wait": "blocked",
+        "fail": "dead",
+        "continue": "completed",
+    }
+    assert not log.of(JobTakenBack)
+    with Session(engine) as session, session.begin():
+        assert cancel_jobs(session, [ids["wait"]]) == [ids["wait"]]

@@ -1,0 +1,393 @@
+"""Chains and jobs that wait for them, for scenarios: how to set them, who meddles with them, and what must hold after."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self
+from uuid import UUID
+
+from sqlalchemy import Connection, Row, select, text, update
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Job, JobStatus, WaitFor, cancel_chains, cancel_jobs, complete_job, delete_chains
+from sa_jobqueue.context import ClaimedJob, Continuation
+from sa_jobqueue.errors import ChainNotFoundError, ChainReferencedError, JobEndedError, JobNotFoundError, LostAttemptError
+from sa_jobqueue.ids import uuid7
+from sa_jobqueue.operations.completing import attach, complete_attempt
+from sa_jobqueue.operations.dead_letters import DeadLetterFilter, redrive_dead_letters
+from sa_jobqueue.operations.settling import settle
+from sa_jobqueue.statements import blockers
+from sa_jobqueue.statements.claims import CLAIMED, GUARDS
+from sa_jobqueue.types import ENDED, OnFailure
+from tests.explorer.explorer import Explorer
+from tests.explorer.scenario import Operation, Outcomes, Report, Scenario, Steps
+from tests.explorer.statements import by_locks
+from tests.explorer.workers import SessionHands
+
+_job: Any = Job.__table__
+
+LOCKING = re.compile(r"\bFOR (NO KEY )?UPDATE\b|^\s*(UPDATE|DELETE|WITH)\b")
+"""Statements that want rows others may hold; those between two of them are seen by nobody before the commit."""
+WORKER = "worker:1"
+"""Who runs the jobs of a scene."""
+
+
+class Scene:
+    """The chains of one schedule, in a queue of their own, each job by a name; whoever makes it writes it."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.queue = f"q{uuid7().hex}"
+        self.ids: dict[str, UUID] = {}
+        self.claimed: dict[str, Any] = {}
+        """Of jobs that are running, the rows as they were claimed."""
+
+    def new(self, name: str, *waits_for: str, on_failure: Any = "wait", attempts: int = 2) -> Job:
+        """Describe a job, and remember it by a name."""
+        waits = [WaitFor(self.ids[one], on_failure) for one in waits_for]
+        job = Job(type_name="test", input=None, queue=self.queue, max_attempts=attempts, blockers=waits)
+        self.ids[name] = job.id
+        return job
+
+    def adds(self, name: str, *waits_for: str, **options: Any) -> Self:
+        """Write a job, pending or blocked."""
+        self._session.add(self.new(name, *waits_for, **options))
+        self._session.flush()
+        return self
+
+    def runs(self, *names: str, attempts: int = 2) -> Self:
+        """Have jobs claimed by the worker; new ones are written before."""
+        for name in names:
+            if name not in self.ids:
+                self.adds(name, attempts=attempts)
+            (self.claimed[name],) = _claim(self._session, WORKER, _job.c.id == self.ids[name])
+        return self
+
+    def goes_on(self, name: str, to: str, *waits_for: str, **options: Any) -> Self:
+        """Complete a running job and let its chain go on with another, pending or blocked."""
+        following = attach(Job, self.claimed[name], Continuation(self.new(to, *waits_for, **options)))
+        complete_attempt(self._session, _claimed(self, name), following, worker_id=WORKER, model=Job)
+        self._session.flush()
+        return self
+
+    def ends(self, name: str, status: str = "completed") -> Self:
+        """End a running job and with it its chain; nobody is told yet."""
+        hands = SessionHands(self._session, WORKER)
+        if status == "completed":
+            assert hands.complete_chained(self.claimed[name])
+        else:
+            assert hands.finish(self.claimed[name], status=status, outcome="failed")
+        return self
+
+    def settles(self) -> Self:
+        """Pass on the ends of all chains."""
+        sweep(self._session.connection())
+        return self
+
+
+def _claim(session: Session, worker_id: str, *conditions: Any) -> Sequence[Row[Any]]:
+    claimed = update(_job).where(*conditions).returning(*(_job.c[column] for column in CLAIMED))
+    return session.execute(claimed.values(status=JobStatus.RUNNING, attempt=_job.c.attempt + 1, leased_by=worker_id)).all()
+
+
+def _claimed(scene: Scene, name: str) -> ClaimedJob:
+    return ClaimedJob(**scene.claimed[name]._mapping)
+
+
+def in_transaction(
+    name: str, act: Callable[[Session, Scene], Any], *, whole: bool = False, may_raise: Any = (), **options: Any
+) -> Operation[Scene]:
+    """Return an operation of one transaction: in steps by what it locks, or with `whole` all at once; then the commit."""
+    return Operation(name, act if whole else by_locks(act, LOCKING), may_raise=may_raise, **options)
+
+
+def enqueues(job: str, *waits_for: str, on_failure: str = "wait", **options: Any) -> Operation[Scene]:
+    """An application adds a job that waits for chains."""
+
+    def act(session: Session, scene: Scene) -> None:
+        session.add(scene.new(job, *waits_for, on_failure=on_failure))
+        session.flush()
+
+    return in_transaction(f"enqueue-{job}", act, may_raise=(ChainNotFoundError,), **options)
+
+
+def completes(job: str, to: str = "", *, tries: int = 2, settles: bool = False) -> Operation[Scene]:
+    """The worker completes a job among others, or lets its chain go on; it skips what is held, and tries again."""
+
+    def run(session: Session, scene: Scene) -> Steps:
+        hands = SessionHands(session, WORKER)
+        row = scene.claimed[job]
+        for left in reversed(range(tries)):
+            if hands.complete_chained(row, following={row.id: scene.new(to)} if to else {}):
+                if settles:
+                    yield "complete"
+                    hands.settle(row.chain_id, commit=False)
+                return "done"
+            if left:
+                yield "held"
+        return "held"
+
+    return Operation(f"complete-{job}", run, autocommit=True, settings=GUARDS)
+
+
+def completes_in_session(job: str, to: str = "", *waits_for: str, **options: Any) -> Operation[Scene]:
+    """A handler with a session completes, or lets its chain go on, perhaps with a job that waits for others."""
+
+    def act(session: Session, scene: Scene) -> Any:
+        row = _claimed(scene, job)
+        result = attach(Job, row, Continuation(scene.new(to, *waits_for))) if to else "1"
+        return complete_attempt(session, row, result, worker_id=WORKER, model=Job)
+
+    may_raise = (LostAttemptError, ChainNotFoundError)
+    return in_transaction(f"session-{job}", act, may_raise=may_raise, **options)
+
+
+def finishes(job: str, status: str = "dead", *, tries: int = 2) -> Operation[Scene]:
+    """The worker ends an attempt without success."""
+
+    def run(session: Session, scene: Scene) -> Steps:
+        for left in reversed(range(tries)):
+            if SessionHands(session, WORKER).finish(scene.claimed[job], status=status):
+                return "done"
+            if left:
+                yield "held"
+        return "held"
+
+    return Operation(f"finish-{job}", run, autocommit=True, settings=GUARDS)
+
+
+def takes_back(*, tries: int = 2) -> Operation[Scene]:
+    """A sweeper takes jobs from a worker that has no row."""
+
+    def run(session: Session, scene: Scene) -> Steps:
+        for left in reversed(range(tries)):
+            # Jobs of earlier schedules may be among what it takes.
+            taken = {row.id for row in SessionHands(session, "sweeper").take_back(orphans=True)}
+            if taken & set(scene.ids.values()):
+                return "done"
+            if left:
+                yield "held"
+        return "held"
+
+    return Operation("take-back", run, autocommit=True, settings=GUARDS)
+
+
+def settles_to_the_end(chain: str) -> Operation[Scene]:
+    """A worker passes the end of a chain on, in as many transactions as it takes, each a step."""
+
+    def run(session: Session, scene: Scene) -> Steps:
+        todo: dict[Any, Any] = {scene.ids[chain]: None}
+        rounds = 0
+        while todo and rounds < 8:
+            todo = settle(session.connection(), Job, todo).left
+            rounds += 1
+            if todo and rounds < 8:
+                yield "settle"
+
+    return Operation("settle", run, autocommit=True, settings=GUARDS)
+
+
+def settles(*chains: str, name: str = "settle", **options: Any) -> Operation[Scene]:
+    """A worker passes the end of chains on, once."""
+
+    def act(session: Session, scene: Scene) -> list[str]:
+        settled = settle(session.connection(), Job, dict.fromkeys(scene.ids[one] for one in chains))
+        return [moved.status.value for moved in settled.moved]
+
+    return in_transaction(name, act, settings=GUARDS, **options)
+
+
+def claims(scene_jobs: int = 2) -> Operation[Scene]:
+    """Another worker claims what is due, some times, and looks at what it got."""
+
+    def run(session: Session, scene: Scene) -> Steps:
+        hands = SessionHands(session, "claimer:1", queues=(scene.queue,))
+        got = 0
+        for left in reversed(range(scene_jobs)):
+            rows = hands.claim()
+            got += len(rows)
+            assert not open_edges(session, [row.id for row in rows]), "claimed before what it waits for has ended"
+            if left:
+                yield f"claim {len(rows)}"
+        return got
+
+    return Operation("claim", run, autocommit=True, settings=GUARDS)
+
+
+def cancels(*jobs: str, **options: Any) -> Operation[Scene]:
+    """An application cancels jobs."""
+
+    def act(session: Session, scene: Scene) -> int:
+        return len(cancel_jobs(session, [scene.ids[one] for one in jobs]))
+
+    return in_transaction(f"cancel-{'-'.join(jobs)}", act, may_raise=(JobNotFoundError,), **options)
+
+
+def cancels_chain(*chains: str, **options: Any) -> Operation[Scene]:
+    """An application cancels chains."""
+
+    def act(session: Session, scene: Scene) -> int:
+        return len(cancel_chains(session, [scene.ids[one] for one in chains]))
+
+    return in_transaction(f"cancel-chain-{'-'.join(chains)}", act, may_raise=(ChainNotFoundError,), **options)
+
+
+def redrives(*jobs: str, **options: Any) -> Operation[Scene]:
+    """An application redrives dead jobs."""
+
+    def act(session: Session, scene: Scene) -> int:
+        where = DeadLetterFilter(job_ids=[scene.ids[one] for one in jobs])
+        return len(redrive_dead_letters(session, where=where))
+
+    return in_transaction(f"redrive-{'-'.join(jobs)}", act, **options)
+
+
+def completes_without_worker(job: str, to: str = "", *waits_for: str, **options: Any) -> Operation[Scene]:
+    """An application completes a job, or lets its chain go on."""
+
+    def act(session: Session, scene: Scene) -> None:
+        result: Any = Continuation(scene.new(to, *waits_for)) if to else 1
+        complete_job(session, scene.ids[job], result)
+
+    may_raise = (JobEndedError, JobNotFoundError, ChainNotFoundError)
+    return in_transaction(f"application-{job}", act, may_raise=may_raise, **options)
+
+
+def deletes(*chains: str, **options: Any) -> Operation[Scene]:
+    """An application deletes chains."""
+
+    def act(session: Session, scene: Scene) -> int:
+        return len(delete_chains(session, [scene.ids[one] for one in chains]))
+
+    may_raise = (ChainNotFoundError, ChainReferencedError)
+    return in_transaction(f"delete-{'-'.join(chains)}", act, may_raise=may_raise, **options)
+
+
+def prove(
+    explorer: Explorer,
+    setup: Callable[[Scene], Scene],
+    *operations: Operation[Scene],
+    sample: tuple[int, int] | None = None,
+    ends: Iterable[str] = (),
+) -> Report:
+    """Run operations in every order and check what `sound` checks; `ends`: endings that must be met.
+
+    An ending names where each job of the scene stood when all ends of chains had been passed on.
+    """
+    known: set[str] = set()
+    scenario = Scenario(
+        name=" x ".join(operation.name for operation in operations),
+        setup=lambda session: setup(Scene(session)),
+        operations=operations,
+        check=lambda connection, scene, outcomes: sound(connection, scene, outcomes, run_out_of=known),
+    )
+    report = explorer.explore(scenario, sample=sample)
+    print(report)  # shown by pytest -s, and when the test fails
+    assert report.is_complete or sample, str(report)
+    assert set(ends) <= set(report.endings), str(report)
+    return report
+
+
+def sound(connection: Connection, scene: Scene, outcomes: Outcomes, *, run_out_of: set[str]) -> str:
+    """Assert the invariants at once, after a sweep, and after all that can run has run; name the ending.
+
+    What was run out once need not be again: it depends on the ending alone.
+    """
+    session = Session(connection)
+    check_scene(session, scene, swept=False)
+    sweep(session.connection())
+    jobs = check_scene(session, scene, swept=True)
+    known = sorted((name, jobs[job_id].status) for name, job_id in scene.ids.items() if job_id in jobs)
+    ending = " ".join(f"{name}={status}" for name, status in known)
+    if ending not in run_out_of:
+        run_out_of.add(ending)
+        run_out(session, scene)
+        jobs = check_scene(session, scene, swept=True)
+        assert {job.status for job in jobs.values()} <= {*ENDED, JobStatus.BLOCKED}
+    session.commit()
+    return ending
+
+
+def sweep(connection: Connection) -> None:
+    """Pass on the ends of all chains, as the sweeper has it done."""
+    for _ in range(10):
+        left = list(connection.scalars(blockers.unsettled(Job), {"limit": 100}))
+        if not left:
+            return
+        settle(connection, Job, dict.fromkeys(left))
+    raise AssertionError("a chain's end is never settled")
+
+
+def run_out(session: Session, scene: Scene) -> None:
+    """Run and complete whatever can be, until nothing can."""
+    hands = SessionHands(session, "last:1")
+    going_on = _job.c.status.in_([JobStatus.PENDING, JobStatus.RUNNING])
+    for _ in range(10):
+        # Jobs that a worker still holds were taken back and claimed again, for all that matters here.
+        rows = _claim(session, "last:1", _job.c.queue == scene.queue, going_on)
+        if not rows:
+            return
+        assert not open_edges(session, [row.id for row in rows]), "started before what it waits for has ended"
+        assert hands.complete_chained(*rows) == {row.id for row in rows}
+        sweep(session.connection())
+    raise AssertionError("jobs do not come to an end")
+
+
+def open_edges(session: Session, job_ids: Sequence[Any]) -> list[Any]:
+    """Return the open edges of jobs."""
+    edge = Job.Blocker
+    return list(session.execute(select(edge.job_id).where(edge.job_id.in_(job_ids), edge.open)))
+
+
+_SCENE = text("""
+    SELECT job.id, job.chain_id, job.chain_index, job.status::text, job.open_blockers, job.chain_status::text,
+      job.is_awaited, job.chain_completed_at,
+      (SELECT count(*) FROM dead_letter AS letter WHERE letter.job_id = job.id AND letter.resolution IS NULL) AS letters,
+      ARRAY(SELECT edge.blocked_by_chain_id FROM job_blocker AS edge WHERE edge.job_id = job.id ORDER BY index) AS chains,
+      ARRAY(SELECT edge.open FROM job_blocker AS edge WHERE edge.job_id = job.id ORDER BY index) AS opens,
+      ARRAY(SELECT edge.on_failure FROM job_blocker AS edge WHERE edge.job_id = job.id ORDER BY index) AS policies
+    FROM job WHERE job.queue = :queue ORDER BY job.chain_index
+""")
+
+
+def check_scene(session: Session, scene: Scene, *, swept: bool) -> Mapping[Any, Row[Any]]:
+    """Assert what must be true of jobs, chains and edges; `swept`: all ends of chains were passed on. Return the jobs."""
+    rows = session.execute(_SCENE, {"queue": scene.queue}).all()
+    names = {job_id: name for name, job_id in scene.ids.items()}
+    awaited = {chain_id for row in rows for chain_id, is_open in zip(row.chains, row.opens, strict=True) if is_open}
+    chains: dict[Any, list[Row[Any]]] = {}
+    for row in rows:
+        chains.setdefault(row.chain_id, []).append(row)
+    for chain_id, members in chains.items():
+        _check_chain(names[chain_id], members, awaited=chain_id in awaited, swept=swept)
+    for row in rows:
+        name, count = names[row.id], sum(row.opens)
+        assert row.open_blockers == count, f"{name} counts {row.open_blockers} open edges of {count}"
+        if row.status not in ENDED:
+            assert (row.status == JobStatus.BLOCKED) == (count > 0), f"{name} is {row.status} with {count} open edges"
+        assert row.letters == (row.status == JobStatus.DEAD), f"{name} is {row.status} and has {row.letters} letters"
+        for chain_id, is_open, policy in zip(row.chains, row.opens, row.policies, strict=True):
+            status = chains[chain_id][-1].status
+            told = f"{name} is {row.status} and waits with {policy}, the chain is {status}, the edge open: {is_open}"
+            if not is_open:
+                # One that goes on all the same stays closed when the chain is opened again.
+                assert status == JobStatus.COMPLETED or policy == OnFailure.CONTINUE, told
+            elif swept and status in ENDED:
+                assert status != JobStatus.COMPLETED, told
+                assert policy != OnFailure.CONTINUE, told
+                assert policy != OnFailure.FAIL or row.status != JobStatus.BLOCKED, told
+    return {row.id: row for row in rows}
+
+
+def _check_chain(name: str, members: Sequence[Row[Any]], *, awaited: bool, swept: bool) -> None:
+    root, last = members[0], members[-1]
+    assert [one.chain_index for one in members] == list(range(len(members)))
+    assert all(one.status == JobStatus.COMPLETED for one in members[:-1]), f"chain {name} went on too early"
+    ended = last.status in ENDED
+    assert (root.chain_completed_at is not None) == ended, f"chain {name}: its last job is {last.status}"
+    assert root.chain_status == (last.status if ended and len(members) > 1 else None), f"chain {name}: {root.chain_status}"
+    if awaited and not ended:
+        assert root.is_awaited, f"chain {name} has open edges, and will not tell"
+    if swept and ended:
+        assert not root.is_awaited, f"chain {name} has ended and is still to be settled"
