@@ -57,6 +57,10 @@ def test_cancel_meets_complete(explorer: Explorer) -> None:          # the fixtu
     assert set(report.endings) == {"completed", "cancelled"}
 ```
 
+**Chains and blockers** have a setup, operations and a check of their own in `tests.explorer.chains`: a `Scene` of named
+jobs, and `prove`, which asserts after each schedule what must always hold, then passes on every end and runs out whatever
+can run.
+
 **Waiting** is seen, not slept on: a step has ended, or PostgreSQL says that its backend waits for another operation's
 (`pg_blocking_pids`). A step that waits is passed over until whoever holds it up has let it go, and ends then, before
 the next choice. Where operations wait for each other, PostgreSQL ends one of them; that fails the schedule unless the

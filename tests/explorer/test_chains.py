@@ -48,7 +48,7 @@ def test_two_blockers_completed_by_hand_at_once_start_the_job(explorer: Explorer
         fan_in,
         ops.completes_without_worker("x"),
         ops.completes_without_worker("y"),
-        sample=(60, 3),
+        sample=(40, 3),
     )
     assert set(report.endings) == {"j=pending x=completed y=completed"}
     prove(
@@ -57,6 +57,7 @@ def test_two_blockers_completed_by_hand_at_once_start_the_job(explorer: Explorer
         ops.completes_without_worker("x1", whole=True),
         ops.completes("y", settles=True),
         ops.claims(),
+        sample=(50, 17),
         ends=["j=running x=completed x1=completed y=completed"],
     )
 
@@ -97,7 +98,7 @@ def test_a_job_completed_by_hand_meets_its_worker(explorer: Explorer) -> None:
         "application-x1=committed session-x1=LostAttemptError",
         "application-x1=JobEndedError session-x1=committed",
     }
-    prove(explorer, grown, ops.completes_without_worker("x1"), ops.finishes("x1"), ops.takes_back(tries=1), sample=(60, 5))
+    prove(explorer, grown, ops.completes_without_worker("x1"), ops.finishes("x1"), ops.takes_back(tries=1), sample=(40, 5))
 
 
 def test_a_waiting_job_completed_by_hand_is_not_started_by_its_blocker(explorer: Explorer) -> None:
@@ -106,7 +107,7 @@ def test_a_waiting_job_completed_by_hand_is_not_started_by_its_blocker(explorer:
         lambda scene: scene.runs("x").adds("j", "x").adds("k", "j").ends("x"),
         ops.completes_without_worker("j"),
         ops.settles("x"),
-        sample=(60, 7),
+        sample=(40, 7),
     )
     assert set(report.endings) == {"j=completed k=pending x=completed"}
 
@@ -165,7 +166,7 @@ def test_a_continuation_waits_for_chains_that_are_ending(explorer: Explorer) -> 
         ops.completes_in_session("x", "x1", "y", "z"),
         ops.completes_in_session("y", "y1", "z"),
         ops.completes("z"),
-        sample=(60, 11),
+        sample=(40, 11),
     )
     assert {"x1=blocked" in ending for ending in crossed.endings} == {True}
     # Two that wait for each other are a circle of the application's making, but no deadlock of the database.
@@ -219,7 +220,7 @@ def test_who_completes_by_session_by_batch_and_who_waits_meet(explorer: Explorer
         ops.enqueues("j", "x", "y", whole=True),
         ops.completes_in_session("x1"),
         ops.completes("y", settles=True),
-        sample=(80, 13),
+        sample=(60, 13),
         ends=["j=pending x=completed x1=completed y=completed"],
     )
 
