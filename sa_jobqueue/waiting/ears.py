@@ -100,8 +100,9 @@ class SharedEar:
         connection = await psycopg.AsyncConnection.connect(**_arguments(self._url))
         try:
             await connection.execute(_listening(self._channel))
+            if self.tried.is_set():  # not the first time: what was told while nobody listened is lost, so look
+                self._tell(*self.waiting)
             self.tried.set()
-            self._tell(*self.waiting)  # what was told while nobody listened is lost: look
             async with aclosing(connection.notifies()) as notes:
                 async for note in notes:
                     self._tell(note.payload)

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine, create_engine, delete, text, update
+from sqlalchemy import Engine, create_engine, delete, event, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Session
 
@@ -65,10 +65,12 @@ def wait(request: pytest.FixtureRequest, engine: Engine, async_engine: AsyncEngi
     """Give a function that waits for a chain in one of the colours."""
 
     async def call(chain: Any, **options: Any) -> ChainResult[Any]:
-        given: dict[str, Any] = {"timeout": timedelta(seconds=PATIENCE), "poll_interval": NEVER} | options
-        if request.param == "async":
-            return await await_chain(async_engine, chain, **given)
-        return await asyncio.to_thread(lambda: wait_chain(engine, chain, **given))
+        # The last look is past the test's patience: it must not be what saves it.
+        given: dict[str, Any] = {"timeout": timedelta(seconds=2 * PATIENCE), "poll_interval": NEVER} | options
+        async with asyncio.timeout(PATIENCE):
+            if request.param == "async":
+                return await await_chain(async_engine, chain, **given)
+            return await asyncio.to_thread(lambda: wait_chain(engine, chain, **given))
 
     return call
 
@@ -330,6 +332,30 @@ async def test_a_lost_listening_connection_is_replaced(
     assert "cannot listen for the ends of chains" in caplog.text
 
 
+async def test_an_end_that_nobody_heard_is_seen_when_the_connection_is_back(
+    wait: Waiting, engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ears, "_RETRY_SECONDS", 0.5)
+    chain_id = jobs.add()
+    looks: list[str] = []
+
+    def count(*given: Any) -> None:
+        looks.extend([given[2]] if "job_chain" in given[2] else [])
+
+    event.listen(Engine, "after_cursor_execute", count)
+    try:
+        result = asyncio.create_task(wait(chain_id))
+        await until(lambda: len(looks) == 2, what="the look after the mark")
+        with engine.begin() as connection:
+            connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": listening(engine)[0]})
+        await until(lambda: len(looks) == 3, what="the look after the loss")
+        assert "cannot listen" in caplog.text
+        end(engine, chain_id)
+        assert (await result).status is JobStatus.COMPLETED
+    finally:
+        event.remove(Engine, "after_cursor_execute", count)
+
+
 async def test_who_cannot_listen_looks(wait: Waiting, engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     url = engine.url.set(host="/nowhere", port=1, query={})
     arguments = ears._arguments
@@ -362,6 +388,8 @@ async def test_a_root_that_somebody_holds_is_marked_once_it_is_free(
 ) -> None:
     chain_id = jobs.add()
     session.execute(text("SELECT 1 FROM job FOR NO KEY UPDATE"))
+    with pytest.raises(ChainTimeoutError):  # the one who holds it is not waited for
+        await wait(chain_id, timeout=SOON)
     result = asyncio.create_task(wait(chain_id))
     await until(lambda: bool(listening(engine)))
     session.rollback()
