@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from sa_jobqueue.testing.servers import URL_VARIABLE, PostgresServer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = sorted(path for path in EXAMPLES.rglob("*.py") if "# Output:" in path.read_text())
+REPORTS = [EXAMPLES / "build_graph.py"]
+"""Examples at real size: what they print is measured, and depends on the interpreter."""
 APPLICATIONS = sorted(path.parent for path in EXAMPLES.glob("*/alembic.ini"))
 
 
@@ -50,12 +53,34 @@ def promised_output(script: Path) -> str:
 
 def test_every_example_says_what_it_prints() -> None:
     entries = [path / "walkthrough.py" if path.is_dir() else path for path in EXAMPLES.iterdir() if path.name[0] not in "._"]
-    assert sorted(entries) == SCRIPTS
+    assert sorted(entries) == sorted(SCRIPTS + REPORTS)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: str(script.relative_to(EXAMPLES)))
 def test_example_prints_what_its_last_comment_says(script: Path, empty_database_url: str) -> None:
     assert run(str(script), url=empty_database_url, cwd=EXAMPLES.parent) == promised_output(script)
+
+
+def test_the_build_graph_is_built_in_order_and_notices_when_it_was_not(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed = run(str(REPORTS[0]), "--limit", "100", url=empty_database_url, cwd=EXAMPLES.parent)
+    assert "modules        100\n" in printed
+    assert "verified       every module was built once, none before all it imports had completed" in printed
+    monkeypatch.syspath_prepend(EXAMPLES)
+    example = importlib.import_module("build_graph")
+    graph = example.untangle(example.Library().graph(100)).graph
+    (last,) = execute(empty_database_url, "SELECT id FROM build_job WHERE type_name = 'link'")
+    engine = create_engine(empty_database_url)
+    assert example.faults(engine, graph, last) == []
+    execute(empty_database_url, "UPDATE build_job SET started_at = created_at WHERE type_name = 'link'")
+    (early,) = example.faults(engine, graph, last)
+    assert "jobs were to wait for another" in early
+    execute(empty_database_url, "INSERT INTO built (name, job_id, bytecode_bytes) SELECT name, job_id, 1 FROM built LIMIT 1")
+    _, twice, other_sum = example.faults(engine, graph, last)
+    assert "were to be built once: 100 were, 101 times" in twice
+    assert "the last job was told" in other_sum
+    engine.dispose()
 
 
 @pytest.mark.parametrize("application", APPLICATIONS, ids=lambda application: application.name)
