@@ -43,13 +43,20 @@ class Chained(Protocol):
     """A chain as far as its output goes: a `Job.Chain`, or a `ChainResult` whose output is JSON still."""
 
     @property
-    def id(self) -> Any: ...
+    def id(self) -> Any:
+        """Its first job's id."""
+
     @property
-    def status(self) -> JobStatus: ...
+    def status(self) -> JobStatus:
+        """How it ended, or where its last job stands."""
+
     @property
-    def output(self) -> Json: ...
+    def output(self) -> Json:
+        """What its last job returned, as JSON."""
+
     @property
-    def last_type_name(self) -> str: ...
+    def last_type_name(self) -> str:
+        """The type of its last job."""
 
 
 DEFAULT_RETRY: Final = Backoff()
