@@ -264,10 +264,7 @@ async def test_a_chain_that_fails_tells_who_waits_for_it(engine: Engine, jobs: J
 
     with Session(engine) as session, session.begin():
         blocker = fails.job(None)
-        by_policy = {
-            policy: waits.job(None, blockers=[WaitFor(blocker, policy)])
-            for policy in ("wait", "fail", "continue")
-        }
+        by_policy = {policy: waits.job(None, blockers=[WaitFor(blocker, policy)]) for policy in ("wait", "fail", "continue")}
         session.add_all(by_policy.values())
         session.flush()
         ids = {policy: job.id for policy, job in by_policy.items()}

@@ -273,7 +273,8 @@ def prove(
 ) -> Report:
     """Run operations in every order and check what `sound` checks; `ends`: endings that must be met.
 
-    An ending names where each job of the scene stood when all ends of chains had been passed on.
+    An ending names where each job of the scene stood when all ends of chains had been passed on. What a worker does on
+    its guarded connections must never have to wait.
     """
     known: set[str] = set()
     scenario = Scenario(
@@ -286,6 +287,8 @@ def prove(
     print(report)  # shown by pytest -s, and when the test fails
     assert report.is_complete or sample, str(report)
     assert set(ends) <= set(report.endings), str(report)
+    own = {operation.name for operation in operations if operation.settings == GUARDS}
+    assert not own & set(report.waits), f"a worker's own statements wait for nobody, but {report.waits} did"
     return report
 
 

@@ -163,6 +163,8 @@ class Report:
     steps: int = 0
     blocked: int = 0
     """How many of the steps had to wait for a lock."""
+    waits: Counter[str] = field(default_factory=Counter)
+    """How many of whose steps had to wait, by the operation's name."""
     outcomes: Counter[str] = field(default_factory=Counter)
     """How often the operations ended how, such as `claim=committed cancel=JobNotFoundError`."""
     endings: Counter[str] = field(default_factory=Counter)
@@ -178,6 +180,7 @@ class Report:
         self.schedules += 1
         self.steps += len(schedule.steps)
         self.blocked += schedule.blocked
+        self.waits.update(step.operation for step in schedule.steps if step.waited_for)
         self.outcomes[" ".join(f"{name}={outcome.kind}" for name, outcome in schedule.outcomes.items())] += 1
         if schedule.ending is not None:
             self.endings[schedule.ending] += 1

@@ -110,6 +110,18 @@ def test_the_redrive_of_a_job_meets_the_redrive_and_the_end_of_its_blocker(explo
     assert "j=pending x=completed x1=completed" in again.endings, str(again)
 
 
+def test_a_redrive_takes_its_locks_in_the_order_of_all(explorer: Explorer) -> None:
+    """Those of the chains it waits for come before its own, as for whoever takes both."""
+    report = prove(
+        explorer,
+        lambda scene: scene.runs("x").adds("j", "x", on_failure="fail").ends("x", "dead").settles(),
+        ops.redrives("j"),
+        ops.cancels("x", "j"),
+    )
+    assert set(report.endings) == {"j=dead x=dead", "j=cancelled x=dead"}
+    assert report.blocked > 0
+
+
 def test_a_redrive_meets_a_job_that_begins_to_wait(explorer: Explorer) -> None:
     for on_failure in ("wait", "fail"):
         report = prove(
