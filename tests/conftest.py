@@ -5,5 +5,6 @@ pytest_plugins = [
     "tests.fixtures.jobs",
     "tests.fixtures.chains",
     "tests.fixtures.notifications",
+    "tests.fixtures.tallies",
     "tests.fixtures.workers",
 ]

@@ -8,8 +8,7 @@ import pytest
 from sqlalchemy import Engine
 
 from tests.explorer import Explorer
-
-_SCHEDULES = pytest.StashKey[int]()
+from tests.fixtures.tallies import tally
 
 
 @pytest.fixture
@@ -17,11 +16,4 @@ def explorer(engine: Engine, request: pytest.FixtureRequest) -> Iterator[Explore
     """Give an explorer on the test's database."""
     with Explorer(engine) as explorer:
         yield explorer
-    stash = request.config.stash
-    stash[_SCHEDULES] = stash.get(_SCHEDULES, 0) + explorer.schedules
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Tell how many schedules were run."""
-    if schedules := config.stash.get(_SCHEDULES, 0):
-        terminalreporter.write_line(f"explorer: {schedules:,} schedules, each kept the invariants or failed its test")
+    tally(request.config, "schedules explored, each kept the invariants or failed its test", explorer.schedules)

@@ -6,21 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-STEPS = pytest.StashKey[int]()
+from tests.fixtures.tallies import tally
 
 
 @pytest.fixture
 def count_steps(request: pytest.FixtureRequest) -> Callable[[int], None]:
     """Give a function that adds to the number of steps told at the end."""
-
-    def count(steps: int) -> None:
-        request.config.stash[STEPS] = request.config.stash.get(STEPS, 0) + steps
-
-    return count
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Tell it."""
-    steps = config.stash.get(STEPS, 0)
-    if steps:
-        terminalreporter.write_line(f"state machine: {steps:,} steps, the queue agreed with its model after each")
+    return lambda steps: tally(
+        request.config, "steps of the state machine, the queue agreed with its model after each", steps
+    )
