@@ -23,6 +23,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import (
     DeadLetterFilter,
     Job,
+    JobStatus,
     cancel_chains,
     cancel_jobs,
     complete_job,
@@ -438,7 +439,8 @@ class QueueMachine(RuleBasedStateMachine):
             rows = self.system.sweep(worker, orphans=orphans)
         assert {self.system.numbers[row.id]: str(row.status) for row in rows} == expected
         for row in rows:
-            assert row.is_awaited == trial.jobs[self.system.numbers[row.chain_id]].is_awaited
+            if row.status == JobStatus.DEAD:  # whoever swept passes the chain's end on then, if somebody waits for it
+                assert row.is_awaited == trial.jobs[self.system.numbers[row.chain_id]].is_awaited
         if commit:
             self.system.hands[worker].connection.commit()
         self._end(worker, trial, commit=commit)

@@ -38,7 +38,8 @@ _READ = {
     "job": f"""
         SELECT id, chain_id, chain_index AS index, type_name AS type, queue, priority, input, status::text, open_blockers,
           is_awaited, CASE WHEN status IN ('pending', 'blocked') THEN {_HOURS_UNTIL.format("scheduled_at")} END AS due,
-          attempt, max_attempts, leased_by AS worker, CASE WHEN leased_until IS NOT NULL THEN {_HOURS_UNTIL.format("leased_until")} END AS lease, output, completed_by,
+          attempt, max_attempts, leased_by AS worker, CASE WHEN leased_until IS NOT NULL THEN
+            {_HOURS_UNTIL.format("leased_until")} END AS lease, output, completed_by,
           last_error->>'type' AS error, deduplication_key AS key, completed_at IS NOT NULL AS has_ended,
           chain_completed_at IS NOT NULL AS chain_has_ended, chain_status::text FROM job""",
     "job_blocker": "SELECT job_id, blocked_by_chain_id, on_failure AS policy, open FROM job_blocker",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import os
+import random
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, run_state_machine_as_test
 
@@ -28,6 +31,8 @@ from tests.model.machine import (
 )
 from tests.model.model import NewJob
 from tests.model.system import HALF, WORKERS, System
+
+MINUTES = float(os.environ.get("SA_JOBQUEUE_MODEL_MINUTES", "0"))
 
 
 class TheQueue(QueueMachine):
@@ -63,6 +68,7 @@ class TheQueue(QueueMachine):
     def enqueue_by_sql(self, data: st.DataObject, commit: bool) -> None:
         self._alone(self._enqueue_by_sql, data, commit=commit)
 
+    @precondition(has_jobs)
     @step(data=st.data())
     def wait_for_nothing(self, data: st.DataObject) -> None:
         self._alone(self._wait_for_nothing, data, commit=True)
@@ -196,6 +202,7 @@ class TheQueue(QueueMachine):
             done = self.system.hands[worker].extend(row, timedelta(hours=hours) + HALF)
             assert set(self.system.numbered(done)) == expected
 
+    @precondition(has_claimed)
     @step(worker=WORKER)
     def beat(self, worker: str) -> None:
         """Come back from silence; the database's account of what a worker holds is that of the model."""
@@ -229,6 +236,7 @@ class TheQueue(QueueMachine):
         assert found == self.model.debts()
         self._settle(worker, found, held=self._draw_held(data), commit=commit)
 
+    @precondition(has_jobs)
     @step(hours=st.integers(1, 3), silent=st.sets(WORKER))
     def pass_time(self, hours: int, silent: set[str]) -> None:
         """Let time pass, in which some workers say nothing."""
@@ -242,28 +250,34 @@ def system(database_url: str) -> Iterator[System]:
     system.close()
 
 
-newest_server = pytest.mark.parametrize("database_url", ["newest"], indirect=True)
-
-
-def explore(system: System, *, examples: int, steps: int, **options: Any) -> None:
-    """Run so many examples of so many steps."""
+def explore(system: System, *, examples: int, number: int | None = None) -> None:
+    """Run so many examples: by a seed, or the same ones each time."""
+    start: Any = seed(number or 0)(lambda: TheQueue(system))
     run_state_machine_as_test(
-        lambda: TheQueue(system),  # type: ignore[arg-type]
+        start,
         settings=settings(
             max_examples=examples,
-            stateful_step_count=steps,
+            stateful_step_count=40,
+            derandomize=number is None,
             deadline=None,
             database=None,
             print_blob=True,
-            suppress_health_check=list(HealthCheck),
             phases=[Phase.generate, Phase.shrink],
             report_multiple_bugs=False,
-            **options,
+            suppress_health_check=list(HealthCheck),
         ),
     )
 
 
-@newest_server
+@pytest.mark.timeout(120 + 180 * MINUTES)
+@pytest.mark.parametrize("database_url", ["newest"], indirect=True)
 def test_the_queue_does_what_its_model_says(system: System, count_steps: Callable[[int], None]) -> None:
-    explore(system, examples=40, steps=40, derandomize=True)
+    """The same examples each time; with `SA_JOBQUEUE_MODEL_MINUTES` others, for so long."""
+    ends_at = time.monotonic() + MINUTES * 60
+    if not MINUTES:
+        explore(system, examples=35)
+    while time.monotonic() < ends_at:
+        number = random.randrange(2**32)
+        print(f"seed {number}")  # shown when it fails
+        explore(system, examples=100, number=number)
     count_steps(system.steps)
