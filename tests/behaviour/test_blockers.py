@@ -127,7 +127,8 @@ async def test_outputs_come_typed_and_in_the_order_of_the_blockers(engine: Engin
 
     functions: list[Any] = [sync, asynchronous, sync_session, async_session]
     join = types.queue.handler("join")(functions[FLAVOURS.index(flavour)])
-    enqueue(engine, join.job("x", blockers=[types.late.job(2), types.page.job(1), count.job()]))
+    last, middle, first = count.job(), types.page.job(1), types.late.job(2)  # their ids are in that order
+    enqueue(engine, join.job("x", blockers=[first, middle, last]))
     log = await drain(types.queue, engine)
     told = [("late", DONE, None), ("page", DONE, None), ("count", DONE, None)]
     assert seen == [((Page(2), Page(1), 7), told)]
