@@ -63,6 +63,10 @@ class InvalidPayloadError(InvalidJobError):
     """A payload does not fit its type or is not JSON; nothing was written."""
 
 
+class UnreadableInputError(InvalidPayloadError):
+    """A job's stored input does not fit its handler, and never will; the job is dead, whatever attempts it had left."""
+
+
 class PayloadTooLargeError(InvalidPayloadError):
     """A payload is over the limit; nothing was written. Store it elsewhere and enqueue a reference to it.
 

@@ -22,6 +22,7 @@ from sa_jobqueue.errors import (
     InvalidOptionError,
     InvalidPayloadError,
     UnknownJobTypeError,
+    UnreadableInputError,
 )
 from sa_jobqueue.middleware import Middleware
 from sa_jobqueue.payloads import Codec
@@ -69,22 +70,25 @@ class JobType:
     def decode(self, data: Json, version: int) -> Any:
         """Return the typed input of a stored payload, brought up from `version` first.
 
-        Raises: InvalidPayloadError when a version is newer than ours, an upcaster is missing or fails, or the result
+        Raises: UnreadableInputError when a version is newer than ours, an upcaster is missing or fails, or the result
         does not fit the type.
         """
         if version > self.version:
-            raise InvalidPayloadError(
+            raise UnreadableInputError(
                 "input_version", f"is {version}, but this {self.name} knows up to {self.version}: deploy the newer handler"
             )
         for step in range(version, self.version):
             upcast = self.upcasters.get(step)
             if upcast is None:
-                raise InvalidPayloadError("input_version", f"is {version} and {self.name} has no upcaster from {step}")
+                raise UnreadableInputError("input_version", f"is {version} and {self.name} has no upcaster from {step}")
             try:
                 data = upcast(data)
             except (LookupError, TypeError, ValueError) as error:
-                raise InvalidPayloadError("input", f"the upcaster from version {step} failed: {error!r}") from error
-        return self.input.decode("input", data)
+                raise UnreadableInputError("input", f"the upcaster from version {step} failed: {error!r}") from error
+        try:
+            return self.input.decode("input", data)
+        except InvalidPayloadError as error:
+            raise UnreadableInputError(error.field, error.reason) from error
 
 
 class Registry:

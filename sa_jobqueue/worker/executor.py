@@ -217,8 +217,11 @@ class Executor:
             else:
                 # Something the handler awaited was cancelled, not the attempt: a failure like any other.
                 self._completer.put(of_error(job, error, job_type))
-        except LostAttemptError:
-            self._events.emit(AttemptLost(job.id, job.type_name, job.attempt))
+        except LostAttemptError as error:
+            if (error.job_id, error.attempt) == (job.id, job.attempt):
+                self._events.emit(AttemptLost(job.id, job.type_name, job.attempt))
+            else:  # of some other attempt: the handler's own business, and its failure
+                self._completer.put(of_error(job, error, job_type))
         # User code ends here, and so does everything it can raise: a handler's sys.exit() is its own failure.
         except (Exception, SystemExit) as error:
             self._completer.put(of_error(job, error, job_type))

@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from typing import Any, Final
 
 from sa_jobqueue.context import ClaimedJob
-from sa_jobqueue.errors import AttemptTimeoutError, Cancel, Discard, InvalidPayloadError, Retry, Snooze
+from sa_jobqueue.errors import AttemptTimeoutError, Cancel, Discard, Retry, Snooze, UnreadableInputError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.registry import JobType
 from sa_jobqueue.retry import Backoff, RetryPolicy
@@ -74,7 +74,7 @@ def of_error(job: ClaimedJob, error: BaseException, job_type: JobType | None) ->
             )
         case Discard():
             return dead(DeadReason.DISCARDED)
-        case InvalidPayloadError():
+        case UnreadableInputError():
             return dead(DeadReason.INVALID_INPUT)
     timed_out = isinstance(error, AttemptTimeoutError)
     outcome = AttemptOutcome.TIMED_OUT if timed_out else AttemptOutcome.FAILED

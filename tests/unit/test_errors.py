@@ -35,6 +35,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "InvalidOptionError": ("limit", "too much"),
     "InvalidJobError": ("queue", "bad"),
     "InvalidPayloadError": ("input.a", "bad"),
+    "UnreadableInputError": ("input.a", "bad"),
     "PayloadTooLargeError": ("input", 2_000_000, 1_000_000),
     "UnknownJobTypeError": ("x", ["b", "a"]),
     "DuplicateJobTypeError": ("x", "m:a", "m:b"),

@@ -21,6 +21,7 @@ from sa_jobqueue.errors import (
     Retry,
     Snooze,
     UnknownJobTypeError,
+    UnreadableInputError,
 )
 from sa_jobqueue.registry import JobType, describe
 from sa_jobqueue.types import LONGEST, AttemptOutcome, DeadReason, JobStatus
@@ -74,7 +75,8 @@ def job_type(policy: Callable[[int, BaseException], timedelta | None] = lambda a
         (TIMEOUT, 3, DEAD, TIMED_OUT, DeadReason.TIMED_OUT),
         (TimeoutError("its own"), 3, DEAD, FAILED, DeadReason.EXHAUSTED),
         (InvalidOutputError("x"), 1, PENDING, FAILED, None),
-        (InvalidPayloadError("input", "x"), 1, DEAD, FAILED, DeadReason.INVALID_INPUT),
+        (UnreadableInputError("input", "x"), 1, DEAD, FAILED, DeadReason.INVALID_INPUT),
+        (InvalidPayloadError("input", "of another job"), 1, PENDING, FAILED, None),
         (Discard("no use"), 1, DEAD, FAILED, DeadReason.DISCARDED),
         (Discard("no use"), 3, DEAD, FAILED, DeadReason.DISCARDED),
         (Cancel("not needed"), 1, CANCELLED, AttemptOutcome.CANCELLED, None),

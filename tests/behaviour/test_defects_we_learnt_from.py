@@ -32,7 +32,7 @@ from sa_jobqueue import (
     lock_chain,
     trigger_jobs,
 )
-from sa_jobqueue.errors import ChainReferencedError
+from sa_jobqueue.errors import ChainReferencedError, LostAttemptError
 from sa_jobqueue.events import JobTakenBack
 from sa_jobqueue.statements import claims
 from tests.fixtures.chains import Chains
@@ -198,12 +198,31 @@ async def test_an_error_of_the_library_in_a_handler_is_the_attempts_own_failure(
     async def waits_for_none(_: None, ctx: AttemptContext) -> Any:
         return ctx.continue_with(waits_for_none, None, blockers=[Job.__id_factory__()])
 
+    @queue.handler("passes_on", max_attempts=2, retry=AT_ONCE)
+    async def passes_on(_: None) -> None:
+        raise LostAttemptError(Job.__id_factory__(), 1)
+
+    @queue.handler("enqueues", max_attempts=2, retry=AT_ONCE)
+    def enqueues(_: None, session: Session) -> None:
+        session.add(queue.job("counts", "no number"))
+
+    @queue.handler("counts")
+    def counts(number: int) -> None: ...
+
+    expected = {
+        triggers: "JobNotFoundError",
+        ends: "JobEndedError",
+        waits_for_none: "ChainNotFoundError",
+        passes_on: "LostAttemptError",
+        enqueues: "InvalidPayloadError",
+    }
     with Session(engine) as session, session.begin():
-        session.add_all([triggers.job(None), ends.job(None), waits_for_none.job(None, max_attempts=1)])
+        session.add_all(handler.job(None, max_attempts=1 if handler is waits_for_none else None) for handler in expected)
     await drain(queue, engine)
-    assert standing(engine) == {("triggers", "dead"): 1, ("ends", "dead"): 1, ("waits_for_none", "dead"): 1}
+    assert standing(engine) == {(handler.name, "dead"): 1 for handler in expected}
     errors = {letter["type_name"]: letter["error"]["type"].rpartition(".")[2] for letter in jobs.letters()}
-    assert errors == {"triggers": "JobNotFoundError", "ends": "JobEndedError", "waits_for_none": "ChainNotFoundError"}
+    assert errors == {handler.name: error for handler, error in expected.items()}
+    assert {letter["reason"] for letter in jobs.letters()} == {"exhausted"}
 
 
 @pytest.mark.parametrize("newest_first", [True, False])
