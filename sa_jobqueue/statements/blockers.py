@@ -38,7 +38,7 @@ from sqlalchemy.sql.elements import Grouping
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.statements._parts import XID, array, element, once_a_model, status, table
-from sa_jobqueue.statements.completions import awaited, buried, end_chains, remembered
+from sa_jobqueue.statements.completions import awaited, buried, remembered
 from sa_jobqueue.types import DeadReason, JobStatus, OnFailure
 
 
@@ -198,7 +198,7 @@ def settle(model: type[JobMixin[Any]]) -> Select[Any]:
     this one's snapshot then shows every edge there can be.
     Index: `ix_job_blocker_chain`, then edges by their place and jobs by the primary key.
     """
-    job, edge = table(model), table(model.Blocker)
+    edge = table(model.Blocker)
     key = id_parameter(model.__jobqueue__)
     looked_at = _looked_at(model)
     locked = _lock_waiting(model, looked_at)
@@ -222,12 +222,11 @@ def settle(model: type[JobMixin[Any]]) -> Select[Any]:
         .group_by(usable.c.job_id)
         .cte("counted")
     )
-    changed = _changed(model, counted)
+    changed = _changed(model, counted, locked)
     was_blocked = changed.c.id == any_(_array(locked.c.id, key, locked.c.was_blocked))
     over = cast(changed.c.status, Text) != JobStatus.BLOCKED.value
     moved = select(changed, func.row_number().over().label("n")).where(was_blocked, over).cte("moved")
     died = cast(moved.c.status, Text) == JobStatus.DEAD.value
-    roots = end_chains(job, moved, died)
     letters = buried(
         model,
         moved,
@@ -251,7 +250,7 @@ def settle(model: type[JobMixin[Any]]) -> Select[Any]:
         moved.c.queue,
         moved.c.type_name,
         moved.c.attempt,
-        awaited(moved, roots),
+        awaited(moved, changed),
     )
     both = union_all(told, seen).subquery("both")
     return select(both).add_cte(closed, letters)
@@ -313,27 +312,38 @@ def _lock_waiting(model: type[JobMixin[Any]], looked_at: CTE) -> CTE:
     )
 
 
-def _changed(model: type[JobMixin[Any]], counted: CTE) -> CTE:
-    """Count closed edges off the jobs that waited for them, and start or end those that this decides."""
+def _changed(model: type[JobMixin[Any]], counted: CTE, locked: CTE) -> CTE:
+    """Count closed edges off the jobs that waited for them, start or end those that this decides, and end their chains.
+
+    In one update, roots of continuations that die among its rows: a root may itself have waited, until somebody completed
+    it without a worker, and of two changes to a row in one statement PostgreSQL makes only one.
+    """
     job = table(model)
-    ids = _array(counted.c.job_id, id_parameter(model.__jobqueue__))
+    key = id_parameter(model.__jobqueue__)
+    ids = _array(counted.c.job_id, key)
+    failing = _array(counted.c.job_id, key, counted.c.fails)
+    dying = locked.c.was_blocked & locked.c.root_id.is_not(None) & (locked.c.id == any_(failing))
+    roots = _array(locked.c.root_id, key, dying)
     place = func.array_position(ids, job.c.id, type_=Integer)
-    closes = Grouping(_array(counted.c.closing, Integer()))[place]
+    closes = func.coalesce(Grouping(_array(counted.c.closing, Integer()))[place], literal_column("0"), type_=Integer)
     is_blocked = job.c.status == status(JobStatus.BLOCKED)
-    dies = is_blocked & Grouping(_array(counted.c.fails, Boolean()))[place]
+    dies = is_blocked & (job.c.id == any_(failing))
     starts = is_blocked & ~dies & (job.c.open_blockers == closes)
+    ends_on_another = job.c.id == any_(roots)
     error = func.jsonb_build_object(
         "type", "BlockerFailed", "message", "a chain it waited for failed, and it must not run without", type_=JSONB
     )
+    ended = (dies & (job.c.chain_index == 0)) | ends_on_another
     return (
         update(job)
-        .where(job.c.id == any_(ids))
+        .where(job.c.id == any_(func.array_cat(ids, roots, type_=ARRAY(key))))
         .values(
             open_blockers=job.c.open_blockers - closes,
             status=case((dies, status(JobStatus.DEAD)), (starts, status(JobStatus.PENDING)), else_=job.c.status),
             scheduled_at=case((starts, func.greatest(job.c.scheduled_at, func.now())), else_=job.c.scheduled_at),
             completed_at=case((dies, func.now()), else_=job.c.completed_at),
-            chain_completed_at=case((dies & (job.c.chain_index == 0), func.now()), else_=job.c.chain_completed_at),
+            chain_completed_at=case((ended, func.now()), else_=job.c.chain_completed_at),
+            chain_status=case((ends_on_another, status(JobStatus.DEAD)), else_=job.c.chain_status),
             last_error=case((dies, error), else_=job.c.last_error),
             changed_xid=case((dies | starts, XID), else_=job.c.changed_xid),
         )

@@ -69,6 +69,11 @@ ENDS = {
 }
 
 
+def same(got: object, expected: object) -> None:
+    """Fail unless the two are equal, and tell both."""
+    assert got == expected, f"is {got!r}, should be {expected!r}"
+
+
 @dataclass
 class Transaction:
     """An application's transaction, on both sides."""
@@ -90,7 +95,7 @@ class Transaction:
                 self.model = copy.deepcopy(self.start)
             return None
         got = act(self.session)
-        assert got == expected, f"returned {got!r}, should have returned {expected!r}"
+        same(got, expected)
         self.model = after
         return got
 
@@ -378,7 +383,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert len(numbers) == min(limit, len(due)), f"took {numbers} of {due}"
         if is_cold:
             priorities = sorted((self.model.jobs[n].new.priority for n in due), reverse=True)
-            assert sorted((row.priority for row in rows), reverse=True) == priorities[:limit]
+            same(sorted((row.priority for row in rows), reverse=True), priorities[:limit])
         if held or not commit:
             hands.connection.rollback()
             hands.floors.reset(0.0)  # as a worker does that has lost an answer, or now and then to find what was held
@@ -387,7 +392,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.model.claim(worker, numbers)
         for row, n in zip(rows, numbers, strict=True):
             job = self.model.jobs[n]
-            assert (row.attempt, row.max_attempts, row.input) == (job.attempt, job.max_attempts, n)
+            same((row.attempt, row.max_attempts, row.input), (job.attempt, job.max_attempts, n))
             ends = [(chain, self.model.last(chain)) for chain in job.waits]
             expected = [
                 (chain, last.status, last.output, None)
@@ -395,7 +400,7 @@ class QueueMachine(RuleBasedStateMachine):
                 else (chain, last.status, None, last.error)
                 for chain, last in ends
             ]
-            assert self.system.outcomes(n) == expected
+            same(self.system.outcomes(n), expected)
         self.claimed[worker] += rows
         return rows
 
@@ -419,7 +424,7 @@ class QueueMachine(RuleBasedStateMachine):
                 done = hands.complete_chained(*rows, following=jobs, output=str(output), commit=commit)
             else:
                 done = hands.complete(*rows, output=str(output), commit=commit)
-        assert set(self.system.numbered(done)) == expected
+        same(set(self.system.numbered(done)), expected)
         self._end(worker, trial, commit=commit)
 
     def _settle(self, worker: str, chains: set[int], *, held: frozenset[int] = NOBODY, commit: bool = True) -> None:
@@ -428,8 +433,9 @@ class QueueMachine(RuleBasedStateMachine):
         with self.system.holding(held):
             got = self.system.hands[worker].settle(*self.system.id_list(sorted(chains)), commit=commit)
         moved = {self.system.numbers[one.job_id]: one.status.value for one in got.moved}
-        assert (moved, set(self.system.numbered(got.settled))) == (expected.moved, expected.settled)
-        assert set(self.system.numbered(got.left)) == expected.left
+        same(moved, expected.moved)
+        same(set(self.system.numbered(got.settled)), expected.settled)
+        same(set(self.system.numbered(got.left)), expected.left)
         self._end(worker, trial, commit=commit)
 
     def _sweep(self, worker: str, *, orphans: bool, held: frozenset[int] = NOBODY, commit: bool = True) -> None:
@@ -437,10 +443,10 @@ class QueueMachine(RuleBasedStateMachine):
         expected = trial.sweep(orphans=orphans, held=held)
         with self.system.holding(held):
             rows = self.system.sweep(worker, orphans=orphans)
-        assert {self.system.numbers[row.id]: str(row.status) for row in rows} == expected
+        same({self.system.numbers[row.id]: str(row.status) for row in rows}, expected)
         for row in rows:
             if row.status == JobStatus.DEAD:  # whoever swept passes the chain's end on then, if somebody waits for it
-                assert row.is_awaited == trial.jobs[self.system.numbers[row.chain_id]].is_awaited
+                same(row.is_awaited, trial.jobs[self.system.numbers[row.chain_id]].is_awaited)
         if commit:
             self.system.hands[worker].connection.commit()
         self._end(worker, trial, commit=commit)

@@ -27,6 +27,7 @@ from tests.model.machine import (
     has_debts,
     has_jobs,
     has_room,
+    same,
     step,
 )
 from tests.model.model import NewJob
@@ -191,7 +192,7 @@ class TheQueue(QueueMachine):
                     uncounted=int(outcome in {"snoozed", "released"}),
                     commit=commit,
                 )
-            assert set(self.system.numbered(done)) == expected
+            same(set(self.system.numbered(done)), expected)
             self._end(worker, trial, commit=commit)
 
     @precondition(has_claimed)
@@ -200,7 +201,7 @@ class TheQueue(QueueMachine):
         for row in self._draw_attempts(data, worker, most=1):
             expected = self.model.extend(worker, self.system.numbers[row.id], row.attempt, hours)
             done = self.system.hands[worker].extend(row, timedelta(hours=hours) + HALF)
-            assert set(self.system.numbered(done)) == expected
+            same(set(self.system.numbered(done)), expected)
 
     @precondition(has_claimed)
     @step(worker=WORKER)
@@ -208,7 +209,7 @@ class TheQueue(QueueMachine):
         """Come back from silence; the database's account of what a worker holds is that of the model."""
         self._beat(worker)
         held = {n for n in self.model.with_status("running") if self.model.jobs[n].worker == worker}
-        assert self.system.held_by(worker) == held
+        same(self.system.held_by(worker), held)
 
     @precondition(has_claimed)
     @step(worker=WORKER)
@@ -233,7 +234,7 @@ class TheQueue(QueueMachine):
     def settle_what_was_left(self, data: st.DataObject, worker: str, commit: bool) -> None:
         """Pass on what a sweep finds: of chains ended by hand, or by somebody who died before telling."""
         found = self.system.unsettled()
-        assert found == self.model.debts()
+        same(found, self.model.debts())
         self._settle(worker, found, held=self._draw_held(data), commit=commit)
 
     @precondition(has_jobs)

@@ -1,0 +1,64 @@
+"""The end of a chain reaches everybody who waits for it, also where several jobs of one chain do."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from sqlalchemy.orm import Session, sessionmaker
+
+from sa_jobqueue import Job, JobStatus, WaitFor, cancel_jobs, complete_job, get_chain
+from sa_jobqueue.context import Continuation
+from tests.fixtures.database import both_servers_swept
+from tests.fixtures.jobs import Jobs
+
+pytestmark = both_servers_swept
+
+
+def add(sessions: sessionmaker[Session], *blockers: WaitFor) -> UUID:
+    """Enqueue a job and return its id."""
+    with sessions.begin() as session:
+        job = Job("test", blockers=blockers)
+        session.add(job)
+        job_id: UUID = job.id
+    return job_id
+
+
+def chain_that_waits_twice(sessions: sessionmaker[Session], first: WaitFor, then: WaitFor) -> UUID:
+    """Complete a blocked job without a worker, and go on with one that waits as well; return the chain's id."""
+    chain_id = add(sessions, first)
+    with sessions.begin() as session:
+        complete_job(session, chain_id, Continuation(Job("following", blockers=[then])))
+    return chain_id
+
+
+@pytest.mark.parametrize("policy", ["wait", "fail"])
+def test_a_chain_dies_with_its_continuation_when_its_root_waited_for_the_same_chain(
+    sessions: sessionmaker[Session], jobs: Jobs, policy: str
+) -> None:
+    failing = jobs.add()
+    chain_id = chain_that_waits_twice(
+        sessions,
+        WaitFor(failing, policy),  # type: ignore[arg-type]
+        WaitFor(failing, "fail"),
+    )
+    waiting = add(sessions, WaitFor(chain_id, "fail"))
+    with sessions.begin() as session:
+        cancel_jobs(session, [failing])
+    with sessions() as session:
+        chain = get_chain(session, chain_id)
+        assert (chain.status, chain.length) == (JobStatus.DEAD, 2)
+        assert chain.completed_at is not None
+    assert jobs.status(waiting) is JobStatus.DEAD  # who waits for that chain is told as well
+
+
+def test_a_chain_dies_with_its_continuation_when_an_edge_of_its_root_closes_in_the_same_moment(
+    sessions: sessionmaker[Session], jobs: Jobs
+) -> None:
+    passing, failing = jobs.add(), jobs.add()
+    chain_id = chain_that_waits_twice(sessions, WaitFor(passing, "continue"), WaitFor(failing, "fail"))
+    with sessions.begin() as session:
+        cancel_jobs(session, [passing, failing])
+    root = jobs.get(chain_id)
+    assert (root["status"], root["open_blockers"], root["chain_status"]) == (JobStatus.COMPLETED, 0, JobStatus.DEAD)
+    assert root["chain_completed_at"] is not None
