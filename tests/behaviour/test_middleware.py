@@ -128,7 +128,7 @@ async def test_it_sees_every_failure_and_cannot_hide_one(engine: Engine, jobs: J
     one_of_each(queue, engine)
     enqueue(engine, Job("typed", "unfit", max_attempts=1))  # its payload is decoded within the middleware
     await drain(queue, engine)
-    assert sorted(seen) == ["InvalidPayloadError", *["ValueError"] * 4]
+    assert sorted(seen) == ["UnreadableInputError", *["ValueError"] * 4]
     assert set(jobs.statuses().values()) == {JobStatus.DEAD}
     letter = jobs.letters()[0]
     assert letter["error"]["traceback"].count("File ") == 2  # the handler's frames
