@@ -53,7 +53,7 @@ NEW = st.builds(
     type_name=st.sampled_from(TYPES),
     queue=st.sampled_from(QUEUES),
     priority=st.sampled_from([0, 0, 5, -3]),
-    delay=st.sampled_from([0, 0, 0, 1, 3]),
+    delay=st.sampled_from([0, 0, 0, 0, 0, 0, 1, 3]),
     max_attempts=st.sampled_from([2, 1, 3]),
     timeout=st.sampled_from([None, None, 0, 1]),
 )
@@ -151,6 +151,7 @@ class QueueMachine(RuleBasedStateMachine):
                         lambda session, n=n: self.system.change_by_sql(session, n, "pending"),  # type: ignore[misc]
                         lambda model, n=n: model.change_by_sql(n, "pending"),  # type: ignore[misc]
                     )
+            self.check()
             self._drain()
 
     def _drain(self) -> None:
@@ -182,9 +183,8 @@ class QueueMachine(RuleBasedStateMachine):
             max_size=3,
             unique_by=lambda wait: wait.chain,
         )
-        return replace(
-            data.draw(NEW, "new"), n=self.count, key=key, waits=tuple(data.draw(waits, "waits")) if chains else ()
-        )
+        drawn = data.draw(st.one_of(st.just([]), waits), "waits") if chains else []
+        return replace(data.draw(NEW, "new"), n=self.count, key=key, waits=tuple(drawn))
 
     def _draw_following(self, data: st.DataObject, model: Model, chain: int) -> NewJob:
         """Draw the next job of a chain, which waits for none that waits for this chain."""
@@ -196,28 +196,35 @@ class QueueMachine(RuleBasedStateMachine):
     def _often(self, data: st.DataObject) -> bool:
         return data.draw(st.booleans(), "of those that it is for")
 
-    def _draw_held(self, data: st.DataObject) -> frozenset[int]:
-        """Usually nobody holds anything."""
-        if not self.model.jobs or data.draw(st.integers(0, 5), "somebody holds rows") < 5:
+    def _draw_held(self, data: st.DataObject, near: Iterable[int]) -> frozenset[int]:
+        """Usually nobody holds anything; if somebody does, then of the jobs that it is about, or of their roots."""
+        jobs = [self.model.jobs[n] for n in near if n in self.model.jobs]
+        if not jobs or data.draw(st.integers(0, 4), "somebody holds rows") < 4:
             return NOBODY
-        return frozenset(self._draw_some(data, self.model.jobs, "held"))
+        return frozenset(self._draw_some(data, {n for job in jobs for n in (job.n, job.chain)}, "held"))
 
-    def _draw_attempts(self, data: st.DataObject, worker: str, *, most: int) -> list[Row[Any]]:
-        """Draw attempts of different jobs: mostly the worker's own, and now and then some that it lost."""
-        rows = self.claimed[worker][-12:]
-        if not rows:
-            return []
-        own = [row for row in rows if self.model.owns(worker, self.system.numbers[row.id], row.attempt)]
-        pool = own if own and data.draw(st.integers(0, 3), "with stale ones") < 3 else rows
-        places = st.lists(st.integers(0, len(pool) - 1), min_size=1, max_size=most, unique_by=lambda place: pool[place].id)
-        return [pool[place] for place in data.draw(places, "attempts")]
+    def _draw_attempts(self, data: st.DataObject, *, most: int) -> tuple[str, list[Row[Any]]]:
+        """Draw attempts of one worker: mostly such as are its own still, and now and then some that it lost."""
+        every = [(worker, row) for worker in WORKERS for row in self.claimed[worker][-8:]]
+        own = [(worker, row) for worker, row in every if self.model.owns(worker, self._number(row), row.attempt)]
+        pool = own if own and data.draw(st.integers(0, 3), "with stale ones") < 3 else every
+        # Of those it lost, rather those that run again.
+        running = self.model.with_status("running")
+        pool = [(worker, row) for worker, row in pool if self._number(row) in running] or pool
+        worker, _ = pool[data.draw(st.integers(0, len(pool) - 1), "worker of")]
+        rows = [row for other, row in pool if other == worker]
+        places = st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=most, unique_by=lambda place: rows[place].id)
+        return worker, [rows[place] for place in data.draw(places, "attempts")]
+
+    def _number(self, row: Row[Any]) -> int:
+        return self.system.numbers[row.id]
 
     # What applications do, each in a transaction of the caller's.
 
-    def _enqueue(self, data: st.DataObject, one: Transaction) -> None:
+    def _enqueue(self, data: st.DataObject, one: Transaction, *, least: int = 1, most: int = 3) -> None:
         """Write some jobs together, that wait for chains that are there and for each other, added in any order."""
         known, new = one.model.chains, list[NewJob]()
-        for _ in range(data.draw(st.integers(1, 3), "jobs")):
+        for _ in range(data.draw(st.integers(least, most), "jobs")):
             key = data.draw(st.sampled_from([None, None, None, *KEYS]), "key")
             new.append(self._draw_new(data, chains=[*known, *(other.n for other in new)], key=key))
         order = data.draw(st.permutations(new), "added")
@@ -279,14 +286,14 @@ class QueueMachine(RuleBasedStateMachine):
         one.model = copy.deepcopy(one.start)
 
     def _cancel(self, data: st.DataObject, one: Transaction) -> None:
-        numbers = self._draw_some(data, [0, *one.model.jobs], "cancelled")
+        numbers = self._draw_some(data, [0, *one.model.jobs], "cancelled", most=2)
         one.both(
             lambda session: self.system.numbered(cancel_jobs(session, self.system.id_list(numbers))),
             lambda model: model.cancel(numbers),
         )
 
     def _cancel_chains(self, data: st.DataObject, one: Transaction) -> None:
-        numbers = self._draw_some(data, one.model.jobs or [0], "cancelled")
+        numbers = self._draw_some(data, one.model.jobs or [0], "cancelled", most=2)
         one.both(
             lambda session: self.system.numbered(cancel_chains(session, self.system.id_list(numbers))),
             lambda model: self.system.in_order(model.cancel_chains(numbers)),
@@ -336,8 +343,10 @@ class QueueMachine(RuleBasedStateMachine):
         one.both(act, lambda model: model.complete_unclaimed(n, None if following else self.count, following))
 
     def _delete(self, data: st.DataObject, one: Transaction) -> None:
-        chains = one.model.chains
-        numbers = self._draw_some(data, chains if chains and self._often(data) else [0, *one.model.jobs], "deleted")
+        waiting = [chain for chain in one.model.chains if len(one.model.waits_for(chain)) > 1]
+        numbers = self._draw_some(
+            data, waiting if waiting and self._often(data) else [0, *one.model.jobs], "deleted", most=2
+        )
         cascade = data.draw(st.booleans(), "cascade")
         one.both(
             lambda session: self.system.numbered(delete_chains(session, self.system.id_list(numbers), cascade=cascade)),
@@ -359,16 +368,6 @@ class QueueMachine(RuleBasedStateMachine):
             lambda session: bool(session.execute(statement, {"awaited_id": self.system.id(n)}).all()),
             lambda model: model.await_end(n),
         )
-
-    def _complete_in_a_session(self, one: Transaction, worker: str, row: Row[Any], following: NewJob | None) -> None:
-        n, output = self.system.numbers[row.id], None if following else self.system.steps
-
-        def act(session: Session) -> int | None:
-            result: Any = str(output) if following is None else attach(Job, row, Continuation(self.system.job(following)))
-            done = complete_attempt(session, row, result, worker_id=worker, model=Job)  # type: ignore[arg-type]
-            return None if done is None else self.system.numbers[done]
-
-        one.both(act, lambda model: model.complete_in_session(worker, n, row.attempt, output=output, following=following))
 
     # What workers do, each a transaction of its own.
 
@@ -416,7 +415,7 @@ class QueueMachine(RuleBasedStateMachine):
     ) -> None:
         hands, output = self.system.hands[worker], self.system.steps
         trial = copy.deepcopy(self.model)
-        attempts = [(self.system.numbers[row.id], row.attempt) for row in rows]
+        attempts = [(self._number(row), row.attempt) for row in rows]
         expected = trial.complete(worker, attempts, output=output, following=following, held=held)
         with self.system.holding(held):
             if chained:
@@ -424,6 +423,57 @@ class QueueMachine(RuleBasedStateMachine):
                 done = hands.complete_chained(*rows, following=jobs, output=str(output), commit=commit)
             else:
                 done = hands.complete(*rows, output=str(output), commit=commit)
+        same(set(self.system.numbered(done)), expected)
+        self._end(worker, trial, commit=commit)
+
+    def _complete_some(self, data: st.DataObject, worker: str, rows: list[Row[Any]], *, commit: bool) -> None:
+        """Complete those that are chains of one job."""
+        alone = [row for row in rows if row.chain_index == 0]
+        if alone:
+            held = self._draw_held(data, map(self._number, alone))
+            self._complete(worker, alone, chained=False, held=held, commit=commit)
+
+    def _complete_chained(self, data: st.DataObject, worker: str, rows: list[Row[Any]], *, commit: bool) -> None:
+        """Complete a batch of which some go on."""
+        following: dict[int, NewJob] = {}
+        for row in rows:
+            if has_room(self) and data.draw(st.booleans(), "goes on"):
+                following[self._number(row)] = self._draw_new(data)
+        held = self._draw_held(data, map(self._number, rows))
+        self._complete(worker, rows, chained=True, following=following, held=held, commit=commit)
+
+    def _complete_in_a_session(self, data: st.DataObject, worker: str, rows: list[Row[Any]], *, commit: bool) -> None:
+        """Complete the first in the transaction of its handler's writes; a continuation may wait for other chains."""
+        row, n, following = rows[0], self._number(rows[0]), None
+        if n in self.model.jobs and has_room(self) and data.draw(st.booleans(), "goes on"):
+            following = self._draw_following(data, self.model, self.model.jobs[n].chain)
+        output = None if following else self.system.steps
+
+        def act(session: Session) -> int | None:
+            result: Any = str(output) if following is None else attach(Job, row, Continuation(self.system.job(following)))
+            done = complete_attempt(session, row, result, worker_id=worker, model=Job)  # type: ignore[arg-type]
+            return None if done is None else self.system.numbers[done]
+
+        with self.transaction(commit=commit) as one:
+            one.both(
+                act, lambda model: model.complete_in_session(worker, n, row.attempt, output=output, following=following)
+            )
+
+    def _finish(self, data: st.DataObject, worker: str, rows: list[Row[Any]], *, commit: bool) -> None:
+        """End the first without success: failed, snoozed, given back, discarded or cancelled by its handler."""
+        row, outcome = rows[0], data.draw(st.sampled_from(sorted(ENDS)), "outcome")
+        delay, held = data.draw(st.sampled_from([0, 0, 1]), "delay"), self._draw_held(data, [self._number(row)])
+        status = "dead" if outcome == "failed" and row.attempt >= row.max_attempts else ENDS[outcome]
+        outcome = "failed" if outcome == "discarded" else outcome
+        trial = copy.deepcopy(self.model)
+        expected = trial.finish(
+            worker, self._number(row), row.attempt, outcome=outcome, status=status, delay=delay, held=held
+        )
+        uncounted = int(outcome in {"snoozed", "released"})
+        with self.system.holding(held):
+            done = self.system.hands[worker].finish(
+                row, status=status, outcome=outcome, delay=delay * 3600, uncounted=uncounted, commit=commit
+            )
         same(set(self.system.numbered(done)), expected)
         self._end(worker, trial, commit=commit)
 
@@ -470,7 +520,7 @@ def _flush(session: Session, *jobs: Job) -> None:
     session.flush()
 
 
-def step(**given: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def step(when: Callable[..., Any] = rule, **given: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a method a rule that ends with the comparison, and is counted."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -482,7 +532,7 @@ def step(**given: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
             self.is_whole = True
             self.system.steps += 1
 
-        decorated: Callable[..., None] = rule(**given)(run)  # type: ignore[no-untyped-call]
+        decorated: Callable[..., None] = when(**given)(run)
         return decorated
 
     return decorate
@@ -498,6 +548,10 @@ def has_room(self: QueueMachine) -> bool:
 
 def has_claimed(self: QueueMachine) -> bool:
     return any(self.claimed.values())
+
+
+def has_due(self: QueueMachine) -> bool:
+    return bool(self.model.due())
 
 
 def has_dead(self: QueueMachine) -> bool:

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import precondition, run_state_machine_as_test
+from hypothesis.stateful import initialize, precondition, run_state_machine_as_test
 
 from tests.model.machine import (
     COMMITS,
-    ENDS,
-    MANY,
     WORKER,
     QueueMachine,
     Transaction,
     has_claimed,
     has_dead,
     has_debts,
+    has_due,
     has_jobs,
     has_room,
     same,
     step,
 )
-from tests.model.model import NewJob
 from tests.model.system import HALF, WORKERS, System
 
 MINUTES = float(os.environ.get("SA_JOBQUEUE_MODEL_MINUTES", "0"))
@@ -42,6 +39,11 @@ class TheQueue(QueueMachine):
     def _alone(self, deed: Callable[[st.DataObject, Transaction], None], data: st.DataObject, *, commit: bool) -> None:
         with self.transaction(commit=commit) as one:
             deed(data, one)
+
+    @step(initialize, data=st.data())
+    def begin(self, data: st.DataObject) -> None:
+        with self.transaction(commit=True) as one:
+            self._enqueue(data, one, least=3, most=6)
 
     @precondition(has_room)
     @step(data=st.data(), commit=COMMITS)
@@ -64,40 +66,15 @@ class TheQueue(QueueMachine):
                 savepoint.rollback()
             self._enqueue(data, one)
 
-    @precondition(has_room)
-    @step(data=st.data(), commit=COMMITS)
-    def enqueue_by_sql(self, data: st.DataObject, commit: bool) -> None:
-        self._alone(self._enqueue_by_sql, data, commit=commit)
-
-    @precondition(has_jobs)
-    @step(data=st.data())
-    def wait_for_nothing(self, data: st.DataObject) -> None:
-        self._alone(self._wait_for_nothing, data, commit=True)
-
     @precondition(has_jobs)
     @step(data=st.data(), commit=COMMITS)
     def cancel(self, data: st.DataObject, commit: bool) -> None:
-        self._alone(self._cancel, data, commit=commit)
-
-    @precondition(has_jobs)
-    @step(data=st.data(), commit=COMMITS)
-    def cancel_chains(self, data: st.DataObject, commit: bool) -> None:
-        self._alone(self._cancel_chains, data, commit=commit)
-
-    @precondition(has_jobs)
-    @step(data=st.data(), commit=COMMITS)
-    def reschedule(self, data: st.DataObject, commit: bool) -> None:
-        self._alone(self._reschedule, data, commit=commit)
+        self._alone(data.draw(st.sampled_from([self._cancel, self._cancel_chains])), data, commit=commit)
 
     @precondition(has_dead)
     @step(data=st.data(), commit=COMMITS)
     def redrive(self, data: st.DataObject, commit: bool) -> None:
         self._alone(self._redrive, data, commit=commit)
-
-    @precondition(has_dead)
-    @step(data=st.data(), commit=COMMITS)
-    def dismiss(self, data: st.DataObject, commit: bool) -> None:
-        self._alone(self._dismiss, data, commit=commit)
 
     @precondition(has_jobs)
     @step(data=st.data(), commit=COMMITS)
@@ -111,13 +88,15 @@ class TheQueue(QueueMachine):
 
     @precondition(has_jobs)
     @step(data=st.data(), commit=COMMITS)
-    def change_by_sql(self, data: st.DataObject, commit: bool) -> None:
-        self._alone(self._change_by_sql, data, commit=commit)
+    def do_by_sql(self, data: st.DataObject, commit: bool) -> None:
+        deeds = [self._change_by_sql, self._enqueue_by_sql]
+        self._alone(data.draw(st.sampled_from(deeds)), data, commit=commit)
 
     @precondition(has_jobs)
     @step(data=st.data(), commit=COMMITS)
-    def await_the_end(self, data: st.DataObject, commit: bool) -> None:
-        self._alone(self._await_end, data, commit=commit)
+    def do_a_small_thing(self, data: st.DataObject, commit: bool) -> None:
+        deeds = [self._reschedule, self._await_end, self._dismiss, self._wait_for_nothing]
+        self._alone(data.draw(st.sampled_from(deeds), "deed"), data, commit=commit)
 
     @precondition(has_room)
     @step(data=st.data(), commit=COMMITS)
@@ -127,107 +106,77 @@ class TheQueue(QueueMachine):
             *(self._redrive, self._delete, self._change_by_sql, self._await_end, self._reschedule, self._enqueue_by_sql),
         ]
         with self.transaction(commit=commit) as one:
-            for _ in range(data.draw(st.integers(2, 4), "deeds")):
+            for _ in range(data.draw(st.integers(2, 3), "deeds")):
                 data.draw(st.sampled_from(deeds), "deed")(data, one)
 
     # Workers.
 
-    @precondition(has_jobs)
+    @precondition(has_due)
     @step(data=st.data(), worker=WORKER, limit=st.integers(1, 5), commit=COMMITS, is_cold=st.booleans())
     def claim(self, data: st.DataObject, worker: str, limit: int, commit: bool, is_cold: bool) -> None:
         if is_cold:
             self.system.hands[worker].floors.reset(0.0)
-        self._claim(worker, limit, held=self._draw_held(data), commit=commit)
+        self._claim(worker, limit, held=self._draw_held(data, self.model.due()), commit=commit)
+
+    @precondition(has_due)
+    @step(data=st.data(), worker=WORKER, limit=st.integers(1, 3))
+    def work(self, data: st.DataObject, worker: str, limit: int) -> None:
+        self._work(data, worker, limit)
+
+    @precondition(has_due)
+    @step(data=st.data(), worker=WORKER, limit=st.integers(2, 5))
+    def work_on_several(self, data: st.DataObject, worker: str, limit: int) -> None:
+        self._work(data, worker, limit)
+
+    def _work(self, data: st.DataObject, worker: str, limit: int) -> None:
+        """Claim, and end each attempt somehow."""
+        for row in self._claim(worker, limit):
+            data.draw(st.sampled_from(self._ends), "end")(data, worker, [row], commit=True)
+            self.check()
+
+    @property
+    def _ends(self) -> list[Callable[..., None]]:
+        return [self._complete_some, self._finish, self._complete_in_a_session, self._complete_chained, self._finish]
 
     @precondition(has_claimed)
-    @step(data=st.data(), worker=WORKER, commit=COMMITS)
-    def complete(self, data: st.DataObject, worker: str, commit: bool) -> None:
-        """Complete a batch of chains of one job, some of them lost."""
-        rows = [row for row in self._draw_attempts(data, worker, most=4) if row.chain_index == 0]
-        if rows:
-            self._complete(worker, rows, chained=False, held=self._draw_held(data), commit=commit)
+    @step(data=st.data(), commit=COMMITS)
+    def end(self, data: st.DataObject, commit: bool) -> None:
+        """End a batch of attempts of one worker, some of which it may have lost."""
+        worker, rows = self._draw_attempts(data, most=4)
+        data.draw(st.sampled_from(self._ends), "end")(data, worker, rows, commit=commit)
 
     @precondition(has_claimed)
-    @step(data=st.data(), worker=WORKER, commit=COMMITS)
-    def complete_in_chains(self, data: st.DataObject, worker: str, commit: bool) -> None:
-        """Complete a batch of which some go on and some are lost."""
-        rows = self._draw_attempts(data, worker, most=4)
-        following: dict[int, NewJob] = {}
-        for row in rows:
-            if len(self.model.jobs) < MANY and data.draw(st.booleans(), "goes on"):
-                following[self.system.numbers[row.id]] = self._draw_new(data)
-        held = self._draw_held(data)
-        self._complete(worker, rows, chained=True, following=following, held=held, commit=commit)
+    @step(data=st.data(), hours=st.integers(0, 2))
+    def extend(self, data: st.DataObject, hours: int) -> None:
+        worker, (row, *_) = self._draw_attempts(data, most=1)
+        expected = self.model.extend(worker, self.system.numbers[row.id], row.attempt, hours)
+        done = self.system.hands[worker].extend(row, timedelta(hours=hours) + HALF)
+        same(set(self.system.numbered(done)), expected)
 
     @precondition(has_claimed)
-    @step(data=st.data(), worker=WORKER, commit=COMMITS, goes_on=st.booleans())
-    def complete_in_a_session(self, data: st.DataObject, worker: str, commit: bool, goes_on: bool) -> None:
-        """Complete in the transaction of the handler's writes; a continuation may wait for other chains."""
-        for row in self._draw_attempts(data, worker, most=1):
-            following = None
-            job = self.model.jobs.get(self.system.numbers[row.id])
-            if goes_on and job is not None and len(self.model.jobs) < MANY:
-                following = self._draw_following(data, self.model, job.chain)
-            with self.transaction(commit=commit) as one:
-                self._complete_in_a_session(one, worker, row, following)
-
-    @precondition(has_claimed)
-    @step(data=st.data(), worker=WORKER, commit=COMMITS, outcome=st.sampled_from(sorted(ENDS)), delay=st.integers(0, 2))
-    def finish(self, data: st.DataObject, worker: str, commit: bool, outcome: str, delay: int) -> None:
-        """End an attempt without success: failed, snoozed, given back, discarded or cancelled by its handler."""
-        for row in self._draw_attempts(data, worker, most=1):
-            status = ENDS[outcome]
-            if outcome == "failed" and row.attempt >= row.max_attempts:
-                status = "dead"
-            outcome, held = "failed" if outcome == "discarded" else outcome, self._draw_held(data)
-            trial = copy.deepcopy(self.model)
-            n = self.system.numbers[row.id]
-            expected = trial.finish(worker, n, row.attempt, outcome=outcome, status=status, delay=delay, held=held)
-            with self.system.holding(held):
-                done = self.system.hands[worker].finish(
-                    row,
-                    status=status,
-                    outcome=outcome,
-                    delay=delay * 3600,
-                    uncounted=int(outcome in {"snoozed", "released"}),
-                    commit=commit,
-                )
-            same(set(self.system.numbered(done)), expected)
-            self._end(worker, trial, commit=commit)
-
-    @precondition(has_claimed)
-    @step(data=st.data(), worker=WORKER, hours=st.integers(0, 2))
-    def extend(self, data: st.DataObject, worker: str, hours: int) -> None:
-        for row in self._draw_attempts(data, worker, most=1):
-            expected = self.model.extend(worker, self.system.numbers[row.id], row.attempt, hours)
-            done = self.system.hands[worker].extend(row, timedelta(hours=hours) + HALF)
-            same(set(self.system.numbered(done)), expected)
-
-    @precondition(has_claimed)
-    @step(worker=WORKER)
-    def beat(self, worker: str) -> None:
-        """Come back from silence; the database's account of what a worker holds is that of the model."""
-        self._beat(worker)
+    @step(worker=WORKER, is_there=st.booleans())
+    def beat(self, worker: str, is_there: bool) -> None:
+        """Come back from silence, or lose the worker's row; who holds what is told as the model has it."""
+        if is_there:
+            self._beat(worker)
+        else:
+            self.system.forget(worker)
+            self.model.beats.pop(worker, None)
         held = {n for n in self.model.with_status("running") if self.model.jobs[n].worker == worker}
         same(self.system.held_by(worker), held)
 
     @precondition(has_claimed)
-    @step(worker=WORKER)
-    def lose_the_row_of_a_worker(self, worker: str) -> None:
-        self.system.forget(worker)
-        self.model.beats.pop(worker, None)
-
-    @precondition(has_claimed)
     @step(data=st.data(), worker=WORKER, orphans=st.sampled_from([False, False, True]), commit=COMMITS)
     def sweep(self, data: st.DataObject, worker: str, orphans: bool, commit: bool) -> None:
-        self._sweep(worker, orphans=orphans, held=self._draw_held(data), commit=commit)
+        held = self._draw_held(data, self.model.with_status("running"))
+        self._sweep(worker, orphans=orphans, held=held, commit=commit)
 
-    @precondition(has_jobs)
+    @precondition(has_debts)
     @step(data=st.data(), worker=WORKER, commit=COMMITS)
     def settle(self, data: st.DataObject, worker: str, commit: bool) -> None:
         """Pass on the end of some chains, whether they have ended or not."""
         chains = self._draw_some(data, self.model.jobs, "settled", most=4)
-        self._settle(worker, set(chains), held=self._draw_held(data), commit=commit)
+        self._settle(worker, set(chains), held=self._draw_concerned(data, chains), commit=commit)
 
     @precondition(has_debts)
     @step(data=st.data(), worker=WORKER, commit=COMMITS)
@@ -235,7 +184,11 @@ class TheQueue(QueueMachine):
         """Pass on what a sweep finds: of chains ended by hand, or by somebody who died before telling."""
         found = self.system.unsettled()
         same(found, self.model.debts())
-        self._settle(worker, found, held=self._draw_held(data), commit=commit)
+        self._settle(worker, found, held=self._draw_concerned(data, found), commit=commit)
+
+    def _draw_concerned(self, data: st.DataObject, chains: Iterable[int]) -> frozenset[int]:
+        waiting = [job.n for chain in chains for job, _ in self.model.waiting_for(chain)]
+        return self._draw_held(data, [*chains, *waiting])
 
     @precondition(has_jobs)
     @step(hours=st.integers(1, 3), silent=st.sets(WORKER))
@@ -258,7 +211,7 @@ def explore(system: System, *, examples: int, number: int | None = None) -> None
         start,
         settings=settings(
             max_examples=examples,
-            stateful_step_count=40,
+            stateful_step_count=50,
             derandomize=number is None,
             deadline=None,
             database=None,
