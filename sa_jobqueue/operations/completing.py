@@ -66,9 +66,9 @@ def complete_attempt(
     """
     following = result if isinstance(result, JobMixin) else None
     waited = [] if following is None else [one.chain_id for one in following._blockers]
+    # What the handler left unflushed may lock other chains: before ours, not after.
+    session.flush()
     if job.chain_index > 0 or waited:
-        # What the handler left unflushed may lock other chains: before ours, not after.
-        session.flush()
         session.execute(chains.lock(model), {"ids": [job.chain_id, job.id, *waited]})
     row = session.execute(
         completions.complete_one(model, goes_on=following is not None),
