@@ -550,6 +550,10 @@ def has_claimed(self: QueueMachine) -> bool:
     return any(self.claimed.values())
 
 
+def has_owned(self: QueueMachine) -> bool:
+    return bool(self.model.with_status("running"))
+
+
 def has_due(self: QueueMachine) -> bool:
     return bool(self.model.due())
 

@@ -58,6 +58,10 @@ class System:
         self.engine = create_engine(url)
         self._reader = create_engine(url, isolation_level="AUTOCOMMIT").connect()
         self.hands = {name: Hands(url, name, queues=QUEUES) for name in WORKERS}
+        for hands in self.hands.values():
+            # A worker's statements wait for nobody: one that does is to fail, not to hang.
+            hands.connection.exec_driver_sql("SET lock_timeout = '5s'")
+            hands.connection.commit()
         self.ids: dict[int, UUID] = {}
         self.numbers: dict[Any, int] = {}
         self.steps = 0
