@@ -238,7 +238,7 @@ def explore(system: System, *, examples: int, number: int | None = None) -> None
     )
 
 
-@pytest.mark.timeout(120 + 180 * MINUTES)
+@pytest.mark.timeout(300 + 180 * MINUTES)
 @pytest.mark.parametrize("database_url", ["newest"], indirect=True)
 def test_the_queue_does_what_its_model_says(system: System, count_steps: Callable[[int], None]) -> None:
     """The same examples each time; with `SA_JOBQUEUE_MODEL_MINUTES` others, for so long."""
