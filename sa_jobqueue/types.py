@@ -137,6 +137,21 @@ class OnFailure(StrEnum):
     """The job runs, and sees that the chain failed."""
 
 
+class ArchiveState(StrEnum):
+    """How far a run of the archive has come. Each state is one that a run can be taken up from."""
+
+    PLANNED = "planned"
+    """Its chains are chosen; whatever files it has are incomplete."""
+    WRITTEN = "written"
+    """Its files hold what they should: they were read back."""
+    DELETING = "deleting"
+    """Rows that are in its files are being deleted."""
+    DELETED = "deleted"
+    """Nothing more will be deleted; what changed meanwhile is still to leave its files."""
+    DONE = "done"
+    """A row is either in its files or in the tables."""
+
+
 class WorkerState(StrEnum):
     """What a worker says of itself; one that says nothing for long enough is gone, whatever this says."""
 

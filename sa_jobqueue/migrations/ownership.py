@@ -54,6 +54,4 @@ class QueueNames:
 
 
 def _ready_made_tables() -> dict[str, Table]:
-    mapped = (Job, Job.Attempt, Job.Blocker, Job.DeadLetter, Job.Worker)
-    tables = [model.__table__ for model in mapped]
-    return {table.name: table for table in tables if isinstance(table, Table)}
+    return dict(Job.metadata.tables)

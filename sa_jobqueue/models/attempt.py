@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import CheckConstraint, Integer, PrimaryKeyConstraint, Text, func
+from sqlalchemy import CheckConstraint, Index, Integer, PrimaryKeyConstraint, Text, func
 from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 from sqlalchemy.sql.elements import conv
@@ -50,5 +50,6 @@ class AttemptMixin(Companion, Generic[IdT]):
                 "outcome IN ({})".format(", ".join(f"'{outcome}'" for outcome in AttemptOutcome)),
                 name=conv(name("ck_job_attempt_outcome")),
             ),
+            Index(conv(name("ix_job_attempt_changed")), "changed_xid"),
             {"schema": cls.__jobqueue__.schema},
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from sqlalchemy import Connection, FromClause, MetaData, Table, Text, TextClause, Uuid, event, text
@@ -88,22 +89,26 @@ def register(table: Table, layout: Layout) -> None:
 
     @event.listens_for(table.metadata, "before_create", insert=True)  # first: the enum type's own comes at this time too
     def create_schema(target: MetaData, connection: Connection, **_: Any) -> None:
-        for statement in versions.ALL[-1].place(schema=layout.schema, prefix=layout.prefix, id_type=layout.id_type):
+        for statement in versions.v0001.place(schema=layout.schema, prefix=layout.prefix, id_type=layout.id_type):
             connection.execute(verbatim(statement))
 
-    @event.listens_for(table, "after_create")
-    def create_routines(target: Table, connection: Connection, **_: Any) -> None:
-        # Only the job table is needed by these; the view's functions name the others when they run.
-        for statement in versions.ALL[-1].routines(schema=layout.schema, prefix=layout.prefix, id_type=layout.id_type):
-            connection.execute(verbatim(statement))
+    @event.listens_for(table.metadata, "after_create")
+    def create_routines(target: MetaData, connection: Connection, tables: Iterable[Table] | None = None, **_: Any) -> None:
+        created = {created.name for created in tables or () if created.schema == table.schema}
+        for version, noun in ((versions.v0001, "job"), (versions.v0002, "dead_letter")):
+            if layout.name(noun) in created:  # and not one that was there, with all that belongs to it
+                for statement in version.routines(schema=layout.schema, prefix=layout.prefix, id_type=layout.id_type):
+                    connection.execute(verbatim(statement))
 
     @event.listens_for(table, "before_drop")
     def drop_views(target: Table, connection: Connection, **_: Any) -> None:
         for view in ("job_queue", "job_chain", "job_transition"):
             connection.execute(verbatim(f"DROP VIEW IF EXISTS {layout.qualified(view)}"))
 
-    @event.listens_for(table, "after_drop")
-    def drop_routines(target: Table, connection: Connection, **_: Any) -> None:
+    @event.listens_for(table.metadata, "after_drop")  # when no trigger of another table needs them any more
+    def drop_routines(target: MetaData, connection: Connection, tables: Iterable[Table] | None = None, **_: Any) -> None:
+        if table not in (tables or ()):
+            return
         for routine in ("job_queue_update", "job_queue_insert", "job_uuid7", "job_stamp", "job_refuse"):
             connection.execute(verbatim(f"DROP FUNCTION IF EXISTS {layout.qualified(routine)}()"))
 

@@ -77,5 +77,6 @@ class DeadLetterMixin(Companion, Generic[IdT]):
             CheckConstraint("(resolution IS NULL) = (resolved_at IS NULL)", name=conv(name("ck_dead_letter_resolved"))),
             Index(conv(name("uq_dead_letter_open")), "job_id", unique=True, postgresql_where=text("resolution IS NULL")),
             Index(conv(name("ix_dead_letter_job")), "job_id"),
+            Index(conv(name("ix_dead_letter_changed")), "changed_xid"),
             {"schema": cls.__jobqueue__.schema},
         )

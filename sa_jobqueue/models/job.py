@@ -32,9 +32,11 @@ from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations.versions import LATEST
+from sa_jobqueue.models.archive import ArchiveChainMixin, ArchiveRunMixin
 from sa_jobqueue.models.attempt import AttemptMixin
 from sa_jobqueue.models.base import CURRENT_XID, Xid8, id_type, register, stamp, status_type
 from sa_jobqueue.models.blocker import BlockerMixin
+from sa_jobqueue.models.bulk import RejectMixin, StageMixin, WriteMixin
 from sa_jobqueue.models.chain import ChainMixin, chain_of, edges_of, map_chain
 from sa_jobqueue.models.checks import check_class, check_name, check_number, check_text, due_at, id_argument
 from sa_jobqueue.models.dead_letter import DeadLetterMixin
@@ -55,7 +57,7 @@ class JobMixin(Generic[IdT]):
     Class keywords: `queue_schema` and `queue_prefix` place the tables (`Layout` has the rules; without a schema they lie
     in that of the base's metadata, else on the search path); `queue_id_factory` makes ids. `JobMixin[str]` has text ids,
     `JobMixin` UUIDs; without a factory both are UUIDv7. Columns added in the class body are the application's own. The
-    companions `Job.Attempt`, `Job.Blocker`, `Job.Chain`, `Job.DeadLetter` and `Job.Worker` are mapped on the same base.
+    companions (`Job.Attempt`, `Job.Blocker`, `Job.Chain`, `Job.DeadLetter`, `Job.Worker`, ...) are mapped on the same base.
 
     Constructing one validates it: `InvalidJobError` names the field. It is an ordinary instance after that; adding
     it to a session enqueues it when, and only when, that session's transaction commits.
@@ -71,11 +73,16 @@ class JobMixin(Generic[IdT]):
     _blockers: tuple[WaitFor, ...] = ()
     _is_enqueued: bool = False
 
+    ArchiveChain: ClassVar[type[ArchiveChainMixin[Any]]]
+    ArchiveRun: ClassVar[type[ArchiveRunMixin]]
     Attempt: ClassVar[type[AttemptMixin[Any]]]
     Blocker: ClassVar[type[BlockerMixin[Any]]]
     Chain: ClassVar[type[ChainMixin[Any]]]
     DeadLetter: ClassVar[type[DeadLetterMixin[Any]]]
+    Reject: ClassVar[type[RejectMixin]]
+    Stage: ClassVar[type[StageMixin[Any]]]
     Worker: ClassVar[type[WorkerMixin]]
+    Write: ClassVar[type[WriteMixin]]
 
     def __init_subclass__(
         cls,
@@ -105,6 +112,11 @@ class JobMixin(Generic[IdT]):
             "Blocker": (BlockerMixin, "job_blocker"),
             "DeadLetter": (DeadLetterMixin, "dead_letter"),
             "Worker": (WorkerMixin, "worker"),
+            "Stage": (StageMixin, "job_stage"),
+            "Write": (WriteMixin, "job_write"),
+            "Reject": (RejectMixin, "job_reject"),
+            "ArchiveRun": (ArchiveRunMixin, "archive_run"),
+            "ArchiveChain": (ArchiveChainMixin, "archive_chain"),
         }
         for noun, (mixin, table) in companions.items():
             body = {"__tablename__": layout.name(table), "__jobqueue__": layout, "__job__": cls}
@@ -359,6 +371,13 @@ class JobMixin(Generic[IdT]):
                 "deduplication_key",
                 "created_at",
                 postgresql_where=text("deduplication_key IS NOT NULL AND chain_index = 0"),
+            ),
+            # For incremental reads. BRIN has no operators for xid8; to a btree every change of a job would be an insert.
+            Index(
+                conv(name("ix_job_history")),
+                text("(changed_xid::text::bigint)"),
+                postgresql_using="brin",
+                postgresql_with={"pages_per_range": 32},
             ),
             {
                 "schema": layout.schema,

@@ -39,6 +39,8 @@ class WorkerMixin(Companion):
     """Its last beat, by the database's clock."""
     state: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'running'"))
     """One of `WorkerState`."""
+    drain_requested_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
+    """When somebody asked it to finish what it runs and stop; it learns of that with its next beat."""
 
     @declared_attr.directive
     def __table_args__(cls) -> tuple[Any, ...]:

@@ -1,0 +1,137 @@
+"""`job_stage`, `job_write`, `job_reject`: how a bulk write arrives exactly once, and what became of each."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import BigInteger, Index, Integer, PrimaryKeyConstraint, SmallInteger, Text, func
+from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, JSONB, TIMESTAMP
+from sqlalchemy.orm import Mapped, declared_attr, mapped_column
+from sqlalchemy.sql.elements import conv
+
+from sa_jobqueue.models.base import CURRENT_XID, Companion, Xid8, id_parameter, id_type
+
+IdT = TypeVar("IdT")
+
+
+class StageMixin(Companion, Generic[IdT]):
+    """One row on its way into the queue, written by one task of a bulk write. Gone when the write has committed.
+
+    Unlogged: a server that crashes empties it, and the write whose rows are missing then refuses to commit.
+    """
+
+    write_id: Mapped[str] = mapped_column(Text, nullable=False, sort_order=-99)
+    """Which write: its `job_write.write_id`."""
+    sequence: Mapped[int] = mapped_column(BigInteger, nullable=False, sort_order=-98)
+    """Which part of it: the batch of a stream, 0 for a batch write."""
+    task_id: Mapped[int] = mapped_column(BigInteger, nullable=False, sort_order=-97)
+    """Which attempt of which task wrote it: only those that the writer says succeeded count."""
+    row: Mapped[int] = mapped_column(BigInteger, nullable=False, sort_order=-96)
+    """Place among the task's rows, from 0."""
+
+    @declared_attr
+    def id(cls) -> Mapped[IdT | None]:
+        """As the job's."""
+        return mapped_column(id_type(cls.__jobqueue__), sort_order=-90)
+
+    queue: Mapped[str | None] = mapped_column(Text, sort_order=-89)
+    type_name: Mapped[str | None] = mapped_column(Text, sort_order=-88)
+    priority: Mapped[int | None] = mapped_column(SmallInteger, sort_order=-87)
+    input: Mapped[Any] = mapped_column(JSONB, nullable=True, sort_order=-86)
+    input_version: Mapped[int | None] = mapped_column(Integer, sort_order=-85)
+    scheduled_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True), sort_order=-84)
+    delay: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-83)
+    max_attempts: Mapped[int | None] = mapped_column(Integer, sort_order=-82)
+    timeout: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-81)
+    deduplication_key: Mapped[str | None] = mapped_column(Text, sort_order=-80)
+
+    @declared_attr
+    def blockers(cls) -> Mapped[list[IdT] | None]:
+        """The chains it waits for, in order."""
+        return mapped_column(ARRAY(id_parameter(cls.__jobqueue__)), sort_order=-79)
+
+    on_failure: Mapped[str | None] = mapped_column(Text, sort_order=-78)
+    trace_context: Mapped[str | None] = mapped_column(Text, sort_order=-77)
+    rejected_field: Mapped[str | None] = mapped_column(Text, sort_order=-76)
+    """What was wrong with it; null for a good row."""
+    rejected_reason: Mapped[str | None] = mapped_column(Text, sort_order=-75)
+    record: Mapped[str | None] = mapped_column(Text, sort_order=-74)
+    """Of a rejected row: all of it, as JSON text."""
+    staged_at: Mapped[datetime] = mapped_column(
+        TIMESTAMP(timezone=True), nullable=False, server_default=func.now(), sort_order=-73
+    )
+    """When it arrived; what is left over for a day belongs to a write that died."""
+
+    @declared_attr.directive
+    def __mapper_args__(cls) -> dict[str, Any]:
+        # No key in the database: rows are only ever added and taken by the whole write.
+        return {"primary_key": ["write_id", "sequence", "task_id", "row"]}
+
+    @declared_attr.directive
+    def __table_args__(cls) -> tuple[Any, ...]:
+        name = cls.__jobqueue__.name
+        return (
+            Index(conv(name("ix_job_stage_write")), "write_id", "sequence"),
+            {"schema": cls.__jobqueue__.schema, "prefixes": ["UNLOGGED"]},
+        )
+
+
+class WriteMixin(Companion):
+    """One bulk write that committed: the ledger that makes its repetition a no-op, and its account."""
+
+    write_id: Mapped[str] = mapped_column(Text, nullable=False)
+    """The caller's name for it, or a random one; of a stream, its query's id."""
+    sequence: Mapped[int] = mapped_column(BigInteger, nullable=False)
+    """The batch of a stream, 0 for a batch write."""
+    staged: Mapped[int] = mapped_column(BigInteger, nullable=False)
+    """Rows that arrived: enqueued, duplicates and rejected together."""
+    enqueued: Mapped[int] = mapped_column(BigInteger, nullable=False)
+    """Rows that are jobs now."""
+    duplicates: Mapped[int] = mapped_column(BigInteger, nullable=False)
+    """Rows whose deduplication key another open chain had."""
+    rejected: Mapped[int] = mapped_column(BigInteger, nullable=False)
+    """Rows that are in `job_reject` now."""
+    written_by: Mapped[str | None] = mapped_column(Text)
+    """The application that wrote."""
+    written_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
+    """When it committed, by the database's clock: the start of that transaction."""
+    changed_xid: Mapped[int] = mapped_column(Xid8(), nullable=False, server_default=CURRENT_XID)
+    """The transaction that committed it: the same as its jobs' at first."""
+
+    @declared_attr.directive
+    def __table_args__(cls) -> tuple[Any, ...]:
+        name = cls.__jobqueue__.name
+        return (
+            PrimaryKeyConstraint("write_id", "sequence", name=conv(name("pk_job_write"))),
+            {"schema": cls.__jobqueue__.schema},
+        )
+
+
+class RejectMixin(Companion):
+    """One row of a bulk write that could not be a job, and why. Kept until somebody deletes it."""
+
+    write_id: Mapped[str] = mapped_column(Text, nullable=False)
+    """Which write, as in `job_write`."""
+    sequence: Mapped[int] = mapped_column(BigInteger, nullable=False)
+    """Which batch of it."""
+    task_id: Mapped[int] = mapped_column(BigInteger, nullable=False)
+    """Which task."""
+    row: Mapped[int] = mapped_column(BigInteger, nullable=False)
+    """Place among the task's rows, from 0."""
+    field: Mapped[str] = mapped_column(Text, nullable=False)
+    """Which column was wrong."""
+    reason: Mapped[str] = mapped_column(Text, nullable=False)
+    """What was wrong with it."""
+    record: Mapped[str | None] = mapped_column(Text)
+    """The row as JSON text."""
+    rejected_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
+    """When, by the database's clock."""
+
+    @declared_attr.directive
+    def __table_args__(cls) -> tuple[Any, ...]:
+        name = cls.__jobqueue__.name
+        return (
+            PrimaryKeyConstraint("write_id", "sequence", "task_id", "row", name=conv(name("pk_job_reject"))),
+            {"schema": cls.__jobqueue__.schema},
+        )
