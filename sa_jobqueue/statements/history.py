@@ -1,0 +1,130 @@
+"""The datasets of `sa_jobqueue.history` as statements: what a COPY to a reader carries, and where to cut it into parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, ColumnElement, Double, Select, Table, Text, any_, cast, extract, func, literal, select
+from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
+
+from sa_jobqueue.history import ATTEMPTS, BLOCKERS, DEAD_LETTERS, JOBS, Dataset
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import Xid8, id_parameter
+from sa_jobqueue.statements._parts import table
+from sa_jobqueue.types import JobId
+
+_BEGINS: Final = {JOBS.name: "created_at", ATTEMPTS.name: "started_at", DEAD_LETTERS.name: "died_at"}
+_ENDS: Final = {JOBS.name: "completed_at", ATTEMPTS.name: "ended_at", DEAD_LETTERS.name: "resolved_at"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters:
+    """Which rows of a dataset; everything given must hold. A time range leaves out rows whose time is null.
+
+    Only what the dataset has can be asked for: the caller checks that, for a KeyError is all that is said here.
+    """
+
+    queues: Sequence[str] = ()
+    """Of jobs and dead letters."""
+    types: Sequence[str] = ()
+    """Of jobs and dead letters, by `type_name`."""
+    statuses: Sequence[str] = ()
+    """Of jobs."""
+    created_from: datetime | None = None
+    """By `created_at`, `started_at` of attempts, `died_at` of dead letters; this instant or later."""
+    created_before: datetime | None = None
+    completed_from: datetime | None = None
+    """By `completed_at`, `ended_at` of attempts, `resolved_at` of dead letters; this instant or later."""
+    completed_before: datetime | None = None
+    xid_from: int | None = None
+    """By the transaction that last changed the row: this one or later. Not of blockers, which have none."""
+    xid_before: int | None = None
+    key_from: JobId | None = None
+    """By the first column of the dataset's key: this id or a later one."""
+    key_before: JobId | None = None
+
+
+def source(model: type[JobMixin[Any]], dataset: Dataset) -> Table:
+    """Return the table that a dataset shows."""
+    mapped: Any = {JOBS.name: model, ATTEMPTS.name: model.Attempt, DEAD_LETTERS.name: model.DeadLetter}
+    return table(mapped.get(dataset.name, model.Blocker))
+
+
+def rows(
+    model: type[JobMixin[Any]], dataset: Dataset, columns: Sequence[str] = (), filters: Filters | None = None
+) -> Select[Any]:
+    """Return rows of a dataset, each column as COPY writes it for a reader: ids, states and JSON as text.
+
+    Shape: `columns` in the order given, all of the dataset's for none. Unordered.
+    Locks: none. Obliges: the session's time zone is UTC, or times are read with their offset.
+    Index: a range of keys is one of the primary key; of transactions, `ix_job_history`, `ix_job_attempt_changed`,
+    `ix_dead_letter_changed`.
+    """
+    of = source(model, dataset)
+    shown = [_shown(of, name).label(name) for name in columns or dataset.names]
+    return select(*shown).where(*_conditions(model, dataset, filters or Filters()))
+
+
+def count(model: type[JobMixin[Any]], dataset: Dataset, filters: Filters | None = None) -> Select[Any]:
+    """Return how many rows of a dataset there are. Shape: `(n,)`. Index: as `rows`."""
+    of = source(model, dataset)
+    return select(func.count()).select_from(of).where(*_conditions(model, dataset, filters or Filters()))
+
+
+def watermark() -> Select[int, str]:
+    """Return below which transaction nothing is in flight any more, and of which cluster.
+
+    Shape: one row `(xid, system)`: all rows below `xid` are visible and none will ever be added below it, except by a
+    restored backup; `system` is the cluster's identifier. Works on a physical replica.
+    Source: the visibility horizon of a snapshot, as PgQ batches events by it.
+    """
+    snapshot = func.pg_snapshot_xmin(func.pg_current_snapshot())
+    system = func.pg_control_system().table_valued("system_identifier")
+    return select(
+        cast(cast(snapshot, Text), BigInteger).label("xid"), cast(system.c.system_identifier, Text).label("system")
+    )
+
+
+def _shown(of: Table, name: str) -> ColumnElement[Any]:
+    if name == "xid":
+        return number(of)
+    if name == "timeout_seconds":
+        return cast(extract("epoch", of.c.timeout), Double)
+    column = of.c[name]
+    plain = isinstance(column.type, TIMESTAMP) or column.type.python_type in {int, bool}
+    return column if plain else cast(column, Text)
+
+
+def number(of: Table) -> ColumnElement[int]:
+    """Return a row's `changed_xid` as a number; of jobs, the expression that `ix_job_history` indexes."""
+    return cast(cast(of.c.changed_xid, Text), BigInteger)
+
+
+def _conditions(model: type[JobMixin[Any]], dataset: Dataset, given: Filters) -> list[ColumnElement[bool]]:
+    of = source(model, dataset)
+    found: list[ColumnElement[bool]] = []
+    for name, wanted in (("queue", given.queues), ("type_name", given.types), ("status", given.statuses)):
+        if wanted:
+            found.append(cast(of.c[name], Text) == any_(literal(list(wanted), ARRAY(Text))))
+    for names, low, high in (
+        (_BEGINS, given.created_from, given.created_before),
+        (_ENDS, given.completed_from, given.completed_before),
+    ):
+        found += _between(of.c[names[dataset.name]], low, high, TIMESTAMP(timezone=True)) if low or high else []
+    if dataset is not BLOCKERS:
+        is_job = dataset is JOBS  # whose index is of the number: BRIN has no operators for xid8
+        xid = number(of) if is_job else of.c.changed_xid
+        found += _between(xid, given.xid_from, given.xid_before, BigInteger() if is_job else Xid8())
+    return found + _between(of.c[dataset.key[0]], given.key_from, given.key_before, id_parameter(model.__jobqueue__))
+
+
+def _between(column: Any, low: Any, high: Any, kind: Any) -> list[ColumnElement[bool]]:
+    found: list[ColumnElement[bool]] = []
+    if low is not None:
+        found.append(column >= cast(literal(low, kind), kind))
+    if high is not None:
+        found.append(column < cast(literal(high, kind), kind))
+    return found
