@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from sqlalchemy import Connection, FromClause, MetaData, Table, Text, TextClause, Uuid, event, text
+from sqlalchemy import Connection, FromClause, MetaData, Table, Text, TextClause, Uuid, event, inspect, text
 from sqlalchemy.dialects.postgresql import ENUM
 from sqlalchemy.dialects.postgresql.base import ischema_names
 from sqlalchemy.orm import DeclarativeBase
@@ -95,15 +95,22 @@ def register(table: Table, layout: Layout) -> None:
     @event.listens_for(table.metadata, "after_create")
     def create_routines(target: MetaData, connection: Connection, tables: Iterable[Table] | None = None, **_: Any) -> None:
         created = {created.name for created in tables or () if created.schema == table.schema}
-        for version, noun in ((versions.v0001, "job"), (versions.v0002, "dead_letter")):
-            if layout.name(noun) in created:  # and not one that was there, with all that belongs to it
-                for statement in version.routines(schema=layout.schema, prefix=layout.prefix, id_type=layout.id_type):
+        places = {"schema": layout.schema, "prefix": layout.prefix, "id_type": layout.id_type}
+        needed: set[str] = set()  # by this version's routines: its own tables and those of the versions before
+        for version, nouns in ((versions.v0001, {"job"}), (versions.v0002, {"dead_letter"})):
+            needed |= {layout.name(noun) for noun in nouns}
+            # Tables may be made in several steps: with the last of those needed, and not with tables that were there.
+            if needed & created and all(inspect(connection).has_table(name, table.schema) for name in needed - created):
+                for statement in version.routines(**places):
                     connection.execute(verbatim(statement))
 
     @event.listens_for(table, "before_drop")
     def drop_views(target: Table, connection: Connection, **_: Any) -> None:
         for view in ("job_queue", "job_chain", "job_transition"):
             connection.execute(verbatim(f"DROP VIEW IF EXISTS {layout.qualified(view)}"))
+        # Where dead letters stay, their trigger goes: its function does, and it is made again with the next job table.
+        trigger = layout.name("tr_dead_letter_stamp")
+        connection.execute(verbatim(f"DROP TRIGGER IF EXISTS {trigger} ON {layout.qualified('dead_letter')}"))
 
     @event.listens_for(table.metadata, "after_drop")  # when no trigger of another table needs them any more
     def drop_routines(target: MetaData, connection: Connection, tables: Iterable[Table] | None = None, **_: Any) -> None:

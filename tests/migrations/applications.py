@@ -6,6 +6,7 @@ import importlib
 import io
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -121,10 +122,12 @@ class Application:
         """Forget the module."""
         sys.modules.pop(self._name, None)
 
-    def autogenerate(self) -> str:
-        """Write a revision of what is pending; return the bodies of its two functions."""
+    def autogenerate(self, *, edit: Callable[[str], str] = str) -> str:
+        """Write a revision of what is pending, changed by `edit`; return the bodies of its two functions."""
         script: Any = command.revision(self._config, autogenerate=True, message="change")
-        text = Path(script.path).read_text()
+        path = Path(script.path)
+        text = edit(path.read_text())
+        path.write_text(text)
         return text[text.index("def upgrade") :]
 
     def upgrade(self, revision: str = "head", *, sql: bool = False) -> str:

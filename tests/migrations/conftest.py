@@ -1,4 +1,4 @@
-"""An empty database on each server, and a second version of the DDL that the library does not have yet."""
+"""An empty database on each server, and a version of the DDL that the library does not have yet."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ def engine(make_engine: MakeEngine) -> Engine:
 
 
 @pytest.fixture
-def version_2(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Add a version 2: more of everything, and less by an index and a constraint. The models know nothing of it."""
+def next_version(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Add a version: more of everything, and less by an index and a constraint. The models know nothing of it."""
+    latest: int = versions.LATEST
 
     def upgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
         q = f'"{schema}".{prefix}' if schema else prefix
@@ -54,21 +55,21 @@ def version_2(monkeypatch: pytest.MonkeyPatch) -> int:
             f"CREATE INDEX {prefix}ix_job_note ON {q}job (note)",
             f"ALTER TABLE {q}job DROP CONSTRAINT {prefix}ck_job_timeout",
             f"DROP INDEX {q}ix_job_running",
-            f"CREATE TABLE {q}job_archive (LIKE {q}job)",
-            f"COMMENT ON TABLE {q}job IS 'sa_jobqueue version=2'",
+            f"CREATE TABLE {q}job_note (LIKE {q}job)",
+            f"COMMENT ON TABLE {q}job IS 'sa_jobqueue version={latest + 1}'",
         ]
 
     def downgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
         q = f'"{schema}".{prefix}' if schema else prefix
         return [
-            f"DROP TABLE {q}job_archive",
+            f"DROP TABLE {q}job_note",
             f"CREATE INDEX {prefix}ix_job_running ON {q}job (leased_by, leased_until) WHERE status = 'running'",
             f"ALTER TABLE {q}job ADD CONSTRAINT {prefix}ck_job_timeout CHECK (timeout > '0'::interval), DROP COLUMN note",
-            f"COMMENT ON TABLE {q}job IS 'sa_jobqueue version=1'",
+            f"COMMENT ON TABLE {q}job IS 'sa_jobqueue version={latest}'",
         ]
 
-    step = SimpleNamespace(VERSION=2, upgrade=upgrade, downgrade=downgrade)
+    step = SimpleNamespace(VERSION=latest + 1, upgrade=upgrade, downgrade=downgrade)
     monkeypatch.setattr(versions, "ALL", (*versions.ALL, step))
-    monkeypatch.setattr(versions, "LATEST", 2)
-    monkeypatch.setattr(versions, "RETIRED", versions.RETIRED | {"note", "ix_job_note", "job_archive"})
-    return 2
+    monkeypatch.setattr(versions, "LATEST", latest + 1)
+    monkeypatch.setattr(versions, "RETIRED", versions.RETIRED | {"note", "ix_job_note", "job_note"})
+    return latest + 1

@@ -6,14 +6,16 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import new_class
 from typing import Any
+from uuid import uuid4
 
 import pytest
-from sqlalchemy import Engine, MetaData, text
+from sqlalchemy import Engine, MetaData, func, insert, select, text, update
 from sqlalchemy.orm import DeclarativeBase, Session
 
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations import runner, versions
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import CURRENT_XID
 from tests.migrations.catalogs import Catalog, catalog
 
 LAYOUTS = [
@@ -83,55 +85,107 @@ def test_drop_all_leaves_at_most_the_schema(engine: Engine, layout: Layout) -> N
 
 
 @layouts
-def test_every_version_undoes_itself_and_can_be_done_again(engine: Engine, layout: Layout, version_2: int) -> None:
+def test_every_version_undoes_itself_and_can_be_done_again(engine: Engine, layout: Layout, next_version: int) -> None:
     seen = {0: look(engine)}
-    for version in range(1, version_2 + 1):
+    for version in range(1, next_version + 1):
         assert upgrade(engine, layout, version) == version - 1
         seen[version] = look(engine)
         with engine.connect() as connection:
             assert runner.current_version(connection, layout) == version
-    for version in reversed(range(version_2)):
+    for version in reversed(range(next_version)):
         downgrade(engine, layout, version)
         assert look(engine) == seen[version]
     upgrade(engine, layout)
-    assert look(engine) == seen[version_2]
+    assert look(engine) == seen[next_version]
 
 
-@layouts
-def test_rows_survive_a_version_up_and_down(engine: Engine, layout: Layout, request: pytest.FixtureRequest) -> None:
+def test_tables_may_be_made_and_dropped_in_several_steps(make_engine: Callable[[], Engine]) -> None:
+    migrated, engine = make_engine(), make_engine()
+    nothing = look(engine)
+    upgrade(migrated, Layout())
+    metadata = model_of(Layout()).metadata
+    for nouns in (["job"], ["dead_letter"], ["job", "job_stage"]):
+        first = [metadata.tables[noun] for noun in nouns]
+        metadata.create_all(engine, tables=first)
+        metadata.create_all(engine)
+        assert look(engine) == look(migrated), nouns
+        metadata.drop_all(engine, tables=[metadata.tables[noun] for noun in ("job", "job_blocker")])
+        metadata.create_all(engine)
+        assert look(engine) == look(migrated), nouns
+        metadata.drop_all(engine)
+        assert look(engine) == nothing, nouns
+
+
+def write_rows(session: Session, model: type[Any]) -> None:
+    """Write a row or more into each table of version 1, as its library did."""
+    first = model("mail", {"to": ["ä:b", "100%"]}, delay=timedelta(hours=1), timeout=timedelta(seconds=5))
+    session.add(first)
+    session.flush()
+    waits = model("digest", None, status="blocked", open_blockers=1)
+    session.add(waits)
+    session.flush()
+    dead: dict[str, Any] = {"chain_id": first.id, "queue": "default", "type_name": "mail", "reason": "lost"}
+    worker = {"id": "w:1", "name": "w", "host": "h", "pid": 1, "version": "0"}
+    session.add_all(
+        [
+            model.Blocker(job_id=waits.id, blocked_by_chain_id=first.id, index=0),
+            model.Attempt(job_id=first.id, attempt=1, outcome="failed", error={"type": "E"}),
+            model.DeadLetter(id=waits.id, job_id=first.id, input_version=1, attempts=1, died_at=datetime.now(UTC), **dead),
+        ]
+    )
+    session.execute(insert(model.Worker.__table__).values(worker | {"queues": ["q"], "job_types": [], "concurrency": 1}))
+
+
+def write_rows_of_pipelines(session: Session, model: type[Any]) -> None:
+    """Write a row into each table that version 2 has and version 1 has not."""
+    row = {"write_id": "w", "sequence": 0, "task_id": 1, "row": 0}
+    run = model.ArchiveRun(id=uuid4(), path="/archive", engine="pyarrow", cutoff=datetime.now(UTC))
+    key = "j-1" if model.__jobqueue__.id_type == "text" else uuid4()
+    session.add_all(
+        [
+            model.Stage(**row, id=key, blockers=[key], delay=timedelta(hours=1), input={"a": 1}),
+            model.Write(write_id="w", sequence=0, staged=1, enqueued=0, duplicates=0, rejected=1),
+            model.Reject(**row, field="priority", reason="too large", record="{}"),
+            run,
+            model.ArchiveChain(run_id=run.id, chain_id=key),
+        ]
+    )
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout("jobs", "mail_", "text")], ids=["default", "elsewhere, text ids"])
+def test_rows_survive_every_version_up_and_down(engine: Engine, layout: Layout, request: pytest.FixtureRequest) -> None:
     model = model_of(layout)
-    upgrade(engine, layout, 1)
-    with Session(engine) as session, session.begin():
-        first = model("mail", {"to": ["ä:b", "100%"]}, delay=timedelta(hours=1), timeout=timedelta(seconds=5))
-        session.add(first)
-        session.flush()
-        waits = model("digest", None, status="blocked", open_blockers=1)
-        session.add(waits)
-        session.flush()
-        now = datetime.now(UTC)
-        dead: dict[str, Any] = {"chain_id": first.id, "queue": "default", "type_name": "mail", "reason": "lost"}
-        session.add_all(
-            [
-                model.Blocker(job_id=waits.id, blocked_by_chain_id=first.id, index=0),
-                model.Attempt(job_id=first.id, attempt=1, outcome="failed", error={"type": "E"}),
-                model.DeadLetter(id=waits.id, job_id=first.id, input_version=1, attempts=1, died_at=now, **dead),
-                model.Worker(id="w:1", name="w", host="h", pid=1, version="0", queues=["q"], job_types=[], concurrency=1),
-            ]
-        )
-    nouns = ("job", "job_blocker", "job_attempt", "dead_letter", "worker", "job_queue")
+    old = ("job", "job_blocker", "job_attempt", "dead_letter", "worker", "job_queue")
+    new = ("job_stage", "job_write", "job_reject", "archive_run", "archive_chain")
 
-    def rows() -> list[list[str]]:
+    def rows(nouns: tuple[str, ...]) -> list[list[str]]:
+        added = "'{note,drain_requested_at}'::text[]"
         with engine.connect() as connection:
-            tables = [f"SELECT (to_jsonb(t) - 'note')::text FROM {layout.qualified(noun)} t ORDER BY 1" for noun in nouns]
+            tables = [f"SELECT (to_jsonb(t) - {added})::text FROM {layout.qualified(noun)} t ORDER BY 1" for noun in nouns]
             return [list(connection.scalars(text(table.replace("::", r"\:\:")))) for table in tables]
 
-    before = rows()
-    assert [len(table) for table in before] == [2, 1, 1, 1, 1, 2]
-    request.getfixturevalue("version_2")
-    assert upgrade(engine, layout) == 1
-    assert rows() == before
+    upgrade(engine, layout, 1)
+    with Session(engine) as session, session.begin():
+        write_rows(session, model)
+    first = rows(old)
+    assert [len(table) for table in first] == [2, 1, 1, 1, 1, 2]
+    assert upgrade(engine, layout, 2) == 1
+    assert rows(old) == first
+    with Session(engine) as session, session.begin():
+        write_rows_of_pipelines(session, model)
+    second = rows(new)
+    assert [len(table) for table in second] == [1] * 5
+    following = request.getfixturevalue("next_version")
+    assert upgrade(engine, layout) == 2
+    assert (rows(old), rows(new)) == (first, second)
+    assert downgrade(engine, layout, 2) == following
+    assert (rows(old), rows(new)) == (first, second)
+    with Session(engine) as session, session.begin():  # as a redrive does, in another transaction than the one it died in
+        session.execute(update(model.DeadLetter).values(resolution="dismissed", resolved_at=func.now()))
+        assert str(session.scalar(select(model.DeadLetter.changed_xid))) == session.scalar(select(CURRENT_XID))
+        session.rollback()
     assert downgrade(engine, layout, 1) == 2
-    assert rows() == before
+    assert rows(old) == first
 
 
 def test_a_queue_without_a_schema_lies_in_that_of_the_metadata(make_engine: Callable[[], Engine]) -> None:

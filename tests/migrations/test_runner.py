@@ -17,15 +17,16 @@ from tests.migrations.catalogs import catalog
 JOBS = Layout("jobs", "mail_")
 
 
-def test_statements_walk_up_and_down_in_order(version_2: int) -> None:
-    first, second = (
-        step.upgrade(schema="jobs", prefix="mail_", id_type="uuid") for step in (versions.ALL[0], versions.ALL[-1])
-    )
-    assert runner.statements(JOBS, from_version=0, to_version=2) == [*first, *second]
-    assert runner.statements(JOBS, from_version=1, to_version=2) == second
-    down = [step.downgrade(schema="jobs", prefix="mail_", id_type="uuid") for step in reversed(versions.ALL)]
-    assert runner.statements(JOBS, from_version=2, to_version=0) == [*down[0], *down[1]]
-    assert runner.statements(JOBS, from_version=1, to_version=1) == []
+def test_statements_walk_up_and_down_in_order(next_version: int) -> None:
+    names = {"schema": "jobs", "prefix": "mail_", "id_type": "uuid"}
+    up = [step.upgrade(**names) for step in versions.ALL]
+    down = [step.downgrade(**names) for step in versions.ALL]
+    assert len(up) == next_version == 3
+    assert runner.statements(JOBS, from_version=0, to_version=3) == [*up[0], *up[1], *up[2]]
+    assert runner.statements(JOBS, from_version=1, to_version=2) == up[1]
+    assert runner.statements(JOBS, from_version=3, to_version=0) == [*down[2], *down[1], *down[0]]
+    assert runner.statements(JOBS, from_version=2, to_version=1) == down[1]
+    assert runner.statements(JOBS, from_version=2, to_version=2) == []
 
 
 def test_statements_refuse_versions_that_are_not_there() -> None:
@@ -75,7 +76,7 @@ def test_a_table_that_is_not_ours_is_named(engine: Engine) -> None:
     assert type(raised.value) is SchemaError
 
 
-def test_a_migration_starts_only_where_it_says(engine: Engine, version_2: int) -> None:
+def test_a_migration_starts_only_where_it_says(engine: Engine) -> None:
     with engine.begin() as connection:
         with pytest.raises(SchemaMissingError, match="table job is not there; this migration starts at version 1"):
             runner.migrate(connection, Layout(), from_version=1, to_version=2)
