@@ -10,7 +10,17 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from sa_jobqueue import operations
 from sa_jobqueue.models import AttemptMixin, ChainMixin, DeadLetterMixin, Job, JobMixin
-from sa_jobqueue.operations import ChainFilter, DeadLetterFilter, DeadLetterGroup, Deduplicate, JobFilter, Page
+from sa_jobqueue.operations import (
+    ChainFilter,
+    DeadLetterFilter,
+    DeadLetterGroup,
+    Deduplicate,
+    Explanation,
+    JobFilter,
+    Page,
+    WorkerFilter,
+    WorkerStatus,
+)
 from sa_jobqueue.types import JobId
 
 JobT = TypeVar("JobT", bound=JobMixin[Any])
@@ -68,6 +78,17 @@ async def list_attempts(
 ) -> list[AttemptMixin[Any]]:
     """Return the attempts of a job that did not succeed, oldest first. Locks: none."""
     return await session.run_sync(operations.list_attempts, job_id, model=model)
+
+
+async def explain_job(
+    session: AsyncSession,
+    job_id: JobId,
+    *,
+    time_to_live: timedelta = timedelta(seconds=15),
+    model: type[JobMixin[Any]] = Job,
+) -> Explanation:
+    """Say why a job is not running, or how it is: one cause, in words, with the evidence; for blocked ones to the root."""
+    return await session.run_sync(operations.explain_job, job_id, time_to_live=time_to_live, model=model)
 
 
 async def get_chain(session: AsyncSession, chain_id: JobId, *, model: type[JobMixin[Any]] = Job) -> ChainMixin[Any]:
@@ -252,6 +273,18 @@ async def dismiss_dead_letters(
 ) -> list[Any]:
     """Resolve dead letters as dismissed; return their ids. Their jobs stay dead."""
     return await session.run_sync(operations.dismiss_dead_letters, where=where, by=by, dry_run=dry_run, model=model)
+
+
+async def list_workers(
+    session: AsyncSession, *, where: WorkerFilter = WorkerFilter(), limit: int = 1000, model: type[JobMixin[Any]] = Job
+) -> list[WorkerStatus]:
+    """Return workers by name and id, at most `limit`, 1 to 1,000; those killed a few minutes ago are among them."""
+    return await session.run_sync(operations.list_workers, where=where, limit=limit, model=model)
+
+
+async def drain_workers(session: AsyncSession, *, where: WorkerFilter, model: type[JobMixin[Any]] = Job) -> list[str]:
+    """Ask workers to claim no more, finish what they run and stop, as SIGTERM does; return their ids, sorted."""
+    return await session.run_sync(operations.drain_workers, where=where, model=model)
 
 
 async def check_schema(session: AsyncSession, *, model: type[JobMixin[Any]] = Job) -> None:

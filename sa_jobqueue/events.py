@@ -106,6 +106,13 @@ class WorkerStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class DrainRequested:
+    """A worker learnt with a beat that somebody asked it to finish, by `drain_workers`; it stops as on SIGTERM."""
+
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerStopped:
     """A worker stopped; `released` jobs were given back unfinished."""
 
@@ -143,6 +150,7 @@ Event: TypeAlias = (
     | UnknownTypesPending
     | UnservedQueues
     | WorkerStarted
+    | DrainRequested
     | WorkerStopped
     | ComponentFailed
     | LeaseEndangered

@@ -16,8 +16,10 @@ from sa_jobqueue.errors import JobQueueError
 
 _COMMANDS: Final = {
     "worker": ("sa_jobqueue.cli.worker:worker", "Run jobs with an application's handlers."),
+    "workers": ("sa_jobqueue.cli.workers:workers", "List workers, and ask them to drain."),
     "jobs": ("sa_jobqueue.cli.jobs:jobs", "List, show, retry and cancel jobs."),
     "chains": ("sa_jobqueue.cli.chains:chains", "List and show chains, what they wait for, and who waits for them."),
+    "explain": ("sa_jobqueue.cli.explain:explain", "Say why a job is not running, down to what it waits for in the end."),
     "dead-letters": ("sa_jobqueue.cli.dead_letters:dead_letters", "List, group, redrive and dismiss dead letters."),
     "migrate": ("sa_jobqueue.cli.migrate:migrate", "Create and upgrade the queue's tables without Alembic."),
     "demo": ("sa_jobqueue.cli.demo.command:demo", "See it at work: a database, workers, and a kill -9."),

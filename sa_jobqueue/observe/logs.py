@@ -51,6 +51,9 @@ def describe(event: told.Event) -> Record:
     match event:
         case told.WorkerStarted():
             return Record(logging.INFO, "worker %s started", (event.worker_id,), {"worker_id": event.worker_id})
+        case told.DrainRequested():
+            words = "worker %s was asked to drain: running jobs may finish"
+            return Record(logging.INFO, words, (event.worker_id,), {"worker_id": event.worker_id})
         case told.WorkerStopped():
             fields = {"worker_id": event.worker_id, "released": event.released}
             words = f"worker %s stopped, %d {'job' if event.released == 1 else 'jobs'} given back"

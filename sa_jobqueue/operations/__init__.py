@@ -26,6 +26,7 @@ from sa_jobqueue.operations.dead_letters import (
 from sa_jobqueue.operations.deduplicate import Deduplicate, enqueue, enqueue_unique
 from sa_jobqueue.operations.deletion import delete_chains
 from sa_jobqueue.operations.enqueueing import enqueue_many
+from sa_jobqueue.operations.explaining import Cause, Explanation, explain_job
 from sa_jobqueue.operations.hooks import after_commit
 from sa_jobqueue.operations.jobs import (
     JobFilter,
@@ -38,14 +39,19 @@ from sa_jobqueue.operations.jobs import (
 )
 from sa_jobqueue.operations.pages import Page
 from sa_jobqueue.operations.schema import check_schema
+from sa_jobqueue.operations.workers import WorkerFilter, WorkerStatus, drain_workers, list_workers
 
 __all__ = [
+    "Cause",
     "ChainFilter",
     "DeadLetterFilter",
     "DeadLetterGroup",
     "Deduplicate",
+    "Explanation",
     "JobFilter",
     "Page",
+    "WorkerFilter",
+    "WorkerStatus",
     "after_commit",
     "cancel_chains",
     "cancel_jobs",
@@ -53,9 +59,11 @@ __all__ = [
     "complete_job",
     "delete_chains",
     "dismiss_dead_letters",
+    "drain_workers",
     "enqueue",
     "enqueue_many",
     "enqueue_unique",
+    "explain_job",
     "get_chain",
     "get_job",
     "group_dead_letters",
@@ -66,6 +74,7 @@ __all__ = [
     "list_chains",
     "list_dead_letters",
     "list_jobs",
+    "list_workers",
     "lock_chain",
     "redrive_dead_letters",
     "reschedule_jobs",

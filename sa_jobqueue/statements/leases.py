@@ -44,6 +44,7 @@ def beat(model: type[JobMixin[Any]]) -> Insert:
     """Say that a worker lives; register it if its row is not there (or not there any more).
 
     Parameters: `id`, `name`, `host`, `pid`, `version`, `queues`, `job_types`, `concurrency`, `state`.
+    Shape: one row `(drain_requested_at,)`, null unless somebody asked the worker to stop.
     Changes: `heartbeat_at`, `state`. Clock: the database's. Locks: the worker's own row. Index: the primary key.
     """
     worker = table(model.Worker)
@@ -52,7 +53,7 @@ def beat(model: type[JobMixin[Any]]) -> Insert:
     return statement.on_conflict_do_update(
         index_elements=["id"],
         set_={"heartbeat_at": func.clock_timestamp(), "state": statement.excluded.state},
-    )
+    ).returning(worker.c.drain_requested_at)
 
 
 @once_a_model
@@ -70,11 +71,13 @@ def forget_dead_workers(model: type[JobMixin[Any]]) -> Delete:
     """Remove workers that have been silent for `after` and hold no job.
 
     Parameters: `after`, many times the time to live: a zombie that wakes up later registers itself again.
-    Changes: their rows. Index: `ix_job_running`, one probe a worker.
+    Changes: their rows. Locks: those rows; what somebody holds is passed, for whoever asks many workers to drain locks
+    them in another order. Index: `ix_job_running`, one probe a worker.
     """
     worker = table(model.Worker)
     silent = worker.c.heartbeat_at < func.now() - bindparam("after", type_=Interval)
-    return delete(worker).where(silent, ~_has_jobs(model))
+    gone = select(worker.c.id).where(silent, ~_has_jobs(model)).with_for_update(skip_locked=True).cte("gone")
+    return delete(worker).where(worker.c.id == gone.c.id)
 
 
 def _has_jobs(model: type[JobMixin[Any]]) -> ColumnElement[bool]:

@@ -50,6 +50,7 @@ class Heartbeat:
         interval: timedelta,
         time_to_live: timedelta,
         on_endangered: Callable[[timedelta], None],
+        on_drain: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
@@ -60,6 +61,8 @@ class Heartbeat:
         # One interval before the others' patience ends, so that attempts have stopped when it does.
         self._patience = time_to_live.total_seconds() - self._interval
         self._on_endangered = on_endangered
+        self._on_drain = on_drain
+        self._asked_to_drain = False
         self._clock = clock
         self._state = WorkerState.RUNNING
         self._connection: Connection | None = None
@@ -99,11 +102,17 @@ class Heartbeat:
         self._engine.dispose()
 
     def beat(self) -> None:
-        """Write one beat. It counts from when it was sent: the server cannot have stamped it earlier."""
+        """Write one beat. It counts from when it was sent: the server cannot have stamped it earlier.
+
+        `on_drain` is called, once, by the beat that finds the worker asked to stop: in this thread.
+        """
         sent = self._clock()
-        self._connected().execute(self._beat, self._parameters())
+        asked_at = self._connected().execute(self._beat, self._parameters()).scalar_one()
         self._last = sent
         self._told = False
+        if asked_at is not None and not self._asked_to_drain:
+            self._asked_to_drain = True
+            self._on_drain()
 
     def check(self) -> None:
         """Say once that the lease is in danger, when it is. Called from the loop: a beat may hang in its own thread."""

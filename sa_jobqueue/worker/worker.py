@@ -19,7 +19,7 @@ from sqlalchemy.orm import sessionmaker
 
 from sa_jobqueue import aio
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError
-from sa_jobqueue.events import Event, EventBus, JobPutBack, LeaseEndangered, WorkerStarted, WorkerStopped
+from sa_jobqueue.events import DrainRequested, Event, EventBus, JobPutBack, LeaseEndangered, WorkerStarted, WorkerStopped
 from sa_jobqueue.handlers import JobQueue
 from sa_jobqueue.types import WorkerState
 from sa_jobqueue.version import __version__
@@ -149,8 +149,16 @@ class Worker:
         if self._stop_now and self._executor is not None:
             self._executor.release_all("the worker is shutting down")
 
+    def _drain(self) -> None:
+        """Stop as on SIGTERM: somebody asked for it through the database."""
+        if not self._stop_called:
+            self.events.emit(DrainRequested(self.id))
+            self.stop()
+
     async def run(self) -> None:
-        """Work until `stop` is called, then shut down within `drain_timeout` and `stop_grace`.
+        """Work until `stop` is called or `drain_workers` names this worker; then shut down, within its options' bounds.
+
+        Those are `drain_timeout` and `stop_grace`.
 
         Raises: DatabaseUnavailableError, ServerTooOldError, SchemaError before anything was claimed. Once it runs, it
         outlives outages of the database.
@@ -169,7 +177,7 @@ class Worker:
         self._stop_requested = asyncio.Event()
         if self._stop_called:  # before it had begun
             self._stop_requested.set()
-        options, model = self._options, self._jobs.model
+        options, model, loop = self._options, self._jobs.model, asyncio.get_running_loop()
         connections = Connections(
             self._url,
             worker_name=self._identity.name,
@@ -199,6 +207,9 @@ class Worker:
             self.events.emit(LeaseEndangered(self.id, silent))
             executor.release_all("the worker cannot reach the database")
 
+        def asked_to_drain() -> None:
+            loop.call_soon_threadsafe(self._drain)
+
         heartbeat = Heartbeat(
             connections.thread_engine(),
             model,
@@ -206,6 +217,7 @@ class Worker:
             interval=options.beat_interval,
             time_to_live=options.time_to_live,
             on_endangered=endangered,
+            on_drain=asked_to_drain,
         )
         claimer = Claimer(
             engine,

@@ -24,7 +24,9 @@ from sa_jobqueue.statements import (
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
 from tests.fixtures.jobs import WORKER
 from tests.statements.chain_cases import CHAIN_CASES
+from tests.statements.explaining_cases import EXPLAINING_CASES
 from tests.statements.shapes import BATCH, NOBODY, PK, Case, World
+from tests.statements.worker_cases import WORKER_CASES
 
 START = datetime(1, 1, 1, tzinfo=UTC)
 
@@ -334,4 +336,6 @@ CASES = [
         "notify_each", lambda: notifications.notify_each(Job, "lost"), NONE, lambda world: {"ids": ["a", "b"]}, guarded=False
     ),
     *CHAIN_CASES,
+    *WORKER_CASES,
+    *EXPLAINING_CASES,
 ]

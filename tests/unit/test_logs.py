@@ -58,6 +58,11 @@ CASES: dict[type, tuple[told.Event, str, str]] = {
         "due jobs of queues that no worker serves stay pending: mail, reports",
     ),
     told.WorkerStarted: (told.WorkerStarted("w:1"), "INFO", "worker w:1 started"),
+    told.DrainRequested: (
+        told.DrainRequested("w:1"),
+        "INFO",
+        "worker w:1 was asked to drain: running jobs may finish",
+    ),
     told.WorkerStopped: (told.WorkerStopped("w:1", 3), "INFO", "worker w:1 stopped, 3 jobs given back"),
     told.ComponentFailed: (
         told.ComponentFailed("claimer", ValueError("boom"), SECOND),

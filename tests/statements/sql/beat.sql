@@ -3,3 +3,4 @@ VALUES (%(id)s::VARCHAR, %(name)s::VARCHAR, %(host)s::VARCHAR, %(pid)s::INTEGER,
 ON CONFLICT (id) DO
 UPDATE
 SET heartbeat_at = clock_timestamp(), state = excluded.state
+RETURNING worker.drain_requested_at

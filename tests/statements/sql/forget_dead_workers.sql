@@ -1,8 +1,12 @@
+WITH gone AS (SELECT worker.id AS id
+  FROM worker
+  WHERE worker.heartbeat_at < now() - %(after)s
+  AND NOT (EXISTS (SELECT 1
+      FROM job
+      WHERE job.status = 'running'
+      AND job.leased_by = worker.id
+      LIMIT ALL OFFSET 0))
+  FOR UPDATE SKIP LOCKED)
 DELETE
-FROM worker
-WHERE worker.heartbeat_at < now() - %(after)s
-AND NOT (EXISTS (SELECT 1
-    FROM job
-    WHERE job.status = 'running'
-    AND job.leased_by = worker.id
-    LIMIT ALL OFFSET 0))
+FROM worker USING gone
+WHERE worker.id = gone.id

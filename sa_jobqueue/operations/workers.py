@@ -1,0 +1,83 @@
+"""Workers, as the database knows them: who there is, and asking some of them to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations.pages import MAX_PAGE, check_limit, check_lists
+from sa_jobqueue.statements import workers
+from sa_jobqueue.types import WorkerState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFilter:
+    """Which workers are meant; an empty part means any.
+
+    `names`: what people call them; a `*` stands for any characters: `["reports-*"]`. `queues`: who serves one of these.
+    Raises: InvalidOptionError naming the part.
+    """
+
+    ids: Sequence[str] = ()
+    names: Sequence[str] = ()
+    queues: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        check_lists(ids=self.ids, names=self.names, queues=self.queues)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """One worker, as it last told."""
+
+    id: str
+    name: str
+    host: str
+    pid: int
+    version: str
+    queues: list[str]
+    job_types: list[str]
+    concurrency: int
+    state: WorkerState
+    started_at: datetime
+    heartbeat_at: datetime
+    drain_requested_at: datetime | None
+    """When somebody asked it to finish; None if nobody did."""
+    silent_for: timedelta
+    """How long ago its last beat was. More than its time to live (15 s): it is gone, whatever its state says."""
+    running: int
+    """How many jobs hang on it."""
+
+
+def list_workers(
+    session: Session, *, where: WorkerFilter = WorkerFilter(), limit: int = MAX_PAGE, model: type[JobMixin[Any]] = Job
+) -> list[WorkerStatus]:
+    """Return workers by name and id, at most `limit`, 1 to 1,000; those killed a few minutes ago are among them.
+
+    Locks: none. Raises: InvalidOptionError.
+    """
+    check_limit(limit)
+    rows = session.execute(workers.page(model, *_conditions(model, where), limit=limit)).mappings()
+    return [WorkerStatus(**{**row, "state": WorkerState(row["state"])}) for row in rows]
+
+
+def drain_workers(session: Session, *, where: WorkerFilter, model: type[JobMixin[Any]] = Job) -> list[str]:
+    """Ask workers to claim no more, finish what they run and stop, as SIGTERM does; return their ids, sorted.
+
+    Each learns of it with its next beat (within 5 s by default), drains for its own drain timeout and ends; its row
+    goes. What starts it again, if anything, is its supervisor's business. An empty filter means every worker.
+    Changes: `drain_requested_at` of those not asked before.
+    Locks: their rows in the order of their ids, until the transaction ends. **Commit at once**: their beats wait
+    meanwhile, and a worker that cannot beat for its time to live gives its jobs back.
+    """
+    return sorted(session.scalars(workers.request_drain(model, *_conditions(model, where))))
+
+
+def _conditions(model: type[JobMixin[Any]], where: WorkerFilter) -> list[ColumnElement[bool]]:
+    return workers.matching(model, **asdict(where))

@@ -1,0 +1,88 @@
+"""Workers: who there is, and asking some of them to finish. Their beats are in `leases`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Interval, Select, Text, Update, any_, func, literal, or_, select, update
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.statements._parts import status, table
+from sa_jobqueue.types import JobStatus
+
+SHOWN = (
+    "id",
+    "name",
+    "host",
+    "pid",
+    "version",
+    "queues",
+    "job_types",
+    "concurrency",
+    "state",
+    "started_at",
+    "heartbeat_at",
+    "drain_requested_at",
+)
+"""The columns that a listing tells."""
+
+
+def matching(
+    model: type[JobMixin[Any]], *, ids: Sequence[str] = (), names: Sequence[str] = (), queues: Sequence[str] = ()
+) -> list[ColumnElement[bool]]:
+    """Return the conditions of a filter; an empty part means any. A `*` in a name stands for any characters."""
+    worker = table(model.Worker)
+    found: list[ColumnElement[bool]] = []
+    if ids:
+        found.append(worker.c.id == any_(literal(list(ids), ARRAY(Text))))
+    if names:
+        found.append(or_(*(worker.c.name.like(_pattern(name), escape="\\") for name in names)))
+    if queues:
+        found.append(worker.c.queues.overlap(literal(list(queues), ARRAY(Text))))
+    return found
+
+
+def _pattern(name: str) -> str:
+    escaped = name.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return escaped.replace("*", "%")
+
+
+def page(model: type[JobMixin[Any]], *conditions: ColumnElement[bool], limit: int) -> Select[Any]:
+    """Return workers as they last told, by name and id.
+
+    Shape: up to `limit` rows of `SHOWN`, then `silent_for`, how long ago the last beat was, and `running`, how many jobs
+    hang on the worker.
+    Clock: the database's. Locks: none. Index: `ix_job_running`, a probe a worker.
+    """
+    worker, job = table(model.Worker), table(model)
+    running = (
+        select(func.count())
+        .where(job.c.status == status(JobStatus.RUNNING), job.c.leased_by == worker.c.id)
+        .correlate(worker)
+        .scalar_subquery()
+    )
+    silent = (func.clock_timestamp() - worker.c.heartbeat_at).cast(Interval)
+    columns = [worker.c[name] for name in SHOWN]
+    chosen = select(*columns, silent.label("silent_for"), running.label("running")).where(*conditions)
+    return chosen.order_by(worker.c.name, worker.c.id).limit(limit)
+
+
+def request_drain(model: type[JobMixin[Any]], *conditions: ColumnElement[bool]) -> Update:
+    """Ask workers to finish what they run and stop. Who was asked before is asked no second time, but is told of.
+
+    Shape: `(id,)` a worker, unordered.
+    Changes: `drain_requested_at`, to the database's `now()` where it was null.
+    Locks: the workers' rows in the order of their ids, until the transaction ends. A beat waits for them.
+    Obliges: commit at once: a worker that cannot beat gives its jobs back.
+    """
+    worker = table(model.Worker)
+    # The order of all who lock several: two who ask the same workers cannot wait for each other.
+    chosen = select(worker.c.id).where(*conditions).order_by(worker.c.id).with_for_update(key_share=True).cte("chosen")
+    return (
+        update(worker)
+        .where(worker.c.id == chosen.c.id)
+        .values(drain_requested_at=func.coalesce(worker.c.drain_requested_at, func.now()))
+        .returning(worker.c.id)
+    )

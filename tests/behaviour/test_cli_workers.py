@@ -1,0 +1,68 @@
+"""`sa-jobqueue workers`: who there is, and asking them to drain."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+from sqlalchemy import Engine, text
+
+from sa_jobqueue import JobQueue, JobStatus, Worker
+from tests.behaviour.test_cli import Run, document, run
+from tests.fixtures.jobs import WORKER, Jobs
+from tests.fixtures.workers import PATIENCE, quick, wait_until
+
+__all__ = ["run"]  # a fixture
+
+
+def test_list_tells_who_there_is(run: Run, jobs: Jobs) -> None:
+    jobs.add_worker(WORKER, silent_for=30, queues=["mail", "default"])
+    jobs.add(JobStatus.RUNNING)
+    (told,) = document(run("workers", "list", "--json"))["workers"]
+    assert (told["id"], told["running"], told["state"], told["queues"]) == (WORKER, 1, "running", ["mail", "default"])
+    assert told["silent_for"] >= 30
+    table = run("workers", "list", "--name", "tester*", "--queue", "mail").stdout
+    assert "1 worker" in table
+    assert "mail, default" in table
+    assert document(run("workers", "list", "--json", "--name", "nobody")) == {"workers": []}
+
+
+def test_drain_asks_those_named_and_nobody_else(run: Run, jobs: Jobs, engine: Engine) -> None:
+    for worker_id in ("a-1", "a-2", "b-1"):
+        jobs.add_worker(worker_id)
+
+    def asked() -> list[str]:
+        with engine.connect() as connection:
+            found = connection.execute(text("SELECT id FROM worker WHERE drain_requested_at IS NOT NULL ORDER BY id"))
+            return list(found.scalars())
+
+    for arguments in ([], ["--all", "a-1"], ["--all", "--name", "a-*"]):
+        run("workers", "drain", *arguments, status=2)
+    assert document(run("workers", "drain", "--all", "--dry-run", "--json")) == {"would_drain": ["a-1", "a-2", "b-1"]}
+    assert asked() == []
+    assert document(run("workers", "drain", "--name", "a-*", "--json")) == {"asked_to_drain": ["a-1", "a-2"]}
+    assert asked() == ["a-1", "a-2"]
+    left = run("workers", "drain", "b-1", "--wait", "0", status=1)
+    assert "b-1 is still there" in left.stderr
+    assert asked() == ["a-1", "a-2", "b-1"]
+
+
+def test_drain_waits_until_they_have_stopped(run: Run, engine: Engine) -> None:
+    queue: JobQueue[Any] = JobQueue()
+
+    @queue.handler("noop")
+    def noop(payload: None) -> None: ...
+
+    worker = Worker(queue, engine, options=quick())
+    thread = threading.Thread(target=lambda: asyncio.run(worker.run()))
+    thread.start()
+
+    def there() -> bool:
+        return len(document(run("workers", "list", "--json"))["workers"]) == 1
+
+    wait_until(there, what="the worker is there")
+    told = document(run("workers", "drain", worker.id, "--wait", PATIENCE, "--json"))
+    assert told == {"asked_to_drain": [worker.id], "still_there": []}
+    thread.join(PATIENCE)
+    assert not thread.is_alive()

@@ -1,0 +1,78 @@
+"""A worker that is asked through the database to drain finishes what it runs, claims no more, and ends."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import JobStatus, Worker, WorkerFilter, drain_workers, list_workers
+from sa_jobqueue.events import DrainRequested, JobStarted, WorkerStarted, WorkerStopped
+from sa_jobqueue.types import WorkerState
+from tests.behaviour.test_attempts import enqueue
+from tests.behaviour.test_shutdown import waiting_queue
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import PATIENCE, EventLog, quick, until
+
+
+def ask(engine: Engine, **where: Any) -> list[str]:
+    with Session(engine) as session, session.begin():
+        return drain_workers(session, where=WorkerFilter(**where))
+
+
+def states(engine: Engine) -> list[WorkerState]:
+    with Session(engine) as session:
+        return [worker.state for worker in list_workers(session)]
+
+
+async def test_running_jobs_finish_and_nothing_new_is_claimed(engine: Engine, jobs: Jobs) -> None:
+    queue, let_go = waiting_queue()
+    first, second = enqueue(engine, queue.job("waits", {}, priority=1), queue.job("waits", {}))
+    worker = Worker(queue, engine, options=quick(concurrency=1, drain_timeout=timedelta(hours=1)))
+    log = EventLog(worker)
+    run = asyncio.create_task(worker.run())
+    await log.until(JobStarted)
+    assert await asyncio.to_thread(ask, engine, ids=[worker.id]) == [worker.id]
+    await log.until(DrainRequested)
+    await until(lambda: states(engine) == [WorkerState.DRAINING], what="it says that it drains")
+    assert not run.done()
+    let_go.set()
+    await asyncio.wait_for(run, PATIENCE)
+    assert (jobs.status(first), jobs.status(second)) == (JobStatus.COMPLETED, JobStatus.PENDING)
+    assert (len(log.of(DrainRequested)), log.of(WorkerStopped)[0].released) == (1, 0)
+    assert states(engine) == []
+
+
+async def test_it_is_seen_with_the_next_beat_and_not_only_by_those_that_look_often(engine: Engine) -> None:
+    queue, _ = waiting_queue()
+    options = quick(poll_interval=timedelta(minutes=10), sweep_interval=timedelta(minutes=10), listen=False)
+    worker, other = (Worker(queue, engine, options=options) for _ in range(2))
+    logs = [EventLog(worker), EventLog(other)]
+    runs = [asyncio.create_task(worker.run()), asyncio.create_task(other.run())]
+    for log in logs:
+        await log.until(WorkerStarted)
+    loop = asyncio.get_running_loop()
+    asked_at = loop.time()
+    await asyncio.to_thread(ask, engine, ids=[worker.id])
+    await asyncio.wait_for(runs[0], PATIENCE)
+    # A beat is 0.2 s here; a poll, which would notice as well, ten minutes.
+    assert loop.time() - asked_at < 5
+    assert not runs[1].done()  # nobody asked it
+    other.stop()
+    await asyncio.wait_for(runs[1], PATIENCE)
+
+
+async def test_what_outlasts_its_drain_is_given_back(engine: Engine, jobs: Jobs) -> None:
+    queue, _ = waiting_queue()
+    (job_id,) = enqueue(engine, queue.job("waits", {}))
+    worker = Worker(queue, engine, options=quick(drain_timeout=timedelta(milliseconds=100)))
+    log = EventLog(worker)
+    run = asyncio.create_task(worker.run())
+    await log.until(JobStarted)
+    await asyncio.to_thread(ask, engine, names=["tester"])
+    await asyncio.wait_for(run, PATIENCE)
+    assert jobs.status(job_id) is JobStatus.PENDING
+    assert log.of(WorkerStopped)[0].released == 1

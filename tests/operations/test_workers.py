@@ -1,0 +1,169 @@
+"""Workers as the database knows them: listed, asked to drain, and never kept from beating for long."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, select, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Job, JobStatus, WorkerFilter, WorkerStatus, aio, drain_workers, list_workers
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.statements import leases
+from sa_jobqueue.types import WorkerState
+from tests.fixtures.database import both_servers_swept
+from tests.fixtures.jobs import WORKER, Jobs
+from tests.fixtures.workers import PATIENCE, wait_until
+from tests.statements.cases import beat_parameters
+
+pytestmark = both_servers_swept
+EVERYBODY = WorkerFilter()
+
+
+def ids(found: list[WorkerStatus]) -> list[str]:
+    return [worker.id for worker in found]
+
+
+def test_workers_are_listed_with_what_hangs_on_them_and_how_long_they_are_silent(session: Session, jobs: Jobs) -> None:
+    jobs.add_worker(WORKER, silent_for=7, concurrency=3)
+    jobs.add_worker("idle:1")
+    for status in (JobStatus.RUNNING, JobStatus.RUNNING, JobStatus.COMPLETED, JobStatus.PENDING):
+        jobs.add(status)
+    idle, busy = list_workers(session)
+    assert (idle.id, idle.running, busy.id, busy.running, busy.concurrency) == ("idle:1", 0, WORKER, 2, 3)
+    assert busy.silent_for >= timedelta(seconds=7) > idle.silent_for >= timedelta(0)
+    assert (busy.state, busy.drain_requested_at) == (WorkerState.RUNNING, None)
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        (EVERYBODY, ["a-1", "a-2", "ax1", "b_1"]),
+        (WorkerFilter(names=["a-*"]), ["a-1", "a-2"]),
+        (WorkerFilter(names=["a*1"]), ["a-1", "ax1"]),
+        (WorkerFilter(names=["b_1", "a-1"]), ["a-1", "b_1"]),
+        (WorkerFilter(names=["a_1"]), []),  # nothing but * stands for others
+        (WorkerFilter(names=["%"]), []),
+        (WorkerFilter(queues=["mail", "none"]), ["a-2"]),
+        (WorkerFilter(ids=["ax1", "who"]), ["ax1"]),
+        (WorkerFilter(names=["a-*"], queues=["default"]), ["a-1", "a-2"]),
+    ],
+)
+def test_a_filter_means_the_same_to_both(session: Session, jobs: Jobs, where: WorkerFilter, found: list[str]) -> None:
+    for worker_id in ("a-1", "ax1", "b_1"):
+        jobs.add_worker(worker_id)
+    jobs.add_worker("a-2", queues=["mail", "default"])
+    assert ids(list_workers(session, where=where)) == found
+    assert drain_workers(session, where=where) == found
+    asked = [worker.id for worker in list_workers(session) if worker.drain_requested_at is not None]
+    assert asked == found
+
+
+async def test_both_are_there_for_an_async_session(async_engine: AsyncEngine, jobs: Jobs) -> None:
+    jobs.add_worker()
+    async with AsyncSession(async_engine) as session:
+        assert await aio.drain_workers(session, where=EVERYBODY) == [WORKER]
+        (worker,) = await aio.list_workers(session)
+        assert worker.drain_requested_at is not None
+
+
+def test_a_filter_takes_lists(session: Session) -> None:
+    with pytest.raises(InvalidOptionError, match="names"):
+        WorkerFilter(names="spark")
+    with pytest.raises(InvalidOptionError, match="limit"):
+        list_workers(session, limit=0)
+
+
+def test_who_was_asked_before_keeps_the_time_of_it(sessions: Any, jobs: Jobs) -> None:
+    jobs.add_worker()
+    times = []
+    for _ in range(2):
+        with sessions.begin() as session:
+            assert drain_workers(session, where=EVERYBODY) == [WORKER]
+            times.append(session.scalars(select(Job.Worker.drain_requested_at)).one())
+    assert times[0] == times[1]
+
+
+def test_a_request_that_is_rolled_back_reaches_nobody(sessions: Any, jobs: Jobs, engine: Engine) -> None:
+    jobs.add_worker()
+    with sessions() as session:
+        drain_workers(session, where=EVERYBODY)
+        session.rollback()
+    with engine.begin() as connection:
+        assert connection.execute(leases.beat(Job), beat_parameters()).scalar_one() is None
+
+
+def test_a_beat_waits_for_a_request_and_then_tells_of_it(sessions: Any, jobs: Jobs, engine: Engine) -> None:
+    jobs.add_worker()
+    told: list[Any] = []
+
+    def beat() -> None:
+        with engine.begin() as connection:
+            told.append(connection.execute(leases.beat(Job), beat_parameters()).scalar_one())
+
+    with sessions() as session:
+        drain_workers(session, where=EVERYBODY)
+        beating = threading.Thread(target=beat)
+        beating.start()
+        wait_until(lambda: _waiting(engine) == 1, what="the beat waits")
+        session.commit()
+    beating.join(PATIENCE)
+    assert told[0] is not None
+
+
+def test_two_who_ask_the_same_workers_wait_in_one_order(engine: Engine, sessions: Any, jobs: Jobs) -> None:
+    # The rows lie in the other order than their ids sort: who locked them as they lie would hold what the second needs.
+    for worker_id in ("z", "m", "a"):
+        jobs.add_worker(worker_id)
+    done: list[list[str]] = []
+
+    def ask() -> None:
+        with sessions.begin() as session:
+            done.append(drain_workers(session, where=EVERYBODY))
+
+    with sessions() as first:
+        assert drain_workers(first, where=WorkerFilter(ids=["a"])) == ["a"]
+        second = threading.Thread(target=ask)
+        second.start()
+        wait_until(lambda: _waiting(engine) == 1, what="the second waits for the first row")
+        first.connection().exec_driver_sql("SET LOCAL lock_timeout = '5s'")
+        assert drain_workers(first, where=EVERYBODY) == ["a", "m", "z"]
+        first.commit()
+    second.join(PATIENCE)
+    assert done == [["a", "m", "z"]]
+
+
+def test_forgetting_dead_workers_passes_those_somebody_asks(two_sessions: tuple[Session, Session], jobs: Jobs) -> None:
+    first, second = two_sessions
+    jobs.add_worker("asked", silent_for=999)
+    jobs.add_worker("gone", silent_for=999)
+    drain_workers(first, where=WorkerFilter(ids=["asked"]))
+    second.execute(leases.forget_dead_workers(Job), {"after": timedelta(seconds=1)})  # waits for nobody
+    second.commit()
+    first.commit()
+    assert ids(list_workers(second)) == ["asked"]
+
+
+def test_a_worker_that_says_goodbye_waits_for_the_request(two_sessions: tuple[Session, Session], jobs: Jobs) -> None:
+    first, second = two_sessions
+    jobs.add_worker()
+    drain_workers(first, where=EVERYBODY)
+    with pytest.raises(OperationalError, match="lock timeout"):
+        second.execute(leases.forget_worker(Job), {"worker_id": WORKER})
+    second.rollback()
+    first.commit()
+    second.execute(leases.forget_worker(Job), {"worker_id": WORKER})
+    assert list_workers(second) == []
+
+
+def _waiting(engine: Engine) -> int:
+    with engine.connect() as connection:
+        count: int = connection.execute(
+            text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
+        ).scalar_one()
+        return count
