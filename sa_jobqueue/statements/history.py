@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import BigInteger, ColumnElement, Double, Select, Table, Text, any_, cast, extract, func, literal, select
-from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
+from sqlalchemy.dialects.postgresql import ARRAY, REGCLASS, TIMESTAMP
 
 from sa_jobqueue.history import ATTEMPTS, BLOCKERS, DEAD_LETTERS, JOBS, Dataset
 from sa_jobqueue.models import JobMixin
@@ -72,6 +72,31 @@ def count(model: type[JobMixin[Any]], dataset: Dataset, filters: Filters | None 
     """Return how many rows of a dataset there are. Shape: `(n,)`. Index: as `rows`."""
     of = source(model, dataset)
     return select(func.count()).select_from(of).where(*_conditions(model, dataset, filters or Filters()))
+
+
+def size(model: type[JobMixin[Any]], dataset: Dataset) -> Select[int, int]:
+    """Return how large the table of a dataset is.
+
+    Shape: one row `(bytes, pages)`: with what is stored out of line, and of the table alone. Locks: none.
+    """
+    layout = model.__jobqueue__
+    name = layout.qualified(source(model, dataset).name.removeprefix(layout.prefix))
+    regclass = cast(literal(name, Text), REGCLASS)
+    pages = func.pg_relation_size(regclass) / cast(func.current_setting("block_size"), BigInteger)
+    return select(func.pg_table_size(regclass).label("bytes"), cast(pages, BigInteger).label("pages"))
+
+
+def sample(model: type[JobMixin[Any]], dataset: Dataset, *, percent: float) -> Select[Any]:
+    """Return keys of some of a dataset's rows, to cut it into about equal parts at.
+
+    Shape: the first column of the key, in its order, of all rows on about `percent` of the table's pages. Locks: none.
+    Source: TABLESAMPLE SYSTEM takes whole pages, so it reads no more than it returns; pg_stats would do as well, once
+    somebody has analyzed the table.
+    """
+    of = source(model, dataset)
+    taken = of.tablesample(func.system(literal(percent, Double)))
+    key = taken.c[dataset.key[0]]
+    return select(key).order_by(key)
 
 
 def watermark() -> Select[int, str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Integer, Select, Text, cast, func, literal, literal_column, select
+from sqlalchemy import Integer, Select, Text, cast, column, func, literal, literal_column, select, table
 
+from sa_jobqueue.layout import Layout
 from sa_jobqueue.models import JobMixin
 
 
@@ -19,4 +20,16 @@ def versions(model: type[JobMixin[Any]]) -> Select[Any]:
         cast(func.current_setting("server_version_num"), Integer).label("server"),
         regclass.is_not(None).label("present"),
         func.obj_description(regclass.op("::")(literal_column("oid")), "pg_class").label("stamp"),
+    )
+
+
+def id_type(layout: Layout) -> Select[str]:
+    """Return of which type the ids of a queue are, before there is a model for it.
+
+    Shape: one row `(type,)`, `uuid` or `text`; none where there is no job table. Locks: none.
+    """
+    attribute = table("pg_attribute", column("attrelid"), column("attname"), column("atttypid"), schema="pg_catalog")
+    regclass = func.to_regclass(literal(layout.qualified("job"), Text))
+    return select(func.format_type(attribute.c.atttypid, None, type_=Text)).where(
+        attribute.c.attrelid == regclass, attribute.c.attname == literal("id", Text)
     )

@@ -1,0 +1,62 @@
+"""The queue as a data source and sink of Apache Spark, through PySpark.
+
+`spark.read.format("jobqueue").option("url", ...).load("jobs")` works wherever this package is installed on the driver and
+the executors: Spark finds the module `pyspark_sa_jobqueue` by its name. Nothing here holds a snapshot of the queue's
+tables, or a connection between two tasks; nothing needs a SparkContext, so Spark Connect serves as well.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from sa_jobqueue.spark.errors import (
+    JavaNotFoundError,
+    MissingExtraError,
+    OtherClusterError,
+    ReadError,
+    UnknownOptionError,
+)
+from sa_jobqueue.spark.java import java_home
+
+for _library in ("pyspark", "pyarrow"):
+    try:
+        import_module(_library)
+    except ModuleNotFoundError as _missing:
+        if _missing.name != _library:
+            raise
+        raise MissingExtraError(_library, "spark") from None
+
+if TYPE_CHECKING:
+    from sa_jobqueue.spark.lag import Holder, StreamLag, stream_lag
+    from sa_jobqueue.spark.source import JobQueueSource, register
+
+# Loaded when first used: a process that asks for the way to Java, or runs one task, needs little of it.
+_HOMES: Final = {
+    "Holder": "lag",
+    "JobQueueSource": "source",
+    "StreamLag": "lag",
+    "register": "source",
+    "stream_lag": "lag",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = [
+    "Holder",
+    "JavaNotFoundError",
+    "JobQueueSource",
+    "MissingExtraError",
+    "OtherClusterError",
+    "ReadError",
+    "StreamLag",
+    "UnknownOptionError",
+    "java_home",
+    "register",
+    "stream_lag",
+]

@@ -1,0 +1,219 @@
+"""How a Spark process reaches the database, and which queue it finds there.
+
+Nothing is kept open between tasks: a connection lives as long as one statement's work needs it. What an executor must
+know travels in `Options` and in a `Layout`; a URL that came from the environment is read again on each side.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from sqlalchemy import URL, Connection, NullPool, create_engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import DeclarativeBase, Session
+
+from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError, JobQueueError
+from sa_jobqueue.layout import Layout
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations import check_schema
+from sa_jobqueue.spark.errors import ReadError
+from sa_jobqueue.spark.options import Options
+from sa_jobqueue.statements import schema
+from sa_jobqueue.urls import URL_VARIABLE, read_url, secrets_of, shown_url
+
+IDLE_TIMEOUT: Final = timedelta(minutes=1)
+"""How long the server lets a transaction of ours be idle: Spark may kill a task without a word."""
+CONNECT_TIMEOUT_SECONDS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue as it was found in a database: what statements are made for."""
+
+    layout: Layout
+    app: str | None = None
+    """`module:attribute` where the application's own model is to be used."""
+
+    @property
+    def model(self) -> type[JobMixin[Any]]:
+        """Return the model class of it; one for all that have its layout, unless it is the application's."""
+        return load_model(self.app) if self.app else model_of(self.layout)
+
+
+def url_of(options: Options) -> URL:
+    """Return the database's URL: of the option, the environment, or libpq's service; with the password of `passwordFile`.
+
+    Raises: InvalidOptionError when there is none, or the file cannot be read. No URL and no password is quoted.
+    """
+    given = options["url"]
+    if given is not None:
+        url = read_url(given.reveal())
+    elif os.environ.get(URL_VARIABLE):
+        url = read_url(os.environ[URL_VARIABLE], option=URL_VARIABLE)
+    elif os.environ.get("PGSERVICE"):
+        url = URL.create("postgresql+psycopg")
+    else:
+        raise InvalidOptionError("url", f"give it, or set {URL_VARIABLE} (or PGSERVICE) on the driver and on every executor")
+    path = options["passwordFile"]
+    if path is None:
+        return url
+    try:
+        return url.set(password=Path(path).read_text(encoding="utf-8").strip())
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not text"
+        raise InvalidOptionError("passwordFile", f"cannot be read here: {reason}") from None
+
+
+@contextmanager
+def connect(options: Options, *, read_only: bool = False) -> Iterator[Connection]:
+    """Open a connection that commits each statement by itself, unless a transaction is begun by SQL.
+
+    It is bounded: `statementTimeout`, and a minute for a transaction that stands idle. Times are of UTC.
+    Raises: DatabaseUnavailableError, which names the database without its passwords; InvalidOptionError as `url_of`.
+    """
+    url = url_of(options)
+    settings = {
+        "statement_timeout": _milliseconds(options["statementTimeout"]),
+        "idle_in_transaction_session_timeout": _milliseconds(IDLE_TIMEOUT),
+        "TimeZone": "UTC",
+        "DateStyle": "ISO",
+        # Of settings that a user or a database may carry for people: JIT costs more than it brings to a COPY.
+        "jit": "off",
+        **({"default_transaction_read_only": "on"} if read_only else {}),
+    }
+    own = url.query.get("options")
+    arguments = {
+        "options": " ".join(
+            [*([own] if isinstance(own, str) else []), *(f"-c {key}={value}" for key, value in settings.items())]
+        ),
+        "application_name": _application_name(),
+        "connect_timeout": CONNECT_TIMEOUT_SECONDS,
+        "client_encoding": "utf8",
+    }
+    engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=arguments)
+    try:
+        connection = engine.connect()
+    except DBAPIError as error:
+        said = str(error.orig).strip().splitlines()[0] if error.orig else type(error).__name__
+        _raise(DatabaseUnavailableError(_clean(f"cannot use {shown_url(url)}: {said}", url)), error, url)
+    with connection:
+        yield connection
+
+
+@contextmanager
+def sanitised(options: Options) -> Iterator[None]:
+    """Turn what the database refuses into our errors, without the URL's passwords and without bound values."""
+    try:
+        yield
+    except DBAPIError as error:
+        url = url_of(options)
+        _raise(ReadError(_clean(str(error.orig or error).strip(), url)), error, url)
+    except Exception as error:
+        if isinstance(error, JobQueueError) or type(error).__module__.partition(".")[0] != "psycopg":
+            raise
+        url = url_of(options)
+        _raise(ReadError(_clean(str(error).strip(), url)), error, url)
+
+
+def find_queue(connection: Connection, options: Options) -> Queue:
+    """Look which queue the options name, and check that this library knows its tables. Changes and locks nothing.
+
+    Raises: SchemaError, ServerTooOldError; InvalidOptionError when `app` names none.
+    """
+    app = options["app"]
+    if app is not None:
+        queue = Queue(load_model(app).__jobqueue__, app)
+    else:
+        named = Layout(options["schema"], options["prefix"] or "")
+        kind = connection.execute(schema.id_type(named)).scalar()
+        queue = Queue(Layout(named.schema, named.prefix, "text" if kind == "text" else "uuid"))
+    with Session(connection) as session:
+        check_schema(session, model=queue.model)
+    return queue
+
+
+@cache
+def model_of(layout: Layout) -> type[JobMixin[Any]]:
+    """Return a model class for the tables of a layout, made once; the ready-made one where that is it."""
+    if layout == Job.__jobqueue__:
+        return Job
+
+    class Base(DeclarativeBase):
+        """A base for this one queue: its names meet no others."""
+
+    if layout.id_type == "text":
+
+        class TextJob(JobMixin[str], Base, queue_schema=layout.schema, queue_prefix=layout.prefix):
+            """A queue with text ids."""
+
+        return TextJob
+
+    class UuidJob(JobMixin, Base, queue_schema=layout.schema, queue_prefix=layout.prefix):
+        """A queue with UUIDs."""
+
+    return UuidJob
+
+
+@cache
+def load_model(path: str) -> type[JobMixin[Any]]:
+    """Import the Job model that `module:attribute` names, itself or by its JobQueue.
+
+    Raises: InvalidOptionError when there is no such thing here; whatever the module itself raises.
+    """
+    found = load_object(path)
+    model = found if isinstance(found, type) else getattr(found, "model", None)
+    if not isinstance(model, type) or not issubclass(model, JobMixin):
+        raise InvalidOptionError("app", f"{path!r} is neither a JobQueue nor a Job model")
+    return model
+
+
+def load_object(path: str) -> Any:
+    """Import what `module:attribute` names. Raises: InvalidOptionError when there is no such thing in this process."""
+    module_name, _, attributes = path.partition(":")
+    if not module_name or not attributes:
+        raise InvalidOptionError("app", f"must be module:attribute, such as myapp.queue:jobs, got {path!r}")
+    try:
+        found: Any = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # a module that this one imports is missing: the application's own error, told in full
+        hint = "install it on the driver and on every executor, or pass it with --py-files"
+        raise InvalidOptionError("app", f"there is no module {module_name!r} here: {hint}") from None
+    for attribute in attributes.split("."):
+        try:
+            found = getattr(found, attribute)
+        except AttributeError:
+            raise InvalidOptionError("app", f"{module_name!r} has no {attributes!r}") from None
+    return found
+
+
+def _application_name() -> str:
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    where = f"{task.stageId()}.{task.partitionId()}.{task.attemptNumber()}" if task else "driver"
+    return f"jobqueue-spark {where}"
+
+
+def _milliseconds(duration: timedelta) -> int:
+    return max(1, round(duration / timedelta(milliseconds=1)))
+
+
+def _clean(message: str, url: URL) -> str:
+    for secret in secrets_of(url):
+        message = message.replace(secret, "***")
+    return message
+
+
+def _raise(ours: JobQueueError, cause: BaseException, url: URL) -> NoReturn:
+    """Raise our error with its cause, unless that would tell a secret: a traceback shows every cause's words."""
+    told = str(cause)
+    raise ours from (None if any(secret in told for secret in secrets_of(url)) else cause)

@@ -1,0 +1,74 @@
+"""How far a stream of history is behind, and what holds it back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import Connection
+
+from sa_jobqueue.spark import offsets
+from sa_jobqueue.spark.connections import connect, sanitised
+from sa_jobqueue.spark.options import OPTIONS, Use, read_options
+from sa_jobqueue.statements import watermarks
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The oldest open transaction that has written: a stream goes no further before it ends."""
+
+    pid: int | None
+    """Its process on the server: `pg_terminate_backend(pid)` ends it. None for a prepared transaction."""
+    application_name: str | None
+    user: str | None
+    state: str | None
+    """As in `pg_stat_activity`; `prepared` for a prepared transaction."""
+    open_for: timedelta | None
+    """Since when it is open; None where this role may not see it."""
+    prepared: str | None
+    """The name of a prepared transaction, for `COMMIT PREPARED` or `ROLLBACK PREPARED`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLag:
+    """Where streams of history may go at this moment."""
+
+    system: str
+    """The cluster."""
+    xid: int
+    """The watermark: nothing is in flight below it."""
+    next_xid: int
+    """Above every transaction that has begun to write."""
+    is_replica: bool
+    holder: Holder | None
+    """What holds the watermark; None when nothing does, or on a replica, or where this role may not see it."""
+
+    @property
+    def transactions_behind(self) -> int:
+        """Return how many transactions the watermark is behind the newest."""
+        return self.next_xid - self.xid
+
+
+def stream_lag(url: str | None = None, **options: str) -> StreamLag:
+    """Return where streams of history stand, and which transaction holds them back. Changes and locks nothing.
+
+    `url` and `options`: as of `spark.readStream.format("jobqueue")`.
+    Raises: InvalidOptionError, DatabaseUnavailableError, ReadError.
+    """
+    given = options if url is None else {"url": url, **options}
+    read = read_options(given, use=Use.STREAM, known=OPTIONS)
+    with sanitised(read), connect(read, read_only=True) as connection:
+        return look(connection)
+
+
+def look(connection: Connection) -> StreamLag:
+    """Look it up on an open connection."""
+    standing = offsets.look(connection)
+    found = connection.execute(watermarks.holders()).first()
+    return StreamLag(
+        system=standing.system,
+        xid=standing.xid,
+        next_xid=standing.next_xid,
+        is_replica=standing.is_replica,
+        holder=None if found is None else Holder(*found),
+    )

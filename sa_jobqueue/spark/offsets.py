@@ -1,0 +1,71 @@
+"""Where a stream stands: a transaction of one cluster, as a checkpoint keeps it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from sa_jobqueue.spark.errors import OtherClusterError, ReadError
+from sa_jobqueue.statements import watermarks
+
+VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """A stream has delivered what transactions below `xid` of cluster `system` changed."""
+
+    system: str
+    xid: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as a checkpoint keeps it: the number as text, for JSON's numbers end at 2**53."""
+        return {"v": VERSION, "system": self.system, "xid": str(self.xid)}
+
+    @classmethod
+    def of(cls, kept: dict[str, Any]) -> Offset:
+        """Read what `as_json` made. Raises: OtherClusterError for what this version cannot have written."""
+        if kept.get("v") != VERSION:
+            raise OtherClusterError(f"the checkpoint is of version {kept.get('v')!r}, this library writes {VERSION}")
+        return cls(kept["system"], int(kept["xid"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where the cluster stands: nothing is in flight below `xid`."""
+
+    xid: int
+    next_xid: int
+    system: str
+    is_replica: bool
+
+    def check(self, offset: Offset, *, must_be_there: bool = False) -> None:
+        """Check that an offset is one of this cluster, and of its past.
+
+        A replica may be behind; with `must_be_there` it must not, because what is missing would never be read again.
+        Raises: OtherClusterError; ReadError when a replica is behind.
+        """
+        if offset.system != self.system:
+            raise OtherClusterError(
+                f"this database belongs to cluster {self.system}, the checkpoint to cluster {offset.system}"
+            )
+        if offset.xid <= self.xid:
+            return
+        if not self.is_replica:
+            raise OtherClusterError(
+                f"the checkpoint has come to transaction {offset.xid}, this cluster only to {self.xid}: it was restored, "
+                "or a replica was promoted that had not received everything"
+            )
+        if must_be_there:
+            raise ReadError(
+                f"this replica has replayed transactions up to {self.xid}, the batch goes up to {offset.xid}: "
+                "try again, or name the primary"
+            )
+
+
+def look(connection: Connection) -> Standing:
+    """Look where the cluster stands. Locks: none."""
+    found = connection.execute(watermarks.standing()).one()
+    return Standing(found.xid, found.next_xid, found.system, found.is_replica)

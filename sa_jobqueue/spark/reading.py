@@ -1,0 +1,195 @@
+"""Batch reads: a table in parts by ranges of its key, each part one short COPY.
+
+Every part is read by a statement of its own, at its own moment: no snapshot is held over the queue's tables, which would
+slow its claims down for as long as it is held. A row's key never changes, so it is in one part whatever is done to the
+row meanwhile: one that is there from planning to the end of the read is delivered exactly once, in one of its states; one
+that comes or goes meanwhile, at most once. `beforeXid`, or `upTo=watermark`, gives a range that stands still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from typing import Any, Final, cast
+
+import pyarrow as pa
+from psycopg import Cursor
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+from sqlalchemy import Connection
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.sql.elements import ClauseElement
+
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.history import ATTEMPTS, BLOCKERS, DATASETS, JOBS, Dataset
+from sa_jobqueue.spark.connections import Queue, connect, find_queue, sanitised
+from sa_jobqueue.spark.decoding import CsvDecoder, check_names, check_types, spark_schema
+from sa_jobqueue.spark.offsets import Offset, look
+from sa_jobqueue.spark.options import Options
+from sa_jobqueue.statements import history
+from sa_jobqueue.statements.history import Filters
+
+BLOCK_BYTES: Final = 8 * 1024 * 1024
+"""How much of a COPY is kept before it is decoded: with its Arrow batch, what a task needs of memory."""
+PART_BYTES: Final = 256 * 1024 * 1024
+"""How much of a table one part has where `numPartitions` does not say. A part costs a connection and a plan, some 20 ms."""
+MOST_PARTS: Final = 64
+"""So many parts at most by size alone: each is a connection for as long as its task runs."""
+
+_DIALECT: Final = PGDialect_psycopg()  # type: ignore[no-untyped-call]
+
+
+class Part(InputPartition):
+    """What one task reads. Its repr shows all of it, so there is no secret in it."""
+
+    def __init__(self, queue: Queue, filters: Filters, end: Offset | None = None) -> None:
+        self.queue = queue
+        self.filters = filters
+        self.end = end  # of a stream's batch: the cluster must have come so far, wherever the task reads
+
+    def __repr__(self) -> str:
+        given = (field.name for field in fields(self.filters) if getattr(self.filters, field.name) not in {None, ()})
+        return f"Part({', '.join(f'{name}={getattr(self.filters, name)!r}' for name in given)})"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Which columns of which dataset a read delivers."""
+
+    dataset: Dataset
+    schema: StructType
+
+
+def dataset_of(options: Options) -> Dataset:
+    """Return what is to be read. Raises: InvalidOptionError when nothing is named."""
+    if options["dataset"] is None:
+        raise InvalidOptionError("dataset", f"say what to read: load({JOBS.name!r}), or one of {', '.join(DATASETS)}")
+    return DATASETS[options["dataset"]]
+
+
+def schema_of(options: Options) -> StructType:
+    """Return the published schema, or what `columns` and `excludePrivate` leave of it. Raises: InvalidOptionError."""
+    dataset = dataset_of(options)
+    names: Sequence[str] = options["columns"] or dataset.names
+    check_names(dataset, names, option="columns")
+    if options["excludePrivate"]:
+        private = [name for name in options["columns"] or () if dataset.column(name).private]
+        if private:
+            raise InvalidOptionError("columns", f"names {private[0]!r}, which excludePrivate leaves out")
+        names = [name for name in names if not dataset.column(name).private]
+    return spark_schema(dataset, names)
+
+
+def shape_of(schema: StructType, options: Options) -> Shape:
+    """Return what to deliver: the schema that Spark was told of, which may be a user's own. Raises: InvalidOptionError."""
+    dataset = dataset_of(options)
+    check_types(dataset, schema)
+    if options.given & {"columns", "excludePrivate"} and schema.names != schema_of(options).names:
+        raise InvalidOptionError("columns", "says other columns than schema(): give one of the two")
+    return Shape(dataset, schema)
+
+
+def filters_of(dataset: Dataset, options: Options) -> Filters:
+    """Return what the options leave of a dataset. Raises: InvalidOptionError for what the dataset has not."""
+    lacking = {
+        ATTEMPTS.name: {"queue", "type", "status"},
+        BLOCKERS.name: {"queue", "type", "status", "createdAfter", "createdBefore", "completedAfter", "completedBefore"}
+        | {"afterXid", "beforeXid", "upTo"},
+    }.get(dataset.name, set() if dataset is JOBS else {"status"})
+    for name in sorted(options.given & lacking):
+        raise InvalidOptionError(name, f"{dataset.name} has nothing that it could select by")
+    return Filters(
+        queues=options["queue"],
+        types=options["type"],
+        statuses=options["status"],
+        created_from=options.get("createdAfter"),
+        created_before=options.get("createdBefore"),
+        completed_from=options.get("completedAfter"),
+        completed_before=options.get("completedBefore"),
+        xid_from=options.get("afterXid"),
+        xid_before=options.get("beforeXid"),
+    )
+
+
+class Reader(DataSourceReader):
+    """Plans the parts of a read on the driver, and reads them on the executors."""
+
+    def __init__(self, schema: StructType, options: Options) -> None:
+        self.options = options
+        self.shape = shape_of(schema, options)
+        self.filters = filters_of(self.shape.dataset, options)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the parts: ranges of the key that together are everything, cut where a sample of the table says.
+
+        Raises: DatabaseUnavailableError, SchemaError, ServerTooOldError, InvalidOptionError, ReadError.
+        """
+        with sanitised(self.options), connect(self.options, read_only=True) as connection:
+            queue = find_queue(connection, self.options)
+            filters = self.filters
+            if self.options["upTo"] == "watermark":
+                xid = connection.execute(history.watermark()).one().xid
+                filters = replace(filters, xid_before=xid if filters.xid_before is None else min(xid, filters.xid_before))
+            cuts = _cuts(connection, queue, self.shape.dataset, self.options["numPartitions"])
+        edges = [None, *cuts, None]
+        return [Part(queue, replace(filters, key_from=low, key_before=high)) for low, high in pairwise(edges)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one part. Raises: ReadError, DatabaseUnavailableError; what was delivered of it then does not count."""
+        return read_part(cast("Part", partition), self.shape, self.options)
+
+
+def read_part(part: Part, shape: Shape, options: Options) -> Iterator[pa.RecordBatch]:
+    """Deliver the rows of one part as they come, a block at a time."""
+    decoder = CsvDecoder(shape.schema)
+    with sanitised(options), connect(options, read_only=True) as connection:
+        if part.end is not None:
+            look(connection).check(part.end, must_be_there=True)
+        statement = history.rows(part.queue.model, shape.dataset, shape.schema.names, part.filters)
+        for block in copied(connection, statement):
+            yield from decoder.decode(block)
+
+
+def copied(connection: Connection, statement: ClauseElement, *, block_bytes: int = BLOCK_BYTES) -> Iterator[bytes]:
+    """Run a SELECT as COPY to here and yield its CSV, whole lines, in blocks of about `block_bytes`.
+
+    Locks: none. The connection is busy until the last block was taken, or the iterator is closed.
+    """
+    query, parameters = _text(statement)
+    cursor: Cursor[Any]
+    with connection.connection.cursor() as cursor, cursor.copy(query, parameters) as copy:
+        block: list[Any] = []
+        size = 0
+        for line in copy:  # one row each: the protocol's promise for COPY TO
+            block.append(line)
+            size += len(line)
+            if size >= block_bytes:
+                yield b"".join(block)
+                block, size = [], 0
+        if block:
+            yield b"".join(block)
+
+
+def _text(statement: ClauseElement) -> tuple[bytes, dict[str, Any]]:
+    """Return a COPY of a SELECT, and its parameters for the client to write in: the protocol has none for COPY."""
+    compiled: Any = statement.compile(dialect=_DIALECT, compile_kwargs={"render_postcompile": True})
+    processors = compiled._bind_processors
+    parameters = {name: processors.get(name, lambda given: given)(given) for name, given in compiled.params.items()}
+    return f"COPY ({compiled.string}) TO STDOUT (FORMAT csv)".encode(), parameters
+
+
+def _cuts(connection: Connection, queue: Queue, dataset: Dataset, wanted: int | None) -> list[Any]:
+    """Return the keys at which to cut a table into about equal parts; none for one part."""
+    size_bytes, pages = connection.execute(history.size(queue.model, dataset)).one()
+    parts = wanted or min(MOST_PARTS, 1 + size_bytes // PART_BYTES)
+    if parts == 1 or not pages:
+        return []
+    keys = list(connection.execute(history.sample(queue.model, dataset, percent=_percent(parts, pages))).scalars())
+    found = [keys[len(keys) * number // parts] for number in range(1, parts)] if keys else []
+    return sorted(set(found) - {keys[0]}) if found else []
+
+
+def _percent(parts: int, pages: int) -> float:
+    """Return how much of a table to look at so that parts are within a few percent of another."""
+    return min(100.0, 100.0 * max(100, 20 * parts) / pages)

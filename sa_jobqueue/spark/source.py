@@ -1,0 +1,102 @@
+"""`format("jobqueue")`: the data source that Spark asks for readers and writers."""
+
+# ruff: noqa: N802 - the names are those that Spark calls
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from importlib import import_module
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from sa_jobqueue.spark import reading, streaming
+from sa_jobqueue.spark.options import OPTIONS, Option, Options, Use, check_options, read_options
+
+
+class JobQueueSource(DataSource):
+    """Reads jobs, attempts, dead letters and blockers; enqueues what is written.
+
+    Made anew in each process that plans, and pickled to the others. Options are checked here, without a network.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        given = dict(options)
+        check_options(given, known=_known())
+        # Not as `options`: whoever shows a data source's attributes would show the URL.
+        self._given = _Given(given)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what `format` calls it."""
+        return "jobqueue"
+
+    def schema(self) -> StructType:
+        """Return the published schema of the dataset that `load` names, as far as `columns` asks for it."""
+        return reading.schema_of(self.use(Use.READ if self._given.is_for(Use.READ) else Use.STREAM))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch."""
+        return reading.Reader(schema, self.use(Use.READ))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a stream."""
+        return streaming.StreamReader(schema, self.use(Use.STREAM))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a batch."""
+        from sa_jobqueue.spark import writing
+
+        return writing.batch_writer(schema, self.use(Use.WRITE), overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return the writer of a stream's batches."""
+        from sa_jobqueue.spark import writing
+
+        return writing.stream_writer(schema, self.use(Use.STREAM_WRITE), overwrite=overwrite)
+
+    def use(self, use: Use) -> Options:
+        """Return the options as one use means them. Raises: InvalidOptionError."""
+        return read_options(self._given.options, use=use, known=_known())
+
+
+class _Given:
+    """Options as they were given, which nothing renders."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self.options = options
+
+    def __repr__(self) -> str:
+        return f"<{len(self.options)} options>"
+
+    def is_for(self, use: Use) -> bool:
+        try:
+            read_options(self.options, use=use, known=_known())
+        except ValueError:
+            return False
+        return True
+
+
+def register(spark: SparkSession) -> None:
+    """Register `format("jobqueue")` with a session that does not find it by itself.
+
+    Spark looks for it among the installed packages of the driver, once a session: not when the package arrived later, or
+    in an archive (`--py-files`).
+    """
+    spark.dataSource.register(JobQueueSource)
+
+
+def _known() -> tuple[Option, ...]:
+    try:
+        writing: Any = import_module("sa_jobqueue.spark.writing")
+    except ModuleNotFoundError:
+        return OPTIONS
+    return (*OPTIONS, *writing.OPTIONS)
