@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
-from sqlalchemy import BigInteger, CheckConstraint, PrimaryKeyConstraint, Text, Uuid, func, text
+from sqlalchemy import BigInteger, CheckConstraint, Date, Index, Integer, PrimaryKeyConstraint, Text, Uuid, func, text
 from sqlalchemy.dialects.postgresql import TIMESTAMP
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 from sqlalchemy.sql.elements import conv
@@ -61,20 +61,29 @@ class ArchiveRunMixin(Companion):
 
 
 class ArchiveChainMixin(Companion, Generic[IdT]):
-    """A chain that a run is to write. Only needed until the files are there, so it is not logged."""
+    """A chain that a run has taken on and that is still in the tables: its row here goes in the commit that deletes it.
 
-    run_id: Mapped[UUID] = mapped_column(Uuid(), nullable=False)
+    So what is left when a run has nothing more to delete are the chains that stay, to be taken out of its files.
+    """
+
+    run_id: Mapped[UUID] = mapped_column(Uuid(), nullable=False, sort_order=-21)
     """The run."""
 
     @declared_attr
     def chain_id(cls) -> Mapped[IdT]:
         """The chain, by its root job."""
-        return mapped_column(id_type(cls.__jobqueue__), nullable=False)
+        return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-20)
+
+    part: Mapped[int] = mapped_column(Integer, nullable=False)
+    """Which part of the run it is read with, from 0; a part is some thousand jobs, in the order of their dates."""
+    completed_on: Mapped[date] = mapped_column(Date, nullable=False)
+    """The day, in UTC, on which it ended: the partition of all its rows."""
 
     @declared_attr.directive
     def __table_args__(cls) -> tuple[Any, ...]:
         name = cls.__jobqueue__.name
         return (
             PrimaryKeyConstraint("run_id", "chain_id", name=conv(name("pk_archive_chain"))),
-            {"schema": cls.__jobqueue__.schema, "prefixes": ["UNLOGGED"]},
+            Index(conv(name("ix_archive_chain_part")), "run_id", "part"),
+            {"schema": cls.__jobqueue__.schema},
         )

@@ -147,7 +147,7 @@ def write_rows_of_pipelines(session: Session, model: type[Any]) -> None:
             model.Write(write_id="w", sequence=0, staged=1, enqueued=0, duplicates=0, rejected=1),
             model.Reject(**row, field="priority", reason="too large", record="{}"),
             run,
-            model.ArchiveChain(run_id=run.id, chain_id=key),
+            model.ArchiveChain(run_id=run.id, chain_id=key, part=0, completed_on=datetime.now(UTC).date()),
         ]
     )
 

@@ -120,11 +120,15 @@ CREATE TABLE ${q}archive_run (
   CONSTRAINT ${p}ck_archive_run_state CHECK (state IN ('planned', 'written', 'deleting', 'deleted', 'done'))
 )
 --;
-CREATE UNLOGGED TABLE ${q}archive_chain (
+CREATE TABLE ${q}archive_chain (
   run_id uuid NOT NULL,
   chain_id $id NOT NULL,
+  part integer NOT NULL,
+  completed_on date NOT NULL,
   CONSTRAINT ${p}pk_archive_chain PRIMARY KEY (run_id, chain_id)
-)"""
+)
+--;
+CREATE INDEX ${p}ix_archive_chain_part ON ${q}archive_chain (run_id, part)"""
 
 _ROUTINES = """\
 CREATE TRIGGER ${p}tr_dead_letter_stamp BEFORE UPDATE ON ${q}dead_letter FOR EACH ROW
