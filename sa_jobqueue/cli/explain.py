@@ -1,0 +1,58 @@
+"""`sa-jobqueue explain`: why a job is not running, or how it is."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import timedelta
+from typing import Any, Final
+
+import click
+from rich.text import Text
+from rich.tree import Tree
+
+from sa_jobqueue.cli._options import Database, json_option, seconds, with_database
+from sa_jobqueue.cli._output import console, print_fields, print_json, shown
+from sa_jobqueue.operations import Explanation, explain_job
+
+_DEEP: Final = 4
+"""Levels of blockers that the tree shows; the sentence is about the last of them in any case."""
+
+
+@click.command()
+@click.argument("job_id")
+@click.option(
+    "--time-to-live",
+    type=seconds,
+    metavar="SECONDS",
+    default=timedelta(seconds=15),
+    help="How long a worker may be silent, as the workers have it.  [default: 15]",
+)
+@json_option
+@with_database
+def explain(database: Database, /, *, job_id: str, time_to_live: timedelta, as_json: bool) -> None:
+    """Say why JOB_ID is not running, or how it is: one cause, the evidence, and what can be done about it."""
+    with database.session() as session:
+        found = explain_job(session, database.job_id(job_id), time_to_live=time_to_live, model=database.model)
+    if as_json:
+        print_json(_document(found))
+        return
+    click.echo(shown(found.sentence))
+    title = f"{found.type_name} {found.job_id} in queue {found.queue}: {found.status} ({found.cause})"
+    print_fields(title, found.evidence)
+    if found.blockers:
+        tree = Tree(Text("waits for"))
+        _grow(tree, found, _DEEP)
+        console().print(tree)
+
+
+def _grow(tree: Tree, of: Explanation, levels: int) -> None:
+    for blocker in of.blockers:
+        line = f"{blocker.type_name} {blocker.job_id}: {blocker.status} ({blocker.cause})"
+        branch = tree.add(Text(shown(line)))
+        if levels > 1:
+            _grow(branch, blocker, levels - 1)
+
+
+def _document(of: Explanation) -> dict[str, Any]:
+    told = {field.name: getattr(of, field.name) for field in fields(of) if field.name != "blockers"}
+    return told | {"blockers": [_document(blocker) for blocker in of.blockers]}

@@ -1,0 +1,307 @@
+"""Why a job is not running, or is: one cause, one sentence, and what was seen; through blockers down to what is to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations.dead_letters import DeadLetterFilter, list_dead_letters
+from sa_jobqueue.operations.jobs import get_job, list_attempts
+from sa_jobqueue.operations.workers import WorkerStatus, list_workers
+from sa_jobqueue.statements import explaining
+from sa_jobqueue.types import ENDED, JobId, JobStatus, WorkerState
+
+COUNTED: Final = 10_000
+"""Jobs that go before are counted so far and no further."""
+_DEEP: Final = 50
+_WIDE: Final = 20
+_WINDOW: Final = timedelta(minutes=1)
+_TRANSACTIONS: Final = 100_000
+
+
+class Cause(StrEnum):
+    """Why a job stands where it does; the first that holds."""
+
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    DEAD = "dead"
+    RUNNING = "running"
+    WORKER_SILENT = "worker_silent"
+    """Its worker has not been heard of for too long; others will take the job back."""
+    BLOCKED = "blocked"
+    SETTLING = "settling"
+    """What it waited for has ended, and that is about to be passed on."""
+    SCHEDULED = "scheduled"
+    RETRYING = "retrying"
+    """Its last attempt failed, and the next is not due yet."""
+    NO_WORKER = "no_worker"
+    QUEUE_UNSERVED = "queue_unserved"
+    TYPE_UNKNOWN = "type_unknown"
+    """Workers serve its queue, and none of them has a handler for its type."""
+    DRAINING = "draining"
+    """Every worker that could run it is stopping."""
+    BEHIND = "behind"
+    """Others of its queue go first."""
+    BUSY = "busy"
+    """It is next, and every worker that could run it runs as many jobs as it may."""
+    ABOUT_TO_RUN = "about_to_run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """The answer for one job."""
+
+    job_id: Any
+    type_name: str
+    queue: str
+    status: JobStatus
+    cause: Cause
+    sentence: str
+    """The answer in words, with what can be done about it where something can."""
+    evidence: dict[str, Any] = field(default_factory=dict)
+    """What was seen, by name: counts, instants, durations, ids, errors."""
+    blockers: tuple[Explanation, ...] = ()
+    """For a blocked job: the same for the last job of chains it waits for; those that are stuck first."""
+
+    @property
+    def roots(self) -> tuple[Explanation, ...]:
+        """The explanations at the ends: what all of it waits for in the end. Itself for a job that is not blocked."""
+        if not self.blockers:
+            return (self,)
+        found = {root.job_id: root for blocker in self.blockers for root in blocker.roots}
+        return tuple(sorted(found.values(), key=lambda one: _ORDER[one.cause]))
+
+
+_STUCK: Final = (
+    *(Cause.DEAD, Cause.CANCELLED, Cause.NO_WORKER, Cause.QUEUE_UNSERVED, Cause.TYPE_UNKNOWN, Cause.DRAINING),
+    *(Cause.WORKER_SILENT, Cause.RETRYING, Cause.SCHEDULED, Cause.BUSY, Cause.BEHIND, Cause.BLOCKED, Cause.RUNNING),
+    *(Cause.ABOUT_TO_RUN, Cause.SETTLING, Cause.COMPLETED),
+)
+_ORDER: Final = {cause: place for place, cause in enumerate(_STUCK)}
+
+
+def explain_job(
+    session: Session,
+    job_id: JobId,
+    *,
+    time_to_live: timedelta = timedelta(seconds=15),
+    model: type[JobMixin[Any]] = Job,
+) -> Explanation:
+    """Say why a job is not running, or how it is: one cause, in words, with the evidence; for blocked ones to the root.
+
+    `time_to_live`: that of the workers; one that has been silent for longer counts as gone. Expected times are guesses
+    from the last minute. At most 20 chains a job and 50 levels of blockers are followed; the evidence says how many are
+    open. What is told is of one moment only where the session's transaction is REPEATABLE READ.
+    Locks: none. Raises: JobNotFoundError; InvalidJobError when the id is none of this queue's type.
+    """
+    job = get_job(session, job_id, model=model)
+    now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
+    seen = list_workers(session, model=model)
+    return _Explainer(session, model, now, seen, time_to_live).explain(job, frozenset())
+
+
+class _Explainer:
+    """One question: what is the same for every job it leads to."""
+
+    def __init__(
+        self, session: Session, model: type[JobMixin[Any]], now: datetime, workers: Sequence[WorkerStatus], ttl: timedelta
+    ) -> None:
+        self.session = session
+        self.model = model
+        self.now = now
+        self.workers = {worker.id: worker for worker in workers}
+        self.ttl = ttl
+        self.live = [worker for worker in workers if worker.silent_for <= ttl]
+
+    def explain(self, job: Any, above: frozenset[Any]) -> Explanation:
+        cause, sentence, evidence, blockers = self._answer(job, above)
+        return Explanation(
+            job_id=job.id,
+            type_name=job.type_name,
+            queue=job.queue,
+            status=job.status,
+            cause=cause,
+            sentence=sentence,
+            evidence=evidence,
+            blockers=blockers,
+        )
+
+    def _answer(self, job: Any, above: frozenset[Any]) -> tuple[Cause, str, dict[str, Any], tuple[Explanation, ...]]:
+        if job.status in ENDED:
+            return (*self._ended(job), ())
+        if job.status is JobStatus.RUNNING:
+            return (*self._running(job), ())
+        if job.status is JobStatus.BLOCKED:
+            return self._blocked(job, above)
+        return (*self._pending(job), ())
+
+    def _ended(self, job: Any) -> tuple[Cause, str, dict[str, Any]]:
+        evidence: dict[str, Any] = {"completed_at": job.completed_at, "attempts": job.attempt}
+        if job.status is JobStatus.COMPLETED:
+            by = f"by worker {job.completed_by}" if job.completed_by else "without a worker"
+            return Cause.COMPLETED, f"It completed {self._ago(job.completed_at)} ago, {by}.", evidence
+        if job.status is JobStatus.CANCELLED:
+            return Cause.CANCELLED, f"It was cancelled {self._ago(job.completed_at)} ago and will not run.", evidence
+        where = DeadLetterFilter(job_ids=[job.id], resolved=None)
+        letters = list_dead_letters(self.session, where=where, limit=1, model=self.model)
+        reason = letters[0].reason if letters else "no letter tells why"
+        decided = letters[0].resolution if letters else None
+        evidence |= {"reason": reason, "error": job.last_error, "resolution": decided}
+        what = f"It died {self._ago(job.completed_at)} ago ({reason}) after {_times(job.attempt, 'attempt')}"
+        told = f": {_error(job.last_error)}" if job.last_error else ""
+        todo = "it was dismissed" if decided else f"redrive it: sa-jobqueue dead-letters redrive, or jobs retry {job.id}"
+        return Cause.DEAD, f"{what}{told}. It will not run again by itself; {todo}.", evidence
+
+    def _running(self, job: Any) -> tuple[Cause, str, dict[str, Any]]:
+        worker = self.workers.get(job.leased_by)
+        evidence: dict[str, Any] = {
+            "worker": job.leased_by,
+            "started_at": job.started_at,
+            "attempt": job.attempt,
+            "max_attempts": job.max_attempts,
+            "times_out_at": job.leased_until,
+            "silent": worker.silent_for if worker else None,
+        }
+        number = f"attempt {job.attempt} of {job.max_attempts}"
+        if worker is None or worker.silent_for > self.ttl:
+            silence = f"has been silent for {_span(worker.silent_for)}" if worker else "has no row any more"
+            who = "any worker that serves the queue will take it back within seconds" if self.live else "no worker is alive"
+            return Cause.WORKER_SILENT, f"Its worker {job.leased_by} {silence} ({number}); {who}.", evidence
+        until = f"; it times out in {_span(job.leased_until - self.now)}" if job.leased_until else ""
+        where = f"{job.leased_by} (process {worker.pid} on {worker.host})"
+        return Cause.RUNNING, f"It has been running for {self._ago(job.started_at)} on {where}, {number}{until}.", evidence
+
+    def _blocked(self, job: Any, above: frozenset[Any]) -> tuple[Cause, str, dict[str, Any], tuple[Explanation, ...]]:
+        waits = self.session.execute(explaining.waited_for(self.model), {"job_id": job.id, "limit": _WIDE}).all()
+        evidence: dict[str, Any] = {"open_blockers": job.open_blockers, "waits_for": [wait.chain_id for wait in waits]}
+        if all(wait.outcome is JobStatus.COMPLETED for wait in waits):
+            sentence = "All that it waited for has ended; a worker is about to pass that on."
+            if not self.live:
+                sentence = "All that it waited for has ended, and no worker is alive to pass that on: start one."
+            return Cause.SETTLING, sentence, evidence, ()
+        below = above | {job.id}
+        found: list[Explanation] = []
+        if len(above) < _DEEP:
+            for wait in waits:
+                if wait.outcome is not JobStatus.COMPLETED and wait.last_job_id not in below:
+                    last = get_job(self.session, wait.last_job_id, model=self.model)
+                    found.append(self.explain(last, below))
+        found.sort(key=lambda one: _ORDER[one.cause])
+        sentence = f"It waits for {_times(job.open_blockers, 'chain')}"
+        if found:
+            root = found[0].roots[0]
+            sentence += f"; in the end for {root.type_name} {root.job_id}. {root.sentence}"
+        else:
+            sentence += "."
+        return Cause.BLOCKED, sentence, evidence, tuple(found)
+
+    def _pending(self, job: Any) -> tuple[Cause, str, dict[str, Any]]:
+        evidence: dict[str, Any] = {
+            "scheduled_at": job.scheduled_at,
+            "attempt": job.attempt,
+            "max_attempts": job.max_attempts,
+        }
+        if job.scheduled_at > self.now:
+            due = f"in {_span(job.scheduled_at - self.now)}"
+            attempts = list_attempts(self.session, job.id, model=self.model)
+            if not attempts:
+                return Cause.SCHEDULED, f"It is scheduled for later: due {due}.", evidence
+            last = attempts[-1]
+            evidence |= {"outcome": last.outcome, "error": last.error, "worker": last.worker_id}
+            told = f" with {_error(last.error)}" if last.error else ""
+            what = f"Attempt {last.attempt} {last.outcome.replace('_', ' ')}{told}"
+            return Cause.RETRYING, f"{what}; attempt {job.attempt + 1} of {job.max_attempts} is due {due}.", evidence
+        return self._due(job, evidence)
+
+    def _due(self, job: Any, evidence: dict[str, Any]) -> tuple[Cause, str, dict[str, Any]]:
+        since = f"It has been due for {self._ago(job.scheduled_at)}"
+        serving = [worker for worker in self.live if job.queue in worker.queues]
+        able = [worker for worker in serving if job.type_name in worker.job_types]
+        ready = [worker for worker in able if worker.state == WorkerState.RUNNING]
+        evidence |= {"live_workers": len(self.live), "serving_queue": len(serving), "knowing_type": len(able)}
+        if not self.live:
+            return Cause.NO_WORKER, f"{since}, and no worker is alive: start one (sa-jobqueue worker).", evidence
+        if not serving:
+            alive = _times(len(self.live), "live worker")
+            return Cause.QUEUE_UNSERVED, f"{since}, and none of {alive} serves queue {job.queue!r}.", evidence
+        if not able:
+            sentence = (
+                f"{since}, and none of {_times(len(serving), 'worker')} of {job.queue!r} knows {job.type_name!r}."
+            )
+            return Cause.TYPE_UNKNOWN, sentence, evidence
+        if not ready:
+            return Cause.DRAINING, f"{since}, and every worker that could run it is stopping.", evidence
+        slots, running = sum(worker.concurrency for worker in ready), sum(worker.running for worker in ready)
+        place = {"queue": job.queue, "priority": job.priority, "scheduled_at": job.scheduled_at, "id": job.id}
+        before: int = self.session.execute(explaining.ahead(self.model), place | {"limit": COUNTED}).scalar_one()
+        evidence |= {"ahead": before, "slots": slots, "running": running}
+        if before == 0 and running < slots:
+            return (
+                Cause.ABOUT_TO_RUN,
+                f"{since}, it is next and a worker has room: it is about to start, within 5 s at the most.",
+                evidence,
+            )
+        if before == 0:
+            return (
+                Cause.BUSY,
+                f"{since} and is next, but all {slots} slots of {_times(len(ready), 'worker')} are taken.",
+                evidence,
+            )
+        return (
+            Cause.BEHIND,
+            f"{since}, behind {_many(before)} of queue {job.queue!r}{self._expected(job, before, evidence)}.",
+            evidence,
+        )
+
+    def _expected(self, job: Any, before: int, evidence: dict[str, Any]) -> str:
+        """Guess when it starts: what goes before it, at the rate of the last minute."""
+        window = {"queue": job.queue, "window": _WINDOW, "transactions": _TRANSACTIONS, "limit": COUNTED}
+        done, seconds = self.session.execute(explaining.ended_lately(self.model), window).one()
+        if not done:
+            evidence |= {"per_second": 0.0}
+            return "; none of them completed in the last minute"
+        rate = done / max(float(seconds), 1.0)
+        wait = timedelta(seconds=before / rate)
+        evidence |= {"per_second": rate, "expected_wait": wait}
+        at_least = "at least " if before >= COUNTED else ""
+        return f"; at {rate:,.1f} a second it starts in {at_least}{_span(wait)}"
+
+    def _ago(self, instant: datetime) -> str:
+        return _span(self.now - instant)
+
+
+def _span(given: timedelta) -> str:
+    """Return a duration in the two largest units that matter."""
+    seconds = max(given.total_seconds(), 0.0)
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    parts: list[str] = []
+    rest = round(seconds)
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        if rest >= size and len(parts) < 2:
+            parts.append(f"{rest // size} {unit}")
+            rest %= size
+        elif parts:
+            break
+    return " ".join(parts)
+
+
+def _times(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _many(count: int) -> str:
+    return f"{COUNTED:,} others or more" if count >= COUNTED else _times(count, "other")
+
+
+def _error(error: Any) -> str:
+    message = next(iter(str(error.get("message") or "").strip().splitlines()), "") if isinstance(error, dict) else ""
+    kind = error.get("type", "an error") if isinstance(error, dict) else "an error"
+    return f"{kind}: {message}"[:200] if message else str(kind)

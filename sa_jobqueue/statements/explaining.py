@@ -1,0 +1,106 @@
+"""What the answer to "why is this job not running?" is made of: who could run it, what goes before it, how fast."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Double,
+    Integer,
+    Interval,
+    Select,
+    Text,
+    bindparam,
+    case,
+    cast,
+    func,
+    literal_column,
+    select,
+    tuple_,
+)
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import id_parameter
+from sa_jobqueue.statements._parts import once_a_model, status, table
+from sa_jobqueue.statements.history import number
+from sa_jobqueue.types import JobStatus
+
+
+@once_a_model
+def waited_for(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return chains that a job still waits for, those that have ended first: they failed, or are about to be passed on.
+
+    Parameters: `job_id`, `limit`. Shape: `(chain_id, outcome, last_job_id)`; `outcome` is null for a chain that is open.
+    Locks: none. Index: `pk_job_blocker`, every edge of the job; the primary key and `uq_job_chain`, a probe each.
+    """
+    edge, job = table(model.Blocker), table(model)
+    root, later = job.alias("root"), job.alias("later")
+    last = (
+        select(later.c.id)
+        .where(later.c.root_id == root.c.id)
+        .order_by(later.c.chain_index.desc())
+        .limit(literal_column("1"))
+        .correlate(root)
+        .scalar_subquery()
+    )
+    outcome = case((root.c.chain_completed_at.is_not(None), func.coalesce(root.c.chain_status, root.c.status)))
+    return (
+        select(root.c.id.label("chain_id"), outcome.label("outcome"), func.coalesce(last, root.c.id).label("last_job_id"))
+        .select_from(edge.join(root, root.c.id == edge.c.blocked_by_chain_id))
+        .where(edge.c.job_id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)), edge.c.open)
+        .order_by(root.c.chain_completed_at.is_(None), edge.c.index)
+        .limit(bindparam("limit", type_=Integer))
+    )
+
+
+@once_a_model
+def ahead(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Count the due jobs of a queue that go before one of it: of a higher priority, or due before it.
+
+    Parameters: `queue`, `priority`, `scheduled_at`, `id` of that one; `limit`: it counts no further.
+    Shape: `(n,)`. Locks: none. Index: `ix_job_claim`, at most `limit` entries and those that have ended since a vacuum.
+    """
+    job = table(model)
+    priority = bindparam("priority", type_=Integer)
+    place = tuple_(job.c.scheduled_at, job.c.id) < tuple_(
+        bindparam("scheduled_at", type_=job.c.scheduled_at.type), bindparam("id", type_=id_parameter(model.__jobqueue__))
+    )
+    before = (
+        select(literal_column("1"))
+        .where(
+            job.c.status == status(JobStatus.PENDING),
+            job.c.priority >= literal_column("'-9'"),
+            job.c.queue == bindparam("queue", type_=Text),
+            job.c.scheduled_at <= func.now(),
+            (job.c.priority > priority) | ((job.c.priority == priority) & place),
+        )
+        .limit(bindparam("limit", type_=Integer))
+        .subquery("before")
+    )
+    return select(func.count()).select_from(before)
+
+
+@once_a_model
+def ended_lately(model: type[JobMixin[Any]]) -> Select[int, Any]:
+    """Count the jobs of a queue that completed within the last while.
+
+    Parameters: `queue`, `window` (an interval), `transactions` (how far back to look in those), `limit`.
+    Shape: `(n, seconds)`: how many, and since when the first of them, in seconds; null where there was none.
+    Locks: none. Index: `ix_job_history`: only the pages that changed in the last `transactions` transactions.
+    """
+    job = table(model)
+    newest = cast(cast(func.pg_snapshot_xmax(func.pg_current_snapshot()), Text), BigInteger)
+    lately = (
+        select(job.c.completed_at)
+        .where(
+            number(job) >= newest - bindparam("transactions", type_=BigInteger),
+            job.c.status == status(JobStatus.COMPLETED),
+            job.c.queue == bindparam("queue", type_=Text),
+            job.c.completed_at > func.now() - bindparam("window", type_=Interval),
+        )
+        .limit(bindparam("limit", type_=Integer))
+        .subquery("lately")
+    )
+    since = cast(func.extract("epoch", func.now() - func.min(lately.c.completed_at)), Double)
+    return select(func.count(), since).select_from(lately)

@@ -1,0 +1,192 @@
+"""Why is this job not running? Each cause by a job that stands so for that reason alone, and told in words."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, func, insert, update
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Cause, Job, JobStatus, dismiss_dead_letters, explain_job
+from sa_jobqueue.errors import JobNotFoundError
+from sa_jobqueue.ids import uuid7
+from tests.fixtures.database import both_servers_swept
+from tests.fixtures.jobs import WORKER, Jobs
+
+pytestmark = both_servers_swept
+
+DEAD, PENDING, RUNNING = JobStatus.DEAD, JobStatus.PENDING, JobStatus.RUNNING
+
+
+class Workers:
+    """Rows of workers, as their beats write them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def add(self, worker_id: str = WORKER, *, silent: float = 0, **columns: Any) -> None:
+        row = {"id": worker_id, "name": "w", "host": "h", "pid": 7, "version": "0", "concurrency": 2}
+        row |= {"queues": ["default"], "job_types": ["test"]} | columns
+        beat = func.clock_timestamp() - timedelta(seconds=silent)
+        with self._engine.begin() as connection:
+            connection.execute(insert(Job.Worker).values(row | {"heartbeat_at": beat}))
+
+
+@pytest.fixture
+def workers(engine: Engine) -> Workers:
+    return Workers(engine)
+
+
+def test_nobody_could_run_it(session: Session, jobs: Jobs, workers: Workers) -> None:
+    job = jobs.add(due_in=-90)
+    found = explain_job(session, job)
+    assert found.cause is Cause.NO_WORKER
+    assert found.sentence == "It has been due for 1 min 30 s, and no worker is alive: start one (sa-jobqueue worker)."
+
+    workers.add("silent:1", silent=60)
+    assert explain_job(session, job).cause is Cause.NO_WORKER
+    assert explain_job(session, job, time_to_live=timedelta(minutes=2)).cause is Cause.ABOUT_TO_RUN
+
+    workers.add("other:1", queues=["mail"])
+    assert explain_job(session, job).cause is Cause.QUEUE_UNSERVED
+    workers.add("stranger:1", job_types=["another"])
+    found = explain_job(session, job)
+    assert found.cause is Cause.TYPE_UNKNOWN
+    assert "none of 1 worker of 'default' knows 'test'" in found.sentence
+    workers.add("leaving:1", state="draining")
+    assert explain_job(session, job).cause is Cause.DRAINING
+    workers.add("ready:1")
+    found = explain_job(session, job)
+    assert found.cause is Cause.ABOUT_TO_RUN
+    assert found.evidence["live_workers"] == 4
+
+
+def test_others_go_first_and_the_rate_says_for_how_long(
+    session: Session, jobs: Jobs, workers: Workers, engine: Engine
+) -> None:
+    workers.add()
+    earlier = jobs.add_many(40)
+    job = jobs.add()
+    jobs.add(priority=-5)  # these do not go before it
+    jobs.add(due_in=3600)
+    jobs.add_many(3, queue="mail")
+    found = explain_job(session, job)
+    assert (found.cause, found.evidence["ahead"]) == (Cause.BEHIND, 40)
+    assert "behind 40 others of queue 'default'; none of them completed in the last minute" in found.sentence
+    for _ in range(10):
+        jobs.add(JobStatus.COMPLETED)
+    with engine.begin() as connection:
+        connection.execute(
+            update(Job).where(Job.status == JobStatus.COMPLETED).values(completed_at=func.now() - timedelta(seconds=5))
+        )
+    session.rollback()
+    found = explain_job(session, job)
+    assert 1.5 < found.evidence["per_second"] <= 2.0
+    assert timedelta(seconds=20) <= found.evidence["expected_wait"] < timedelta(seconds=27)
+    assert "a second it starts in 2" in found.sentence
+    assert explain_job(session, earlier[0]).cause is Cause.ABOUT_TO_RUN
+    urgent = jobs.add(priority=9)
+    session.rollback()
+    assert explain_job(session, urgent).evidence["ahead"] == 0
+    assert explain_job(session, job).evidence["ahead"] == 41
+
+
+def test_every_slot_is_taken(session: Session, jobs: Jobs, workers: Workers) -> None:
+    workers.add(concurrency=1)
+    jobs.add(RUNNING)
+    found = explain_job(session, jobs.add())
+    assert found.cause is Cause.BUSY
+    assert "is next, but all 1 slots of 1 worker are taken" in found.sentence
+
+
+def test_its_time_has_not_come(session: Session, jobs: Jobs, workers: Workers, engine: Engine) -> None:
+    workers.add()
+    found = explain_job(session, jobs.add(due_in=7200))
+    assert found.cause is Cause.SCHEDULED
+    assert found.sentence.startswith("It is scheduled for later: due in 1 h 59 min") or "2 h" in found.sentence
+    job = jobs.add(due_in=30, attempt=2)
+    with engine.begin() as connection:
+        error = {"type": "ValueError", "message": "no such page\nat all"}
+        row = {"job_id": job, "attempt": 2, "outcome": "failed", "error": error, "worker_id": WORKER}
+        connection.execute(insert(Job.Attempt).values(row))
+    found = explain_job(session, job)
+    assert found.cause is Cause.RETRYING
+    assert found.sentence.startswith("Attempt 2 failed with ValueError: no such page; attempt 3 of 20 is due in ")
+
+
+def test_it_is_running_or_its_worker_is_silent(session: Session, jobs: Jobs, workers: Workers, engine: Engine) -> None:
+    job = jobs.add(RUNNING)
+    found = explain_job(session, job)
+    assert found.cause is Cause.WORKER_SILENT
+    assert "has no row any more (attempt 1 of 20); no worker is alive" in found.sentence
+    workers.add()
+    found = explain_job(session, job)
+    assert found.cause is Cause.RUNNING
+    assert f"on {WORKER} (process 7 on h), attempt 1 of 20" in found.sentence
+    with engine.begin() as connection:
+        connection.execute(update(Job.Worker).values(heartbeat_at=func.now() - timedelta(seconds=40)))
+    session.rollback()
+    workers.add("other:1")
+    found = explain_job(session, job)
+    assert found.cause is Cause.WORKER_SILENT
+    assert "has been silent for 40 s" in found.sentence
+    assert "will take it back" in found.sentence
+
+
+def test_it_has_ended(session: Session, jobs: Jobs) -> None:
+    assert explain_job(session, jobs.add(JobStatus.COMPLETED)).cause is Cause.COMPLETED
+    assert explain_job(session, jobs.add(JobStatus.CANCELLED)).cause is Cause.CANCELLED
+    dead = jobs.add(DEAD)
+    found = explain_job(session, dead)
+    assert found.cause is Cause.DEAD
+    assert "(exhausted) after 1 attempt" in found.sentence
+    assert f"jobs retry {dead}" in found.sentence
+    dismiss_dead_letters(session, by="me")
+    assert "it was dismissed" in explain_job(session, dead).sentence
+    with pytest.raises(JobNotFoundError):
+        explain_job(session, uuid7())
+
+
+def test_a_blocked_job_is_explained_by_what_it_waits_for_in_the_end(session: Session, jobs: Jobs, workers: Workers) -> None:
+    workers.add()
+    dead, slow = jobs.add(DEAD, type_name="fetch"), jobs.add(due_in=3600)
+    middle = Job("test", blockers=[dead, slow])
+    top = Job("test", blockers=[middle, slow])
+    session.add_all([middle, top])
+    session.commit()
+    found = explain_job(session, top.id)
+    assert found.cause is Cause.BLOCKED
+    assert [blocker.job_id for blocker in found.blockers] == [slow, middle.id]
+    assert [(root.job_id, root.cause) for root in found.roots] == [(dead, Cause.DEAD), (slow, Cause.SCHEDULED)]
+    assert f"It waits for 2 chains; in the end for fetch {dead}. It died" in explain_job(session, middle.id).sentence
+
+
+def test_what_has_ended_and_was_not_passed_on_is_told(
+    session: Session, jobs: Jobs, workers: Workers, engine: Engine
+) -> None:
+    first = jobs.add()
+    waiting = Job("test", blockers=[first])
+    session.add(waiting)
+    session.commit()
+    with engine.begin() as connection:  # as a worker that dies between completing and settling leaves it
+        ended = {"status": JobStatus.COMPLETED, "completed_at": func.now(), "chain_completed_at": func.now()}
+        connection.execute(update(Job).where(Job.id == first).values(ended))
+    found = explain_job(session, waiting.id)
+    assert found.cause is Cause.SETTLING
+    assert "no worker is alive to pass that on" in found.sentence
+    workers.add()
+    assert "a worker is about to pass that on" in explain_job(session, waiting.id).sentence
+
+
+def test_thousands_of_blockers_are_explained_by_a_few(session: Session, jobs: Jobs, workers: Workers) -> None:
+    workers.add()
+    many = jobs.add_many(3000)
+    waiting = Job("test", blockers=many)
+    session.add(waiting)
+    session.commit()
+    session.expire_all()
+    found = explain_job(session, waiting.id)
+    assert found.evidence["open_blockers"] == 3000
+    assert len(found.blockers) == 20

@@ -1,0 +1,39 @@
+"""The statements that explain a job, in the shape of `cases`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sa_jobqueue import Job
+from sa_jobqueue.statements import explaining
+from tests.statements.shapes import PK, Case
+
+EXPLAINING_CASES = [
+    Case(
+        "explain_ahead",
+        lambda: explaining.ahead(Job),
+        frozenset({"ix_job_claim"}),
+        lambda world: {
+            "queue": "default",
+            "priority": 0,
+            "scheduled_at": world.now,
+            "id": world.pending[0],
+            "limit": 500,
+        },
+        looks_at=1000,
+    ),
+    Case(
+        "explain_ended_lately",
+        lambda: explaining.ended_lately(Job),
+        frozenset(),
+        lambda world: {"queue": "default", "window": timedelta(minutes=1), "transactions": 10, "limit": 100},
+        guarded=False,
+    ),
+    Case(
+        "explain_waited_for",
+        lambda: explaining.waited_for(Job),
+        PK | {"uq_job_chain", "pk_job_blocker"},
+        lambda world: {"job_id": world.pending[0], "limit": 20},
+        guarded=False,
+    ),
+]
