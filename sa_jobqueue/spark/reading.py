@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, Final, cast
 
+import psycopg
 import pyarrow as pa
-from psycopg import Cursor
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 from sqlalchemy import Connection
@@ -157,8 +157,8 @@ def copied(connection: Connection, statement: ClauseElement, *, block_bytes: int
     Locks: none. The connection is busy until the last block was taken, or the iterator is closed.
     """
     query, parameters = _text(statement)
-    cursor: Cursor[Any]
-    with connection.connection.cursor() as cursor, cursor.copy(query, parameters) as copy:
+    driver = cast("psycopg.Connection[Any]", connection.connection.driver_connection)
+    with driver.cursor() as cursor, cursor.copy(query, parameters) as copy:
         block: list[Any] = []
         size = 0
         for line in copy:  # one row each: the protocol's promise for COPY TO

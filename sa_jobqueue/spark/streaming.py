@@ -138,7 +138,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             beyond = min(high, low + width)
             filters = replace(self.filters, xid_from=low, xid_before=beyond)
             if rows is None:
-                return None if connection.execute(watermarks.first_xid(model, dataset, filters)).scalar() is None else high
+                some = connection.execute(watermarks.first_xid(model, dataset, filters)).scalar()
+                return None if some is None else high
             first, next_row = connection.execute(watermarks.bounds(model, dataset, filters, rows=rows)).one()
             if next_row is not None:
                 # A transaction of more rows than the limit is delivered whole.

@@ -102,7 +102,7 @@ def first_xid(model: type[JobMixin[Any]], dataset: Dataset, filters: Filters) ->
     return select(rows.order_by(_order(of, dataset)).limit(1).scalar_subquery().label("xid"))
 
 
-def bounds(model: type[JobMixin[Any]], dataset: Dataset, filters: Filters, *, rows: int) -> Select[int, int]:
+def bounds(model: type[JobMixin[Any]], dataset: Dataset, filters: Filters, *, rows: int) -> Select[Any]:
     """Return the first transaction of a range, and that of the first row after `rows` of them, in their order.
 
     Shape: one row `(first, beyond)`; null each where there is no such row. Locks: none. Index: as `history.rows`.
