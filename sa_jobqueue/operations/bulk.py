@@ -1,0 +1,204 @@
+"""Bulk writes: what many processes have staged becomes jobs in one transaction, once, however often it is tried."""
+
+from __future__ import annotations
+
+import graphlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any, Final, Literal
+
+from sqlalchemy import Row
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.errors import ChainNotFoundError, ConflictError, InvalidJobError, JobQueueError, NotAChainError
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
+from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.statements import blockers, bulk, chains, notifications
+from sa_jobqueue.types import JobStatus
+
+LEFT_OVER: Final = timedelta(hours=24)
+"""What was staged longer ago belongs to a write that died. One that takes as long refuses to commit."""
+_SHOWN: Final = 10
+
+
+class StagedRowsLostError(JobQueueError):
+    """Rows that tasks have staged are not there any more, so nothing was enqueued; write again.
+
+    A crash of the server empties the staging table, which is not logged; so does a day's wait. `expected` and `found`
+    count the rows of the write `write_id`.
+    """
+
+    def __init__(self, write_id: str, expected: int, found: int) -> None:
+        self.write_id = write_id
+        self.expected = expected
+        self.found = found
+        super().__init__(
+            f"write {write_id}: {expected:,} rows were staged and {found:,} are there: the server crashed since, or it was"
+            " long ago; nothing was enqueued, write again"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteResult:
+    """The account of a bulk write, as the ledger has it: `staged == enqueued + duplicates + rejected`."""
+
+    write_id: str
+    """The caller's name for it, or a random one; of a stream, its query's id."""
+    sequence: int = 0
+    """The batch of a stream; 0 for a batch write."""
+    staged: int
+    """Rows that arrived."""
+    enqueued: int
+    """Rows that are jobs now."""
+    duplicates: int
+    """Rows whose deduplication key an open chain had, of this write or another."""
+    rejected: int
+    """Rows that are in `job_reject` now, with the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowDefaults:
+    """What a row is that does not say it. All are checked by whoever makes it."""
+
+    type_name: str | None = None
+    queue: str = DEFAULT_QUEUE
+    priority: int = 0
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    input_version: int = 1
+    trace_context: str | None = None
+
+
+def commit_write(
+    session: Session,
+    *,
+    write_id: str,
+    sequence: int = 0,
+    tasks: Mapping[int, int],
+    defaults: RowDefaults = RowDefaults(),
+    on_duplicate: Literal["skip", "fail"] = "skip",
+    written_by: str | None = None,
+    model: type[JobMixin[Any]] = Job,
+) -> WriteResult:
+    """Make jobs of what tasks have staged; do nothing but clean up when this write has committed before.
+
+    `tasks`: how many rows each task has staged, by `task_id`; those of no other task count. `session`: READ COMMITTED,
+    with nothing done in its transaction yet.
+    Changes: a row in the ledger, one a job, an edge a blocker, one a rejected row; the staged rows of this write are
+    deleted, and all that are older than a day.
+    Locks: the ledger's row, first: who commits the same write meanwhile waits, and then does nothing. The chains waited
+    for that were there, in the order of their ids. Equal deduplication keys of other transactions are waited for.
+    Raises: StagedRowsLostError; ConflictError for an id that is taken, and with `on_duplicate="fail"` for a key;
+    ChainNotFoundError, NotAChainError and InvalidJobError for blockers. Nothing is written then.
+    """
+    meant = {"write_id": write_id, "sequence": sequence}
+    staged = meant | {"task_ids": list(tasks)}
+    session.execute(bulk.guard())
+    if session.execute(bulk.take_write(model), meant | {"written_by": written_by}).first() is None:
+        session.execute(bulk.clear_stage(model), meant)
+        return _found(session, meant, model)
+    counted = session.execute(bulk.count_staged(model), staged).all() if tasks else []
+    rows, rejected, keyed, waiting = (sum(row[place] for row in counted) for place in (1, 2, 3, 4))
+    if rows != sum(tasks.values()):
+        raise StagedRowsLostError(write_id, sum(tasks.values()), rows)
+    enqueued = 0
+    if rows:
+        modes = {"keyed": bool(keyed), "skip": on_duplicate == "skip"}
+        enqueued = _enqueue(session, staged | asdict(defaults), model, modes=modes, waiting=bool(waiting))
+    if rejected:
+        session.execute(bulk.reject_staged(model), staged)
+    numbers = {"staged": rows, "enqueued": enqueued, "duplicates": rows - rejected - enqueued, "rejected": rejected}
+    session.execute(bulk.account(model), numbers | {"of_write": write_id, "of_sequence": sequence})
+    session.execute(bulk.clear_stage(model), meant)
+    if sequence % 100 == 0:  # a stream's small batches need not each look through the whole table
+        session.execute(bulk.clear_left_over(model), {"age": LEFT_OVER})
+    if enqueued:
+        for queue in sorted({row.queue or defaults.queue for row in counted}):
+            session.execute(notifications.notify_due(model, queue))
+    return WriteResult(write_id=write_id, sequence=sequence, **numbers)
+
+
+def _enqueue(
+    session: Session, parameters: dict[str, Any], model: type[JobMixin[Any]], *, modes: dict[str, bool], waiting: bool
+) -> int:
+    staged = {name: parameters[name] for name in ("write_id", "sequence", "task_ids")}
+    ended = _lock_chains(session, staged, model) if waiting else {}
+    try:
+        with translated():
+            if not waiting:
+                statement = bulk.enqueue_staged(model, **modes).execution_options(preserve_rowcount=True)
+                result: Any = session.execute(statement, parameters)
+                return int(result.rowcount)
+            edges = {"ended_ids": list(ended), "completed": list(ended.values())}
+            return int(session.scalars(bulk.enqueue_waiting(model, **modes), parameters | edges).one())
+    except ConflictError as error:
+        raise _explained(error) from error
+
+
+def _explained(error: ConflictError) -> ConflictError:
+    diagnosis = getattr(getattr(error.__cause__, "orig", None), "diag", None)
+    detail = getattr(diagnosis, "message_detail", None) or str(error)
+    noun = error.constraint
+    if noun.endswith("fk_job_blocker_chain"):
+        why = "a job waits for a row of this write that was left out, because an open chain has its deduplication key"
+    elif noun.endswith("uq_job_deduplication"):
+        why = "an open chain has this deduplication key, and onDuplicate is fail"
+    else:
+        why = "a job has this id already"
+    return ConflictError(f"{why}: {detail} Nothing was written", noun)
+
+
+def _lock_chains(session: Session, staged: dict[str, Any], model: type[JobMixin[Any]]) -> dict[Any, bool]:
+    """Lock the chains waited for that were there; return those that have ended, and whether they completed."""
+    _refuse_circles(session.execute(bulk.circular_edges(model), staged).all())
+    ids = sorted(session.scalars(bulk.chains_waited_for(model), staged), key=str)
+    if not ids:
+        return {}
+    found = {row.id: row for row in session.execute(chains.lock(model), {"ids": ids})}
+    missing = [chain_id for chain_id in ids if chain_id not in found]
+    if missing:
+        more = f" and {len(missing) - _SHOWN:,} more" if len(missing) > _SHOWN else ""
+        reason = f"enqueue it before, or in the same write, where it must not be rejected{more}; nothing was written"
+        raise ChainNotFoundError(missing[:_SHOWN], field="blockers", reason=reason)
+    parts = {row.id: row.chain_id for row in found.values() if row.chain_id != row.id}
+    if parts:
+        raise NotAChainError(dict(list(parts.items())[:_SHOWN]), field="blockers")
+    ended = {row.id: row.outcome is JobStatus.COMPLETED for row in found.values() if row.ended}
+    # One that failed stays open to those whom it must fail: whoever settles its end does that.
+    unmarked = [row.id for row in found.values() if not ended.get(row.id) and not row.is_awaited]
+    if unmarked:
+        session.execute(blockers.await_chains(model), {"ids": unmarked})
+    return ended
+
+
+def _refuse_circles(edges: Sequence[Row[Any]]) -> None:
+    graph: dict[Any, list[Any]] = {}
+    for edge in edges:
+        graph.setdefault(edge.job_id, []).append(edge.chain_id)
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        circle = list(reversed(error.args[1]))
+        told = " waits for ".join(map(str, circle[:_SHOWN])) + (" ..." if len(circle) > _SHOWN else "")
+        raise InvalidJobError("blockers", f"wait for each other in a circle: {told}; nothing was written") from None
+
+
+def find_write(
+    session: Session, write_id: str, *, sequence: int = 0, model: type[JobMixin[Any]] = Job
+) -> WriteResult | None:
+    """Return the account of a bulk write; None when it has not committed. Locks: none."""
+    row = session.execute(bulk.find_write(model), {"write_id": write_id, "sequence": sequence}).one_or_none()
+    return None if row is None else WriteResult(write_id=write_id, sequence=sequence, **row._mapping)
+
+
+def _found(session: Session, meant: dict[str, Any], model: type[JobMixin[Any]]) -> WriteResult:
+    found = find_write(session, meant["write_id"], sequence=meant["sequence"], model=model)
+    if found is None:  # deleted between two statements
+        raise StagedRowsLostError(meant["write_id"], 0, 0)
+    return found
+
+
+def clear_write(session: Session, *, write_id: str, sequence: int = 0, model: type[JobMixin[Any]] = Job) -> None:
+    """Delete what a write has staged: it is given up. What has become jobs of it stays."""
+    session.execute(bulk.clear_stage(model), {"write_id": write_id, "sequence": sequence})

@@ -1,0 +1,185 @@
+"""`enqueue(df, handler, ...)`: a DataFrame's rows as jobs of one type, and the account of what became of them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, NoReturn, TypeAlias
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as all the world calls them
+from pyspark.sql.types import StringType
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
+from sa_jobqueue.handlers import Handler, JobQueue
+from sa_jobqueue.models.checks import due_at
+from sa_jobqueue.operations.bulk import WriteResult, find_write
+from sa_jobqueue.spark import writing
+from sa_jobqueue.spark.connections import connect, find_queue
+from sa_jobqueue.spark.options import OPTIONS, Options, Use, read_options
+from sa_jobqueue.spark.writing import WriteError
+from sa_jobqueue.tracing import current_traceparent
+
+Ours: TypeAlias = "str | Column"
+"""A column's name, or an expression."""
+
+_OUR_ERROR: Final = re.compile(r"sa_jobqueue\.[\w.]+: (.+)")
+_PLAIN: Final = {"ignoreNullFields": "false"}
+
+
+def enqueue(
+    df: DataFrame,
+    target: Handler[Any, Any, Any] | str,
+    *,
+    payload: Ours | Sequence[str] | None = None,
+    url: str | None = None,
+    app: str | None = None,
+    queue: str | Column | None = None,
+    priority: int | Column | None = None,
+    at: datetime | Column | None = None,
+    delay: timedelta | Column | None = None,
+    max_attempts: int | Column | None = None,
+    timeout: timedelta | Column | None = None,
+    deduplication_key: Ours | None = None,
+    id: Ours | None = None,
+    blockers: Ours | None = None,
+    on_failure: str | Column | None = None,
+    write_id: str | None = None,
+    mode: str = "FAILFAST",
+    on_duplicate: str = "skip",
+    options: Mapping[str, str] | None = None,
+) -> WriteResult:
+    """Enqueue a job of one type for each row of `df`, all of them or none, once.
+
+    `target`: a handler, whose inputs are then checked and stored as `handler.job(...)` would, or the name of a job type;
+    with `app` one that is registered there. A handler's own module must be importable on the executors.
+    `payload`: what a row's input is: a column, names of columns that make an object, or None for all columns. Whatever is
+    not text becomes JSON by Spark's `to_json`, nulls included; a STRING column is taken as the text of a JSON document.
+    `queue`, `priority`, `at`, `delay`, `max_attempts`, `timeout`, `on_failure`: one value for all, or a column of them;
+    what is not given is the type's own setting. `deduplication_key`, `id`, `blockers` (ARRAY<STRING>): columns.
+    `write_id`: a name for this write; a second one of that name does nothing and returns the first one's account.
+    `mode`, `on_duplicate`, and `options` by their names: as the data source has them. `url`: as its option.
+    Raises: InvalidOptionError, InvalidColumnError and UnknownJobTypeError before anything runs; WriteError with the
+    words of what failed in Spark, a bad row among them. Nothing is enqueued then, unless the answer was lost: with a
+    `write_id` it is safe to call it again.
+    """
+    given = dict(options or {})
+    given |= {"mode": mode, "onDuplicate": on_duplicate, "type": target if isinstance(target, str) else target.name}
+    if isinstance(target, Handler):
+        given["app"] = app or _app_of(target)
+    elif app is not None:
+        given["app"] = app
+    for name, value in (("url", url), ("writeId", write_id), ("traceContext", current_traceparent())):
+        if value is not None:
+            given[name] = value
+    given.setdefault("writtenBy", str(df.sparkSession.conf.get("spark.app.name") or "Spark"))
+    columns: dict[str, Column] = {"input": _input(df, payload)}
+    for name, option, one in (
+        ("queue", "queue", queue),
+        ("priority", "priority", priority),
+        ("max_attempts", "maxAttempts", max_attempts),
+    ):
+        if isinstance(one, Column):
+            columns[name] = one
+        elif one is not None:
+            given[option] = str(one)
+    for name, time in (("scheduled_at", at), ("delay", delay), ("timeout", timeout), ("on_failure", on_failure)):
+        if time is not None:
+            columns[name] = time if isinstance(time, Column) else F.lit(_constant(name, time))
+    for name, column in (("deduplication_key", deduplication_key), ("id", id), ("blockers", blockers)):
+        if column is not None:
+            columns[name] = F.col(column) if isinstance(column, str) else column
+    return _write(df.select(*(column.alias(name) for name, column in columns.items())), given)
+
+
+def _write(rows: DataFrame, given: dict[str, str]) -> WriteResult:
+    options = _options(given)
+    # The same checks that Spark is about to ask for, here, where they are raised as what they are.
+    writer = writing.batch_writer(rows.schema, options, overwrite=False)
+    write_id = given["writeId"] = writer.write_id
+    before = _written(options, write_id, 0)
+    if before is not None:
+        return before
+    try:
+        rows.write.format("jobqueue").mode("append").options(**given).save()
+    except PySparkException as error:
+        said = _OUR_ERROR.search(str(error))
+        if said is None:
+            raise
+        raise WriteError(said[1]) from error
+    result = _written(options, write_id, 0)
+    if result is None:
+        raise WriteError(f"the account of write {write_id} is gone; it was deleted since")
+    return result
+
+
+def written(
+    url: str | None,
+    write_id: str,
+    *,
+    sequence: int = 0,
+    app: str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> WriteResult | None:
+    """Return the account of a bulk write; None when none of that name has committed.
+
+    `write_id`: as given to it; of a stream its query's id, and `sequence` the batch. `url`, `app`, `options`: as `enqueue`.
+    """
+    given = dict(options or {}) | {name: value for name, value in (("url", url), ("app", app)) if value is not None}
+    return _written(_options(given), write_id, sequence)
+
+
+def _written(options: Options, write_id: str, sequence: int) -> WriteResult | None:
+    with writing.told(options), connect(options) as connection, Session(connection) as session:
+        return find_write(session, write_id, sequence=sequence, model=find_queue(connection, options).model)
+
+
+def _options(given: Mapping[str, str]) -> Options:
+    return read_options(given, use=Use.WRITE, known=(*OPTIONS, *writing.OPTIONS))
+
+
+def _input(df: DataFrame, payload: Ours | Sequence[str] | None) -> Column:
+    if payload is None or not isinstance(payload, (str, Column)):
+        return F.to_json(F.struct(*(df.columns if payload is None else payload)), _PLAIN)
+    column = F.col(payload) if isinstance(payload, str) else payload
+    if isinstance(df.select(column).schema[0].dataType, StringType):
+        return column
+    # A number is no document to `to_json`, a list of one is: without its brackets it is the number.
+    listed = F.to_json(F.array(column), _PLAIN)
+    return F.substring(listed, F.lit(2), F.length(listed) - 2)
+
+
+def _constant(name: str, value: Any) -> Any:
+    if name == "scheduled_at":
+        _check_due(at=value)
+    elif isinstance(value, timedelta):
+        _check_due(delay=value)
+        return value.total_seconds()
+    elif name != "on_failure":
+        _refuse(name, f"must be a timedelta or a column, got {value!r}")
+    return value
+
+
+def _check_due(*, at: datetime | None = None, delay: timedelta | None = None) -> None:
+    try:
+        due_at(at=at, delay=delay)
+    except InvalidJobError as error:
+        _refuse(error.field, error.reason)
+
+
+def _app_of(handler: Handler[Any, Any, Any]) -> str:
+    """Return where a handler's registry can be imported from: the module that declares it has it as a global."""
+    module = handler.job_type.func.__module__
+    for name, value in vars(sys.modules.get(module, object)).items():
+        if isinstance(value, JobQueue) and any(one is handler for one in value) and module != "__main__":
+            return f"{module}:{name}"
+    where = "say where, app='module:attribute'"
+    raise InvalidOptionError("app", f"the executors must import the JobQueue that has {handler.name!r}: {where}")
+
+
+def _refuse(option: str, reason: str) -> NoReturn:
+    raise InvalidOptionError(option, reason)

@@ -1,0 +1,212 @@
+"""What one task of a bulk write does: its rows are checked, numbered and copied to the staging table.
+
+Each batch is committed at once. Nothing reads it before the writer's commit names the task, so whatever a task leaves
+behind that was killed counts for nothing; and no transaction is open while Spark computes the next rows, which would
+hold back every stream that waits for it to end.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+import pyarrow as pa
+import pyarrow.csv
+from sqlalchemy import Connection
+
+from sa_jobqueue.errors import JobQueueError
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.payloads import MAX_BYTES
+from sa_jobqueue.spark.validation import Checked, Checker, Fault, Rules, check_inputs
+from sa_jobqueue.statements import bulk
+
+_CSV: Final = pyarrow.csv.WriteOptions(include_header=False, quoting_style="needed")
+_EXCERPT: Final = 200
+_PARTITION_BITS: Final = 20
+
+
+class BadRowError(JobQueueError):
+    """A row of a bulk write cannot be a job; nothing of the write is enqueued.
+
+    `partition` and `row`, both from 0, tell which; `key` is its id or deduplication key where it has one; `field` and
+    `reason` what is wrong, `excerpt` how its input begins. With `mode=PERMISSIVE` such rows go to `job_reject` instead.
+    """
+
+    def __init__(self, fault: Fault, *, partition: int, row: int, key: str | None, excerpt: str) -> None:
+        self.field = fault.field
+        self.reason = fault.reason
+        self.partition = partition
+        self.row = row
+        self.key = key
+        self.excerpt = excerpt
+        named = f" ({key})" if key else ""
+        super().__init__(
+            f"partition {partition}, row {row}{named}: {fault.field} {fault.reason}; its input begins: {excerpt};"
+            " nothing is enqueued; mode=PERMISSIVE would leave such rows out and keep them with the reason"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The part of a write that one attempt of a task stages."""
+
+    write_id: str
+    sequence: int
+    task_id: int
+    partition: int
+
+
+def new_task_id(partition: int) -> int:
+    """Return an id for an attempt that no other has, in this application or another.
+
+    Spark's own ids begin anew with each application: rows that a driver left behind when it died, of the same write,
+    would count for the driver that repeats it. The lowest 20 bits are the partition's.
+    """
+    return random.SystemRandom().getrandbits(63 - _PARTITION_BITS) << _PARTITION_BITS | partition % (1 << _PARTITION_BITS)
+
+
+class Stager:
+    """Stages the rows of one part. `is_permissive`: bad rows are staged as such; otherwise the first is raised."""
+
+    def __init__(
+        self, connection: Connection, model: type[JobMixin[Any]], part: Part, rules: Rules, *, is_permissive: bool
+    ) -> None:
+        self._connection = connection
+        self._part = part
+        self._copy = bulk.copy_staged(model)
+        self._checker = Checker(rules)
+        self._is_permissive = is_permissive
+        self.rows = 0
+        self.rejected = 0
+
+    def stage(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Check and copy all batches. Raises: BadRowError; whatever the database raises but for the rows' sake."""
+        for batch in batches:
+            if len(batch):
+                self._stage(batch)
+                self.rows += len(batch)
+
+    def _stage(self, batch: pa.RecordBatch) -> None:
+        checked = self._checker.check(batch)
+        self._refuse(batch, checked)
+        table = self._table(checked, len(batch))
+        good = [row for row in range(len(batch)) if row not in checked.faults]
+        if len(good) < len(batch):
+            table = table.take(pa.array(good, pa.int64()))
+        if not self._copies(table):
+            late = check_inputs(table.column("input").combine_chunks())
+            checked.faults |= {good[row]: fault for row, fault in late.items()}
+            self._refuse(batch, checked)
+            left = [row for row in range(len(good)) if row not in late]
+            for row, fault in self._copy_parts(table, left):
+                checked.faults[good[row]] = fault
+                self._refuse(batch, checked)
+        self._reject(batch, checked.faults)
+
+    def _copy_parts(self, table: pa.Table, rows: list[int]) -> Iterator[tuple[int, Fault]]:
+        """Copy rows one of which PostgreSQL may refuse; halve them until it is found, and go on with the rest."""
+        if not rows:
+            return
+        part = table.take(pa.array(rows, pa.int64()))
+        try:
+            self._send(part)
+        except psycopg.Error as error:
+            if not _is_of_a_row(error):
+                raise
+            if len(rows) == 1:
+                yield rows[0], _fault_of(error)
+                return
+        else:
+            return
+        middle = len(rows) // 2
+        yield from self._copy_parts(table, rows[:middle])
+        yield from self._copy_parts(table, rows[middle:])
+
+    def _copies(self, table: pa.Table) -> bool:
+        try:
+            self._send(table)
+        except psycopg.Error as error:
+            if not _is_of_a_row(error):
+                raise
+            return False
+        return True
+
+    def _send(self, table: pa.Table) -> None:
+        if not table.num_rows:
+            return
+        text = pa.BufferOutputStream()
+        pyarrow.csv.write_csv(table, text, _CSV)
+        driver: Any = self._connection.connection.driver_connection
+        with driver.cursor() as cursor, cursor.copy(self._copy) as copy:
+            copy.write(memoryview(text.getvalue()))
+
+    def _table(self, checked: Checked, count: int) -> pa.Table:
+        part = self._part
+        rows = pa.array(range(self.rows, self.rows + count), pa.int64())
+        known = checked.columns | {
+            "write_id": pa.repeat(pa.scalar(part.write_id), count),
+            "sequence": pa.repeat(pa.scalar(part.sequence, pa.int64()), count),
+            "task_id": pa.repeat(pa.scalar(part.task_id, pa.int64()), count),
+            "row": rows,
+        }
+        nothing = pa.nulls(count, pa.string())
+        return pa.table({name: known.get(name, nothing) for name in bulk.STAGED})
+
+    def _reject(self, batch: pa.RecordBatch, faults: dict[int, Fault]) -> None:
+        if not faults:
+            return
+        places = sorted(faults)
+        table = self._table(
+            Checked(
+                {
+                    "rejected_field": pa.array([_storable(faults[row].field) for row in places], pa.string()),
+                    "rejected_reason": pa.array([_storable(faults[row].reason) for row in places], pa.string()),
+                    "record": pa.array([_record(batch, row) for row in places], pa.string()),
+                }
+            ),
+            len(places),
+        )
+        rows = pa.array([self.rows + row for row in places], pa.int64())
+        self._send(table.set_column(table.schema.get_field_index("row"), "row", rows))
+        self.rejected += len(places)
+
+    def _refuse(self, batch: pa.RecordBatch, checked: Checked) -> None:
+        if self._is_permissive or not checked.faults:
+            return
+        place = min(checked.faults)
+        row = batch.slice(place, 1).to_pylist()[0]
+        key = row.get("id") or row.get("deduplication_key")
+        raise BadRowError(
+            checked.faults[place],
+            partition=self._part.partition,
+            row=self.rows + place,
+            key=None if key is None else str(key)[:_EXCERPT],
+            excerpt=str(row.get("input"))[:_EXCERPT],
+        )
+
+
+def _is_of_a_row(error: psycopg.Error) -> bool:
+    """Return whether a row is at fault: data exceptions, and limits that a value is beyond."""
+    return (error.sqlstate or "")[:2] in {"22", "54"}
+
+
+def _fault_of(error: psycopg.Error) -> Fault:
+    column = (error.diag.context or "").partition(", column ")[2].partition(":")[0].strip()
+    detail = f": {error.diag.message_detail}" if error.diag.message_detail else ""
+    return Fault(column if column in bulk.STAGED else "input", f"{error.diag.message_primary}{detail}"[:300])
+
+
+def _record(batch: pa.RecordBatch, place: int) -> str:
+    row = {name: value for name, value in batch.slice(place, 1).to_pylist()[0].items() if value is not None}
+    text = json.dumps(row, default=str)
+    if len(text) > MAX_BYTES:
+        text = json.dumps({name: str(value)[:_EXCERPT] for name, value in row.items()})
+    return text
+
+
+def _storable(text: str) -> str:
+    return text.replace("\x00", "\\x00")

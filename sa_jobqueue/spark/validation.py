@@ -1,0 +1,338 @@
+"""The rows of a bulk write, checked a batch at a time by the rules that `Job(...)` has for one.
+
+What is cheap is looked at in columns; where a column's values are few, each of them is given once to the very check that a
+job's constructor makes. Whether an input is JSON is left to PostgreSQL, which parses it anyway; only what it would take
+and we would not is looked for before, by patterns that suspect a few good rows as well. Those are looked at one by one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sa_jobqueue import payloads
+from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError, JobQueueError, UnknownJobTypeError
+from sa_jobqueue.models.checks import check_name, check_number, check_text
+from sa_jobqueue.models.waits import WaitFor, waits
+from sa_jobqueue.registry import JobType, Registry
+from sa_jobqueue.spark.ids import Ids
+from sa_jobqueue.types import LATEST, LONGEST, MAX_PRIORITY, MIN_PRIORITY
+
+_MICROSECOND: Final = timedelta(microseconds=1)
+_LONGEST_US: Final = LONGEST // _MICROSECOND
+_LATEST_US: Final = int(LATEST.timestamp()) * 1_000_000
+_UUID: Final = "^(?:[0-9A-Fa-f]{32}|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})$"
+_SUSPECT: Final = r"\\u(?:0000|[dD][89a-fA-F])|[eE]\+?[0-9]{3}|[0-9]{309}"
+"""In JSON text: what PostgreSQL cannot store, and numbers that Python would not read, or as infinite."""
+_SURELY_SMALL: Final = payloads.MAX_BYTES // 6
+"""Bytes of JSON text that are under the limit however they are written: `\\u1234` for each, at the worst."""
+_SURELY_FLAT: Final = 1_000
+"""Characters that cannot hold what is nested too deep."""
+_LONGEST_REASON: Final = 300
+
+
+class Fault(NamedTuple):
+    """Why a row cannot be a job."""
+
+    field: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Checked:
+    """A batch's columns as the staging table takes them, and its faulty rows by their place in it."""
+
+    columns: dict[str, pa.Array]
+    faults: dict[int, Fault] = field(default_factory=dict)
+
+    def blame(self, rows: Iterable[int], name: str, reason: str) -> None:
+        """Note what is wrong with rows that have no fault yet."""
+        for row in rows:
+            self.faults.setdefault(row, Fault(name, reason[:_LONGEST_REASON]))
+
+    def check_each(self, name: str, values: pa.Array, mask: pa.Array, check: Callable[[Any], object]) -> None:
+        """Check values one by one where the mask is true. A null there is passed on as None."""
+        for row in np.flatnonzero(pc.fill_null(mask, False).to_numpy(zero_copy_only=False)).tolist():
+            try:
+                check(values[row].as_py())
+            except InvalidJobError as error:
+                self.blame([row], error.field, error.reason)
+
+    def check_distinct(self, values: pa.Array, check: Callable[[Any], object]) -> None:
+        """Check each distinct value once."""
+        encoded = values.dictionary_encode()
+        codes: np.ndarray[Any, Any] | None = None
+        for code, value in enumerate(encoded.dictionary.to_pylist()):
+            try:
+                check(value)
+            except InvalidJobError as error:
+                if codes is None:
+                    codes = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
+                self.blame(np.flatnonzero(codes == code).tolist(), error.field, error.reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What a write knows of all its rows.
+
+    `type_name`: of rows that have none. `registry`: the application's job types, where they are to be
+    checked; `stated`: what an option says for all rows, so that a type's own setting does not count.
+    """
+
+    id_type: str = "uuid"
+    id_factory: Callable[[], Any] | None = None
+    type_name: str | None = None
+    registry: Registry | None = None
+    stated: frozenset[str] = frozenset()
+
+
+class Checker:
+    """Checks the batches of one task, and makes the ids that they do not have."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._ids = Ids()
+
+    def check(self, batch: pa.RecordBatch) -> Checked:
+        """Return a batch as the staging table takes it. What is wrong only with its JSON is not seen yet."""
+        given = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}
+        given = {name: values for name, values in given.items() if not pa.types.is_null(values.type)}
+        checked = Checked({})
+        self._check_names(checked, given, len(batch))
+        self._check_numbers(checked, given)
+        self._check_times(checked, given)
+        self._check_keys(checked, given, len(batch))
+        self._check_blockers(checked, given)
+        self._check_input(checked, given, len(batch))
+        return checked
+
+    def _check_names(self, checked: Checked, given: dict[str, pa.Array], count: int) -> None:
+        default = self._rules.type_name
+        types = _texts(given["type_name"]) if "type_name" in given else pa.nulls(count, pa.string())
+        if default is None and types.null_count:
+            missing = np.flatnonzero(types.is_null().to_numpy(zero_copy_only=False))
+            checked.blame(missing.tolist(), "type_name", "is null, and there is no option type")
+        checked.check_distinct(types, partial(check_name, "type_name"))
+        checked.columns["type_name"] = types
+        for name, check in (("queue", partial(check_name, "queue")), ("on_failure", _check_policy), ("trace_context", None)):
+            if name in given:
+                checked.columns[name] = _texts(given[name])
+                if check is not None:
+                    checked.check_distinct(checked.columns[name], check)
+
+    @staticmethod
+    def _check_numbers(checked: Checked, given: dict[str, pa.Array]) -> None:
+        for name in ("priority", "max_attempts", "input_version"):
+            if name in given:
+                low, high = (MIN_PRIORITY, MAX_PRIORITY) if name == "priority" else (1, 2**31 - 1)
+                checked.columns[name] = given[name]
+                checked.check_distinct(given[name], partial(check_number, name, low=low, high=high))
+
+    @staticmethod
+    def _check_times(checked: Checked, given: dict[str, pa.Array]) -> None:
+        if "scheduled_at" in given:
+            values = given["scheduled_at"]
+            late = pc.greater_equal(values.cast(pa.int64()), _LATEST_US)
+            checked.blame(_true(late), "scheduled_at", f"must be before the year {LATEST.year}")
+            checked.columns["scheduled_at"] = values
+        for name, low, words in (
+            ("delay", 0, f"must not be negative, nor above {LONGEST.days} days"),
+            ("timeout", 1, f"must be above zero and at most {LONGEST.days} days, or null for no limit"),
+        ):
+            if name in given:
+                microseconds, unreadable = _microseconds(given[name])
+                outside = pc.or_(pc.less(microseconds, low), pc.greater(microseconds, _LONGEST_US))
+                checked.blame(sorted({*unreadable, *_true(outside)}), name, words)
+                checked.columns[name] = _interval(microseconds)
+        if "delay" in given and "scheduled_at" in given:
+            both = pc.and_(given["delay"].is_valid(), given["scheduled_at"].is_valid())
+            checked.blame(_true(both), "delay", "give either delay or scheduled_at, not both")
+
+    def _check_keys(self, checked: Checked, given: dict[str, pa.Array], count: int) -> None:
+        if "deduplication_key" in given:
+            keys = checked.columns["deduplication_key"] = _texts(given["deduplication_key"])
+            checked.check_each("deduplication_key", keys, _odd_text(keys), partial(check_text, "deduplication_key"))
+        if "id" not in given:
+            checked.columns["id"] = self._new_ids(count)
+            return
+        ids = _texts(given["id"])
+        if self._rules.id_type == "text":
+            checked.check_each("id", ids, _odd_text(ids), partial(check_text, "id"))
+        else:
+            odd = pc.invert(pc.match_substring_regex(ids, _UUID))
+            checked.check_each("id", ids, odd, partial(_check_uuid, "id"))
+        checked.columns["id"] = pc.coalesce(ids, self._new_ids(count)) if ids.null_count else ids
+
+    def _new_ids(self, count: int) -> pa.Array:
+        if self._rules.id_factory is None:
+            return self._ids.make(count)
+        return pa.array([str(self._rules.id_factory()) for _ in range(count)], pa.string())
+
+    def _check_blockers(self, checked: Checked, given: dict[str, pa.Array]) -> None:
+        if "blockers" not in given:
+            return
+        ids = checked.columns["id"]
+        texts: list[str | None] = [None] * len(ids)
+        for row in _true(pc.greater(pc.list_value_length(given["blockers"]), 0)):
+            try:
+                texts[row] = self._blockers(given["blockers"][row].as_py(), ids[row].as_py())
+            except InvalidJobError as error:
+                checked.blame([row], error.field, error.reason)
+        checked.columns["blockers"] = pa.array(texts, pa.string())
+
+    def _blockers(self, given: list[str | None], own: str) -> str:
+        is_text = self._rules.id_type == "text"
+        for index, one in enumerate(given):
+            (check_text if is_text else _check_uuid)(f"blockers[{index}]", one)
+        kind = str if is_text else UUID
+        read = [kind(one) for one in given if one is not None]
+        waits(read, kind)  # each chain once
+        if kind(own) in read:
+            raise InvalidJobError(f"blockers[{read.index(kind(own))}]", "is the job's own chain, which cannot end before it")
+        escaped = (str(one).replace("\\", "\\\\").replace('"', '\\"') for one in read)
+        return "{" + ",".join(f'"{one}"' for one in escaped) + "}"
+
+    def _check_input(self, checked: Checked, given: dict[str, pa.Array], count: int) -> None:
+        inputs = _texts(given["input"]) if "input" in given else pa.nulls(count, pa.string())
+        if self._rules.registry is not None:
+            self._check_types(checked, inputs, self._rules.registry)
+            return
+        checked.columns["input"] = inputs
+        checked.check_each("input", inputs, _suspect(inputs), _check_input)
+
+    def _check_types(self, checked: Checked, inputs: pa.Array, registry: Registry) -> None:
+        """Check each input by its type, and store it as `handler.job` would, with what the type has for its jobs."""
+        count = len(inputs)
+        types = checked.columns["type_name"]
+        if self._rules.type_name is not None:
+            types = pc.fill_null(types, self._rules.type_name)
+        encoded = types.dictionary_encode()
+        kinds: list[JobType | None] = []
+        for code, name in enumerate(encoded.dictionary.to_pylist()):
+            try:
+                kinds.append(registry.get(name))
+            except UnknownJobTypeError as error:
+                kinds.append(None)
+                codes = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
+                checked.blame(np.flatnonzero(codes == code).tolist(), "type_name", str(error))
+        versions = checked.columns.get("input_version", pa.nulls(count, pa.int32())).to_pylist()
+        stored: list[str | None] = [None] * count
+        for row, (code, text) in enumerate(zip(encoded.indices.to_pylist(), inputs.to_pylist(), strict=True)):
+            kind = None if code is None else kinds[code]
+            if kind is None or row in checked.faults:
+                continue
+            try:
+                stored[row] = _stored(kind, text, versions[row])
+            except InvalidJobError as error:
+                checked.blame([row], error.field, error.reason)
+        checked.columns["input"] = pa.array(stored, pa.string())
+
+        def of_kind(read: Callable[[JobType], Any], like: pa.DataType) -> pa.Array:
+            return pa.array([None if kind is None else read(kind) for kind in kinds], like).take(encoded.indices)
+
+        checked.columns["input_version"] = of_kind(lambda kind: kind.version, pa.int32())
+        for name, read, like in (
+            ("queue", lambda kind: kind.queue, pa.string()),
+            ("priority", lambda kind: kind.priority, pa.int32()),
+            ("max_attempts", lambda kind: kind.max_attempts, pa.int32()),
+            ("timeout", lambda kind: None if kind.timeout is None else str(kind.timeout.total_seconds()), pa.string()),
+        ):
+            if name not in self._rules.stated:
+                own = of_kind(read, like)
+                here = checked.columns.get(name)
+                checked.columns[name] = own if here is None else pc.coalesce(here.cast(like), own)
+
+
+def check_inputs(inputs: pa.Array) -> dict[int, Fault]:
+    """Look at each input by itself: for a batch that PostgreSQL refuses. Return the faults by row."""
+    checked = Checked({})
+    checked.check_each("input", inputs, inputs.is_valid(), _check_input)
+    return checked.faults
+
+
+def _check_input(text: str | None) -> None:
+    payloads.check_json("input", _parsed(text))
+
+
+def _parsed(text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidPayloadError("input", f"is not JSON: {error}") from None
+
+
+def _stored(kind: JobType, text: str | None, version: int | None) -> str:
+    data = _parsed(text)
+    try:
+        decoded = kind.decode(data, kind.version if version is None else version)
+        return json.dumps(kind.input.encode("input", decoded))
+    except InvalidJobError:
+        raise
+    except JobQueueError as error:
+        raise InvalidPayloadError("input", str(error)) from error
+
+
+def _check_policy(value: Any) -> None:
+    WaitFor(None, on_failure=value)
+
+
+def _check_uuid(name: str, value: object) -> None:
+    try:
+        UUID(str(value))
+    except ValueError:
+        raise InvalidJobError(name, f"must be a UUID, got {value!r}") from None
+
+
+def _texts(values: pa.Array) -> pa.Array:
+    return values if values.type == pa.string() else values.cast(pa.string())
+
+
+def _true(mask: pa.Array) -> list[int]:
+    found: list[int] = np.flatnonzero(pc.fill_null(mask, False).to_numpy(zero_copy_only=False)).tolist()
+    return found
+
+
+def _odd_text(values: pa.Array) -> pa.Array:
+    lengths = pc.utf8_length(values)
+    return pc.or_(pc.or_(pc.less(lengths, 1), pc.greater(lengths, 500)), pc.match_substring(values, "\x00"))
+
+
+def _suspect(inputs: pa.Array) -> pa.Array:
+    sizes = pc.binary_length(inputs)
+    suspect = pc.or_(pc.match_substring_regex(inputs, _SUSPECT), pc.greater(sizes, _SURELY_SMALL))
+    if (pc.max(sizes).as_py() or 0) <= _SURELY_FLAT:
+        return suspect
+    opened = pc.add(pc.count_substring(inputs, "["), pc.count_substring(inputs, "{"))
+    return pc.or_(suspect, pc.greater(opened, _SURELY_FLAT // 2))
+
+
+def _microseconds(values: pa.Array) -> tuple[pa.Array, Sequence[int]]:
+    """Return durations as whole microseconds, and the places of those that are no number."""
+    if pa.types.is_duration(values.type):
+        return values.cast(pa.duration("us")).cast(pa.int64()), ()
+    numbers = values.cast(pa.float64())
+    unreadable = _true(pc.invert(pc.is_finite(numbers)))
+    # Beyond the bounds is beyond them, however far: what follows must fit 64 bits.
+    limited = pc.if_else(pc.is_finite(numbers), numbers, 0.0)
+    limited = pc.max_element_wise(pc.min_element_wise(limited, 1e11, skip_nulls=False), -1e11, skip_nulls=False)
+    return pc.round(pc.multiply(limited, 1e6)).cast(pa.int64()), unreadable
+
+
+def _interval(microseconds: pa.Array) -> pa.Array:
+    """Return durations as PostgreSQL reads them: seconds with six places. Negative ones are faults already."""
+    million = pa.scalar(1_000_000, pa.int64())
+    whole = pc.divide(microseconds, million)
+    rest = pc.subtract(microseconds, pc.multiply(whole, million))
+    places = pc.utf8_lpad(pc.cast(pc.abs(rest), pa.string()), 6, "0")
+    return pc.binary_join_element_wise(pc.cast(whole, pa.string()), places, ".")

@@ -1,0 +1,296 @@
+"""`df.write` and `df.writeStream`: jobs, exactly once.
+
+Three roles. A *task* checks its rows and copies them to the staging table; it may run twice, or die. The *commit*, on the
+driver, moves what the tasks named by Spark have staged into the queue in one transaction, whose first act is the
+ledger's row. The *ledger* decides: whoever finds the row there does nothing more. It is keyed by the write's id, that of
+the caller or a random one, or by the stream's query and batch, which Spark repeats after any failure. What a task or a
+driver that died leaves in the staging table is deleted by the next commit of that write, and by any commit a day later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from socket import gethostname
+from typing import Any, Final, NoReturn, TypeVar
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, JobQueueError
+from sa_jobqueue.handlers import JobQueue
+from sa_jobqueue.models.checks import check_name, check_text
+from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
+from sa_jobqueue.operations.bulk import RowDefaults, WriteResult, clear_write, commit_write
+from sa_jobqueue.spark.columns import check_columns
+from sa_jobqueue.spark.connections import Queue, connect, find_queue, load_object, sanitised
+from sa_jobqueue.spark.errors import ReadError
+from sa_jobqueue.spark.options import WRITING, Option, Options, Use, one_of, text, whole
+from sa_jobqueue.spark.staging import Part, Stager, new_task_id
+from sa_jobqueue.spark.validation import Rules
+from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
+
+T = TypeVar("T")
+
+TRIES: Final = 3
+"""How often a commit is tried that others make fail: by a deadlock, or by ending its connection."""
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+
+
+def _name(name: str, given: str) -> str:
+    try:
+        check_name(name, given)
+    except InvalidJobError as error:
+        raise InvalidOptionError(name, error.reason) from None
+    return given
+
+
+def _key(name: str, given: str) -> str:
+    try:
+        check_text(name, given)
+    except InvalidJobError as error:
+        raise InvalidOptionError(name, error.reason) from None
+    return given
+
+
+OPTIONS: Final = (
+    Option(
+        "writeId",
+        frozenset({Use.WRITE}),
+        "The caller's name for this write, such as `nightly-2026-11-20`: a second write of that name does nothing.",
+        _key,
+    ),
+    Option(
+        "onDuplicate",
+        WRITING,
+        "What becomes of a row whose deduplication key an open chain has: `skip` leaves it out, `fail` the whole write.",
+        partial(one_of, known=("skip", "fail")),
+        "skip",
+    ),
+    Option(
+        "mode",
+        WRITING,
+        "What becomes of a row that cannot be a job: `FAILFAST` ends the write, `PERMISSIVE` keeps it in `job_reject`.",
+        partial(one_of, known=("FAILFAST", "PERMISSIVE")),
+        "FAILFAST",
+    ),
+    Option("type", WRITING, "The job type of rows that have none.", _name),
+    Option("queue", WRITING, "The queue of rows that have none; with `app` that of their type.", _name, DEFAULT_QUEUE),
+    Option("priority", WRITING, "Of rows that have none, -9 to 9.", partial(whole, low=MIN_PRIORITY, high=MAX_PRIORITY), 0),
+    Option(
+        "maxAttempts",
+        WRITING,
+        "Of rows that have none, at least 1.",
+        partial(whole, low=1, high=2**31 - 1),
+        DEFAULT_MAX_ATTEMPTS,
+    ),
+    Option("traceContext", WRITING, "The W3C traceparent of rows that have none.", text),
+    Option("writtenBy", WRITING, "Who writes, for the ledger; the host's name unless given.", text),
+)
+"""Those that only a writer takes."""
+
+_STATED: Final = {"queue": "queue", "priority": "priority", "maxAttempts": "max_attempts"}
+
+
+class WriteError(JobQueueError):
+    """The database refused a bulk write. What was staged counts for nothing; nothing was enqueued, unless it says so."""
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """What an attempt of a task has staged. Nothing in it is secret: Spark may show it."""
+
+    write_id: str
+    sequence: int
+    task_id: int
+    rows: int
+    rejected: int
+
+
+class _Writing:
+    """What batches and streams do alike."""
+
+    def __init__(self, options: Options, queue: Queue) -> None:
+        self._options = options
+        self._queue = queue
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._options!r}>"
+
+    def _stage(self, batches: Iterator[pa.RecordBatch], write_id: str, sequence: int) -> Staged:
+        task = TaskContext.get()
+        partition = task.partitionId() if task is not None else 0
+        part = Part(write_id, sequence, new_task_id(partition), partition)
+        is_permissive = self._options["mode"] == "PERMISSIVE"
+        with told(self._options), connect(self._options) as connection:
+            stager = Stager(connection, self._queue.model, part, self._rules(), is_permissive=is_permissive)
+            stager.stage(batches)
+        return Staged(write_id, sequence, part.task_id, stager.rows, stager.rejected)
+
+    def _rules(self) -> Rules:
+        jobs = load_object(self._queue.app) if self._queue.app else None
+        model = self._queue.model
+        factory: Any = model.__id_factory__
+        is_ours = str(factory.__module__).partition(".")[0] == "sa_jobqueue"
+        return Rules(
+            id_type=self._queue.layout.id_type,
+            id_factory=None if is_ours else factory,
+            type_name=self._options["type"],
+            registry=jobs.registry if isinstance(jobs, JobQueue) else None,
+            stated=frozenset(column for name, column in _STATED.items() if name in self._options.given),
+        )
+
+    def _commit(self, write_id: str, sequence: int, messages: Sequence[Staged]) -> WriteResult:
+        options = self._options
+        defaults = RowDefaults(
+            type_name=options["type"],
+            queue=options["queue"],
+            priority=options["priority"],
+            max_attempts=options["maxAttempts"],
+            trace_context=options["traceContext"],
+        )
+        return self._in_transaction(
+            lambda session: commit_write(
+                session,
+                write_id=write_id,
+                sequence=sequence,
+                tasks={message.task_id: message.rows for message in messages},
+                defaults=defaults,
+                on_duplicate=options["onDuplicate"],
+                written_by=options["writtenBy"] or gethostname(),
+                model=self._queue.model,
+            )
+        )
+
+    def _clear(self, write_id: str, sequence: int) -> None:
+        self._in_transaction(
+            lambda session: clear_write(session, write_id=write_id, sequence=sequence, model=self._queue.model)
+        )
+
+    def _in_transaction(self, act: Callable[[Session], T]) -> T:
+        with told(self._options):
+            for left in reversed(range(TRIES)):
+                try:
+                    with connect(self._options) as connection:
+                        # Its rules for conflicts are needed, whatever a user or a database has as default.
+                        connection = connection.execution_options(isolation_level="READ COMMITTED")  # noqa: PLW2901
+                        with Session(connection) as session, session.begin():
+                            return act(session)
+                except DBAPIError as error:
+                    # The ledger makes it safe to try again, also what was committed when the connection ended.
+                    if not left or not (error.connection_invalidated or _is_deadlock(error)):
+                        raise
+        raise AssertionError("unreachable: the last try returns or raises")
+
+
+class BatchWriter(_Writing, DataSourceArrowWriter):
+    """Writes one DataFrame. Spark gives this very object, pickled, to every task and to the commit."""
+
+    def __init__(self, options: Options, queue: Queue) -> None:
+        super().__init__(options, queue)
+        self.write_id: str = options["writeId"] or str(uuid4())
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Stage a partition. Raises: BadRowError, WriteError."""
+        return self._stage(iterator, self.write_id, 0)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Enqueue what the tasks staged. Raises: as `commit_write`, WriteError."""
+        self._commit(self.write_id, 0, _staged(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Delete what is staged. The queue is not touched: the commit may have succeeded."""
+        self._clear(self.write_id, 0)
+
+
+class StreamWriter(_Writing, DataSourceStreamArrowWriter):
+    """Writes a stream's batches. Spark makes it anew for each commit, so all it knows of one is in the messages."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Stage a partition of a batch. Raises: BadRowError, WriteError."""
+        task = TaskContext.get()
+        query_id = task.getLocalProperty(QUERY_ID) if task is not None else None
+        batch_id = task.getLocalProperty(BATCH_ID) if task is not None else None
+        if query_id is None or batch_id is None:
+            raise WriteError("Spark does not say which query and batch this is; enqueue in foreachBatch with a writeId")
+        return self._stage(iterator, query_id, int(batch_id))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Enqueue what the tasks of a batch staged, unless it was before. Raises: as `commit_write`, WriteError."""
+        staged = _staged(messages)
+        if staged:  # a batch without partitions has nothing to say
+            self._commit(staged[0].write_id, batchId, staged)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Delete what is staged, as far as it is told which query this is; the next commit deletes the rest."""
+        staged = _staged(messages)
+        if staged:
+            self._clear(staged[0].write_id, batchId)
+
+
+def batch_writer(schema: StructType, options: Options, *, overwrite: bool) -> BatchWriter:
+    """Return a writer for a DataFrame of `schema`, checked against the queue. Raises: as `_prepare`."""
+    return BatchWriter(options, _prepare(schema, options, overwrite=overwrite))
+
+
+def stream_writer(schema: StructType, options: Options, *, overwrite: bool) -> StreamWriter:
+    """Return a writer for the batches of a stream, checked against the queue. Raises: as `_prepare`."""
+    return StreamWriter(options, _prepare(schema, options, overwrite=overwrite))
+
+
+def _prepare(schema: StructType, options: Options, *, overwrite: bool) -> Queue:
+    """Check all that can be known before a row is computed.
+
+    Raises: InvalidOptionError, InvalidColumnError, SchemaError, DatabaseUnavailableError; UnknownJobTypeError for the
+    option `type`. Nothing is written then.
+    """
+    if overwrite:
+        raise InvalidOptionError("mode", 'a queue is not overwritten: df.write.format("jobqueue").mode("append")')
+    check_columns(schema, has_type=options["type"] is not None)
+    with told(options), connect(options) as connection:
+        queue = find_queue(connection, options)
+    if queue.app:
+        jobs = load_object(queue.app)
+        if isinstance(jobs, JobQueue) and options["type"] is not None:
+            jobs.registry.get(options["type"])
+        _check_own_columns(queue)
+    return queue
+
+
+def _check_own_columns(queue: Queue) -> None:
+    table: Any = queue.model.__table__
+    ours = {column.name for column in Queue(queue.layout).model.__table__.columns}
+    for column in table.columns:
+        if column.name not in ours and not column.nullable and column.server_default is None and column.computed is None:
+            _refuse("app", f"the column {column.name!r} of its model must have a value: give it a server_default")
+
+
+def _refuse(option: str, reason: str) -> NoReturn:
+    raise InvalidOptionError(option, reason)
+
+
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    # A task that failed has none.
+    return [message for message in messages if isinstance(message, Staged)]
+
+
+def _is_deadlock(error: DBAPIError) -> bool:
+    return getattr(error.orig, "sqlstate", None) in {"40P01", "40001"}
+
+
+@contextmanager
+def told(options: Options) -> Iterator[None]:
+    """Turn what the database refuses into `WriteError`, which tells no secret."""
+    try:
+        with sanitised(options):
+            yield
+    except ReadError as error:
+        raise WriteError(str(error)) from error.__cause__

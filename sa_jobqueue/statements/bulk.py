@@ -1,0 +1,374 @@
+"""A bulk write's way from the staging table into the queue, all of it inside one transaction that the ledger guards.
+
+What is staged is known by `(write_id, sequence)` and by the tasks that the writer says succeeded: others may have left
+rows there as well. None of these statements is bound to a worker's guards; `guard` sets what they need for their
+transaction, for the statistics of a table that is filled and emptied are never right.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Delete,
+    FromClause,
+    Insert,
+    Integer,
+    Interval,
+    Select,
+    SmallInteger,
+    Table,
+    Text,
+    Update,
+    any_,
+    bindparam,
+    case,
+    cast,
+    collate,
+    column,
+    delete,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import id_parameter
+from sa_jobqueue.statements._parts import array, once_a_model, status, table
+from sa_jobqueue.types import JobStatus, OnFailure
+
+STAGED = (
+    "write_id",
+    "sequence",
+    "task_id",
+    "row",
+    "id",
+    "queue",
+    "type_name",
+    "priority",
+    "input",
+    "input_version",
+    "scheduled_at",
+    "delay",
+    "max_attempts",
+    "timeout",
+    "deduplication_key",
+    "blockers",
+    "on_failure",
+    "trace_context",
+    "rejected_field",
+    "rejected_reason",
+    "record",
+)
+"""The columns of `job_stage` that a task writes, in the order it writes them."""
+
+
+def copy_staged(model: type[JobMixin[Any]]) -> str:
+    """Return the COPY that takes a task's rows as CSV, a null as nothing at all and text that is empty as `""`.
+
+    Changes: adds rows to the staging table. Locks: none that others wait for.
+    """
+    return f"COPY {model.__jobqueue__.qualified('job_stage')} ({', '.join(STAGED)}) FROM STDIN (FORMAT csv)"
+
+
+def guard() -> Select[Any]:
+    """Set, until the transaction ends, what these statements need.
+
+    Joins by hash, whatever an empty table's statistics say: nested loops over the staging table are quadratic. No
+    compilation of expressions, which takes longer than it saves here; room to sort keys in.
+    """
+    settings = {"enable_nestloop": "off", "enable_mergejoin": "off", "jit": "off", "work_mem": "64MB"}
+    return select(*(func.set_config(name, value, literal_column("true")) for name, value in settings.items()))
+
+
+@once_a_model
+def take_write(model: type[JobMixin[Any]]) -> Insert:
+    """Enter a write into the ledger, unless it is there.
+
+    Parameters: `write_id`, `sequence`, `written_by`. Shape: `(sequence,)`, or nothing when it has been written before.
+    Locks: the ledger's row; a transaction that enters the same write meanwhile waits for the end of this one.
+    Obliges: READ COMMITTED; it comes first in the transaction, `account` tells the numbers later. Index: `pk_job_write`.
+    """
+    write = table(model.Write)
+    zero: ColumnElement[int] = literal_column("0")
+    return (
+        upsert(write)
+        .values(
+            write_id=bindparam("write_id", type_=Text),
+            sequence=bindparam("sequence", type_=BigInteger),
+            staged=zero,
+            enqueued=zero,
+            duplicates=zero,
+            rejected=zero,
+            written_by=bindparam("written_by", type_=Text),
+        )
+        .on_conflict_do_nothing(index_elements=[write.c.write_id, write.c.sequence])
+        .returning(write.c.sequence)
+    )
+
+
+@once_a_model
+def account(model: type[JobMixin[Any]]) -> Update:
+    """Note what became of a write. Parameters: `of_write`, `of_sequence`, and the numbers by their names.
+
+    Obliges: `take_write` in the same transaction. Index: `pk_job_write`.
+    """
+    write = table(model.Write)
+    return (
+        update(write)
+        .where(
+            write.c.write_id == bindparam("of_write", type_=Text),
+            write.c.sequence == bindparam("of_sequence", type_=BigInteger),
+        )
+        .values({name: bindparam(name, type_=BigInteger) for name in ("staged", "enqueued", "duplicates", "rejected")})
+    )
+
+
+@once_a_model
+def find_write(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return the account of a write: `(staged, enqueued, duplicates, rejected)`, nothing when it has not committed.
+
+    Parameters: `write_id`, `sequence`. Locks: none. Index: `pk_job_write`.
+    """
+    write = table(model.Write)
+    return select(write.c.staged, write.c.enqueued, write.c.duplicates, write.c.rejected).where(
+        write.c.write_id == bindparam("write_id", type_=Text),
+        write.c.sequence == bindparam("sequence", type_=BigInteger),
+    )
+
+
+@once_a_model
+def count_staged(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Count what a write's tasks have staged, by queue.
+
+    Parameters: `write_id`, `sequence`, `task_ids`.
+    Shape: `(queue, staged, rejected, keyed, waiting)`, one row a queue; null for the queue that a write has by default,
+    and for rejected rows. `keyed` have a deduplication key, `waiting` have blockers. Index: `ix_job_stage_write`.
+    """
+    stage = table(model.Stage)
+    return (
+        select(
+            stage.c.queue,
+            func.count(),
+            func.count(stage.c.rejected_reason),
+            func.count(stage.c.deduplication_key),
+            func.count(stage.c.blockers),
+        )
+        .where(*_of_write(stage))
+        .group_by(stage.c.queue)
+    )
+
+
+@once_a_model
+def enqueue_staged(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> Insert:
+    """Make jobs of what a write's tasks have staged, none of which waits for another.
+
+    `keyed`: whether any row has a deduplication key: they are inserted in the order of type and key then, so that two such
+    writes wait for each other and do not deadlock. `skip`: leave out rows whose key an open chain has; otherwise they
+    are a unique violation.
+    Parameters: `write_id`, `sequence`, `task_ids`; `queue`, `type_name`, `priority`, `max_attempts`, `input_version`,
+    `trace_context` for rows that say nothing.
+    Shape: none; the count of rows is that of new jobs. Changes: a pending row a job.
+    Clock: the database's `now()`, to which delays are added and below which no time reaches.
+    Locks: the new rows; it waits for transactions that have an equal key. Index: `ix_job_stage_write`.
+    """
+    job, stage = table(model), table(model.Stage)
+    pending = {
+        "status": status(JobStatus.PENDING),
+        "open_blockers": literal_column("0"),
+        "is_awaited": literal_column("false"),
+    }
+    statement: Insert = _insert(job, stage, stage, pending, keyed=keyed, skip=skip)
+    return statement
+
+
+@once_a_model
+def enqueue_waiting(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> Select[Any]:
+    """Make jobs of what is staged, and the edges to the chains they wait for, new ones and those that were there.
+
+    Parameters: as `enqueue_staged`, and parallel arrays `ended_ids`, `completed`: the chains that were there and have
+    ended, and whether they completed.
+    Shape: `(enqueued,)`, one number. Changes: a pending or blocked row a job, `is_awaited` on new jobs waited for, an edge
+    for each blocker of each job that was not left out.
+    Locks: as `enqueue_staged`. Obliges: the chains that were there are locked by this transaction and marked as awaited,
+    those that are open; nothing waits for itself in a circle. Index: `ix_job_stage_write`.
+    """
+    job, stage, edge_table = table(model), table(model.Stage), table(model.Blocker)
+    edge = _edges(model, decided=True).cte("edge")
+    waits = select(edge.c.job_id, func.count().filter(edge.c.is_open).label("open")).group_by(edge.c.job_id).cte("waits")
+    awaited = select(edge.c.chain_id).distinct().cte("awaited")
+    source = stage.outerjoin(waits, waits.c.job_id == stage.c.id).outerjoin(awaited, awaited.c.chain_id == stage.c.id)
+    still_open = func.coalesce(waits.c.open, literal_column("0"), type_=Integer)
+    values = {
+        "status": cast(
+            case((still_open > literal_column("0"), status(JobStatus.BLOCKED)), else_=status(JobStatus.PENDING)),
+            job.c.status.type,
+        ),
+        "open_blockers": still_open,
+        "is_awaited": awaited.c.chain_id.is_not(None),
+    }
+    inserted = _insert(job, stage, source, values, keyed=keyed, skip=skip).returning(job.c.id).cte("inserted")
+    names = ["job_id", "blocked_by_chain_id", "index", "open", "on_failure", "trace_context"]
+    written = (
+        insert(edge_table)
+        .from_select(
+            names,
+            select(
+                edge.c.job_id, edge.c.chain_id, edge.c.place, edge.c.is_open, edge.c.on_failure, edge.c.trace_context
+            ).select_from(edge.join(inserted, inserted.c.id == edge.c.job_id)),
+        )
+        .returning(literal_column("1"))
+        .cte("written")
+    )
+    return select(func.count()).select_from(inserted).add_cte(written)
+
+
+@once_a_model
+def chains_waited_for(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Name the chains that staged jobs wait for and that are not staged themselves.
+
+    Parameters: `write_id`, `sequence`, `task_ids`. Shape: `(chain_id,)`, distinct, no order. Index: `ix_job_stage_write`.
+    """
+    edge = _edges(model).cte("edge")
+    new = table(model.Stage).alias("new")
+    there = select(new.c.id).where(*_of_write(new), new.c.rejected_reason.is_(None), new.c.id == edge.c.chain_id)
+    return select(edge.c.chain_id).where(~there.exists()).distinct()
+
+
+@once_a_model
+def circular_edges(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return the edges that a circle could be made of: from jobs that are waited for, to jobs that wait.
+
+    Parameters: `write_id`, `sequence`, `task_ids`. Shape: `(job_id, chain_id)`, no order. Index: `ix_job_stage_write`.
+    """
+    edge = _edges(model).cte("edge")
+    waiting, awaited = edge.alias("waiting"), edge.alias("awaited")
+    return select(edge.c.job_id, edge.c.chain_id).where(
+        edge.c.chain_id.in_(select(waiting.c.job_id)), edge.c.job_id.in_(select(awaited.c.chain_id))
+    )
+
+
+@once_a_model
+def reject_staged(model: type[JobMixin[Any]]) -> Insert:
+    """Keep the rows of a write that could not be jobs. Parameters: `write_id`, `sequence`, `task_ids`.
+
+    Index: `ix_job_stage_write`.
+    """
+    stage, reject = table(model.Stage), table(model.Reject)
+    names = ["write_id", "sequence", "task_id", "row", "field", "reason", "record"]
+    return insert(reject).from_select(
+        names,
+        select(
+            stage.c.write_id,
+            stage.c.sequence,
+            stage.c.task_id,
+            stage.c.row,
+            stage.c.rejected_field,
+            stage.c.rejected_reason,
+            stage.c.record,
+        ).where(*_of_write(stage), stage.c.rejected_reason.is_not(None)),
+    )
+
+
+@once_a_model
+def clear_stage(model: type[JobMixin[Any]]) -> Delete:
+    """Delete what a write has staged, in this part of it and in those before, by whatever task.
+
+    Parameters: `write_id`, `sequence`. Index: `ix_job_stage_write`.
+    """
+    stage = table(model.Stage)
+    return delete(stage).where(
+        stage.c.write_id == bindparam("write_id", type_=Text), stage.c.sequence <= bindparam("sequence", type_=BigInteger)
+    )
+
+
+@once_a_model
+def clear_left_over(model: type[JobMixin[Any]]) -> Delete:
+    """Delete staged rows of writes that died. Parameters: `age`, an interval. Index: none, it reads the staging table."""
+    stage = table(model.Stage)
+    return delete(stage).where(stage.c.staged_at < func.now() - bindparam("age", type_=Interval))
+
+
+def _of_write(stage: FromClause) -> list[ColumnElement[bool]]:
+    return [
+        stage.c.write_id == bindparam("write_id", type_=Text),
+        stage.c.sequence == bindparam("sequence", type_=BigInteger),
+        stage.c.task_id == any_(array("task_ids", BigInteger())),
+    ]
+
+
+def _edges(model: type[JobMixin[Any]], *, decided: bool = False) -> Select[Any]:
+    """Return the edges that are staged; `decided` tells of each whether it is open."""
+    stage = table(model.Stage)
+    key = id_parameter(model.__jobqueue__)
+    each = (
+        func.unnest(stage.c.blockers)
+        .table_valued(column("chain_id", key), with_ordinality="ordinal", joins_implicitly=True)
+        .render_derived("each")
+    )
+    on_failure = func.coalesce(stage.c.on_failure, literal_column(f"'{OnFailure.WAIT}'"), type_=Text)
+    columns: list[Any] = [stage.c.id.label("job_id"), each.c.chain_id]
+    chosen: Select[Any]
+    if not decided:
+        chosen = select(*columns).select_from(stage, each)
+    else:
+        ended = (
+            func.unnest(array("ended_ids", key), array("completed", Boolean()))
+            .table_valued(column("chain_id", key), column("completed", Boolean))
+            .render_derived("ended")
+        )
+        fails = ~ended.c.completed & (on_failure != literal_column(f"'{OnFailure.CONTINUE}'"))
+        columns += [
+            cast(each.c.ordinal - literal_column("1"), Integer).label("place"),
+            (ended.c.chain_id.is_(None) | fails).label("is_open"),
+            on_failure.label("on_failure"),
+            func.coalesce(stage.c.trace_context, bindparam("trace_context", type_=Text), type_=Text).label("trace_context"),
+        ]
+        reached = stage.join(each, literal_column("true")).outerjoin(ended, ended.c.chain_id == each.c.chain_id)
+        chosen = select(*columns).select_from(reached)
+    return chosen.where(*_of_write(stage), stage.c.rejected_reason.is_(None), stage.c.blockers.is_not(None))
+
+
+def _insert(job: Table, stage: Table, source: FromClause, decided: dict[str, Any], *, keyed: bool, skip: bool) -> Any:
+    def given(name: str, kind: Any) -> ColumnElement[Any]:
+        return func.coalesce(stage.c[name], bindparam(name, type_=kind), type_=kind)
+
+    type_name = given("type_name", Text())
+    trace = given("trace_context", Text())
+    due = func.greatest(stage.c.scheduled_at, func.now() + func.coalesce(stage.c.delay, literal_column("interval '0'")))
+    values: dict[str, Any] = {
+        "id": stage.c.id,
+        "queue": given("queue", Text()),
+        "type_name": type_name,
+        "priority": given("priority", SmallInteger()),
+        "chain_id": stage.c.id,
+        "chain_type_name": type_name,
+        "input": func.coalesce(stage.c.input, cast(literal_column("'null'"), JSONB), type_=JSONB),
+        "input_version": given("input_version", Integer()),
+        "scheduled_at": due,
+        "max_attempts": given("max_attempts", Integer()),
+        "timeout": stage.c.timeout,
+        "deduplication_key": stage.c.deduplication_key,
+        "trace_context": trace,
+        "chain_trace_context": trace,
+    } | decided
+    chosen = select(*values.values()).select_from(source).where(*_of_write(stage), stage.c.rejected_reason.is_(None))
+    if keyed:
+        # By code point: any order will do that all writes share. The first of equal keys is the one that stays.
+        chosen = chosen.order_by(
+            collate(type_name, "C"), collate(stage.c.deduplication_key, "C"), stage.c.task_id, stage.c.row
+        )
+    statement = upsert(job).from_select(list(values), chosen)
+    if keyed and skip:
+        statement = statement.on_conflict_do_nothing(
+            index_elements=[job.c.chain_type_name, job.c.deduplication_key],
+            index_where=literal_column("deduplication_key IS NOT NULL AND chain_index = 0 AND chain_completed_at IS NULL"),
+        )
+    return statement
