@@ -1,0 +1,108 @@
+"""What workers did: every attempt as an interval of time, how many there were, and how often one was not enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from sa_jobqueue.spark.analytics._expressions import FAILURES, GROUPS, HOUR, bucket, check_groups, width_of, with_jobs
+from sa_jobqueue.spark.analytics.history import History
+from sa_jobqueue.types import AttemptOutcome, JobStatus
+
+COMPLETED: Final = "completed"
+RUNNING: Final = "running"
+_OUTCOMES: Final = tuple(outcome.value for outcome in AttemptOutcome)
+
+
+def intervals(history: History) -> DataFrame:
+    """Return every attempt there was, and those that run.
+
+    Shape: `job_id`, `attempt`, `outcome` (`completed`, `running` or what an unsuccessful attempt says), `started_at`,
+    `ended_at` (null while it runs). An attempt of a job that was deleted is there when it was unsuccessful: the history
+    has no other trace of it.
+    """
+    jobs = history.jobs
+    by_worker = (sf.col("status") == JobStatus.COMPLETED.value) & sf.col("completed_by").isNotNull()
+    successful = jobs.where(by_worker).select(
+        sf.col("id").alias("job_id"), "attempt", sf.lit(COMPLETED).alias("outcome"), "started_at", "completed_at"
+    )
+    running = jobs.where(sf.col("status") == JobStatus.RUNNING.value).select(
+        sf.col("id").alias("job_id"), "attempt", sf.lit(RUNNING).alias("outcome"), "started_at", sf.lit(None)
+    )
+    unsuccessful = history.attempts.select("job_id", "attempt", "outcome", "started_at", "ended_at")
+    return unsuccessful.unionAll(successful).unionAll(running)
+
+
+def throughput(history: History, *, every: timedelta = HOUR, by: Sequence[str] = ()) -> DataFrame:
+    """Count what happened in each bucket of time.
+
+    `by`: any of `type_name` and `queue`. `every`: how long a bucket is; buckets are counted from 1970, in UTC.
+    Shape: `bucket_start`, the columns of `by`, and the numbers `enqueued` (jobs), `completed`, `cancelled` (jobs that
+    ended so), `failed` (attempts that failed, timed out or were taken back), `dead` (dead letters). No row where nothing
+    happened. A redriven job counts in `dead` for each of its deaths.
+    Raises: InvalidOptionError when `by` or `every` is something else.
+    """
+    names = check_groups(by, ("type_name", "queue"))
+    width_of(every)
+    jobs = history.jobs
+
+    failed = history.attempts.where(sf.col("outcome").isin(list(FAILURES)))
+    happened = {
+        "enqueued": (jobs, "created_at"),
+        "completed": (jobs.where(sf.col("status") == JobStatus.COMPLETED.value), "completed_at"),
+        "cancelled": (jobs.where(sf.col("status") == JobStatus.CANCELLED.value), "completed_at"),
+        "failed": (with_jobs(failed, jobs, names) if names else failed, "ended_at"),
+        "dead": (history.dead_letters, "died_at"),
+    }
+    events = reduce(
+        DataFrame.unionByName,
+        (rows.select(sf.col(at).alias("at"), sf.lit(what).alias("what"), *names) for what, (rows, at) in happened.items()),
+    )
+    return (
+        events.where("at IS NOT NULL")
+        .groupBy(bucket("at", every).alias("bucket_start"), *names)
+        .agg(*(sf.count_if(sf.col("what") == what).alias(what) for what in happened))
+    )
+
+
+def retry_rate(history: History, by: Sequence[str] = ("type_name",)) -> DataFrame:
+    """Tell how often the first attempt was not enough.
+
+    `by`: any of `type_name`, `queue`, `priority` and `chain_type_name`. Of jobs in the history that were ever claimed.
+    Shape: the columns of `by`, `jobs`, `attempts` (that ended), `completed` and one number for each outcome of unsuccessful
+    ones (`failed`, `timed_out`, `taken_back`, `snoozed`, `released`, `cancelled`), `retried_jobs` (claimed again after one
+    of the first three), `retry_rate` (those among the jobs, 0 to 1), `failure_rate` (the first three among the attempts,
+    0 to 1, null without an attempt that ended).
+    Raises: InvalidOptionError when `by` names something else.
+    """
+    names = check_groups(by, GROUPS)
+    jobs = history.jobs.where("attempt > 0").select("id", *names, sf.col("attempt").alias("claims"))
+    ended = intervals(history).where(sf.col("outcome") != RUNNING)
+    of_job = ended.join(jobs.withColumnRenamed("id", "job_id"), "job_id", "inner").groupBy("job_id")
+    wrong = sf.col("outcome").isin(list(FAILURES))
+    counted = of_job.agg(
+        sf.count("*").alias("ended"),
+        *(sf.count_if(sf.col("outcome") == outcome).alias(outcome) for outcome in (COMPLETED, *_OUTCOMES)),
+        sf.coalesce(sf.bool_or(wrong & (sf.col("attempt") < sf.col("claims"))), sf.lit(False)).alias("was_retried"),
+    )
+    outcomes = (COMPLETED, *_OUTCOMES)
+    summed = (
+        jobs.join(counted.withColumnRenamed("job_id", "id"), "id", "left")
+        .groupBy(*names)
+        .agg(
+            sf.count("*").alias("jobs"),
+            sf.coalesce(sf.sum("ended"), sf.lit(0)).alias("attempts"),
+            *(sf.coalesce(sf.sum(outcome), sf.lit(0)).alias(outcome) for outcome in outcomes),
+            sf.count_if("was_retried").alias("retried_jobs"),
+        )
+        .where("jobs > 0")
+    )
+    failures = sum((sf.col(outcome) for outcome in FAILURES), sf.lit(0))
+    return summed.withColumn("retry_rate", sf.col("retried_jobs") / sf.col("jobs")).withColumn(
+        "failure_rate", sf.try_divide(failures, sf.col("attempts"))
+    )

@@ -1,0 +1,125 @@
+"""What goes wrong: attempts grouped by the fingerprint of their error, and how old dead letters get."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from sa_jobqueue.spark.analytics._expressions import (
+    DAY,
+    bucket,
+    check_groups,
+    instant_or_now,
+    percentiles,
+    seconds,
+    width_of,
+    with_jobs,
+)
+from sa_jobqueue.spark.analytics.history import History
+from sa_jobqueue.types import Resolution
+
+AGES: Final = {
+    "open_under_1h": timedelta(hours=1),
+    "open_1h_to_1d": timedelta(days=1),
+    "open_1d_to_7d": timedelta(days=7),
+    "open_7d_to_30d": timedelta(days=30),
+}
+"""The age below which an open dead letter counts there; what is older counts in `open_over_30d`."""
+
+
+def error_groups(history: History, *, every: timedelta = DAY) -> DataFrame:
+    """Group unsuccessful attempts by the fingerprint that was stored with each when it failed.
+
+    `every`: how long a bucket of the trend is; buckets are counted from 1970, in UTC.
+    Shape: `fingerprint`, `error_type`, `count` (attempts), `jobs`, `type_names` (sorted, of jobs in the history),
+    `share` (of all attempts with a fingerprint, 0 to 1), `first_seen`, `last_seen`, `example_job_id`, `example_message`,
+    `example_traceback` (of the last one; null where errors were left out of an archive), `trend` (an array of
+    `bucket_start` and `count`, in the order of time, without empty buckets).
+    Raises: InvalidOptionError when `every` is not above zero.
+    """
+    width_of(every)
+    failed = history.attempts.where("error_fingerprint IS NOT NULL").withColumnRenamed("error_fingerprint", "fingerprint")
+    # The greatest job decides between two of one instant, so that the example is the same each time.
+    latest = sf.struct("ended_at", "job_id", "attempt")
+    example = sf.max_by(sf.struct("job_id", "error"), latest)
+    grouped = (
+        with_jobs(failed, history.jobs, ["type_name"])
+        .groupBy("fingerprint")
+        .agg(
+            sf.count("*").alias("count"),
+            sf.count_distinct("job_id").alias("jobs"),
+            sf.array_sort(sf.collect_set("type_name")).alias("type_names"),
+            sf.min("ended_at").alias("first_seen"),
+            sf.max("ended_at").alias("last_seen"),
+            example.alias("example"),
+        )
+    )
+    buckets = failed.groupBy("fingerprint", bucket("ended_at", every).alias("bucket_start")).agg(
+        sf.count("*").alias("count")
+    )
+    trend = buckets.groupBy("fingerprint").agg(
+        sf.array_sort(sf.collect_list(sf.struct("bucket_start", "count"))).alias("trend")
+    )
+    everything = failed.agg(sf.count("*").alias("everything"))
+    error = sf.col("example.error")
+    return (
+        grouped.join(trend, "fingerprint")
+        .crossJoin(everything)
+        .select(
+            "fingerprint",
+            sf.get_json_object(error, "$.type").alias("error_type"),
+            "count",
+            "jobs",
+            "type_names",
+            (sf.col("count") / sf.col("everything")).alias("share"),
+            "first_seen",
+            "last_seen",
+            sf.col("example.job_id").alias("example_job_id"),
+            sf.get_json_object(error, "$.message").alias("example_message"),
+            sf.get_json_object(error, "$.traceback").alias("example_traceback"),
+            "trend",
+        )
+    )
+
+
+def dead_letter_ageing(
+    history: History, by: Sequence[str] = ("type_name", "reason"), *, as_of: datetime | None = None
+) -> DataFrame:
+    """Count dead letters by how long they have been open, and tell how long it takes until somebody decides.
+
+    `by`: any of `type_name`, `queue` and `reason`. `as_of`: when ages are taken; Spark's clock unless given.
+    Shape: the columns of `by`, `letters`, `open`, `redriven`, `dismissed`, `open_under_1h`, `open_1h_to_1d`,
+    `open_1d_to_7d`, `open_7d_to_30d`, `open_over_30d`, `oldest_open_seconds`, and of resolved ones, from the death to the
+    decision, `resolution_p50_seconds`, `resolution_p95_seconds`; the last three are null where there is none.
+    Raises: InvalidOptionError when `by` names something else or `as_of` has no time zone.
+    """
+    names = check_groups(by, ("type_name", "queue", "reason"))
+    is_open = sf.col("resolution").isNull()
+    age = sf.when(is_open, seconds("died_at", instant_or_now(as_of)))
+    letters = history.dead_letters.withColumn("age_seconds", age)
+    ages, younger = [], 0.0
+    for name, limit in AGES.items():
+        there = (sf.col("age_seconds") >= younger) & (sf.col("age_seconds") < limit.total_seconds())
+        ages.append(sf.count_if(there).alias(name))
+        younger = limit.total_seconds()
+    taken = percentiles(sf.when(~is_open, seconds("died_at", "resolved_at")), (0.5, 0.95))
+    return (
+        letters.groupBy(*names)
+        .agg(
+            sf.count("*").alias("letters"),
+            sf.count_if(is_open).alias("open"),
+            *(sf.count_if(sf.col("resolution") == one.value).alias(one.value) for one in Resolution),
+            *ages,
+            sf.count_if(sf.col("age_seconds") >= younger).alias("open_over_30d"),
+            sf.max("age_seconds").alias("oldest_open_seconds"),
+            taken.alias("taken"),
+        )
+        .where("letters > 0")
+        .withColumn("resolution_p50_seconds", sf.col("taken")[0])
+        .withColumn("resolution_p95_seconds", sf.col("taken")[1])
+        .drop("taken")
+    )

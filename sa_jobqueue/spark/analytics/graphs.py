@@ -1,0 +1,139 @@
+"""Graphs of one workflow, and of how chains hang together: plain Python, run on executors and tested without Spark."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A job of a workflow."""
+
+    id: str
+    chain_id: str
+    chain_index: int
+    waits_for: tuple[str, ...]
+    """The chains it waits for, or did."""
+    run_micros: int
+    """What all its attempts took."""
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a workflow looks like."""
+
+    length: int
+    """The most jobs one after the other."""
+    width: int
+    """The most jobs with the same number of jobs before them at least: how many could run at once."""
+    max_parallel: int
+    """The most jobs whose last attempts ran at the same moment."""
+    path: tuple[str, ...]
+    """The critical path: of the sequences of jobs that each wait for the one before, that which took longest; of several,
+    the one of most jobs, then that with the smallest ids from its end on."""
+    is_cyclic: bool
+    """Whether jobs wait for each other in a circle. They never run, and neither they nor what waits for them is in the
+    lengths and the path."""
+
+
+def shape_of(nodes: Sequence[Node]) -> Shape:
+    """Measure one workflow. A job waits for the job before it in its chain, and for the last jobs of its blockers.
+
+    Linear in jobs and edges, but for sorting the jobs. Blockers that are not among the nodes are passed over.
+    Source: the longest path of a directed acyclic graph in topological order, as Kelley and Walker, Critical-Path Planning
+    and Scheduling (1959); the order as Kahn, Topological sorting of large networks (1962).
+    """
+    by_id = {node.id: node for node in sorted(nodes, key=lambda node: node.id)}
+    before = _predecessors(by_id)
+    after: dict[str, list[str]] = defaultdict(list)
+    for job, earlier in before.items():
+        for one in earlier:
+            after[one].append(job)
+    left = {job: len(earlier) for job, earlier in before.items()}
+    ready = [job for job, count in left.items() if not count]
+    depth: dict[str, int] = {}
+    # The longest way to the end of each job: its time, its jobs; and over which job.
+    cost: dict[str, tuple[int, int]] = {}
+    over: dict[str, str | None] = {}
+    for job in ready:  # which grows
+        best = max(before[job], key=lambda one: (*cost[one], _reverse(one)), default=None)
+        time, count = cost[best] if best is not None else (0, 0)
+        cost[job], over[job] = (time + by_id[job].run_micros, count + 1), best
+        depth[job] = max((depth[one] for one in before[job]), default=0) + 1
+        for one in after[job]:
+            left[one] -= 1
+            if not left[one]:
+                ready.append(one)
+    path: list[str] = []
+    step = max(cost, key=lambda one: (*cost[one], _reverse(one)), default=None)
+    while step is not None:
+        path.append(step)
+        step = over[step]
+    widths: dict[int, int] = defaultdict(int)
+    for level in depth.values():
+        widths[level] += 1
+    return Shape(
+        length=max(depth.values(), default=0),
+        width=max(widths.values(), default=0),
+        max_parallel=_most_at_once(nodes),
+        path=tuple(reversed(path)),
+        is_cyclic=len(cost) < len(by_id),
+    )
+
+
+def components(edges: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return for each end of an edge the smallest of all that it hangs together with, itself included.
+
+    Source: union-find with path halving; Tarjan and van Leeuwen, Worst-case Analysis of Set Union Algorithms (1984).
+    """
+    parent: dict[str, str] = {}
+
+    def root(one: str) -> str:
+        while parent[one] != one:
+            parent[one] = parent[parent[one]]
+            one = parent[one]
+        return one
+
+    for left, right in edges:
+        parent.setdefault(left, left)
+        parent.setdefault(right, right)
+        first, second = sorted((root(left), root(right)))
+        parent[second] = first
+    return {one: root(one) for one in parent}
+
+
+def _predecessors(by_id: Mapping[str, Node]) -> dict[str, set[str]]:
+    chains: dict[str, list[Node]] = defaultdict(list)
+    for node in by_id.values():
+        chains[node.chain_id].append(node)
+    before: dict[str, set[str]] = {job: set() for job in by_id}
+    for chain in chains.values():
+        chain.sort(key=lambda node: node.chain_index)
+        for earlier, later in pairwise(chain):
+            before[later.id].add(earlier.id)
+    for node in by_id.values():
+        before[node.id] |= {chains[chain][-1].id for chain in node.waits_for if chain in chains}
+    return before
+
+
+def _reverse(job: str) -> tuple[int, ...]:
+    """Return what is greater for a smaller id, among ids none of which begins with another."""
+    return tuple(-ord(char) for char in job)
+
+
+def _most_at_once(nodes: Sequence[Node]) -> int:
+    moments: list[tuple[datetime, int]] = []
+    for node in nodes:
+        if node.started_at is not None and node.ended_at is not None:
+            moments += [(node.started_at, 1), (node.ended_at, -1)]
+    running = most = 0
+    for _, change in sorted(moments):  # of one moment, ends come before starts
+        running += change
+        most = max(most, running)
+    return most

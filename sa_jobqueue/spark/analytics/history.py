@@ -1,0 +1,188 @@
+"""The history that is analysed: the queue's four datasets, from a database, an archive or both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields
+from datetime import datetime
+from functools import reduce
+from types import TracebackType
+from typing import Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.history import ATTEMPTS, BLOCKERS, DATASETS, DEAD_LETTERS, JOBS, Dataset, Kind
+from sa_jobqueue.spark.analytics._expressions import aware
+
+_TYPES: Final = {
+    Kind.TEXT: "string",
+    Kind.JSON: "string",
+    Kind.INT: "int",
+    Kind.LONG: "bigint",
+    Kind.DOUBLE: "double",
+    Kind.BOOLEAN: "boolean",
+    Kind.TIMESTAMP: "timestamp",
+}
+
+USED: Final = {
+    JOBS.name: (
+        *("id", "queue", "type_name", "priority", "chain_id", "chain_type_name", "chain_index", "status", "created_at"),
+        *("scheduled_at", "started_at", "completed_at", "completed_by", "attempt"),
+    ),
+    ATTEMPTS.name: ("job_id", "attempt", "started_at", "ended_at", "outcome", "error", "error_fingerprint"),
+    DEAD_LETTERS.name: ("id", "job_id", "queue", "type_name", "reason", "died_at", "resolution", "resolved_at"),
+    BLOCKERS.name: ("job_id", "blocked_by_chain_id"),
+}
+"""The columns that analytics are made of: no payload is among them, of errors those of attempts alone."""
+
+
+class NoHistoryError(InvalidOptionError):
+    """There is no history where it was looked for; nothing was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Jobs, attempts, dead letters and blockers as DataFrames, each with the columns of the published schema it needs.
+
+    Frames of your own will do, in whatever order their columns are: what is missing is taken for null, but not what
+    identifies a row. A read of a live queue is lazy and without a snapshot of the whole: a measure sees what is there
+    when it is computed. `cached` reads once.
+    Raises: InvalidOptionError when a frame has none of the columns that identify its rows.
+    """
+
+    jobs: DataFrame
+    attempts: DataFrame
+    dead_letters: DataFrame
+    blockers: DataFrame
+
+    def __post_init__(self) -> None:
+        for name, dataset in DATASETS.items():
+            object.__setattr__(self, name, _conformed(getattr(self, name), dataset))
+
+    @classmethod
+    def live(cls, spark: SparkSession, url: str, **options: str) -> History:
+        """Read a database through `spark.read.format("jobqueue")`.
+
+        `url` and `options` are those of that source; an option is given to all four datasets, so filters that only some
+        of them have belong to `where`. Payloads are not read.
+        """
+        reader = spark.read.format("jobqueue").options(**options).option("url", url)
+        frames = {name: reader.schema(_schema(dataset, USED[name])).load(name) for name, dataset in DATASETS.items()}
+        return cls(**frames)
+
+    @classmethod
+    def archive(cls, spark: SparkSession, path: str) -> History:
+        """Read an archive: Parquet files in a folder for each dataset. A folder that is not there holds no rows.
+
+        Raises: NoHistoryError when there is not even one of jobs.
+        """
+        frames = {}
+        for name, dataset in DATASETS.items():
+            schema = _schema(dataset, dataset.names)
+            try:
+                frame = spark.read.schema(schema).option("recursiveFileLookup", "true").parquet(f"{path.rstrip('/')}/{name}")
+                _ = frame.columns  # over Spark Connect, this is where a path is looked for
+            except AnalysisException as error:
+                if error.getCondition() != "PATH_NOT_FOUND":
+                    raise
+                if dataset is JOBS:
+                    reason = f"there is no archive at {path!r}: it would have a folder {JOBS.name!r}"
+                    raise NoHistoryError("path", reason) from error
+                frame = spark.createDataFrame([], schema)
+            frames[name] = frame
+        return cls(**frames)
+
+    def union(self, other: History) -> History:
+        """Return both as one, without double rows: a row that both have is this one's.
+
+        Put the live queue first: `live.union(archive)`. What an archive run has written and not yet deleted is in both, and
+        may have changed since.
+        """
+        frames = {}
+        for name, dataset in DATASETS.items():
+            mine, others = getattr(self, name), getattr(other, name)
+            added = others.join(mine.select(*dataset.key), list(dataset.key), "left_anti")
+            frames[name] = mine.unionByName(added.select(*mine.columns))
+        return History(**frames)
+
+    def where(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        queues: Sequence[str] = (),
+        types: Sequence[str] = (),
+    ) -> History:
+        """Return a part of it: what ended at `since` or later and before `until`, of these queues and types.
+
+        A job that has not ended counts by when it was enqueued, an attempt by its end, a dead letter by the death, a blocker
+        by the job that waits. With queues or types, attempts whose job is not in the history are left out.
+        Raises: InvalidOptionError when an instant has no time zone.
+        """
+        jobs, attempts, dead_letters, blockers = self.jobs, self.attempts, self.dead_letters, self.blockers
+        for name, wanted in (("queue", list(queues)), ("type_name", list(types))):
+            if wanted:
+                jobs = jobs.where(sf.col(name).isin(wanted))
+                dead_letters = dead_letters.where(sf.col(name).isin(wanted))
+        if queues or types:
+            attempts = attempts.join(jobs.select(sf.col("id").alias("job_id")), "job_id", "left_semi")
+        jobs = jobs.where(_between(sf.coalesce("completed_at", "created_at"), since, until))
+        attempts = attempts.where(_between(sf.col("ended_at"), since, until))
+        dead_letters = dead_letters.where(_between(sf.col("died_at"), since, until))
+        if queues or types or since or until:
+            blockers = blockers.join(jobs.select(sf.col("id").alias("job_id")), "job_id", "left_semi")
+        return History(jobs, attempts, dead_letters, blockers)
+
+    def cached(self) -> CachedHistory:
+        """Return it as a context manager that reads each dataset once and keeps it, on disk where memory is short.
+
+        All measures computed inside are of the same rows.
+        """
+        return CachedHistory(self)
+
+
+class CachedHistory(AbstractContextManager[History]):
+    """A history that is kept by Spark until the `with` block ends."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._kept: list[DataFrame] = []
+
+    def __enter__(self) -> History:
+        self._kept = [getattr(self._history, field.name).persist() for field in fields(History)]
+        for frame in self._kept:
+            frame.count()  # all of it is read now
+        return History(*self._kept)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for frame in self._kept:
+            frame.unpersist()
+
+
+def _schema(dataset: Dataset, names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}` {_TYPES[dataset.column(name).kind]}" for name in names)
+
+
+def _conformed(frame: DataFrame, dataset: Dataset) -> DataFrame:
+    there = set(frame.columns)
+    for name in dataset.key:
+        if name not in there:
+            raise InvalidOptionError(dataset.name, f"must have the column {name!r}, which identifies its rows")
+    wanted: list[Column] = []
+    for name in USED[dataset.name]:
+        column = sf.col(name) if name in there else sf.lit(None)
+        wanted.append(column.cast(_TYPES[dataset.column(name).kind]).alias(name))
+    return frame.select(*wanted)
+
+
+def _between(instant: Column, since: datetime | None, until: datetime | None) -> Column:
+    bounds: list[Callable[[], Column]] = []
+    if since is not None:
+        bounds.append(lambda: instant >= aware("since", since))
+    if until is not None:
+        bounds.append(lambda: instant < aware("until", until))
+    return reduce(Column.__and__, [bound() for bound in bounds], sf.lit(True))

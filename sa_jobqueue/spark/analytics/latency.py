@@ -1,0 +1,85 @@
+"""How long jobs wait and run: percentiles of it, by what jobs are and when they ran."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from sa_jobqueue.spark.analytics._expressions import DAY, GROUPS, HOUR, bucket, check_groups, percentiles, seconds
+from sa_jobqueue.spark.analytics.history import History
+from sa_jobqueue.types import JobStatus
+
+POINTS: Final = (0.5, 0.9, 0.95, 0.99)
+"""Which percentiles: `p50_seconds` to `p99_seconds`."""
+
+MEASURES: Final = ("wait", "run", "total")
+
+
+def latencies(history: History) -> DataFrame:
+    """Return each job's times in seconds.
+
+    Shape: `id`, `type_name`, `queue`, `priority`, `chain_type_name`, `status`, `hour` and `day` (when they began: of the
+    start of the last attempt, of a job completed without one of its end; UTC), and
+    `wait_seconds`, from when the last attempt was due until it was claimed. `scheduled_at` is that instant: every retry
+    and the end of the last blocker move it. Null where nobody has claimed the job since it was last due: it still waits,
+    or was cancelled while it did;
+    `run_seconds`, from that claim to the completion, of jobs that a worker completed. What earlier attempts took is in
+    `intervals`;
+    `total_seconds`, from enqueueing to completion, of all completed jobs, with whatever came between: blockers, a delay
+    that was asked for, retries.
+    """
+    completed = sf.col("status") == JobStatus.COMPLETED.value
+    by_worker = completed & sf.col("completed_by").isNotNull()
+    # A retry makes it due after its last start, so an older start belongs to an attempt before.
+    claimed = sf.col("started_at") >= sf.col("scheduled_at")
+    began = sf.coalesce(sf.when(claimed, sf.col("started_at")), sf.when(completed, sf.col("completed_at")))
+    return history.jobs.select(
+        "id",
+        *GROUPS,
+        "status",
+        bucket(began, HOUR).alias("hour"),
+        bucket(began, DAY).alias("day"),
+        sf.when(claimed, seconds("scheduled_at", "started_at")).alias("wait_seconds"),
+        sf.when(by_worker & claimed, seconds("started_at", "completed_at")).alias("run_seconds"),
+        sf.when(completed, seconds("created_at", "completed_at")).alias("total_seconds"),
+    )
+
+
+def latency_percentiles(history: History, by: Sequence[str] = ("type_name",)) -> DataFrame:
+    """Summarise the times of `latencies`, in seconds, for each group and measure.
+
+    `by`: any of `type_name`, `queue`, `priority`, `chain_type_name`, `hour` and `day`; none for one group of all.
+    Shape: the columns of `by`, `measure` (`wait`, `run` or `total`), `count`, `mean_seconds`, `p50_seconds`,
+    `p90_seconds`, `p95_seconds`, `p99_seconds`, `max_seconds`; a row for each measure that a group has a value of.
+    Units: seconds. Percentiles are values that occur; exact up to 10,000 jobs a group.
+    Raises: InvalidOptionError when `by` names something else.
+    """
+    names = check_groups(by, (*GROUPS, "hour", "day"))
+    summaries = []
+    for measure in MEASURES:
+        value = sf.col(f"{measure}_seconds")
+        summary = sf.struct(
+            sf.lit(measure).alias("measure"),
+            sf.count(value).alias("count"),
+            sf.avg(value).alias("mean_seconds"),
+            percentiles(value, POINTS).alias("points"),
+            sf.max(value).alias("max_seconds"),
+        )
+        summaries.append(summary.alias(measure))
+    grouped = latencies(history).groupBy(*names).agg(*summaries)
+    summary = sf.explode(sf.array(*MEASURES)).alias("summary")
+    return (
+        grouped.select(*names, summary)
+        .where("summary.count > 0")
+        .select(
+            *names,
+            "summary.measure",
+            "summary.count",
+            "summary.mean_seconds",
+            *(sf.col("summary.points")[n].alias(f"p{point * 100:.0f}_seconds") for n, point in enumerate(POINTS)),
+            "summary.max_seconds",
+        )
+    )

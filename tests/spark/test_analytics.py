@@ -1,0 +1,455 @@
+"""Every measure equals what plain Python computes from the same rows; a live queue and an archive give the same."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import Engine
+
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.history import DATASETS
+from tests.fixtures.histories import AS_OF, Rows, at, sample, write_archive, write_database
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from sa_jobqueue.spark.analytics import History
+
+FAILURES = {"failed", "timed_out", "taken_back"}
+Group = dict[tuple[Any, ...], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def rows() -> Rows:
+    return sample()
+
+
+@pytest.fixture(scope="module")
+def archive(rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("archive")
+    write_archive(rows, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def history(spark: SparkSession, archive: Path) -> Iterator[History]:
+    from sa_jobqueue.spark.analytics import History
+
+    with History.archive(spark, str(archive)).cached() as kept:
+        yield kept
+
+
+def utc(value: Any) -> Any:
+    """Return what Spark collected with its instants aware again: it gives them in the machine's time zone."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC)
+    if isinstance(value, list):
+        return [utc(one) for one in value]
+    return (
+        utc(value.asDict())
+        if hasattr(value, "asDict")
+        else {k: utc(v) for k, v in value.items()}
+        if isinstance(value, dict)
+        else value
+    )
+
+
+def collected(frame: DataFrame, *by: str) -> Group:
+    """Return rows by their group, approximately comparable."""
+    found = [utc(row) for row in frame.collect()]
+    grouped = {tuple(row.pop(name) for name in by): row for row in found}
+    assert len(grouped) == len(found)
+    return {key: close(row) for key, row in grouped.items()}
+
+
+def close(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: pytest.approx(value) if isinstance(value, float) else value for name, value in row.items()}
+
+
+def grouped(found: Iterable[dict[str, Any]], *by: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    groups = defaultdict(list)
+    for row in found:
+        groups[tuple(row[name] for name in by)].append(row)
+    return groups
+
+
+def rank(values: list[float], point: float) -> float | None:
+    """Return the smallest value that so large a part of all is not greater than."""
+    return sorted(values)[math.ceil(point * len(values)) - 1] if values else None
+
+
+def lasted(since: datetime | None, until: datetime | None) -> float | None:
+    return None if since is None or until is None else (until - since).total_seconds()
+
+
+def hour(instant: datetime) -> datetime:
+    return instant.replace(minute=0, second=0, microsecond=0)
+
+
+def times(job: dict[str, Any]) -> dict[str, float | None]:
+    claimed = job["started_at"] is not None and job["started_at"] >= job["scheduled_at"]
+    done = job["status"] == "completed"
+    by_worker = done and job["completed_by"] is not None
+    return {
+        "wait": lasted(job["scheduled_at"], job["started_at"]) if claimed else None,
+        "run": lasted(job["started_at"], job["completed_at"]) if claimed and by_worker else None,
+        "total": lasted(job["created_at"], job["completed_at"]) if done else None,
+    }
+
+
+def test_percentiles_are_those_of_plain_python(history: History, rows: Rows) -> None:
+    from sa_jobqueue.spark.analytics import latency_percentiles
+
+    every_job = []
+    for job in rows.jobs:
+        claimed = times(job)["wait"] is not None
+        began = job["started_at"] if claimed else job["completed_at"] if job["status"] == "completed" else None
+        every_job.append(job | {"hour": hour(began) if began else None})
+    for by in (("type_name", "queue"), ("hour",), ()):
+        expected = {}
+        for key, jobs in grouped(every_job, *by).items():
+            for measure in ("wait", "run", "total"):
+                values = [value for job in jobs if (value := times(job)[measure]) is not None]
+                if values:
+                    points = {f"p{point}_seconds": rank(values, point / 100) for point in (50, 90, 95, 99)}
+                    summary = {"count": len(values), "mean_seconds": sum(values) / len(values), "max_seconds": max(values)}
+                    expected[(*key, measure)] = summary | points
+        assert collected(latency_percentiles(history, by), *by, "measure") == expected
+    assert expected["run",]["count"] == 77
+
+
+def test_times_are_of_the_last_attempt_and_null_where_there_was_none(history: History, rows: Rows) -> None:
+    from sa_jobqueue.spark.analytics import latencies
+
+    found = collected(latencies(history), "id")
+
+    def seconds(name: str) -> list[Any]:
+        row = found[rows.ids[name],]
+        return [row["wait_seconds"], row["run_seconds"], row["total_seconds"]]
+
+    assert seconds("retried") == [5, 2, 307]
+    assert seconds("redriven") == [1, 3, 8704]
+    assert seconds("waits again") == [None, None, None]
+    assert seconds("cancelled unstarted") == [None, None, None]
+    assert seconds("cancelled between") == [None, None, None]
+    assert seconds("cancelled running") == [1, None, None]
+    assert seconds("by hand") == [None, None, 60]
+    assert seconds("runs") == [400, None, None]
+    assert seconds("blocked") == [None, None, None]
+
+
+def test_throughput_counts_each_event_in_its_hour(history: History, rows: Rows) -> None:
+    from sa_jobqueue.spark.analytics import throughput
+
+    type_of = {job["id"]: job["type_name"] for job in rows.jobs}
+    expected: dict[tuple[Any, ...], Counter[str]] = defaultdict(Counter)
+    for job in rows.jobs:
+        expected[hour(job["created_at"]), job["type_name"]]["enqueued"] += 1
+        if job["status"] in {"completed", "cancelled"}:
+            expected[hour(job["completed_at"]), job["type_name"]][job["status"]] += 1
+    for attempt in rows.attempts:
+        if attempt["outcome"] in FAILURES:
+            expected[hour(attempt["ended_at"]), type_of[attempt["job_id"]]]["failed"] += 1
+    for letter in rows.dead_letters:
+        expected[hour(letter["died_at"]), letter["type_name"]]["dead"] += 1
+    names = ("enqueued", "completed", "cancelled", "failed", "dead")
+    found = collected(throughput(history, by=["type_name"]), "bucket_start", "type_name")
+    assert found == {key: {name: count[name] for name in names} for key, count in expected.items()}
+    days = collected(throughput(history, every=timedelta(days=1)), "bucket_start")
+    assert sum(day["enqueued"] for day in days.values()) == len(rows.jobs)
+
+
+def test_retry_rates_count_jobs_that_were_claimed_again_after_a_failure(history: History, rows: Rows) -> None:
+    from sa_jobqueue.spark.analytics import retry_rate
+
+    of_job = grouped(rows.attempts, "job_id")
+    expected = {}
+    for (type_name,), jobs in grouped((job for job in rows.jobs if job["attempt"]), "type_name").items():
+        outcomes: Counter[str] = Counter()
+        retried = 0
+        for job in jobs:
+            attempts = of_job.get((job["id"],), [])
+            outcomes.update(attempt["outcome"] for attempt in attempts)
+            outcomes["completed"] += job["completed_by"] is not None
+            retried += any(one["outcome"] in FAILURES and one["attempt"] < job["attempt"] for one in attempts)
+        names = ("completed", "failed", "timed_out", "taken_back", "snoozed", "released", "cancelled")
+        total = outcomes.total()
+        expected[type_name,] = {name: outcomes[name] for name in names} | {
+            "jobs": len(jobs),
+            "attempts": total,
+            "retried_jobs": retried,
+            "retry_rate": retried / len(jobs),
+            "failure_rate": sum(outcomes[name] for name in FAILURES) / total if total else None,
+        }
+    assert collected(retry_rate(history), "type_name") == expected
+    assert expected["charge",]["retried_jobs"] == 1
+    assert expected["step",]["retried_jobs"] == 1
+
+
+def test_error_groups_are_by_stored_fingerprint_with_the_last_as_example(history: History, rows: Rows) -> None:
+    from sa_jobqueue.spark.analytics import error_groups
+
+    type_of = {job["id"]: job["type_name"] for job in rows.jobs}
+    failed = [attempt for attempt in rows.attempts if attempt["error_fingerprint"]]
+    expected = {}
+    for (fingerprint,), attempts in grouped(failed, "error_fingerprint").items():
+        last = max(attempts, key=lambda one: (one["ended_at"], one["job_id"], one["attempt"]))
+        error = json.loads(last["error"])
+        days = Counter(one["ended_at"].replace(hour=0, minute=0, second=0, microsecond=0) for one in attempts)
+        expected[fingerprint,] = {
+            "error_type": error["type"],
+            "count": len(attempts),
+            "jobs": len({one["job_id"] for one in attempts}),
+            "type_names": sorted({type_of[one["job_id"]] for one in attempts}),
+            "share": len(attempts) / len(failed),
+            "first_seen": min(one["ended_at"] for one in attempts),
+            "last_seen": last["ended_at"],
+            "example_job_id": last["job_id"],
+            "example_message": error["message"],
+            "example_traceback": error["traceback"],
+            "trend": [{"bucket_start": day, "count": count} for day, count in sorted(days.items())],
+        }
+    assert collected(error_groups(history), "fingerprint") == expected
+    assert len(expected["f-ConnectionError",]["trend"]) == 5
+
+
+def test_dead_letters_are_counted_by_age_and_time_to_resolution(history: History, rows: Rows) -> None:
+    from sa_jobqueue.spark.analytics import dead_letter_ageing
+
+    limits = {"open_under_1h": 3600, "open_1h_to_1d": 86_400, "open_1d_to_7d": 7 * 86_400, "open_7d_to_30d": 30 * 86_400}
+    for by in (("type_name", "reason"), ()):
+        expected = {}
+        for key, letters in grouped(rows.dead_letters, *by).items():
+            ages = [(AS_OF - one["died_at"]).total_seconds() for one in letters if one["resolution"] is None]
+            taken = [(one["resolved_at"] - one["died_at"]).total_seconds() for one in letters if one["resolution"]]
+            found = dict.fromkeys(("redriven", "dismissed", *limits, "open_over_30d"), 0)
+            found |= Counter(one["resolution"] for one in letters if one["resolution"])
+            found |= Counter(next((name for name, top in limits.items() if age < top), "open_over_30d") for age in ages)
+            found |= {"letters": len(letters), "open": len(ages)}
+            summary = {"oldest_open_seconds": max(ages, default=None), "resolution_p50_seconds": rank(taken, 0.5)}
+            expected[key] = found | summary | {"resolution_p95_seconds": rank(taken, 0.95)}
+        assert collected(dead_letter_ageing(history, by, as_of=AS_OF), *by) == expected
+    assert expected[()]["open_1h_to_1d"] == 1
+    assert expected[()]["open_1d_to_7d"] == 2
+
+
+def test_the_diamond_has_its_critical_path_and_straggler(history: History, rows: Rows) -> None:
+    from sa_jobqueue.spark.analytics import critical_paths, workflows
+
+    ids = rows.ids
+    measured = workflows(history).cache()
+    found = collected(measured, "workflow_id")
+    path = [ids[name] for name in ("a", "b", "b next", "d")]
+    assert found == {
+        (ids["a"],): {
+            "type_name": "report",
+            "chains": 4,
+            "jobs": 5,
+            "is_ended": True,
+            "created_at": at(1000),
+            "ended_at": at(1060),
+            "length": 4,
+            "width": 2,
+            "max_parallel": 1,
+            "run_seconds": 62.0,
+            "wall_seconds": 60.0,
+            "critical_seconds": 38.0,
+            "critical_share": pytest.approx(38 / 60),
+            "critical_path": path,
+            "stragglers": [ids["b"]],
+            "is_cyclic": False,
+        },
+        (ids["open root"],): {
+            "type_name": "save",
+            "chains": 1,
+            "jobs": 2,
+            "is_ended": False,
+            "created_at": at(5000),
+            "ended_at": None,
+            "length": 2,
+            "width": 1,
+            "max_parallel": 1,
+            "run_seconds": 2.0,
+            "wall_seconds": 3.0,
+            "critical_seconds": 2.0,
+            "critical_share": pytest.approx(2 / 3),
+            "critical_path": [ids["open root"], ids["open next"]],
+            "stragglers": [],
+            "is_cyclic": False,
+        },
+        (ids["never started"],): found[ids["never started"],],
+    }
+    assert found[ids["never started"],]["wall_seconds"] is None
+    steps = sorted(row for row in critical_paths(measured, history).collect() if row.workflow_id == ids["a"])
+    assert [(row.position, row.job_id, row.run_seconds, row.wait_seconds, row.is_straggler) for row in steps] == [
+        (1, ids["a"], 10.0, 1.0, False),
+        (2, ids["b"], 20.0, 1.0, True),
+        (3, ids["b next"], 5.0, 1.0, False),
+        (4, ids["d"], 3.0, 2.0, False),
+    ]
+    measured.unpersist()
+
+
+def test_busy_workers_are_the_time_that_attempts_ran_in_each_hour(history: History, rows: Rows) -> None:
+    from sa_jobqueue.spark.analytics import capacity, workers_needed
+
+    target = timedelta(seconds=2)
+    jobs = {job["id"]: job for job in rows.jobs}
+    attempts = [{**one, "job": jobs[one["job_id"]]} for one in rows.attempts]
+    for job in rows.jobs:
+        if job["completed_by"] or job["status"] == "running":
+            attempts.append(
+                {"job": job, "attempt": job["attempt"], "started_at": job["started_at"], "ended_at": job["completed_at"]}
+            )
+    busy: dict[tuple[Any, ...], float] = defaultdict(float)
+    started = defaultdict(list)
+    for one in attempts:
+        begin, end, kind = one["started_at"], one["ended_at"] or AS_OF, one["job"]["type_name"]
+        started[hour(begin), kind].append(one)
+        bucket = hour(begin)
+        while bucket <= end:
+            inside = min(end, bucket + timedelta(hours=1)) - max(begin, bucket)
+            busy[bucket, kind] += inside.total_seconds() / 3600
+            bucket += timedelta(hours=1)
+    expected = {}
+    for key in {key for key, load in busy.items() if load} | set(started):
+        runs = [taken for one in started[key] if (taken := lasted(one["started_at"], one["ended_at"])) is not None]
+        waits = [
+            wait
+            for one in started[key]
+            if one["attempt"] == one["job"]["attempt"] and (wait := times(one["job"])["wait"]) is not None
+        ]
+        mean = sum(runs) / len(runs) if runs else None
+        load = max(busy[key], len(started[key]) / 3600 * (mean or 0))
+        expected[key] = {
+            "started": len(started[key]),
+            "arrivals_per_second": pytest.approx(len(started[key]) / 3600),
+            "mean_run_seconds": mean,
+            "busy_workers": pytest.approx(busy[key]),
+            "utilisation": pytest.approx(busy[key] / 4),
+            "p95_wait_seconds": rank(waits, 0.95),
+            "workers_needed": None if mean is None else workers_needed(load, mean, target_wait=target),
+        }
+    found = collected(capacity(history, target_wait=target, slots=4, as_of=AS_OF), "bucket_start", "type_name")
+    assert found == expected
+    assert expected[at(7200), "long"]["busy_workers"] == 1.0  # all of the third hour
+
+
+def test_live_and_archive_are_the_same_history_and_together_have_no_double_rows(
+    spark: SparkSession, database_url: str, engine: Engine, rows: Rows, history: History
+) -> None:
+    from sa_jobqueue.spark.analytics import History, latency_percentiles, workflows
+
+    write_database(rows, engine)
+    live = History.live(spark, database_url)
+    archived = {name: sorted(getattr(history, name).collect(), key=str) for name in DATASETS}
+    with live.cached() as read:
+        for name, expected in archived.items():
+            assert expected
+            assert [(*row,) for row in sorted(getattr(read, name).collect(), key=str)] == [(*row,) for row in expected]
+        assert sorted(latency_percentiles(read).collect()) == sorted(latency_percentiles(history).collect())
+        assert sorted(map(str, workflows(read).collect())) == sorted(map(str, workflows(history).collect()))
+
+        # An archive whose rows are partly deleted from the queue, and changed there where they are not.
+        job = rows.ids["retried"]
+        rest = History(
+            read.jobs.where(f"id >= '{job}'").replace("resize", "changed", ["type_name"]),
+            read.attempts.where(f"job_id >= '{job}'"),
+            read.dead_letters.limit(3),
+            read.blockers.limit(1),
+        )
+        both = rest.union(history)
+        assert both.jobs.select("id").distinct().count() == both.jobs.count() == len(rows.jobs)
+        assert {row.type_name for row in both.jobs.where(f"id = '{job}'").collect()} == {"changed"}
+        for name in ("attempts", "dead_letters", "blockers"):
+            assert getattr(both, name).count() == len(rows.of(name))
+
+
+def test_a_part_of_the_history_is_what_ended_in_it(history: History, rows: Rows) -> None:
+    part = history.where(since=at(1000), until=at(1040), types=["step", "save"], queues=["default"])
+    assert {row.id for row in part.jobs.collect()} == {rows.ids["b"], rows.ids["b next"]}
+    assert [(row.job_id, row.outcome) for row in part.attempts.collect()] == [(rows.ids["c"], "failed")]
+    assert [row.job_id for row in part.blockers.collect()] == [rows.ids["b"]]
+    letters = history.where(until=at(400), types=["charge"]).dead_letters.collect()
+    assert {row.reason for row in letters} == {"exhausted", "discarded"}
+    assert all(utc(row.died_at) < at(400) for row in letters)
+    with pytest.raises(InvalidOptionError, match="since: must be a datetime with a time zone"):
+        history.where(since=datetime(2026, 1, 1))
+
+
+def test_no_history_has_empty_measures(spark: SparkSession, tmp_path: Path) -> None:
+    from sa_jobqueue.spark import analytics
+
+    with pytest.raises(analytics.NoHistoryError, match="there is no archive at"):
+        analytics.History.archive(spark, str(tmp_path / "nowhere"))
+    rows = Rows()
+    rows.job("one", "pending")
+    write_archive(rows, tmp_path)
+    # Only jobs have a folder; and only what ended before anything did is looked at.
+    nothing = analytics.History.archive(spark, str(tmp_path)).where(until=at(-1))
+    measures: list[Callable[[History], DataFrame]] = [
+        lambda history: analytics.latency_percentiles(history, ()),
+        analytics.throughput,
+        lambda history: analytics.retry_rate(history, ()),
+        analytics.error_groups,
+        lambda history: analytics.dead_letter_ageing(history, ()),
+        lambda history: analytics.critical_paths(analytics.workflows(history), history),
+        analytics.capacity,
+    ]
+    for measure in measures:
+        assert measure(nothing).collect() == []
+
+
+def test_components_found_on_the_cluster_are_those_found_by_the_driver(spark: SparkSession) -> None:
+    from sa_jobqueue.spark.analytics import chain_components
+
+    chance = random.Random(4)
+    names = [f"{chance.randrange(16**8):08x}" for _ in range(90)]
+    pairs = [(chance.choice(names[:60]), chance.choice(names[:60])) for _ in range(45)]
+    pairs += [(one, other) for one, other in zip(names[60:], names[61:], strict=False)]  # a long line
+    edges = spark.createDataFrame(pairs, "a string, b string")
+    neighbours = defaultdict(set)
+    for one, other in pairs:
+        if one != other:
+            neighbours[one].add(other)
+            neighbours[other].add(one)
+    expected = {}
+    for start in sorted(neighbours):
+        left = [] if start in expected else [start]
+        while left:
+            one = left.pop()
+            if one not in expected:
+                expected[one] = start
+                left += neighbours[one]
+    for driver_edges in (0, 1000):
+        found = chain_components(edges, driver_edges=driver_edges)
+        assert sorted((row.chain_id, row.workflow_id) for row in found.collect()) == sorted(expected.items())
+
+
+def test_what_cannot_be_measured_is_refused_by_name(history: History) -> None:
+    from sa_jobqueue.spark import analytics
+
+    refused: list[tuple[str, Callable[[], object]]] = [
+        ("by: must be different names out of type_name", lambda: analytics.latency_percentiles(history, ["input"])),
+        ("by: must be different", lambda: analytics.latency_percentiles(history, "type_name")),
+        ("every: must be a timedelta above zero", lambda: analytics.throughput(history, every=timedelta(0))),
+        ("as_of: must be a datetime with", lambda: analytics.dead_letter_ageing(history, as_of=datetime(2026, 1, 1))),
+        ("slots: must be at least 1", lambda: analytics.capacity(history, slots=0)),
+        ("quantile: must be above 0", lambda: analytics.capacity(history, quantile=1)),
+        ("target_wait: must be a timedelta", lambda: analytics.capacity(history, target_wait=timedelta(-1))),
+        (
+            "jobs: must have the column 'id'",
+            lambda: analytics.History(history.attempts, history.attempts, history.dead_letters, history.blockers),
+        ),
+    ]
+    for message, call in refused:
+        with pytest.raises(InvalidOptionError, match=message):
+            call()
