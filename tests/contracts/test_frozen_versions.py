@@ -13,7 +13,7 @@ from sa_jobqueue.migrations import versions
 # A digest may be changed until the first release of its version, and never after it: then it is a new version.
 DIGESTS = {
     1: "cda80ed7d73b2c78c7356edcd11e3bde563f1223904a837bc7e0fd9d163e1ba3",
-    2: "eb37d2a09ef66e26fd627343690536d87f22e8b0e9d6bc4ad8bc5614b327b507",
+    2: "1c4b1dffc2beb68007c01a99ab6f36c7bf63eedb7c9a69f3e3cd101a4b5617f2",
 }
 PLACES = [
     {"schema": schema, "prefix": prefix, "id_type": id_type}

@@ -1,8 +1,8 @@
 """Version 2: what bulk pipelines need: staging and a ledger of writes, runs of the archive, exact incremental reads.
 
-Roll-out: before the code that uses it. Locks: none on existing tables but, for as long as building their new indexes
-takes, a SHARE lock on `job`, `job_attempt` and `dead_letter`, which lets reads through and holds writes up. The one on
-`job` is a BRIN index: one pass over the table.
+Roll-out: before the code that uses it. Locks: SHARE on `job`, `job_attempt` and `dead_letter` while their new indexes are
+built, which lets reads through and holds writes up; the one on `job` is a BRIN index, one pass over the table. ACCESS
+EXCLUSIVE on `worker`, for a moment at the end. All are held until the migration commits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ def upgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
     """Return the statements that lead from version 1 to version 2."""
     return [
         *_statements(_TABLES, schema, prefix, id_type),
+        *_statements(_INDEXES, schema, prefix, id_type),
         *routines(schema=schema, prefix=prefix, id_type=id_type),
+        _render(_DRAIN, schema, prefix, id_type),
         _render(_STAMP, schema, prefix, id_type),
     ]
 
@@ -46,15 +48,17 @@ def _render(text: str, schema: str | None, prefix: str, id_type: str) -> str:
 
 _STAMP = "COMMENT ON TABLE ${q}job IS 'sa_jobqueue version=2'"
 
-_TABLES = """\
-ALTER TABLE ${q}worker ADD COLUMN drain_requested_at timestamptz
---;
+# On tables that are there: `job` first, as workers lock them, and `worker` at the very end, for beats wait from then on.
+_INDEXES = """\
 CREATE INDEX ${p}ix_job_history ON ${q}job USING brin ((changed_xid::text::bigint)) WITH (pages_per_range = 32)
 --;
 CREATE INDEX ${p}ix_job_attempt_changed ON ${q}job_attempt (changed_xid)
 --;
-CREATE INDEX ${p}ix_dead_letter_changed ON ${q}dead_letter (changed_xid)
---;
+CREATE INDEX ${p}ix_dead_letter_changed ON ${q}dead_letter (changed_xid)"""
+
+_DRAIN = "ALTER TABLE ${q}worker ADD COLUMN drain_requested_at timestamptz"
+
+_TABLES = """\
 CREATE UNLOGGED TABLE ${q}job_stage (
   write_id text NOT NULL,
   sequence bigint NOT NULL,
