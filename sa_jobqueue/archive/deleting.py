@@ -1,0 +1,120 @@
+"""Deleting chains that are in the archive's files, if the tables have of them exactly what the files have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError, OperationalError
+
+from sa_jobqueue.archive.verifying import Contents
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.statements import archived, deletion
+
+_LOCKED_OUT: Final = frozenset({"40P01", "55P03"})
+"""A deadlock, or a lock not given in time."""
+
+
+def delete_archived(
+    connection: Connection,
+    model: type[JobMixin[Any]],
+    run_id: UUID,
+    contents: Contents,
+    *,
+    batch_jobs: int,
+    tell: Callable[[int], None],
+) -> int:
+    """Delete the chains of a run that are as its files have them, a batch a transaction; return how many went.
+
+    Younger chains first: what waits for another is mostly younger than it. What is still referred to, or held by somebody,
+    is tried again until nothing more goes.
+    `tell`: called after each commit, with the number of jobs that are gone.
+    Locks: in each transaction the chains' jobs and letters, roots first, each kind by id.
+    """
+    rows = connection.execute(archived.remaining(model), {"run_id": run_id}).all()
+    connection.rollback()
+    left = [chain_id for chain_id, _ in rows if str(chain_id) in contents.chains]
+    deleted = 0
+    while left:
+        stay: list[Any] = []
+        for batch in _batches(left, contents, batch_jobs):
+            gone = _delete_batch(connection, model, run_id, batch, contents)
+            stay += [chain_id for chain_id in batch if chain_id not in gone]
+            deleted += len(gone)
+            tell(sum(contents.chains[str(chain_id)].jobs for chain_id in gone))
+        if len(stay) == len(left):
+            break
+        left = stay
+    return deleted
+
+
+def _batches(chain_ids: Sequence[Any], contents: Contents, batch_jobs: int) -> Iterator[list[Any]]:
+    batch: list[Any] = []
+    jobs = 0
+    for chain_id in chain_ids:
+        length = contents.chains[str(chain_id)].jobs
+        if batch and jobs + length > batch_jobs:
+            yield batch
+            batch, jobs = [], 0
+        batch.append(chain_id)
+        jobs += length
+    if batch:
+        yield batch
+
+
+def _delete_batch(
+    connection: Connection, model: type[JobMixin[Any]], run_id: UUID, chain_ids: list[Any], contents: Contents
+) -> set[Any]:
+    """Delete what of a batch may go; a chain that a table of the application's refers to must not keep the others."""
+    try:
+        with connection.begin():
+            return _delete_unchanged(connection, model, run_id, chain_ids, contents)
+    except IntegrityError:
+        pass
+    except OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) not in _LOCKED_OUT:
+            raise
+    if len(chain_ids) == 1:
+        return set()
+    middle = len(chain_ids) // 2
+    halves = (chain_ids[:middle], chain_ids[middle:])
+    return set().union(*(_delete_batch(connection, model, run_id, half, contents) for half in halves))
+
+
+def _delete_unchanged(
+    connection: Connection, model: type[JobMixin[Any]], run_id: UUID, chain_ids: list[Any], contents: Contents
+) -> set[Any]:
+    jobs: dict[Any, list[Any]] = {}
+    for root_id in connection.scalars(archived.lock_ended_roots(model), {"ids": chain_ids}):
+        jobs[root_id] = [root_id]
+    # In statements of their own, later than the locks: each sees all that was committed before the locks were had, and
+    # nothing can be added to these chains any more.
+    for row in connection.execute(archived.lock_others(model), {"ids": list(jobs)}):
+        jobs[row.chain_id].append(row.id)
+    whole = {chain_id: ids for chain_id, ids in jobs.items() if len(ids) == contents.chains[str(chain_id)].jobs}
+    connection.execute(archived.lock_letters(model), {"job_ids": _all(whole.values())})
+    doomed = set()
+    for row in connection.execute(archived.fingerprints(model), {"ids": list(whole)}):
+        in_files = contents.chains[str(row.chain_id)]
+        if (row.rows, int(row.checksum)) == (in_files.rows, in_files.checksum):
+            doomed.add(row.chain_id)
+    while doomed:
+        referred = set(connection.scalars(archived.referred_to(model), {"ids": list(doomed)}))
+        if not referred:
+            break
+        doomed -= referred
+    if not doomed:
+        return doomed
+    given = {"job_ids": _all(whole[chain_id] for chain_id in doomed)}
+    connection.execute(deletion.delete_edges(model), given)
+    connection.execute(deletion.delete_attempts(model), given)
+    connection.execute(archived.delete_letters(model), given)
+    connection.execute(archived.delete_jobs(model), given)
+    connection.execute(archived.forget(model), {"run_id": run_id, "ids": list(doomed)})
+    return doomed
+
+
+def _all(lists: Any) -> list[Any]:
+    return [one for some in lists for one in some]

@@ -1,0 +1,135 @@
+"""Who writes a run's files: the contract, and the engine that needs no JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from sqlalchemy import Connection
+
+from sa_jobqueue.archive.copying import batches
+from sa_jobqueue.archive.places import Place
+from sa_jobqueue.archive.schema import arrow_schema
+from sa_jobqueue.history import DATASETS, Dataset
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.statements import archived
+
+ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
+"""Of Arrow's memory: what is gathered before it is written, and so what a writer needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What an engine is to write: all parts of a run, into the run's hidden folders."""
+
+    run_id: UUID
+    parts: int
+    model: type[JobMixin[Any]]
+    place: Place
+    connection: Connection
+    """The archiver's own; an engine leaves it without a transaction."""
+    tell: Callable[[int], None]
+    """To be called with the number of jobs each time some were written."""
+
+
+class Engine(Protocol):
+    """Writes the rows of `statements.archived.read` as Parquet files; reading them back is not its business."""
+
+    @property
+    def name(self) -> str:
+        """As it is kept in the ledger."""
+        ...
+
+    def write(self, task: Task) -> dict[str, int]:
+        """Write all files of a run; return how many rows of each dataset were read for it.
+
+        Each file lies in `Place.hidden_folder` of its dataset and day, with the columns of `schema.arrow_schema`. What a
+        crash leaves there is thrown away.
+        """
+        ...
+
+
+class PyArrowEngine:
+    """Writes in this process: COPY, a block at a time, into one file a day and dataset."""
+
+    name: Final = "pyarrow"
+
+    def write(self, task: Task) -> dict[str, int]:
+        """Write all files of a run. One statement a part and dataset; memory for some blocks and one row group."""
+        return {dataset.name: _write(task, dataset) for dataset in DATASETS.values()}
+
+
+def _write(task: Task, dataset: Dataset) -> int:
+    rows = 0
+    with _Days(task, dataset) as days:
+        for part in range(task.parts):
+            read = 0
+            with task.connection.begin():
+                for table in batches(task.connection, archived.read(task.model, dataset, task.run_id, part), dataset):
+                    days.add(table)
+                    read += table.num_rows
+            rows += read
+            task.tell(read if dataset.name == "jobs" else 0)
+    return rows
+
+
+class _Days:
+    """Puts rows, which come day by day, into a file for each day."""
+
+    def __init__(self, task: Task, dataset: Dataset) -> None:
+        self._task = task
+        self._dataset = dataset
+        self._schema = arrow_schema(dataset)
+        self._day = ""
+        self._waiting: list[Any] = []
+        self._file: Any = None
+        self._path = ""
+
+    def __enter__(self) -> _Days:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._end()
+        elif self._file is not None:
+            self._file.close()
+
+    def add(self, table: Any) -> None:
+        """Add rows, none of an earlier day than those before."""
+        of_day = table.column("completed_on")
+        rows = table.drop_columns(["completed_on"]).cast(self._schema)
+        for day in pc.unique(of_day).to_pylist():
+            if day != self._day:
+                self._end()
+                self._day = day
+            self._waiting.append(rows.filter(pc.equal(of_day, day)))
+            if sum(one.nbytes for one in self._waiting) >= ROW_GROUP_BYTES:
+                self._flush()
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        place = self._task.place
+        if self._file is None:
+            folder = place.hidden_folder(self._task.run_id, self._dataset, self._day)
+            place.files.create_dir(folder, recursive=True)
+            self._path = f"{folder}/part-00000.parquet"
+            self._file = parquet_writer(place, self._path, self._schema)
+        self._file.write_table(pa.concat_tables(self._waiting).combine_chunks())
+        self._waiting = []
+
+    def _end(self) -> None:
+        self._flush()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def parquet_writer(place: Place, path: str, schema: Any) -> Any:
+    """Open a file for rows of a dataset. Each page carries a checksum of its own."""
+    return pq.ParquetWriter(path, schema, filesystem=place.files, compression="zstd", write_page_checksum=True)

@@ -1,0 +1,53 @@
+"""Reading an archive with pyarrow and pandas."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import dataset as arrow_dataset
+
+from sa_jobqueue.archive.places import Place
+from sa_jobqueue.archive.schema import DAY, arrow_schema
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.history import DATASETS
+
+
+def open_archive(path: str | os.PathLike[str], dataset: str = "jobs") -> Any:
+    """Open one dataset of an archive as a `pyarrow.dataset.Dataset`, for reading a part of it or batch by batch.
+
+    `dataset`: `jobs`, `attempts`, `dead_letters` or `blockers`. Columns are those of the published schema, then
+    `completed_date` (the day in UTC on which the chain ended) and `run` (`archive_run.id`): filters on these two read only
+    the files they need. Without files it has no rows.
+    Raises: InvalidOptionError.
+    """
+    if dataset not in DATASETS:
+        raise InvalidOptionError("dataset", f"must be one of {', '.join(DATASETS)}, got {dataset!r}")
+    place = Place.of(path)
+    partitions = pa.schema([(DAY, pa.date32()), ("run", pa.string())])
+    schema = pa.schema([*arrow_schema(DATASETS[dataset]), *partitions])
+    with place.usable():
+        if place.files.get_file_info(f"{place.root}/{dataset}").type.name == "NotFound":
+            return arrow_dataset.dataset(schema.empty_table())
+        return arrow_dataset.dataset(
+            f"{place.root}/{dataset}",
+            schema=schema,
+            filesystem=place.files,
+            format="parquet",
+            partitioning=arrow_dataset.partitioning(partitions, flavor="hive"),
+        )
+
+
+def read(
+    path: str | os.PathLike[str], dataset: str = "jobs", *, columns: Sequence[str] | None = None, where: Any = None
+) -> pa.Table:
+    """Read one dataset of an archive into memory: a `pyarrow.Table`, whose `to_pandas()` is a DataFrame.
+
+    `columns`: all for None. `where`: a filter such as `pyarrow.compute.field("completed_date") >= date(2026, 1, 1)`.
+    While an archiver is at work a row may be in the archive and in the tables: who reads both reads the tables first, and
+    leaves out of the archive what was in them. Otherwise as `open_archive`.
+    """
+    table: pa.Table = open_archive(path, dataset).to_table(columns=None if columns is None else list(columns), filter=where)
+    return table

@@ -1,0 +1,77 @@
+"""The archiver's one connection: bounded, and holding the lock that makes it the only one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.archive.errors import ArchiveBusyError
+from sa_jobqueue.archive.options import ArchiveOptions
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.operations import check_schema
+from sa_jobqueue.statements import archiving
+from sa_jobqueue.urls import read_url
+from sa_jobqueue.worker.connections import unavailable
+
+
+@contextmanager
+def opened(
+    database: Engine | URL | str, model: type[JobMixin[Any]], options: ArchiveOptions, *, alone: bool = True
+) -> Iterator[Connection]:
+    """Connect, apart from every pool; `alone` with the lock on the queue's archive, which goes with the connection.
+
+    Raises: DatabaseUnavailableError, SchemaError, ServerTooOldError; ArchiveBusyError when another archiver has it.
+    """
+    engine = _engine(database)
+    try:
+        connection = engine.connect()
+    except DBAPIError as error:
+        raise unavailable(error, engine.url) from error
+    with connection:
+        connection.execution_options(isolation_level="READ COMMITTED")
+        connection.detach()  # what is set here must not come back to anybody from a pool
+        with Session(connection) as session:
+            check_schema(session, model=model)
+        connection.rollback()
+        bounded(connection, options, guarded=True)
+        if alone:
+            with connection.begin():
+                has_it = connection.execute(archiving.lock(model)).scalar_one()
+            if not has_it:
+                raise ArchiveBusyError()
+        yield connection
+
+
+def bounded(connection: Connection, options: ArchiveOptions, *, guarded: bool) -> None:
+    """Set how long things may take, and, where `guarded`, that plans go by indexes."""
+    timeouts = {"statement_timeout": options.statement_timeout, "lock_timeout": options.lock_timeout}
+    with connection.begin():
+        connection.execute(archiving.settings(**timeouts, guarded=guarded))
+
+
+def instant(connection: Connection, before: timedelta | datetime) -> datetime:
+    """Return the instant that is meant; an age counts from the database's present."""
+    age = before if isinstance(before, timedelta) else timedelta(0)
+    with connection.begin():
+        row = connection.execute(archiving.cutoff(), {"age": age}).one()
+    if isinstance(before, datetime) and before > row.now:
+        raise InvalidOptionError("before", f"must not lie in the future, which {before.isoformat()} does")
+    found: datetime = row.cutoff if isinstance(before, timedelta) else before
+    return found
+
+
+def _engine(database: Engine | URL | str) -> Engine:
+    if isinstance(database, Engine) and database.dialect.driver == "psycopg" and not database.dialect.is_async:
+        return database
+    if isinstance(database, str):
+        url = read_url(database)
+    else:
+        url = (database if isinstance(database, URL) else database.url).set(drivername="postgresql+psycopg")
+    return create_engine(url, poolclass=NullPool)

@@ -1,0 +1,255 @@
+"""Rows on their way into an archive: read with a checksum of each, compared with what was written, and deleted."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from typing import cast as typed
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Delete,
+    Integer,
+    Select,
+    Text,
+    Uuid,
+    all_,
+    any_,
+    bindparam,
+    cast,
+    delete,
+    extract,
+    func,
+    literal_column,
+    null,
+    select,
+    union_all,
+)
+from sqlalchemy.dialects.postgresql import BIT, TIMESTAMP
+
+from sa_jobqueue.history import ATTEMPTS, BLOCKERS, DATASETS, DEAD_LETTERS, JOBS, Dataset
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models.base import id_parameter
+from sa_jobqueue.statements import history
+from sa_jobqueue.statements._parts import array, once_a_model, table
+
+SEPARATOR: Final = "\x1f"
+NULL: Final = "\x1e"
+"""What stands between the columns of the text that is summed, and for those that are null: JSON text has neither."""
+
+_ORDER: Final = {JOBS.name: "chain_index", ATTEMPTS.name: "attempt", DEAD_LETTERS.name: "id", BLOCKERS.name: "index"}
+_OWN_A_CALL: Final = 40
+"""Columns of the application in one call: a function takes a hundred arguments."""
+
+
+def read(model: type[JobMixin[Any]], dataset: Dataset, run_id: Any, part: int) -> Select[Any]:
+    """Return the rows of one part of a run, as COPY writes them for the archive's files.
+
+    Shape: `completed_on`, the dataset's published columns, of jobs `application` (the application's own columns as one JSON
+    object, null where it has none), and `checksum`; by `completed_on` and chain. Locks: none.
+    Index: `ix_archive_chain_part`, `uq_job_chain`, the primary key; `pk_job_attempt`, `ix_dead_letter_job`,
+    `pk_job_blocker`.
+    """
+    job, chain = table(model), table(model.ArchiveChain)
+    wanted = (chain.c.run_id == bindparam("run_id", run_id, type_=Uuid()), chain.c.part == bindparam("part", part))
+    root = select(chain.c.completed_on, chain.c.chain_id, chain.c.chain_id.label("id")).where(*wanted)
+    others = select(chain.c.completed_on, chain.c.chain_id, job.c.id)
+    others = others.select_from(chain.join(job, job.c.root_id == chain.c.chain_id)).where(*wanted)
+    member = union_all(root, others).subquery("member")
+    of = history.source(model, dataset)
+    columns = _columns(model, dataset)
+    return (
+        select(member.c.completed_on, *columns, _checksum(model, dataset).label("checksum"))
+        .select_from(member.join(of, of.c[dataset.key[0] if dataset is not DEAD_LETTERS else "job_id"] == member.c.id))
+        .order_by(member.c.completed_on, member.c.chain_id, of.c[_ORDER[dataset.name]])
+    )
+
+
+@once_a_model
+def lock_ended_roots(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Lock the chains that have ended and that nobody awaits, but for those that somebody holds.
+
+    Parameters: `ids`. Shape: `(id,)`. Locks: the roots, in the order of their ids, also against foreign keys to them, so
+    that nothing begins to wait for one; held ones are skipped. Until the transaction ends. Index: the primary key.
+    """
+    job = table(model)
+    return (
+        select(job.c.id)
+        .where(
+            job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))),
+            job.c.root_id.is_(None),
+            job.c.chain_completed_at.is_not(None),
+            ~job.c.is_awaited,
+        )
+        .order_by(job.c.id)
+        .with_for_update(skip_locked=True)
+    )
+
+
+@once_a_model
+def lock_others(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Lock the continuations of chains, but for those that somebody holds.
+
+    Parameters: `ids`, of roots. Shape: `(id, chain_id)`. Locks: the rows, in the order of their ids; held ones are skipped.
+    Obliges: the roots were locked by an earlier statement of the same READ COMMITTED transaction; so a chain is whole if as
+    many of its jobs are locked as it has. Index: `uq_job_chain`.
+    """
+    job = table(model)
+    return (
+        select(job.c.id, job.c.chain_id)
+        .where(job.c.root_id == any_(array("ids", id_parameter(model.__jobqueue__))))
+        .order_by(job.c.id)
+        .with_for_update(skip_locked=True)
+    )
+
+
+@once_a_model
+def referred_to(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Name those of some chains that a job of any other chain waits for, or waited.
+
+    Parameters: `ids`. Shape: `(chain_id,)`, each once. Locks: none. Obliges: the roots were locked by an earlier statement,
+    so that no reference can be added. Index: `ix_job_blocker_chain`, and the primary key.
+    """
+    job, edge = table(model), table(model.Blocker)
+    ids = array("ids", id_parameter(model.__jobqueue__))
+    return (
+        select(edge.c.blocked_by_chain_id)
+        .select_from(edge.join(job, job.c.id == edge.c.job_id))
+        # Looked up by hash, as a plan knows the array: a join would compare each with each.
+        .where(edge.c.blocked_by_chain_id == any_(ids), job.c.chain_id != all_(ids))
+        .distinct()
+    )
+
+
+@once_a_model
+def lock_letters(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Lock the dead letters of jobs. Parameters: `job_ids`. Shape: `(id,)`.
+
+    Locks: the letters, awaited, in the order of their ids. Obliges: the jobs are locked: who changes a letter and its job
+    locks the job first. Index: `ix_dead_letter_job`.
+    """
+    letter = table(model.DeadLetter)
+    of_jobs = letter.c.job_id == any_(array("job_ids", id_parameter(model.__jobqueue__)))
+    return select(letter.c.id).where(of_jobs).order_by(letter.c.id).with_for_update()
+
+
+@once_a_model
+def fingerprints(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Sum up all that chains are made of: a checksum over every published column of every row.
+
+    Parameters: `ids`, of roots. Shape: `(chain_id, rows, checksum)`, unordered; rows are jobs, attempts, letters and edges.
+    Obliges: the chains' jobs and letters are locked, so that what is summed up is what will be deleted.
+    Index: the primary key and `uq_job_chain`; `pk_job_attempt`, `ix_dead_letter_job`, `pk_job_blocker`.
+    """
+    job = table(model)
+    ids = array("ids", id_parameter(model.__jobqueue__))
+    root = select(job.c.id.label("chain_id"), job.c.id).where(job.c.id == any_(ids))
+    others = select(job.c.root_id.label("chain_id"), job.c.id).where(job.c.root_id == any_(ids))
+    member = union_all(root, others).cte("member")
+    each = []
+    for dataset in DATASETS.values():
+        of = history.source(model, dataset)
+        key = of.c.job_id if dataset is not JOBS else of.c.id
+        summed = select(member.c.chain_id, _checksum(model, dataset).label("checksum"))
+        each.append(summed.select_from(member.join(of, key == member.c.id)))
+    rows = union_all(*each).subquery("rows")
+    return select(rows.c.chain_id, func.count().label("rows"), func.sum(rows.c.checksum).label("checksum")).group_by(
+        rows.c.chain_id
+    )
+
+
+@once_a_model
+def delete_letters(model: type[JobMixin[Any]]) -> Delete:
+    """Delete the dead letters of jobs. Parameters: `job_ids`. Obliges: they are locked. Index: `ix_dead_letter_job`."""
+    letter = table(model.DeadLetter)
+    return delete(letter).where(letter.c.job_id == any_(array("job_ids", id_parameter(model.__jobqueue__))))
+
+
+@once_a_model
+def delete_jobs(model: type[JobMixin[Any]]) -> Delete:
+    """Delete all jobs of chains in one statement: a continuation and its root hold each other up.
+
+    Parameters: `job_ids`. Obliges: the jobs are locked, their edges deleted, and no other job refers to them.
+    Index: the primary key; and to check that nothing refers to them `uq_job_chain`, `pk_job_blocker`,
+    `ix_job_blocker_chain`.
+    """
+    job = table(model)
+    return delete(job).where(job.c.id == any_(array("job_ids", id_parameter(model.__jobqueue__))))
+
+
+@once_a_model
+def forget(model: type[JobMixin[Any]]) -> Delete:
+    """Tell that chains of a run are gone from the tables. Parameters: `run_id`, `ids`. Index: `pk_archive_chain`."""
+    chain = table(model.ArchiveChain)
+    return delete(chain).where(
+        chain.c.run_id == bindparam("run_id", type_=Uuid()),
+        chain.c.chain_id == any_(array("ids", id_parameter(model.__jobqueue__))),
+    )
+
+
+@once_a_model
+def remaining(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Name the chains of a run that are still in the tables, or were when it was last looked.
+
+    Parameters: `run_id`. Shape: `(chain_id, completed_on)`, the last first: what waits for a chain is mostly younger.
+    Index: `pk_archive_chain`.
+    """
+    chain = table(model.ArchiveChain)
+    of_run = chain.c.run_id == bindparam("run_id", type_=Uuid())
+    return select(chain.c.chain_id, chain.c.completed_on).where(of_run).order_by(chain.c.chain_id.desc())
+
+
+def own_columns(model: type[JobMixin[Any]]) -> list[str]:
+    """Return the names of the columns that the application added to its jobs."""
+    ours = {column.name for column in table(Job).columns}
+    return [column.name for column in table(model).columns if column.name not in ours]
+
+
+def _columns(model: type[JobMixin[Any]], dataset: Dataset) -> list[ColumnElement[Any]]:
+    shown: list[Any] = list(history.rows(model, dataset).inner_columns)
+    return [*shown, _application(model).label("application")] if dataset is JOBS else shown
+
+
+def _application(model: type[JobMixin[Any]]) -> ColumnElement[Any]:
+    job, own = table(model), own_columns(model)
+    objects: list[ColumnElement[Any]] = []
+    for start in range(0, len(own), _OWN_A_CALL):
+        pairs = ((literal_column(_quoted(name), Text), job.c[name]) for name in own[start : start + _OWN_A_CALL])
+        objects.append(func.jsonb_build_object(*(one for pair in pairs for one in pair)))
+    if not objects:
+        return cast(null(), Text)
+    whole = objects[0]
+    for one in objects[1:]:
+        whole = whole.op("||")(one)
+    return cast(whole, Text)
+
+
+def _checksum(model: type[JobMixin[Any]], dataset: Dataset) -> ColumnElement[int]:
+    """Return the first 64 bits of the SHA-256 of a row's columns as text, as a signed number.
+
+    Not MD5: it is refused where the server's cryptography is FIPS 140's, and the database's own hashes differ from
+    release to release.
+    """
+    separator, nothing = (literal_column(f"chr({ord(sign)})", Text) for sign in (SEPARATOR, NULL))
+    texts = [func.coalesce(_summed(shown), nothing) for shown in _columns(model, dataset)]
+    digest = func.sha256(func.convert_to(func.concat_ws(separator, *texts), literal_column("'UTF8'")))
+    first = func.encode(func.substr(digest, literal_column("1"), literal_column("8")), literal_column("'hex'"))
+    return typed("ColumnElement[int]", cast(cast(literal_column("'x'", Text).concat(first), BIT(64)), BigInteger))
+
+
+def _summed(shown: Any) -> ColumnElement[str]:
+    """Return a column as the text that is summed: instants and durations in microseconds."""
+    column = shown.element
+    if isinstance(column.type, TIMESTAMP):
+        return cast(cast(extract("epoch", column) * literal_column("1000000", Integer), BigInteger), Text)
+    if shown.name == "timeout_seconds":
+        # Of the exact number, not of the double that readers get.
+        return cast(cast(column.clause * literal_column("1000000", Integer), BigInteger), Text)
+    if isinstance(column.type, Boolean):
+        return cast(column, Text)
+    return column if isinstance(column.type, Text) else cast(column, Text)
+
+
+def _quoted(name: str) -> str:
+    return "'" + name.replace("'", "''") + "'"
