@@ -146,7 +146,10 @@ def _starting(name: str, given: str) -> str | int:
 
 
 def _identifier(name: str, given: str) -> str:
-    Layout(given) if name == "schema" else Layout(prefix=given)
+    try:
+        Layout(given) if name == "schema" else Layout(prefix=given)
+    except InvalidOptionError as error:
+        _refuse(name, error.reason)
     return given
 
 

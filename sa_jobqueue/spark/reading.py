@@ -147,11 +147,11 @@ def read_part(part: Part, shape: Shape, options: Options) -> Iterator[pa.RecordB
         if part.end is not None:
             look(connection).check(part.end, must_be_there=True)
         statement = history.rows(part.queue.model, shape.dataset, shape.schema.names, part.filters)
-        for block in copied(connection, statement):
+        for block in copied(connection, statement, block_bytes=BLOCK_BYTES):
             yield from decoder.decode(block)
 
 
-def copied(connection: Connection, statement: ClauseElement, *, block_bytes: int = BLOCK_BYTES) -> Iterator[bytes]:
+def copied(connection: Connection, statement: ClauseElement, *, block_bytes: int) -> Iterator[bytes]:
     """Run a SELECT as COPY to here and yield its CSV, whole lines, in blocks of about `block_bytes`.
 
     Locks: none. The connection is busy until the last block was taken, or the iterator is closed.

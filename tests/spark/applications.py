@@ -1,0 +1,18 @@
+"""An application whose queue lies elsewhere, for option `app`."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import DeclarativeBase
+
+from sa_jobqueue import JobMixin, JobQueue
+
+
+class Base(DeclarativeBase):
+    """The application's base."""
+
+
+class MailJob(JobMixin[str], Base, queue_schema="elsewhere", queue_prefix="mail_"):
+    """Its queue, with text ids."""
+
+
+jobs = JobQueue(model=MailJob)

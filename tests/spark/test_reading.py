@@ -1,0 +1,392 @@
+"""Batch reads: what is written is what is read, whatever becomes of the rows meanwhile."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, InputPartition
+from pyspark.sql.types import StructType
+from sqlalchemy import Engine, text
+
+from sa_jobqueue import JobStatus
+from sa_jobqueue.errors import InvalidOptionError, SchemaError
+from sa_jobqueue.history import DATASETS, Kind
+from sa_jobqueue.layout import Layout
+from sa_jobqueue.spark import reading
+from sa_jobqueue.spark.connections import model_of
+from sa_jobqueue.spark.reading import Reader
+from sa_jobqueue.spark.source import JobQueueSource
+from tests.fixtures.database import both_servers_swept
+from tests.fixtures.jobs import Jobs
+
+HOSTILE = [
+    "",
+    "null",
+    'quoted "twice", and a comma',
+    "lines\nof\r\nall\rkinds",
+    "\\.",
+    "\\N\t\\\\",
+    "é 😀 \U0010ffff   \x7f",
+    "'; DROP TABLE job; --",
+]
+
+
+def reader(url: str, dataset: str, options: dict[str, Any] | None = None, **types: str) -> Reader:
+    """Make a reader as Spark does. `types`: a user's schema, each column's type by name."""
+    given = {name.lower(): str(value) for name, value in (options or {}).items()}
+    source = JobQueueSource({"url": url, "path": dataset} | given)
+    schema = StructType()
+    for name, kind in types.items():
+        schema.add(name, kind)
+    made = source.reader(schema if types else source.schema())
+    assert isinstance(made, Reader)
+    return made
+
+
+def read(url: str, dataset: str, **options: object) -> list[dict[str, Any]]:
+    """Read a dataset as Spark's tasks do, one part after the other."""
+    one = reader(url, dataset, options)
+    return [row for part in one.partitions() for batch in one.read(part) for row in batch.to_pylist()]
+
+
+@both_servers_swept
+def test_every_value_is_read_as_it_was_written(database_url: str, engine: Engine, jobs: Jobs) -> None:
+    values: list[Any] = [*HOSTILE, None, True, 0.1, 2**53 + 1, {}, [], {"a": [None, {"b": HOSTILE}]}]
+    ids = [str(jobs.add(JobStatus.COMPLETED, input=value, output=value)) for value in values]
+    pending = str(jobs.add(input=None))
+    strange = '-- odd "queue",\n\'\\. 😀'
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE job SET queue = :queue, timeout = '1 day 00:00:00.25'"), {"queue": strange})
+        connection.execute(
+            text(
+                "INSERT INTO job_attempt (job_id, attempt, worker_id, ended_at, outcome, error)"
+                " VALUES (:id, 1, '', '0204-02-29 01:02:03.000004+00', 'failed', 'null'),"
+                "        (:id, 2, NULL, '1969-12-31 23:59:59.999999+00', 'failed', NULL)"
+            ),
+            {"id": pending},
+        )
+    rows = {row["id"]: row for row in read(database_url, "jobs")}
+    assert [json.loads(rows[one]["input"]) for one in ids] == values
+    assert [json.loads(rows[one]["output"]) for one in ids] == values
+    # The JSON null is a value, SQL's is none.
+    assert (rows[pending]["input"], rows[pending]["output"]) == ("null", None)
+    assert {row["queue"] for row in rows.values()} == {strange}
+    assert {row["timeout_seconds"] for row in rows.values()} == {86400.25}
+    first, second = sorted(read(database_url, "attempts"), key=lambda row: row["attempt"])
+    assert (first["worker_id"], first["error"], first["ended_at"]) == (
+        "",
+        "null",
+        datetime(204, 2, 29, 1, 2, 3, 4, tzinfo=UTC),
+    )
+    assert (second["worker_id"], second["error"], second["ended_at"]) == (
+        None,
+        None,
+        datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+    )
+    # A row of one column that is null is an empty line of CSV, and still a row.
+    assert Counter(row["worker_id"] for row in read(database_url, "attempts", columns="worker_id")) == {"": 1, None: 1}
+
+
+@both_servers_swept
+def test_each_dataset_is_what_its_table_holds(database_url: str, engine: Engine, jobs: Jobs) -> None:
+    blocker = jobs.add(JobStatus.DEAD, error={"type": "E", "message": "m", "traceback": ""}, fingerprint="f")
+    waiting = jobs.add(JobStatus.BLOCKED)
+    with engine.begin() as connection:
+        connection.execute(
+            text("INSERT INTO job_blocker (job_id, blocked_by_chain_id, index) VALUES (:waiting, :blocker, 0)"),
+            {"waiting": waiting, "blocker": blocker},
+        )
+        connection.execute(
+            text("INSERT INTO job_attempt (job_id, attempt, outcome, error) VALUES (:blocker, 1, 'failed', '{}')"),
+            {"blocker": blocker},
+        )
+    tables = {"jobs": "job", "attempts": "job_attempt", "dead_letters": "dead_letter", "blockers": "job_blocker"}
+    for name, dataset in DATASETS.items():
+        columns = {column.name: f'"{column.name}"' for column in dataset.columns}
+        columns |= {one.name: f"{one.name}::text" for one in dataset.columns if one.kind is Kind.JSON}
+        columns |= {"xid": "changed_xid::text::bigint", "timeout_seconds": "extract(epoch FROM timeout)::float8"}
+        chosen = ", ".join(f"{columns[one]} AS {one}" if one != "index" else '"index"' for one in dataset.names)
+        with engine.connect() as connection:
+            kept = [dict(row) for row in connection.execute(text(f"SELECT {chosen} FROM {tables[name]}")).mappings()]
+        assert kept, name
+        assert sorted(map(comparable, read(database_url, name))) == sorted(map(comparable, kept))
+
+
+def comparable(row: dict[str, Any]) -> str:
+    """Return a row as text: ids and states as such, instants in UTC."""
+    return str({key: str(one.astimezone(UTC) if isinstance(one, datetime) else one) for key, one in row.items()})
+
+
+@both_servers_swept
+def test_parts_are_together_everything_and_apart_from_each_other(database_url: str, jobs: Jobs) -> None:
+    assert read(database_url, "jobs", numPartitions=4) == []  # an empty table is one part, and no error
+    expected = {str(job_id) for job_id in jobs.add_many(500)}
+    for parts in (1, 2, 7):
+        one = reader(database_url, "jobs", {"num_partitions": parts, "columns": "id"})
+        planned = one.partitions()
+        assert len(planned) == parts
+        found = [[row["id"] for batch in one.read(part) for row in batch.to_pylist()] for part in planned]
+        assert sorted(job_id for part in found for job_id in part) == sorted(expected)
+        assert max(map(len, found)) <= 2 * min(map(len, found))
+    assert len(reader(database_url, "jobs").partitions()) == 1  # a small table is not worth a second connection
+
+
+def test_a_queue_is_found_by_schema_prefix_and_type_of_ids(database_url: str, engine: Engine) -> None:
+    layout = Layout("elsewhere", "mail_", "text")
+    model = model_of(layout)
+    assert model_of(Layout("elsewhere", "mail_", "text")) is model
+    model.__table__.metadata.create_all(engine)  # type: ignore[attr-defined]
+    with engine.begin() as connection:
+        for n in range(50):
+            connection.execute(
+                text(
+                    "INSERT INTO elsewhere.mail_job (id, chain_id, type_name, chain_type_name, input)"
+                    " VALUES (:id, :id, 't', 't', 'null')"
+                ),
+                {"id": f"{'Ab%€ '[n % 5]}'{n}\""},
+            )
+    where = {"schema": "elsewhere", "prefix": "mail_"}
+    rows = read(database_url, "jobs", **where, numPartitions=3)
+    assert len(rows) == len({row["id"] for row in rows}) == 50
+    assert len(reader(database_url, "jobs", {**where, "numPartitions": 3}).partitions()) == 3
+    for app in ("jobs", "MailJob"):
+        assert len(read(database_url, "jobs", app=f"tests.spark.applications:{app}")) == 50
+    with pytest.raises(InvalidOptionError, match="neither a JobQueue nor a Job model"):
+        read(database_url, "jobs", app="tests.spark.applications:Base")
+    with pytest.raises(SchemaError, match=r'"elsewhere"\.job does not exist'):
+        read(database_url, "jobs", schema="elsewhere")
+
+
+@both_servers_swept
+def test_filters_leave_what_they_say(database_url: str, engine: Engine, jobs: Jobs) -> None:
+    jobs.add(JobStatus.COMPLETED, queue="a", type_name="x")
+    jobs.add(JobStatus.PENDING, queue="b, with a comma", type_name="x")
+    jobs.add(JobStatus.DEAD, queue="c", type_name="y")
+    with engine.begin() as connection:
+        connection.execute(
+            text("UPDATE job SET created_at = '2026-01-31 12:00+00', changed_xid = pg_current_xact_id() WHERE queue = 'a'")
+        )
+        xid = connection.execute(text("SELECT max(changed_xid::text::bigint) FROM job")).scalar_one()
+        ended = connection.execute(text("SELECT completed_at FROM job WHERE queue = 'a'")).scalar_one()
+    for options, queues in [
+        ({"queue": "a, c"}, {"a", "c"}),
+        ({"type": "x"}, {"a", "b, with a comma"}),
+        ({"status": "Dead,pending"}, {"b, with a comma", "c"}),
+        ({"createdBefore": "2026-02-01"}, {"a"}),
+        ({"createdAfter": "2026-01-31T13:00:00+01:00", "createdBefore": "2026-01-31T12:00:00.000001"}, {"a"}),
+        ({"completedAfter": ended.isoformat()}, {"a", "c"}),
+        ({"completed_before": ended.isoformat()}, set()),
+        ({"afterXid": xid}, {"a"}),
+        ({"beforeXid": 1}, set()),
+        ({"queue": "a", "type": "y"}, set()),
+    ]:
+        assert {row["queue"] for row in read(database_url, "jobs", **options)} == queues, options
+    assert {row["queue"] for row in read(database_url, "dead_letters", queue="c")} == {"c"}
+    assert read(database_url, "dead_letters", completedAfter="2020-01-01") == []  # none is resolved
+
+
+@both_servers_swept
+def test_a_read_up_to_the_watermark_stands_still(database_url: str, engine: Engine, jobs: Jobs) -> None:
+    jobs.add_many(3)
+    with psycopg.connect(plain_url(database_url)) as writing:
+        writing.execute("SELECT pg_current_xact_id()")
+        jobs.add_many(4)  # after a transaction that is still open
+        one = reader(database_url, "jobs", {"upTo": "watermark"})
+        parts = one.partitions()
+        assert sum(batch.num_rows for part in parts for batch in one.read(part)) == 3
+        assert len(read(database_url, "jobs")) == 7
+    # Even when that transaction is gone, and more has come: the range was fixed when the read was planned.
+    assert sum(batch.num_rows for part in parts for batch in one.read(part)) == 3
+    assert len(read(database_url, "jobs", upTo="watermark")) == 7
+
+
+def plain_url(url: str) -> str:
+    return url.replace("postgresql+psycopg", "postgresql")
+
+
+@both_servers_swept
+def test_a_row_that_is_changed_meanwhile_is_read_exactly_once(
+    database_url: str, engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = Counter(str(job_id) for job_id in jobs.add_many(600))
+    monkeypatch.setattr(reading, "BLOCK_BYTES", 2000)
+    one = reader(database_url, "jobs", {"numPartitions": 3})
+    seen: Counter[str] = Counter()
+    passed = 0
+    for part in one.partitions():
+        for batch in one.read(part):
+            seen.update(row["id"] for row in batch.to_pylist())
+            passed += 1
+            if passed % 10 == 1:
+                # Every row moves: behind where this part has read, and into where the next one will.
+                with engine.begin() as connection:
+                    connection.execute(text("UPDATE job SET priority = (priority + 1) % 9"))
+                    connection.execute(
+                        text(
+                            "INSERT INTO job (id, chain_id, type_name, chain_type_name)"
+                            " SELECT id, id, 'new', 'new' FROM (SELECT job_uuid7() AS id) AS made"
+                        )
+                    )
+        with engine.connect() as connection:
+            connection.execution_options(isolation_level="AUTOCOMMIT").execute(text("VACUUM job"))
+    assert passed > 20
+    assert max(seen.values()) == 1
+    assert expected <= seen
+
+
+@both_servers_swept
+def test_a_read_that_is_given_up_leaves_no_connection_behind(
+    database_url: str, engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs.add_many(300)
+    monkeypatch.setattr(reading, "BLOCK_BYTES", 1000)
+    one = reader(database_url, "jobs")
+    batches = one.read(one.partitions()[0])
+    assert isinstance(batches, Iterator)
+    next(batches)
+    ours = text(
+        "SELECT state FROM pg_stat_activity WHERE application_name LIKE 'jobqueue-spark%' AND datname = current_database()"
+    )
+    with engine.connect() as connection:
+        assert len(connection.execute(ours).all()) == 1
+    batches.close()  # type: ignore[attr-defined]
+    with engine.connect() as connection:
+        settled = text("SELECT pg_stat_clear_snapshot()")
+        for _ in range(1000):
+            connection.execute(settled)
+            if not connection.execute(ours).all():
+                break
+        assert not connection.execute(ours).all()
+
+
+@dataclass
+class Refused:
+    """Options that are refused, and what the error says."""
+
+    option: str
+    says: str
+    dataset: str
+    options: dict[str, str]
+    types: dict[str, str] = field(default_factory=dict)
+
+
+REFUSED = [
+    Refused("numPartition", "did you mean numPartitions?", "jobs", {"numPartition": "1"}),
+    Refused("dataset", "did you mean dead_letters?", "dead_leters", {}),
+    Refused("numPartitions", "must be from 1 to 10,000, got 0", "jobs", {"numPartitions": "0"}),
+    Refused("numPartitions", "given twice", "jobs", {"numPartitions": "1", "num_partitions": "2"}),
+    Refused("status", "did you mean completed?", "jobs", {"status": "complete"}),
+    Refused("status", "nothing that it could select by", "attempts", {"status": "dead"}),
+    Refused("afterXid", "nothing that it could select by", "blockers", {"afterXid": "1"}),
+    Refused("startingXid", "belongs to spark.readStream", "jobs", {"startingXid": "1", "createdAfter": "2026-01-01"}),
+    Refused("writeId", "belongs to df.write", "jobs", {"writeId": "x", "createdAfter": "2026-01-01"}),
+    Refused("createdAfter", "must be a time such as", "jobs", {"createdAfter": "yesterday"}),
+    Refused("columns", "did you mean type_name?", "jobs", {"columns": "id,typename"}),
+    Refused("columns", "twice", "jobs", {"columns": "id,id"}),
+    Refused("columns", "excludePrivate leaves out", "jobs", {"columns": "id,input", "excludePrivate": "true"}),
+    Refused("columns", "give one of the two", "jobs", {"columns": "id"}, {"queue": "string"}),
+    Refused("schema()", "is BIGINT, not STRING: cast it", "jobs", {}, {"xid": "string"}),
+    Refused("schema()", "did you mean queue?", "jobs", {}, {"id": "string", "queu": "string"}),
+    Refused("schema", "lower-case SQL identifier", "jobs", {"schema": "Mail"}),
+    Refused("app", "leave out schema and prefix", "jobs", {"app": "a:b", "prefix": "x_"}),
+    Refused("statementTimeout", "above 0", "jobs", {"statementTimeout": "-1"}),
+    Refused("url", "must be of PostgreSQL", "jobs", {"url": "mysql://h/d"}),
+]
+
+
+@pytest.mark.parametrize("refused", REFUSED, ids=lambda one: f"{one.option} {one.says}")
+def test_a_wrong_option_is_refused_before_anything_is_connected_to(refused: Refused) -> None:
+    with pytest.raises(InvalidOptionError) as caught:
+        reader("postgresql://nobody@127.0.0.1:1/none", refused.dataset, refused.options, **refused.types)
+    assert caught.value.option.lower() == refused.option.lower()
+    assert refused.says in caught.value.reason
+
+
+def test_a_read_needs_a_dataset_and_a_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidOptionError, match=r'say what to read: load\("?.?jobs'):
+        JobQueueSource({"url": "postgresql://h/d"}).schema()
+    monkeypatch.delenv("SA_JOBQUEUE_URL", raising=False)
+    monkeypatch.delenv("PGSERVICE", raising=False)
+    source = JobQueueSource({"path": "jobs"})
+    with pytest.raises(InvalidOptionError, match=r"SA_JOBQUEUE_URL .* on every executor"):
+        source.reader(source.schema()).partitions()
+
+
+def test_private_columns_can_be_left_out() -> None:
+    left = JobQueueSource({"path": "jobs", "excludeprivate": "true"}).schema().names
+    assert not {"input", "output", "last_error", "deduplication_key"} & set(left)
+    assert left == [column.name for column in DATASETS["jobs"].columns if not column.private]
+
+
+class Numbers(DataSource):
+    """Pushes one filter down, as the engine lets it."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "pushed_numbers"
+
+    def schema(self) -> str:
+        return "n int"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return PushedReader()
+
+
+class PushedReader(DataSourceReader):
+    """Reads ten numbers, or the one that is asked for."""
+
+    def __init__(self) -> None:
+        self.wanted = list(range(10))
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
+        for one in filters:
+            if isinstance(one, EqualTo):
+                self.wanted = [one.value]
+            else:
+                yield one
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+        return iter([(n,) for n in self.wanted])
+
+
+def test_spark_finds_the_source_by_itself_and_reads_its_datasets(
+    spark: SparkSession, load: Callable[..., DataFrame], jobs: Jobs, engine: Engine
+) -> None:
+    jobs.add_many(100, input={"n": 1, "text": HOSTILE[5]})
+    jobs.add(JobStatus.DEAD)
+    frame = load("jobs", numPartitions=3, status="pending,dead")
+    assert frame.count() == 101
+    assert frame.rdd.getNumPartitions() == 3
+    assert {field.nullable for field in frame.schema.fields} == {True}
+    assert frame.groupBy("status").count().orderBy("status").collect() == [("dead", 1), ("pending", 100)]
+    assert json.loads(frame.select("input").first()["input"])["text"] == HOSTILE[5]  # type: ignore[index]
+    assert load("dead_letters").select("reason").collect() == [("exhausted",)]
+    projected = (
+        spark.read.format("jobqueue")
+        .schema("status string not null, attempt int")
+        .options(url=engine.url.render_as_string(hide_password=False))
+    )
+    assert sorted(map(tuple, projected.load("jobs").distinct().collect())) == [("dead", 1), ("pending", 0)]
+    # The reader offers no push-down, or every read would fail while Spark's setting is off.
+    assert frame.filter("status = 'dead'").count() == 1
+    assert frame.count() == 101
+
+
+def test_filters_that_spark_pushes_down_stay_on_the_relation(spark: SparkSession) -> None:
+    """Why the source pushes nothing down: this is Spark's defect, and the day it goes, this fails."""
+    spark.dataSource.register(Numbers)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = spark.read.format("pushed_numbers").load()
+        assert frame.filter("n = 3").count() == 1
+        assert frame.count() == 1  # of ten
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
