@@ -108,6 +108,8 @@ class AttemptContext:
         self._extend = extend
         self._stop = threading.Event()
         self._reason: str | None = None
+        self._told: list[Callable[[], None]] = []
+        self._telling = threading.Lock()
 
     @cached_property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
@@ -141,6 +143,23 @@ class AttemptContext:
         """Wait until the attempt should stop, at most `timeout`; return whether it should. For synchronous handlers."""
         return self._stop.wait(timeout.total_seconds())
 
+    def on_stop(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` once when the attempt should stop, now if it should already; return what takes that back.
+
+        It is called on the worker's loop: it returns at once and does not raise.
+        """
+        with self._telling:
+            if not self._stop.is_set():
+                self._told.append(callback)
+                return lambda: self._tell_no_more(callback)
+        callback()
+        return lambda: None
+
+    def _tell_no_more(self, callback: Callable[[], None]) -> None:
+        with self._telling:
+            if callback in self._told:
+                self._told.remove(callback)
+
     def extend(self, timeout: timedelta) -> None:
         """Give the attempt `timeout` from now instead of what was left of its time.
 
@@ -165,6 +184,11 @@ class AttemptContext:
 
     def stop(self, reason: str) -> None:
         """Tell the handler to stop. Called by the worker; the first reason stays."""
-        if not self._stop.is_set():
+        with self._telling:
+            if self._stop.is_set():
+                return
             self._reason = reason
             self._stop.set()
+            told, self._told = self._told, []
+        for callback in told:
+            callback()

@@ -130,6 +130,13 @@ class ComponentFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class ProviderFailed:
+    """What handlers were lent could not be closed when the worker stopped; whatever it is, it stays as it is."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseEndangered:
     """A worker could not beat for so long that it stopped its attempts, before others may start them."""
 
@@ -153,6 +160,7 @@ Event: TypeAlias = (
     | DrainRequested
     | WorkerStopped
     | ComponentFailed
+    | ProviderFailed
     | LeaseEndangered
 )
 """Everything a worker tells."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Concatenate, Final, Generic, Never, ParamSpec, Protocol, TypeAlias, overload
@@ -18,11 +19,13 @@ from sa_jobqueue.middleware import Middleware, check_middleware
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
 from sa_jobqueue.payloads import Codec
-from sa_jobqueue.registry import JobType, Registry, Upcaster, describe
+from sa_jobqueue.providers import Provider, Providers
+from sa_jobqueue.registry import INJECTED, JobType, Registry, Upcaster, describe
 from sa_jobqueue.retry import Backoff, RetryPolicy
 from sa_jobqueue.types import JobStatus, Json
 
 JobT = TypeVar("JobT", bound=JobMixin[Any], default=Job)
+T = TypeVar("T")
 MiddlewareT = TypeVar("MiddlewareT", bound=Middleware)
 InT = TypeVar("InT", contravariant=True)
 OutT = TypeVar("OutT", covariant=True)
@@ -248,6 +251,7 @@ class JobQueue(Generic[JobT]):
         self.registry = Registry()
         self._handlers: dict[str, Handler[Any, Any, JobT]] = {}
         self._middleware: list[Middleware] = []
+        self._providers = Providers()
 
     def handler(
         self,
@@ -284,6 +288,7 @@ class JobQueue(Generic[JobT]):
                 retry=retry,
                 version=version,
                 middleware=self._middleware,
+                providers=self._providers,
             )
             self.registry.add(kind)
             handler: Handler[Any, Any, JobT] = Handler(kind, self.model)
@@ -305,6 +310,17 @@ class JobQueue(Generic[JobT]):
         check_middleware(func)
         self._middleware.append(func)
         return func
+
+    def provide(self, kind: type[T], provider: Provider[T] | Callable[[AttemptContext], AbstractContextManager[T]]) -> None:
+        """Let the handlers declared from here on ask for a `kind`: by a parameter annotated so, beside the payload.
+
+        `provider`: an object with `lend` and `close`, or just a function of the attempt that returns a context manager,
+        entered around the handler; see `Provider`. Handlers that are included elsewhere keep their own.
+        Raises: InvalidOptionError when the class is provided already, or handlers above have its default.
+        """
+        if kind in INJECTED:
+            raise InvalidOptionError("kind", f"{kind.__name__} is what the worker itself gives")
+        self._providers.add(kind, provider)
 
     def __getitem__(self, type_name: str) -> Handler[Any, Any, JobT]:
         """Return a handler by its type's name. Raises: UnknownJobTypeError."""

@@ -7,7 +7,7 @@ import inspect
 import operator
 import types
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -26,13 +26,15 @@ from sa_jobqueue.errors import (
 )
 from sa_jobqueue.middleware import Middleware
 from sa_jobqueue.payloads import Codec
+from sa_jobqueue.providers import Provider, Providers
 from sa_jobqueue.retry import RetryPolicy
 from sa_jobqueue.types import Json
 
 Upcaster = Callable[[Any], Any]
 """Takes the JSON of one version of an input and returns that of the next."""
 
-_INJECTED: Final = (AsyncSession, Session, AttemptContext, Blockers)
+INJECTED: Final = (AsyncSession, Session, AttemptContext, Blockers)
+"""What the worker itself gives to handlers that ask for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,8 @@ class JobType:
     """By the version they start from."""
     middleware: Sequence[Middleware] = ()
     """Around each attempt, the first outermost: the list of its own `JobQueue`, wherever that is included."""
+    provided: Mapping[str, Provider[Any]] = field(default_factory=dict)
+    """Who lends what to which argument."""
 
     def decode(self, data: Json, version: int) -> Any:
         """Return the typed input of a stored payload, brought up from `version` first.
@@ -137,11 +141,12 @@ def describe(
     retry: RetryPolicy,
     version: int,
     middleware: Sequence[Middleware] = (),
+    providers: Providers | None = None,
 ) -> JobType:
     """Return the job type of a function, read from its signature.
 
     The first parameter is the payload, unless it is an injected one; `Session`, `AsyncSession`, `AttemptContext` and
-    `Blockers` are injected wherever else they stand, found by their annotation.
+    `Blockers` are injected wherever else they stand, found by their annotation, and so is what `providers` have.
     Raises: InvalidHandlerError for a signature that cannot be called so; InvalidOptionError for an option.
     """
     if not (inspect.isfunction(func) or inspect.ismethod(func)):
@@ -167,13 +172,17 @@ def describe(
     payload: inspect.Parameter | None = None
     blockers: Codec[Any] | None = None
     injected: dict[type, str] = {}
+    provided: dict[str, Provider[Any]] = {}
     for parameter in inspect.signature(func).parameters.values():
         hint = hints.get(parameter.name, Any)
         origin = typing.get_origin(hint) or hint  # Blockers[...] has what it is of in brackets
-        wanted = next((kind for kind in _INJECTED if isinstance(origin, type) and issubclass(origin, kind)), None)
-        if wanted is not None:
-            if parameter.kind is parameter.POSITIONAL_ONLY:
-                raise InvalidHandlerError(f"{place}: {parameter.name!r} is given by name, it cannot be positional-only")
+        wanted = next((kind for kind in INJECTED if isinstance(origin, type) and issubclass(origin, kind)), None)
+        provider = providers.find(origin) if providers is not None and wanted is None else None
+        if (wanted or provider) is not None and parameter.kind is parameter.POSITIONAL_ONLY:
+            raise InvalidHandlerError(f"{place}: {parameter.name!r} is given by name, it cannot be positional-only")
+        if provider is not None:
+            provided[parameter.name] = provider
+        elif wanted is not None:
             if wanted in injected:
                 raise InvalidHandlerError(f"{place}: asks for two arguments of type {wanted.__name__}")
             injected[wanted] = parameter.name
@@ -181,12 +190,12 @@ def describe(
                 blockers = _codec(place, "blockers", next(iter(typing.get_args(hint)), Any))
         elif parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
             raise InvalidHandlerError(f"{place}: *{parameter.name} cannot be filled; name the arguments")
-        elif payload is None and not injected and parameter.kind is not parameter.KEYWORD_ONLY:
+        elif payload is None and not injected and not provided and parameter.kind is not parameter.KEYWORD_ONLY:
             payload = parameter
         elif parameter.default is parameter.empty:
             raise InvalidHandlerError(
                 f"{place}: cannot tell what {parameter.name!r} is for; first comes the payload, then arguments annotated "
-                "Session, AsyncSession, AttemptContext or Blockers"
+                "Session, AsyncSession, AttemptContext, Blockers or a class that is provided"
             )
     if Session in injected and is_async:
         raise InvalidHandlerError(f"{place}: an asynchronous handler takes an AsyncSession, not a Session")
@@ -213,6 +222,7 @@ def describe(
         chain_output=_codec(place, "return value", _of_chain(hints.get("return", Any))),
         place=place,
         middleware=middleware,
+        provided=provided,
     )
 
 

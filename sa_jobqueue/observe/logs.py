@@ -68,6 +68,9 @@ def describe(event: told.Event) -> Record:
         case told.UnservedQueues():
             words = "due jobs of queues that no worker serves stay pending: %s"
             return Record(logging.WARNING, words, (", ".join(event.queue_names),), {"queues": list(event.queue_names)})
+        case told.ProviderFailed():
+            words = "what handlers were lent could not be closed: %s"
+            return Record(logging.ERROR, words, (error_line(event.error),), exception=event.error)
         case told.ComponentFailed():
             delay = event.delay.total_seconds()
             # A driver's error quotes the statement's parameters, outputs of jobs among them; its cause says enough.

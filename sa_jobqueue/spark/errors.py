@@ -39,3 +39,20 @@ class OtherClusterError(JobQueueError):
 
 class ReadError(JobQueueError):
     """The database ended a read; what was delivered of it is thrown away by Spark, which may try again."""
+
+
+class SparkOnExecutorError(JobQueueError, RuntimeError):
+    """A handler asks for a SparkSession, and there is none in a task of Spark: let a worker of its own run it."""
+
+
+class WorkersFailedError(JobQueueError, RuntimeError):
+    """Workers on executors failed, and Spark's retries with them; their jobs are taken back and run elsewhere.
+
+    `reason` is the last error a task told; `app` and `name` say whose workers they were.
+    """
+
+    def __init__(self, name: str, app: str, reason: str) -> None:
+        self.name = name
+        self.app = app
+        self.reason = reason
+        super().__init__(f"workers {name} of {app}: {reason}")

@@ -14,18 +14,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
 
-from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
 
 from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, ClaimedJob, Continuation
-from sa_jobqueue.errors import (
-    AttemptTimeoutError,
-    HandlerCommitError,
-    InvalidOptionError,
-    LostAttemptError,
-)
+from sa_jobqueue.errors import AttemptTimeoutError, LostAttemptError
 from sa_jobqueue.events import AttemptLost, EventBus, JobCompleted, JobStarted, MiddlewareFailed
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.completing import attach, complete_attempt
@@ -33,22 +27,15 @@ from sa_jobqueue.registry import JobType, Registry
 from sa_jobqueue.statements import blockers, leases
 from sa_jobqueue.types import JobId
 from sa_jobqueue.worker.completer import Completer
+from sa_jobqueue.worker.lending import lent, lent_beside
 from sa_jobqueue.worker.middleware import surround
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.outcomes import Completed, of_error, released
+from sa_jobqueue.worker.sessions import HELD, Sessions
 from sa_jobqueue.worker.settler import Settler
-
-_HELD = "sa_jobqueue.held"
 
 Result: TypeAlias = str | JobMixin[Any]
 """What a handler returned: JSON text, or the next job of its chain."""
-
-
-@event.listens_for(Session, "before_commit")
-def _refuse_commit(session: Session) -> None:
-    # Savepoints are the handler's own business; the outermost commit is the worker's.
-    if session.info.get(_HELD) and session.get_nested_transaction() is None:
-        raise HandlerCommitError
 
 
 @dataclass(slots=True)
@@ -63,26 +50,6 @@ class Running:
     blockers: Blockers[Any] | None = None
     stopping: str | None = None
     """Why it was told to stop: `lost`, `released`; None while it runs or when its time ran out."""
-
-
-@dataclass(slots=True)
-class Sessions:
-    """The application's own session factories, as far as its handlers need them."""
-
-    sync: sessionmaker[Any] | None = None
-    asynchronous: async_sessionmaker[Any] | None = None
-
-    def open_sync(self) -> Any:
-        """Return a session for a thread."""
-        if self.sync is None:
-            raise InvalidOptionError("session_factory", "is needed by a handler that takes a Session")
-        return self.sync()
-
-    def open_async(self) -> Any:
-        """Return a session for a task."""
-        if self.asynchronous is None:
-            raise InvalidOptionError("async_session_factory", "is needed by a handler that takes an AsyncSession")
-        return self.asynchronous()
 
 
 class Executor:
@@ -268,19 +235,18 @@ class Executor:
 
     async def _call_async(self, running: Running, job_type: JobType, arguments: list[Any]) -> Result | None:
         """Call an async handler; return its result, or None when its session's commit completed the job."""
-        injected = self._injected(running, job_type)
         if job_type.session_argument is None:
-            return self._encode(running, await job_type.func(*arguments, **injected), job_type)
+            return self._encode(running, await self._awaited(running, job_type, arguments), job_type)
         session: AsyncSession
         async with self._sessions.open_async() as session:
-            session.info[_HELD] = True
-            returned = await job_type.func(*arguments, **injected, **{job_type.session_argument: session})
+            session.info[HELD] = True
+            returned = await self._awaited(running, job_type, arguments, **{job_type.session_argument: session})
             result = self._encode(running, returned, job_type)
             ended = await session.run_sync(
                 complete_attempt, running.job, result, worker_id=self._worker_id, model=self._model
             )
             following = result.queue if isinstance(result, JobMixin) else None  # before the commit expires it
-            session.info[_HELD] = False
+            session.info[HELD] = False
             commit = self._keep(session.commit())
             try:
                 await asyncio.shield(commit)
@@ -322,19 +288,18 @@ class Executor:
             raise RuntimeError("the handler raised KeyboardInterrupt") from error
 
     def _call_handler(self, running: Running, job_type: JobType, arguments: list[Any]) -> Result | None:
-        injected = self._injected(running, job_type)
         if job_type.session_argument is None:
-            return self._encode(running, job_type.func(*arguments, **injected), job_type)
+            return self._encode(running, self._called(running, job_type, arguments), job_type)
         session: Session
         with self._sessions.open_sync() as session:
-            session.info[_HELD] = True
-            returned = job_type.func(*arguments, **injected, **{job_type.session_argument: session})
+            session.info[HELD] = True
+            returned = self._called(running, job_type, arguments, **{job_type.session_argument: session})
             result = self._encode(running, returned, job_type)
             ended = complete_attempt(session, running.job, result, worker_id=self._worker_id, model=self._model)
             if running.context.cancelled:
                 raise LostAttemptError(running.job.id, running.job.attempt)
             following = result.queue if isinstance(result, JobMixin) else None  # before the commit expires it
-            session.info[_HELD] = False
+            session.info[HELD] = False
             session.commit()
         self._loop.call_soon_threadsafe(self._committed, following, ended)
         return None
@@ -345,6 +310,14 @@ class Executor:
             self._settler.put(ended)
         if following is not None:
             self._settler.tell_due(following)
+
+    async def _awaited(self, running: Running, job_type: JobType, arguments: list[Any], **session: Any) -> Any:
+        async with lent_beside(running.context, job_type, self._threads) as provided:
+            return await job_type.func(*arguments, **self._injected(running, job_type), **provided, **session)
+
+    def _called(self, running: Running, job_type: JobType, arguments: list[Any], **session: Any) -> Any:
+        with lent(running.context, job_type) as provided:
+            return job_type.func(*arguments, **self._injected(running, job_type), **provided, **session)
 
     def _injected(self, running: Running, job_type: JobType) -> dict[str, Any]:
         given: dict[str, Any] = {} if job_type.context_argument is None else {job_type.context_argument: running.context}

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import URL, Engine, QueuePool, create_engine
 from sqlalchemy.exc import DBAPIError
@@ -19,7 +19,16 @@ from sqlalchemy.orm import sessionmaker
 
 from sa_jobqueue import aio
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError
-from sa_jobqueue.events import DrainRequested, Event, EventBus, JobPutBack, LeaseEndangered, WorkerStarted, WorkerStopped
+from sa_jobqueue.events import (
+    DrainRequested,
+    Event,
+    EventBus,
+    JobPutBack,
+    LeaseEndangered,
+    ProviderFailed,
+    WorkerStarted,
+    WorkerStopped,
+)
 from sa_jobqueue.handlers import JobQueue
 from sa_jobqueue.types import WorkerState
 from sa_jobqueue.version import __version__
@@ -27,12 +36,16 @@ from sa_jobqueue.worker.claimer import Claimer
 from sa_jobqueue.worker.completer import Completer
 from sa_jobqueue.worker.component import supervise
 from sa_jobqueue.worker.connections import Connections, unavailable
-from sa_jobqueue.worker.executor import Executor, Sessions
+from sa_jobqueue.worker.executor import Executor
 from sa_jobqueue.worker.heartbeat import Heartbeat, Identity, LeaseGuard
 from sa_jobqueue.worker.listener import Listener
 from sa_jobqueue.worker.options import WorkerOptions
+from sa_jobqueue.worker.sessions import Sessions
 from sa_jobqueue.worker.settler import Settler
 from sa_jobqueue.worker.sweeper import Sweeper
+
+_CLOSING: Final = timedelta(seconds=10)
+"""What providers may take to close when a worker stops: Spark needs one or two seconds."""
 
 
 class Worker:
@@ -135,6 +148,11 @@ class Worker:
     def has_stuck_threads(self) -> bool:
         """Whether handlers that did not stop still occupy threads: the interpreter would wait for them at exit."""
         return self._executor is not None and self._executor.has_stuck_threads
+
+    @property
+    def running(self) -> int:
+        """How many attempts it is running now. May be asked from any thread."""
+        return self._executor.running if self._executor is not None else 0
 
     def stop(self, *, now: bool = False) -> None:
         """Ask the worker to stop: claim no more, let running jobs finish for `drain_timeout`, give back the rest.
@@ -282,6 +300,7 @@ class Worker:
             await engine.dispose()
             for made in self._own_engines:
                 await made.dispose() if isinstance(made, AsyncEngine) else made.dispose()
+            await _within(self._close_providers(), _CLOSING)
             unsubscribe()
             self._stop_called = self._stop_now = False
             self.events.emit(WorkerStopped(self.id, executor.given_back))
@@ -292,6 +311,14 @@ class Worker:
         async with engine.connect() as connection:
             await claimer.give_back_strays(connection)
         await completer.drained()
+
+    async def _close_providers(self) -> None:
+        """Let go of what attempts were lent. One that fails at it is told of: nobody waits for its answer."""
+        providers = {id(one): one for kind in self._jobs.registry for one in kind.provided.values()}
+        closings = (asyncio.to_thread(one.close) for one in providers.values())
+        for failed in await asyncio.gather(*closings, return_exceptions=True):
+            if isinstance(failed, BaseException):
+                self.events.emit(ProviderFailed(failed))
 
     async def _check(self, engine: AsyncEngine) -> None:
         async with AsyncSession(engine) as session:

@@ -63,6 +63,11 @@ CASES: dict[type, tuple[told.Event, str, str]] = {
         "INFO",
         "worker w:1 was asked to drain: running jobs may finish",
     ),
+    told.ProviderFailed: (
+        told.ProviderFailed(ValueError("no")),
+        "ERROR",
+        "what handlers were lent could not be closed: ValueError: no",
+    ),
     told.WorkerStopped: (told.WorkerStopped("w:1", 3), "INFO", "worker w:1 stopped, 3 jobs given back"),
     told.ComponentFailed: (
         told.ComponentFailed("claimer", ValueError("boom"), SECOND),

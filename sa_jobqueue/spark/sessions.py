@@ -1,0 +1,205 @@
+"""Spark for handlers: one session a worker process, and one of its own beside it for every attempt.
+
+What an attempt starts in its session is cancelled when the attempt is told to stop, and when its handler has ended.
+`interruptTag` cannot do that: in PySpark 4.3 without Connect it finds only what its own thread has tagged, and is told
+by another one. `interruptAll` of a session finds whatever was started in that session, from any thread, and nothing of
+others. The tag is there all the same: for people, and for Connect before 4.3, which has no second session.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from typing import Any, Final
+
+from pyspark import TaskContext
+from pyspark.errors import PySparkException, PySparkRuntimeError
+from pyspark.sql import SparkSession
+
+from sa_jobqueue.context import AttemptContext
+from sa_jobqueue.spark.errors import SparkOnExecutorError
+from sa_jobqueue.spark.java import java_home
+
+_FIRST_PAUSE_SECONDS: Final = 0.1
+_LONGEST_PAUSE_SECONDS: Final = 5.0
+"""Between two interruptions of a handler that goes on: a query that is still being planned, or the next one of a loop,
+is no job yet that could be cancelled."""
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """Return what a Spark that has ended, or cannot be reached, answers. With Connect alone there is no py4j."""
+    found: tuple[type[Exception], ...] = (PySparkException, OSError)
+    with suppress(ImportError):
+        found += (import_module("py4j.protocol").Py4JError,)
+    return found
+
+
+_GONE: Final = _errors()
+
+
+def default_session() -> SparkSession:
+    """Return the session that is there, or a new one of the machine's Java and `spark-defaults.conf`.
+
+    Raises: JavaNotFoundError.
+    """
+    if _present() is None and "SPARK_REMOTE" not in os.environ:
+        os.environ.setdefault("JAVA_HOME", str(java_home()))
+    return SparkSession.builder.appName("sa-jobqueue").getOrCreate()
+
+
+class SparkSessions:
+    """Lends Spark to the handlers of one process; a `Provider` of `SparkSession`.
+
+    Made when the first handler asks, by `make`; stopped when the worker stops, if it was this that started it. An
+    attempt has a session beside that one: settings that can be changed are copied, temporary views and functions of the
+    attempt are its own, tables in the cache are shared. Safe to use from any thread; any number of attempts at once.
+
+        jobs.provide(SparkSession, SparkSessions(lambda: SparkSession.builder.master("local[4]").getOrCreate()))
+
+    Without that, handlers with a parameter annotated `SparkSession` are lent `default_session()`.
+    """
+
+    def __init__(self, make: Callable[[], SparkSession] = default_session) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._session: SparkSession | None = None
+        self._is_ours = False
+        self._lent = 0
+        self._closing = False
+        self._settings: dict[str, str] = {}
+
+    @contextmanager
+    def lend(self, attempt: AttemptContext) -> Iterator[SparkSession]:
+        """Open a session for one attempt, tagged with its job's id and attempt. Blocks for as long as Spark starts.
+
+        Raises: SparkOnExecutorError in a task of Spark, where there is none; whatever starting one raises.
+        """
+        shared = self._borrow()
+        try:
+            session = self._beside(shared)
+            job = attempt.job
+            tag = f"sa_jobqueue {job.id} {job.attempt}"
+            session.addTag(tag)
+            _describe(session, f"{job.type_name} {job.id}, attempt {job.attempt}")
+            interrupter = _Interrupter(session, tag, whole=session is not shared)
+            forget = attempt.on_stop(interrupter.start)
+            try:
+                yield session
+            finally:
+                forget()
+                interrupter.finish()
+                with suppress(*_GONE):
+                    _describe(session, None)
+                    session.removeTag(tag)
+                    if session is not shared and _is_connect(session):
+                        session.stop()  # at the server; without Connect it would end the process's Spark
+        finally:
+            self._give_back()
+
+    def close(self) -> None:
+        """Stop the session, if it was started here; what another worker of the process has lent goes on first."""
+        with self._lock:
+            if self._lent:
+                self._closing = True
+                return
+            self._stop()
+
+    def _borrow(self) -> SparkSession:
+        if TaskContext.get() is not None:
+            raise SparkOnExecutorError
+        with self._lock:
+            if self._session is None or _is_stopped(self._session):
+                there = _present()
+                self._session = self._make()
+                self._is_ours = there is None
+                conf = self._session.conf
+                self._settings = {name: value for name, value in conf.getAll.items() if conf.isModifiable(name)}
+            self._lent += 1
+            self._closing = False
+            return self._session
+
+    def _give_back(self) -> None:
+        with self._lock:
+            self._lent -= 1
+            if self._closing and not self._lent:
+                self._stop()
+
+    def _stop(self) -> None:
+        session, self._session, self._closing = self._session, None, False
+        if session is not None and self._is_ours:
+            with suppress(*_GONE):
+                session.stop()
+
+    def _beside(self, shared: SparkSession) -> SparkSession:
+        try:
+            session = shared.newSession()
+        except (AttributeError, NotImplementedError, PySparkException):
+            return shared  # Connect before 4.3: attempts share it, and are told apart by their tags
+        for name, value in self._settings.items():
+            if session.conf.get(name, None) != value:
+                session.conf.set(name, value)
+        return session
+
+
+class _Interrupter:
+    """Cancels what an attempt has running in Spark, again and again until its handler has left."""
+
+    def __init__(self, session: SparkSession, tag: str, *, whole: bool) -> None:
+        self._session = session
+        self._tag = tag
+        self._whole = whole
+        self._left = threading.Event()
+
+    def start(self) -> None:
+        """Begin, in a thread: called on the worker's loop, and Spark may take a moment to answer."""
+        threading.Thread(target=self._run, name="sa_jobqueue spark interrupter", daemon=True).start()
+
+    def finish(self) -> None:
+        """Stop, and cancel what the handler has left running: nobody waits for it any more."""
+        self._left.set()
+        self._interrupt()
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE_SECONDS
+        while not self._left.is_set():
+            self._interrupt()
+            self._left.wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def _interrupt(self) -> None:
+        with suppress(*_GONE):
+            if self._whole:
+                self._session.interruptAll()
+            else:
+                self._session.interruptTag(self._tag)
+
+
+def _present() -> SparkSession | None:
+    """Return the process's session, whoever started it; None when there is none."""
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:
+        return None
+
+
+def _is_connect(session: Any) -> bool:
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+def _is_stopped(session: Any) -> bool:
+    if _is_connect(session):
+        return bool(session.is_stopped)
+    return session.sparkContext._jsc is None
+
+
+def _describe(session: Any, words: str | None) -> None:
+    """Name what this thread starts, in Spark's web page. Connect has no such names."""
+    if not _is_connect(session):
+        session.sparkContext.setLocalProperty("spark.job.description", words)
+
+
+spark_sessions: Final = SparkSessions()
+"""What handlers are lent that ask for a `SparkSession` where the application provides none itself."""

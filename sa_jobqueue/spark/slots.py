@@ -1,0 +1,233 @@
+"""One slot: an ordinary worker inside a task of Spark, for as long as there is work and no longer than it may.
+
+The worker has an event loop in a thread of its own; the task's thread yields what it has done so far now and then, by
+which Spark sees that it lives. A handler's error is an end of an attempt like anywhere; only what keeps the worker itself
+from working ends the task, and Spark's retries are then the restarts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Final
+
+import pyarrow as pa
+from sqlalchemy import create_engine
+
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.events import (
+    AttemptLost,
+    DrainRequested,
+    Event,
+    JobCancelled,
+    JobCompleted,
+    JobDied,
+    JobPutBack,
+    JobStarted,
+)
+from sa_jobqueue.handlers import JobQueue
+from sa_jobqueue.observe import logs
+from sa_jobqueue.spark.connections import load_object, url_of
+from sa_jobqueue.spark.options import Options
+from sa_jobqueue.worker import Worker, WorkerOptions
+
+REPORT_SECONDS: Final = 10.0
+"""Between two rows of a slot: well below any `idleTimeoutSeconds` that Spark may be told to kill silent tasks by."""
+_LOOK_SECONDS: Final = 0.25
+_CLOSE_SECONDS: Final = 15.0
+"""What a worker may take to give its jobs back when Spark closes the task in an orderly way."""
+
+SCHEMA: Final = "slot int, worker_id string, completed bigint, failed bigint, lost bigint, seconds double, ended string"
+_ARROW: Final = pa.schema(
+    [
+        ("slot", pa.int32()),
+        ("worker_id", pa.string()),
+        ("completed", pa.int64()),
+        ("failed", pa.int64()),
+        ("lost", pa.int64()),
+        ("seconds", pa.float64()),
+        ("ended", pa.string()),
+    ]
+)
+
+
+class SlotEnd(StrEnum):
+    """Why a slot's worker stopped."""
+
+    IDLE = "idle"
+    MAX_RUNTIME = "max_runtime"
+    DRAINED = "drained"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotSettings:
+    """What a task must know; it travels to the executors, the URL with it unless they have it in their environment."""
+
+    app: str
+    database: Options
+    """Where: its repr names no secret."""
+    options: WorkerOptions
+    max_runtime: timedelta
+    idle_exit: timedelta
+
+
+def load_jobs(app: str) -> JobQueue[Any]:
+    """Import the application's registry. Raises: InvalidOptionError when there is no such thing here."""
+    found = load_object(app)
+    if not isinstance(found, JobQueue):
+        raise InvalidOptionError("app", f"{app!r} is a {type(found).__name__}, not a JobQueue")
+    asking = sorted(kind.name for kind in found.registry if _asks_for_spark(kind))
+    if asking:
+        raise InvalidOptionError(
+            "app",
+            f"{app!r} has handlers that ask for a SparkSession, which no executor has ({', '.join(asking)}): "
+            "keep them in a registry of their own, for a worker on the driver's side",
+        )
+    return found
+
+
+def _asks_for_spark(kind: Any) -> bool:
+    from sa_jobqueue.spark.sessions import SparkSessions
+
+    return any(isinstance(provider, SparkSessions) for provider in kind.provided.values())
+
+
+def work(settings: SlotSettings, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run one worker after another for the slots in the first column; each yields rows of `SCHEMA`, the last with its end.
+
+    Raises: what keeps a worker from starting; a worker that has started outlives outages of the database.
+    """
+    for batch in batches:
+        for slot in batch.column(0).to_pylist():
+            yield from _work(settings, slot)
+
+
+def _work(settings: SlotSettings, slot: int) -> Iterator[pa.RecordBatch]:
+    jobs = load_jobs(settings.app)
+    options = _named(settings.options, f"{settings.options.name}.{slot}")
+    # A session a running job; gone with the task: Spark uses the process again.
+    engine = create_engine(url_of(settings.database), pool_size=options.concurrency, max_overflow=0)
+    run = SlotRun(Worker(jobs, engine, options=options), slot, settings)
+    run.start()
+    try:
+        while not run.ended.wait(REPORT_SECONDS):
+            yield run.row()
+    finally:
+        run.close()
+        engine.dispose()
+    run.check()
+    yield run.row()
+
+
+def _named(options: WorkerOptions, name: str) -> WorkerOptions:
+    given = {part.name: getattr(options, part.name) for part in fields(options) if part.init}
+    return replace(options, **given | {"name": name})
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a slot's worker has done, as its own events told."""
+
+    completed: int = 0
+    failed: int = 0
+    """Attempts that ended in another way: failed, put back, dead, cancelled by their handlers."""
+    lost: int = 0
+    """Attempts that were no longer this worker's when they ended."""
+    started: int = 0
+
+    def count(self, event: Event) -> None:
+        """Count what one event tells."""
+        match event:
+            case JobStarted():
+                self.started += 1
+            case JobCompleted():
+                self.completed += 1
+            case JobPutBack() | JobDied() | JobCancelled():
+                self.failed += 1
+            case AttemptLost():
+                self.lost += 1
+
+
+class SlotRun:
+    """Runs one worker in a thread, and stops it when it has been idle, or has run, for long enough."""
+
+    def __init__(self, worker: Worker, slot: int, settings: SlotSettings) -> None:
+        self._worker = worker
+        self._slot = slot
+        self._settings = settings
+        self._tally = Tally()
+        self._end = SlotEnd.IDLE
+        self._seconds = 0.0
+        self._closing = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"sa_jobqueue slot {slot}", daemon=True)
+        self.ended = threading.Event()
+        """Set when the worker has stopped, or failed to start."""
+        logs.subscribe(worker.events)
+        worker.events.subscribe(self._tally.count)
+        worker.events.subscribe(self._hear)
+
+    def start(self) -> None:
+        """Start the worker."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Have the jobs that still run given back, for Spark ends the task; after an ordinary end there are none."""
+        self._closing = True
+        self._thread.join(_CLOSE_SECONDS)
+
+    def check(self) -> None:
+        """Raise what kept the worker from working, if anything did."""
+        if self._error is not None:
+            raise self._error
+
+    def row(self) -> pa.RecordBatch:
+        """Return how far it is; `ended` is null while it runs."""
+        tally = asdict(self._tally)
+        del tally["started"]
+        ended = self._end.value if self.ended.is_set() else None
+        row = {"slot": self._slot, "worker_id": self._worker.id, **tally, "seconds": self._seconds, "ended": ended}
+        return pa.RecordBatch.from_pylist([row], schema=_ARROW)
+
+    def _hear(self, event: Event) -> None:
+        if isinstance(event, DrainRequested):
+            self._end = SlotEnd.DRAINED
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._watch())
+        except BaseException as error:  # raised again in the task's own thread
+            self._error = error
+        finally:
+            self.ended.set()
+
+    async def _watch(self) -> None:
+        """Run the worker until it has ended; look now and then whether it should."""
+        loop = asyncio.get_running_loop()
+        running = asyncio.create_task(self._worker.run())
+        began = busy_at = loop.time()
+        seen, stopping = 0, False
+        look = min(_LOOK_SECONDS, self._settings.idle_exit.total_seconds() / 2)
+        while not running.done():
+            await asyncio.wait({running}, timeout=look)
+            now = loop.time()
+            self._seconds = now - began
+            if self._worker.running or self._tally.started != seen:
+                busy_at, seen = now, self._tally.started
+            if self._closing:
+                self._worker.stop(now=True)
+            elif not stopping and now - busy_at >= self._settings.idle_exit.total_seconds():
+                stopping = self._stop(SlotEnd.IDLE)
+            elif not stopping and self._seconds >= self._settings.max_runtime.total_seconds():
+                stopping = self._stop(SlotEnd.MAX_RUNTIME)
+        await running
+
+    def _stop(self, end: SlotEnd) -> bool:
+        if self._end is not SlotEnd.DRAINED:
+            self._end = end
+        self._worker.stop()
+        return True

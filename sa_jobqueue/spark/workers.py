@@ -1,0 +1,360 @@
+"""Workers on Spark's executors: finite tasks, started again in rounds by the driver.
+
+Spark supervises processes, PostgreSQL schedules jobs: each task is one ordinary worker, which claims, beats and
+completes like any other, and leaves when it has been idle, or has run, for long enough, so that a cluster may take its
+cores back. The driver then begins the next round. Spark's last means is SIGKILL, without a word to the process: what
+such a worker held is taken back by the others when its lease has run out, and what it still writes is fenced off.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import StrEnum
+from importlib.util import find_spec
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from sqlalchemy import NullPool, create_engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.operations import WorkerFilter, check_schema, drain_workers, list_workers
+from sa_jobqueue.spark.connections import url_of
+from sa_jobqueue.spark.errors import MissingExtraError, WorkersFailedError
+from sa_jobqueue.spark.options import Options, Secret, Use
+from sa_jobqueue.spark.slots import SCHEMA, SlotEnd, SlotSettings, load_jobs, work
+from sa_jobqueue.urls import read_url
+from sa_jobqueue.worker import WorkerOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
+_LOOK_SECONDS: Final = 1.0
+"""Between two looks at the workers, and between two requests to drain: one that starts late must hear of it too."""
+_MARGIN: Final = timedelta(seconds=10)
+"""What a drained worker needs to write its last ends and go, and Spark to notice."""
+_FOR_GOOD_SECONDS: Final = 60.0
+"""How long a cancellation is repeated until Spark has answered."""
+
+
+class WorkersEnd(StrEnum):
+    """Why a set of workers ended."""
+
+    IDLE = "idle"
+    """A whole round found nothing to do for `idle_exit`."""
+    DRAINED = "drained"
+    """Somebody asked for it."""
+    CANCELLED = "cancelled"
+    """They had not drained in time; what they held is taken back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersReport:
+    """What workers on executors did. A task that was killed told nothing: its part is in the database alone."""
+
+    name: str
+    rounds: int = 0
+    completed: int = 0
+    """Jobs completed."""
+    failed: int = 0
+    """Attempts that ended in another way; the history has each."""
+    lost: int = 0
+    """Attempts that were taken away before they ended."""
+    elapsed: timedelta = timedelta(0)
+    ended: WorkersEnd | None = None
+    """None while they run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersProgress:
+    """How workers on executors stand, told about every second."""
+
+    report: WorkersReport
+    """Of the rounds that have ended."""
+    slots: int
+    workers: int
+    """How many have registered and beat."""
+    running: int
+    """Jobs they run now."""
+    draining: bool
+
+
+class WorkerSet:
+    """Workers on Spark's executors, started in a thread: a handle to drain, stop and wait for.
+
+        with WorkerSet(spark, "shop.jobs:jobs", slots=8, queues=["embed"]) as workers:
+            report = workers.wait()  # until a whole round was idle
+
+    `app`: `module:attribute` of the application's `JobQueue`, importable here and on every executor. `slots`: how many
+    workers, 1 to 10,000, each a task; more than the cluster has cores wait for each other. `url`: of the database; else
+    `SA_JOBQUEUE_URL` here and on every executor. `password_file`: has the password alone, on each of them.
+    `queues`, `concurrency` (jobs at once in a slot), `drain_timeout`, `worker_options`: as in `WorkerOptions`.
+    `max_runtime`: when a worker stops claiming and leaves its core, 1 s to 1 day. `idle_exit`: when one that finds nothing
+    does, 100 ms to 1 day. `until_idle`: end when a whole round was idle; otherwise only when told. `name`: what workers
+    are called, `name-<random>.<slot>`. `progress`: told about every second, on a thread.
+
+    A worker opens five connections and one more a running job that takes a session: `slots * (5 + concurrency)` in all.
+    Raises: InvalidOptionError before anything is started, also for a Spark with `spark.speculation`: the second copy of a
+    task is just one more worker, but when one of the two ends Spark kills the other.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        app: str,
+        *,
+        slots: int,
+        url: str | None = None,
+        password_file: str | None = None,
+        queues: Any = (),
+        concurrency: int = 1,
+        max_runtime: timedelta = timedelta(minutes=10),
+        idle_exit: timedelta = timedelta(seconds=30),
+        drain_timeout: timedelta = timedelta(seconds=30),
+        until_idle: bool = True,
+        name: str = "spark",
+        progress: Callable[[WorkersProgress], None] | None = None,
+        **worker_options: Any,
+    ) -> None:
+        if find_spec("pandas") is None:  # mapInArrow asks for it, whether or not it is used
+            raise MissingExtraError("pandas", "spark")
+        if not _NAME.fullmatch(name):
+            raise InvalidOptionError("name", f"must be 1 to 40 letters, digits and _.-, got {name!r}")
+        if not 1 <= slots <= 10_000:
+            raise InvalidOptionError("slots", f"must be from 1 to 10,000, got {slots}")
+        _between("max_runtime", max_runtime, timedelta(seconds=1))
+        _between("idle_exit", idle_exit, timedelta(milliseconds=100))
+        if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
+            raise InvalidOptionError("spark.speculation", "must be off: Spark kills the slower of two copies of a worker")
+        self.name = f"{name}-{secrets.token_hex(3)}"
+        """What its workers' names begin with, before a dot and the number of their slot."""
+        if url is not None:
+            read_url(url)
+        self._settings = SlotSettings(
+            app=app,
+            database=Options(Use.READ, {"url": None if url is None else Secret(url), "passwordFile": password_file}),
+            options=WorkerOptions(
+                name=self.name, queues=queues, concurrency=concurrency, drain_timeout=drain_timeout, **worker_options
+            ),
+            max_runtime=max_runtime,
+            idle_exit=idle_exit,
+        )
+        self._model = load_jobs(app).model
+        self._engine = create_engine(url_of(self._settings.database), poolclass=NullPool)
+        self._slots = slots
+        self._until_idle = until_idle
+        self._progress = progress
+        self._tag = f"sa_jobqueue {self.name}"
+        self._spark, self._is_own = _session_of_its_own(spark)
+        self._lock = threading.Lock()
+        self._report = WorkersReport(name=self.name)
+        self._draining = threading.Event()
+        self._ended = threading.Event()
+        self._cancelled = False
+        self._error: BaseException | None = None
+        self._began = time.monotonic()
+        self._threads = [
+            threading.Thread(target=target, name=f"sa_jobqueue {what}", daemon=True)
+            for what, target in (("rounds", self._run), ("watch", self._watch))
+        ]
+
+    @property
+    def report(self) -> WorkersReport:
+        """What the rounds that have ended did, and how it ended if it has."""
+        with self._lock:
+            return replace(self._report, elapsed=timedelta(seconds=time.monotonic() - self._began))
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._threads[0].is_alive()
+
+    def start(self) -> None:
+        """Begin the first round. Once only.
+
+        Raises: DatabaseUnavailableError, SchemaError when the driver cannot use the queue; nothing was started then.
+        """
+        with Session(self._engine) as session:
+            check_schema(session, model=self._model)
+        self._began = time.monotonic()
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self, timeout: timedelta | None = None) -> WorkersReport:
+        """Wait until they have ended; return what they did.
+
+        Raises: WorkersFailedError when tasks failed for good; TimeoutError after `timeout`, they go on then.
+        """
+        if not self._ended.wait(None if timeout is None else timeout.total_seconds()):
+            raise TimeoutError(f"workers {self.name} still run after {timeout}")
+        for thread in self._threads:
+            thread.join()
+        if self._error is not None:
+            raise self._error
+        return self.report
+
+    def drain(self) -> None:
+        """Ask every worker of the set to finish what it runs; return at once. No other round begins.
+
+        Asked through the database, again and again until they have gone: one that starts late hears of it too.
+        """
+        self._draining.set()
+
+    def stop(self) -> WorkersReport:
+        """Drain, wait for as long as that may take, and have Spark kill what is left; return what they did.
+
+        Blocks for at most a beat, `drain_timeout`, `stop_grace` and some seconds; then for as long as Spark needs.
+        Raises: as `wait`.
+        """
+        self.drain()
+        options = self._settings.options
+        patience = options.beat_interval + options.drain_timeout + options.stop_grace + _MARGIN
+        if not self._ended.wait(patience.total_seconds()):
+            self.cancel()
+        return self.wait()
+
+    def cancel(self) -> None:
+        """Have Spark end the tasks now, which kills their processes after some seconds; what they held is taken back.
+
+        Blocks until Spark has answered, at most a minute.
+        """
+        self._draining.set()
+        self._cancelled = True
+        deadline = time.monotonic() + _FOR_GOOD_SECONDS
+        # Again: between two rounds there is nothing to cancel, nor while a task is being planned.
+        while not self._ended.wait(0.2) and time.monotonic() < deadline:
+            if self._is_own:
+                self._spark.interruptAll()
+            else:
+                self._spark.interruptTag(self._tag)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.stop()
+            return
+        with suppress(WorkersFailedError):  # the block's own error is the one to tell
+            self.stop()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                ended = self._end_of(self._round())
+                if ended is not None:
+                    with self._lock:
+                        self._report = replace(self._report, ended=ended)
+                    return
+        except BaseException as error:  # raised by `wait`, in the thread that asks
+            if self._cancelled:
+                self._report = replace(self._report, ended=WorkersEnd.CANCELLED)
+            else:
+                self._error = WorkersFailedError(self.name, self._settings.app, _reason(error))
+                self._error.__cause__ = error
+        finally:
+            self._ended.set()
+
+    def _round(self) -> list[Any]:
+        """Run one task a slot; return the last row of each."""
+        settings = self._settings
+
+        def sa_jobqueue_worker(batches: Iterator[Any]) -> Iterator[Any]:
+            yield from work(settings, batches)
+
+        self._spark.addTag(self._tag)
+        try:
+            slots = self._spark.range(0, self._slots, 1, self._slots)
+            rows = [row for row in slots.mapInArrow(sa_jobqueue_worker, SCHEMA).collect() if row.ended is not None]
+        finally:
+            self._spark.removeTag(self._tag)
+        with self._lock:
+            done = self._report
+            self._report = replace(
+                done,
+                rounds=done.rounds + 1,
+                completed=done.completed + sum(row.completed for row in rows),
+                failed=done.failed + sum(row.failed for row in rows),
+                lost=done.lost + sum(row.lost for row in rows),
+            )
+        return rows
+
+    def _end_of(self, rows: list[Any]) -> WorkersEnd | None:
+        """Return why no other round is to begin, or None."""
+        ends = {row.ended for row in rows}
+        if self._draining.is_set() or SlotEnd.DRAINED in ends:  # by us, or by somebody who asked the workers themselves
+            return WorkersEnd.CANCELLED if self._cancelled else WorkersEnd.DRAINED
+        return WorkersEnd.IDLE if self._until_idle and ends <= {SlotEnd.IDLE} else None
+
+    def _watch(self) -> None:
+        """Pass the request to drain on, and tell of the progress, until they have ended."""
+        while not self._ended.wait(_LOOK_SECONDS if not self._draining.is_set() else _LOOK_SECONDS / 4):
+            with suppress(DBAPIError):  # an outage: the workers outlive it, and so does this
+                self._look()
+
+    def _look(self) -> None:
+        where = WorkerFilter(names=[f"{self.name}.*"])
+        with Session(self._engine) as session:
+            if self._draining.is_set():
+                drain_workers(session, where=where, model=self._model)
+                session.commit()
+            if self._progress is None:
+                return
+            there = [
+                one
+                for one in list_workers(session, where=where, model=self._model)
+                if one.silent_for < self._settings.options.time_to_live
+            ]
+        told = WorkersProgress(
+            report=self.report,
+            slots=self._slots,
+            workers=len(there),
+            running=sum(one.running for one in there),
+            draining=self._draining.is_set(),
+        )
+        self._progress(told)
+
+
+def run_workers(spark: SparkSession, app: str, *, slots: int, **options: Any) -> WorkersReport:
+    """Run workers on Spark's executors until a whole round was idle, or somebody drains them; return what they did.
+
+    `options`: as `WorkerSet` takes them. Interrupted (Ctrl-C), it stops them first; Spark without Connect, however, then
+    cancels whatever runs by itself.
+    Raises: InvalidOptionError before anything is started; WorkersFailedError when tasks failed for good, by then no job is
+    lost: their leases run out. A handler's error never is one of these, it is the end of an attempt.
+    """
+    workers = WorkerSet(spark, app, slots=slots, **options)
+    with workers:
+        return workers.wait()
+
+
+def _between(option: str, given: timedelta, low: timedelta) -> None:
+    if not isinstance(given, timedelta) or not low <= given <= timedelta(days=1):
+        raise InvalidOptionError(option, f"must be a timedelta from {low} to 1 day, got {given!r}")
+
+
+def _session_of_its_own(spark: Any) -> tuple[Any, bool]:
+    """Return a session in which nothing else runs, so that all of it can be cancelled, and whether it is one."""
+    try:
+        return spark.newSession(), True
+    except (AttributeError, NotImplementedError):
+        return spark, False  # Connect before 4.3, where a tag is found from any thread
+
+
+def _reason(error: BaseException) -> str:
+    """Return what a task last raised, from Spark's account of it; Spark's own first line where no Python is in it."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    raised = [line.strip() for line in lines if re.match(r"\s*[A-Za-z_][\w.]*(Error|Exception|Interrupt)\b", line)]
+    return (raised[-1] if raised else lines[0])[:500]

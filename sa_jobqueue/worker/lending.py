@@ -1,0 +1,74 @@
+"""Opens what handlers ask for of providers, for as long as they run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Executor
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from typing import Any, TypeVar
+
+from sa_jobqueue.context import AttemptContext
+from sa_jobqueue.registry import JobType
+
+T = TypeVar("T")
+
+
+@contextmanager
+def lent(attempt: AttemptContext, job_type: JobType) -> Iterator[dict[str, Any]]:
+    """Give a handler's provided arguments by name, in this thread. What the handler raises is raised, come what may."""
+    failed: BaseException | None = None
+    with ExitStack() as stack:
+        given = {name: stack.enter_context(provider.lend(attempt)) for name, provider in job_type.provided.items()}
+        try:
+            yield given
+        except BaseException as error:
+            failed = error
+            raise
+    if failed is not None:
+        raise failed  # a provider must not make a success of it
+
+
+@asynccontextmanager
+async def lent_beside(attempt: AttemptContext, job_type: JobType, threads: Executor) -> AsyncIterator[dict[str, Any]]:
+    """Do the same for an asynchronous handler: opened and closed in a thread, for either may block.
+
+    A handler that is cancelled before it began has what was opened for it closed, whenever that is done.
+    """
+    if not job_type.provided:
+        yield {}
+        return
+    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+
+    def beside(func: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        return loop.run_in_executor(threads, context.run, func, *arguments)
+
+    lending = lent(attempt, job_type)
+    opening = beside(lending.__enter__)
+    try:
+        given = await asyncio.shield(opening)
+    except asyncio.CancelledError:
+
+        def close_unused(opened: asyncio.Future[Any]) -> None:
+            if opened.exception() is None:
+                beside(lending.__exit__, None, None, None).add_done_callback(_heard)
+
+        opening.add_done_callback(close_unused)
+        raise
+    raised: Any = (None, None, None)
+    try:
+        yield given
+    except BaseException:
+        raised = sys.exc_info()
+        raise
+    finally:
+        closing = beside(lending.__exit__, *raised)
+        closing.add_done_callback(_heard)  # should this be cancelled: nobody else asks how it ended
+        await asyncio.shield(closing)
+
+
+def _heard(ended: asyncio.Future[Any]) -> None:
+    if not ended.cancelled():
+        ended.exception()

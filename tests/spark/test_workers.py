@@ -1,0 +1,260 @@
+"""Workers on Spark's executors: they do all there is and leave, drain when asked, and lose nothing when killed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import JobStatus, WorkerFilter, drain_workers, list_workers
+from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
+from sa_jobqueue.spark.errors import WorkersFailedError
+from sa_jobqueue.spark.workers import WorkersEnd, WorkerSet, WorkersProgress, run_workers
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import wait_until
+from tests.spark import workers_app
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+APP = "tests.spark.workers_app:jobs"
+MakeSet = Callable[..., WorkerSet]
+LOOK = timedelta(seconds=60)
+
+
+@pytest.fixture
+def effects(engine: Engine) -> Callable[[], list[Any]]:
+    """Give what handlers have written, as `(job_id, attempt, pid)`."""
+    with engine.begin() as connection:
+        connection.execute(text(workers_app.EFFECTS))
+
+    def read() -> list[Any]:
+        with engine.connect() as connection:
+            return list(connection.execute(text("SELECT job_id, attempt, pid FROM effect")))
+
+    return read
+
+
+@pytest.fixture
+def worker_set(spark: SparkSession, database_url: str) -> Iterator[MakeSet]:
+    """Give a maker of worker sets that wait for nothing longer than they must; they are cancelled at the end."""
+    made: list[WorkerSet] = []
+
+    def make(**options: Any) -> WorkerSet:
+        given: dict[str, Any] = {
+            "slots": 2,
+            "idle_exit": timedelta(milliseconds=500),
+            "drain_timeout": timedelta(seconds=20),
+            "poll_interval": timedelta(milliseconds=100),
+            "beat_interval": timedelta(milliseconds=300),
+            "time_to_live": timedelta(seconds=1),
+            "sweep_interval": timedelta(milliseconds=200),
+            "stop_grace": timedelta(milliseconds=200),
+        }
+        made.append(WorkerSet(spark, APP, url=database_url, **given | options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        if one.is_running:
+            one.cancel()
+
+
+def add(engine: Engine, count: int, **payload: Any) -> set[Any]:
+    with Session(engine) as session, session.begin():
+        made = [workers_app.effect.job(dict(payload)) for _ in range(count)]
+        session.add_all(made)
+        return {job.id for job in made}
+
+
+def test_a_round_does_all_there_is_and_ends_when_idle(
+    spark: SparkSession, database_url: str, engine: Engine, jobs: Jobs, effects: Callable[[], list[Any]]
+) -> None:
+    ids = add(engine, 40)
+    with Session(engine) as session, session.begin():
+        session.add(workers_app.fails.job(None))
+    progress: list[WorkersProgress] = []
+    report = run_workers(
+        spark, APP, url=database_url, slots=2, idle_exit=timedelta(seconds=1.5), concurrency=4, progress=progress.append
+    )
+    assert (report.completed, report.failed, report.rounds, report.ended) == (40, 1, 1, WorkersEnd.IDLE)
+    assert {row.job_id for row in effects()} == ids
+    assert len(effects()) == 40
+    # In the processes of the executors, not here.
+    assert os.getpid() not in {row.pid for row in effects()}
+    assert max(told.workers for told in progress) in {1, 2}
+    with engine.connect() as connection:  # they said goodbye, and keep no connection
+        assert connection.execute(text("SELECT count(*) FROM worker")).scalar_one() == 0
+    wait_until(lambda: _connections(engine) == 0, what="every connection is closed")
+
+
+def test_rounds_follow_each_other_until_all_is_done(
+    engine: Engine, worker_set: MakeSet, jobs: Jobs, effects: Callable[[], list[Any]]
+) -> None:
+    with Session(engine) as session, session.begin():
+        session.add_all(workers_app.effect.job({}, delay=timedelta(seconds=delay)) for delay in (0.0, 1.5))
+    with worker_set(slots=1, max_runtime=timedelta(seconds=1), idle_exit=timedelta(seconds=3)) as workers:
+        # A worker leaves after a second whatever there is to do; the next round's finds what has become due.
+        wait_until(lambda: len(effects()) == 2, what="both are done")
+        assert workers.is_running
+        report = workers.stop()
+    assert report.rounds >= 2
+    assert (report.completed, report.ended) == (2, WorkersEnd.DRAINED)
+
+
+def test_a_drain_finishes_what_runs_and_begins_nothing(
+    engine: Engine, worker_set: MakeSet, jobs: Jobs, effects: Callable[[], list[Any]], tmp_path: Path
+) -> None:
+    running = add(engine, 2, gate=str(tmp_path))
+    workers = worker_set(until_idle=False)
+    with workers:
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 2, what="both slots have a job")
+        waiting = add(engine, 2)
+        workers.drain()
+
+        def all_draining() -> bool:
+            with Session(engine) as session:
+                return {worker.state for worker in list_workers(session)} == {"draining"}
+
+        wait_until(all_draining, what="both have heard")
+        (tmp_path / "open").touch()
+        report = workers.wait(LOOK)
+    assert (report.ended, report.completed) == (WorkersEnd.DRAINED, 2)
+    assert {row.job_id for row in effects()} == running
+    assert {jobs.status(job_id) for job_id in waiting} == {JobStatus.PENDING}
+
+
+def test_whoever_drains_the_workers_themselves_ends_the_set(engine: Engine, worker_set: MakeSet, jobs: Jobs) -> None:
+    workers = worker_set(slots=1, until_idle=False)
+    with workers:
+
+        def asked() -> bool:
+            with Session(engine) as session, session.begin():
+                return len(drain_workers(session, where=WorkerFilter(names=[f"{workers.name}.*"]))) == 1
+
+        wait_until(asked, what="there is one to ask")
+        assert workers.wait(LOOK).ended is WorkersEnd.DRAINED
+
+
+def test_a_killed_process_and_a_frozen_one_lose_nothing_and_do_nothing_twice(
+    engine: Engine, worker_set: MakeSet, jobs: Jobs, effects: Callable[[], list[Any]], tmp_path: Path
+) -> None:
+    ids = add(engine, 6, gate=str(tmp_path))
+    with worker_set(concurrency=3, idle_exit=timedelta(seconds=4)) as workers:
+        wait_until(lambda: len(_holders(tmp_path)) == 6, what="three jobs are held by either process")
+        killed, frozen = sorted(set(_holders(tmp_path).values()))
+        os.kill(killed, signal.SIGKILL)
+        os.kill(frozen, signal.SIGSTOP)
+        try:
+            # Spark starts the killed task again, and its worker does what both have lost.
+            wait_until(lambda: len(effects()) == 6, what="all six are done by a third process")
+        finally:
+            (tmp_path / "open").touch()
+            os.kill(frozen, signal.SIGCONT)
+        report = workers.wait(LOOK)  # the frozen one wakes up, goes on with its three, and finds them gone
+    assert sorted(row.job_id for row in effects()) == sorted(ids)
+    assert {row.attempt for row in effects()} == {2}
+    assert {row.pid for row in effects()}.isdisjoint({killed, frozen})
+    assert set(jobs.statuses().values()) == {JobStatus.COMPLETED}
+    assert report.ended is WorkersEnd.IDLE
+    outcomes = [one["outcome"] for job_id in ids for one in jobs.attempts(job_id)]
+    assert outcomes == ["taken_back"] * 6
+
+
+def test_what_does_not_drain_is_cancelled_and_taken_back(
+    engine: Engine, worker_set: MakeSet, jobs: Jobs, effects: Callable[[], list[Any]], tmp_path: Path
+) -> None:
+    (job_id,) = add(engine, 1, gate=str(tmp_path))
+    workers = worker_set(slots=1, until_idle=False)
+    workers.start()
+    wait_until(lambda: len(_holders(tmp_path)) == 1, what="it runs")
+    (pid,) = _holders(tmp_path).values()
+    workers.cancel()
+    assert workers.wait(LOOK).ended is WorkersEnd.CANCELLED
+    wait_until(lambda: not _is_process(pid), what="Spark has killed the process")
+    with worker_set(slots=1, idle_exit=timedelta(seconds=4)) as others:
+        assert others.wait(LOOK).completed == 1
+    assert [(row.job_id, row.attempt) for row in effects()] == [(job_id, 2)]
+
+
+def test_what_keeps_workers_from_starting_is_raised_without_secrets(
+    spark: SparkSession, database_url: str, engine: Engine, caplog: pytest.LogCaptureFixture, event_log: Path
+) -> None:
+    from sqlalchemy import make_url
+
+    secret = "Tr0ub4dor"
+    url = make_url(database_url).set(password=secret).render_as_string(hide_password=False)
+    nowhere = make_url(url).set(database="nowhere").render_as_string(hide_password=False)
+    with pytest.raises(DatabaseUnavailableError) as refused:
+        WorkerSet(spark, APP, slots=1, url=nowhere).start()
+    workers = WorkerSet(spark, APP, slots=1, url=url, idle_exit=timedelta(milliseconds=100))
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE job RENAME TO gone"))
+    workers._threads[0].start()  # past the driver's own check: the tasks find it out
+    with pytest.raises(WorkersFailedError, match="SchemaMissingError") as failed:
+        workers.wait(LOOK)
+    texts = [str(refused.value), repr(refused.value), str(failed.value), repr(workers._settings), caplog.text]
+    texts += [path.read_text(errors="replace") for path in event_log.iterdir()]
+    assert all(secret not in one for one in texts)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"slots": 0}, "slots"),
+        ({"idle_exit": timedelta(0)}, "idle_exit"),
+        ({"max_runtime": 600}, "max_runtime"),
+        ({"name": "a b"}, "name"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"url": "mysql://x"}, "url"),
+        ({"app": "tests.spark.workers_app:not_jobs"}, "app"),
+        ({"app": "tests.spark.sessions_app:jobs"}, "app"),
+        ({"app": "nowhere:jobs"}, "app"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_starts(
+    spark: SparkSession, database_url: str, options: dict[str, Any], named: str
+) -> None:
+    given = {"app": APP, "slots": 1, "url": database_url} | options
+    with pytest.raises(InvalidOptionError) as refused:
+        WorkerSet(spark, given.pop("app"), **given)
+    assert refused.value.option == named
+
+
+def test_speculation_is_refused(spark: SparkSession, database_url: str) -> None:
+    class Speculating:
+        class conf:  # noqa: N801
+            @staticmethod
+            def get(name: str, default: str) -> str:
+                return "true"
+
+    session: Any = Speculating()
+    with pytest.raises(InvalidOptionError, match=r"spark\.speculation"):
+        WorkerSet(session, APP, slots=1, url=database_url)
+
+
+def _holders(gate: Path) -> dict[str, int]:
+    """Return which process runs the first attempt of which job."""
+    return {path.stem: int(path.suffix[1:]) for path in gate.iterdir() if path.name != "open"}
+
+
+def _is_process(pid: int) -> bool:
+    from tests.fixtures.workers import is_running
+
+    return is_running(pid)
+
+
+def _connections(engine: Engine) -> int:
+    with engine.connect() as connection:
+        count: int = connection.execute(
+            text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+        ).scalar_one()
+        return count
