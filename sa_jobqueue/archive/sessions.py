@@ -36,6 +36,9 @@ def opened(
         raise unavailable(error, engine.url) from error
     with connection:
         connection.execution_options(isolation_level="READ COMMITTED")
+        driver: Any = connection.connection.driver_connection
+        # Nothing is prepared: a plan that knows its arrays looks them up by hash, and its ranges in statistics.
+        driver.prepare_threshold = None
         connection.detach()  # what is set here must not come back to anybody from a pool
         with Session(connection) as session:
             check_schema(session, model=model)

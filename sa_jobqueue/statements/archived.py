@@ -116,7 +116,7 @@ def referred_to(model: type[JobMixin[Any]]) -> Select[Any]:
     return (
         select(edge.c.blocked_by_chain_id)
         .select_from(edge.join(job, job.c.id == edge.c.job_id))
-        # Looked up by hash, as a plan knows the array: a join would compare each with each.
+        # Looked up by hash where the plan knows the array; a join would compare each with each.
         .where(edge.c.blocked_by_chain_id == any_(ids), job.c.chain_id != all_(ids))
         .distinct()
     )
