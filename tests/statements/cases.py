@@ -23,6 +23,7 @@ from sa_jobqueue.statements import (
 )
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
 from tests.fixtures.jobs import WORKER
+from tests.statements.bulk_cases import BULK_CASES
 from tests.statements.chain_cases import CHAIN_CASES
 from tests.statements.explaining_cases import EXPLAINING_CASES
 from tests.statements.shapes import BATCH, NOBODY, PK, Case, World
@@ -335,6 +336,7 @@ CASES = [
     Case(
         "notify_each", lambda: notifications.notify_each(Job, "lost"), NONE, lambda world: {"ids": ["a", "b"]}, guarded=False
     ),
+    *BULK_CASES,
     *CHAIN_CASES,
     *WORKER_CASES,
     *EXPLAINING_CASES,
