@@ -1,0 +1,277 @@
+"""What a report says: numbers and rows, computed by Spark, as plain Python that a page or a program can show."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from sa_jobqueue.types import ENDED, JobStatus
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from sa_jobqueue.spark.analytics import History
+
+Row = dict[str, Any]
+
+MAX_ROWS: Final = 50
+"""Rows of a table; what is left out is counted."""
+SLOWEST: Final = 10
+"""Workflows whose critical path is told."""
+_BUCKETS: Final = (
+    *(timedelta(minutes=minutes) for minutes in (1, 5, 15)),
+    *(timedelta(hours=hours) for hours in (1, 6)),
+    *(timedelta(days=days) for days in (1, 7)),
+)
+_MOST_BUCKETS: Final = 170
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """A report's numbers. Times that last are in seconds, instants in UTC; the columns are those of the analytics."""
+
+    sources: tuple[str, ...]
+    """Where the history is from, without passwords."""
+    generated_at: datetime
+    since: datetime | None
+    until: datetime | None
+    queues: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    first: datetime | None
+    """The first thing that happened; None for an empty history."""
+    last: datetime | None
+    every: timedelta = timedelta(hours=1)
+    """How long a bucket of time is."""
+    target_wait: timedelta = timedelta(seconds=1)
+    summary: Row = field(default_factory=dict)
+    throughput: list[Row] = field(default_factory=list)
+    """In the order of time, empty buckets included."""
+    latency: list[Row] = field(default_factory=list)
+    """By `type_name` and `measure`, the type that ran longest in all first."""
+    retries: list[Row] = field(default_factory=list)
+    errors: list[Row] = field(default_factory=list)
+    """The most frequent first."""
+    dead_letters: list[Row] = field(default_factory=list)
+    workflows: list[Row] = field(default_factory=list)
+    """The slowest first, each with `steps`: the jobs of its critical path."""
+    workflow_count: int = 0
+    busy: list[Row] = field(default_factory=list)
+    """Busy workers by `bucket_start` and `type_name`."""
+    capacity: list[Row] = field(default_factory=list)
+    """A row for each type: its busiest bucket, and the workers that are needed at most."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there was no history at all."""
+        return not (self.summary.get("jobs") or self.errors or self.dead_letters or self.throughput)
+
+    def document(self) -> Row:
+        """Return it as one document, for JSON."""
+        names = ("summary", "throughput", "latency", "retries", "errors", "dead_letters", "workflows", "capacity")
+        return {
+            "sources": list(self.sources),
+            "generated_at": self.generated_at,
+            "since": self.since,
+            "until": self.until,
+            "queues": list(self.queues),
+            "types": list(self.types),
+            "first": self.first,
+            "last": self.last,
+            "bucket_seconds": self.every.total_seconds(),
+            "target_wait_seconds": self.target_wait.total_seconds(),
+            "workflow_count": self.workflow_count,
+        } | {name: getattr(self, name) for name in names}
+
+
+def collect(
+    history: History,
+    *,
+    sources: Sequence[str],
+    since: datetime | None = None,
+    until: datetime | None = None,
+    queues: Sequence[str] = (),
+    types: Sequence[str] = (),
+    target_wait: timedelta = timedelta(seconds=1),
+    slots: int | None = None,
+    now: datetime | None = None,
+) -> Contents:
+    """Compute a report. The history is read once.
+
+    `sources` are shown as they are: give none with a password in it. `since` to `slots`: as `History.where` and
+    `capacity` have them. `now`: when ages are taken and until when running jobs have run; this machine's clock unless
+    given.
+    Raises: InvalidOptionError when an option is out of its bounds.
+    """
+    from sa_jobqueue.spark import analytics
+
+    now = now or datetime.now(UTC)
+    part = history.where(since=since, until=until, queues=queues, types=types)
+    with part.cached() as kept:
+        first, last = _span(kept)
+        common: Row = {"sources": tuple(sources), "generated_at": now, "since": since, "until": until}
+        common |= {"queues": tuple(queues), "types": tuple(types), "first": first, "last": last, "target_wait": target_wait}
+        every = _width(first, last)
+        capacity_every = max(every, timedelta(hours=1))
+        measured = analytics.workflows(kept).persist()
+        try:
+            slowest = _slowest(measured, kept)
+            workflow_count = measured.count()
+        finally:
+            measured.unpersist()
+        latency = _rows(analytics.latency_percentiles(kept, ["type_name"]))
+        retries = _rows(analytics.retry_rate(kept))
+        letters = _rows(analytics.dead_letter_ageing(kept, as_of=now))
+        busy = _rows(
+            analytics.capacity(
+                kept, every=capacity_every, target_wait=target_wait, slots=slots, as_of=min(now, until or now)
+            )
+        )
+        return Contents(
+            **common,
+            every=every,
+            summary=_summary(kept, retries, letters, now),
+            throughput=_filled(_rows(analytics.throughput(kept, every=every)), every),
+            latency=_longest_first(latency),
+            retries=sorted(retries, key=lambda row: (-row["retry_rate"], -row["jobs"], row["type_name"] or "")),
+            errors=sorted(
+                _rows(analytics.error_groups(kept, every=max(every, timedelta(hours=1)))),
+                key=lambda row: (-row["count"], row["fingerprint"]),
+            ),
+            dead_letters=sorted(letters, key=lambda row: (-row["open"], -row["letters"], row["type_name"], row["reason"])),
+            workflows=slowest,
+            workflow_count=workflow_count,
+            busy=sorted(busy, key=lambda row: (row["bucket_start"], row["type_name"] or "")),
+            capacity=_busiest(busy, first, last, capacity_every),
+        )
+
+
+def _rows(frame: DataFrame) -> list[Row]:
+    """Return a DataFrame's rows as plain Python; its instants aware, whatever zone Spark and this machine are in."""
+    return [_plain(row) for row in frame.collect()]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC)
+    if hasattr(value, "asDict"):
+        return {name: _plain(one) for name, one in value.asDict().items()}
+    return [_plain(one) for one in value] if isinstance(value, list) else value
+
+
+def _span(history: History) -> tuple[datetime | None, datetime | None]:
+    from pyspark.sql import functions as sf
+
+    instants = [
+        history.jobs.select(sf.min("created_at"), sf.greatest(sf.max("created_at"), sf.max("completed_at"))),
+        history.attempts.select(sf.min("ended_at"), sf.max("ended_at")),
+        history.dead_letters.select(sf.min("died_at"), sf.max("died_at")),
+    ]
+    found = instants[0].unionAll(instants[1]).unionAll(instants[2]).toDF("first", "last")
+    [row] = _rows(found.select(sf.min("first").alias("first"), sf.max("last").alias("last")))
+    return row["first"], row["last"]
+
+
+def _width(first: datetime | None, last: datetime | None) -> timedelta:
+    """Return how long a bucket is, so that there are enough to see something and not more than can be seen."""
+    if first is None or last is None:
+        return timedelta(hours=1)
+    return next((width for width in _BUCKETS if (last - first) / width <= _MOST_BUCKETS), _BUCKETS[-1])
+
+
+def _summary(history: History, retries: list[Row], letters: list[Row], now: datetime) -> Row:
+    from sa_jobqueue.spark import analytics
+
+    by_status = {row["status"]: row["count"] for row in _rows(history.jobs.groupBy("status").count())}
+    found: Row = {"jobs": sum(by_status.values())}
+    found |= {status.value: by_status.get(status.value, 0) for status in JobStatus}
+    found["open"] = sum(count for status, count in by_status.items() if status not in ENDED)
+    attempts = sum(row["attempts"] for row in retries)
+    failures = sum(row[name] for row in retries for name in ("failed", "timed_out", "taken_back"))
+    claimed = sum(row["jobs"] for row in retries)
+    retried = sum(row["retried_jobs"] for row in retries)
+    found |= {
+        "attempts": attempts,
+        "failure_rate": failures / attempts if attempts else None,
+        "retry_rate": retried / claimed if claimed else None,
+        "open_dead_letters": sum(row["open"] for row in letters),
+        "oldest_open_seconds": max((row["oldest_open_seconds"] or 0 for row in letters), default=None) or None,
+    }
+    of_all = {row["measure"]: row for row in _rows(analytics.latency_percentiles(history, ()))}
+    for measure in ("wait", "run", "total"):
+        for point in ("p50_seconds", "p95_seconds"):
+            found[f"{measure}_{point}"] = of_all.get(measure, {}).get(point)
+    return found
+
+
+def _filled(rows: list[Row], every: timedelta) -> list[Row]:
+    """Return buckets in order, with those in which nothing happened."""
+    if not rows:
+        return []
+    there = {row["bucket_start"]: row for row in rows}
+    nothing = dict.fromkeys((name for name in rows[0] if name != "bucket_start"), 0)
+    bucket, last, filled = min(there), max(there), []
+    while bucket <= last:
+        filled.append(there.get(bucket, {"bucket_start": bucket} | nothing))
+        bucket += every
+    return filled
+
+
+def _longest_first(latency: list[Row]) -> list[Row]:
+    spent: dict[str, float] = defaultdict(float)
+    for row in latency:
+        if row["measure"] == "run":
+            spent[row["type_name"]] += row["mean_seconds"] * row["count"]
+    places = {"wait": 0, "run": 1, "total": 2}
+    return sorted(latency, key=lambda row: (-spent[row["type_name"]], row["type_name"] or "", places[row["measure"]]))
+
+
+def _slowest(measured: DataFrame, history: History) -> list[Row]:
+    from pyspark.sql import functions as sf
+
+    from sa_jobqueue.spark.analytics import critical_paths
+
+    ended = measured.where("wall_seconds IS NOT NULL")
+    slowest = ended.orderBy(sf.desc("wall_seconds"), "workflow_id").limit(SLOWEST)
+    found = _rows(slowest)
+    steps: dict[str, list[Row]] = defaultdict(list)
+    # Only what is shown: the path of a long chain may have thousands of jobs.
+    shown = slowest.withColumn("critical_path", sf.slice("critical_path", 1, MAX_ROWS))
+    for step in _rows(critical_paths(shown, history)) if found else []:
+        steps[step["workflow_id"]].append(step)
+    for row in found:
+        row["steps"] = sorted(steps[row["workflow_id"]], key=lambda step: int(step["position"]))
+    return sorted(found, key=lambda row: (-row["wall_seconds"], row["workflow_id"]))
+
+
+def _busiest(busy: list[Row], first: datetime | None, last: datetime | None, every: timedelta) -> list[Row]:
+    """Return for each type the bucket that needs most workers, and what it needs on average."""
+    if first is None or last is None:
+        return []
+    by_type: dict[str, list[Row]] = defaultdict(list)
+    for row in busy:
+        by_type[row["type_name"]].append(row)
+    begin = min((row["bucket_start"] for row in busy), default=first)
+    end = max((row["bucket_start"] + every for row in busy), default=last)
+    buckets = max(1, (end - begin) // every)
+    found = []
+    for name, rows in by_type.items():
+        peak = max(rows, key=lambda row: (row["workers_needed"] or 0, row["busy_workers"], row["bucket_start"]))
+        waits = [row["p95_wait_seconds"] for row in rows if row["p95_wait_seconds"] is not None]
+        found.append(
+            {
+                "type_name": name,
+                "started": sum(row["started"] for row in rows),
+                "mean_busy_workers": sum(row["busy_workers"] for row in rows) / buckets,
+                "peak_start": peak["bucket_start"],
+                "peak_busy_workers": peak["busy_workers"],
+                "peak_arrivals_per_second": peak["arrivals_per_second"],
+                "peak_mean_run_seconds": peak["mean_run_seconds"],
+                "peak_utilisation": peak["utilisation"],
+                "worst_p95_wait_seconds": max(waits, default=None),
+                "workers_needed": peak["workers_needed"],
+            }
+        )
+    return sorted(found, key=lambda row: (-(row["workers_needed"] or 0), -row["mean_busy_workers"], row["type_name"] or ""))

@@ -1,0 +1,175 @@
+"""The plots of the page, as what plotly draws: each with words that say the same."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sa_jobqueue.report.contents import Contents, Row
+
+COLOURS: Final = {
+    "enqueued": "#7a869a",
+    "completed": "#2f855a",
+    "failed": "#dd8a00",
+    "dead": "#c53030",
+    "cancelled": "#805ad5",
+}
+_SERIES: Final = ("#2b6cb0", "#2f855a", "#dd8a00", "#805ad5", "#c53030", "#0f8b8d", "#7a869a")
+"""Distinct for most who see colours otherwise, and readable on light and dark; every plot has a table beside it."""
+_MOST_TYPES: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One plot: `key` names its place in the page, `alt` says in words what is to be seen."""
+
+    key: str
+    title: str
+    alt: str
+    plot: str
+    """JSON for plotly, safe inside a script element."""
+
+
+def figures(contents: Contents) -> dict[str, Figure]:
+    """Return the plots by key; those that would show nothing are left out."""
+    made = [_throughput(contents), _latency(contents, "wait"), _latency(contents, "run"), _busy(contents)]
+    return {figure.key: figure for figure in made if figure is not None}
+
+
+def sparkline(trend: list[Row], first: datetime | None, last: datetime | None) -> str:
+    """Return the path of a small SVG, 120 by 24, of counts over the time of the whole report."""
+    if first is None or last is None or not trend:
+        return ""
+    begin = min(first, trend[0]["bucket_start"])
+    span = max((last - begin).total_seconds(), 1.0)
+    most = max(row["count"] for row in trend)
+    bars = []
+    for row in trend:
+        x = min(117.0, 117 * max(0.0, (row["bucket_start"] - begin).total_seconds()) / span)
+        height = max(2.0, 22 * row["count"] / most)
+        bars.append(f"M{x:.1f} 24v{-height:.1f}h3v{height:.1f}z")
+    return "".join(bars)
+
+
+def _throughput(contents: Contents) -> Figure | None:
+    rows = contents.throughput
+    if not rows:
+        return None
+    x = [_instant(row["bucket_start"]) for row in rows]
+    ended = [name for name in ("completed", "cancelled", "failed", "dead") if any(row[name] for row in rows)]
+    traces: list[Row] = [
+        {"type": "bar", "name": name, "x": x, "y": [row[name] for row in rows], "marker": {"color": COLOURS[name]}}
+        for name in ended
+    ]
+    line = {"color": COLOURS["enqueued"], "shape": "hvh"}
+    enqueued = {"type": "scatter", "mode": "lines", "name": "enqueued", "line": line, "x": x}
+    traces.append(enqueued | {"y": [row["enqueued"] for row in rows]})
+    most = max(rows, key=lambda row: row["completed"])
+    total = {name: sum(row[name] for row in rows) for name in ("enqueued", "completed", "failed", "dead")}
+    alt = (
+        f"{total['enqueued']:,} jobs enqueued, {total['completed']:,} completed, {total['failed']:,} attempts failed, "
+        f"{total['dead']:,} dead letters; most completed at {_words(most['bucket_start'])}: {most['completed']:,}."
+    )
+    layout = {"barmode": "stack", "yaxis": {"title": {"text": "per bucket"}, "rangemode": "tozero"}}
+    return _figure("throughput", "Throughput over time", alt, traces, layout)
+
+
+def _latency(contents: Contents, measure: str) -> Figure | None:
+    rows = [row for row in contents.latency if row["measure"] == measure][:_MOST_TYPES]
+    if not rows:
+        return None
+    rows.reverse()  # the first on top
+    labels = [_label(row["type_name"]) for row in rows]
+    traces = []
+    for point, colour in (("p50", _SERIES[0]), ("p95", _SERIES[2]), ("p99", _SERIES[4])):
+        values = [row[f"{point}_seconds"] for row in rows]
+        marker = {"color": colour, "size": 11, "symbol": {"p50": "circle", "p95": "diamond", "p99": "line-ns-open"}[point]}
+        text = [f"{point} {label}: {shown_seconds(value)}" for label, value in zip(labels, values, strict=True)]
+        traces.append(
+            {"type": "scatter", "mode": "markers", "name": point, "y": labels, "marker": marker}
+            # On a scale of powers there is no zero.
+            | {"x": [max(value, 0.001) for value in values], "text": text, "hoverinfo": "text"}
+        )
+    slowest = max(rows, key=lambda row: row["p95_seconds"])
+    said = {"wait": "Waiting time, due until claimed", "run": "Run time, claimed until completed"}[measure]
+    alt = f"By job type, {len(rows)} shown; the highest 95th percentile is {shown_seconds(slowest['p95_seconds'])}, "
+    layout = {
+        "xaxis": {"type": "log", "title": {"text": "seconds"}, "exponentformat": "none"},
+        "yaxis": {"type": "category", "automargin": True},
+        "height": 150 + 28 * len(rows),
+    }
+    return _figure(measure, said, alt + f"of {slowest['type_name']}.", traces, layout)
+
+
+def _busy(contents: Contents) -> Figure | None:
+    if not contents.busy:
+        return None
+    total: dict[str, float] = defaultdict(float)
+    for row in contents.busy:
+        total[row["type_name"]] += row["busy_workers"]
+    largest = sorted(total, key=lambda name: (-total[name], name or ""))[:6]
+    buckets = sorted({row["bucket_start"] for row in contents.busy})
+    series: dict[str, dict[datetime, float]] = defaultdict(lambda: defaultdict(float))
+    for row in contents.busy:
+        series[_label(row["type_name"]) if row["type_name"] in largest else "others"][row["bucket_start"]] += row[
+            "busy_workers"
+        ]
+    x = [_instant(bucket) for bucket in buckets]
+    traces = [
+        {"type": "bar", "name": name, "x": x, "y": [round(series[name][bucket], 4) for bucket in buckets]}
+        | {"marker": {"color": _SERIES[number % len(_SERIES)]}}
+        for number, name in enumerate([*(_label(name) for name in largest), *(["others"] if "others" in series else [])])
+    ]
+    loads = {bucket: sum(of[bucket] for of in series.values()) for bucket in buckets}
+    peak = max(buckets, key=lambda bucket: loads[bucket])
+    alt = f"At most {loads[peak]:.2f} workers were busy on average, in the bucket of {_words(peak)}."
+    layout = {"barmode": "stack", "yaxis": {"title": {"text": "busy workers"}, "rangemode": "tozero"}}
+    return _figure("busy", "Busy workers over time", alt, traces, layout)
+
+
+def _figure(key: str, title: str, alt: str, traces: list[Row], layout: Row) -> Figure:
+    base: Row = {
+        "height": 320,
+        "margin": {"l": 56, "r": 16, "t": 16, "b": 48},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": "system-ui, sans-serif", "size": 13},
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        "bargap": 0.08,
+    }
+    # `<` cannot be in it: what a script element holds ends at the next closing tag, whatever it is.
+    text = json.dumps({"data": traces, "layout": base | layout}, ensure_ascii=False, allow_nan=False)
+    return Figure(key, title, alt, text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
+
+
+def _label(name: Any) -> str:
+    """Return a name as plotly shows it: it reads some HTML in its texts."""
+    text = "unknown" if name is None else str(name)
+    return html.escape(text if len(text) <= 40 else f"{text[:39]}…")
+
+
+def _instant(value: datetime) -> str:
+    return value.strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _words(value: datetime) -> str:
+    return value.strftime("%Y-%m-%d %H:%M UTC")
+
+
+def shown_seconds(value: float | None) -> str:
+    """Return a time that lasts for people, in the unit that fits; a dash for none."""
+    if value is None:
+        return "-"
+    if value < 0.9995:
+        return f"{value * 1000:.3g} ms"
+    if value < 120:
+        return f"{value:.3g} s"
+    if value < 7200:
+        return f"{value / 60:.3g} min"
+    if value < 172_800:
+        return f"{value / 3600:.3g} h"
+    return f"{value / 86_400:.3g} d"

@@ -1,0 +1,99 @@
+"""The page itself: the template filled, and the scripts it may run named by their hashes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from importlib.resources import files
+from typing import Any, Final
+
+from sa_jobqueue.report.contents import MAX_ROWS, Contents, Row
+from sa_jobqueue.report.figures import figures, shown_seconds, sparkline
+
+_TEMPLATES: Final = files("sa_jobqueue.report") / "templates"
+
+
+def render(contents: Contents) -> str:
+    """Return a report as one HTML document, about 5 MB: it loads nothing, and works where there is no network.
+
+    Everything from the history is escaped, and the page's own policy keeps a browser from running any script but the two
+    that are in it, and from asking anybody for anything.
+    """
+    from jinja2 import Environment, StrictUndefined
+    from plotly.offline import get_plotlyjs
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {
+        "instant": _instant,
+        "lasting": shown_seconds,
+        "number": _number,
+        "percent": _percent,
+        "short": _short,
+    }
+    plots = {} if contents.is_empty else figures(contents)
+    scripts = [get_plotlyjs(), _text("report.js")] if plots else []
+    template = environment.from_string(_text("report.html.j2"))
+    return template.render(
+        it=contents,
+        plots=plots,
+        # Not through autoescaping: they are ours, and an escaped script is another one.
+        style=_safe(_text("report.css")),
+        scripts=[_safe(script) for script in scripts],
+        policy=_policy(scripts),
+        types=_by_type(contents.latency),
+        sparkline=sparkline,
+        most=MAX_ROWS,
+    )
+
+
+def _text(name: str) -> str:
+    return (_TEMPLATES / name).read_text(encoding="utf-8")
+
+
+def _safe(text: str) -> Any:
+    from markupsafe import Markup
+
+    return Markup(text)  # noqa: S704 - a file of this package, or plotly's
+
+
+def _policy(scripts: Iterable[str]) -> str:
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{one}'" for one in hashes) or "'none'"
+    parts = {
+        "default-src": "'none'",
+        "script-src": allowed,
+        "style-src": "'unsafe-inline'",  # plotly places its texts by styles; no style can ask anybody for anything here
+        "img-src": "data: blob:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    return "; ".join(f"{name} {value}" for name, value in parts.items())
+
+
+def _by_type(latency: list[Row]) -> list[Row]:
+    """Return one row for each type, with what it has of `wait`, `run` and `total`."""
+    found: dict[Any, Row] = {}
+    for row in latency:
+        found.setdefault(row["type_name"], {"type_name": row["type_name"]})[row["measure"]] = row
+    return list(found.values())
+
+
+def _instant(value: datetime | None) -> str:
+    return "-" if value is None else value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _number(value: float | None, digits: int = 0) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def _percent(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return "<0.1 %" if 0 < value < 0.001 else f"{value * 100:.1f} %"
+
+
+def _short(value: str | None, length: int = 160) -> str:
+    line = next(iter((value or "").strip().splitlines()), "")
+    return line if len(line) <= length else f"{line[: length - 1]}…"
