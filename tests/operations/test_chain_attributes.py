@@ -203,7 +203,7 @@ def test_schema_prefix_text_ids_and_two_queues_are_no_matter(
 @pytest.mark.filterwarnings("error")
 def test_no_metadata_knows_of_the_view() -> None:
     configure_mappers()
-    assert not [name for name in (*Job.metadata.tables, *Base.metadata.tables) if "chain" in name]
+    assert not [name for name in (*Job.metadata.tables, *Base.metadata.tables) if "job_chain" in name]
     assert Special.Chain is OtherJob.Chain
     assert "tenant" not in OtherJob.Chain.__mapper__.columns  # type: ignore[attr-defined]
 

@@ -17,11 +17,11 @@ from sqlalchemy.orm import Session, sessionmaker
 from sa_jobqueue import AttemptContext, Deduplicate, Job, JobQueue, JobStatus, Worker, aio, enqueue, enqueue_unique
 from sa_jobqueue.errors import ConflictError, InvalidJobError
 from sa_jobqueue.operations import DeadLetterFilter, redrive_dead_letters
-from tests.fixtures.database import both_servers
+from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, quick, wait_until
 
-pytestmark = both_servers
+pytestmark = both_servers_swept
 Sessions = sessionmaker[Session]
 KEY = Deduplicate("k")
 
