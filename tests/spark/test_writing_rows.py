@@ -1,0 +1,396 @@
+"""Rows of a bulk write: each becomes what `Job(...)` would have made of it, or is refused by the same words. No JVM."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+from sqlalchemy import Engine, create_engine, func, select
+from sqlalchemy.orm import DeclarativeBase, Session
+
+from sa_jobqueue import Job, JobMixin
+from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, UnknownJobTypeError
+from sa_jobqueue.ids import uuid7
+from sa_jobqueue.operations.bulk import WriteResult, find_write
+from sa_jobqueue.spark.columns import InvalidColumnError
+from sa_jobqueue.spark.errors import UnknownOptionError
+from sa_jobqueue.spark.ids import Ids
+from sa_jobqueue.spark.source import JobQueueSource
+from sa_jobqueue.spark.staging import BadRowError
+from sa_jobqueue.spark.writing import BatchWriter
+from sa_jobqueue.testing.plugin import MakeDatabase
+from tests.fixtures.database import both_servers_swept
+
+TEXT, INT, LONG, TIME, SECONDS = StringType(), IntegerType(), LongType(), TimestampType(), DoubleType()
+KINDS: dict[str, DataType] = {
+    "type_name": TEXT,
+    "input": TEXT,
+    "queue": TEXT,
+    "priority": INT,
+    "scheduled_at": TIME,
+    "delay": SECONDS,
+    "max_attempts": INT,
+    "timeout": DayTimeIntervalType(),
+    "deduplication_key": TEXT,
+    "id": TEXT,
+    "blockers": ArrayType(TEXT),
+    "on_failure": TEXT,
+    "input_version": LONG,
+    "trace_context": TEXT,
+}
+ARROW: dict[str, pa.DataType] = {
+    "priority": pa.int32(),
+    "max_attempts": pa.int32(),
+    "input_version": pa.int64(),
+    "scheduled_at": pa.timestamp("us", tz="UTC"),
+    "delay": pa.float64(),
+    "timeout": pa.duration("us"),
+    "blockers": pa.list_(pa.string()),
+}
+Row = dict[str, Any]
+
+
+def writer(url: str, names: Iterable[str], **options: str) -> BatchWriter:
+    """Make a writer as Spark's planner does, for columns of the usual types."""
+    schema = StructType([StructField(name, KINDS[name]) for name in names])
+    made = JobQueueSource({"url": url, **options}).writer(schema, False)
+    assert isinstance(made, BatchWriter)
+    return made
+
+
+def batch(rows: Sequence[Row]) -> pa.RecordBatch:
+    """Make a batch as Spark hands it to a task."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = [pa.array([row.get(name) for row in rows], ARROW.get(name, pa.string())) for name in names]
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def write(url: str, *tasks: Sequence[Row], **options: str) -> WriteResult:
+    """Write rows as Spark does, each task's one after the other, and return the account."""
+    names = list(dict.fromkeys(name for task in tasks for row in task for name in row))
+    one = writer(url, names or ["type_name"], **options)
+    one.commit([one.write(iter([batch(rows)] if rows else [])) for rows in tasks])
+    return account(url, one.write_id)
+
+
+def account(url: str, write_id: str) -> WriteResult:
+    """Return a write's account."""
+    engine = create_engine(url)
+    with Session(engine) as session:
+        found = find_write(session, write_id)
+    engine.dispose()
+    assert found is not None
+    return found
+
+
+def rejects(session: Session) -> dict[int, tuple[str, str]]:
+    """Return what is rejected, by its row."""
+    return {one.row: (one.field, one.reason) for one in session.scalars(select(Job.Reject))}
+
+
+def count(session: Session, model: Any = Job) -> int:
+    """Count rows."""
+    return session.scalars(select(func.count()).select_from(model)).one()
+
+
+@both_servers_swept
+def test_a_row_becomes_what_a_job_would_be(database_url: str, session: Session) -> None:
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    described: list[Row] = [
+        {"type_name": "plain"},
+        {"type_name": "other", "input": {"a": [1, 2.5, None, 'é "quoted", \\ and\nbroken']}, "queue": "mails"},
+        {"type_name": "numbers", "input": 1.5, "priority": -9, "max_attempts": 7, "input_version": 3},
+        {"type_name": "late", "input": "", "at": soon, "timeout": timedelta(days=36_500)},
+        {"type_name": "past", "input": [], "at": datetime(1950, 1, 1, tzinfo=UTC), "timeout": timedelta(microseconds=1)},
+        {"type_name": "delayed", "input": True, "delay": timedelta(seconds=3.25), "deduplication_key": 'k,"\n\\N'},
+        {"type_name": "far", "input": {}, "delay": timedelta(days=36_500), "trace_context": trace},
+    ]
+    for row in described:
+        row["id"] = uuid7()
+    jobs = [Job(**row) for row in described]
+    session.add_all(jobs)
+    session.flush()
+    wanted = [_told(job) for job in jobs]
+    session.rollback()
+
+    rows = []
+    for given in described:
+        row = given | {"id": str(given["id"]), "input": json.dumps(given.get("input"))}
+        row["scheduled_at"] = row.pop("at", None)
+        row["delay"] = given["delay"].total_seconds() if "delay" in given else None
+        rows.append(row)
+    result = write(database_url, rows[:3], rows[3:])
+    assert (result.staged, result.enqueued, result.duplicates, result.rejected) == (7, 7, 0, 0)
+    found = [_told(session.get_one(Job, row["id"])) for row in described]
+    assert found == wanted
+    assert count(session, Job.Stage) == 0
+
+
+def _told(job: Job) -> dict[str, Any]:
+    changing = {"created_at", "scheduled_at", "changed_xid"}
+    told = {column.name: getattr(job, column.name) for column in Job.__table__.columns if column.name not in changing}
+    due = job.scheduled_at - job.created_at
+    # What is due at an instant of its own is so, whenever it was enqueued.
+    return told | {"due": job.scheduled_at if job.type_name == "late" else due}
+
+
+@both_servers_swept
+def test_a_bad_row_is_refused_by_the_words_of_a_job(database_url: str, session: Session) -> None:
+    bad: list[tuple[Row, dict[str, Any]]] = [
+        ({"type_name": "two words"}, {}),
+        ({"type_name": ""}, {}),
+        ({"type_name": "x\n"}, {}),
+        ({"queue": "-"}, {}),
+        ({"priority": 10}, {}),
+        ({"max_attempts": 0}, {}),
+        ({"input_version": 2**31}, {}),
+        ({"deduplication_key": ""}, {}),
+        ({"deduplication_key": "k" * 501}, {}),
+        ({"deduplication_key": "a\x00b"}, {}),
+        ({"id": "not-a-uuid"}, {}),
+        ({"input": '"\\u0000"'}, {"input": "\x00"}),
+        ({"input": '"\\ud800"'}, {"input": "\ud800"}),
+        ({"input": "1e999"}, {"input": float("inf")}),
+    ]
+    rows = [{"type_name": "t"} | row for row, _ in bad]
+    result = write(database_url, [*rows, {"type_name": "good", "delay": 0.0}], mode="permissive")
+    assert (result.enqueued, result.rejected) == (1, len(bad))
+    found = rejects(session)
+    for place, (row, job) in enumerate(bad):
+        with pytest.raises(InvalidJobError) as refused:
+            Job(**({"type_name": "t"} | row | job))
+        assert found[place] == (refused.value.field, refused.value.reason[:300]), row
+    kept = session.scalars(select(Job.Reject.record).where(Job.Reject.row == 9)).one()
+    assert json.loads(kept or "") == {"type_name": "t", "deduplication_key": "a\x00b"}
+
+
+@both_servers_swept
+def test_times_that_no_job_can_have_are_refused(database_url: str, session: Session) -> None:
+    nan, inf = float("nan"), float("inf")
+    micro = timedelta(microseconds=1)
+    rows: list[Row] = [{"delay": seconds} for seconds in (-0.001, nan, inf, -inf, 1e300, 36_500 * 86_400 + 0.001)]
+    rows += [{"timeout": limit} for limit in (timedelta(0), -micro, timedelta(days=36_500) + micro)]
+    rows += [{"scheduled_at": datetime(9000, 1, 1, tzinfo=UTC)}, {"scheduled_at": datetime.now(UTC), "delay": 1.0}]
+    result = write(database_url, rows, type="t", mode="PERMISSIVE")
+    assert (result.enqueued, result.rejected) == (0, len(rows))
+    assert [rejects(session)[place][0] for place in range(len(rows))] == [
+        *["delay"] * 6,
+        *["timeout"] * 3,
+        "scheduled_at",
+        "delay",
+    ]
+
+
+POISON = {
+    "{": "is not JSON",
+    "": "is not JSON",
+    '{"a": 1} x': "is not JSON",
+    "'single'": "is not JSON",
+    "NaN": "no word for",
+    "[Infinity]": "no word for",
+    '{"a": "\\u0000"}': "NUL",
+    '["\\udc00"]': "surrogate",
+    '"\x00"': "is not JSON",
+    "1e400": "no word for",
+    "1e200000": "no word for",
+    "-" + "9" * 5000: "is not JSON",
+    "[" * 600 + "]" * 600: "deep",
+    '"' + "x" * (1024 * 1024) + '"': "bytes of JSON",
+    '"' + "é" * 200_000 + '"': "bytes of JSON",
+}
+
+
+@both_servers_swept
+def test_no_poison_hides_among_good_inputs_and_none_of_them_is_lost(database_url: str, session: Session) -> None:
+    good = ["1", " [1,\n 2] ", '"\\\\u0000"', '"\\ud83d\\ude00"', "0e300", "[" * 400 + "]" * 400, '{"a": 1, "a": 2}', None]
+    inputs: list[str | None] = []
+    for poison in POISON:
+        inputs += [*good, poison]
+    result = write(database_url, [{"input": text} for text in inputs], type="t", mode="PERMISSIVE")
+    assert (result.enqueued, result.rejected) == (len(good) * len(POISON), len(POISON))
+    told = [reason for _, (_, reason) in sorted(rejects(session).items())]
+    assert all(words in reason for words, reason in zip(POISON.values(), told, strict=True)), told
+    stored = session.scalars(select(Job.input).limit(len(good)).order_by(Job.id)).all()
+    assert stored == [None if text is None else json.loads(text) for text in good]
+
+
+@both_servers_swept
+def test_what_postgresql_alone_refuses_is_found_by_halves(
+    database_url: str, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if Python took whatever PostgreSQL does not: the row is found all the same, and those around it arrive.
+    monkeypatch.setattr("sa_jobqueue.spark.validation._check_input", lambda text: None)
+    rows = [{"input": "{" if place in {0, 7, 8, 31} else str(place)} for place in range(32)]
+    result = write(database_url, rows, type="t", mode="PERMISSIVE")
+    assert (result.enqueued, result.rejected) == (28, 4)
+    assert sorted(rejects(session)) == [0, 7, 8, 31]
+    assert rejects(session)[7] == ("input", "invalid input syntax for type json: The input string ended unexpectedly.")
+
+
+@both_servers_swept
+def test_a_bad_row_ends_the_write_and_is_named_with_little_of_its_payload(database_url: str, session: Session) -> None:
+    private = "private " * 100
+    rows = [{"input": "1"}, {"input": f'{{"a": "{private}', "deduplication_key": "invoice-7"}]
+    one = writer(database_url, ["input", "deduplication_key"], type="t")
+    one.write(iter([batch(rows[:1])]))
+    with pytest.raises(BadRowError) as refused:
+        one.write(iter([batch(rows[:1]), batch(rows)]))
+    error = refused.value
+    assert (error.partition, error.row, error.key, error.field) == (0, 2, "invoice-7", "input")
+    assert len(error.excerpt) <= 200
+    assert private not in str(error)
+    one.abort([None])
+    assert (count(session), count(session, Job.Stage), count(session, Job.Write)) == (0, 0, 0)
+
+
+def test_columns_that_no_job_has_are_refused_before_anything_is_planned() -> None:
+    struct = StructType([StructField("a", INT)])
+    refused: list[tuple[dict[str, DataType], str]] = [
+        ({"type_name": TEXT, "run_at": TIME}, "run_at: is no column of a job; did you mean scheduled_at?"),
+        ({"type_name": TEXT, "priorty": INT}, "priorty: is no column of a job; did you mean priority?"),
+        ({"type_name": TEXT, "zzz": INT}, "zzz: is no column of a job \\(they are type_name, input"),
+        ({"input": TEXT}, "type_name: is missing"),
+        ({"type_name": TEXT, "input": struct}, "input: must be STRING.*write to_json\\(input\\)"),
+        ({"type_name": TEXT, "scheduled_at": TimestampNTZType()}, "scheduled_at: must be TIMESTAMP.*cast it"),
+        ({"type_name": TEXT, "blockers": ArrayType(INT)}, "blockers: must be ARRAY<STRING>"),
+        ({"type_name": INT}, "type_name: must be STRING, not INT"),
+    ]
+    for names, told in refused:
+        schema = StructType([StructField(name, kind) for name, kind in names.items()])
+        with pytest.raises(InvalidColumnError, match=told):
+            JobQueueSource({"url": "postgresql://nobody@nowhere/none"}).writer(schema, False)
+    schema = StructType([StructField("type_name", TEXT), StructField("delay", NullType())])
+    with pytest.raises(InvalidOptionError, match="is not overwritten"):
+        JobQueueSource({"url": "postgresql://nobody@nowhere/none"}).writer(schema, True)
+
+
+def test_options_that_a_write_cannot_have_are_refused() -> None:
+    for options, told in [
+        ({"mode": "DROPMALFORMED"}, "mode: must be one of FAILFAST, PERMISSIVE"),
+        ({"onDuplicate": "replace"}, "onDuplicate: must be one of skip, fail"),
+        ({"type": "two words"}, "type: must be 1 to 100"),
+        ({"write_id": ""}, "writeId: must be text of 1 to 500"),
+        ({"priority": "10"}, "priority: must be from -9 to 9"),
+    ]:
+        with pytest.raises(InvalidOptionError, match=told):
+            JobQueueSource({"url": "postgresql://u@h/d", **options}).writer(StructType(), False)
+    with pytest.raises(UnknownOptionError, match=r"writeId: is no option of df\.writeStream"):
+        JobQueueSource({"url": "postgresql://u@h/d", "writeId": "w"}).streamWriter(StructType(), False)
+
+
+@both_servers_swept
+def test_an_application_types_are_checked_and_stored_as_its_handlers_would(database_url: str, session: Session) -> None:
+    app = "tests.spark.writing_app:jobs"
+    rows: list[Row] = [
+        {"type_name": "mail", "input": '{"to": "a", "copies": "2"}'},
+        {"type_name": "mail", "input": '{"recipient": "b"}', "input_version": 1, "queue": "slow", "priority": 0},
+        {"type_name": "raw", "input": '{"x": [1]}'},
+        {"type_name": "mail", "input": '{"copies": 1}'},
+        {"type_name": "mail", "input": "{}", "input_version": 9},
+        {"type_name": "raw", "input": "[]"},
+        {"type_name": "fax", "input": "{}"},
+        {"type_name": "mail", "input": "{"},
+    ]
+    result = write(database_url, rows, app=app, mode="PERMISSIVE")
+    assert (result.enqueued, result.rejected) == (3, 5)
+    first, second, third = session.scalars(select(Job).order_by(Job.id))
+    assert (first.input, first.input_version, first.queue, first.priority) == ({"to": "a", "copies": 2}, 2, "mails", 3)
+    assert (first.max_attempts, first.timeout) == (4, timedelta(minutes=1))
+    assert (second.input, second.input_version, second.queue, second.priority) == ({"to": "b", "copies": 1}, 2, "slow", 0)
+    assert (third.input, third.queue, third.max_attempts, third.timeout) == ({"x": [1]}, "default", 20, None)
+    found = rejects(session)
+    assert [found[place][0] for place in range(3, 8)] == ["input.to", "input_version", "input", "type_name", "input"]
+    assert "known job types: mail, raw" in found[6][1]
+    stated = write(database_url, [{"input": '{"to": "c"}'}], app=app, type="mail", queue="other", maxAttempts="2")
+    assert stated.enqueued == 1
+    last = session.scalars(select(Job).order_by(Job.id.desc()).limit(1)).one()
+    assert (last.queue, last.max_attempts, last.priority) == ("other", 2, 3)
+    with pytest.raises(UnknownJobTypeError, match="fax"):
+        writer(database_url, ["input"], app=app, type="fax")
+
+
+def test_ids_are_uuids_of_version_7_in_the_order_they_are_made() -> None:
+    ids = Ids()
+    made = [UUID(text) for count in (0, 1, 70_000, 3) for text in ids.make(count).to_pylist()]
+    assert len(made) == len(set(made)) == 70_004
+    assert made == sorted(made)
+    assert {(one.version, one.variant) for one in made} == {(7, "specified in RFC 4122")}
+    assert abs((made[0].int >> 80) - (uuid7().int >> 80)) < 60_000
+
+
+def test_a_queue_of_text_ids_takes_any_text_as_id_and_blocker(make_database: MakeDatabase, jobqueue_server: Any) -> None:
+    url = make_database(jobqueue_server)
+
+    class Base(DeclarativeBase):
+        pass
+
+    class TextJob(JobMixin[str], Base, queue_schema="texts", queue_prefix="my_"):
+        pass
+
+    engine = create_engine(url)
+    Base.metadata.create_all(engine)
+    odd = 'a, "b" \\ {c}\n'
+    rows: list[Row] = [{"id": odd}, {"id": "second", "blockers": [odd]}, {"id": None, "blockers": ["second", odd]}]
+    result = write_text(url, rows)
+    assert result == (3, 0)
+    with Session(engine) as session:
+        found = {job.id: job for job in session.scalars(select(TextJob))}
+        made = next(job_id for job_id in found if job_id not in {odd, "second"})
+        assert UUID(made).version == 7
+        assert [found[one].open_blockers for one in (odd, "second", made)] == [0, 1, 2]
+        edges = session.scalars(
+            select(TextJob.Blocker).where(TextJob.Blocker.job_id == made).order_by(TextJob.Blocker.index)
+        )
+        assert [edge.blocked_by_chain_id for edge in edges] == ["second", odd]
+    engine.dispose()
+
+
+def write_text(url: str, rows: Sequence[Row]) -> tuple[int, int]:
+    """Write to the queue of text ids; return how many were enqueued and rejected."""
+    options = {"schema": "texts", "prefix": "my_", "type": "t"}
+    one = writer(url, ["id", "blockers"], **options)
+    message = one.write(iter([batch(rows)]))
+    one.commit([message])
+    return message.rows - message.rejected, message.rejected
+
+
+@both_servers_swept
+def test_numbers_of_any_kind_are_taken_and_a_column_without_values_is_none(
+    database_url: str, engine: Engine, session: Session
+) -> None:
+    kinds = {"type_name": TEXT, "delay": DecimalType(10, 3), "timeout": LONG, "queue": NullType(), "priority": LONG}
+    schema = StructType([StructField(name, kind) for name, kind in kinds.items()])
+    one = JobQueueSource({"url": database_url}).writer(schema, False)
+    arrays = [
+        pa.array(["t"]),
+        pa.array([Decimal("1.250")], pa.decimal128(10, 3)),
+        pa.array([90], pa.int64()),
+        pa.nulls(1),
+        pa.array([5], pa.int64()),
+    ]
+    one.commit([one.write(iter([pa.RecordBatch.from_arrays(arrays, names=schema.names)]))])
+    job = session.scalars(select(Job)).one()
+    assert (job.scheduled_at - job.created_at, job.timeout) == (timedelta(seconds=1.25), timedelta(seconds=90))
+    assert (job.queue, job.priority) == ("default", 5)

@@ -1,0 +1,35 @@
+"""An application whose jobs are written in bulk: executors import it by its name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sa_jobqueue import JobQueue
+
+jobs: JobQueue[Any] = JobQueue()
+
+
+@dataclass
+class Mail:
+    """A typed payload, in its second version."""
+
+    to: str
+    copies: int = 1
+
+
+@jobs.handler("mail", queue="mails", priority=3, max_attempts=4, timeout=timedelta(minutes=1), version=2)
+def mail(payload: Mail) -> None:
+    """Send nothing."""
+
+
+@mail.upcast(1)
+def name_the_recipient(old: dict[str, Any]) -> dict[str, Any]:
+    """Bring the first version up to the second."""
+    return {"to": old["recipient"]}
+
+
+@jobs.handler("raw")
+def raw(payload: dict[str, Any]) -> None:
+    """Do nothing."""
