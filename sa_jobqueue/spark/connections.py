@@ -103,7 +103,8 @@ def connect(options: Options, *, read_only: bool = False) -> Iterator[Connection
         connection = engine.connect()
     except DBAPIError as error:
         said = str(error.orig).strip().splitlines()[0] if error.orig else type(error).__name__
-        _raise(DatabaseUnavailableError(_clean(f"cannot use {shown_url(url)}: {said}", url)), error, url)
+        # Without its cause: the driver's error keeps what it was to connect with, the password included.
+        raise DatabaseUnavailableError(_clean(f"cannot use {shown_url(url)}: {said}", url)) from None
     with connection:
         yield connection
 

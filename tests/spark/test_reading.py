@@ -27,6 +27,8 @@ from sa_jobqueue.spark.source import JobQueueSource
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
 
+pytestmark = pytest.mark.timeout(300)  # the first test to ask for Spark starts it
+
 HOSTILE = [
     "",
     "null",

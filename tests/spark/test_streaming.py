@@ -1,0 +1,285 @@
+"""Streams: nothing in flight is skipped, nothing is delivered twice, and no other cluster is taken for this one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from sqlalchemy import Engine, make_url, text
+
+from sa_jobqueue import JobStatus
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.ids import uuid7
+from sa_jobqueue.spark import OtherClusterError, ReadError, stream_lag
+from sa_jobqueue.spark.offsets import Offset, Standing
+from sa_jobqueue.spark.source import JobQueueSource
+from sa_jobqueue.spark.streaming import StreamReader
+from sa_jobqueue.testing.plugin import MakeDatabase
+from sa_jobqueue.testing.servers import PostgresServer
+from tests.fixtures.database import both_servers_swept
+from tests.fixtures.jobs import Jobs
+
+pytestmark = pytest.mark.timeout(300)  # the first test to ask for Spark starts it
+
+ATTEMPT = (
+    "INSERT INTO job_attempt (job_id, attempt, outcome)"
+    " SELECT job_uuid7(), n, 'failed' FROM generate_series(%s::int, %s::int) AS n"
+)
+ALL = ReadAllAvailable()
+
+
+def stream(url: str, dataset: str = "attempts", **options: object) -> StreamReader:
+    """Make a stream's reader as Spark does."""
+    given = {name.lower(): str(value) for name, value in options.items()}
+    source = JobQueueSource({"url": url, "path": dataset} | given)
+    made = source.streamReader(source.schema())
+    assert isinstance(made, StreamReader)
+    return made
+
+
+def batches(one: StreamReader, start: dict[str, Any] | None = None) -> Iterator[tuple[list[dict[str, Any]], dict[str, Any]]]:
+    """Deliver a stream's batches until there is no more, each with the offset it ends at, as Spark does."""
+    begin = one.initialOffset() if start is None else start
+    while (end := one.latestOffset(begin, one.getDefaultReadLimit())) != begin:
+        parts = one.partitions(begin, end)
+        yield [row for part in parts for batch in one.read(part) for row in batch.to_pylist()], end
+        begin = end
+
+
+def write(url: str, first: int, last: int) -> None:
+    """Write attempts with these numbers, in a transaction of their own."""
+    with connected(url) as connection:
+        connection.execute(ATTEMPT, (first, last))
+
+
+@contextmanager
+def connected(url: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)) as connection:
+        yield connection
+
+
+def numbers(rows: list[dict[str, Any]]) -> list[int]:
+    return sorted(row["attempt"] for row in rows)
+
+
+@both_servers_swept
+def test_what_is_in_flight_is_not_passed_by(database_url: str) -> None:
+    one = stream(database_url)
+    write(database_url, 1, 3)
+    start = one.initialOffset()
+    with connected(database_url) as slow:
+        slow.execute(ATTEMPT, (4, 5))
+        write(database_url, 6, 9)  # younger, and committed first
+        (rows, end), *more = batches(one, start)
+        assert (numbers(rows), more) == ([1, 2, 3], [])
+        # Whoever reads only up to what is seen would have to go on behind 9, and never come back for 4 and 5.
+        newest = connect_and_ask(database_url, "SELECT max(changed_xid::text::bigint) FROM job_attempt")
+        assert newest > Offset.of(end).xid
+        assert list(batches(one, end)) == []
+    ((rows, end),) = batches(one, end)
+    assert numbers(rows) == [4, 5, 6, 7, 8, 9]
+    assert list(batches(one, end)) == []
+
+
+def connect_and_ask(url: str, question: str) -> Any:
+    with connected(url) as connection:
+        (found,) = connection.execute(question).fetchone() or (None,)
+        return found
+
+
+@both_servers_swept
+def test_a_stream_begins_where_it_is_told(database_url: str) -> None:
+    write(database_url, 1, 2)
+    xid = connect_and_ask(database_url, "SELECT max(changed_xid::text::bigint) FROM job_attempt")
+    with connected(database_url) as slow:
+        slow.execute(ATTEMPT, (3, 3))
+        # The oldest row there is may not be the oldest there will be.
+        earliest, latest = (stream(database_url, startingXid=where).initialOffset() for where in ("earliest", "latest"))
+        write(database_url, 4, 4)
+        assert Offset.of(earliest).xid == xid
+        assert Offset.of(latest).xid > xid
+    assert numbers([row for rows, _ in batches(stream(database_url), earliest) for row in rows]) == [1, 2, 3, 4]
+    assert numbers([row for rows, _ in batches(stream(database_url), latest) for row in rows]) == [3, 4]
+    assert numbers([row for rows, _ in batches(stream(database_url, startingXid=xid + 1)) for row in rows]) == [3, 4]
+
+
+def test_the_first_row_seen_does_not_hide_an_older_open_transaction(database_url: str) -> None:
+    with connected(database_url) as slow:
+        slow.execute(ATTEMPT, (1, 1))
+        write(database_url, 2, 2)
+        begin = stream(database_url).initialOffset()
+    assert numbers([row for rows, _ in batches(stream(database_url), begin) for row in rows]) == [1, 2]
+
+
+@both_servers_swept
+@pytest.mark.parametrize("dataset", ["attempts", "jobs"])
+def test_a_batch_has_about_as_many_rows_as_allowed_and_whole_transactions(
+    database_url: str, jobs: Jobs, engine: Engine, dataset: str
+) -> None:
+    sizes = [1, 3, 3, 4, 12, 1, 1, 5]
+    with connected(database_url) as connection:
+        for size in sizes:
+            connection.execute(ATTEMPT, (1, size))
+            for _ in range(size):
+                job_id = uuid7()
+                connection.execute(
+                    "INSERT INTO job (id, chain_id, type_name, chain_type_name) VALUES (%s, %s, 't', 't')", (job_id, job_id)
+                )
+            connection.execute("UPDATE job SET status = 'cancelled', completed_at = now() WHERE status = 'pending'")
+            connection.commit()
+            for _ in range(300):  # transactions that are others' matter
+                connection.execute("SELECT pg_current_xact_id()")
+                connection.commit()
+    one = stream(database_url, dataset, maxRowsPerTrigger=7)
+    found = [rows for rows, _ in batches(one)]
+    assert [len(rows) for rows in found] == [7, 4, 12, 7]
+    by_xid = [Counter(row["xid"] for row in rows) for rows in found]
+    assert sum(len(one) for one in by_xid) == len(sizes)  # none is in two batches
+    # A limit of the engine's own goes first, as when it is asked for one last batch.
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert len([row for part in one.partitions(start, end) for batch in one.read(part) for row in batch.to_pylist()]) == 30
+    parts = stream(database_url, dataset, numPartitions=4).partitions(start, end)
+    assert len(parts) == 4
+    assert sum(batch.num_rows for part in parts for batch in one.read(part)) == 30
+    assert one.latestOffset(start, ReadMaxRows(1)) != start
+
+
+@both_servers_swept
+def test_jobs_are_delivered_when_they_end_and_letters_when_they_change(
+    database_url: str, engine: Engine, jobs: Jobs
+) -> None:
+    finished, dead = jobs.add(JobStatus.COMPLETED), jobs.add(JobStatus.DEAD)
+    jobs.add(JobStatus.RUNNING)
+    jobs.add(JobStatus.PENDING)
+    streams = {name: stream(database_url, name) for name in ("jobs", "dead_letters")}
+    ends = {}
+    for name, one in streams.items():
+        ((rows, ends[name]),) = batches(one)
+        expected = {str(finished), str(dead)} if name == "jobs" else {str(dead)}
+        assert {row["id" if name == "jobs" else "job_id"] for row in rows} == expected
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE dead_letter SET resolution = 'redriven', resolved_at = now()"))
+        connection.execute(text("UPDATE job SET status = 'pending', completed_at = NULL WHERE status = 'dead'"))
+    assert list(batches(streams["jobs"], ends["jobs"])) == []  # it is on its way again
+    ((rows, _),) = batches(streams["dead_letters"], ends["dead_letters"])
+    assert [row["resolution"] for row in rows] == ["redriven"]
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE job SET status = 'cancelled', completed_at = now() WHERE status = 'pending'"))
+    ((rows, _),) = batches(streams["jobs"], ends["jobs"])
+    assert str(dead) in {row["id"] for row in rows}
+    narrow = stream(database_url, "jobs", status="completed", queue="default", columns="id,xid")
+    assert [[row["id"] for row in rows] for rows, _ in batches(narrow)] == [[str(finished)]]
+
+
+def test_a_checkpoint_of_another_cluster_is_refused(
+    oldest_server: PostgresServer, newest_server: PostgresServer, make_database: MakeDatabase, tmp_path: Path
+) -> None:
+    here = make_database(oldest_server)
+    one = stream(here)
+    write(here, 1, 1)
+    ((_, end),) = batches(one)
+    now = Offset.of(end)
+    ahead = Offset(now.system, 2**63 + 5).as_json()
+    assert Offset.of(ahead).xid == 2**63 + 5
+    with pytest.raises(OtherClusterError, match="it was restored, or a replica was promoted"):
+        one.latestOffset(ahead, ALL)
+    with pytest.raises(OtherClusterError, match="it was restored, or a replica was promoted"):
+        one.partitions(end, ahead)
+    with pytest.raises(OtherClusterError, match="version 2"):
+        one.latestOffset({"v": 2}, ALL)
+    # A replica that has not come so far has nothing yet; only what was planned already must be there.
+    behind = Standing(now.xid - 1, now.xid - 1, now.system, is_replica=True)
+    behind.check(now)
+    with pytest.raises(ReadError, match="replica has replayed transactions up to"):
+        behind.check(now, must_be_there=True)
+    if oldest_server is newest_server:
+        return
+    there = stream(make_database(newest_server))
+    with pytest.raises(OtherClusterError, match=r"belongs to cluster .*; start the query with a new checkpoint"):
+        there.latestOffset(end, ALL)
+    with pytest.raises(OtherClusterError, match="belongs to cluster"):
+        there.partitions(end, ahead)
+    (part,) = one.partitions(one.initialOffset(), end)
+    with pytest.raises(OtherClusterError, match="belongs to cluster"):
+        next(there.read(part))  # an executor may be sent elsewhere than the driver
+
+
+@both_servers_swept
+def test_the_lag_names_what_holds_a_stream_back(database_url: str) -> None:
+    with connected(database_url) as slow:
+        slow.execute("SET application_name = 'slow import'")
+        slow.execute(ATTEMPT, (1, 1))
+        write(database_url, 2, 2)
+        lag = stream_lag(database_url)
+        assert lag.transactions_behind >= 2
+        assert lag.holder is not None
+        assert (lag.holder.pid, lag.holder.application_name) == (slow.info.backend_pid, "slow import")
+        assert lag.holder.open_for is not None
+        told = stream(database_url).reportLatestOffset()
+        assert told is not None
+        assert told["held_by"]["pid"] == slow.info.backend_pid
+        assert Offset.of(told).xid == lag.xid
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "says"),
+    [
+        ("blockers", {}, "read them as a batch"),
+        ("jobs", {"status": "completed,pending"}, "a stream of jobs is of ended ones"),
+        ("attempts", {"queue": "a"}, "nothing that it could select by"),
+        ("attempts", {"createdAfter": "2026-01-01"}, "belongs to spark.read"),
+        ("attempts", {"startingXid": "yesterday"}, "must be a whole number"),
+        ("attempts", {"maxRowsPerTrigger": "0"}, "must be from 1"),
+    ],
+)
+def test_what_a_stream_cannot_do_is_refused(dataset: str, options: dict[str, str], says: str) -> None:
+    with pytest.raises(InvalidOptionError, match=says):
+        stream("postgresql://nobody@127.0.0.1:1/none", dataset, **options)
+
+
+def test_a_query_delivers_each_row_once_through_failures_and_restarts(
+    spark: SparkSession, database_url: str, tmp_path: Path
+) -> None:
+    """The open transaction, the limit, AvailableNow, a batch that fails half way, and a restart from the checkpoint."""
+    delivered: list[int] = []
+    fails = {1}
+
+    def take(frame: DataFrame, batch_id: int) -> None:
+        rows = [row["attempt"] for row in frame.select("attempt").collect()]
+        if batch_id in fails:
+            fails.discard(batch_id)
+            raise RuntimeError("the sink fails, after it has seen its rows")
+        delivered.extend(rows)
+
+    def run() -> None:
+        reader = spark.readStream.format("jobqueue").option("url", database_url).option("maxRowsPerTrigger", 4)
+        query = (
+            reader.load("attempts")
+            .writeStream.foreachBatch(take)
+            .option("checkpointLocation", str(tmp_path))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    for first in range(1, 9, 2):
+        write(database_url, first, first + 1)
+    with connected(database_url) as slow:
+        slow.execute(ATTEMPT, (100, 101))
+        write(database_url, 9, 10)
+        with pytest.raises(StreamingQueryException, match="the sink fails"):
+            run()
+        assert sorted(delivered) == [1, 2, 3, 4]
+        run()
+        assert sorted(delivered) == list(range(1, 9))
+    run()
+    assert sorted(delivered) == [*range(1, 11), 100, 101]
