@@ -28,16 +28,23 @@ for _library in ("pyspark", "pyarrow"):
         raise MissingExtraError(_library, "spark") from None
 
 if TYPE_CHECKING:
+    from sa_jobqueue.spark.enqueueing import enqueue, written
     from sa_jobqueue.spark.lag import Holder, StreamLag, stream_lag
     from sa_jobqueue.spark.source import JobQueueSource, register
+    from sa_jobqueue.spark.workers import WorkerSet, WorkersReport, run_workers
 
 # Loaded when first used: a process that asks for the way to Java, or runs one task, needs little of it.
 _HOMES: Final = {
     "Holder": "lag",
     "JobQueueSource": "source",
     "StreamLag": "lag",
+    "WorkerSet": "workers",
+    "WorkersReport": "workers",
+    "enqueue": "enqueueing",
     "register": "source",
+    "run_workers": "workers",
     "stream_lag": "lag",
+    "written": "enqueueing",
 }
 
 
@@ -56,7 +63,12 @@ __all__ = [
     "ReadError",
     "StreamLag",
     "UnknownOptionError",
+    "WorkerSet",
+    "WorkersReport",
+    "enqueue",
     "java_home",
     "register",
+    "run_workers",
     "stream_lag",
+    "written",
 ]
