@@ -15,7 +15,7 @@ from sa_jobqueue.archive import deleting, planning, survivors
 from sa_jobqueue.archive.engines import Engine, Task
 from sa_jobqueue.archive.errors import ArchiveElsewhereError, ArchiveError
 from sa_jobqueue.archive.options import ArchiveOptions, ArchiveReport, Held, Listener, Progress, Step
-from sa_jobqueue.archive.places import Place
+from sa_jobqueue.archive.places import File, Place
 from sa_jobqueue.archive.verifying import Contents, verify
 from sa_jobqueue.history import DATASETS
 from sa_jobqueue.ids import uuid7
@@ -37,6 +37,8 @@ class _Run:
     """What is in its files, as the ledger has it: chains, and rows of each dataset."""
     parts: int = 0
     jobs: int = 0
+    files: list[File] | None = None
+    """What this process has verified: a file that came later, of a task that outlived its driver, is not published."""
     contents: Contents | None = None
     """What was read back from its files by this process; nothing is deleted without."""
 
@@ -159,11 +161,11 @@ class Archiver:
         """Write the files where nobody sees them, read them back, and say so."""
         counter = self._counter(run, Step.PART, run.jobs)
         written = self._engine.write(Task(run.id, run.parts, self._model, self._place, self._connection, counter))
-        files = self._place.hidden_files(run.id)
-        for file in files:
-            self._place.sync(file.path)
         self._tell(run, Step.FILES)
-        run.contents = verify(self._place, files, written)
+        run.files = self._place.hidden_files(run.id)
+        for file in run.files:
+            self._place.sync(file.path)
+        run.contents = verify(self._place, run.files, written)
         self._tell(run, Step.VERIFIED)
         run.counts = {"chains": len(run.contents.chains), **run.contents.counts}
         self._advance(run, ArchiveState.WRITTEN, survivors=0)
@@ -171,7 +173,7 @@ class Archiver:
 
     def _publish(self, run: _Run) -> None:
         """Move the files to where readers see them. Before anything is deleted: no row is ever in neither place."""
-        for file in self._place.hidden_files(run.id):
+        for file in self._place.hidden_files(run.id) if run.files is None else run.files:
             self._place.show(run.id, file)
             self._tell(run, Step.PUBLISHED)
         self._place.discard(run.id)

@@ -1,0 +1,1 @@
+"""The archive: what moves, what stays, and what a crash leaves."""

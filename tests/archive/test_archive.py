@@ -1,0 +1,270 @@
+"""What an archive takes, what it leaves, and what it says of both."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import Engine, text
+
+from sa_jobqueue.archive import (
+    ArchiveBusyError,
+    ArchiveElsewhereError,
+    ArchiveOptions,
+    ArchiveReport,
+    Progress,
+    Step,
+    archive,
+    archive_runs,
+    preview,
+    read,
+)
+from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
+from sa_jobqueue.history import DATASETS, SCHEMA_VERSION
+from tests.archive.worlds import chain, chains_in, fill, in_archive, in_tables, states, together
+from tests.fixtures.database import both_servers_swept
+
+pytestmark = both_servers_swept
+
+MONTH = timedelta(days=30)
+GO = {chain(number) for number in (1, 2, 3, 4, 5, 6, 8)}
+
+
+def run(engine: Engine, path: Path, **options: Any) -> ArchiveReport:
+    return archive(engine, path, before=MONTH, options=ArchiveOptions(**options))
+
+
+def execute(engine: Engine, *statements: str) -> None:
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+
+
+def edge(job: int, of: int) -> str:
+    columns = "job_id, blocked_by_chain_id, index, open"
+    return f"INSERT INTO job_blocker ({columns}) VALUES ('{chain(job)}', '{chain(of)}', 9, false)"
+
+
+# What goes.
+
+
+def test_finished_chains_go_whole_and_every_column_is_kept(engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+    before = in_tables(engine)
+    report = run(engine, tmp_path)
+    archived, left = in_archive(tmp_path), in_tables(engine)
+    assert together(archived, left) == before
+    assert chains_in(archived) == GO
+    assert len(archived["jobs"]) == report.jobs == 9
+    counted = (report.chains, report.attempts, report.dead_letters, report.blockers, report.survivors, report.held)
+    assert counted == (7, 6, 1, 3, 0, 0)
+    assert (report.runs, report.taken_up, report.engine) == (1, 0, "pyarrow")
+    (row,) = archive_runs(engine)
+    assert (row.state, row.chains, row.jobs, row.path) == ("done", 7, 9, str(tmp_path))
+    assert not execute_one(engine, "SELECT count(*) FROM archive_chain")
+
+
+def execute_one(engine: Engine, query: str) -> Any:
+    with engine.connect() as connection:
+        return connection.execute(text(query)).scalar_one()
+
+
+def test_all_of_a_chain_lies_under_the_day_on_which_it_ended(engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+    report = run(engine, tmp_path)
+    jobs, attempts = read(tmp_path), read(tmp_path, "attempts")
+    day = dict(zip(jobs["id"].to_pylist(), jobs["completed_date"].to_pylist(), strict=True))
+    ended = dict(zip(jobs["id"].to_pylist(), jobs["chain_completed_at"].to_pylist(), strict=True))
+    assert {day[chain(10)], day[chain(11)]} == {ended[chain(2)].astimezone(UTC).date()}
+    assert all(
+        day[job] == on for job, on in zip(*attempts.select(["job_id", "completed_date"]).to_pydict().values(), strict=True)
+    )
+    files = list(tmp_path.rglob("*.parquet"))
+    assert len(files) == report.files
+    assert sum(file.stat().st_size for file in files) == report.bytes
+    assert all(file.parent.name == f"run={archive_runs(engine)[0].id}" for file in files)
+    newest = max(day.values())
+    chosen = read(tmp_path, columns=["id"], where=pc.field("completed_date") == newest)
+    assert set(chosen["id"].to_pylist()) == {job for job, on in day.items() if on == newest}
+
+
+def test_files_say_which_version_of_the_schema_they_have(engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+    run(engine, tmp_path)
+    for name, dataset in DATASETS.items():
+        for file in (tmp_path / name).rglob("*.parquet"):
+            schema = pq.read_schema(file)
+            assert schema.metadata[b"sa_jobqueue.schema_version"] == str(SCHEMA_VERSION).encode()
+            assert tuple(schema.names[: len(dataset.names)]) == dataset.names
+
+
+def test_several_runs_and_archives_add_up(engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+    before = in_tables(engine)
+    # 1 was waited for by 8, which belongs to a later run: it goes when that is gone.
+    execute(engine, edge(8, 1))
+    before = in_tables(engine)
+    first = run(engine, tmp_path, max_jobs=1, max_runs=2, scan_jobs=2)
+    assert first.runs == 2
+    report = run(engine, tmp_path, max_jobs=1, scan_jobs=2)
+    assert report.held == 0
+    assert together(in_archive(tmp_path), in_tables(engine)) == before
+    assert chains_in(in_archive(tmp_path)) == GO
+    assert set(states(engine)) == {"done"}
+    execute(engine, f"UPDATE dead_letter SET resolution = 'dismissed', resolved_at = now() WHERE job_id = '{chain(7)}'")
+    assert run(engine, tmp_path).chains == 1
+    assert {"jobs": len(in_archive(tmp_path)["jobs"])} == {"jobs": 10}
+
+
+def test_an_archive_without_rows_can_be_read(tmp_path: Path, engine: Engine) -> None:
+    assert run(engine, tmp_path).runs == 0
+    assert {name: read(tmp_path, name).num_rows for name in DATASETS} == dict.fromkeys(DATASETS, 0)
+    with pytest.raises(InvalidOptionError, match="dataset"):
+        read(tmp_path, "workers")
+
+
+# What stays.
+
+
+@pytest.mark.parametrize(
+    "because",
+    [
+        f"UPDATE job SET is_awaited = true WHERE id = '{chain(1)}'",
+        f"UPDATE job SET chain_completed_at = now() - interval '29 days' WHERE id = '{chain(1)}'",
+        f"UPDATE job SET chain_completed_at = NULL WHERE id = '{chain(1)}'",
+        "INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input_version, reason, attempts) "
+        f"VALUES (gen_random_uuid(), '{chain(1)}', '{chain(1)}', 'q', 't', 1, 'lost', 1)",
+    ],
+    ids=["awaited", "young", "open", "unresolved letter"],
+)
+def test_a_chain_stays_that_is(engine: Engine, tmp_path: Path, because: str) -> None:
+    fill(engine)
+    execute(engine, because)
+    before = in_tables(engine)
+    run(engine, tmp_path)
+    assert chains_in(in_archive(tmp_path)) == GO - {chain(1)}
+    assert together(in_archive(tmp_path), in_tables(engine)) == before
+
+
+def test_a_letter_in_the_middle_of_a_chain_keeps_all_of_it(engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+    execute(
+        engine,
+        "INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input_version, reason, attempts) "
+        f"VALUES (gen_random_uuid(), '{chain(10)}', '{chain(2)}', 'q', 't', 1, 'lost', 1)",
+    )
+    run(engine, tmp_path)
+    # And with it all that it waited for, and these.
+    assert chains_in(in_archive(tmp_path)) == GO - {chain(number) for number in (2, 3, 4, 5)}
+
+
+def test_unresolved_letters_go_where_that_is_asked_for(engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+    run(engine, tmp_path, include_dead=True)
+    assert chains_in(in_archive(tmp_path)) == GO | {chain(7)}
+
+
+def test_what_an_open_chain_waited_for_is_held_and_all_below(engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+    execute(engine, edge(9, 2))  # pending, it refers to 2, and that to 3 and 4, and that to 5
+    report = run(engine, tmp_path)
+    assert report.held == 4
+    assert [(str(one.chain_id), str(one.by_job_id), str(one.by_chain_id)) for one in report.held_by] == [
+        (chain(2), chain(9), chain(9))
+    ]
+    assert chains_in(in_archive(tmp_path)) == {chain(number) for number in (1, 6, 8)}
+    execute(engine, f"UPDATE job_queue SET status = 'cancelled' WHERE id = '{chain(9)}'")
+    assert run(engine, tmp_path).held == 4  # it ended today
+    execute(engine, f"DELETE FROM job_blocker WHERE job_id = '{chain(9)}'")
+    assert run(engine, tmp_path).held == 0
+    assert chains_in(in_archive(tmp_path)) == GO
+
+
+def test_a_preview_says_what_would_go_and_writes_nothing(engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+    execute(engine, edge(9, 4))
+    before = in_tables(engine)
+    seen = preview(engine, before=MONTH)
+    assert in_tables(engine) == before
+    assert states(engine) == []
+    assert (seen.held, str(seen.held_by[0].by_job_id)) == (2, chain(9))
+    # 2 waited for 4, but does not keep it: it may go without.
+    assert (seen.chains, seen.jobs) == (5, 7)
+    assert sum(month.chains for month in seen.months) == 5
+    assert {month.type_name for month in seen.months} == {"type0", "type1"}
+    report = run(engine, tmp_path)
+    assert (report.chains, report.jobs, report.held) == (seen.chains, seen.jobs, seen.held)
+
+
+# Other queues, other archivers.
+
+
+def test_a_second_archiver_is_told_that_there_is_one(engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+
+    def disturb(progress: Progress) -> None:
+        with pytest.raises(ArchiveBusyError):
+            archive(engine, tmp_path, before=MONTH)
+
+    before = in_tables(engine)
+    archive(engine, tmp_path, before=MONTH, on_progress=disturb)
+    assert together(in_archive(tmp_path), in_tables(engine)) == before
+
+
+def test_a_run_is_taken_up_where_it_writes_to_and_nowhere_else(engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+
+    def stop(progress: Progress) -> None:
+        if progress.step is Step.DELETING:
+            raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        archive(engine, tmp_path / "one", before=MONTH, on_progress=stop)
+    with pytest.raises(ArchiveElsewhereError, match="one"):
+        archive(engine, tmp_path / "two", before=MONTH)
+    assert archive(engine, tmp_path / "one", before=timedelta(days=1000)).taken_up == 1
+
+
+def test_no_transaction_is_open_between_two_steps(engine: Engine, tmp_path: Path, database_url: str) -> None:
+    fill(engine)
+    found: list[Any] = []
+    activity = "SELECT state, backend_xmin, backend_xid FROM pg_stat_activity WHERE application_name = 'sa_jobqueue archive'"
+    with psycopg.connect(engine.url.set(drivername="postgresql").render_as_string(hide_password=False)) as watcher:
+
+        def look(progress: Progress) -> None:
+            found.extend(watcher.execute(activity).fetchall())
+            watcher.rollback()
+
+        archive(engine, tmp_path, before=MONTH, on_progress=look)
+    assert set(found) == {("idle", None, None)}
+
+
+@pytest.mark.parametrize(
+    ("before", "options", "named"),
+    [
+        (timedelta(days=-1), {}, "before"),
+        (datetime(2026, 1, 1), {}, "before"),
+        (datetime(9999, 1, 1, tzinfo=UTC), {}, "before"),
+        (MONTH, {"max_jobs": 0}, "max_jobs"),
+        (MONTH, {"batch_jobs": True}, "batch_jobs"),
+        (MONTH, {"lock_timeout": timedelta(0)}, "lock_timeout"),
+    ],
+)
+def test_options_are_checked_before_anything_is_done(
+    engine: Engine, tmp_path: Path, before: Any, options: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(InvalidOptionError) as caught:
+        archive(engine, tmp_path / "new", before=before, options=ArchiveOptions(**options))
+    assert caught.value.option == named
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_password_is_in_no_error(tmp_path: Path, database_url: str) -> None:
+    with pytest.raises(DatabaseUnavailableError) as caught:
+        archive("postgresql://me:hidden@127.0.0.1:1/none", tmp_path, before=MONTH)
+    assert "hidden" not in repr(caught.value) + str(caught.value)

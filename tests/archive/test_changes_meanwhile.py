@@ -1,0 +1,301 @@
+"""What changes between the writing of a chain and its deletion stays, and what is damaged is noticed."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+
+from sa_jobqueue.archive import (
+    ArchiveCorruptError,
+    ArchiveOptions,
+    ArchivePathError,
+    ArchiveReport,
+    Progress,
+    Step,
+    archive,
+)
+from tests.archive.worlds import Rows, chain, chains_in, fill, in_archive, in_tables, states, together
+from tests.fixtures.database import both_servers_swept
+
+pytestmark = both_servers_swept
+
+MONTH = timedelta(days=30)
+GO = {chain(number) for number in (1, 2, 3, 4, 5, 6, 8)}
+
+
+def at(step: Step, do: Callable[[], Any]) -> Callable[[Progress], None]:
+    """Return a listener that does something the first time a step was done."""
+    done: list[Step] = []
+
+    def listener(progress: Progress) -> None:
+        if progress.step is step and step not in done:
+            done.append(step)
+            do()
+
+    return listener
+
+
+def execute(engine: Engine, statement: str, *, lock_timeout: str = "5s") -> None:
+    with engine.begin() as connection:
+        connection.execute(text(f"SET LOCAL lock_timeout = '{lock_timeout}'"))
+        connection.execute(text(statement))
+
+
+def archive_disturbed(engine: Engine, path: Path, do: Callable[[], Any], **options: Any) -> tuple[Rows, ArchiveReport]:
+    """Archive, do something when the files are published, and return the rows that were there before."""
+    before = in_tables(engine)
+    report = archive(engine, path, before=MONTH, options=ArchiveOptions(**options), on_progress=at(Step.DELETING, do))
+    return before, report
+
+
+EDGE = f"INSERT INTO job_blocker (job_id, blocked_by_chain_id, index, open) VALUES ('{chain(9)}', '{chain(1)}', 0, false)"
+CHANGES = {
+    "its output": f"UPDATE job SET output = '7' WHERE id = '{chain(1)}'",
+    "a column that no transaction number tells of": f"UPDATE job SET trace_context = 'new' WHERE id = '{chain(1)}'",
+    "a continuation": "INSERT INTO job (id, chain_id, chain_index, type_name, chain_type_name) "
+    f"VALUES (gen_random_uuid(), '{chain(1)}', 1, 'later', 'type1')",
+    "an attempt": f"INSERT INTO job_attempt (job_id, attempt, outcome) VALUES ('{chain(1)}', 3, 'failed')",
+    "its history": f"DELETE FROM job_attempt WHERE job_id = '{chain(1)}' AND attempt = 1",
+    "who awaits it": f"UPDATE job SET is_awaited = true WHERE id = '{chain(1)}'",
+    "what waits for it": EDGE,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_chain_stays_in_the_tables_alone_when_there_changes(engine: Engine, tmp_path: Path, change: str) -> None:
+    fill(engine)
+    before, report = archive_disturbed(engine, tmp_path, lambda: execute(engine, change))
+    archived, left = in_archive(tmp_path), in_tables(engine)
+    assert chains_in(archived) == GO - {chain(1)}
+    assert (report.survivors, report.chains, states(engine)) == (1, 6, ["done"])
+    together(archived, left)
+    assert (chain(1),) in left["jobs"]
+    others = {name: {key: row for key, row in rows.items() if key in archived[name]} for name, rows in before.items()}
+    assert archived == others
+
+
+def test_a_run_of_which_everything_changed_leaves_no_file(engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+    _, report = archive_disturbed(engine, tmp_path, lambda: execute(engine, "UPDATE job SET trace_context = 'new'"))
+    assert (report.chains, report.survivors, report.files) == (0, 7, 0)
+    assert not list(tmp_path.rglob("*.parquet"))
+    assert archive(engine, tmp_path, before=MONTH).chains == 7
+
+
+def test_a_chain_that_somebody_deleted_meanwhile_is_in_neither_place_twice(engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+
+    def delete() -> None:
+        execute(engine, f"DELETE FROM job_attempt WHERE job_id = '{chain(1)}'")
+        execute(engine, f"DELETE FROM job WHERE id = '{chain(1)}'")
+
+    archive_disturbed(engine, tmp_path, delete)
+    # It was not the archiver that deleted it: as far as it knows, whoever did meant all of it.
+    assert chain(1) not in chains_in(in_archive(tmp_path)) | chains_in(in_tables(engine))
+
+
+def test_a_chain_that_a_table_of_the_application_refers_to_stays_and_keeps_no_other(engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+    execute(engine, "CREATE TABLE receipt (job_id uuid REFERENCES job)")
+    try:
+        execute(engine, f"INSERT INTO receipt VALUES ('{chain(3)}')")
+        before = in_tables(engine)
+        report = archive(engine, tmp_path, before=MONTH)
+        assert (report.chains, report.survivors) == (6, 1)
+        assert chains_in(in_archive(tmp_path)) == GO - {chain(3)}
+        assert together(in_archive(tmp_path), in_tables(engine)).keys() == before.keys()
+    finally:
+        execute(engine, "DROP TABLE receipt")
+
+
+# Races, each with who comes first.
+
+
+def test_a_reference_that_is_being_made_keeps_its_chain(engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+    with engine.connect() as other:
+        begun: Connection = other
+
+        def refer() -> None:
+            begun.execute(text(EDGE))  # and its transaction stays open until the archiver is done
+
+        before, report = archive_disturbed(engine, tmp_path, refer)
+        other.commit()
+    assert report.survivors == 1
+    left = in_tables(engine)
+    assert (chain(9), chain(1)) in left["blockers"]
+    assert chains_in(in_archive(tmp_path)) == GO - {chain(1)}
+    assert together(in_archive(tmp_path), left)["jobs"] == before["jobs"]
+
+
+@contextmanager
+def before_statement(engine: Engine, start: str, do: Callable[[], None]) -> Iterator[None]:
+    """Do something the first time that a statement of the archiver's which starts so is about to run."""
+    done: list[str] = []
+
+    def intercept(conn: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith(start) and not done:
+            done.append(statement)
+            do()
+
+    event.listen(engine, "before_cursor_execute", intercept)
+    yield
+    event.remove(engine, "before_cursor_execute", intercept)
+    assert done
+
+
+def test_a_reference_that_comes_after_the_locks_waits_and_finds_the_chain_gone(engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+    refused: list[str] = []
+
+    def refer(lock_timeout: str = "200ms") -> None:
+        with pytest.raises(DBAPIError) as caught:
+            execute(engine, EDGE, lock_timeout=lock_timeout)
+        refused.append(type(caught.value).__name__)
+
+    # Between the look for references and the deletion: what came in here would be broken by it.
+    with before_statement(engine, "DELETE FROM job_blocker", refer):
+        report = archive(engine, tmp_path, before=MONTH)
+    refer("5s")
+    assert refused == [OperationalError.__name__, IntegrityError.__name__]
+    assert (report.chains, report.survivors) == (7, 0)
+
+
+def test_a_change_that_comes_between_the_locks_and_the_look_waits(engine: Engine, tmp_path: Path) -> None:
+    """The rows are locked before they are compared, continuations too: what is compared is what is deleted."""
+    fill(engine)
+    waited: list[bool] = []
+
+    def change() -> None:
+        for number in (1, 10):
+            with pytest.raises(OperationalError):
+                execute(engine, f"UPDATE job SET output = '7' WHERE id = '{chain(number)}'", lock_timeout="100ms")
+            waited.append(True)
+
+    with before_statement(engine, "WITH member AS", change):
+        archive(engine, tmp_path, before=MONTH)
+    assert waited == [True, True]
+    assert chains_in(in_archive(tmp_path)) == GO
+
+
+def test_what_somebody_holds_is_passed_over(engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+    with engine.connect() as other:
+        held = f"SELECT FROM job WHERE id IN ('{chain(1)}', '{chain(10)}') FOR NO KEY UPDATE"
+        before, report = archive_disturbed(engine, tmp_path, lambda: other.execute(text(held)))
+    # 2 for one of its continuations, and with it what it waited for.
+    assert (report.chains, report.survivors) == (2, 5)
+    assert together(in_archive(tmp_path), in_tables(engine)) == before
+
+
+# Damage.
+
+
+def test_a_place_that_cannot_be_written_leaves_the_tables_alone(engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+    before = in_tables(engine)
+    (tmp_path / "file").touch()
+    with pytest.raises(ArchivePathError, match="file"):
+        archive(engine, tmp_path / "file" / "archive", before=MONTH)
+    assert (in_tables(engine), states(engine)) == (before, [])
+
+
+def test_a_disk_that_is_full_leaves_the_tables_alone(engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+    before = in_tables(engine)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(ArchivePathError, match="too large"):
+            archive(engine, tmp_path, before=MONTH)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (in_tables(engine), states(engine)) == (before, ["planned"])
+    assert archive(engine, tmp_path, before=MONTH).taken_up == 1
+    assert together(in_archive(tmp_path), in_tables(engine)) == before
+
+
+def first_file(path: Path, dataset: str = "jobs") -> Path:
+    return min(path.rglob(f"{dataset}/**/*.parquet"))
+
+
+def truncate(path: Path) -> None:
+    file = first_file(path)
+    file.write_bytes(file.read_bytes()[:-40])
+
+
+def flip(path: Path) -> None:
+    file = first_file(path)
+    content = bytearray(file.read_bytes())
+    content[200] ^= 1
+    file.write_bytes(content)
+
+
+def lose_rows(path: Path) -> None:
+    file = first_file(path)
+    table = pq.ParquetFile(file).read()
+    pq.write_table(table.slice(1), file)
+
+
+def say_other(path: Path) -> None:
+    """A whole and valid file, in which one value is not the database's."""
+    file = first_file(path)
+    table = pq.ParquetFile(file).read()
+    others = pa.array(["another"] * table.num_rows)
+    pq.write_table(table.set_column(table.schema.get_field_index("queue"), "queue", others), file)
+
+
+def lose_file(path: Path) -> None:
+    first_file(path, "attempts").unlink()
+
+
+def have_twice(path: Path) -> None:
+    file = first_file(path)
+    file.with_name("again.parquet").write_bytes(file.read_bytes())
+
+
+DAMAGE = [truncate, flip, lose_rows, say_other, lose_file, have_twice]
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
+def test_damage_is_noticed_before_anything_is_deleted(
+    engine: Engine, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    fill(engine)
+    before = in_tables(engine)
+    with pytest.raises(ArchiveCorruptError) as caught:
+        archive(engine, tmp_path, before=MONTH, on_progress=at(Step.FILES, lambda: damage(tmp_path)))
+    assert str(tmp_path) in caught.value.path
+    assert (in_tables(engine), in_archive(tmp_path)["jobs"]) == (before, {})
+    assert archive(engine, tmp_path, before=MONTH).taken_up == 1
+    assert together(in_archive(tmp_path), in_tables(engine)) == before
+
+
+def test_a_run_that_is_taken_up_reads_its_files_again(engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+    before = in_tables(engine)
+
+    def stop() -> None:
+        raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        archive(engine, tmp_path, before=MONTH, on_progress=at(Step.DELETING, stop))
+    file = first_file(tmp_path)
+    whole = file.read_bytes()
+    say_other(tmp_path)
+    with pytest.raises(ArchiveCorruptError, match="not as the database had it"):
+        archive(engine, tmp_path, before=MONTH)
+    assert in_tables(engine) == before
+    file.write_bytes(whole)
+    archive(engine, tmp_path, before=MONTH)
+    assert together(in_archive(tmp_path), in_tables(engine)) == before

@@ -1,0 +1,47 @@
+"""Queues with text ids, a schema, a prefix, and columns of the application's own."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, Integer, insert, update
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from sa_jobqueue import JobMixin, JobStatus
+from sa_jobqueue.archive import archive, read
+from sa_jobqueue.history import DATASETS
+from tests.archive.worlds import in_archive, in_tables, states
+from tests.fixtures.chains import Chains
+from tests.fixtures.database import both_servers
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Mail(JobMixin[str], Base, queue_schema="mails", queue_prefix="m_"):
+    tenant: Mapped[int] = mapped_column(Integer, nullable=True)
+    tags: Mapped[Any] = mapped_column(JSONB, nullable=True)
+
+
+@both_servers
+def test_text_ids_a_schema_a_prefix_and_columns_of_the_application(engine: Engine, tmp_path: Path) -> None:
+    Base.metadata.create_all(engine)
+    chains = Chains(engine, Mail)
+    old = datetime.now(UTC) - timedelta(days=40)
+    ids = ["ä", "B", "a'b\x1f"]
+    for job_id in ids:
+        chains.add(JobStatus.COMPLETED, id=job_id, chain_id=job_id, tenant=7, tags={"x": ["ä"]})
+    with engine.begin() as connection:
+        connection.execute(update(Mail).values(chain_completed_at=old))
+        waits = {"job_id": "B", "blocked_by_chain_id": "ä", "index": 0, "open": False}
+        connection.execute(insert(Mail.Blocker).values(waits))
+    before = in_tables(engine, Mail)
+    archive(engine, tmp_path, before=timedelta(days=30), model=Mail)
+    assert in_archive(tmp_path) == before
+    assert in_tables(engine, Mail) == {name: {} for name in DATASETS}
+    assert read(tmp_path)["application"].to_pylist() == ['{"tags": {"x": ["ä"]}, "tenant": 7}'] * 3
+    assert states(engine, Mail) == ["done"]
