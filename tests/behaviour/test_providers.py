@@ -1,0 +1,229 @@
+"""What an application provides is lent to the handlers that ask for it, for as long as they run, and closed at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Worker
+from sa_jobqueue.errors import InvalidHandlerError
+from sa_jobqueue.events import JobStarted, ProviderFailed
+from tests.behaviour.test_attempts import enqueue
+from tests.fixtures.database import both_servers_swept
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import PATIENCE, EventLog, quick, until
+
+pytestmark = both_servers_swept
+
+
+class Client:
+    """Something of the process's that handlers ask for."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class Clients:
+    """Lends clients and notes what becomes of them."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.threads: set[threading.Thread] = set()
+        self.may_open = threading.Event()
+        self.may_open.set()
+        self.returned = threading.Event()
+        self.closed = 0
+
+    @contextmanager
+    def lend(self, attempt: AttemptContext) -> Iterator[Client]:
+        self.may_open.wait(PATIENCE)
+        self.threads.add(threading.current_thread())
+        self.notes.append("lent")
+        forget = attempt.on_stop(lambda: self.notes.append("told"))
+        try:
+            yield Client(attempt.attempt)
+        finally:
+            forget()
+            self.notes.append("back")
+            self.returned.set()
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def clients() -> Clients:
+    """Give a provider."""
+    return Clients()
+
+
+@pytest.fixture
+def queue(clients: Clients) -> JobQueue[Job]:
+    """Give a registry that provides clients."""
+    made = JobQueue()
+    made.provide(Client, clients)
+    return made
+
+
+async def run_all(queue: JobQueue[Job], engine: Engine) -> EventLog:
+    worker = Worker(queue, engine, options=quick())
+    log = EventLog(worker)
+    await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
+    return log
+
+
+async def test_handlers_of_both_colours_are_lent_one_beside_all_else_they_ask_for(
+    queue: JobQueue[Job], clients: Clients, engine: Engine, jobs: Jobs
+) -> None:
+    @queue.handler("sync")
+    def sync(payload: int, session: Session, client: Client, ctx: AttemptContext) -> int:
+        clients.notes.append("run")
+        assert threading.current_thread() in clients.threads  # opened in the handler's own thread
+        session.connection()
+        return payload + client.number
+
+    @queue.handler("asynchronous")
+    async def asynchronous(payload: int, client: Client, session: AsyncSession) -> int:
+        clients.notes.append("run")
+        assert threading.current_thread() not in clients.threads - {threading.main_thread()}
+        return payload + client.number
+
+    for handler in (sync, asynchronous):
+        (job_id,) = enqueue(engine, handler.job(41))
+        clients.threads.clear()
+        await run_all(queue, engine)
+        assert jobs.get(job_id)["output"] == 42
+        assert threading.main_thread() not in clients.threads
+    assert clients.notes == ["lent", "run", "back"] * 2
+    assert clients.closed == 2  # with each worker that stopped
+
+
+async def test_a_handlers_error_stays_one_whatever_a_provider_makes_of_it(engine: Engine, jobs: Jobs) -> None:
+    queue = JobQueue()
+
+    @contextmanager
+    def swallowing(attempt: AttemptContext) -> Iterator[Client]:
+        with suppress(ValueError):
+            yield Client(1)
+
+    queue.provide(Client, swallowing)
+
+    @queue.handler("sync", max_attempts=1)
+    def sync(payload: None, client: Client) -> None:
+        raise ValueError("sync")
+
+    @queue.handler("asynchronous", max_attempts=1)
+    async def asynchronous(payload: None, client: Client) -> None:
+        raise ValueError("asynchronous")
+
+    ids = enqueue(engine, sync.job(None), asynchronous.job(None))
+    await run_all(queue, engine)
+    assert [jobs.get(job_id)["last_error"]["message"] for job_id in ids] == ["sync", "asynchronous"]
+
+
+async def test_one_that_cannot_be_lent_fails_the_attempt_and_the_session_commits_nothing(engine: Engine, jobs: Jobs) -> None:
+    queue = JobQueue()
+
+    @contextmanager
+    def broken(attempt: AttemptContext) -> Iterator[Client]:
+        if attempt.attempt == 1:
+            raise OSError("none left")
+        yield Client(1)
+        raise OSError("cannot be closed")  # after the handler, before the commit
+
+    queue.provide(Client, broken)
+
+    @queue.handler("enqueues", max_attempts=2, retry=lambda attempt, error: timedelta(0))
+    def enqueues(payload: None, session: Session, client: Client) -> None:
+        session.add(Job("other"))
+
+    (job_id,) = enqueue(engine, enqueues.job(None))
+    await run_all(queue, engine)
+    assert jobs.status(job_id) is JobStatus.DEAD
+    messages = [one["error"]["message"] for one in jobs.attempts(job_id)]
+    assert messages == ["none left", "cannot be closed"]
+    assert jobs.count() == 1
+
+
+@pytest.mark.parametrize("colour", ["sync", "asynchronous"])
+async def test_it_is_told_when_the_attempt_is_to_stop(
+    queue: JobQueue[Job], clients: Clients, engine: Engine, jobs: Jobs, colour: str
+) -> None:
+    if colour == "sync":
+
+        @queue.handler("waits", timeout=timedelta(milliseconds=100), max_attempts=1)
+        def waits(payload: None, client: Client, ctx: AttemptContext) -> None:
+            ctx.wait_cancelled(timedelta(seconds=PATIENCE))
+    else:
+
+        @queue.handler("waits", timeout=timedelta(milliseconds=100), max_attempts=1)
+        async def waits_too(payload: None, client: Client) -> None:
+            await asyncio.Event().wait()
+
+    (job_id,) = enqueue(engine, queue.job("waits"))
+    await run_all(queue, engine)
+    assert clients.returned.wait(PATIENCE)
+    assert clients.notes == (["lent", "told", "back"] if colour == "sync" else ["lent", "back"])
+    assert [one["outcome"] for one in jobs.attempts(job_id)] == ["timed_out"]
+
+
+async def test_what_is_opened_for_a_handler_that_was_stopped_meanwhile_is_closed(
+    queue: JobQueue[Job], clients: Clients, engine: Engine, jobs: Jobs
+) -> None:
+    @queue.handler("never_begins", timeout=timedelta(milliseconds=50), max_attempts=1)
+    async def never_begins(payload: None, client: Client) -> None:
+        clients.notes.append("run")
+
+    clients.may_open.clear()
+    (job_id,) = enqueue(engine, never_begins.job(None))
+    worker = Worker(queue, engine, options=quick())
+    log = EventLog(worker)
+    run = asyncio.create_task(worker.run())
+    await log.until(JobStarted)
+    await until(lambda: jobs.status(job_id) is JobStatus.DEAD, what="its time is up")
+    clients.may_open.set()
+    assert await asyncio.to_thread(clients.returned.wait, PATIENCE)
+    worker.stop()
+    await asyncio.wait_for(run, PATIENCE)
+    assert clients.notes == ["lent", "back"]
+
+
+async def test_one_that_fails_to_close_is_told_of_and_stops_nothing(engine: Engine) -> None:
+    class Stubborn(Clients):
+        def close(self) -> None:
+            raise OSError("stays")
+
+    queue = JobQueue()
+    queue.provide(Client, Stubborn())
+
+    @queue.handler("noop")
+    def noop(payload: None, client: Client) -> None: ...
+
+    log = await run_all(queue, engine)
+    assert [str(told.error) for told in log.of(ProviderFailed)] == ["stays"]
+
+
+async def test_included_handlers_keep_their_own_providers(
+    queue: JobQueue[Job], clients: Clients, engine: Engine, jobs: Jobs
+) -> None:
+    @queue.handler("asks")
+    def asks(payload: None, client: Client) -> int:
+        return client.number
+
+    whole = JobQueue()
+    whole.include(queue)
+    (job_id,) = enqueue(engine, asks.job(None))
+    await run_all(whole, engine)
+    assert jobs.get(job_id)["output"] == 1
+    with pytest.raises(InvalidHandlerError, match="a class that is provided"):
+
+        @whole.handler("asks_too")
+        def asks_too(payload: None, client: Client) -> None: ...

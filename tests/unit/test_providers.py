@@ -1,0 +1,41 @@
+"""What can be provided to handlers, and what is refused when it is registered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import AttemptContext, JobQueue
+from sa_jobqueue.errors import InvalidHandlerError, InvalidOptionError
+
+
+class Client:
+    """Something that handlers ask for."""
+
+
+@contextmanager
+def lend(attempt: AttemptContext) -> Iterator[Client]:
+    yield Client()
+
+
+def test_what_cannot_be_provided_is_refused() -> None:
+    queue = JobQueue()
+    given: Any
+    for kind, given, words in (
+        ("Client", lend, "must be a class"),
+        (Session, lend, "what the worker itself gives"),
+        (Client, 7, "must have lend and close"),
+    ):
+        with pytest.raises(InvalidOptionError, match=words):
+            queue.provide(kind, given)  # type: ignore[arg-type]
+    queue.provide(Client, lend)
+    with pytest.raises(InvalidOptionError, match="provided already"):
+        queue.provide(Client, lend)
+    with pytest.raises(InvalidHandlerError, match="positional-only"):
+
+        @queue.handler("positional")
+        def positional(payload: int, client: Client, /) -> None: ...
