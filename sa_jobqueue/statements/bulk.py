@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import (
+    CTE,
     BigInteger,
     Boolean,
     ColumnElement,
@@ -201,7 +202,7 @@ def enqueue_waiting(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> S
     those that are open; nothing waits for itself in a circle. Index: `ix_job_stage_write`.
     """
     job, stage, edge_table = table(model), table(model.Stage), table(model.Blocker)
-    edge = _edges(model, decided=True).cte("edge")
+    edge = _once(_edges(model, decided=True))
     waits = select(edge.c.job_id, func.count().filter(edge.c.is_open).label("open")).group_by(edge.c.job_id).cte("waits")
     awaited = select(edge.c.chain_id).distinct().cte("awaited")
     source = stage.outerjoin(waits, waits.c.job_id == stage.c.id).outerjoin(awaited, awaited.c.chain_id == stage.c.id)
@@ -236,7 +237,7 @@ def chains_waited_for(model: type[JobMixin[Any]]) -> Select[Any]:
 
     Parameters: `write_id`, `sequence`, `task_ids`. Shape: `(chain_id,)`, distinct, no order. Index: `ix_job_stage_write`.
     """
-    edge = _edges(model).cte("edge")
+    edge = _once(_edges(model))
     new = table(model.Stage).alias("new")
     there = select(new.c.id).where(*_of_write(new), new.c.rejected_reason.is_(None), new.c.id == edge.c.chain_id)
     return select(edge.c.chain_id).where(~there.exists()).distinct()
@@ -248,7 +249,7 @@ def circular_edges(model: type[JobMixin[Any]]) -> Select[Any]:
 
     Parameters: `write_id`, `sequence`, `task_ids`. Shape: `(job_id, chain_id)`, no order. Index: `ix_job_stage_write`.
     """
-    edge = _edges(model).cte("edge")
+    edge = _once(_edges(model))
     waiting, awaited = edge.alias("waiting"), edge.alias("awaited")
     return select(edge.c.job_id, edge.c.chain_id).where(
         edge.c.chain_id.in_(select(waiting.c.job_id)), edge.c.job_id.in_(select(awaited.c.chain_id))
@@ -302,6 +303,11 @@ def _of_write(stage: FromClause) -> list[ColumnElement[bool]]:
         stage.c.sequence == bindparam("sequence", type_=BigInteger),
         stage.c.task_id == any_(array("task_ids", BigInteger())),
     ]
+
+
+def _once(edges: Select[Any]) -> CTE:
+    """Return edges that are found once. Joined as they are, they may be found anew for every row of the staging table."""
+    return edges.cte("edge").prefix_with("MATERIALIZED")
 
 
 def _edges(model: type[JobMixin[Any]], *, decided: bool = False) -> Select[Any]:

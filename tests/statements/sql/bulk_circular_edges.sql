@@ -1,4 +1,4 @@
-WITH edge AS (SELECT job_stage.id AS job_id, each.chain_id AS chain_id
+WITH edge AS MATERIALIZED (SELECT job_stage.id AS job_id, each.chain_id AS chain_id
   FROM job_stage, unnest(job_stage.blockers) WITH ORDINALITY AS each(chain_id, ordinal)
   WHERE job_stage.write_id = %(write_id)s::VARCHAR
   AND job_stage.sequence = %(sequence)s::BIGINT

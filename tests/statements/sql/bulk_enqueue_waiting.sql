@@ -1,4 +1,4 @@
-WITH edge AS (SELECT job_stage.id AS job_id, each.chain_id AS chain_id, CAST(each.ordinal - 1 AS INTEGER) AS place, ended.chain_id IS NULL OR NOT ended.completed
+WITH edge AS MATERIALIZED (SELECT job_stage.id AS job_id, each.chain_id AS chain_id, CAST(each.ordinal - 1 AS INTEGER) AS place, ended.chain_id IS NULL OR NOT ended.completed
   AND coalesce(job_stage.on_failure, 'wait') != 'continue' AS is_open, coalesce(job_stage.on_failure, 'wait') AS on_failure, coalesce(job_stage.trace_context, %(trace_context)s::VARCHAR) AS trace_context
   FROM job_stage
   JOIN unnest(job_stage.blockers) WITH ORDINALITY AS each(chain_id, ordinal) ON true

@@ -1,0 +1,387 @@
+"""The commit of a bulk write: once whoever repeats it, whole or not at all, blockers as a session has them. No JVM."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from sqlalchemy import Engine, select, text
+from sqlalchemy.orm import Session, sessionmaker
+
+from sa_jobqueue import Job, JobStatus, WaitFor
+from sa_jobqueue.errors import ChainNotFoundError, ConflictError, InvalidJobError, NotAChainError
+from sa_jobqueue.ids import uuid7
+from sa_jobqueue.operations import cancel_jobs, complete_job
+from sa_jobqueue.operations.bulk import RowDefaults, StagedRowsLostError, WriteResult, commit_write, find_write
+from sa_jobqueue.spark.staging import new_task_id
+from sa_jobqueue.statements import bulk
+from tests.fixtures.database import both_servers_swept
+from tests.fixtures.jobs import Jobs
+from tests.spark.test_writing_rows import Row, batch, count, write, writer
+
+
+def stage(url: str, *tasks: Sequence[Row], write_id: str = "nightly") -> dict[int, int]:
+    """Stage rows as tasks do; return how many each has staged."""
+    names = list(dict.fromkeys(name for task in tasks for row in task for name in row))
+    one = writer(url, names, write_id=write_id, type="t")
+    staged = [one.write(iter([batch(rows)])) for rows in tasks]
+    return {part.task_id: part.rows for part in staged}
+
+
+def commit(session: Session, tasks: dict[int, int], *, write_id: str = "nightly", **options: Any) -> WriteResult:
+    """Commit what they staged, up to the transaction's end."""
+    options.setdefault("defaults", RowDefaults(type_name="t"))
+    return commit_write(session, write_id=write_id, tasks=tasks, **options)
+
+
+@contextmanager
+def running(act: Callable[[], object], engine: Engine, *, until_it_waits: bool = True) -> Iterator[list[BaseException]]:
+    """Run something beside the test, once it is seen to wait for a lock; it must have ended when the block ends."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as error:
+            errors.append(error)
+
+    before = _waiting(engine)
+    thread = threading.Thread(target=run)
+    thread.start()
+    while until_it_waits and _waiting(engine) == before and thread.is_alive():
+        pass
+    yield errors
+    thread.join(timeout=30)
+    assert not thread.is_alive()
+
+
+def _waiting(engine: Engine) -> int:
+    with engine.connect() as connection:
+        found = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        return int(connection.execute(text(found)).scalar_one())
+
+
+@both_servers_swept
+def test_who_repeats_a_write_waits_for_the_first_and_then_does_nothing(
+    database_url: str, engine: Engine, sessions: sessionmaker[Session], session: Session
+) -> None:
+    first, second = stage(database_url, [{"priority": 1}] * 3), stage(database_url, [{"priority": 1}] * 3)
+    results: list[WriteResult] = []
+
+    def repeat() -> None:
+        with sessions.begin() as other:
+            results.append(commit(other, second))
+
+    one = commit(session, first)
+    with running(repeat, engine) as errors:
+        session.commit()
+    assert not errors
+    assert results == [one] == [find_write(session, "nightly")]
+    assert (count(session), count(session, Job.Stage)) == (3, 0)
+
+
+@both_servers_swept
+def test_who_repeats_a_write_that_is_rolled_back_does_it(
+    database_url: str, engine: Engine, sessions: sessionmaker[Session], session: Session
+) -> None:
+    first, second = stage(database_url, [{"priority": 1}] * 3), stage(database_url, [{"priority": 2}] * 4)
+    commit(session, first)
+
+    def repeat() -> None:
+        with sessions.begin() as other:
+            commit(other, second)
+
+    with running(repeat, engine) as errors:
+        session.rollback()
+    assert not errors
+    assert session.scalars(select(Job.priority)).all() == [2] * 4
+
+
+@both_servers_swept
+def test_two_writes_with_the_same_keys_enqueue_each_once_and_never_deadlock(
+    database_url: str, engine: Engine, sessions: sessionmaker[Session], session: Session
+) -> None:
+    keys = [{"deduplication_key": key} for key in ("a", "m", "z")]
+    forwards = stage(database_url, keys, write_id="forwards")
+    backwards = stage(database_url, list(reversed(keys)), write_id="backwards")
+    # Somebody holds the key in the middle, so each of the two has taken others when it comes there.
+    session.add(Job("t", deduplication_key="m"))
+    session.flush()
+    results: dict[str, WriteResult] = {}
+
+    def enqueue(write_id: str, tasks: dict[int, int]) -> Callable[[], None]:
+        def act() -> None:
+            with sessions.begin() as other:
+                results[write_id] = commit(other, tasks, write_id=write_id)
+
+        return act
+
+    with running(enqueue("backwards", backwards), engine) as errors:
+        with running(enqueue("forwards", forwards), engine) as more:
+            session.rollback()
+        assert not errors + more
+    assert sorted(session.scalars(select(Job.deduplication_key))) == ["a", "m", "z"]
+    assert sorted(one.enqueued for one in results.values()) == [0, 3]
+    assert sorted(one.duplicates for one in results.values()) == [0, 3]
+
+
+@both_servers_swept
+def test_the_first_row_of_a_key_stays_and_an_open_chain_keeps_its_own(database_url: str, session: Session) -> None:
+    session.add(Job("t", "before", deduplication_key="k0"))
+    session.commit()
+    rows = [{"deduplication_key": f"k{n % 3}", "input": str(n)} for n in range(9)] + [{"input": "null"}]
+    result = write(database_url, rows, type="t")
+    assert (result.staged, result.enqueued, result.duplicates) == (10, 3, 7)
+    found = {job.deduplication_key: job.input for job in session.scalars(select(Job))}
+    assert found == {"k0": "before", "k1": 1, "k2": 2, None: None}
+    with pytest.raises(ConflictError, match=r"onDuplicate is fail: Key .*\(t, k1\)"):
+        write(database_url, [{"deduplication_key": "new"}, {"deduplication_key": "k1"}], type="t", onDuplicate="fail")
+    with pytest.raises(ConflictError, match="a job has this id already"):
+        write(database_url, [{"id": str(session.scalars(select(Job.id).limit(1)).one())}], type="t")
+    session.rollback()
+    assert (count(session), count(session, Job.Write)) == (4, 1)
+
+
+@both_servers_swept
+def test_a_crash_that_empties_the_stage_is_noticed_and_the_write_can_be_made_again(
+    database_url: str, session: Session
+) -> None:
+    one = writer(database_url, ["input"], type="t", writeId="nightly")
+    parts = [one.write(iter([batch([{"input": "1"}] * 5)])) for _ in range(2)]
+    session.execute(text("TRUNCATE job_stage"))  # as the restart of a server that was killed does
+    session.commit()
+    parts.append(one.write(iter([batch([{"input": "1"}])])))
+    with pytest.raises(StagedRowsLostError, match="11 rows were staged and 1 are there") as lost:
+        one.commit(list(parts))
+    assert (lost.value.expected, lost.value.found) == (11, 1)
+    one.abort(list(parts))
+    assert (count(session), count(session, Job.Write), count(session, Job.Stage)) == (0, 0, 0)
+    session.rollback()
+    assert write(database_url, [{"input": "1"}] * 5, type="t", writeId="nightly").enqueued == 5
+
+
+@both_servers_swept
+def test_what_a_dead_driver_or_attempt_staged_of_the_same_write_does_not_count(
+    database_url: str, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Both drivers begin with Spark's task 0, and neither may take the other's rows for its own.
+    stage(database_url, [{"input": '"of the dead"'}] * 3)
+    living = stage(database_url, [{"input": '"of the living"'}] * 2)
+    result = commit(session, living)
+    assert (result.staged, result.enqueued) == (2, 2)
+    assert session.scalars(select(Job.input).distinct()).all() == ["of the living"]
+    assert count(session, Job.Stage) == 0
+    assert len({new_task_id(5) for _ in range(1000)}) == 1000
+    assert {new_task_id(5) % 2**20 for _ in range(10)} == {5}
+
+
+@both_servers_swept
+def test_a_commit_that_others_break_is_tried_again_and_happens_once(
+    database_url: str, engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = writer(database_url, ["input"], type="t")
+    part = one.write(iter([batch([{"input": "1"}] * 5)]))
+    broken: list[str] = []
+
+    def commit_and_break(other: Session, **options: Any) -> WriteResult:
+        result = commit_write(other, **options)
+        if not broken:
+            broken.append("deadlock")
+            other.execute(text("DO $$BEGIN RAISE EXCEPTION 'as if' USING ERRCODE = '40P01'; END$$"))
+        if len(broken) == 1:  # it commits, and the answer is lost
+            broken.append("connection")
+            other.connection().exec_driver_sql("COMMIT")
+            other.connection().exec_driver_sql("SELECT pg_terminate_backend(pg_backend_pid())")
+        return result
+
+    monkeypatch.setattr("sa_jobqueue.spark.writing.commit_write", commit_and_break)
+    one.commit([part])
+    assert broken == ["deadlock", "connection"]
+    assert (count(session), count(session, Job.Write)) == (5, 1)
+
+
+@both_servers_swept
+def test_a_write_of_nothing_has_an_account(database_url: str, session: Session) -> None:
+    assert write(database_url, [], []).staged == 0
+    one = writer(database_url, ["type_name"])
+    one.commit([])
+    one.commit([None])
+    assert (count(session), count(session, Job.Write)) == (0, 2)
+
+
+@both_servers_swept
+def test_a_commit_clears_what_was_left_a_day_ago_and_nothing_younger(database_url: str, session: Session) -> None:
+    stage(database_url, [{"input": "1"}] * 3, write_id="dead")
+    session.execute(text("UPDATE job_stage SET staged_at = now() - interval '25 hours' WHERE row = 0"))
+    session.commit()
+    write(database_url, [{"input": "2"}], type="t")
+    assert session.scalars(select(Job.Stage.row).order_by(Job.Stage.row)).all() == [1, 2]
+
+
+@both_servers_swept
+def test_a_commit_wakes_each_queue_once(database_url: str) -> None:
+    with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as listener:
+        listener.execute('LISTEN ".job:due"')
+        rows = [{"queue": queue} for queue in ("mails", "mails", None, "other")]
+        write(database_url, rows, rows, type="t")
+        told = [(one.channel, one.payload) for one in listener.notifies(timeout=5, stop_after=3)]
+        assert sorted(payload for _, payload in told) == ["default", "mails", "other"]
+        assert not list(listener.notifies(timeout=0))
+
+
+@both_servers_swept
+def test_blockers_are_what_a_session_would_make_of_them(database_url: str, session: Session, jobs: Jobs) -> None:
+    def there() -> list[UUID]:
+        done, dead, still = (jobs.add(status) for status in (JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.PENDING))
+        return [done, dead, still]
+
+    def described(ids: Sequence[UUID], old: Sequence[UUID]) -> list[tuple[UUID, list[UUID], str]]:
+        return [
+            (ids[0], [], "wait"),
+            (ids[1], [ids[0], *old], "wait"),
+            (ids[2], list(old), "fail"),
+            (ids[3], list(old), "continue"),
+            (ids[4], [old[1], old[0]], "continue"),
+            (ids[5], [ids[4]], "wait"),
+        ]
+
+    def told(ids: Sequence[UUID], old: Sequence[UUID]) -> list[Any]:
+        session.expire_all()
+        found = []
+        places = {job_id: place for place, job_id in enumerate([*ids, *old])}
+        for job_id in [*ids, *old]:
+            job = session.get_one(Job, job_id)
+            edges = session.scalars(select(Job.Blocker).where(Job.Blocker.job_id == job_id).order_by(Job.Blocker.index))
+            listed = [(edge.index, places[edge.blocked_by_chain_id], edge.open, edge.on_failure) for edge in edges]
+            found.append((job.status, job.open_blockers, job.is_awaited, listed))
+        return found
+
+    old, ids = there(), [uuid7() for _ in range(6)]
+    for job_id, waits, policy in described(ids, old):
+        session.add(Job("t", id=job_id, blockers=[WaitFor(one, policy) for one in waits]))  # type: ignore[arg-type]
+    session.commit()
+    wanted = told(ids, old)
+
+    old, ids = there(), [uuid7() for _ in range(6)]
+    rows = [
+        {"id": str(job_id), "blockers": [str(one) for one in waits], "on_failure": policy}
+        for job_id, waits, policy in described(ids, old)
+    ]
+    write(database_url, rows[3:], rows[:3], type="t")
+    assert told(ids, old) == wanted
+
+
+@both_servers_swept
+def test_what_waits_goes_on_when_the_chains_of_its_write_complete(
+    database_url: str, session: Session, sessions: sessionmaker[Session]
+) -> None:
+    ids = [str(uuid7()) for _ in range(3)]
+    rows = [{"id": ids[0]}, {"id": ids[1], "blockers": [ids[0]]}, {"id": ids[2], "blockers": [ids[0], ids[1]]}]
+    write(database_url, rows, type="t")
+    for job_id, left in ((ids[0], 1), (ids[1], 0)):
+        with sessions.begin() as other:
+            complete_job(other, UUID(job_id), None)
+        last = session.get_one(Job, UUID(ids[2]), populate_existing=True)
+        assert last.open_blockers == left
+        session.rollback()
+    assert last.status is JobStatus.PENDING
+    with sessions.begin() as other:
+        cancel_jobs(other, [UUID(ids[2])])
+
+
+@both_servers_swept
+def test_impossible_blockers_refuse_the_whole_write(database_url: str, session: Session) -> None:
+    a, b, c, d = (str(uuid7()) for _ in range(4))
+    with pytest.raises(InvalidJobError, match=f"circle: .*{a} waits for"):
+        write(
+            database_url,
+            [{"id": a, "blockers": [b]}, {"id": b, "blockers": [c]}, {"id": c, "blockers": [a, d]}, {"id": d}],
+            type="t",
+        )
+    with pytest.raises(ChainNotFoundError, match=f"blockers: no such chain: {d}"):
+        write(database_url, [{"id": a, "blockers": [d]}], type="t")
+    root = Job("t")
+    session.add(root)
+    session.commit()
+    next_id = uuid7()
+    session.execute(
+        text("INSERT INTO job (id, chain_id, chain_index, type_name, chain_type_name) VALUES (:id, :root, 1, 't', 't')"),
+        {"id": next_id, "root": root.id},
+    )
+    session.commit()
+    with pytest.raises(NotAChainError, match=f"{next_id} belongs to chain {root.id}"):
+        write(database_url, [{"id": a, "blockers": [str(next_id)]}], type="t")
+    session.add(Job("t", deduplication_key="taken"))
+    session.commit()
+    with pytest.raises(ConflictError, match="was left out, because an open chain has its deduplication key"):
+        write(database_url, [{"id": a, "deduplication_key": "taken"}, {"id": b, "blockers": [a]}], type="t")
+    bad: list[Row] = [{"id": a, "blockers": [a]}, {"id": b, "blockers": [c, c]}, {"id": c, "blockers": ["x"]}]
+    bad += [{"id": d, "blockers": [None]}, {"blockers": [a], "on_failure": "panic"}]
+    result = write(database_url, bad, type="t", mode="PERMISSIVE")
+    assert (result.enqueued, result.rejected) == (0, 5)
+    told = session.execute(select(Job.Reject.field, Job.Reject.reason).order_by(Job.Reject.row)).all()
+    assert [one.field for one in told] == ["blockers[0]", "blockers[1]", "blockers[0]", "blockers[0]", "on_failure"]
+    assert count(session) == 3
+
+
+@both_servers_swept
+def test_a_chain_that_ends_meanwhile_is_either_open_or_seen_to_have_ended(
+    database_url: str, engine: Engine, sessions: sessionmaker[Session], session: Session, jobs: Jobs
+) -> None:
+    chain_id = jobs.add(JobStatus.PENDING)
+    waiting = str(uuid7())
+    tasks = stage(database_url, [{"id": waiting, "blockers": [str(chain_id)]}])
+    complete_job(session, chain_id, None)  # holds the chain's root
+
+    def enqueue() -> None:
+        with sessions.begin() as other:
+            commit(other, tasks)
+
+    with running(enqueue, engine) as errors:
+        session.commit()
+    assert not errors
+    job = session.get_one(Job, UUID(waiting))
+    assert (job.status, job.open_blockers) == (JobStatus.PENDING, 0)
+
+
+def test_the_cost_of_blockers_grows_with_their_number_and_no_faster(database_url: str, engine: Engine) -> None:
+    jobs, waiters, each = 4_000, 100, 40
+    ids = [str(uuid7()) for _ in range(jobs)]
+    rows: list[Row] = [{"id": one, "blockers": None} for one in ids]
+    rows += [{"id": str(uuid7()), "blockers": ids[each * n : each * (n + 1)]} for n in range(waiters)]
+    tasks = stage(database_url, rows)
+    parameters = {"write_id": "nightly", "sequence": 0, "task_ids": list(tasks)}
+    with Session(engine) as session:
+        session.execute(bulk.guard())
+        connection = session.connection()
+        for statement in (
+            bulk.chains_waited_for(Job),
+            bulk.circular_edges(Job),
+            bulk.enqueue_waiting(Job, keyed=False, skip=True),
+        ):
+            own = {"ended_ids": [], "completed": [], "trace_context": None, "type_name": "t", "queue": "default"}
+            own |= {"priority": 0, "max_attempts": 20, "input_version": 1}
+            compiled = statement.compile(dialect=connection.dialect)
+            given = compiled.construct_params(parameters | own)
+            sql = f"EXPLAIN (ANALYZE, FORMAT JSON, TIMING OFF) {compiled}"
+            (plan,) = connection.exec_driver_sql(
+                sql, {name: given[name] for name in compiled.positiontup or given}
+            ).scalar_one()
+            assert _most(plan["Plan"]) <= 3 * (jobs + waiters + waiters * each), _shape(plan["Plan"])
+
+
+def _most(node: dict[str, Any]) -> int:
+    """Return how many rows passed through the busiest node, those a join threw away included."""
+    own = (node.get("Actual Rows", 0) + node.get("Rows Removed by Join Filter", 0)) * node.get("Actual Loops", 1)
+    return int(max([own, *(_most(one) for one in node.get("Plans", ()))]))
+
+
+def _shape(node: dict[str, Any], depth: int = 0) -> str:
+    read = node.get("Relation Name", node.get("CTE Name", ""))
+    own = f"{'  ' * depth}{node['Node Type']} {read} {node.get('Actual Rows')} x {node.get('Actual Loops')}"
+    return "\n".join([own, *(_shape(one, depth + 1) for one in node.get("Plans", ()))])
