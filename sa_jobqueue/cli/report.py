@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -13,10 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from sqlalchemy import URL
 
-from sa_jobqueue.cli._options import URL_VARIABLE, app_option, instant, json_option, parse_url, seconds
+from sa_jobqueue.cli._options import URL_VARIABLE, Database, app_option, instant, json_option, load_model, parse_url, seconds
 from sa_jobqueue.cli._output import console, print_json
 from sa_jobqueue.errors import JobQueueError
+from sa_jobqueue.history import JOBS
 from sa_jobqueue.urls import shown_url
 
 if TYPE_CHECKING:
@@ -75,10 +78,15 @@ def report(
     if since is not None and until is not None and since >= until:
         raise click.UsageError("--since must be before --until")
     _check_installed()
+    for place, url in zip(places, urls, strict=True):
+        _check_there(place, url, app)
     from sa_jobqueue.report import collect, render
 
-    shown = tuple(place if url is None else shown_url(url) for place, url in zip(places, urls, strict=True))
-    with _progress() as tell, ExitStack() as stack:
+    shown = tuple(
+        place if url is None else shown_url(url.set(drivername="postgresql"))
+        for place, url in zip(places, urls, strict=True)
+    )
+    with _spoken(), _progress() as tell, ExitStack() as stack:
         tell("starting Spark")
         spark = stack.enter_context(_session())
         tell("reading")
@@ -114,6 +122,31 @@ def _check_installed() -> None:
         raise MissingReportExtraError(f'{", ".join(missing)} not installed: pip install "sa-jobqueue[report]"')
 
 
+def _check_there(place: str, url: URL | None, app: str | None) -> None:
+    """Look whether there is something to read, before Spark is started for it.
+
+    Raises: DatabaseUnavailableError, SchemaError; click.ClickException where there is no archive.
+    """
+    if url is not None:
+        with Database(url, load_model(app)).session():
+            pass
+    elif "://" not in place and not (Path(place) / JOBS.name).is_dir():
+        raise click.ClickException(f"there is no archive at {place}: it would have a folder {JOBS.name!r}")
+
+
+@contextmanager
+def _spoken() -> Iterator[None]:
+    """Say an error of Spark in one line: of ours in a task what it says, else its first line."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        ours = [line for line in lines if line.startswith("sa_jobqueue.")]
+        raise click.ClickException(f"Spark failed: {[*ours, *lines, type(error).__name__][0]}") from error
+
+
 @contextmanager
 def _session() -> Iterator[SparkSession]:
     """Give the process's Spark, or a small one that is stopped again. Raises: JavaNotFoundError."""
@@ -127,6 +160,7 @@ def _session() -> Iterator[SparkSession]:
         return
     if "SPARK_REMOTE" not in os.environ:
         os.environ.setdefault("JAVA_HOME", str(java_home()))
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # and not whatever `python3` is on the path
     builder = SparkSession.builder.appName("sa-jobqueue report")
     settings = {
         "spark.ui.enabled": "false",

@@ -27,6 +27,7 @@ _BUCKETS: Final = (
     *(timedelta(days=days) for days in (1, 7)),
 )
 _MOST_BUCKETS: Final = 170
+_HOURLY: Final = timedelta(days=62)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +115,9 @@ def collect(
         common: Row = {"sources": tuple(sources), "generated_at": now, "since": since, "until": until}
         common |= {"queues": tuple(queues), "types": tuple(types), "first": first, "last": last, "target_wait": target_wait}
         every = _width(first, last)
-        capacity_every = max(every, timedelta(hours=1))
+        is_short = first is None or last is None or last - first <= _HOURLY
+        # Over a day the hour that needs most workers would be lost in the mean.
+        capacity_every = timedelta(hours=1) if is_short else max(every, timedelta(hours=1))
         measured = analytics.workflows(kept).persist()
         try:
             slowest = _slowest(measured, kept)

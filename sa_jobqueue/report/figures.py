@@ -20,6 +20,9 @@ COLOURS: Final = {
 }
 _SERIES: Final = ("#2b6cb0", "#2f855a", "#dd8a00", "#805ad5", "#c53030", "#0f8b8d", "#7a869a")
 """Distinct for most who see colours otherwise, and readable on light and dark; every plot has a table beside it."""
+_MARKS: Final = {"p50": ("circle", _SERIES[0]), "p95": ("diamond", _SERIES[2]), "p99": ("square", _SERIES[4])}
+_UNITS: Final = ((0.9995, 0.001, "ms"), (119.5, 1, "s"), (7170, 60, "min"), (172_000, 3600, "h"))
+"""Below which seconds a time is given in which unit; the limits are where three digits would round up to the next."""
 _MOST_TYPES: Final = 12
 
 
@@ -66,8 +69,8 @@ def _throughput(contents: Contents) -> Figure | None:
         for name in ended
     ]
     line = {"color": COLOURS["enqueued"], "shape": "hvh"}
-    enqueued = {"type": "scatter", "mode": "lines", "name": "enqueued", "line": line, "x": x}
-    traces.append(enqueued | {"y": [row["enqueued"] for row in rows]})
+    enqueued = {"type": "scatter", "mode": "lines+markers", "name": "enqueued", "line": line, "x": x}
+    traces.append(enqueued | {"y": [row["enqueued"] for row in rows], "marker": {"size": 4}})
     most = max(rows, key=lambda row: row["completed"])
     total = {name: sum(row[name] for row in rows) for name in ("enqueued", "completed", "failed", "dead")}
     alt = (
@@ -84,21 +87,33 @@ def _latency(contents: Contents, measure: str) -> Figure | None:
         return None
     rows.reverse()  # the first on top
     labels = [_label(row["type_name"]) for row in rows]
-    traces = []
-    for point, colour in (("p50", _SERIES[0]), ("p95", _SERIES[2]), ("p99", _SERIES[4])):
+    ends = [[_drawn(row["p50_seconds"]), _drawn(row["p99_seconds"]), None] for row in rows]
+    names = [[label, label, None] for label in labels]
+    lines: Row = {
+        "type": "scatter",
+        "mode": "lines",
+        "showlegend": False,
+        "hoverinfo": "skip",
+        "line": {"color": COLOURS["enqueued"]},
+    }
+    traces = [lines | {"x": [x for pair in ends for x in pair], "y": [name for pair in names for name in pair]}]
+    for point, symbol, colour in (
+        ("p50", "circle", _SERIES[0]),
+        ("p95", "diamond", _SERIES[2]),
+        ("p99", "square", _SERIES[4]),
+    ):
         values = [row[f"{point}_seconds"] for row in rows]
-        marker = {"color": colour, "size": 11, "symbol": {"p50": "circle", "p95": "diamond", "p99": "line-ns-open"}[point]}
+        marker = {"color": colour, "size": 10, "symbol": symbol}
         text = [f"{point} {label}: {shown_seconds(value)}" for label, value in zip(labels, values, strict=True)]
         traces.append(
             {"type": "scatter", "mode": "markers", "name": point, "y": labels, "marker": marker}
-            # On a scale of powers there is no zero.
-            | {"x": [max(value, 0.001) for value in values], "text": text, "hoverinfo": "text"}
+            | {"x": [_drawn(value) for value in values], "text": text, "hoverinfo": "text"}
         )
     slowest = max(rows, key=lambda row: row["p95_seconds"])
     said = {"wait": "Waiting time, due until claimed", "run": "Run time, claimed until completed"}[measure]
     alt = f"By job type, {len(rows)} shown; the highest 95th percentile is {shown_seconds(slowest['p95_seconds'])}, "
     layout = {
-        "xaxis": {"type": "log", "title": {"text": "seconds"}, "exponentformat": "none"},
+        "xaxis": {"type": "log", "title": {"text": "seconds, in powers of ten"}, "exponentformat": "none", "dtick": 1},
         "yaxis": {"type": "category", "automargin": True},
         "height": 150 + 28 * len(rows),
     }
@@ -134,12 +149,13 @@ def _busy(contents: Contents) -> Figure | None:
 def _figure(key: str, title: str, alt: str, traces: list[Row], layout: Row) -> Figure:
     base: Row = {
         "height": 320,
-        "margin": {"l": 56, "r": 16, "t": 16, "b": 48},
+        "margin": {"l": 56, "r": 16, "t": 16, "b": 56},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "system-ui, sans-serif", "size": 13},
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
         "bargap": 0.08,
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": COLOURS["enqueued"]},
     }
     # `<` cannot be in it: what a script element holds ends at the next closing tag, whatever it is.
     text = json.dumps({"data": traces, "layout": base | layout}, ensure_ascii=False, allow_nan=False)
@@ -152,6 +168,11 @@ def _label(name: Any) -> str:
     return html.escape(text if len(text) <= 40 else f"{text[:39]}…")
 
 
+def _drawn(value: float) -> float:
+    """Return a time as it is drawn: on a scale of powers there is no zero."""
+    return max(value, 0.001)
+
+
 def _instant(value: datetime) -> str:
     return value.strftime("%Y-%m-%dT%H:%M:%S")
 
@@ -161,15 +182,10 @@ def _words(value: datetime) -> str:
 
 
 def shown_seconds(value: float | None) -> str:
-    """Return a time that lasts for people, in the unit that fits; a dash for none."""
+    """Return a time that lasts for people, in the unit that fits and on one line; a dash for none."""
     if value is None:
         return "-"
-    if value < 0.9995:
-        return f"{value * 1000:.3g} ms"
-    if value < 120:
-        return f"{value:.3g} s"
-    if value < 7200:
-        return f"{value / 60:.3g} min"
-    if value < 172_800:
-        return f"{value / 3600:.3g} h"
-    return f"{value / 86_400:.3g} d"
+    for limit, unit, name in _UNITS:
+        if value < limit:
+            return f"{value / unit:.3g}\u00a0{name}"
+    return f"{value / 86_400:,.3g}\u00a0d" if value < 86_400 * 999 else f"{value / 86_400:,.0f}\u00a0d"

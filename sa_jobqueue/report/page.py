@@ -31,6 +31,7 @@ def render(contents: Contents) -> str:
         "number": _number,
         "percent": _percent,
         "short": _short,
+        "small": _small,
     }
     plots = {} if contents.is_empty else figures(contents)
     scripts = [get_plotlyjs(), _text("report.js")] if plots else []
@@ -84,8 +85,15 @@ def _instant(value: datetime | None) -> str:
     return "-" if value is None else value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _number(value: float | None, digits: int = 0) -> str:
-    return "-" if value is None else f"{value:,.{digits}f}"
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _small(value: float | None) -> str:
+    """Return a number that may be far below one, in three digits."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" if value >= 0.001 else "<0.001" if value else "0"
 
 
 def _percent(value: float | None) -> str:

@@ -11,7 +11,7 @@
     }
     return flat;
   };
-  const config = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"] };
+  const config = { displaylogo: false, responsive: true, modeBarButtons: [["toImage", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
   const plots = [...document.querySelectorAll("[data-plot]")];
   for (const place of plots) {
     const { data, layout } = JSON.parse(document.getElementById(place.dataset.plot).textContent);
