@@ -5,8 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
@@ -18,8 +17,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from sa_jobqueue.spark import reading, streaming
-from sa_jobqueue.spark.options import OPTIONS, Option, Options, Use, check_options, read_options
+from sa_jobqueue.spark import reading, streaming, writing
+from sa_jobqueue.spark.options import OPTIONS, Options, Use, check_options, read_options
+
+KNOWN: Final = (*OPTIONS, *writing.OPTIONS)
+"""Every option, of whatever use."""
 
 
 class JobQueueSource(DataSource):
@@ -30,7 +32,7 @@ class JobQueueSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         given = dict(options)
-        check_options(given, known=_known())
+        check_options(given, known=KNOWN)
         # Not as `options`: whoever shows a data source's attributes would show the URL.
         self._given = _Given(given)
 
@@ -53,19 +55,15 @@ class JobQueueSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch."""
-        from sa_jobqueue.spark import writing
-
         return writing.batch_writer(schema, self.use(Use.WRITE), overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of a stream's batches."""
-        from sa_jobqueue.spark import writing
-
         return writing.stream_writer(schema, self.use(Use.STREAM_WRITE), overwrite=overwrite)
 
     def use(self, use: Use) -> Options:
         """Return the options as one use means them. Raises: InvalidOptionError."""
-        return read_options(self._given.options, use=use, known=_known())
+        return read_options(self._given.options, use=use, known=KNOWN)
 
 
 class _Given:
@@ -79,7 +77,7 @@ class _Given:
 
     def is_for(self, use: Use) -> bool:
         try:
-            read_options(self.options, use=use, known=_known())
+            read_options(self.options, use=use, known=KNOWN)
         except ValueError:
             return False
         return True
@@ -92,11 +90,3 @@ def register(spark: SparkSession) -> None:
     in an archive (`--py-files`).
     """
     spark.dataSource.register(JobQueueSource)
-
-
-def _known() -> tuple[Option, ...]:
-    try:
-        writing: Any = import_module("sa_jobqueue.spark.writing")
-    except ModuleNotFoundError:
-        return OPTIONS
-    return (*OPTIONS, *writing.OPTIONS)

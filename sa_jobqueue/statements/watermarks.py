@@ -99,7 +99,7 @@ def first_xid(model: type[JobMixin[Any]], dataset: Dataset, filters: Filters) ->
     """
     of = history.source(model, dataset)
     rows = history.rows(model, dataset, ("xid",), filters)
-    return select(rows.order_by(_order(of, dataset)).limit(1).scalar_subquery().label("xid"))
+    return select(rows.order_by(of.c.changed_xid).limit(1).scalar_subquery().label("xid"))
 
 
 def bounds(model: type[JobMixin[Any]], dataset: Dataset, filters: Filters, *, rows: int) -> Select[Any]:
@@ -108,15 +108,11 @@ def bounds(model: type[JobMixin[Any]], dataset: Dataset, filters: Filters, *, ro
     Shape: one row `(first, beyond)`; null each where there is no such row. Locks: none. Index: as `history.rows`.
     """
     of = history.source(model, dataset)
-    ordered = history.rows(model, dataset, ("xid",), filters).order_by(_order(of, dataset)).limit(1)
+    ordered = history.rows(model, dataset, ("xid",), filters).order_by(of.c.changed_xid).limit(1)
     return select(
         ordered.scalar_subquery().label("first"),
         ordered.offset(rows).scalar_subquery().label("beyond"),
     )
-
-
-def _order(of: Any, dataset: Dataset) -> ColumnElement[Any]:
-    return history.number(of) if dataset.name == "jobs" else of.c.changed_xid  # as its index has it
 
 
 def _number(xid: ColumnElement[Any]) -> ColumnElement[int]:
