@@ -33,6 +33,7 @@ from sa_jobqueue.spark.options import Options, Secret, Use
 from sa_jobqueue.spark.slots import SCHEMA, SlotEnd, SlotSettings, load_jobs, work
 from sa_jobqueue.urls import read_url
 from sa_jobqueue.worker import WorkerOptions
+from sa_jobqueue.worker.connections import unavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -183,8 +184,11 @@ class WorkerSet:
 
         Raises: DatabaseUnavailableError, SchemaError when the driver cannot use the queue; nothing was started then.
         """
-        with Session(self._engine) as session:
-            check_schema(session, model=self._model)
+        try:
+            with Session(self._engine) as session:
+                check_schema(session, model=self._model)
+        except DBAPIError as error:
+            raise unavailable(error, self._engine.url) from None  # its cause tells how it was called, passwords and all
         self._began = time.monotonic()
         for thread in self._threads:
             thread.start()

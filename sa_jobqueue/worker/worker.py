@@ -168,9 +168,9 @@ class Worker:
             self._executor.release_all("the worker is shutting down")
 
     def _drain(self) -> None:
-        """Stop as on SIGTERM: somebody asked for it through the database."""
+        """Stop as on SIGTERM: somebody asked for it through the database. One that is leaving anyway tells of it too."""
+        self.events.emit(DrainRequested(self.id))
         if not self._stop_called:
-            self.events.emit(DrainRequested(self.id))
             self.stop()
 
     async def run(self) -> None:
