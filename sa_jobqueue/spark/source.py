@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
