@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,12 +20,12 @@ BLOCK_BYTES: Final = 8 * 1024 * 1024
 _DIALECT: Final = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 
 
-def batches(connection: Connection, statement: ClauseElement, dataset: Dataset) -> Iterator[pa.Table]:
-    """Run a `statements.archived.read` as COPY and yield its rows: `completed_on`, and the columns of the dataset's files.
+def copied(connection: Connection, query: bytes, parameters: Mapping[str, Any], dataset: Dataset) -> Iterator[pa.Table]:
+    """Run the COPY of a `statements.archived.read`, as `copy_text` gives it, and yield its rows.
 
-    The connection is busy until the last block was taken.
+    They have `completed_on`, as text, and the columns of the dataset's files. The connection is busy until the last block
+    was taken.
     """
-    query, parameters = copy_text(statement)
     fields = [pa.field("completed_on", pa.string()), *arrow_schema(dataset)]
     convert, parse = _conversion(fields), csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
     driver: Any = connection.connection

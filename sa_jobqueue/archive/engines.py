@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from sqlalchemy import Connection
 
-from sa_jobqueue.archive.copying import batches
+from sa_jobqueue.archive.copying import copied, copy_text
 from sa_jobqueue.archive.places import Place
 from sa_jobqueue.archive.schema import arrow_schema
 from sa_jobqueue.history import DATASETS, Dataset
@@ -70,7 +70,8 @@ def _write(task: Task, dataset: Dataset) -> int:
         for part in range(task.parts):
             read = 0
             with task.connection.begin():
-                for table in batches(task.connection, archived.read(task.model, dataset, task.run_id, part), dataset):
+                query, parameters = copy_text(archived.read(task.model, dataset, task.run_id, part))
+                for table in copied(task.connection, query, parameters, dataset):
                     days.add(table)
                     read += table.num_rows
             rows += read

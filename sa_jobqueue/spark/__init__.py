@@ -28,6 +28,7 @@ for _library in ("pyspark", "pyarrow"):
         raise MissingExtraError(_library, "spark") from None
 
 if TYPE_CHECKING:
+    from sa_jobqueue.spark.archiving import SparkEngine, archive
     from sa_jobqueue.spark.enqueueing import enqueue, written
     from sa_jobqueue.spark.lag import Holder, StreamLag, stream_lag
     from sa_jobqueue.spark.source import JobQueueSource, register
@@ -37,9 +38,11 @@ if TYPE_CHECKING:
 _HOMES: Final = {
     "Holder": "lag",
     "JobQueueSource": "source",
+    "SparkEngine": "archiving",
     "StreamLag": "lag",
     "WorkerSet": "workers",
     "WorkersReport": "workers",
+    "archive": "archiving",
     "enqueue": "enqueueing",
     "register": "source",
     "run_workers": "workers",
@@ -61,10 +64,12 @@ __all__ = [
     "MissingExtraError",
     "OtherClusterError",
     "ReadError",
+    "SparkEngine",
     "StreamLag",
     "UnknownOptionError",
     "WorkerSet",
     "WorkersReport",
+    "archive",
     "enqueue",
     "java_home",
     "register",

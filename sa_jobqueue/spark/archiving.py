@@ -1,0 +1,155 @@
+"""The archive's files written by Spark: each part of a run is read by a task, and Spark writes the Parquet files.
+
+All else is the archive's own (`sa_jobqueue.archive`): what is chosen, reading the files back, deleting. A task may be
+killed and tried again, and the driver may die: the files of a run that was not verified are thrown away.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import Observation
+from pyspark.sql import functions as sf
+from pyspark.sql.types import StringType, StructField, StructType
+
+from sa_jobqueue.archive import ArchiveError, ArchiveOptions, ArchiveReport, Task
+from sa_jobqueue.archive import archive as archive_with
+from sa_jobqueue.archive.copying import copied, copy_text
+from sa_jobqueue.archive.options import Listener
+from sa_jobqueue.archive.places import Place
+from sa_jobqueue.archive.schema import DAY, VERSION_KEY, columns
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.history import DATASETS, JOBS, SCHEMA_VERSION, Dataset
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.spark.connections import connect, sanitised, url_of
+from sa_jobqueue.spark.decoding import SPARK
+from sa_jobqueue.spark.errors import MissingExtraError
+from sa_jobqueue.spark.options import Options, Secret, Use
+from sa_jobqueue.statements import archived
+from sa_jobqueue.urls import read_url
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_TIMESTAMPS: Final = "spark.sql.parquet.outputTimestampType"
+
+
+def archive(
+    spark: SparkSession,
+    path: str | os.PathLike[str],
+    *,
+    before: timedelta | datetime,
+    url: str | None = None,
+    password_file: str | None = None,
+    model: type[JobMixin[Any]] = Job,
+    tasks: int = 8,
+    options: ArchiveOptions | None = None,
+    on_progress: Listener | None = None,
+) -> ArchiveReport:
+    """Move chains that ended before a time to Parquet files that Spark writes; otherwise as `sa_jobqueue.archive.archive`.
+
+    `url`: of the database; else `SA_JOBQUEUE_URL` here and on every executor. `password_file`: has the password alone, on
+    each of them. `tasks`: how many at most read at once, each on a connection of its own, and so how many files a day and
+    dataset a run has. `path`: a folder that driver and executors share, or a URI that both pyarrow and Spark can open: an
+    `s3://` is Spark's `s3a://`.
+    Raises: as `sa_jobqueue.archive.archive`; ArchiveError with Spark's words when it could not write.
+    """
+    if find_spec("pandas") is None:  # mapInArrow asks for it, whether or not it is used
+        raise MissingExtraError("pandas", "spark")
+    if isinstance(tasks, bool) or not isinstance(tasks, int) or not 1 <= tasks <= 10_000:
+        raise InvalidOptionError("tasks", f"must be a whole number from 1 to 10,000, got {tasks!r}")
+    if url is not None:
+        read_url(url)
+    given = options or ArchiveOptions()
+    reached = {"url": None if url is None else Secret(url), "passwordFile": password_file}
+    database = Options(Use.READ, reached | {"statementTimeout": given.statement_timeout})
+    engine = SparkEngine(spark, database, tasks)
+    return archive_with(
+        url_of(database), path, before=before, model=model, engine=engine, options=given, on_progress=on_progress
+    )
+
+
+class SparkEngine:
+    """Writes the files of a run as DataFrames, without a SparkContext: also over Spark Connect."""
+
+    name: Final = "spark"
+
+    def __init__(self, spark: SparkSession, database: Options, tasks: int) -> None:
+        self._spark = spark
+        self._database = database
+        self._tasks = tasks
+
+    def write(self, task: Task) -> dict[str, int]:
+        """Write all files of a run; the rows are counted by Spark on their way into the files."""
+        written: dict[str, int] = {}
+        for dataset in DATASETS.values():
+            query, parameters = copy_text(archived.read(task.model, dataset, task.run_id, 0))
+            read = PartReader(self._database, query, parameters, dataset.name)
+            counted = Observation()
+            frame = self._spark.range(0, task.parts, 1, min(task.parts, self._tasks)).mapInArrow(read, _schema(dataset))
+            frame = frame.observe(counted, sf.count(sf.lit(1)).alias("rows"))
+            folder = f"{task.place.hidden(task.run_id)}/{dataset.name}"
+            try:
+                with _microseconds(self._spark):
+                    writer = frame.write.partitionBy(DAY).option("compression", "zstd")
+                    writer.parquet(_uri(task.place, folder))
+            except PySparkException as error:
+                raise ArchiveError(f"Spark could not write {dataset.name}: {error}") from error
+            written[dataset.name] = int(counted.get["rows"] or 0)
+            task.tell(written[dataset.name] if dataset is JOBS else 0)
+        return written
+
+
+@dataclass(frozen=True, slots=True)
+class PartReader:
+    """Reads parts of a run in a task. What it is shown as names neither the database nor a row."""
+
+    database: Options
+    query: bytes
+    """Made on the driver: executors need no model of the application's."""
+    parameters: dict[str, Any]
+    dataset: str
+
+    def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the parts that batches of numbers name."""
+        dataset = DATASETS[self.dataset]
+        for part in (part for batch in numbers for part in batch.column(0).to_pylist()):
+            with sanitised(self.database), connect(self.database, read_only=True) as connection:
+                for table in copied(connection, self.query, self.parameters | {"part": part}, dataset):
+                    yield from table.rename_columns([DAY, *table.column_names[1:]]).to_batches()
+
+
+def _schema(dataset: Dataset) -> StructType:
+    """Return the columns as Spark's, the version of the schema told in the first: it ends up in the files' metadata."""
+    version = {VERSION_KEY: str(SCHEMA_VERSION)}
+    fields = [StructField(DAY, StringType())]
+    for number, column in enumerate(columns(dataset)):
+        fields.append(StructField(column.name, SPARK[column.kind], metadata=version if number == 0 else {}))
+    return StructType(fields)
+
+
+@contextmanager
+def _microseconds(spark: SparkSession) -> Iterator[None]:
+    """Have Spark write instants as the microseconds they are, as it may not by default, and put its setting back."""
+    before = spark.conf.get(_TIMESTAMPS)
+    spark.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
+    try:
+        yield
+    finally:
+        if before is not None:
+            spark.conf.set(_TIMESTAMPS, before)
+
+
+def _uri(place: Place, folder: str) -> str:
+    if place.is_local:
+        return f"file://{folder}"  # not percent-encoded: Hadoop takes a path's characters as they are
+    scheme = place.name.partition("://")[0]
+    return f"{'s3a' if scheme == 's3' else scheme}://{folder}"

@@ -1,0 +1,112 @@
+"""Archives that Spark writes: the same rows as in the tables, through crashes, beside runs of the other engine."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import Engine, text
+
+from sa_jobqueue.archive import ArchiveError, ArchiveOptions, Progress, Step
+from sa_jobqueue.archive import archive as archive_here
+from sa_jobqueue.history import DATASETS, SCHEMA_VERSION
+from tests.archive.worlds import chain, chains_in, fill, in_archive, in_tables, states, together
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MONTH = timedelta(days=30)
+SMALL = ArchiveOptions(part_jobs=5, batch_jobs=3)
+
+
+class Killed(BaseException):
+    """What no code of the archiver's may catch."""
+
+
+def test_spark_writes_what_the_tables_have_also_after_crashes(
+    spark: SparkSession, engine: Engine, database_url: str, tmp_path: Path
+) -> None:
+    from sa_jobqueue.spark import archive
+
+    fill(engine)
+    before = in_tables(engine)
+    for point in (Step.FILES, Step.DELETED_BATCH):
+
+        def kill(progress: Progress, point: Step = point) -> None:
+            if progress.step is point:
+                raise Killed
+
+        with pytest.raises(Killed):
+            archive(spark, tmp_path, before=MONTH, url=database_url, tasks=2, options=SMALL, on_progress=kill)
+    report = archive(spark, tmp_path, before=MONTH, url=database_url, options=SMALL)
+    assert (report.engine, report.taken_up, report.chains, report.jobs) == ("spark", 1, 7, 9)
+    archived = in_archive(tmp_path)
+    assert together(archived, in_tables(engine)) == before
+    assert not list(tmp_path.glob("_*"))
+    # Spark, too, sees each row once, and the version of the schema.
+    for name, dataset in DATASETS.items():
+        frame = spark.read.parquet(str(tmp_path / name))
+        assert {"completed_date", "run"} <= set(frame.columns)
+        keys = [tuple(row) for row in frame.select(*dataset.key).collect()]
+        assert sorted(keys) == sorted(archived[name])
+    footer = pq.read_metadata(min(tmp_path.rglob("jobs/**/*.parquet"))).metadata
+    first = json.loads(footer[b"org.apache.spark.sql.parquet.row.metadata"])["fields"][0]
+    assert first["metadata"] == {"sa_jobqueue.schema_version": str(SCHEMA_VERSION)}
+
+
+def test_both_engines_write_into_one_archive_and_take_up_each_others_runs(
+    spark: SparkSession, engine: Engine, database_url: str, tmp_path: Path
+) -> None:
+    from sa_jobqueue.spark import archive
+
+    fill(engine)
+    before = in_tables(engine)
+
+    def change_and_kill(progress: Progress) -> None:
+        if progress.step is Step.DELETING:
+            with engine.begin() as connection:
+                connection.execute(text("UPDATE job SET output = '7' WHERE id = :id"), {"id": chain(1)})
+            raise Killed
+
+    with pytest.raises(Killed):
+        archive(spark, tmp_path, before=MONTH, url=database_url, options=SMALL, on_progress=change_and_kill)
+    # The one that changed leaves the files that Spark wrote, and goes with a run of this process.
+    report = archive_here(engine, tmp_path, before=MONTH)
+    assert (report.taken_up, report.survivors, report.runs, report.chains) == (1, 1, 1, 7)
+    archived = in_archive(tmp_path)
+    assert chains_in(archived) == {chain(number) for number in (1, 2, 3, 4, 5, 6, 8)}
+    together(archived, in_tables(engine))
+    assert archived["jobs"].pop((chain(1),))["output"] == "7"
+    assert all(row == before["jobs"][key] for key, row in archived["jobs"].items())
+    jobs = spark.read.parquet(str(tmp_path / "jobs"))
+    assert jobs.count() == jobs.select("id").distinct().count() == 9
+    assert {row.created_at.year for row in jobs.select("created_at").collect()} == {
+        before["jobs"][chain(1),]["created_at"].year
+    }
+    assert states(engine) == ["done", "done"]
+
+
+def test_what_spark_cannot_write_stays_in_the_tables(
+    spark: SparkSession, engine: Engine, database_url: str, tmp_path: Path
+) -> None:
+    from sa_jobqueue.spark import archive
+
+    fill(engine)
+    before = in_tables(engine)
+
+    def withdraw(progress: Progress) -> None:
+        """The tasks meet a table that is not as the driver saw it."""
+        if progress.step is Step.PLANNED:
+            with engine.begin() as connection:
+                connection.execute(text("ALTER TABLE job RENAME COLUMN trace_context TO gone"))
+
+    with pytest.raises(ArchiveError, match="Spark could not write jobs") as caught:
+        archive(spark, tmp_path, before=MONTH, url=database_url, on_progress=withdraw)
+    assert database_url not in str(caught.value)
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE job RENAME COLUMN gone TO trace_context"))
+    assert (in_tables(engine), states(engine)) == (before, ["planned"])
