@@ -1,0 +1,119 @@
+"""Paths, components and queueing formulas, each against the definition that it computes faster. No Spark is started."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.spark.analytics.capacity import workers_needed
+from sa_jobqueue.spark.analytics.graphs import Node, components, shape_of
+from tests.fixtures.histories import at
+
+
+@st.composite
+def workflows(draw: st.DrawFn) -> list[Node]:
+    """Give chains of one to three jobs, each job waiting for some of the chains before its own, in no order."""
+    nodes: list[Node] = []
+    for chain in range(draw(st.integers(1, 6))):
+        for index in range(draw(st.integers(1, 3))):
+            waits = draw(st.sets(st.integers(0, chain - 1), max_size=3)) if chain else set()
+            run, begin = draw(st.integers(0, 5)), draw(st.integers(0, 20))
+            node = Node(
+                f"{chain}{index}", f"{chain}0", index, tuple(f"{one}0" for one in waits), run, at(begin), at(begin + run)
+            )
+            nodes.append(node)
+    return draw(st.permutations(nodes))
+
+
+def predecessors(nodes: list[Node], node: Node) -> list[Node]:
+    def last(chain: str) -> Node:
+        return max((one for one in nodes if one.chain_id == chain), key=lambda one: one.chain_index)
+
+    previous = [one for one in nodes if (one.chain_id, one.chain_index) == (node.chain_id, node.chain_index - 1)]
+    return previous + [last(chain) for chain in node.waits_for]
+
+
+def paths(nodes: list[Node], node: Node) -> list[list[Node]]:
+    """Return every way that leads to a job's end."""
+    before = predecessors(nodes, node)
+    return [[*path, node] for one in before for path in paths(nodes, one)] or [[node]]
+
+
+@settings(max_examples=200, deadline=None)
+@given(workflows())
+def test_the_critical_path_is_the_longest_of_all_paths(nodes: list[Node]) -> None:
+    shape = shape_of(nodes)
+    every = [path for node in nodes for path in paths(nodes, node)]
+    longest = max(sum(node.run_micros for node in path) for path in every)
+    by_id = {node.id: node for node in nodes}
+    found = [by_id[job] for job in shape.path]
+    assert sum(node.run_micros for node in found) == longest
+    assert found in every
+    assert shape.length == max(map(len, every))
+    depth = {node.id: max(len(path) for path in paths(nodes, node)) for node in nodes}
+    assert shape.width == max(list(depth.values()).count(level) for level in depth.values())
+    moments = {one.started_at for one in nodes}
+    at_once = [sum(one.started_at <= moment < one.ended_at for one in nodes) for moment in moments]  # type: ignore[operator]
+    assert shape.max_parallel == max(at_once)
+    assert not shape.is_cyclic
+
+
+def test_jobs_that_wait_for_each_other_are_told_and_left_out() -> None:
+    def node(name: str, *waits_for: str) -> Node:
+        return Node(name, name, 0, waits_for, 1, None, None)
+
+    shape = shape_of([node("a", "b"), node("b", "a"), node("after", "b"), node("free"), node("of another", "not here")])
+    assert shape.is_cyclic
+    assert shape.path == ("free",)
+    assert (shape.length, shape.width, shape.max_parallel) == (1, 2, 0)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from("abcdefgh"))))
+def test_components_are_the_smallest_that_is_reached(edges: list[tuple[str, str]]) -> None:
+    def reached(start: str) -> set[str]:
+        found, left = {start}, [start]
+        while left:
+            one = left.pop()
+            beside = {b for a, b in edges if a == one} | {a for a, b in edges if b == one}
+            left += beside - found
+            found |= beside
+        return found
+
+    assert components(edges) == {one: min(reached(one)) for edge in edges for one in edge}
+
+
+def test_workers_needed_are_those_of_a_known_table() -> None:
+    """A call centre's textbook case: 200 calls an hour of 3 minutes, 80 % answered within 20 s, are 14 agents."""
+    assert workers_needed(10, 180, target_wait=timedelta(seconds=20), quantile=0.8) == 14
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.floats(0.01, 60), st.floats(0.1, 600), st.floats(0, 100), st.floats(0.5, 0.99))
+def test_workers_needed_are_the_fewest_that_erlangs_formula_allows(
+    load: float, run: float, wait: float, quantile: float
+) -> None:
+    def late(workers: int) -> float:
+        """Return the share of jobs that wait longer, by Erlang's formula as it is written."""
+        if workers <= load:
+            return 1.0
+        terms = [load**n / math.factorial(n) for n in range(workers)]
+        last = load**workers / math.factorial(workers) * workers / (workers - load)
+        return last / (sum(terms) + last) * math.exp(-(workers - load) * wait / run)
+
+    found = workers_needed(load, run, target_wait=timedelta(seconds=wait), quantile=quantile)
+    wait = timedelta(seconds=wait).total_seconds()  # in whole microseconds
+    assert late(found) <= 1 - quantile + 1e-9
+    assert found == 1 or late(found - 1) > 1 - quantile - 1e-9
+
+
+def test_no_load_needs_nobody() -> None:
+    second = timedelta(seconds=1)
+    assert workers_needed(0, 10, target_wait=second) == 0
+    assert workers_needed(0.5, 0, target_wait=second) == 1
+    with pytest.raises(InvalidOptionError, match="load: and run_seconds must be numbers"):
+        workers_needed(math.nan, 1, target_wait=second)
