@@ -18,7 +18,7 @@ from sa_jobqueue.testing.servers import URL_VARIABLE, PostgresServer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = sorted(path for path in EXAMPLES.rglob("*.py") if "# Output:" in path.read_text())
-REPORTS = [EXAMPLES / "build_graph.py"]
+REPORTS = [EXAMPLES / "build_graph.py", EXAMPLES / "flights" / "walkthrough.py"]
 """Examples at real size: what they print is measured, and depends on the interpreter."""
 APPLICATIONS = sorted(path.parent for path in EXAMPLES.glob("*/alembic.ini"))
 

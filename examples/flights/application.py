@@ -1,0 +1,150 @@
+"""The application: a queue, two tables of results, and three handlers. Nothing here knows of Spark."""
+
+from dataclasses import dataclass
+from datetime import date
+from math import asin, cos, radians, sin, sqrt
+
+from sqlalchemy import func, insert, select
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from sa_jobqueue import Blockers, Discard, JobMixin, JobQueue
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Job(JobMixin, Base, queue_prefix="flights_"):
+    pass
+
+
+class Measured(Base):
+    """One flight, measured. Its key is not the flight: one that was measured twice would show."""
+
+    __tablename__ = "measured"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    flight: Mapped[str]
+    origin: Mapped[str]
+    day: Mapped[date]
+    cancelled: Mapped[bool]
+    late: Mapped[bool]
+    minutes_late: Mapped[float | None]
+    miles_an_hour: Mapped[float | None]
+    great_circle_miles: Mapped[float | None]
+    bad_weather: Mapped[bool | None]
+    age_of_plane: Mapped[int | None]
+
+
+class Day(Base):
+    """One day at one airport."""
+
+    __tablename__ = "day"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    origin: Mapped[str]
+    day: Mapped[date]
+    flights: Mapped[int]
+    """That were measured."""
+    diverted: Mapped[int]
+    """Whose jobs died: they came down somewhere else."""
+    cancelled: Mapped[int]
+    late: Mapped[int]
+    minutes_late: Mapped[float]
+
+
+jobs = JobQueue(Job)
+
+
+@dataclass
+class Flight:
+    """A flight with what the other tables say of its hour, its plane and its airports. Units are those of the data."""
+
+    flight: str
+    origin: str
+    day: date
+    departed: bool
+    arr_delay: float | None
+    air_time: float | None
+    distance: int
+    wind_speed: float | None
+    precip: float | None
+    visib: float | None
+    plane_year: int | None
+    from_lat: float | None
+    from_lon: float | None
+    to_lat: float | None
+    to_lon: float | None
+
+
+@dataclass
+class AirportDay:
+    origin: str
+    day: date
+
+
+@jobs.handler("measure_flight", queue="flights")
+def measure_flight(flight: Flight, session: Session) -> str:
+    """Measure one flight. Its row and its completion are one commit."""
+    if flight.departed and flight.arr_delay is None:
+        raise Discard("diverted: it left, and did not arrive where it should")
+    session.execute(
+        insert(Measured).values(
+            flight=flight.flight,
+            origin=flight.origin,
+            day=flight.day,
+            cancelled=not flight.departed,
+            late=flight.arr_delay is not None and flight.arr_delay > 15,
+            minutes_late=flight.arr_delay,
+            miles_an_hour=flight.distance / flight.air_time * 60 if flight.air_time else None,
+            great_circle_miles=great_circle(flight),
+            bad_weather=bad_weather(flight),
+            age_of_plane=flight.day.year - flight.plane_year if flight.plane_year else None,
+        )
+    )
+    return flight.flight
+
+
+@jobs.handler("close_day", queue="days")
+def close_day(of: AirportDay, session: Session, flights: Blockers[list[str | None]]) -> int:
+    """Sum up a day at an airport, after the last of its flights: measured, or given up."""
+    sums = select(
+        func.count(),
+        func.count().filter(Measured.cancelled),
+        func.count().filter(Measured.late),
+        func.coalesce(func.sum(Measured.minutes_late), 0.0),
+    ).where(Measured.origin == of.origin, Measured.day == of.day)
+    measured, cancelled, late, minutes = session.execute(sums).one()
+    session.add(
+        Day(
+            origin=of.origin,
+            day=of.day,
+            flights=measured,
+            diverted=len(flights.failed),
+            cancelled=cancelled,
+            late=late,
+            minutes_late=minutes,
+        )
+    )
+    return measured
+
+
+@jobs.handler("close_year", queue="days")
+def close_year(days: Blockers[list[int]]) -> int:
+    """Return how many flights were measured, when every day is closed."""
+    return sum(days.outputs)
+
+
+def great_circle(flight: Flight) -> float | None:
+    """Return the statute miles between the airports, by the haversine formula; None where one is unknown."""
+    if flight.from_lat is None or flight.from_lon is None or flight.to_lat is None or flight.to_lon is None:
+        return None
+    a, b, width = radians(flight.from_lat), radians(flight.to_lat), radians(flight.to_lon - flight.from_lon)
+    return 2 * 3958.8 * asin(sqrt(sin((b - a) / 2) ** 2 + cos(a) * cos(b) * sin(width / 2) ** 2))
+
+
+def bad_weather(flight: Flight) -> bool | None:
+    """Say whether it left into wind, rain or fog; None where nobody wrote the weather down."""
+    if flight.wind_speed is None and flight.precip is None and flight.visib is None:
+        return None
+    return (flight.wind_speed or 0) > 25 or (flight.precip or 0) > 0 or (10 if flight.visib is None else flight.visib) < 3

@@ -1,0 +1,193 @@
+"""A year of flights through the whole pipeline: tables, jobs, results, archive, figures; every total counted twice.
+
+Run it with `python examples/flights/walkthrough.py`; `--month 2` takes one month, `--report flights.html` writes the page
+of figures. Spark turns the 336,776 flights that left New York in 2013, with their weather, planes and airports, into jobs:
+one a flight, one a day and airport that waits for its flights, one that waits for the days. Workers run them. What died
+is looked at and dismissed, all of it is archived, and the archive is counted. The program ends with status 1 if a total
+is not what pandas says of the tables as they were published.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pipeline
+from application import Base, Day, Job, Measured
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from sqlalchemy import Engine, create_engine, func, select
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import DeadLetterFilter, dismiss_dead_letters
+from sa_jobqueue.archive import archive
+from sa_jobqueue.report import collect, render
+from sa_jobqueue.spark import java_home, written
+from sa_jobqueue.spark.analytics import History
+from sa_jobqueue.testing.servers import open_server
+
+HERE = Path(__file__).parent
+LIMIT_SECONDS = 3600
+
+
+def start_spark() -> SparkSession:
+    os.environ["JAVA_HOME"] = str(java_home())
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))  # for its workers
+    return (
+        SparkSession.builder.master("local[2]")
+        .appName("flights")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "2g")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "4")
+        .config("spark.sql.execution.arrow.pyspark.enabled", "true")
+        .getOrCreate()
+    )
+
+
+@contextmanager
+def workers(url: str, processes: int) -> Iterator[None]:
+    """Run ordinary workers of the application beside Spark, as production would."""
+    command = [sys.executable, "-m", "sa_jobqueue", "worker", "application:jobs", "--processes", str(processes)]
+    environment = os.environ | {"SA_JOBQUEUE_URL": url}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}  # they log each dead letter, which is read below
+    running = subprocess.Popen([*command, "--concurrency", "8"], cwd=HERE, env=environment, **quiet)
+    try:
+        yield
+    finally:
+        running.terminate()
+        running.wait()
+
+
+def wait_until_done(engine: Engine, expected: int, console: Console) -> None:
+    """Show how far the workers are until every chain has ended. Raises: TimeoutError."""
+    ended = select(func.count()).where(Job.chain_completed_at.is_not(None))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    deadline = time.monotonic() + LIMIT_SECONDS
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("working", total=expected)
+        while True:
+            with Session(engine) as session:
+                done = session.scalar(ended) or 0
+            bar.update(task, completed=done)
+            if done >= expected:
+                return
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{done:,} of {expected:,} jobs ended within {LIMIT_SECONDS} s")
+            time.sleep(1)
+
+
+def found_by_the_jobs(engine: Engine) -> pipeline.Totals:
+    """Return the totals of the application's own tables."""
+    with Session(engine) as session:
+        flights, once, cancelled, late, minutes = session.execute(
+            select(
+                func.count(),
+                func.count(Measured.flight.distinct()),
+                func.count().filter(Measured.cancelled),
+                func.count().filter(Measured.late),
+                func.sum(Measured.minutes_late),
+            )
+        ).one()
+        days, diverted, by_day = session.execute(select(func.count(), func.sum(Day.diverted), func.sum(Day.flights))).one()
+        year = session.scalars(select(Job.output).where(Job.type_name == "close_year")).one()
+    if not flights == once == by_day == year:
+        raise ValueError(f"{flights} rows, of {once} flights, {by_day} by day, {year} by year: some were measured twice")
+    return pipeline.Totals(flights, diverted, cancelled, late, int(minutes), days)
+
+
+def found_in_the_archive(spark: SparkSession, folder: str) -> pipeline.Totals:
+    """Return what of the totals the archived jobs, their inputs and letters tell: files that any Parquet reader reads."""
+    jobs, dead_letters = (spark.read.parquet(f"{folder}/{dataset}") for dataset in ("jobs", "dead_letters"))
+    flights = jobs.where("type_name = 'measure_flight'")
+    inputs = flights.where("status = 'completed'").select(
+        f.from_json("input", "departed boolean, arr_delay double").alias("of")
+    )
+    counted = inputs.agg(
+        f.count("*").alias("flights"),
+        f.count_if(~f.col("of.departed")).alias("cancelled"),
+        f.count_if(f.col("of.arr_delay") > 15).alias("late"),
+        f.sum("of.arr_delay").alias("minutes"),
+    ).first()
+    diverted = dead_letters.where("reason = 'discarded' AND resolution = 'dismissed'").count()
+    days = jobs.where("type_name = 'close_day' AND status = 'completed'").count()
+    assert counted is not None
+    return pipeline.Totals(
+        counted["flights"], diverted, counted["cancelled"], counted["late"], int(counted["minutes"]), days
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Take the flights of a year through the pipeline and count them twice.")
+    parser.add_argument("--month", type=int, choices=range(1, 13), help="one month only")
+    parser.add_argument("--processes", type=int, default=2, help="worker processes")
+    parser.add_argument("--report", type=Path, help="write the page of figures here")
+    given = parser.parse_args()
+    console = Console(highlight=False, soft_wrap=True)
+    spark = start_spark()
+    with open_server() as server, tempfile.TemporaryDirectory() as folder:
+        engine = create_engine(server.url)
+        Base.metadata.create_all(engine)
+
+        started = time.monotonic()
+        jobs = pipeline.jobs_of(pipeline.tables(spark, given.month))
+        to_queue = jobs.write.format("jobqueue").mode("append").options(url=server.url, app=pipeline.APP, writeId="flights")
+        to_queue.save()
+        account = written(server.url, "flights", app=pipeline.APP)
+        console.print(
+            f"enqueued   {account.enqueued:,} jobs in {time.monotonic() - started:.1f} s, reading the tables included"
+        )
+        to_queue.save()  # as after a crash that left nobody knowing whether it had been written
+        with Session(engine) as session:
+            there = session.scalar(select(func.count()).select_from(Job)) or 0
+        console.print(f"again      {there - account.enqueued} more: this write is in the ledger")
+
+        started = time.monotonic()
+        with workers(server.url, given.processes):
+            wait_until_done(engine, account.enqueued, console)
+        seconds = time.monotonic() - started
+        console.print(f"worked     {account.enqueued:,} jobs in {seconds:.1f} s, {account.enqueued / seconds:,.0f} jobs/s")
+
+        with Session(engine) as session, session.begin():
+            dismissed = dismiss_dead_letters(session, where=DeadLetterFilter(), by="walkthrough", model=Job)
+        console.print(f"dismissed  {len(dismissed):,} dead letters: diverted flights")
+
+        by_jobs = found_by_the_jobs(engine)
+        started = time.monotonic()
+        moved = archive(server.url, folder, before=timedelta(0), model=Job)
+        console.print(f"archived   {moved.jobs:,} jobs in {time.monotonic() - started:.1f} s")
+        history = History.archive(spark, folder)
+        by_archive = found_in_the_archive(spark, folder)
+        with Session(engine) as session:
+            left = session.scalar(select(func.count()).select_from(Job))
+        if given.report:
+            given.report.write_text(render(collect(history, sources=[f"the archive {folder}"])))
+            console.print(f"report     {given.report}")
+        engine.dispose()
+    spark.stop()
+
+    expected = pipeline.computed_directly(given.month)
+    for name, value in vars(expected).items():
+        found = f"{getattr(by_jobs, name):>12,} by jobs {getattr(by_archive, name):>12,} in the archive"
+        console.print(f"{name:14}{value:>12,} by pandas {found}")
+    if not expected == by_jobs == by_archive or left:
+        console.print(f"WRONG      totals differ, or {left} jobs are still in the tables")
+        return 1
+    console.print("verified   every flight was measured once, and every total is what pandas says")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
