@@ -232,9 +232,7 @@ class _Explainer:
             alive = _times(len(self.live), "live worker")
             return Cause.QUEUE_UNSERVED, f"{since}, and none of {alive} serves queue {job.queue!r}.", evidence
         if not able:
-            sentence = (
-                f"{since}, and none of {_times(len(serving), 'worker')} of {job.queue!r} knows {job.type_name!r}."
-            )
+            sentence = f"{since}, and none of {_times(len(serving), 'worker')} of {job.queue!r} knows {job.type_name!r}."
             return Cause.TYPE_UNKNOWN, sentence, evidence
         if not ready:
             return Cause.DRAINING, f"{since}, and every worker that could run it is stopping.", evidence
