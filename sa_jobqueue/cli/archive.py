@@ -1,0 +1,169 @@
+"""`sa-jobqueue archive`: move finished chains to Parquet, look before, and list what was moved."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+from sa_jobqueue.cli._options import Database, instant, json_option, with_database
+from sa_jobqueue.cli._output import counted, print_fields, print_json, print_table, shown
+from sa_jobqueue.cli._spark import spark_session
+
+if TYPE_CHECKING:
+    from sa_jobqueue.archive import ArchivePreview, ArchiveReport, Progress
+
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_AGE: Final = re.compile(r"(\d+)([smhdw])")
+_LOUD: Final = frozenset({"planned", "written", "deleted", "done", "abandoned"})
+"""Steps that are told of where nobody watches a bar."""
+_DOING: Final = {"part": "writing", "deleted batch": "deleting"}
+
+
+def age_or_instant(given: Any) -> timedelta | datetime:
+    """Read an age such as `30d` or `12h`, or a time in ISO 8601. Raises: click.BadParameter."""
+    if isinstance(given, timedelta | datetime):
+        return given
+    found = _AGE.fullmatch(str(given).strip())
+    if found is None:
+        try:
+            return instant(given)
+        except click.BadParameter:
+            raise click.BadParameter(
+                f"{given!r} is neither an age such as 30d or 12h nor a time such as 2026-01-31"
+            ) from None
+    try:
+        return timedelta(**{_UNITS[found[2]]: int(found[1])})
+    except OverflowError:
+        raise click.BadParameter(f"{given!r} is too long ago") from None
+
+
+@click.command()
+@click.argument("runs", type=click.Choice(["runs"]), required=False)
+@click.option("--before", type=age_or_instant, metavar="AGE|TIME", help="What ended before: 30d, 12h, or 2026-01-31.")
+@click.option("--to", "path", metavar="PATH", help="A folder, or a URI such as s3://bucket/archive.")
+@click.option("--engine", type=click.Choice(["pyarrow", "spark"]), default="pyarrow", show_default=True)
+@click.option("--dry-run", is_flag=True, help="Only tell what would go, by type and month.")
+@click.option("--include-dead", is_flag=True, help="Also chains with unresolved dead letters.")
+@click.option("--max-jobs", type=click.IntRange(1, 10_000_000), default=200_000, show_default=True, help="Of one run.")
+@click.option("--max-runs", type=click.IntRange(min=1), help="Stop after so many runs; when nothing is left unless given.")
+@json_option
+@with_database
+def archive(
+    database: Database,
+    /,
+    *,
+    runs: str | None,
+    before: timedelta | datetime | None,
+    path: str | None,
+    engine: str,
+    dry_run: bool,
+    include_dead: bool,
+    max_jobs: int,
+    max_runs: int | None,
+    as_json: bool,
+) -> None:
+    """Move finished chains to Parquet files and out of the tables: written, read back, and only then deleted.
+
+    Killed at any moment, it goes on where it was when it is run again with the same --to. A chain stays as long as a job of
+    one that stays waits for it or waited; open dead letters are open work. `archive runs` lists what was moved.
+    Needs: pip install "sa-jobqueue[archive]".
+    """
+    from sa_jobqueue.archive import ArchiveOptions, archive_runs, preview
+
+    if runs is not None:
+        _print_runs([dict(row._mapping) for row in archive_runs(database.url, model=database.model)], as_json=as_json)
+        return
+    if before is None or (path is None and not dry_run):
+        raise click.UsageError("say what ended before when, and where to: --before 30d --to PATH")
+    options = ArchiveOptions(include_dead=include_dead, max_jobs=max_jobs, max_runs=max_runs)
+    if dry_run or path is None:
+        _print_preview(preview(database.url, before=before, model=database.model, options=options), as_json=as_json)
+        return
+    with _listener() as listener:
+        given = {"before": before, "model": database.model, "options": options, "on_progress": listener}
+        report = _with_spark(database, path, **given) if engine == "spark" else _here(database, path, **given)
+    _print_report(report, as_json=as_json)
+
+
+def _here(database: Database, path: str, **given: Any) -> ArchiveReport:
+    from sa_jobqueue.archive import archive as archive_here
+
+    return archive_here(database.url, path, **given)
+
+
+def _with_spark(database: Database, path: str, **given: Any) -> ArchiveReport:
+    from sa_jobqueue.spark import archive as archive_with_spark
+
+    with spark_session("archive") as spark:
+        return archive_with_spark(spark, path, url=database.url.render_as_string(hide_password=False), **given)
+
+
+@contextmanager
+def _listener() -> Iterator[Callable[[Progress], None]]:
+    """Show on standard error how far a run has come: a bar where somebody watches, else a line for each state."""
+    terminal = Console(stderr=True, highlight=False)
+    if not terminal.is_terminal:
+        yield lambda progress: _say(terminal, progress)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=terminal, transient=True) as bar:
+        task = bar.add_task("choosing", total=None)
+
+        def show(progress: Progress) -> None:
+            if progress.total:
+                bar.update(task, description=_DOING[progress.step.value], completed=progress.done, total=progress.total)
+            else:
+                bar.update(task, description=f"run {progress.run_id}: {progress.step.value}", completed=0, total=None)
+
+        yield show
+
+
+def _say(terminal: Console, progress: Progress) -> None:
+    if progress.step.value in _LOUD:
+        terminal.print(f"run {progress.run_id}: {progress.step.value}", soft_wrap=True)
+
+
+def _print_preview(found: ArchivePreview, *, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(found))
+        return
+    rows = [(one.type_name, one.month, one.chains, one.jobs) for one in found.months]
+    title = (
+        f"{counted(found.chains, 'chain')} of {counted(found.jobs, 'job')} that ended before {shown(found.cutoff)} would go"
+    )
+    print_table(title, ["type", "month", "chains", "jobs"], rows)
+    _print_held(found)
+
+
+def _print_report(report: ArchiveReport, *, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(report) | {"jobs_per_second": round(report.jobs / max(report.seconds, 0.001), 1)})
+        return
+    fields = asdict(report) | {"seconds": round(report.seconds, 1)}
+    del fields["held_by"]
+    print_fields(f"{counted(report.chains, 'chain')} archived", fields)
+    _print_held(report)
+
+
+def _print_held(found: ArchivePreview | ArchiveReport) -> None:
+    if found.held:
+        rows = [(one.chain_id, one.by_job_id, one.by_chain_id) for one in found.held_by]
+        title = f"{counted(found.held, 'chain')} held by jobs of chains that stay, and by what; these directly"
+        print_table(title, ["chain", "job that refers to it", "of chain"], rows)
+
+
+def _print_runs(rows: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"runs": rows})
+        return
+    headings = ["id", "state", "engine", "path", "cutoff", "chains", "jobs", "survivors", "started_at", "changed_at"]
+    print_table(counted(len(rows), "run"), headings, [[row[name] for name in headings] for row in rows])

@@ -1,0 +1,75 @@
+"""`sa-jobqueue archive`: what it moves, and what it prints of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from sqlalchemy import Engine, text
+
+from sa_jobqueue.archive import read
+from sa_jobqueue.cli import main
+from tests.archive.worlds import chain, fill, in_archive, in_tables, together
+
+pytestmark = pytest.mark.parametrize("database_url", ["oldest swept"], indirect=True)
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(database_url: str) -> Run:
+    """Give a function that runs `sa-jobqueue archive` on the test's database and expects an exit status."""
+
+    def run_archive(*arguments: object, status: int = 0) -> Result:
+        environment = {"SA_JOBQUEUE_URL": database_url}
+        result = CliRunner().invoke(main, ["archive", *map(str, arguments)], env=environment)
+        assert result.exit_code == status, result.output
+        return result
+
+    return run_archive
+
+
+def test_it_moves_reports_and_lists(run: Run, engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+    before = in_tables(engine)
+    done = run("--before", "30d", "--to", tmp_path, "--json", "--max-jobs", 4)
+    report = json.loads(done.stdout)
+    assert (report["chains"], report["jobs"], report["held"], report["engine"]) == (7, 9, 0, "pyarrow")
+    assert report["jobs_per_second"] > 0
+    assert together(in_archive(tmp_path), in_tables(engine)) == before
+    assert done.stderr.count(": done") == report["runs"]
+    listed = json.loads(run("runs", "--json").stdout)["runs"]
+    assert [(one["state"], one["path"]) for one in listed] == [("done", str(tmp_path))] * report["runs"]
+    assert sum(one["jobs"] for one in listed) == read(tmp_path).num_rows
+    assert "survivors" in run("runs").stdout
+    assert "0 chains archived" in run("--before", "30d", "--to", tmp_path).stdout
+
+
+def test_a_dry_run_tells_what_would_go_by_type_and_month_and_what_is_held(run: Run, engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+    with engine.begin() as connection:
+        statement = "INSERT INTO job_blocker (job_id, blocked_by_chain_id, index) VALUES (:job, :chain, 0)"
+        connection.execute(text(statement), {"job": chain(9), "chain": chain(3)})
+    before = in_tables(engine)
+    shown = run("--before", "30d", "--dry-run").stdout
+    assert "6 chains of 8 jobs" in shown
+    assert f"{datetime.now(UTC) - timedelta(days=41):%Y-%m}" in shown
+    assert chain(3) in shown
+    assert chain(9) in shown
+    document = json.loads(run("--before", "30d", "--to", tmp_path / "none", "--dry-run", "--json").stdout)
+    assert (document["chains"], document["held"]) == (6, 1)
+    assert in_tables(engine) == before
+    assert not (tmp_path / "none").exists()
+    assert "1 chain held" in run("--before", "30d", "--to", tmp_path).stdout
+
+
+def test_it_says_in_a_line_what_is_wrong(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "--before 30d --to PATH" in run("--before", "30d", status=2).stderr
+    assert "neither an age" in run("--before", "soon", "--to", tmp_path, status=2).stderr
+    refused = run("--before", "30d", "--to", tmp_path / "file" / "x", status=1).stderr
+    assert refused.startswith("Error: ")
+    assert refused.count("\n") == 1
