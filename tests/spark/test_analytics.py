@@ -41,22 +41,6 @@ def archive(rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def plainly(spark: SparkSession) -> Iterator[SparkSession]:
-    """Give a Spark that neither compiles nor plans anew: of few rows, that is most of what a query takes."""
-    settings = {
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.adaptive.enabled": "false",
-    }
-    before = {name: spark.conf.get(name) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    yield spark
-    for name, value in before.items():
-        spark.conf.set(name, value)
-
-
-@pytest.fixture(scope="module")
 def history(plainly: SparkSession, archive: Path) -> Iterator[History]:
     from sa_jobqueue.spark.analytics import History
 

@@ -1,0 +1,168 @@
+"""The page in a real browser: it draws, it loads nothing, and what a job's error says is text."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sa_jobqueue.report import render
+from sa_jobqueue.report.contents import Contents
+from sa_jobqueue.report.figures import shown_seconds
+from tests.fixtures.histories import AS_OF, HOSTILE
+from tests.report.contents import filled
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+SKIPPED = "there is no Chromium to open the page with: apt-get install chromium, or put a chrome on the path"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip(SKIPPED)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Opened:
+    """A page in the browser, and what happened while it was opened."""
+
+    def __init__(self, browser: Browser, path: Path, **context: Any) -> None:
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        self.page: Page = browser.new_page(**context)
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(path.as_uri())
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_browser_draws_it_asks_nobody_and_runs_nothing_of_the_history(
+    browser: Browser, tmp_path: Path, scheme: str
+) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(render(filled()), encoding="utf-8")
+    opened = Opened(browser, path, color_scheme=scheme, viewport={"width": 1100, "height": 800})
+    page = opened.page
+    for key in ("throughput", "wait", "run", "busy"):
+        plot = page.locator(f'[data-plot="plot-{key}"]')
+        plot.locator(".point").first.wait_for(timeout=20_000)
+        assert plot.get_attribute("role") == "img"
+        assert len(plot.get_attribute("aria-label") or "") > 40
+    assert page.locator("svg.main-svg .bars .point path").count() >= 6 * (4 + 3)  # what ended, and who was busy
+    assert page.locator('[data-plot="plot-wait"] .ytick text').all_text_contents().count(HOSTILE[:39] + "…") == 1
+
+    page.locator("#errors").scroll_into_view_if_needed()
+    first = page.locator("section[aria-labelledby=errors] details").first
+    first.locator("summary").click()
+    assert first.locator("pre").inner_text() == f"Traceback\n  {HOSTILE}"
+    assert page.locator("main img").count() == 0
+    assert page.title().startswith("Job queue report")
+    # A script that got in all the same would not run.
+    page.evaluate("document.body.append(Object.assign(document.createElement('script'), {textContent: 'window.ran = 1'}))")
+    assert page.evaluate("window.ran") is None
+    assert [text for text in opened.said if "Content Security Policy" not in text] == []
+    assert len(opened.said) == 1  # of the script just tried
+    assert opened.asked == [path.as_uri()]
+    colour = page.evaluate("getComputedStyle(document.querySelector('.xtick text')).fill")
+    assert colour == {"light": "rgb(28, 36, 48)", "dark": "rgb(230, 234, 240)"}[scheme]
+    page.close()
+
+
+def test_nothing_is_wider_than_the_screen_of_a_telephone(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(render(filled()), encoding="utf-8")
+    page = Opened(browser, path, viewport={"width": 390, "height": 800}).page
+    page.locator('[data-plot="plot-busy"] .point').first.wait_for(timeout=20_000)
+    wide = """[...document.querySelectorAll("main *, header *")].filter((one) =>
+        one.getBoundingClientRect().right > 390 && !one.closest(".wide, svg")).map((one) => one.outerHTML.slice(0, 90))"""
+    assert page.evaluate(wide) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.close()
+
+
+def test_an_empty_history_has_a_page_that_says_so(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    nothing = Contents(sources=("/srv/archive",), generated_at=AS_OF, since=AS_OF, until=None, first=None, last=None)
+    path.write_text(render(nothing), encoding="utf-8")
+    opened = Opened(browser, path)
+    assert "There is no history here" in opened.page.inner_text("main")
+    assert "widen the time range" in opened.page.inner_text("main")
+    assert (opened.said, opened.asked) == ([], [path.as_uri()])
+    assert path.stat().st_size < 20_000  # no plots, no plotly
+    opened.page.close()
+
+
+class Outline(HTMLParser):
+    """What of a page a screen reader goes by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.headings: list[int] = []
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.named: list[str] = []
+        self.bare: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.tags.append(tag)
+        if re.fullmatch("h[1-6]", tag):
+            self.headings.append(int(tag[1]))
+        if "id" in given:
+            self.ids.append(str(given["id"]))
+        for name in ("aria-labelledby", "href"):
+            if name in given and str(given[name])[0] != "d":  # not data:
+                self.named.append(str(given[name]).removeprefix("#"))
+        if tag == "th" and "scope" not in given:
+            self.bare.append("th")
+        if given.get("role") == "img" and not given.get("aria-label"):
+            self.bare.append("img")
+
+
+def test_it_has_headings_captions_and_names_for_who_does_not_see_it() -> None:
+    page = render(filled())
+    outline = Outline()
+    outline.feed(page)
+    assert page.startswith('<!doctype html>\n<html lang="en">')
+    assert outline.headings[0] == 1
+    assert outline.headings.count(1) == 1
+    assert all(after - before <= 1 for before, after in zip(outline.headings, outline.headings[1:], strict=False))
+    assert outline.tags.count("table") == outline.tags.count("caption") == 7
+    assert outline.bare == []
+    assert len(outline.ids) == len(set(outline.ids))
+    assert set(outline.named) - {"dead-letters"} <= set(outline.ids) | {"main"}
+
+
+def test_nothing_of_the_history_is_markup() -> None:
+    page = render(filled())
+    body = page[: page.index("<footer>")]
+    assert "<img" not in body
+    assert body.count("<script") == body.count('<script type="application/json"') == 4
+    assert body.count("</script>") == 4
+    assert "&lt;script&gt;document.title" in body
+    assert "and 10 more" in body  # of sixty groups of errors
+    # Where the text of errors was left out, the page says so.
+    [error] = filled().errors[:1]
+    without = replace(filled(), errors=[error | {"example_message": None, "example_traceback": None, "error_type": None}])
+    assert "Its text is not in this history." in render(without)
+
+
+def test_times_are_told_in_the_unit_that_fits() -> None:
+    told = {0: "0 ms", 0.0421: "42.1 ms", 0.9996: "1 s", 75: "75 s", 300: "5 min", 7199: "2 h", 200_000: "2.31 d", None: "-"}
+    told |= {1e8: "1,157 d"}
+    assert {value: shown_seconds(value).replace("\u00a0", " ") for value in told} == told
