@@ -12,24 +12,25 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from importlib.util import find_spec
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from sqlalchemy import NullPool, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.operations import WorkerFilter, check_schema, drain_workers, list_workers
+from sa_jobqueue.operations import WorkerFilter, WorkerStatus, check_schema, drain_workers, list_workers
 from sa_jobqueue.spark.connections import url_of
 from sa_jobqueue.spark.errors import MissingExtraError, WorkersFailedError
 from sa_jobqueue.spark.options import Options, Secret, Use
+from sa_jobqueue.spark.progress import print_lines, show_bar
 from sa_jobqueue.spark.slots import SCHEMA, SlotEnd, SlotSettings, load_jobs, work
 from sa_jobqueue.urls import read_url
 from sa_jobqueue.worker import WorkerOptions
@@ -43,6 +44,7 @@ _LOOK_SECONDS: Final = 1.0
 """Between two looks at the workers, and between two requests to drain: one that starts late must hear of it too."""
 _MARGIN: Final = timedelta(seconds=10)
 """What a drained worker needs to write its last ends and go, and Spark to notice."""
+_PRINTERS: Final = {"lines": print_lines, "bar": show_bar}
 _FOR_GOOD_SECONDS: Final = 60.0
 """How long a cancellation is repeated until Spark has answered."""
 
@@ -56,6 +58,8 @@ class WorkersEnd(StrEnum):
     """Somebody asked for it."""
     CANCELLED = "cancelled"
     """They had not drained in time; what they held is taken back."""
+    FAILED = "failed"
+    """Tasks failed for good; `wait` raises why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +105,8 @@ class WorkerSet:
     `queues`, `concurrency` (jobs at once in a slot), `drain_timeout`, `worker_options`: as in `WorkerOptions`.
     `max_runtime`: when a worker stops claiming and leaves its core, 1 s to 1 day. `idle_exit`: when one that finds nothing
     does, 100 ms to 1 day. `until_idle`: end when a whole round was idle; otherwise only when told. `name`: what workers
-    are called, `name-<random>.<slot>`. `progress`: told about every second, on a thread.
+    are called, `name-<random>.<slot>`. `progress`: "lines" or "bar" on standard error, or a function that is told about
+    every second, on a thread, and a last time when they have ended.
 
     A worker opens five connections and one more a running job that takes a session: `slots * (5 + concurrency)` in all.
     Raises: InvalidOptionError before anything is started, also for a Spark with `spark.speculation`: the second copy of a
@@ -123,7 +128,7 @@ class WorkerSet:
         drain_timeout: timedelta = timedelta(seconds=30),
         until_idle: bool = True,
         name: str = "spark",
-        progress: Callable[[WorkersProgress], None] | None = None,
+        progress: Literal["lines", "bar"] | Callable[[WorkersProgress], None] | None = None,
         **worker_options: Any,
     ) -> None:
         if find_spec("pandas") is None:  # mapInArrow asks for it, whether or not it is used
@@ -134,6 +139,8 @@ class WorkerSet:
             raise InvalidOptionError("slots", f"must be from 1 to 10,000, got {slots}")
         _between("max_runtime", max_runtime, timedelta(seconds=1))
         _between("idle_exit", idle_exit, timedelta(milliseconds=100))
+        if isinstance(progress, str) and progress not in _PRINTERS:
+            raise InvalidOptionError("progress", f"must be a function, or one of {', '.join(_PRINTERS)}, got {progress!r}")
         if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
             raise InvalidOptionError("spark.speculation", "must be off: Spark kills the slower of two copies of a worker")
         self.name = f"{name}-{secrets.token_hex(3)}"
@@ -153,7 +160,7 @@ class WorkerSet:
         self._engine = create_engine(url_of(self._settings.database), poolclass=NullPool)
         self._slots = slots
         self._until_idle = until_idle
-        self._progress = progress
+        self._progress = _PRINTERS[progress]() if isinstance(progress, str) else progress
         self._tag = f"sa_jobqueue {self.name}"
         self._spark, self._is_own = _session_of_its_own(spark)
         self._lock = threading.Lock()
@@ -263,9 +270,10 @@ class WorkerSet:
                         self._report = replace(self._report, ended=ended)
                     return
         except BaseException as error:  # raised by `wait`, in the thread that asks
-            if self._cancelled:
-                self._report = replace(self._report, ended=WorkersEnd.CANCELLED)
-            else:
+            ended = WorkersEnd.CANCELLED if self._cancelled else WorkersEnd.FAILED
+            with self._lock:
+                self._report = replace(self._report, ended=ended)
+            if not self._cancelled:
                 self._error = WorkersFailedError(self.name, self._settings.app, _reason(error))
                 self._error.__cause__ = error
         finally:
@@ -307,6 +315,7 @@ class WorkerSet:
         while not self._ended.wait(_LOOK_SECONDS if not self._draining.is_set() else _LOOK_SECONDS / 4):
             with suppress(DBAPIError):  # an outage: the workers outlive it, and so does this
                 self._look()
+        self._tell([])
 
     def _look(self) -> None:
         where = WorkerFilter(names=[f"{self.name}.*"])
@@ -321,6 +330,11 @@ class WorkerSet:
                 for one in list_workers(session, where=where, model=self._model)
                 if one.silent_for < self._settings.options.time_to_live
             ]
+        self._tell(there)
+
+    def _tell(self, there: Sequence[WorkerStatus]) -> None:
+        if self._progress is None:
+            return
         told = WorkersProgress(
             report=self.report,
             slots=self._slots,

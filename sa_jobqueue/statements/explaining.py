@@ -23,7 +23,7 @@ from sqlalchemy import (
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.statements._parts import once_a_model, status, table
-from sa_jobqueue.statements.history import number
+from sa_jobqueue.statements.history import block, number
 from sa_jobqueue.types import JobStatus
 
 
@@ -94,7 +94,7 @@ def ended_lately(model: type[JobMixin[Any]]) -> Select[int, Any]:
     lately = (
         select(job.c.completed_at)
         .where(
-            number(job) >= newest - bindparam("transactions", type_=BigInteger),
+            block(number(job)) >= block(newest - bindparam("transactions", type_=BigInteger)),
             job.c.status == status(JobStatus.COMPLETED),
             job.c.queue == bindparam("queue", type_=Text),
             job.c.completed_at > func.now() - bindparam("window", type_=Interval),

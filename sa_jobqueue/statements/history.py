@@ -7,7 +7,22 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, ColumnElement, Double, Select, Table, Text, any_, cast, extract, func, literal, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Double,
+    Integer,
+    Select,
+    Table,
+    Text,
+    any_,
+    cast,
+    extract,
+    func,
+    literal,
+    literal_column,
+    select,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, REGCLASS, TIMESTAMP
 
 from sa_jobqueue.history import ATTEMPTS, BLOCKERS, DEAD_LETTERS, JOBS, Dataset
@@ -124,8 +139,16 @@ def _shown(of: Table, name: str) -> ColumnElement[Any]:
 
 
 def number(of: Table) -> ColumnElement[int]:
-    """Return a row's `changed_xid` as a number; of jobs, the expression that `ix_job_history` indexes."""
+    """Return a row's `changed_xid` as a number."""
     return cast(cast(of.c.changed_xid, Text), BigInteger)
+
+
+def block(number: ColumnElement[int]) -> ColumnElement[int]:
+    """Return which block of 64 transactions one is in; of a job's `number`, what `ix_job_history` indexes.
+
+    Source: `docs/decisions/history-by-blocks-of-transactions.md`.
+    """
+    return number.bitwise_rshift(literal_column("6", Integer))
 
 
 def _conditions(model: type[JobMixin[Any]], dataset: Dataset, given: Filters) -> list[ColumnElement[bool]]:
@@ -140,9 +163,12 @@ def _conditions(model: type[JobMixin[Any]], dataset: Dataset, given: Filters) ->
     ):
         found += _between(of.c[names[dataset.name]], low, high, TIMESTAMP(timezone=True)) if low or high else []
     if dataset is not BLOCKERS:
-        is_job = dataset is JOBS  # whose index is of the number: BRIN has no operators for xid8
-        xid = number(of) if is_job else of.c.changed_xid
-        found += _between(xid, given.xid_from, given.xid_before, BigInteger() if is_job else Xid8())
+        found += _between(of.c.changed_xid, given.xid_from, given.xid_before, Xid8())
+        if dataset is JOBS:  # its index leads to the pages; the transactions themselves are compared above
+            if given.xid_from is not None:
+                found.append(block(number(of)) >= block(cast(literal(given.xid_from, BigInteger), BigInteger)))
+            if given.xid_before is not None:
+                found.append(block(number(of)) <= block(cast(literal(given.xid_before, BigInteger), BigInteger)))
     return found + _between(of.c[dataset.key[0]], given.key_from, given.key_before, id_parameter(model.__jobqueue__))
 
 

@@ -13,7 +13,7 @@ from sa_jobqueue.migrations import versions
 # A digest may be changed until the first release of its version, and never after it: then it is a new version.
 DIGESTS = {
     1: "cda80ed7d73b2c78c7356edcd11e3bde563f1223904a837bc7e0fd9d163e1ba3",
-    2: "1c4b1dffc2beb68007c01a99ab6f36c7bf63eedb7c9a69f3e3cd101a4b5617f2",
+    2: "4853513165be70ab421af20df3704bfad07fc75cd6845a16c53b1b4120655285",
 }
 PLACES = [
     {"schema": schema, "prefix": prefix, "id_type": id_type}

@@ -101,7 +101,7 @@ def test_what_cannot_be_reported_is_said_before_spark_is_started(tmp_path: Path,
         "more than one database": ["report", nowhere, nowhere, *page],
         "--since must be before --until": ["report", nowhere, "--since", "2026-01-02", "--until", "2026-01-01", *page],
         f"there is no archive at {tmp_path}": ["report", str(tmp_path), *page],
-        "cannot reach the database": ["report", nowhere, *page],
+        "cannot use postgresql+psycopg://me:***@127.0.0.1:1/none": ["report", nowhere, *page],
         "the database URL has two @": ["report", f"postgresql://me:{SECRET}@a@b/c", *page],
     }
     for message, command in refused.items():

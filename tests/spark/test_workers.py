@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,8 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import JobStatus, WorkerFilter, drain_workers, list_workers
 from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
 from sa_jobqueue.spark.errors import WorkersFailedError
-from sa_jobqueue.spark.workers import WorkersEnd, WorkerSet, WorkersProgress, run_workers
+from sa_jobqueue.spark.progress import print_lines, show_bar
+from sa_jobqueue.spark.workers import WorkersEnd, WorkerSet, WorkersProgress, WorkersReport, run_workers
 from tests.fixtures.jobs import Jobs
 from tests.spark import workers_app
 
@@ -99,6 +101,7 @@ def test_a_round_does_all_there_is_and_ends_when_idle(
     # In the processes of the executors, not here.
     assert os.getpid() not in {row.pid for row in effects()}
     assert max(told.workers for told in progress) in {1, 2}
+    assert progress[-1].report.ended is WorkersEnd.IDLE
     with engine.connect() as connection:  # they said goodbye, and keep no connection
         assert connection.execute(text("SELECT count(*) FROM worker")).scalar_one() == 0
     eventually(lambda: _connections(engine) == 0, what="every connection is closed")
@@ -225,6 +228,7 @@ def test_what_keeps_workers_from_starting_is_raised_without_secrets(
         ({"name": "a b"}, "name"),
         ({"concurrency": 0}, "concurrency"),
         ({"url": "mysql://x"}, "url"),
+        ({"progress": "dots"}, "progress"),
         ({"app": "tests.spark.workers_app:not_jobs"}, "app"),
         ({"app": "tests.spark.sessions_app:jobs"}, "app"),
         ({"app": "nowhere:jobs"}, "app"),
@@ -237,6 +241,20 @@ def test_what_is_wrong_is_said_before_anything_starts(
     with pytest.raises(InvalidOptionError) as refused:
         WorkerSet(spark, given.pop("app"), **given)
     assert refused.value.option == named
+
+
+def test_progress_is_told_in_lines_and_as_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    report = WorkersReport(name="spark-1", rounds=1, completed=7, failed=2, lost=1)
+    told = WorkersProgress(report=report, slots=4, workers=3, running=5, draining=False)
+    words = "spark-1: 3/4 workers run 5 jobs; 1 rounds: 7 completed, 2 failed, 1 lost"
+    lines = print_lines()
+    for one in (told, told, replace(told, draining=True)):  # what has not changed is told once in a while
+        lines(one)
+    assert capsys.readouterr().err.splitlines() == [words, f"{words}, draining"]
+    bar = show_bar()
+    bar(told)
+    bar(replace(told, report=replace(report, ended=WorkersEnd.IDLE)))
+    assert "7 completed" in capsys.readouterr().err.replace("\n", "")
 
 
 def test_speculation_is_refused(spark: SparkSession, database_url: str) -> None:

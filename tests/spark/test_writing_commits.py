@@ -125,7 +125,7 @@ def test_two_writes_with_the_same_keys_enqueue_each_once_and_never_deadlock(
         with running(enqueue("forwards", forwards), engine) as more:
             session.rollback()
         assert not errors + more
-    assert sorted(session.scalars(select(Job.deduplication_key))) == ["a", "m", "z"]
+    assert session.scalars(select(Job.deduplication_key).order_by(Job.deduplication_key)).all() == ["a", "m", "z"]
     assert sorted(one.enqueued for one in results.values()) == [0, 3]
     assert sorted(one.duplicates for one in results.values()) == [0, 3]
 
@@ -281,7 +281,7 @@ def test_what_waits_goes_on_when_the_chains_of_its_write_complete(
     database_url: str, session: Session, sessions: sessionmaker[Session]
 ) -> None:
     ids = [str(uuid7()) for _ in range(3)]
-    rows = [{"id": ids[0]}, {"id": ids[1], "blockers": [ids[0]]}, {"id": ids[2], "blockers": [ids[0], ids[1]]}]
+    rows: list[Row] = [{"id": ids[0]}, {"id": ids[1], "blockers": [ids[0]]}, {"id": ids[2], "blockers": [ids[0], ids[1]]}]
     write(database_url, rows, type="t")
     for job_id, left in ((ids[0], 1), (ids[1], 0)):
         with sessions.begin() as other:
@@ -364,8 +364,8 @@ def test_the_cost_of_blockers_grows_with_their_number_and_no_faster(database_url
             bulk.circular_edges(Job),
             bulk.enqueue_waiting(Job, keyed=False, skip=True),
         ):
-            own = {"ended_ids": [], "completed": [], "trace_context": None, "type_name": "t", "queue": "default"}
-            own |= {"priority": 0, "max_attempts": 20, "input_version": 1}
+            own: dict[str, Any] = {"ended_ids": [], "completed": [], "trace_context": None, "type_name": "t"}
+            own |= {"queue": "default", "priority": 0, "max_attempts": 20, "input_version": 1}
             compiled = statement.compile(dialect=connection.dialect)
             given = compiled.construct_params(parameters | own)
             sql = f"EXPLAIN (ANALYZE, FORMAT JSON, TIMING OFF) {compiled}"

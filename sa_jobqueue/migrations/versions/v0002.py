@@ -50,7 +50,7 @@ _STAMP = "COMMENT ON TABLE ${q}job IS 'sa_jobqueue version=2'"
 
 # On tables that are there: `job` first, as workers lock them, and `worker` at the very end, for beats wait from then on.
 _INDEXES = """\
-CREATE INDEX ${p}ix_job_history ON ${q}job USING brin ((changed_xid::text::bigint)) WITH (pages_per_range = 32)
+CREATE INDEX ${p}ix_job_history ON ${q}job USING brin ((changed_xid::text::bigint >> 6)) WITH (pages_per_range = 32)
 --;
 CREATE INDEX ${p}ix_job_attempt_changed ON ${q}job_attempt (changed_xid)
 --;

@@ -1,0 +1,43 @@
+"""What changed since the last time is read from the pages it lies on, however long the queue has been there."""
+
+from __future__ import annotations
+
+from sqlalchemy import Engine, text
+
+from sa_jobqueue import Job
+from sa_jobqueue.history import JOBS
+from sa_jobqueue.statements import history
+from sa_jobqueue.statements.history import Filters
+from tests.fixtures.database import both_servers
+
+TRANSACTIONS = 640
+FILL = f"""
+DO $$ BEGIN
+  FOR batch IN 1..{TRANSACTIONS} LOOP
+    INSERT INTO job (id, chain_id, type_name, chain_type_name)
+    SELECT id, id, 'test', 'test' FROM (SELECT job_uuid7() AS id FROM generate_series(1, 50)) AS made;
+    COMMIT;
+  END LOOP;
+END $$
+"""
+
+
+@both_servers
+def test_what_changed_lately_is_read_by_blocks_of_transactions(engine: Engine) -> None:
+    with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        connection.exec_driver_sql(FILL)
+        connection.execute(text("VACUUM ANALYZE job"))
+        newest: int = connection.exec_driver_sql("SELECT max(changed_xid::text::bigint) FROM job").scalar_one()
+        _, pages = connection.execute(history.size(Job, JOBS)).one()
+        for last in (1, 100):
+            query = history.rows(Job, JOBS, ("id", "xid"), Filters(xid_from=newest - last + 1, xid_before=newest + 1))
+            found = connection.execute(query).all()
+            assert {int(xid) for _, xid in found} == set(range(newest - last + 1, newest + 1))
+            assert len(found) == 50 * last
+            compiled = query.compile(connection)
+            values = {name: str(value) for name, value in compiled.params.items()}
+            (plan,) = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {compiled}", values).scalar_one()
+            assert "ix_job_history" in str(plan)
+            buffers = plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"]
+            assert buffers < pages / 2
+            assert buffers < pages * (last + 2 * 64) / TRANSACTIONS + 150

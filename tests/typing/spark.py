@@ -1,0 +1,58 @@
+"""What a type checker says of handlers that ask for Spark, or for what an application provides. Read, not run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, assert_type
+
+from pyspark.sql import SparkSession
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import AttemptContext, Handler, Job, JobQueue
+from sa_jobqueue.spark.sessions import SparkSessions
+
+jobs = JobQueue()
+
+
+@dataclass
+class Score:
+    day: str
+
+
+class Client: ...
+
+
+@contextmanager
+def lend_client(attempt: AttemptContext) -> Iterator[Client]:
+    yield Client()
+
+
+jobs.provide(Client, lend_client)
+jobs.provide(SparkSession, SparkSessions(SparkSession.builder.getOrCreate))
+jobs.provide(int, lend_client)  # E: incompatible type
+jobs.provide(Client, 7)  # E: incompatible type "int"
+
+
+@jobs.handler("score")
+def score(payload: Score, spark: SparkSession, session: Session) -> int:
+    return spark.range(3).count()
+
+
+@jobs.handler("score_async")
+async def score_async(payload: Score, client: Client, spark: SparkSession) -> int:
+    return 1
+
+
+@jobs.handler("nightly")
+def nightly(payload: None, spark: SparkSession) -> None: ...
+
+
+assert_type(score, Handler[Score, int, Job])
+assert_type(score_async, Handler[Score, int, Job])
+assert_type(score.job(Score("2026-11-21")), Job)
+assert_type(nightly.job(), Job)
+score.job("2026-11-21")  # E: incompatible type "str"; expected "Score"
+score.job()  # E: Missing positional argument "payload"
+_: Any = SparkSessions(7)  # E: incompatible type "int"
