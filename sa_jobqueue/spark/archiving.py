@@ -22,10 +22,11 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from sa_jobqueue.archive import ArchiveError, ArchiveOptions, ArchiveReport, Task
 from sa_jobqueue.archive import archive as archive_with
-from sa_jobqueue.archive.copying import copied, copy_text
+from sa_jobqueue.archive.copying import copied
 from sa_jobqueue.archive.options import Listener
 from sa_jobqueue.archive.places import Place
 from sa_jobqueue.archive.schema import DAY, VERSION_KEY, columns
+from sa_jobqueue.copying import copy_text
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.history import DATASETS, JOBS, SCHEMA_VERSION, Dataset
 from sa_jobqueue.models import Job, JobMixin

@@ -13,14 +13,12 @@ from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, Final, cast
 
-import psycopg
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 from sqlalchemy import Connection
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
-from sqlalchemy.sql.elements import ClauseElement
 
+from sa_jobqueue.copying import blocks, copy_text
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.history import ATTEMPTS, BLOCKERS, DATASETS, JOBS, Dataset
 from sa_jobqueue.spark.connections import Queue, connect, find_queue, sanitised
@@ -30,14 +28,10 @@ from sa_jobqueue.spark.options import Options
 from sa_jobqueue.statements import history
 from sa_jobqueue.statements.history import Filters
 
-BLOCK_BYTES: Final = 8 * 1024 * 1024
-"""How much of a COPY is kept before it is decoded: with its Arrow batch, what a task needs of memory."""
 PART_BYTES: Final = 256 * 1024 * 1024
 """How much of a table one part has where `numPartitions` does not say. A part costs a connection and a plan, some 20 ms."""
 MOST_PARTS: Final = 64
 """So many parts at most by size alone: each is a connection for as long as its task runs."""
-
-_DIALECT: Final = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 
 
 class Part(InputPartition):
@@ -147,36 +141,8 @@ def read_part(part: Part, shape: Shape, options: Options) -> Iterator[pa.RecordB
         if part.end is not None:
             look(connection).check(part.end, must_be_there=True)
         statement = history.rows(part.queue.model, shape.dataset, shape.schema.names, part.filters)
-        for block in copied(connection, statement, block_bytes=BLOCK_BYTES):
+        for block in blocks(connection, *copy_text(statement)):
             yield from decoder.decode(block)
-
-
-def copied(connection: Connection, statement: ClauseElement, *, block_bytes: int) -> Iterator[bytes]:
-    """Run a SELECT as COPY to here and yield its CSV, whole lines, in blocks of about `block_bytes`.
-
-    Locks: none. The connection is busy until the last block was taken, or the iterator is closed.
-    """
-    query, parameters = _text(statement)
-    driver = cast("psycopg.Connection[Any]", connection.connection.driver_connection)
-    with driver.cursor() as cursor, cursor.copy(query, parameters) as copy:
-        block: list[Any] = []
-        size = 0
-        for line in copy:  # one row each: the protocol's promise for COPY TO
-            block.append(line)
-            size += len(line)
-            if size >= block_bytes:
-                yield b"".join(block)
-                block, size = [], 0
-        if block:
-            yield b"".join(block)
-
-
-def _text(statement: ClauseElement) -> tuple[bytes, dict[str, Any]]:
-    """Return a COPY of a SELECT, and its parameters for the client to write in: the protocol has none for COPY."""
-    compiled: Any = statement.compile(dialect=_DIALECT, compile_kwargs={"render_postcompile": True})
-    processors = compiled._bind_processors
-    parameters = {name: processors.get(name, lambda given: given)(given) for name, given in compiled.params.items()}
-    return f"COPY ({compiled.string}) TO STDOUT (FORMAT csv)".encode(), parameters
 
 
 def _cuts(connection: Connection, queue: Queue, dataset: Dataset, wanted: int | None) -> list[Any]:

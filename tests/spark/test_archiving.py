@@ -21,20 +21,22 @@ if TYPE_CHECKING:
 
 MONTH = timedelta(days=30)
 SMALL = ArchiveOptions(part_jobs=5, batch_jobs=3)
+STATES = (Step.PLANNED, Step.FILES, Step.WRITTEN, Step.DELETING, Step.DELETED_BATCH, Step.DELETED)
 
 
 class Killed(BaseException):
     """What no code of the archiver's may catch."""
 
 
-def test_spark_writes_what_the_tables_have_also_after_crashes(
+def test_spark_writes_what_the_tables_have_also_after_a_crash_in_every_state(
     spark: SparkSession, engine: Engine, database_url: str, tmp_path: Path
 ) -> None:
     from sa_jobqueue.spark import archive
 
     fill(engine)
     before = in_tables(engine)
-    for point in (Step.FILES, Step.DELETED_BATCH):
+    # Each archiver takes up what the one before it left, and dies one state later.
+    for point in STATES:
 
         def kill(progress: Progress, point: Step = point) -> None:
             if progress.step is point:
@@ -42,6 +44,9 @@ def test_spark_writes_what_the_tables_have_also_after_crashes(
 
         with pytest.raises(Killed):
             archive(spark, tmp_path, before=MONTH, url=database_url, tasks=2, options=SMALL, on_progress=kill)
+        there = {name: rows.keys() for name, rows in in_archive(tmp_path).items()}
+        left = {name: rows.keys() for name, rows in in_tables(engine).items()}
+        assert all(before[name].keys() == there[name] | left[name] for name in before), point
     report = archive(spark, tmp_path, before=MONTH, url=database_url, options=SMALL)
     assert (report.engine, report.taken_up, report.chains, report.jobs) == ("spark", 1, 7, 9)
     archived = in_archive(tmp_path)

@@ -16,11 +16,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter
 from pyspark.sql.types import StructType
 from sqlalchemy import Engine, text
 
-from sa_jobqueue import JobStatus
+from sa_jobqueue import JobStatus, copying
 from sa_jobqueue.errors import InvalidOptionError, SchemaError
 from sa_jobqueue.history import DATASETS, Kind
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.spark import reading
 from sa_jobqueue.spark.connections import model_of
 from sa_jobqueue.spark.reading import Reader
 from sa_jobqueue.spark.source import JobQueueSource
@@ -219,7 +218,7 @@ def test_a_row_that_is_changed_meanwhile_is_read_exactly_once(
     database_url: str, engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = Counter(str(job_id) for job_id in jobs.add_many(600))
-    monkeypatch.setattr(reading, "BLOCK_BYTES", 2000)
+    monkeypatch.setattr(copying, "BLOCK_BYTES", 2000)
     one = reader(database_url, "jobs", {"numPartitions": 3})
     seen: Counter[str] = Counter()
     passed = 0
@@ -249,7 +248,7 @@ def test_a_read_that_is_given_up_leaves_no_connection_behind(
     database_url: str, engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs.add_many(300)
-    monkeypatch.setattr(reading, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(copying, "BLOCK_BYTES", 1000)
     one = reader(database_url, "jobs")
     batches = one.read(one.partitions()[0])
     assert isinstance(batches, Iterator)
