@@ -1,0 +1,51 @@
+"""The code of guides that need a Spark runs as it is on the page: all blocks of one in order, with the suite's session."""
+
+from __future__ import annotations
+
+import ast
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import Engine
+
+from sa_jobqueue.archive import archive
+from tests.archive.worlds import fill
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+GUIDES = Path(__file__).parents[2] / "docs" / "guides"
+
+
+def code_of(page: Path) -> ast.Module:
+    """Return the page's Python, each line with the number that it has there."""
+    kept, inside = [], False
+    for line in page.read_text().splitlines():
+        inside = inside and line != "```"
+        kept.append(line if inside else "")
+        inside = inside or line == "```python"
+    return ast.parse("\n".join(kept), str(page))
+
+
+def test_each_measure_of_the_analytics_guide_runs(
+    plainly: SparkSession, engine: Engine, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sa_jobqueue.spark import analytics
+
+    fill(engine)
+    archive(engine, tmp_path / "archive", before=timedelta(days=30))
+    monkeypatch.chdir(tmp_path)
+    page = GUIDES / "analytics-and-report.md"
+    code = code_of(page)
+    for node in ast.walk(code):
+        if isinstance(node, ast.Constant) and node.value == "/srv/archive":
+            node.value = str(tmp_path / "archive")
+    names: dict[str, Any] = {"spark": plainly, "url": database_url}
+    exec(compile(code, str(page), "exec"), names)
+    assert names["contents"].summary["jobs"] == 11  # 9 of them from the archive
+    assert (tmp_path / "report.html").stat().st_size > 1_000_000  # with all that its plots need
+    told = {word for word in re.findall(r"\w+", page.read_text()) if word in analytics.__all__}
+    assert set(analytics.__all__) - told == {"NoHistoryError", "chain_components"}
