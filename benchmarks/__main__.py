@@ -24,14 +24,18 @@ _SCENARIOS = {scenario.name.replace(" ", "-"): scenario for scenario in all_scen
     show_default=True,
     help="Without --url: which programs at hand to start a server of its own from.",
 )
-@click.option("--jobs", type=click.IntRange(1), default=10_000, show_default=True, help="Jobs of a case in one round.")
+@click.option("--jobs", type=click.IntRange(1), help="Jobs of a case in one round, instead of what each scenario has.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="How often each case runs.")
 @click.option(
-    "--scenario", "chosen", type=click.Choice(list(_SCENARIOS)), multiple=True, help="Only this one; may be repeated."
+    "--scenario",
+    "chosen",
+    type=click.Choice([*_SCENARIOS, "pipeline"]),
+    multiple=True,
+    help="Only this one; may be repeated. `pipeline` is all whose names begin so.",
 )
 @click.option("--json", "to", metavar="FILE|-", help="Also write everything as JSON; to standard output, it comes alone.")
 def main(  # noqa: PLR0917 - click gives options by name
-    url: str | None, server: str, jobs: int, rounds: int, chosen: tuple[str, ...], to: str | None
+    url: str | None, server: str, jobs: int | None, rounds: int, chosen: tuple[str, ...], to: str | None
 ) -> None:
     """Measure the queue beside the limits of the same server.
 
@@ -40,7 +44,7 @@ def main(  # noqa: PLR0917 - click gives options by name
     """
     # Progress and tables leave standard output alone when that is where the JSON goes.
     console = Console(stderr=to == "-", width=None if sys.stdout.isatty() else 200)
-    scenarios = [_SCENARIOS[name] for name in chosen or _SCENARIOS]
+    scenarios = [one for name, one in _SCENARIOS.items() if not chosen or name.startswith(chosen)]
     with serve(url or server) as running, console.status("starting") as status:
         results = harness.run(running, scenarios, jobs=jobs, rounds=rounds, tell=status.update)
         found = report.document(results, scenarios, server=describe(running), jobs=jobs, rounds=rounds)

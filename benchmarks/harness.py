@@ -50,6 +50,8 @@ class Scenario:
     name: str
     says: str
     cases: Sequence[Case]
+    jobs: int = 10_000
+    """Jobs of a case in one round, unless the run is told a number."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,11 +97,14 @@ def run(
     server: PostgresServer,
     scenarios: Iterable[Scenario],
     *,
-    jobs: int,
+    jobs: int | None,
     rounds: int,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Result]:
-    """Run every case of the scenarios once a round, each scenario in a database of its own; return them in order."""
+    """Run every case of the scenarios once a round, each scenario in a database of its own; return them in order.
+
+    `jobs`: of a case in one round; those of each scenario unless given.
+    """
     samples: dict[tuple[str, str], list[Sample]] = {}
     with ExitStack() as places:
         opened: list[tuple[Scenario, Place, Meter]] = []
@@ -112,7 +117,7 @@ def run(
             for scenario, place, meter in opened:
                 for case in scenario.cases:
                     tell(f"round {number} of {rounds}: {scenario.name}: {case.name}")
-                    sample = measure(case, place, meter, min(jobs, case.most))
+                    sample = measure(case, place, meter, min(jobs or scenario.jobs, case.most))
                     samples.setdefault((scenario.name, case.name), []).append(sample)
         return [
             _result(scenario, case, {one.name: samples[scenario.name, one.name] for one in scenario.cases})

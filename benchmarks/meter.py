@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,17 +70,20 @@ class Stopwatch:
         self.figures: dict[str, float] = {}
         """What else the case found: percentiles, buffers."""
         self.used = False
+        self.beside: Callable[[], Iterable[int]] = tuple
+        """Tells the processes that work for the case as well, and live on: their CPU time is the client's."""
 
     def start(self) -> None:
         """Begin a span."""
         self.used = True
-        self._before = (ROUND_TRIPS.count, server_cpu(self._server_pid), client_cpu(), time.perf_counter())
+        self._before = (ROUND_TRIPS.count, server_cpu(self._server_pid), client_cpu(self.beside()), time.perf_counter())
 
     def stop(self) -> None:
         """End the span."""
         trips, server, client, began = self._before
         self.seconds += time.perf_counter() - began
-        self.client_cpu += client_cpu() - client
+        # Never below zero: what a process beside it had used is gone when it was killed, and nobody waited for it.
+        self.client_cpu += max(0.0, client_cpu(self.beside()) - client)
         self.server_cpu += server_cpu(self._server_pid) - server
         if self.round_trips is not None:
             self.round_trips += ROUND_TRIPS.count - trips
@@ -93,10 +96,18 @@ class Stopwatch:
         self.stop()
 
 
-def client_cpu() -> float:
-    """Return the CPU seconds that this process and its children that ended have used."""
+def client_cpu(beside: Iterable[int] = ()) -> float:
+    """Return the CPU seconds that this process has used and its children that ended, and those that live on `beside` it."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in used)
+    return sum(usage.ru_utime + usage.ru_stime for usage in used) + sum(_with_ended(pid) for pid in beside)
+
+
+def _with_ended(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(int(ticks) for ticks in fields[11:15]) * _CLOCK_TICK
 
 
 def server_cpu(pid: int | None) -> float:

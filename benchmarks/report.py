@@ -31,7 +31,7 @@ _PER_JOB: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def document(
-    results: Sequence[Result], scenarios: Sequence[Scenario], *, server: Mapping[str, Any], jobs: int, rounds: int
+    results: Sequence[Result], scenarios: Sequence[Scenario], *, server: Mapping[str, Any], jobs: int | None, rounds: int
 ) -> dict[str, Any]:
     """Return everything a run found, and what it ran on, as JSON."""
     return {
@@ -51,7 +51,7 @@ def document(
             "postgresql": server["settings"].get("server_version"),
         },
         "server": dict(server),
-        "scenarios": [{"name": one.name, "says": one.says} for one in scenarios],
+        "scenarios": [{"name": one.name, "says": one.says, "jobs": jobs or one.jobs} for one in scenarios],
         "results": [result.document() for result in results],
     }
 
@@ -70,7 +70,7 @@ def show(console: Console, results: Sequence[Result], scenarios: Sequence[Scenar
         f"load {machine['load_average']:.1f}"
     )
     console.print(", ".join(f"{name}={value}" for name, value in found["server"]["settings"].items()))
-    console.print(f"{found['jobs']:,} jobs a case (fewer where a case is slow), {found['rounds']} rounds: median (min-max)")
+    console.print(f"{found['rounds']} rounds: median (min-max)")
     for scenario in scenarios:
         mine = [result for result in results if result.scenario == scenario.name]
         console.print(f"\n[bold]{scenario.name}[/]: {scenario.says}", highlight=False)
@@ -82,17 +82,17 @@ def _table(results: Sequence[Result]) -> Table:
     table.add_column("case")
     table.add_column("jobs", justify="right")
     rated = any(result.rate is not None for result in results)
-    compared = next((result.against for result in results if result.against), None)
+    others = list(dict.fromkeys(_first_words(result.against) for result in results if result.against))
     figures = list(dict.fromkeys(name for result in results for name in result.figures))
     headings = ["jobs/s"] if rated else []
     headings += [name.replace("_", "\n") for name in figures]
-    headings += ["ratio to\n" + _first_words(compared)] if compared else []
+    headings += ["ratio to\n" + others[0] if len(others) == 1 else "ratio"] if others else []
     for heading in (*headings, *(heading for heading, _ in _PER_JOB.values())):
         table.add_column(heading, justify="right")
     for result in results:
         cells = [_rate(result)] if rated else []
         cells += [_number(result.figures.get(name), ",.2f" if name.endswith("_ms") else ",.0f") for name in figures]
-        cells += [_number(result.ratio, ".2f")] if compared else []
+        cells += [_ratio(result, is_named=len(others) > 1)] if others else []
         cells += [_number(result.per_job[name], shape) for name, (_, shape) in _PER_JOB.items()]
         table.add_row(result.case, f"{result.jobs:,}", *cells)
     return table
@@ -101,6 +101,12 @@ def _table(results: Sequence[Result]) -> Table:
 def _first_words(case: str) -> str:
     # Cases of one scenario may be compared with different ones; what those have in common is how they end.
     return case.rpartition(", ")[2] if ", not " in case else case
+
+
+def _ratio(result: Result, *, is_named: bool) -> str:
+    if result.ratio is None or not is_named:
+        return _number(result.ratio, ".2f")
+    return f"{result.ratio:.{2 if result.ratio >= 0.1 else 4}f} of {result.against}"
 
 
 def _rate(result: Result) -> str:

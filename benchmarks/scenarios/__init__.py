@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from benchmarks.harness import Scenario
 from benchmarks.scenarios import (
     bulk_enqueue,
@@ -12,13 +14,18 @@ from benchmarks.scenarios import (
     indexes,
     latency,
     life,
+    pipeline_archive,
+    pipeline_read,
+    pipeline_write,
     session_handler,
     single_enqueue,
 )
 
 _MODULES = (single_enqueue, bulk_enqueue, drain, session_handler, chains, latency, life, guards, indexes, horizon)
+_PIPELINE = (pipeline_write, pipeline_read, pipeline_archive)
 
 
 def all_scenarios() -> list[Scenario]:
-    """Return every scenario, in the order the report shows them."""
-    return [module.scenario() for module in _MODULES]
+    """Return every scenario, in the order the report shows them: those of the pipeline where Spark is installed."""
+    modules = _MODULES + _PIPELINE if find_spec("pyspark") else _MODULES
+    return [module.scenario() for module in modules]

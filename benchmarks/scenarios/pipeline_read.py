@@ -1,0 +1,79 @@
+"""All columns of all jobs as a DataFrame, beside COPY of the same columns to one client."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final
+
+from benchmarks import rows, spark
+from benchmarks.harness import Case, Comparison, Scenario
+from benchmarks.meter import Stopwatch
+from benchmarks.place import Place
+from sa_jobqueue import Job
+from sa_jobqueue.copying import copy_text
+from sa_jobqueue.history import JOBS
+from sa_jobqueue.statements import history
+
+_COPY: Final = "COPY"
+
+
+def scenario() -> Scenario:
+    """Return the cases."""
+    limit = Comparison(case=_COPY)
+    return Scenario(
+        name="pipeline read",
+        says="every column of every job: COPY read by one client, and Spark to a sink that keeps nothing",
+        jobs=300_000,
+        cases=(
+            Case(name=_COPY, run=_copy, prepare=_filled),
+            Case(name="Spark", run=_read, prepare=_warm, against=limit),
+            Case(name="Spark, one part", run=_read_whole, prepare=_warm, against=limit),
+        ),
+    )
+
+
+def _filled(place: Place, jobs: int) -> None:
+    if rows.count(place) != jobs:  # what is read stays as it is
+        rows.fill(place, jobs)
+
+
+def _warm(place: Place, jobs: int) -> None:
+    _filled(place, jobs)
+    _warm_up(place.url)
+
+
+@cache
+def _warm_up(url: str) -> None:
+    _load(url, parts=spark.TASKS)
+
+
+def _copy(place: Place, watch: Stopwatch, jobs: int) -> int:
+    query, parameters = copy_text(history.rows(Job, JOBS))
+    found = 0
+    with place.engine().connect() as connection:
+        driver: Any = connection.connection.driver_connection
+        with watch, driver.cursor() as cursor, cursor.copy(query, parameters) as copy:
+            for _ in copy:  # a row each
+                found += 1
+    return found
+
+
+def _read(place: Place, watch: Stopwatch, jobs: int) -> int:
+    return _loaded(place, watch, parts=spark.TASKS)
+
+
+def _read_whole(place: Place, watch: Stopwatch, jobs: int) -> int:
+    return _loaded(place, watch, parts=1)
+
+
+def _loaded(place: Place, watch: Stopwatch, *, parts: int) -> int:
+    watch.beside = spark.pids
+    with watch:
+        _load(place.url, parts=parts)
+    watch.round_trips = None
+    return rows.count(place)
+
+
+def _load(url: str, *, parts: int) -> None:
+    jobs = spark.session().read.format("jobqueue").option("url", url).option("numPartitions", parts).load("jobs")
+    jobs.write.format("noop").mode("overwrite").save()

@@ -1,0 +1,128 @@
+"""Many rows of a DataFrame enqueued exactly once, beside COPY of the same rows and beside one job a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from io import StringIO
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy.orm import Session
+
+from benchmarks import rows, spark
+from benchmarks.harness import Case, Comparison, Scenario
+from benchmarks.meter import Stopwatch
+from benchmarks.place import Place
+from sa_jobqueue import Job
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_COPY: Final = "COPY"
+_SPARK: Final = "Spark"
+_BLOCK: Final = 64 * 1024
+
+
+def scenario() -> Scenario:
+    """Return the cases."""
+    limit = Comparison(case=_COPY)
+    return Scenario(
+        name="pipeline write",
+        says="rows made before; COPY sends text into the job table, Spark stages and commits; its start is not measured",
+        jobs=300_000,
+        cases=(
+            Case(name=_COPY, run=_copy),
+            Case(name=_SPARK, run=_written, prepare=_warm_up(_write), against=limit),
+            Case(name="Spark, checked by a handler", run=_enqueued, prepare=_warm_up(_enqueue), against=limit),
+            Case(name="session.add, a commit each", run=_add, against=Comparison(case=_SPARK), most=2_000),
+        ),
+    )
+
+
+@cache
+def _text(jobs: int) -> str:
+    text = StringIO()
+    for row in rows.tuples(jobs):
+        text.write("\t".join(map(str, row)) + "\n")
+    return text.getvalue()
+
+
+@cache
+def _frame(jobs: int) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    numbers = spark.session().range(0, jobs, 1, spark.TASKS)
+    order_id = F.concat(F.lit("order-"), F.lpad(F.col("id").cast("string"), 8, "0"))
+    frame = numbers.select(F.col("id").cast("int").alias("number"), order_id.alias("order_id"))
+    frame = frame.withColumn("input", F.to_json(F.struct("number", "order_id"))).cache()
+    frame.count()
+    return frame
+
+
+def _copy(place: Place, watch: Stopwatch, jobs: int) -> int:
+    text = _text(jobs)
+    with place.engine().connect() as connection:
+        driver: Any = connection.connection.driver_connection
+        transaction = connection.begin()
+        with watch:
+            with driver.cursor() as cursor, cursor.copy(f"COPY job ({', '.join(rows.COLUMNS)}) FROM STDIN") as into:
+                for start in range(0, len(text), _BLOCK):
+                    into.write(text[start : start + _BLOCK])
+            transaction.commit()
+            if watch.round_trips is not None:
+                watch.round_trips += 1
+    return rows.count(place)
+
+
+def _write(place: Place, jobs: int) -> None:
+    options = {"url": place.url, "type": rows.JOB_TYPE}
+    _frame(jobs).select("input").write.format("jobqueue").mode("append").options(**options).save()
+
+
+def _enqueue(place: Place, jobs: int) -> None:
+    from benchmarks.spark_app import checked
+    from sa_jobqueue.spark import enqueue
+
+    enqueue(_frame(jobs), checked, payload=["number", "order_id"], url=place.url)
+
+
+def _warm_up(act: Callable[[Place, int], None]) -> Callable[[Place, int], None]:
+    warm: set[str] = set()
+
+    def prepare(place: Place, jobs: int) -> None:
+        _frame(jobs)
+        if place.url not in warm:
+            act(place, min(jobs, 20_000))
+            warm.add(place.url)
+        place.clear()
+
+    return prepare
+
+
+def _written(place: Place, watch: Stopwatch, jobs: int) -> int:
+    return _measured(_write, place, watch, jobs)
+
+
+def _enqueued(place: Place, watch: Stopwatch, jobs: int) -> int:
+    return _measured(_enqueue, place, watch, jobs)
+
+
+def _measured(act: Callable[[Place, int], None], place: Place, watch: Stopwatch, jobs: int) -> int:
+    watch.beside = spark.pids
+    with watch:
+        act(place, jobs)
+    watch.round_trips = None
+    return rows.count(place)
+
+
+def _add(place: Place, watch: Stopwatch, jobs: int) -> int:
+    engine = place.engine(size=1)
+    with Session(engine) as session:
+        session.connection()
+        session.commit()
+        with watch:
+            for number in range(jobs):
+                session.add(Job(rows.JOB_TYPE, rows.payload(number)))
+                session.commit()
+    engine.dispose()
+    return rows.count(place)

@@ -1,0 +1,58 @@
+"""One Spark for all scenarios of a run, started and warmed up before anything is measured."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TASKS: Final = 2
+"""Tasks at once, and partitions of what is written."""
+
+
+@cache
+def session() -> SparkSession:
+    """Return Spark with `TASKS` cores of this machine; it is stopped when the process ends. Starts a JVM."""
+    from pyspark.sql import SparkSession
+
+    from sa_jobqueue.spark import java_home
+
+    os.environ["JAVA_HOME"] = str(java_home())
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master(f"local[{TASKS}]").appName("benchmarks")
+    for name, value in {
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "2g",
+        "spark.sql.shuffle.partitions": str(TASKS),
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.log.level": "ERROR",
+    }.items():
+        builder = builder.config(name, value)
+    started = builder.getOrCreate()
+    atexit.register(started.stop)
+    return started
+
+
+def pids() -> list[int]:
+    """Return Spark's processes: the JVM, and the Python workers that live on between tasks."""
+    gateway: Any = session().sparkContext._gateway
+    return list(_tree(gateway.proc.pid))
+
+
+def _tree(pid: int) -> Iterator[int]:
+    yield pid
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):  # the JVM forks from whatever thread
+        with suppress(OSError):  # which may have ended
+            for child in task.read_text().split():
+                yield from _tree(int(child))
