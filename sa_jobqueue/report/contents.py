@@ -28,6 +28,7 @@ _BUCKETS: Final = (
 )
 _MOST_BUCKETS: Final = 170
 _HOURLY: Final = timedelta(days=62)
+_BRIEF: Final = timedelta(hours=3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,8 @@ class Contents:
     last: datetime | None
     every: timedelta = timedelta(hours=1)
     """How long a bucket of time is."""
+    capacity_every: timedelta = timedelta(hours=1)
+    """How long one of `busy` and `capacity` is."""
     target_wait: timedelta = timedelta(seconds=1)
     summary: Row = field(default_factory=dict)
     throughput: list[Row] = field(default_factory=list)
@@ -82,6 +85,7 @@ class Contents:
             "first": self.first,
             "last": self.last,
             "bucket_seconds": self.every.total_seconds(),
+            "capacity_bucket_seconds": self.capacity_every.total_seconds(),
             "target_wait_seconds": self.target_wait.total_seconds(),
             "workflow_count": self.workflow_count,
         } | {name: getattr(self, name) for name in names}
@@ -115,9 +119,7 @@ def collect(
         common: Row = {"sources": tuple(sources), "generated_at": now, "since": since, "until": until}
         common |= {"queues": tuple(queues), "types": tuple(types), "first": first, "last": last, "target_wait": target_wait}
         every = _width(first, last)
-        is_short = first is None or last is None or last - first <= _HOURLY
-        # Over a day the hour that needs most workers would be lost in the mean.
-        capacity_every = timedelta(hours=1) if is_short else max(every, timedelta(hours=1))
+        capacity_every = _capacity_width(every, first, last)
         measured = analytics.workflows(kept).persist()
         try:
             slowest = _slowest(measured, kept)
@@ -135,6 +137,7 @@ def collect(
         return Contents(
             **common,
             every=every,
+            capacity_every=capacity_every,
             summary=_summary(kept, retries, letters, now),
             throughput=_filled(_rows(analytics.throughput(kept, every=every)), every),
             latency=_longest_first(latency),
@@ -182,6 +185,14 @@ def _width(first: datetime | None, last: datetime | None) -> timedelta:
     if first is None or last is None:
         return timedelta(hours=1)
     return next((width for width in _BUCKETS if (last - first) / width <= _MOST_BUCKETS), _BUCKETS[-1])
+
+
+def _capacity_width(every: timedelta, first: datetime | None, last: datetime | None) -> timedelta:
+    """Return how long a bucket of the workers' load is: an hour, so that neither a moment nor a mean decides."""
+    hour = timedelta(hours=1)
+    if first is None or last is None or last - first < _BRIEF:
+        return min(every, hour)  # in a history of minutes an hour would be mostly empty
+    return hour if last - first <= _HOURLY else max(every, hour)
 
 
 def _summary(history: History, retries: list[Row], letters: list[Row], now: datetime) -> Row:

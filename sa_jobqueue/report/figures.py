@@ -6,7 +6,7 @@ import html
 import json
 from collections import defaultdict
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sa_jobqueue.report.contents import Contents, Row
@@ -63,13 +63,14 @@ def _throughput(contents: Contents) -> Figure | None:
     if not rows:
         return None
     x = [_instant(row["bucket_start"]) for row in rows]
+    at = {"x": x} | _period(contents.every, x[0])
     ended = [name for name in ("completed", "cancelled", "failed", "dead") if any(row[name] for row in rows)]
     traces: list[Row] = [
-        {"type": "bar", "name": name, "x": x, "y": [row[name] for row in rows], "marker": {"color": COLOURS[name]}}
+        {"type": "bar", "name": name, "y": [row[name] for row in rows], "marker": {"color": COLOURS[name]}} | at
         for name in ended
     ]
     line = {"color": COLOURS["enqueued"], "shape": "hvh"}
-    enqueued = {"type": "scatter", "mode": "lines+markers", "name": "enqueued", "line": line, "x": x}
+    enqueued = {"type": "scatter", "mode": "lines+markers", "name": "enqueued", "line": line} | at
     traces.append(enqueued | {"y": [row["enqueued"] for row in rows], "marker": {"size": 4}})
     most = max(rows, key=lambda row: row["completed"])
     total = {name: sum(row[name] for row in rows) for name in ("enqueued", "completed", "failed", "dead")}
@@ -97,11 +98,7 @@ def _latency(contents: Contents, measure: str) -> Figure | None:
         "line": {"color": COLOURS["enqueued"]},
     }
     traces = [lines | {"x": [x for pair in ends for x in pair], "y": [name for pair in names for name in pair]}]
-    for point, symbol, colour in (
-        ("p50", "circle", _SERIES[0]),
-        ("p95", "diamond", _SERIES[2]),
-        ("p99", "square", _SERIES[4]),
-    ):
+    for point, (symbol, colour) in _MARKS.items():
         values = [row[f"{point}_seconds"] for row in rows]
         marker = {"color": colour, "size": 10, "symbol": symbol}
         text = [f"{point} {label}: {shown_seconds(value)}" for label, value in zip(labels, values, strict=True)]
@@ -113,7 +110,12 @@ def _latency(contents: Contents, measure: str) -> Figure | None:
     said = {"wait": "Waiting time, due until claimed", "run": "Run time, claimed until completed"}[measure]
     alt = f"By job type, {len(rows)} shown; the highest 95th percentile is {shown_seconds(slowest['p95_seconds'])}, "
     layout = {
-        "xaxis": {"type": "log", "title": {"text": "seconds, in powers of ten"}, "exponentformat": "none", "dtick": 1},
+        "xaxis": {
+            "type": "log",
+            "title": {"text": "seconds, in powers of ten", "standoff": 10},
+            "exponentformat": "none",
+            "dtick": 1,
+        },
         "yaxis": {"type": "category", "automargin": True},
         "height": 150 + 28 * len(rows),
     }
@@ -137,6 +139,7 @@ def _busy(contents: Contents) -> Figure | None:
     traces = [
         {"type": "bar", "name": name, "x": x, "y": [round(series[name][bucket], 4) for bucket in buckets]}
         | {"marker": {"color": _SERIES[number % len(_SERIES)]}}
+        | _period(contents.capacity_every, x[0])
         for number, name in enumerate([*(_label(name) for name in largest), *(["others"] if "others" in series else [])])
     ]
     loads = {bucket: sum(of[bucket] for of in series.values()) for bucket in buckets}
@@ -171,6 +174,11 @@ def _label(name: Any) -> str:
 def _drawn(value: float) -> float:
     """Return a time as it is drawn: on a scale of powers there is no zero."""
     return max(value, 0.001)
+
+
+def _period(every: timedelta, first: str) -> Row:
+    """Say that what stands at an instant is about the time from then on: it is drawn in the middle of that."""
+    return {"xperiod": every / timedelta(milliseconds=1), "xperiod0": first, "xperiodalignment": "middle"}
 
 
 def _instant(value: datetime) -> str:

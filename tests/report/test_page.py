@@ -98,6 +98,24 @@ def test_nothing_is_wider_than_the_screen_of_a_telephone(browser: Browser, tmp_p
     page.close()
 
 
+def test_a_plot_is_drawn_anew_when_the_window_gets_wider(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(render(filled()), encoding="utf-8")
+    page = Opened(browser, path, viewport={"width": 390, "height": 800}).page
+    page.locator('[data-plot="plot-busy"] .point').first.wait_for(timeout=20_000)
+    page.set_viewport_size({"width": 1100, "height": 800})
+    page.wait_for_function("""[...document.querySelectorAll("[data-plot]")].every((place) =>
+        place.querySelector(".main-svg").clientWidth === place.clientWidth)""")
+    # No title reaches into the words below its plot, no legend into the plot.
+    over = """[...document.querySelectorAll("figure")].filter((one) => {
+        const [title, words, legend, plot] = [".xtitle", "figcaption", ".legend", ".plot .bg, .bglayer .bg, .xy .gridlayer"]
+            .map((what) => one.querySelector(what)?.getBoundingClientRect());
+        return (title && title.bottom > words.top) || (legend && plot && legend.bottom > plot.top + 8);
+    }).map((one) => one.textContent.slice(-90))"""
+    assert page.evaluate(over) == []
+    page.close()
+
+
 def test_an_empty_history_has_a_page_that_says_so(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     nothing = Contents(sources=("/srv/archive",), generated_at=AS_OF, since=AS_OF, until=None, first=None, last=None)

@@ -11,11 +11,23 @@
     }
     return flat;
   };
-  const config = { displaylogo: false, responsive: true, modeBarButtons: [["toImage", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
+  const config = { displaylogo: false, modeBarButtons: [["toImage", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
   const plots = [...document.querySelectorAll("[data-plot]")];
-  for (const place of plots) {
+  const drawn = new Map();
+  // Anew for each width: plotly's own way to follow it leaves legends and titles where a narrower plot had them.
+  const draw = (place) => {
+    drawn.set(place, place.clientWidth);
     const { data, layout } = JSON.parse(document.getElementById(place.dataset.plot).textContent);
     Plotly.newPlot(place, data, layout, config).then(() => Plotly.relayout(place, colours()));
+  };
+  let soon = 0;
+  const widths = new ResizeObserver(() => {
+    clearTimeout(soon);
+    soon = setTimeout(() => plots.filter((place) => drawn.get(place) !== place.clientWidth).forEach(draw), 100);
+  });
+  for (const place of plots) {
+    draw(place);
+    widths.observe(place);
   }
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     for (const place of plots) Plotly.relayout(place, colours());
