@@ -105,6 +105,7 @@ JOBS: Final = Dataset(
     ),
     key=("id",),
 )
+"""Jobs in every state, those of the archive included."""
 
 ATTEMPTS: Final = Dataset(
     "attempts",
@@ -121,6 +122,7 @@ ATTEMPTS: Final = Dataset(
     ),
     key=("job_id", "attempt"),
 )
+"""Attempts that did not succeed: a row each, never changed. One that succeeded is in its job."""
 
 DEAD_LETTERS: Final = Dataset(
     "dead_letters",
@@ -144,6 +146,7 @@ DEAD_LETTERS: Final = Dataset(
     ),
     key=("id",),
 )
+"""Deaths of jobs, each with what was decided about it."""
 
 BLOCKERS: Final = Dataset(
     "blockers",
@@ -156,6 +159,7 @@ BLOCKERS: Final = Dataset(
     ),
     key=("job_id", "blocked_by_chain_id"),
 )
+"""Which job waits, or waited, for which chain."""
 
 DATASETS: Final = {dataset.name: dataset for dataset in (JOBS, ATTEMPTS, DEAD_LETTERS, BLOCKERS)}
 """Every dataset by its name, which is also that of its folder in an archive."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sa_jobqueue.spark.archiving import SparkEngine, archive
     from sa_jobqueue.spark.enqueueing import enqueue, written
     from sa_jobqueue.spark.lag import Holder, StreamLag, stream_lag
+    from sa_jobqueue.spark.options import REDACTION
     from sa_jobqueue.spark.source import JobQueueSource, register
     from sa_jobqueue.spark.workers import WorkerSet, WorkersReport, run_workers
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _HOMES: Final = {
     "Holder": "lag",
     "JobQueueSource": "source",
+    "REDACTION": "options",
     "SparkEngine": "archiving",
     "StreamLag": "lag",
     "WorkerSet": "workers",
@@ -63,6 +65,7 @@ __all__ = [
     "JobQueueSource",
     "MissingExtraError",
     "OtherClusterError",
+    "REDACTION",
     "ReadError",
     "SparkEngine",
     "StreamLag",

@@ -39,6 +39,12 @@ IGNORED: Final = frozenset({"path", "paths", "isuserspecifiedschema", "checkpoin
 """What Spark itself adds to the options of a source."""
 
 
+REDACTION: Final = r"(?<=://)[^@\s/]*(?=@)|(?<=password=)[^&\s\"\\]+"
+"""For Spark Connect, which writes what its clients ask for into its event log, options too: set as
+`spark.sql.redaction.string.regex` of the session it takes users and passwords out of URLs. A password in `passwordFile`,
+or in the server's `SA_JOBQUEUE_URL`, never gets there."""
+
+
 class Secret:
     """A text that is never rendered: not by repr, str or format, only by `reveal`."""
 
