@@ -29,6 +29,7 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.handlers import JobQueue
 from sa_jobqueue.observe import logs
 from sa_jobqueue.worker import Worker, WorkerOptions
+from sa_jobqueue.worker.connections import noticing_death
 
 _FORMAT: Final = "%(asctime)s %(levelname)s [%(process)d] %(name)s: %(message)s"
 _DEFAULTS: Final = WorkerOptions()
@@ -168,7 +169,9 @@ def _arguments(options: WorkerOptions, number: int) -> list[str]:
 
 def _engine(url: str | None, options: WorkerOptions) -> Engine:
     # A session a running job: a smaller pool would make jobs wait for each other.
-    return create_engine(parse_url(url), pool_size=options.concurrency, max_overflow=0)
+    parsed = parse_url(url)
+    kept = {name: value for name, value in noticing_death(options.time_to_live).items() if name not in parsed.query}
+    return create_engine(parsed, pool_size=options.concurrency, max_overflow=0, connect_args=kept)
 
 
 def _engine_of(source: Any, path: str | None) -> tuple[Engine | AsyncEngine, dict[str, Any]]:

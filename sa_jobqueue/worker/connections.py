@@ -13,30 +13,27 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from sa_jobqueue.errors import DatabaseUnavailableError
 from sa_jobqueue.statements.claims import GUARDS
+from sa_jobqueue.worker.silence import AnsweredConnection
 
 
 class Connections:
     """Makes a worker's own connections from the application's URL.
 
-    They use psycopg whatever driver the application uses, carry the plan guards, notice a dead peer within
-    `patience`, and show up in `pg_stat_activity` under the worker's name.
+    They use psycopg whatever driver the application uses, carry the plan guards, notice a dead peer, and a silent one,
+    within `patience`, and show up in `pg_stat_activity` under the worker's name.
     """
 
     def __init__(
         self, url: URL, *, worker_name: str, patience: timedelta, connect_args: Mapping[str, Any] | None = None
     ) -> None:
         self._url = url.set(drivername="postgresql+psycopg")
-        seconds = max(1, round(patience.total_seconds()))
+        self.patience = patience.total_seconds()
         guards = " ".join(f"-c {name}={value}" for name, value in GUARDS.items())
         own = self._url.query.get("options")
         self._arguments: dict[str, Any] = {
             "options": f"{own} {guards}" if isinstance(own, str) else guards,
             "application_name": f"sa_jobqueue {worker_name}"[:63],
-            "connect_timeout": max(2, seconds),
-            "keepalives_idle": seconds,
-            "keepalives_interval": max(1, seconds // 3),
-            "keepalives_count": 3,
-            "tcp_user_timeout": seconds * 1000,
+            **noticing_death(patience),
             **(connect_args or {}),
         }
 
@@ -47,7 +44,7 @@ class Connections:
             isolation_level="AUTOCOMMIT",
             pool_size=size,
             max_overflow=0,
-            connect_args=self._arguments,
+            connect_args=self._arguments | {"async_creator_fn": self._open},
             # The server may have been replaced since the last outage: never answer from what was learnt of the old one.
             pool_recycle=1800,
         )
@@ -56,11 +53,28 @@ class Connections:
         """Return an engine for a thread of the worker's own; one connection, opened when used."""
         return create_engine(self._url, isolation_level="AUTOCOMMIT", poolclass=NullPool, connect_args=self._arguments)
 
+    async def _open(self, **arguments: Any) -> AnsweredConnection:
+        connection = await AnsweredConnection.connect(**arguments)
+        connection.patience = self.patience
+        return connection
+
     async def listen(self) -> psycopg.AsyncConnection[Any]:
         """Open a connection outside every pool, to LISTEN on."""
         # SQLAlchemy's own reading of the URL, several hosts included.
         arguments: dict[str, Any] = dict(create_engine(self._url).dialect.create_connect_args(self._url)[1])
         return await psycopg.AsyncConnection.connect(**{**arguments, **self._arguments}, autocommit=True)
+
+
+def noticing_death(patience: timedelta) -> dict[str, Any]:
+    """Return what psycopg needs so that a connection to a machine that is gone ends within about `patience`."""
+    seconds = max(1, round(patience.total_seconds()))
+    return {
+        "connect_timeout": max(2, seconds),
+        "keepalives_idle": seconds,
+        "keepalives_interval": max(1, seconds // 3),
+        "keepalives_count": 3,
+        "tcp_user_timeout": seconds * 1000,
+    }
 
 
 def unavailable(error: DBAPIError, url: URL) -> DatabaseUnavailableError:

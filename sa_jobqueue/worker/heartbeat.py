@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, CursorResult, Engine, Executable
 from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import leases
 from sa_jobqueue.types import WorkerState
 from sa_jobqueue.worker.component import Component
+from sa_jobqueue.worker.silence import hang_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,8 @@ class Heartbeat:
     """Beats every interval; when it could not for too long, says so before others may act on it.
 
     Not a component of the loop: it has a thread and a connection. A crash of the process stops it, and that is its
-    message. A lost connection is opened again at the next beat. Two may not overlap: one a worker.
+    message. A lost connection is opened again at the next beat, one on which a beat is not answered is given up while
+    there is time for another. Two may not overlap: one a worker.
     """
 
     def __init__(
@@ -66,6 +68,9 @@ class Heartbeat:
         self._clock = clock
         self._state = WorkerState.RUNNING
         self._connection: Connection | None = None
+        self._driver: Any = None
+        self._asked: float | None = None
+        """When what waits for the server's answer now was sent."""
         self._wake = threading.Event()
         self._stop = False
         self._thread = threading.Thread(target=self._run, name="sa_jobqueue heartbeat", daemon=True)
@@ -91,14 +96,24 @@ class Heartbeat:
         self._wake.set()
 
     def stop(self) -> None:
-        """End the thread and remove the worker's row, unless jobs still hang on it. Blocks for a moment."""
+        """End the thread and remove the worker's row, unless jobs still hang on it. Blocks for a moment.
+
+        Where the server does not answer, for as long as the others are patient, at most twice: the row goes stale then.
+        """
         self._stop = True
         self._wake.set()
+        stopped = threading.Event()
+        # By now nobody on the loop looks after what is not answered.
+        watch = threading.Thread(target=self._watch, args=(stopped,), name="sa_jobqueue heartbeat stop", daemon=True)
+        watch.start()
         if self._thread.is_alive():
-            self._thread.join(timeout=2 * self._interval + 5)
-        with suppress(DBAPIError):  # the row goes stale instead, and is swept
-            self._connected().execute(self._forget, {"worker_id": self._identity.id})
-        self._disconnect()
+            self._thread.join(timeout=2 * (self._patience + self._interval))
+        if not self._thread.is_alive():
+            with suppress(DBAPIError):  # the row goes stale instead, and is swept
+                self._ask(self._forget, {"worker_id": self._identity.id})
+            self._disconnect()
+        stopped.set()
+        watch.join()
         self._engine.dispose()
 
     def beat(self) -> None:
@@ -107,7 +122,7 @@ class Heartbeat:
         `on_drain` is called, once, by the beat that finds the worker asked to stop: in this thread.
         """
         sent = self._clock()
-        asked_at = self._connected().execute(self._beat, self._parameters()).scalar_one()
+        asked_at = self._ask(self._beat, self._parameters()).scalar_one()
         self._last = sent
         self._told = False
         if asked_at is not None and not self._asked_to_drain:
@@ -115,7 +130,11 @@ class Heartbeat:
             self._on_drain()
 
     def check(self) -> None:
-        """Say once that the lease is in danger, when it is. Called from the loop: a beat may hang in its own thread."""
+        """Say once that the lease is in danger, when it is; give up a beat that is not answered.
+
+        Called from the loop: a beat may hang in its own thread.
+        """
+        self._give_up_unanswered()
         silent = self._clock() - self._last
         if silent >= self._patience and not self._told:
             self._told = True
@@ -147,13 +166,32 @@ class Heartbeat:
             "state": self._state.value,
         }
 
+    def _ask(self, statement: Executable, parameters: dict[str, Any]) -> CursorResult[Any]:
+        connection = self._connected()
+        self._asked = self._clock()
+        try:
+            return connection.execute(statement, parameters)
+        finally:
+            self._asked = None
+
+    def _give_up_unanswered(self) -> None:
+        """End the connection when its answer is so late that a beat on another one may still come in time."""
+        asked, driver = self._asked, self._driver
+        if asked is not None and driver is not None and self._clock() - asked >= self._patience / 2:
+            hang_up(driver)
+
+    def _watch(self, stopped: threading.Event) -> None:
+        while not stopped.wait(self._interval / 5):
+            self._give_up_unanswered()
+
     def _connected(self) -> Connection:
         if self._connection is None:
             self._connection = self._engine.connect()
+            self._driver = self._connection.connection.driver_connection
         return self._connection
 
     def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
+        connection, self._connection, self._driver = self._connection, None, None
         if connection is not None:
             connection.invalidate()
             connection.close()

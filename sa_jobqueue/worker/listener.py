@@ -12,6 +12,7 @@ from psycopg import sql
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.connections import Connections
+from sa_jobqueue.worker.silence import answered_within
 
 _CHECK_SECONDS = 20.0
 """A connection that has been quiet for so long is asked whether it still lives."""
@@ -45,13 +46,15 @@ class Listener(Component):
         """Listen until cancelled or disconnected; the supervisor starts it again."""
         connection = await self._connections.listen()
         try:
-            for channel in (self._due, self._lost):
-                await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+            with answered_within(connection, self._connections.patience):
+                for channel in (self._due, self._lost):
+                    await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
             self.listening.set()
             self._on_due(None)
             while True:
                 await self._hear(connection)
-                await connection.execute("SELECT 1")
+                with answered_within(connection, self._connections.patience):
+                    await connection.execute("SELECT 1")
         finally:
             self.listening.clear()
             await connection.close()

@@ -1,0 +1,42 @@
+"""Faults of every kind, one after the other, on real workers and a real server: nothing is lost, nothing is done twice."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sa_jobqueue.testing.binaries import binary_dirs
+from tests.chaos.faults import FAULTS, in_order
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.timeout(400)
+def test_whatever_breaks_every_promise_is_kept() -> None:
+    if not binary_dirs():
+        pytest.skip("no PostgreSQL programs at hand to start a server that may crash")
+    command = [sys.executable, "-m", "tests.chaos", "--minutes", "0.6", "--seed", "4", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=390)
+    assert done.stdout, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    print(done.stderr, done.stdout)  # the tally, for whoever runs the suite with -rP
+    assert found["violations"] == []
+    assert done.returncode == 0
+    assert all(row["injected"] == row["survived"] for row in found["faults"]), found["faults"]
+    assert len(found["faults"]) >= 5
+    assert found["jobs"]["completed"] > 100
+
+
+def test_a_seed_decides_the_order_and_the_chances_of_the_faults() -> None:
+    def first(seed: int) -> list[tuple[str, float]]:
+        order = in_order(seed)
+        return [(fault.name, chance.random()) for fault, chance in (next(order) for _ in range(2 * len(FAULTS)))]
+
+    assert first(7) == first(7)
+    assert first(7) != first(8)
+    assert {name for name, _ in first(7)[: len(FAULTS)]} == {fault.name for fault in FAULTS}

@@ -1,0 +1,254 @@
+"""What the workers under test run: handlers that leave evidence, and handlers that are themselves the fault.
+
+Run by `sa-jobqueue worker tests.chaos.application:jobs`. Evidence is of two kinds: `effect` rows go through the handler's
+session, and so must exist exactly once a completed job; `span` rows are written past it, on a connection that no fault of
+the network touches, and show when a handler's code really ran.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import psycopg
+from sqlalchemy import Column, Integer, MetaData, Table, Text, Uuid, event, insert
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import AttemptContext, Backoff, Blockers, Continuation, JobQueue
+from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.worker.completer import Completer
+from sa_jobqueue.worker.executor import Executor
+
+LINKS: Final = 3
+"""Jobs in a chain of the load."""
+
+metadata = MetaData()
+effect = Table(
+    "effect",
+    metadata,
+    Column("job_id", Uuid, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("worker_id", Text, nullable=False),
+    Column("doomed", Integer, nullable=False, server_default="0"),
+)
+
+SCHEMA: Final = """
+CREATE TABLE span (job_id uuid, attempt int, worker_id text, pid int, kind text, began timestamptz, ended timestamptz,
+                   PRIMARY KEY (job_id, attempt));
+CREATE TABLE enqueued (job_id uuid PRIMARY KEY, kind text, at timestamptz DEFAULT clock_timestamp());
+CREATE FUNCTION refuse_commit() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN RAISE EXCEPTION 'the commit was made to fail' USING ERRCODE = '53100'; END $$;
+CREATE CONSTRAINT TRIGGER doomed_commit AFTER INSERT ON effect DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW WHEN (NEW.doomed > 0) EXECUTE FUNCTION refuse_commit();
+"""
+"""Beside the queue's tables. A row that is doomed lets its transaction fail at COMMIT, with the error of a full disk."""
+
+SOON: Final = Backoff(base=timedelta(milliseconds=200), cap=timedelta(seconds=2))
+ATTEMPTS: Final = 200
+"""More than any outage here uses up: only what is meant to die does."""
+
+if skew := float(os.environ.get("CHAOS_CLOCK_SKEW", "0")):  # a worker whose host's clock is wrong
+    _time, _time_ns = time.time, time.time_ns
+    time.time = lambda: _time() + skew
+    time.time_ns = lambda: _time_ns() + int(skew * 1e9)
+
+jobs = JobQueue()
+
+
+class Recorder:
+    """Writes spans, one at a time, and never lets a handler fail for it: what could not be written is no evidence."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._lock = threading.Lock()
+        self._connection: psycopg.Connection[Any] | None = None
+
+    def write(self, statement: str, *values: Any) -> None:
+        with self._lock:
+            try:
+                if self._connection is None or self._connection.closed:
+                    self._connection = psycopg.connect(
+                        self._url, autocommit=True, connect_timeout=2, application_name="chaos recorder"
+                    )
+                self._connection.execute(statement, values)
+            except psycopg.Error:
+                if self._connection is not None:
+                    self._connection.close()
+
+
+recorder = Recorder(os.environ.get("CHAOS_RECORD_URL", ""))
+
+
+@contextmanager
+def span(ctx: AttemptContext) -> Iterator[None]:
+    """Record from when to when this attempt's code ran, by the server's clock; in its process it blocks for a moment."""
+    key = (ctx.job.id, ctx.attempt)
+    began = "INSERT INTO span VALUES (%s, %s, %s, %s, %s, clock_timestamp())"
+    recorder.write(began, *key, ctx.worker_id, os.getpid(), ctx.job.type_name)
+    try:
+        yield
+    finally:
+        recorder.write("UPDATE span SET ended = clock_timestamp() WHERE (job_id, attempt) = (%s, %s)", *key)
+
+
+def row_of(ctx: AttemptContext, **columns: Any) -> Any:
+    """Return the statement that leaves this attempt's effect."""
+    return insert(effect).values(job_id=ctx.job.id, attempt=ctx.attempt, worker_id=ctx.worker_id, **columns)
+
+
+@jobs.handler("plain", max_attempts=ATTEMPTS, retry=SOON)
+async def plain(payload: dict[str, Any]) -> None: ...
+
+
+@jobs.handler("session", max_attempts=ATTEMPTS, retry=SOON, timeout=timedelta(seconds=20))
+def with_session(payload: dict[str, Any], session: Session, ctx: AttemptContext) -> None:
+    session.execute(row_of(ctx))
+
+
+@jobs.handler("async_session", max_attempts=ATTEMPTS, retry=SOON, timeout=timedelta(seconds=20))
+async def with_async_session(payload: dict[str, Any], session: AsyncSession, ctx: AttemptContext) -> None:
+    await session.execute(row_of(ctx))
+
+
+@jobs.handler("slow", max_attempts=ATTEMPTS, retry=SOON)
+async def slow(payload: dict[str, Any], ctx: AttemptContext) -> None:
+    with span(ctx):
+        await asyncio.sleep(payload["seconds"])
+
+
+@jobs.handler("slow_session", max_attempts=ATTEMPTS, retry=SOON, timeout=timedelta(seconds=20))
+def slow_session(payload: dict[str, Any], session: Session, ctx: AttemptContext) -> None:
+    with span(ctx):
+        ctx.wait_cancelled(timedelta(seconds=payload["seconds"]))
+    session.execute(row_of(ctx))
+
+
+@jobs.handler("link", max_attempts=ATTEMPTS, retry=SOON, timeout=timedelta(seconds=20))
+def link(left: int, session: Session, ctx: AttemptContext) -> int | Continuation[int]:
+    session.execute(row_of(ctx))
+    return ctx.continue_with(link, left - 1) if left > 1 else left
+
+
+@jobs.handler("fan_in", max_attempts=ATTEMPTS, retry=SOON)
+async def fan_in(ends: Blockers[list[int]]) -> int:
+    return sum(ends.outputs)
+
+
+@jobs.handler("fails_once", max_attempts=ATTEMPTS, retry=SOON)
+async def fails_once(payload: dict[str, Any], ctx: AttemptContext) -> None:
+    if ctx.attempt == 1:
+        raise ValueError("the first attempt fails")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What `typed` takes; a poison job has something else."""
+
+    number: int
+
+
+@jobs.handler("typed", max_attempts=ATTEMPTS, retry=SOON)
+async def typed(payload: Shape) -> int:
+    return payload.number
+
+
+@jobs.handler("large", max_attempts=ATTEMPTS, retry=SOON)
+async def large(payload: str) -> int:
+    return len(payload)
+
+
+@jobs.handler("aborts", max_attempts=2, retry=SOON)
+async def aborts(payload: dict[str, Any]) -> None:
+    os.abort()
+
+
+@jobs.handler("blocks_loop", max_attempts=ATTEMPTS, retry=SOON)
+async def blocks_loop(payload: dict[str, Any], ctx: AttemptContext) -> None:
+    with span(ctx):
+        time.sleep(payload["seconds"])  # noqa: ASYNC251 - that is the fault
+
+
+@jobs.handler("holds_gil", max_attempts=ATTEMPTS, retry=SOON, timeout=timedelta(seconds=20))
+def holds_gil(payload: dict[str, Any], session: Session, ctx: AttemptContext) -> None:
+    session.execute(row_of(ctx))
+    with span(ctx):
+        if ctx.attempt == 1:
+            # A call by PyDLL keeps the GIL, as a careless extension module does: no thread of the process runs.
+            ctypes.PyDLL(None).sleep(int(payload["seconds"]))
+
+
+@jobs.handler("commit_fails", max_attempts=ATTEMPTS, retry=SOON, timeout=timedelta(seconds=20))
+def commit_fails(payload: dict[str, Any], session: Session, ctx: AttemptContext) -> None:
+    session.execute(row_of(ctx, doomed=int(ctx.attempt == 1)))
+
+
+POINTS: Final = (
+    "after the claim",
+    "in the handler",
+    "before the handler's commit",
+    "after the handler's commit",
+    "before the flush",
+    "after the flush",
+)
+"""Where a `dies` job kills its process, on its first attempt."""
+
+
+def is_due_to_die(job: ClaimedJob, *points: str) -> bool:
+    """Tell whether this attempt is to kill its process at one of these points."""
+    return job.type_name.startswith("dies") and job.attempt == 1 and job.input["point"] in points
+
+
+def die() -> None:
+    """End this process as the kernel's OOM killer does."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@jobs.handler("dies", max_attempts=ATTEMPTS, retry=SOON)
+async def dies(payload: dict[str, Any], ctx: AttemptContext) -> None:
+    if is_due_to_die(ctx.job, "in the handler"):
+        die()
+
+
+@jobs.handler("dies_in_session", max_attempts=ATTEMPTS, retry=SOON, timeout=timedelta(seconds=20))
+def dies_in_session(payload: dict[str, Any], session: Session, ctx: AttemptContext) -> None:
+    session.execute(row_of(ctx))
+    if is_due_to_die(ctx.job, "before the handler's commit"):
+        # Called when the handler has returned and its completion is written: the worker's commit is under way.
+        event.listen(session, "before_commit", lambda one: None if one.info.get("sa_jobqueue.held") else die())
+    if is_due_to_die(ctx.job, "after the handler's commit"):
+        event.listen(session, "after_commit", lambda _: die())
+
+
+def _plant() -> None:
+    """Let workers die between their own steps, where no handler's code runs."""
+    start, write = Executor.start, Completer._write_completed
+
+    def start_or_die(self: Executor, job: ClaimedJob) -> None:
+        if is_due_to_die(job, "after the claim"):
+            die()
+        start(self, job)
+
+    async def write_and_die(self: Completer, connection: Any, ends: Any) -> set[Any]:
+        if any(is_due_to_die(end.job, "before the flush") for end in ends):
+            die()
+        written = await write(self, connection, ends)
+        if any(is_due_to_die(end.job, "after the flush") for end in ends):
+            die()
+        return written
+
+    Executor.start = start_or_die  # type: ignore[method-assign]
+    Completer._write_completed = write_and_die  # type: ignore[method-assign]
+
+
+if "CHAOS_RECORD_URL" in os.environ:  # only in a worker: who enqueues needs the job types alone
+    _plant()

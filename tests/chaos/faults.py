@@ -1,0 +1,269 @@
+"""What goes wrong: each fault breaks one thing, for as long as it lasts, and says when it was over."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from random import Random
+from typing import Any, Final
+from uuid import UUID
+
+import psycopg
+from sqlalchemy import make_url
+
+from sa_jobqueue import Job
+from tests.chaos import application as app
+from tests.chaos.fleet import Slot
+from tests.chaos.load import Load, large, poison
+from tests.chaos.world import MAX_CONNECTIONS, World
+
+_TERMINATE: Final = """
+SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+WHERE datname = current_database() AND backend_type = 'client backend'
+AND application_name NOT LIKE 'chaos%%' AND query LIKE %(query)s
+"""
+
+
+@dataclass
+class Injection:
+    """One fault that was injected."""
+
+    number: int
+    fault: str
+    detail: str
+    began: datetime
+    over: datetime
+    held: dict[UUID, int] = field(default_factory=dict)
+    """The jobs that the victim held, or that are the fault themselves, each with its attempt."""
+    kills: bool = False
+    """Whether whoever held those jobs died of it."""
+
+
+@dataclass
+class Scene:
+    """What a fault may use."""
+
+    world: World
+    load: Load
+    random: Random
+    released: list[Callable[[], None]] = field(default_factory=list)
+    """What still has to be put right when the last fault is over."""
+
+    @property
+    def patience(self) -> float:
+        """Seconds of silence after which a worker counts as dead."""
+        return self.world.fleet.timing.time_to_live
+
+    def victim(self, number: int) -> Slot:
+        """Return a worker that runs: the `number`th, or the next one after it that does."""
+        self.world.until(lambda: bool(self.world.fleet.alive()), 30)
+        alive = self.world.fleet.alive()
+        return next((slot for slot in alive if slot.number >= number), alive[0])
+
+    def held_by(self, pid: int) -> dict[UUID, int]:
+        """Return the attempts a process holds by the database's account."""
+        query = """SELECT j.id, j.attempt FROM job j JOIN worker w ON w.id = j.leased_by
+                   WHERE w.pid = %(pid)s AND j.status = 'running'"""
+        return dict(self.world.read(query, pid=pid))
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A kind of fault: its name, and what injects it; that returns a word on how, and the jobs it concerns."""
+
+    name: str
+    inject: Callable[[Scene], tuple[str, dict[UUID, int]]]
+    kills: bool = False
+
+
+def kill_worker(scene: Scene) -> tuple[str, dict[UUID, int]]:
+    """Kill a worker with SIGKILL, wherever it stands."""
+    slot = scene.victim(scene.random.randrange(8))
+    # Frozen first, so that what it holds now is what it holds when it dies.
+    pid = scene.world.fleet.signal(slot, signal.SIGSTOP)
+    held = scene.held_by(pid)
+    scene.world.fleet.signal(slot, signal.SIGKILL)
+    return f"worker {slot.number}, {len(held)} jobs in hand", held
+
+
+def kill_at(point: str) -> Callable[[Scene], tuple[str, dict[UUID, int]]]:
+    """Return a fault that kills the worker that takes a certain job, at this point of its life."""
+
+    def inject(scene: Scene) -> tuple[str, dict[UUID, int]]:
+        in_session = point in {"before the handler's commit", "after the handler's commit"}
+        kind = app.dies_in_session if in_session else app.dies
+        ids = scene.load.insist(lambda: [kind.job({"point": point}, priority=9)])
+        before = len(scene.world.fleet.statuses)
+        scene.world.until(lambda: len(scene.world.fleet.statuses) > before, 10)
+        return "the worker that took the job", dict.fromkeys(ids, 1)
+
+    return inject
+
+
+def terminate(scene: Scene) -> tuple[str, dict[UUID, int]]:
+    """Ask a worker to stop, as a deployment does."""
+    slot = scene.victim(scene.random.randrange(8))
+    scene.world.fleet.signal(slot, signal.SIGTERM)
+    return f"worker {slot.number}", {}
+
+
+def terminate_twice(scene: Scene) -> tuple[str, dict[UUID, int]]:
+    """Ask a worker to stop, and lose patience."""
+    slot, wait = scene.victim(scene.random.randrange(8)), round(scene.random.uniform(0.05, 0.5), 2)
+    scene.world.fleet.signal(slot, signal.SIGTERM)
+    time.sleep(wait)
+    scene.world.fleet.signal(slot, signal.SIGTERM)
+    return f"worker {slot.number}, again after {wait} s", {}
+
+
+def freeze(scene: Scene) -> tuple[str, dict[UUID, int]]:
+    """Stop a worker's process for longer than its lease, and let it wake up: a zombie."""
+    slot, extra = scene.victim(scene.random.randrange(8)), round(scene.random.uniform(1.0, 3.0), 1)
+    pid = scene.world.fleet.signal(slot, signal.SIGSTOP)
+    held = scene.held_by(pid)
+
+    def wake() -> None:
+        if slot.frozen and slot.process.pid == pid:
+            scene.world.fleet.signal(slot, signal.SIGCONT)
+
+    # The next faults meet it while it sleeps.
+    timer = threading.Timer(scene.patience + extra, wake)
+    timer.daemon = True
+    timer.start()
+    scene.released.append(timer.cancel)
+    scene.released.append(wake)
+    return f"worker {slot.number} for {scene.patience + extra:.1f} s, {len(held)} jobs in hand", held
+
+
+def crash_server(scene: Scene) -> tuple[str, dict[UUID, int]]:
+    """Kill PostgreSQL with SIGKILL, and start it again."""
+    down = round(scene.random.uniform(0.2, 1.5 * scene.patience), 1)
+    scene.world.server.crash()
+    time.sleep(down)
+    scene.world.server.start()
+    return f"down for {down} s", {}
+
+
+def end_sessions(query: str) -> Callable[[Scene], tuple[str, dict[UUID, int]]]:
+    """Return a fault that ends the workers' sessions on the server, three times in a row."""
+
+    def inject(scene: Scene) -> tuple[str, dict[UUID, int]]:
+        ended = 0
+        for _ in range(3):
+            ended += scene.world.read(_TERMINATE, query=query)[0][0]
+            time.sleep(round(scene.random.uniform(0.05, 0.4), 2))
+        return f"{ended} sessions", {}
+
+    return inject
+
+
+def cut_network(scene: Scene) -> tuple[str, dict[UUID, int]]:
+    """Break every connection, again and again for a moment."""
+    times = scene.random.randint(1, 4)
+    for _ in range(times):
+        scene.world.proxy.cut()
+        time.sleep(0.15)
+    return f"{times} times", {}
+
+
+def stall_network(scene: Scene) -> tuple[str, dict[UUID, int]]:
+    """Let nothing through for longer than the lease; what was under way arrives afterwards, late."""
+    seconds = round(scene.patience + scene.random.uniform(0.5, 2.0), 1)
+    scene.world.proxy.stall()
+    time.sleep(seconds)
+    scene.world.proxy.resume()
+    return f"for {seconds} s", {}
+
+
+def half_open(scene: Scene) -> tuple[str, dict[UUID, int]]:
+    """Lose every connection without a word to the workers. What they hold of it is never answered."""
+    scene.world.proxy.half_open()
+    time.sleep(scene.patience)
+    return "no answer ever, on any connection", {}
+
+
+def slow_network(scene: Scene) -> tuple[str, dict[UUID, int]]:
+    """Delay everything."""
+    delay, seconds = round(scene.random.uniform(0.02, 0.15), 2), round(scene.random.uniform(2.0, 4.0), 1)
+    scene.world.proxy.delay(delay)
+    time.sleep(seconds)
+    scene.world.proxy.resume()
+    return f"{delay * 1000:.0f} ms each way for {seconds} s", {}
+
+
+def use_up_slots(scene: Scene) -> tuple[str, dict[UUID, int]]:
+    """Take every connection slot of the server, and then end the workers' sessions, so that they need new ones."""
+    seconds = round(scene.random.uniform(1.0, 3.0), 1)
+    taken: list[psycopg.Connection[Any]] = []
+    conninfo = make_url(scene.world.url).set(drivername="postgresql").render_as_string(hide_password=False)
+    with suppress(psycopg.OperationalError):
+        while len(taken) < MAX_CONNECTIONS:
+            taken.append(psycopg.connect(conninfo, autocommit=True, application_name="chaos hog"))
+    ended = 0
+    with suppress(IndexError, psycopg.OperationalError):
+        ended = taken[0].execute(_TERMINATE, {"query": "%"}).fetchall()[0][0]
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            with suppress(psycopg.OperationalError):
+                taken.append(psycopg.connect(conninfo, autocommit=True, application_name="chaos hog"))
+            time.sleep(0.05)
+    for connection in taken:
+        connection.close()
+    return f"{len(taken)} taken, {ended} sessions ended, for {seconds} s", {}
+
+
+def enqueue(make: Callable[[Scene], list[Job]], detail: str) -> Callable[[Scene], tuple[str, dict[UUID, int]]]:
+    """Return a fault that is a job."""
+
+    def inject(scene: Scene) -> tuple[str, dict[UUID, int]]:
+        return detail, dict.fromkeys(scene.load.insist(lambda: make(scene)), 1)
+
+    return inject
+
+
+def _beyond_lease(scene: Scene) -> dict[str, float]:
+    return {"seconds": scene.patience + 1}
+
+
+FAULTS: Final = (
+    Fault("kill -9 of a worker", kill_worker, kills=True),
+    *(Fault(f"kill -9 {point}", kill_at(point), kills=True) for point in app.POINTS),
+    Fault("SIGTERM", terminate),
+    Fault("SIGTERM, then again", terminate_twice),
+    Fault("frozen past its lease", freeze, kills=True),
+    Fault("kill -9 of PostgreSQL", crash_server),
+    Fault("all sessions terminated", end_sessions("%")),
+    Fault("listeners terminated", end_sessions("LISTEN%")),
+    Fault("connections cut", cut_network),
+    Fault("network stalls", stall_network),
+    Fault("half-open connections", half_open),
+    Fault("slow network", slow_network),
+    Fault("connection slots used up", use_up_slots),
+    Fault("COMMIT fails", enqueue(lambda _: [app.commit_fails.job({}) for _ in range(5)], "5 jobs, disk full at commit")),
+    Fault("event loop blocked", enqueue(lambda scene: [app.blocks_loop.job(_beyond_lease(scene))], "past the lease")),
+    Fault("GIL held", enqueue(lambda scene: [app.holds_gil.job(_beyond_lease(scene))], "past the lease")),
+    Fault("poison payloads", enqueue(lambda _: [poison() for _ in range(5)], "5 jobs")),
+    Fault("1 MB payload", enqueue(lambda _: [large() for _ in range(2)], "2 jobs")),
+    Fault("job that aborts its process", enqueue(lambda _: [app.aborts.job({}, priority=5)], "until it is a dead letter")),
+)
+
+
+def in_order(seed: int, names: tuple[str, ...] = ()) -> Iterator[tuple[Fault, Random]]:
+    """Yield faults for ever, each as often as every other, with the chance that each is to use: the same for a seed."""
+    random = Random(seed)
+    chosen = [fault for fault in FAULTS if not names or fault.name in names]
+    while True:
+        for fault in random.sample(chosen, len(chosen)):
+            yield fault, Random(random.getrandbits(64))
+
+
+def inject(number: int, fault: Fault, scene: Scene) -> Injection:
+    """Let one fault happen, and return when it is over; times are the server's."""
+    began = scene.world.now()
+    detail, held = fault.inject(scene)
+    return Injection(number, fault.name, detail, began, scene.world.now(), held, fault.kills)

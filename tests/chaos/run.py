@@ -1,0 +1,195 @@
+"""One run, from an empty queue to a verdict."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from tests.chaos.checks import Violation, fenced_zombies, judge, judge_remains
+from tests.chaos.faults import Injection, Scene, in_order, inject
+from tests.chaos.fleet import Timing
+from tests.chaos.load import Load
+from tests.chaos.world import World, open_world
+
+_START_PATIENCE: Final = 60.0
+_END_PATIENCE: Final = 120.0
+"""Seconds in which everything must have ended once nothing is broken any more: backoff, leases of 20 s and all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is run, and for how long."""
+
+    seed: int
+    seconds: float
+    """How long faults are injected for; every fault once takes about 70 s."""
+    workers: int = 3
+    rate: float = 20.0
+    """Jobs enqueued a second."""
+    quiet: float = 5.0
+    """Seconds without faults, before and after."""
+    faults: tuple[str, ...] = ()
+    """Only these, by name; all unless given."""
+    timing: Timing = field(default_factory=Timing)
+    log_dir: Path | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one injection led to."""
+
+    injection: Injection
+    recovery: timedelta | None
+    """From the end of the fault to the first completion after it; None when there was none."""
+    taken_back: timedelta | None
+    """From the fault to when the last of the victim's jobs was taken back; None where none had to be."""
+    survived: bool
+    """Whether work went on, and every job the fault concerned ended."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run found."""
+
+    options: Options
+    server: str
+    outcomes: list[Outcome]
+    violations: list[Violation]
+    throughput: dict[str, float]
+    """Completed jobs a second, before the first fault, during, and after the last."""
+    jobs: dict[str, int]
+    """How many ended, by status."""
+    attempts: dict[str, int]
+    """How many attempts ended without success, by outcome."""
+    letters: dict[str, int]
+    """Dead letters by reason."""
+    starts: int
+    """Worker processes there were."""
+    fenced: int
+    """Attempts whose code still ran when the next attempt's did, and which the fence kept from doing anything."""
+
+
+Tell = Callable[[str, float], None]
+"""Called with what happens now, and the share of the run that is done."""
+
+
+def run(options: Options, tell: Tell = lambda _line, _done: None) -> Result:
+    """Break things for as long as `options` say, and judge."""
+    with open_world(workers=options.workers, timing=options.timing, log_dir=options.log_dir) as world:
+        load = Load(world.engine, rate=options.rate, seed=options.seed)
+        scene = Scene(world, load, Random(options.seed))
+        load.start()
+        try:
+            tell("starting workers", 0.0)
+            started = world.until(lambda: _workers(world) == options.workers and _completed(world) > 0, _START_PATIENCE)
+            if not started:
+                raise SystemExit(f"the workers did not start; their logs are in {world.log_dir}")
+            edges = [world.now()]
+            _quiet(options.quiet)
+            edges.append(world.now())
+            injections = _break_things(scene, options, tell)
+            tell("nothing is broken any more", 1.0)
+            _heal(scene)
+            edges.append(world.now())
+            world.until(lambda: _workers(world) == options.workers, _START_PATIENCE)
+            edges.append(world.now())
+            _quiet(options.quiet)
+            edges.append(world.now())
+        finally:
+            load.stop()
+        tell("waiting for every job to end", 1.0)
+        world.until(lambda: _open(world) == 0, _END_PATIENCE)
+        last = {slot.process.pid for slot in world.fleet.slots}
+        misbehaved = world.fleet.close()
+        violations = judge(world, load.acknowledged) + judge_remains(world, stopped=last)
+        if misbehaved:
+            violations.append(Violation("every worker stops when it is told to", len(misbehaved), misbehaved))
+        return Result(
+            options=options,
+            server=".".join(map(str, world.server.version)),
+            outcomes=[_outcome(world, injection) for injection in injections],
+            violations=violations,
+            throughput={
+                "before": _rate(world, edges[0], edges[1]),
+                "during": _rate(world, edges[1], edges[2]),
+                "after": _rate(world, edges[3], edges[4]),
+            },
+            jobs=_counted(world, "SELECT status::text, count(*) FROM job GROUP BY 1 ORDER BY 1"),
+            attempts=_counted(world, "SELECT outcome, count(*) FROM job_attempt GROUP BY 1 ORDER BY 1"),
+            letters=_counted(world, "SELECT reason, count(*) FROM dead_letter GROUP BY 1 ORDER BY 1"),
+            starts=len(world.fleet.pids),
+            fenced=fenced_zombies(world),
+        )
+
+
+def _break_things(scene: Scene, options: Options, tell: Tell) -> list[Injection]:
+    began = time.monotonic()
+    injections: list[Injection] = []
+    for number, (fault, chance) in enumerate(in_order(options.seed, options.faults), 1):
+        scene.random = chance
+        gap = chance.uniform(0.5, 2.0)
+        done = (time.monotonic() - began) / options.seconds
+        if done >= 1:
+            break
+        injection = inject(number, fault, scene)
+        injections.append(injection)
+        tell(f"{number:4d}  {injection.fault}: {injection.detail}", done)
+        _quiet(gap)
+    return injections
+
+
+def _heal(scene: Scene) -> None:
+    for release in scene.released:
+        release()
+    scene.world.proxy.resume()
+    scene.world.server.start()
+
+
+def _quiet(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
+def _outcome(world: World, injection: Injection) -> Outcome:
+    first = "SELECT min(completed_at) - %(over)s FROM job WHERE status = 'completed' AND completed_at > %(over)s"
+    recovery = world.read(first, over=injection.over)[0][0]
+    ended = """SELECT count(*) FILTER (WHERE status NOT IN ('completed', 'dead')) FROM job WHERE id = ANY (%(ids)s)"""
+    back = """SELECT max(ended_at) - %(began)s FROM job_attempt
+              JOIN unnest(%(ids)s::uuid[], %(attempts)s::int[]) AS held (id, number) ON (job_id, attempt) = (id, number)
+              WHERE outcome = 'taken_back'"""
+    held = {"ids": list(injection.held), "attempts": list(injection.held.values())}
+    left = world.read(ended, ids=held["ids"])[0][0]
+    taken_back = world.read(back, began=injection.began, **held)[0][0] if injection.kills else None
+    return Outcome(injection, recovery, taken_back, recovery is not None and left == 0)
+
+
+def _workers(world: World) -> int:
+    alive = [slot.process.pid for slot in world.fleet.alive()]
+    recent = "SELECT count(*) FROM worker WHERE pid = ANY (%(pids)s) AND heartbeat_at > now() - interval '2 s'"
+    count: int = world.read(recent, pids=alive)[0][0]
+    return count
+
+
+def _completed(world: World) -> int:
+    count: int = world.read("SELECT count(*) FROM job WHERE status = 'completed'")[0][0]
+    return count
+
+
+def _open(world: World) -> int:
+    count: int = world.read("SELECT count(*) FROM job WHERE status NOT IN ('completed', 'dead', 'cancelled')")[0][0]
+    return count
+
+
+def _rate(world: World, begin: datetime, end: datetime) -> float:
+    query = "SELECT count(*) FROM job WHERE status = 'completed' AND completed_at BETWEEN %(begin)s AND %(end)s"
+    count: int = world.read(query, begin=begin, end=end)[0][0]
+    return count / max((end - begin).total_seconds(), 0.001)
+
+
+def _counted(world: World, query: str) -> dict[str, int]:
+    return dict(world.read(query))

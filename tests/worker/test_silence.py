@@ -1,0 +1,132 @@
+"""A connection that falls silent without ending: whoever waits for an answer gives up, and works again on another one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import Engine, create_engine, make_url, text
+
+from sa_jobqueue import JobQueue, JobStatus, Worker
+from sa_jobqueue.cli.worker import _engine as engine_of_the_command
+from sa_jobqueue.events import JobStarted, LeaseEndangered
+from sa_jobqueue.worker import WorkerOptions
+from sa_jobqueue.worker.silence import AnsweredConnection
+from tests.behaviour.test_attempts import enqueue
+from tests.chaos.proxy import Proxy
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import PATIENCE, EventLog, quick, until, working
+
+
+@pytest.fixture
+def proxy(database_url: str) -> Iterator[Proxy]:
+    url = make_url(database_url)
+    host = str(url.query.get("host") or url.host)
+    if not host.startswith("/"):
+        pytest.skip("the proxy forwards to a socket, and this server is reached by TCP")
+    from pathlib import Path
+
+    made = Proxy(Path(host) / f".s.PGSQL.{url.query.get('port', 5432)}")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def behind_proxy(database_url: str, proxy: Proxy) -> Iterator[Engine]:
+    """Give an engine that reaches the test's database through the proxy."""
+    url = make_url(database_url)
+    engine = create_engine(f"postgresql+psycopg://{url.username or 'postgres'}@127.0.0.1:{proxy.port}/{url.database}")
+    yield engine
+    engine.dispose()
+
+
+def two_kinds() -> tuple[JobQueue[Any], asyncio.Event]:
+    """Return a queue with a handler that does nothing and one that waits for the event."""
+    queue, go_on = JobQueue(), asyncio.Event()
+
+    @queue.handler("nothing")
+    async def nothing(payload: dict[str, Any]) -> None: ...
+
+    @queue.handler("waits")
+    async def waits(payload: dict[str, Any]) -> None:
+        await go_on.wait()
+
+    return queue, go_on
+
+
+async def test_a_worker_whose_connections_all_fall_silent_works_again(
+    engine: Engine, jobs: Jobs, proxy: Proxy, behind_proxy: Engine
+) -> None:
+    queue, _ = two_kinds()
+    (first,) = enqueue(engine, queue.job("nothing", {}))
+    async with working(Worker(queue, behind_proxy, options=quick())):
+        await until(lambda: jobs.status(first) is JobStatus.COMPLETED, what="the worker works")
+        proxy.half_open()
+        (second,) = enqueue(engine, queue.job("nothing", {}))
+        await until(lambda: jobs.status(second) is JobStatus.COMPLETED, what="it works again, on new connections")
+
+
+async def test_a_beat_that_is_not_answered_is_given_up_in_time_for_another(
+    engine: Engine, jobs: Jobs, proxy: Proxy, behind_proxy: Engine
+) -> None:
+    queue, go_on = two_kinds()
+    (job_id,) = enqueue(engine, queue.job("waits", {}))
+    options = quick(beat_interval=timedelta(milliseconds=500), time_to_live=timedelta(seconds=8))
+    async with working(Worker(queue, behind_proxy, options=options)) as log:
+        await log.until(JobStarted)
+        before = _beat(engine)
+        proxy.half_open()
+        await until(lambda: _beat(engine) > before, what="it beats on another connection")
+        go_on.set()
+        await until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, what="the completion is written")
+    assert log.of(LeaseEndangered) == []
+    assert jobs.get(job_id)["attempt"] == 1
+
+
+async def test_a_stop_is_bounded_while_nothing_is_answered(engine: Engine, proxy: Proxy, behind_proxy: Engine) -> None:
+    queue, _ = two_kinds()
+    enqueue(engine, queue.job("waits", {}))
+    worker = Worker(queue, behind_proxy, options=quick(drain_timeout=timedelta(0)))
+    log = EventLog(worker)
+    run = asyncio.create_task(worker.run())
+    await log.until(JobStarted)
+    proxy.stall()
+    worker.stop()
+    # Its own bounds, and what psycopg takes to give up statements that are cancelled.
+    await asyncio.wait_for(run, 40)
+    proxy.resume()
+
+
+async def test_a_statement_that_is_given_up_does_not_go_on_in_the_server(database_url: str, engine: Engine) -> None:
+    conninfo = make_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)
+    connection = await AnsweredConnection.connect(conninfo, autocommit=True, application_name="impatient")
+    connection.patience = 0.2
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        await connection.execute("SELECT pg_sleep(60)")
+    connection.patience = PATIENCE
+    await connection.execute("SELECT 1")  # it answered after all: the connection is as good as before
+    await connection.close()
+    with engine.connect() as other:
+        left = text("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%'")
+        assert other.execute(left).scalar_one() == 0
+
+
+def test_sessions_of_the_command_notice_a_machine_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr("sa_jobqueue.cli.worker.create_engine", lambda url, **options: given.update(options))
+    engine_of_the_command("postgresql://localhost/shop?keepalives_idle=60", WorkerOptions())
+    assert given["connect_args"] == {
+        "connect_timeout": 15,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 15_000,
+    }
+
+
+def _beat(engine: Engine) -> Any:
+    with engine.connect() as connection:
+        return connection.execute(text("SELECT heartbeat_at FROM worker")).scalar_one()
