@@ -1,6 +1,6 @@
 """The faults of a bulk write, each on real Spark and real PostgreSQL: whatever fails, each row is a job once.
 
-What has been counted is shown when a row of the table is wrong: (fault, rows expected, rows found).
+The suite's run ends with the table of them: the fault, the rows expected, the rows found.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import signal
 from collections.abc import Iterator
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -17,14 +17,14 @@ from pyspark.sql import functions as F  # noqa: N812
 from sqlalchemy import Engine, text
 
 from sa_jobqueue.spark import enqueue, written
-from tests.fixtures.tallies import tally
+from tests.fixtures.tallies import show_row
 from tests.spark.faults import FaultySource, write_and_die
 from tests.spark.test_writing_rows import Row, batch, writer
 from tests.spark.writing_app import mail
 
 ROWS, TASKS = 2_000, 4
 
-pytestmark = pytest.mark.timeout(300)  # the first test to ask for Spark starts it
+pytestmark = pytest.mark.timeout(600)  # the first test to ask for Spark starts it, which takes its time on a busy machine
 
 
 @pytest.fixture
@@ -44,10 +44,20 @@ def found(engine: Engine) -> tuple[Any, ...]:
         return tuple(connection.execute(text(counts)).one())
 
 
-def clear(engine: Engine) -> None:
-    """Begin anew."""
-    with engine.begin() as connection:
-        connection.execute(text("TRUNCATE job, job_write, job_stage CASCADE"))
+class CountUp(Protocol):
+    """Compares the rows of the queue with those expected, and shows both at the end of the suite's run."""
+
+    def __call__(self, fault: str, expected: int, *, still_staged: int = 0) -> None: ...
+
+
+@pytest.fixture
+def count_up(engine: Engine, pytestconfig: pytest.Config) -> CountUp:
+    def compare(fault: str, expected: int, *, still_staged: int = 0) -> None:
+        rows, different, staged = found(engine)
+        show_row(pytestconfig, fault, expected, "rows expected", rows, "found")
+        assert (rows, different, staged) == (expected, expected, still_staged), fault
+
+    return compare
 
 
 BATCH_FAULTS: dict[str, tuple[bool, int, int | None]] = {
@@ -63,94 +73,88 @@ BATCH_FAULTS: dict[str, tuple[bool, int, int | None]] = {
 }
 
 
+@pytest.mark.parametrize("fault", BATCH_FAULTS)
 def test_whatever_fails_in_a_batch_write_each_row_is_a_job_once(
-    frame: DataFrame, database_url: str, engine: Engine, tmp_path: Path, pytestconfig: pytest.Config
+    fault: str, frame: DataFrame, database_url: str, engine: Engine, tmp_path: Path, count_up: CountUp
 ) -> None:
-    table: list[tuple[str, Any, Any]] = []
-    for fault, (is_raised, at_once, again) in BATCH_FAULTS.items():
-        clear(engine)
-        marks = tmp_path / fault
-        marks.mkdir()
-        options = {"url": database_url, "type": "t", "writeId": "nightly"}
-        faulty = frame.write.format("faulty").mode("append").options(**options, fault=fault, marks=str(marks))
-        try:
-            faulty.save()
-            raised = False
-        except Exception:  # Spark's, of several classes
-            raised = True
-        table.append((fault, (is_raised, at_once, at_once, 0), (raised, *found(engine))))
-        injected = {"nothing": 0, "raise": TASKS, "raise after staging": TASKS, "kill": TASKS // 2, "kill in COPY": 1}
-        if fault in injected:
-            assert len(list(marks.iterdir())) == injected[fault], fault
-        if again is None:
-            continue
+    is_raised, at_once, again = BATCH_FAULTS[fault]
+    options = {"url": database_url, "type": "t", "writeId": "nightly"}
+    faulty = frame.write.format("faulty").mode("append").options(**options, fault=fault, marks=str(tmp_path))
+    try:
+        faulty.save()
+        raised = False
+    except Exception:  # Spark's, of several classes
+        raised = True
+    count_up(f"batch write: {fault}", at_once)
+    assert raised == is_raised
+    injected = {"raise": TASKS, "raise after staging": TASKS, "kill": TASKS // 2, "kill in COPY": 1}
+    assert len(list(tmp_path.iterdir())) == injected.get(fault, 0)
+    if again is not None:
         # The caller does what callers do, and writes again under the same name.
         frame.write.format("jobqueue").mode("append").options(**options).save()
-        table.append((f"{fault}, then again", (again, again, 0), found(engine)))
-    assert [row for row in table if row[1] != row[2]] == []
-    tally(pytestconfig, "faults of bulk writes after which each row was a job once", len(table))
+        count_up(f"batch write: {fault}, then again", again)
 
 
-def test_whenever_the_driver_dies_its_write_can_be_made_again(database_url: str, engine: Engine) -> None:
-    rows: list[Row] = [{"input": str(n)} for n in range(100)]
-    table: list[tuple[str, Any, Any]] = []
-    for where, expected in (("before", 0), ("in", 0), ("after", 100)):
-        clear(engine)
-        one = writer(database_url, ["input"], type="t", writeId="nightly")
-        driver = get_context("spawn").Process(
-            target=write_and_die, args=(one, [[batch(rows[:50])], [batch(rows[50:])]], where)
-        )
-        driver.start()
-        driver.join(timeout=60)
-        assert driver.exitcode == -signal.SIGKILL
-        # The server may still be about to notice.
-        with engine.begin() as connection:
-            connection.execute(text("LOCK job_write IN ACCESS EXCLUSIVE MODE"))
-        table.append((f"driver killed {where} its commit", expected, found(engine)[0]))
-        again = writer(database_url, ["input"], type="t", writeId="nightly")
-        again.commit([again.write(iter([batch(rows)]))])
-        table.append((f"driver killed {where} its commit, then again", (100, 100, 0), found(engine)))
-    assert [row for row in table if row[1] != row[2]] == []
-
-
-def test_whatever_fails_in_a_stream_each_row_is_a_job_once(
-    frame: DataFrame, spark: SparkSession, database_url: str, engine: Engine, tmp_path: Path
+@pytest.mark.parametrize(("where", "at_once"), [("before", 0), ("in", 0), ("after", 100)])
+def test_whenever_the_driver_dies_its_write_can_be_made_again(
+    where: str, at_once: int, database_url: str, engine: Engine, count_up: CountUp
 ) -> None:
-    source = tmp_path / "rows"
+    rows: list[Row] = [{"input": str(n)} for n in range(100)]
+    one = writer(database_url, ["input"], type="t", writeId="nightly")
+    driver = get_context("spawn").Process(target=write_and_die, args=(one, [[batch(rows[:50])], [batch(rows[50:])]], where))
+    driver.start()
+    driver.join(timeout=60)
+    assert driver.exitcode == -signal.SIGKILL
+    # The server may still be about to notice.
+    with engine.begin() as connection:
+        connection.execute(text("LOCK job_write IN ACCESS EXCLUSIVE MODE"))
+    count_up(f"driver killed {where} its commit", at_once, still_staged=100 - at_once)
+    again = writer(database_url, ["input"], type="t", writeId="nightly")
+    again.commit([again.write(iter([batch(rows)]))])
+    count_up(f"driver killed {where} its commit, then again", 100)
+
+
+@pytest.mark.parametrize(("fault", "is_raised"), [("raise by turns", False), ("raise after commit", True)])
+def test_whatever_fails_in_a_stream_each_row_is_a_job_once(
+    fault: str,
+    is_raised: bool,
+    frame: DataFrame,
+    spark: SparkSession,
+    database_url: str,
+    engine: Engine,
+    tmp_path: Path,
+    count_up: CountUp,
+) -> None:
+    source, marks = tmp_path / "rows", tmp_path / "marks"
+    marks.mkdir()
     frame.repartition(4).write.parquet(str(source))
-    table: list[tuple[str, Any, Any]] = []
-    for fault, is_raised in (("raise by turns", False), ("raise after commit", True)):
-        clear(engine)
-        marks = tmp_path / fault
-        marks.mkdir()
 
-        def start(marks: Path = marks, fault: str = fault) -> Any:
-            rows = spark.readStream.schema("input string").option("maxFilesPerTrigger", 1).parquet(str(source))
-            sink = rows.repartition(2).writeStream.format("faulty").options(url=database_url, type="t")
-            sink = sink.options(fault=fault, marks=str(marks), checkpointLocation=str(marks / "checkpoint"))
-            return sink.trigger(availableNow=True).start()
+    def start() -> Any:
+        rows = spark.readStream.schema("input string").option("maxFilesPerTrigger", 1).parquet(str(source))
+        sink = rows.repartition(2).writeStream.format("faulty").options(url=database_url, type="t")
+        sink = sink.options(fault=fault, marks=str(marks), checkpointLocation=str(tmp_path / "checkpoint"))
+        return sink.trigger(availableNow=True).start()
 
+    query = start()
+    try:
+        query.awaitTermination()
+        raised = False
+    except Exception:  # Spark's
+        raised = True
+    assert raised == is_raised
+    if is_raised:
+        count_up(f"stream: {fault} of batch 1", 1_000)
         query = start()
-        try:
-            query.awaitTermination()
-            raised = False
-        except Exception:  # Spark's
-            raised = True
-        assert raised == is_raised
-        if is_raised:
-            table.append((f"{fault} of batch 1", (1000, 1000), found(engine)[:2]))
-            query = start()
-            query.awaitTermination()
-        if fault == "raise by turns":
-            assert len([one for one in marks.iterdir() if one.name.startswith("batch-")]) == 8  # two tasks a batch
-        with engine.connect() as connection:
-            batches = connection.execute(text("SELECT sequence, enqueued FROM job_write ORDER BY 1")).all()
-        assert [tuple(one) for one in batches] == [(0, 500), (1, 500), (2, 500), (3, 500)]
-        result = written(database_url, str(query.id), sequence=3)
-        assert result is not None
-        assert result.enqueued == 500
-        table.append((f"stream: {fault}", (ROWS, ROWS, 0), found(engine)))
-    assert [row for row in table if row[1] != row[2]] == []
+        query.awaitTermination()
+    else:
+        assert len([one for one in marks.iterdir() if one.name.startswith("batch-")]) == 8  # two tasks a batch
+    count_up(f"stream: {fault}{', then again' if is_raised else ''}", ROWS)
+    with engine.connect() as connection:
+        batches = connection.execute(text("SELECT sequence, enqueued FROM job_write ORDER BY 1")).all()
+    assert [tuple(one) for one in batches] == [(0, 500), (1, 500), (2, 500), (3, 500)]
+    result = written(database_url, str(query.id), sequence=3)
+    assert result is not None
+    assert result.enqueued == 500
 
 
 def test_rows_are_enqueued_by_a_handler_with_its_own_checks_and_settings(
