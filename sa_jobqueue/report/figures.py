@@ -107,6 +107,7 @@ def _latency(contents: Contents, measure: str) -> Figure | None:
             | {"x": [_drawn(value) for value in values], "text": text, "hoverinfo": "text"}
         )
     slowest = max(rows, key=lambda row: row["p95_seconds"])
+    quickest, slowest_of_all = min(row["p50_seconds"] for row in rows), max(row["p99_seconds"] for row in rows)
     said = {"wait": "Waiting time, due until claimed", "run": "Run time, claimed until completed"}[measure]
     alt = f"By job type, {len(rows)} shown; the highest 95th percentile is {shown_seconds(slowest['p95_seconds'])}, "
     layout = {
@@ -114,7 +115,8 @@ def _latency(contents: Contents, measure: str) -> Figure | None:
             "type": "log",
             "title": {"text": "seconds, in powers of ten", "standoff": 10},
             "exponentformat": "none",
-            "dtick": 1,
+            # A label at least for each power; where there are few of these, for 2 and 5 times it as well.
+            "dtick": 1 if _drawn(slowest_of_all) > 30 * _drawn(quickest) else "D2",
         },
         "yaxis": {"type": "category", "automargin": True},
         "height": 150 + 28 * len(rows),
