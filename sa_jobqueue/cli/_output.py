@@ -28,10 +28,11 @@ def console() -> Console:
 
 def print_json(document: Any) -> None:
     """Print one JSON document: instants in ISO 8601 and UTC, durations in seconds, ids as text."""
-    click.echo(json.dumps(document, default=_as_json, indent=2, ensure_ascii=False))
+    click.echo(json.dumps(document, default=plain, indent=2, ensure_ascii=False))
 
 
-def _as_json(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return what JSON has for a value of ours. Raises: TypeError."""
     match value:
         case datetime():
             return value.astimezone(UTC).isoformat()
@@ -82,7 +83,7 @@ def shown(value: Any) -> str:
         case Enum():
             text = str(value.value)
         case dict() | list():
-            text = json.dumps(value, default=_as_json, ensure_ascii=False, indent=2)
+            text = json.dumps(value, default=plain, ensure_ascii=False, indent=2)
         case _:
             text = str(value)
     return "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text)

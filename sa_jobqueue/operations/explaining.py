@@ -171,10 +171,10 @@ class _Explainer:
         }
         number = f"attempt {job.attempt} of {job.max_attempts}"
         if worker is None or worker.silent_for > self.ttl:
-            silence = f"has been silent for {_span(worker.silent_for)}" if worker else "has no row any more"
+            silence = f"has been silent for {span(worker.silent_for)}" if worker else "has no row any more"
             who = "any worker that serves the queue will take it back within seconds" if self.live else "no worker is alive"
             return Cause.WORKER_SILENT, f"Its worker {job.leased_by} {silence} ({number}); {who}.", evidence
-        until = f"; it times out in {_span(job.leased_until - self.now)}" if job.leased_until else ""
+        until = f"; it times out in {span(job.leased_until - self.now)}" if job.leased_until else ""
         where = f"{job.leased_by} (process {worker.pid} on {worker.host})"
         return Cause.RUNNING, f"It has been running for {self._ago(job.started_at)} on {where}, {number}{until}.", evidence
 
@@ -209,7 +209,7 @@ class _Explainer:
             "max_attempts": job.max_attempts,
         }
         if job.scheduled_at > self.now:
-            due = f"in {_span(job.scheduled_at - self.now)}"
+            due = f"in {span(job.scheduled_at - self.now)}"
             attempts = list_attempts(self.session, job.id, model=self.model)
             if not attempts:
                 return Cause.SCHEDULED, f"It is scheduled for later: due {due}.", evidence
@@ -269,13 +269,13 @@ class _Explainer:
         wait = timedelta(seconds=before / rate)
         evidence |= {"per_second": rate, "expected_wait": wait}
         at_least = "at least " if before >= COUNTED else ""
-        return f"; at {rate:,.1f} a second it starts in {at_least}{_span(wait)}"
+        return f"; at {rate:,.1f} a second it starts in {at_least}{span(wait)}"
 
     def _ago(self, instant: datetime) -> str:
-        return _span(self.now - instant)
+        return span(self.now - instant)
 
 
-def _span(given: timedelta) -> str:
+def span(given: timedelta) -> str:
     """Return a duration in the two largest units that matter."""
     seconds = max(given.total_seconds(), 0.0)
     if seconds < 10:

@@ -31,7 +31,7 @@ from sa_jobqueue.worker.lending import lent, lent_beside
 from sa_jobqueue.worker.middleware import surround
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.outcomes import Completed, of_error, released
-from sa_jobqueue.worker.sessions import HELD, Sessions
+from sa_jobqueue.worker.sessions import HELD, NAMED, Sessions
 from sa_jobqueue.worker.settler import Settler
 
 Result: TypeAlias = str | JobMixin[Any]
@@ -239,8 +239,9 @@ class Executor:
             return self._encode(running, await self._awaited(running, job_type, arguments), job_type)
         session: AsyncSession
         async with self._sessions.open_async() as session:
-            session.info[HELD] = True
+            session.info.update({HELD: True, NAMED: running.job.id})
             returned = await self._awaited(running, job_type, arguments, **{job_type.session_argument: session})
+            session.info.pop(NAMED, None)
             result = self._encode(running, returned, job_type)
             ended = await session.run_sync(
                 complete_attempt, running.job, result, worker_id=self._worker_id, model=self._model
@@ -292,8 +293,9 @@ class Executor:
             return self._encode(running, self._called(running, job_type, arguments), job_type)
         session: Session
         with self._sessions.open_sync() as session:
-            session.info[HELD] = True
+            session.info.update({HELD: True, NAMED: running.job.id})
             returned = self._called(running, job_type, arguments, **{job_type.session_argument: session})
+            session.info.pop(NAMED, None)
             result = self._encode(running, returned, job_type)
             ended = complete_attempt(session, running.job, result, worker_id=self._worker_id, model=self._model)
             if running.context.cancelled:

@@ -26,6 +26,7 @@ from tests.fixtures.jobs import WORKER
 from tests.statements.bulk_cases import BULK_CASES
 from tests.statements.chain_cases import CHAIN_CASES
 from tests.statements.explaining_cases import EXPLAINING_CASES
+from tests.statements.health_cases import HEALTH_CASES
 from tests.statements.history_cases import HISTORY_CASES
 from tests.statements.shapes import BATCH, NOBODY, PK, Case, World
 from tests.statements.worker_cases import WORKER_CASES
@@ -341,5 +342,6 @@ CASES = [
     *CHAIN_CASES,
     *WORKER_CASES,
     *EXPLAINING_CASES,
+    *HEALTH_CASES,
     *HISTORY_CASES,
 ]

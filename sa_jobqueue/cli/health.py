@@ -1,0 +1,265 @@
+"""`sa-jobqueue health`: what is wrong, in lines; the figures, in tables; an exit status for probes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from datetime import timedelta
+from itertools import count
+from typing import Any, Final
+
+import click
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+from sqlalchemy import NullPool, create_engine
+from sqlalchemy.exc import DBAPIError
+
+from sa_jobqueue.cli._options import Database, json_option, seconds, with_database
+from sa_jobqueue.cli._output import console, plain, print_json, shown
+from sa_jobqueue.errors import InvalidOptionError, JobQueueError
+from sa_jobqueue.observe.health import Finding, Health, Severity, Thresholds
+from sa_jobqueue.observe.health import health as measure
+from sa_jobqueue.observe.health.findings import described
+from sa_jobqueue.operations.explaining import span
+
+UNKNOWN: Final = 3
+"""The exit status where nothing is known: no database, no tables, no such option. As the Monitoring Plugins have it."""
+_STYLES: Final = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.CRITICAL: "bold red"}
+
+
+class CannotLookError(click.ClickException):
+    """Nothing is known of the queue."""
+
+    exit_code = UNKNOWN
+
+
+class Probe(click.Command):
+    """A command whose exit status tells what it found, so that whatever keeps it from looking has one of its own."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Read the arguments; status 3 where they are wrong."""
+        with _unknown():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it; status 3 where it could not look."""
+        with _unknown():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _unknown() -> Iterator[None]:
+    try:
+        yield
+    except click.UsageError as error:
+        error.exit_code = UNKNOWN  # type: ignore[misc]
+        raise
+    except (JobQueueError, DBAPIError) as error:
+        # Not the whole of a driver's error: that quotes the statement with its parameters.
+        reason = str(error.orig).strip().partition("\n")[0] if isinstance(error, DBAPIError) else str(error)
+        raise CannotLookError(reason) from error
+
+
+def threshold(given: Any) -> tuple[str, Any]:
+    """Read NAME=VALUE of a threshold; durations are in seconds. Raises: click.BadParameter."""
+    name, _, value = str(given).partition("=")
+    kinds: dict[str, Any] = {option.name: type(getattr(Thresholds(), option.name)) for option in fields(Thresholds)}
+    if name not in kinds:
+        raise click.BadParameter(f"{name!r} is none of {', '.join(kinds)}")
+    if kinds[name] is timedelta:
+        return name, seconds(value)
+    try:
+        return name, kinds[name](value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a number") from None
+
+
+@click.command(cls=Probe)
+@json_option
+@click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
+@click.option("--interval", type=seconds, metavar="SECONDS", default=timedelta(seconds=5), help="Of --watch.  [default: 5]")
+@click.option(
+    "--window", type=seconds, metavar="SECONDS", default=timedelta(minutes=1), help="What rates cover.  [default: 60]"
+)
+@click.option(
+    "--time-to-live",
+    type=seconds,
+    metavar="SECONDS",
+    default=timedelta(seconds=15),
+    help="How long a worker may be silent, as the workers have it.  [default: 15]",
+)
+@click.option(
+    "--timeout", type=seconds, metavar="SECONDS", default=timedelta(seconds=10), help="Of one statement.  [default: 10]"
+)
+@click.option(
+    "--threshold",
+    "given",
+    type=threshold,
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Where a figure becomes a finding, such as claim_age_warning=30; may be repeated.",
+)
+@click.option("--times", type=int, hidden=True)
+@with_database
+def health(
+    database: Database,
+    /,
+    *,
+    as_json: bool,
+    watch: bool,
+    interval: timedelta,
+    given: tuple[tuple[str, Any], ...],
+    times: int | None,
+    **options: timedelta,
+) -> None:
+    """Say what is wrong with the queue and what to do about it, who holds back vacuum, and show every figure.
+
+    Exit status: 0 fine, 1 a warning, 2 critical, 3 it could not look.
+    """
+    if options["window"] <= timedelta(0) or options["timeout"] < timedelta(milliseconds=1):
+        raise click.UsageError("--window and --timeout must be above zero")
+    try:
+        thresholds = Thresholds(**dict(given))
+    except InvalidOptionError as error:
+        raise click.UsageError(str(error)) from error
+    with database.session():
+        pass  # says what is wrong with the tables, where something is
+    engine = create_engine(database.url, poolclass=NullPool)
+
+    def look() -> Health:
+        return measure(engine, thresholds=thresholds, model=database.model, **options)
+
+    last = look()
+    if not watch:
+        print_json(document(last)) if as_json else console().print(rendered(last))
+    elif as_json:
+        for report in _watched(last, look, interval, times):
+            click.echo(json.dumps(document(report), default=plain, ensure_ascii=False))
+            last = report
+    else:
+        with Live(rendered(last), console=console(), auto_refresh=False) as live:
+            for report in _watched(last, look, interval, times):
+                live.update(rendered(report), refresh=True)
+                last = report
+    raise click.exceptions.Exit(last.severity)
+
+
+def _watched(first: Health, look: Any, interval: timedelta, times: int | None) -> Iterator[Health]:
+    """Yield one report after the other; Ctrl-C ends it, and the last one tells the status."""
+    yield first
+    try:
+        for _ in count() if times is None else range(times - 1):
+            time.sleep(interval.total_seconds())
+            yield look()
+    except KeyboardInterrupt:
+        return
+
+
+def document(report: Health) -> dict[str, Any]:
+    """Return a report as a JSON document: its figures, and those that follow from them."""
+    told = asdict(report)
+    told["findings"] = [_finding(finding) for finding in report.findings]
+    told["rates"] |= {
+        "arrived": report.rates.arrived,
+        "completed": report.rates.completed,
+        "retry_rate": report.rates.retry_rate,
+    }
+    told["workers"] |= {"live": len(report.workers.live), "slots": report.workers.slots}
+    told["workers"] |= {"saturation": report.workers.saturation}
+    told["horizon"] |= {"age": report.horizon.age, "held_for": report.horizon.held_for}
+    return {"severity": str(report.severity), "due": report.due, "claim_age": report.claim_age} | told
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return asdict(finding) | {"severity": str(finding.severity), "evidence": dict(finding.evidence)}
+
+
+def rendered(report: Health) -> RenderableType:
+    """Return a report for people: what is wrong first."""
+    at = shown(report.measured_at)
+    parts: list[RenderableType] = [Text(f"{str(report.severity).upper()}  {at}", style=_STYLES[report.severity])]
+    for finding in report.findings:
+        line = Text(f"{finding.severity!s:8} ", style=_STYLES[finding.severity])
+        line.append(f"{finding.code}: {shown(finding.summary)}", style="not bold default")
+        parts += [line, Text(f"         {shown(finding.advice)}", style="dim")]
+    parts += [_summary(report), _queues(report), _tables(report)]
+    if report.horizon.holders:
+        parts.append(_holders(report))
+    return Group(*parts)
+
+
+def _summary(report: Health) -> Table:
+    rates, running, dead = report.rates, report.running, report.failures
+    grid = Table(show_header=False, title="queue", title_justify="left")
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    at_least = "at least " if rates.is_partial else ""
+    arriving, completing = rates.per_second(rates.arrived), rates.per_second(rates.completed)
+    capped = any(queue.is_capped for queue in report.queues) and report.pending_estimate is not None
+    estimate = f" or more; about {report.pending_estimate:,} pending at the last vacuum" if capped else ""
+    rows = {
+        "depth": f"{report.due:,} due{estimate}",
+        "claim age": span(report.claim_age),
+        "rates": f"{at_least}{arriving:,.1f}/s arriving, {completing:,.1f}/s completing ({span(rates.window)})",
+        "retry rate": f"{rates.retry_rate:.1%} of attempts",
+        "workers": f"{len(report.workers.live)} live, {len(report.workers.silent)} silent; "
+        f"{report.workers.saturation:.0%} of {report.workers.slots} slots taken",
+        "running": f"{running.running:,}"
+        + (f", the longest {running.longest_type_name} for {span(running.longest_for)}" if running.longest_for else ""),
+        "dead letters": f"{dead.unresolved:,} undecided"
+        + (f", the oldest {span(dead.oldest_for)} old" if dead.oldest_for else ""),
+        "waiting for dead": f"{dead.waiting:,} jobs",
+        "horizon": f"{report.horizon.age:,} transactions"
+        + (f", {span(report.horizon.held_for)}" if report.horizon.held_for else ""),
+    }
+    for name, value in rows.items():
+        grid.add_row(name, Text(shown(value)))
+    return grid
+
+
+def _queues(report: Health) -> Table:
+    rates = {queue.queue: queue for queue in report.rates.queues}
+    table = _table("queues", "queue", "due", "claim age", "later", "arrived", "completed", "died")
+    names = {queue.queue for queue in report.queues} | set(rates)
+    depths = {queue.queue: queue for queue in report.queues}
+    for name in sorted(names):
+        depth, rate = depths.get(name), rates.get(name)
+        more = "+" if depth and depth.is_capped else ""
+        waits = [f"{depth.due:,}{more}", span(depth.claim_age), f"{depth.later:,}{more}"] if depth else ["0", "-", "0"]
+        happened = [f"{n:,}" for n in (rate.arrived, rate.completed, rate.died)] if rate else ["0", "0", "0"]
+        table.add_row(*(Text(shown(cell)) for cell in [name, *waits, *happened]))
+    return table
+
+
+def _tables(report: Health) -> Table:
+    table = _table("tables", "table", "rows", "dead", "vacuum at", "size", "indexes", "waste", "last vacuum")
+    for one in report.tables:
+        sizes = [_megabytes(size) for size in (one.bytes, one.index_bytes, one.wasted_bytes)]
+        vacuum = f"now: {one.vacuuming}" if one.vacuuming else shown(one.last_vacuum)
+        table.add_row(one.name, f"{one.live:,}", f"{one.dead:,}", f"{one.vacuum_at:,.0f}", *sizes, vacuum)
+    return table
+
+
+def _holders(report: Health) -> Table:
+    table = _table("who holds back vacuum", "who", "transactions", "for", "query")
+    for holder in report.horizon.holders:
+        held = span(holder.held_for) if holder.held_for is not None else "-"
+        cells = [described(holder), f"{holder.age:,}", held, holder.query or "-"]
+        table.add_row(*(Text(shown(cell)) for cell in cells))
+    return table
+
+
+def _table(title: str, *headings: str) -> Table:
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for place, heading in enumerate(headings):
+        table.add_column(heading, overflow="fold", no_wrap=place == 0 and title != "who holds back vacuum")
+    return table
+
+
+def _megabytes(size: int | None) -> str:
+    return "-" if size is None else f"{size / 2**20:,.1f} MB"

@@ -1,0 +1,302 @@
+"""Reads the figures of a health report: a dozen bounded statements, one after the other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import Engine, func, select
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.observe.health.estimates import vacuum_threshold, wasted_in_heap, wasted_in_index
+from sa_jobqueue.observe.health.figures import (
+    Failures,
+    Health,
+    Holder,
+    HolderKind,
+    Horizon,
+    IndexHealth,
+    QueueDepth,
+    QueueRates,
+    Rates,
+    Running,
+    Server,
+    TableHealth,
+    Workers,
+)
+from sa_jobqueue.observe.health.findings import judge
+from sa_jobqueue.observe.health.thresholds import Thresholds
+from sa_jobqueue.operations import list_workers
+from sa_jobqueue.statements import health as statements
+from sa_jobqueue.statements import horizon, jobs, storage
+from sa_jobqueue.statements.claims import GUARDS
+from sa_jobqueue.statements.sessions import PREFIX
+from sa_jobqueue.types import AttemptOutcome
+
+COUNTED: Final = 10_000
+"""Jobs of a lane, dead letters and waiting jobs are counted so far and no further."""
+LOOKED_AT: Final = 50_000
+"""Jobs and attempts of the window that are looked at."""
+_TRANSACTIONS: Final = 500_000
+_HOLDERS: Final = 10
+_TIMEOUT: Final = timedelta(seconds=10)
+_SETTINGS: Final = {
+    # The workers' guards: a plan from the statistics of an empty table would read the whole backlog. But for bitmaps, which
+    # is how a block range index is read.
+    name: value
+    for name, value in GUARDS.items()
+    if name not in {"enable_bitmapscan", "plan_cache_mode"}
+}
+
+
+def health(
+    source: Engine | Session,
+    *,
+    thresholds: Thresholds = Thresholds(),
+    window: timedelta = timedelta(minutes=1),
+    time_to_live: timedelta = timedelta(seconds=15),
+    timeout: timedelta = _TIMEOUT,
+    model: type[JobMixin[Any]] = Job,
+) -> Health:
+    """Return how a queue is doing, what is wrong with it, and who holds back vacuum.
+
+    `source`: an engine, of which one connection is used and given back; or a session, in whose transaction it then reads.
+    With an async engine: `await connection.run_sync(lambda sync: health(Session(sync)))`. `window`: what rates are counted
+    over. `time_to_live`: that of the workers. `timeout`: of each statement, with an engine.
+
+    Cost: a dozen statements, each bounded by a limit or by what workers can run at once; counts beyond 10,000 a lane are
+    cut off and say so. With an engine no snapshot is held between them. Locks: none.
+    Rights: SELECT on the queue's tables; with pg_monitor also what others' sessions do, which the report otherwise names as
+    not seen. Raises: what the driver raises, a statement that took longer than `timeout` among it.
+    """
+    if isinstance(source, Session):
+        return _measure(source, thresholds, window, time_to_live, model)
+    with _reading(source, timeout) as session:
+        return _measure(session, thresholds, window, time_to_live, model)
+
+
+@contextmanager
+def _reading(engine: Engine, timeout: timedelta) -> Iterator[Session]:
+    # In READ COMMITTED a transaction that writes nothing holds no snapshot between its statements.
+    with engine.connect().execution_options(isolation_level="READ COMMITTED") as connection, Session(connection) as session:
+        settings = _SETTINGS | {"statement_timeout": f"{timeout.total_seconds() * 1000:.0f}ms"}
+        session.execute(select(*(func.set_config(name, value, True) for name, value in settings.items())))
+        yield session
+
+
+def _measure(
+    session: Session, thresholds: Thresholds, window: timedelta, time_to_live: timedelta, model: type[JobMixin[Any]]
+) -> Health:
+    told = session.execute(storage.server()).mappings().one()
+    now: datetime = told["now"]
+    indexes = session.execute(storage.indexes(model)).mappings().all()
+    claim = model.__jobqueue__.name("ix_job_claim")
+    estimates = [int(index["tuples"]) for index in indexes if index["name"] == claim and index["tuples"] >= 0]
+    figures = Health(
+        measured_at=now,
+        queues=_queues(session, model, now),
+        pending_estimate=estimates[0] if estimates else None,
+        rates=_rates(session, model, window),
+        workers=Workers(time_to_live=time_to_live, workers=list_workers(session, model=model)),
+        running=_running(session, model, now, time_to_live),
+        failures=_failures(session, model, now),
+        tables=[_table(row, told) for row in session.execute(storage.tables(model)).mappings()],
+        indexes=[_index(row) for row in indexes],
+        horizon=Horizon(holders=_holders(session, model)),
+        server=Server(
+            version=told["server_version"],
+            is_replica=told["is_replica"],
+            connections=told["connections"],
+            max_connections=told["max_connections"],
+            frozen_age=told["frozen_age"],
+            autovacuum=told["autovacuum"],
+            sees_all=told["sees_all"],
+        ),
+        unserved=list(session.scalars(jobs.unserved_queues(model), {"ttl": time_to_live})),
+    )
+    return judge(figures, thresholds)
+
+
+def _queues(session: Session, model: type[JobMixin[Any]], now: datetime) -> list[QueueDepth]:
+    lanes = session.execute(statements.lanes(model), {"limit": COUNTED}).mappings().all()
+    found = []
+    for queue, group in groupby(sorted(lanes, key=lambda lane: str(lane["queue"])), key=lambda lane: lane["queue"]):
+        rows = list(group)
+        oldest = min((row["oldest_at"] for row in rows if row["oldest_at"]), default=None)
+        found.append(
+            QueueDepth(
+                queue=queue,
+                due=sum(row["due"] for row in rows),
+                later=sum(row["later"] for row in rows),
+                oldest_due_at=oldest,
+                claim_age=max(now - oldest, timedelta(0)) if oldest else timedelta(0),
+                next_due_at=min((row["next_at"] for row in rows if row["next_at"]), default=None),
+                is_capped=any(max(row["due"], row["later"]) >= COUNTED for row in rows),
+            )
+        )
+    return found
+
+
+def _rates(session: Session, model: type[JobMixin[Any]], window: timedelta) -> Rates:
+    asked = {"window": window, "transactions": _TRANSACTIONS, "limit": LOOKED_AT}
+    rows = session.execute(statements.lately(model), asked).mappings().all()
+    attempts = session.execute(statements.attempts_lately(model), asked).all()
+    looked_at = max(sum(row["looked_at"] for row in rows), sum(n for _, n in attempts))
+    return Rates(
+        window=window,
+        queues=[
+            QueueRates(
+                queue=row["queue"],
+                arrived=row["arrived"],
+                completed=row["completed"],
+                died=row["dead"],
+                cancelled=row["cancelled"],
+            )
+            for row in rows
+        ],
+        unsuccessful={AttemptOutcome(outcome): n for outcome, n in attempts},
+        is_partial=looked_at >= LOOKED_AT,
+    )
+
+
+def _running(session: Session, model: type[JobMixin[Any]], now: datetime, time_to_live: timedelta) -> Running:
+    row = session.execute(statements.running(model), {"ttl": time_to_live}).mappings().one()
+    return Running(
+        running=row["running"],
+        orphaned=row["orphaned"],
+        overdue=row["overdue"],
+        longest_job_id=row["job_id"],
+        longest_type_name=row["type_name"],
+        longest_worker_id=row["leased_by"],
+        longest_for=_since(row["started_at"], now),
+    )
+
+
+def _failures(session: Session, model: type[JobMixin[Any]], now: datetime) -> Failures:
+    letters = session.execute(statements.unresolved(model), {"limit": COUNTED}).mappings().one()
+    behind = session.execute(statements.behind_dead(model), {"limit": COUNTED}).mappings().one()
+    unsettled = session.execute(statements.unsettled(model), {"limit": COUNTED}).mappings().one()
+    return Failures(
+        unresolved=letters["unresolved"],
+        last_hour=letters["last_hour"],
+        last_day=letters["last_day"],
+        oldest_for=_since(letters["oldest_at"], now),
+        waiting=behind["waiting"],
+        dead_chains=behind["chains"],
+        example_chain_id=behind["chain_id"],
+        unsettled=unsettled["unsettled"],
+        unsettled_for=_since(unsettled["oldest_at"], now),
+    )
+
+
+def _table(row: Mapping[Any, Any], server: Mapping[Any, Any]) -> TableHealth:
+    options = _options(row["options"])
+    return TableHealth(
+        name=row["name"],
+        live=row["live"],
+        dead=row["dead"],
+        vacuum_at=vacuum_threshold(
+            live=row["live"],
+            threshold=float(options.get("autovacuum_vacuum_threshold", server["vacuum_threshold"])),
+            scale_factor=float(options.get("autovacuum_vacuum_scale_factor", server["vacuum_scale_factor"])),
+        ),
+        bytes=row["bytes"],
+        index_bytes=row["index_bytes"],
+        wasted_bytes=wasted_in_heap(
+            row["heap_bytes"],
+            rows=row["live"],
+            row_bytes=row["row_bytes"],
+            fillfactor=int(options.get("fillfactor", 100)),
+        ),
+        is_vacuumed=server["autovacuum"] and options.get("autovacuum_enabled", "true") not in {"false", "off"},
+        vacuuming=row["vacuuming"],
+        last_vacuum=max((at for at in (row["last_vacuum"], row["last_autovacuum"]) if at), default=None),
+        last_autoanalyze=row["last_autoanalyze"],
+        inserted=row["inserted"],
+        updated=row["updated"],
+        deleted=row["deleted"],
+    )
+
+
+def _index(row: Mapping[Any, Any]) -> IndexHealth:
+    wasted = None
+    if row["kind"] == "btree" and row["tuples"] >= 0:
+        fillfactor = int(_options(row["options"]).get("fillfactor", 90))
+        wasted = wasted_in_index(row["bytes"], rows=row["tuples"], key_bytes=row["key_bytes"], fillfactor=fillfactor)
+    return IndexHealth(
+        name=row["name"],
+        table=row["table_name"],
+        bytes=row["bytes"],
+        wasted_bytes=wasted,
+        is_valid=row["is_valid"],
+        scans=row["scans"] or 0,
+    )
+
+
+def _options(given: Sequence[str] | None) -> dict[str, str]:
+    return dict(option.split("=", 1) for option in given or ())
+
+
+def _holders(session: Session, model: type[JobMixin[Any]]) -> list[Holder]:
+    rows = session.execute(horizon.holders(), {"limit": _HOLDERS}).mappings().all()
+    named = {row["pid"]: _job_id(model, row["name"]) for row in rows if row["kind"] == HolderKind.SESSION}
+    ids = [job_id for job_id in named.values() if job_id is not None]
+    found = session.execute(horizon.jobs_held(model), {"ids": ids}).all() if ids else []
+    held = {str(job.id): job for job in found}
+    holders = []
+    for row in rows:
+        job_id = named.get(row["pid"]) if row["kind"] == HolderKind.SESSION else None
+        job = held.get(str(job_id))
+        holders.append(
+            Holder(
+                kind=HolderKind.HANDLER if job_id is not None else HolderKind(row["kind"]),
+                xmin=row["xmin"],
+                age=row["age"],
+                held_for=None if row["seconds"] is None else timedelta(seconds=max(row["seconds"], 0.0)),
+                pid=row["pid"],
+                name=row["name"],
+                user=row["user"],
+                state=row["state"],
+                query=shortened(row["query"]),
+                job_id=job_id,
+                type_name=job.type_name if job else None,
+                attempt=job.attempt if job else None,
+                worker_id=job.leased_by if job else None,
+            )
+        )
+    return holders
+
+
+def _job_id(model: type[JobMixin[Any]], name: str | None) -> Any:
+    """Return the id in the name of a handler's session; None for any other name."""
+    if name is None or not name.startswith(PREFIX):
+        return None
+    written = name.removeprefix(PREFIX)
+    if model.__jobqueue__.id_type == "text":
+        return written
+    try:
+        return UUID(written)
+    except ValueError:
+        return None
+
+
+_LITERAL: Final = re.compile(r"'(?:[^']|'')*'?|\$(\w*)\$.*?(?:\$\1\$|$)|\b\d[\d.]*\b", re.DOTALL)
+_SHOWN: Final = 120
+
+
+def shortened(query: str | None) -> str | None:
+    """Return a query on one line, its literals left out: they may be private, and a password is among them. Pure."""
+    if query is None or query == "<insufficient privilege>":
+        return None
+    plain = " ".join(_LITERAL.sub("?", query).split())
+    return plain if len(plain) <= _SHOWN else f"{plain[: _SHOWN - 1]}…"
+
+
+def _since(instant: datetime | None, now: datetime) -> timedelta | None:
+    return None if instant is None else max(now - instant, timedelta(0))

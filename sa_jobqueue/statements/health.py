@@ -1,0 +1,256 @@
+"""How a queue is doing, in bounded reads: its lanes, what happened lately, what runs, what is dead, what waits for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Integer,
+    Interval,
+    Select,
+    Text,
+    any_,
+    bindparam,
+    cast,
+    column,
+    exists,
+    func,
+    literal_column,
+    select,
+    true,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import Xid8, id_parameter
+from sa_jobqueue.statements._parts import once_a_model, status, table
+from sa_jobqueue.statements.history import block, number
+from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY, AttemptOutcome, JobStatus, Resolution
+
+_LIMIT = bindparam("limit", type_=Integer)
+_ONE: ColumnElement[Any] = literal_column("1")
+_WINDOW = bindparam("window", type_=Interval)
+UNSUCCESSFUL = (AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT, AttemptOutcome.TAKEN_BACK)
+"""Attempts that ended in a way nobody wanted: what a retry rate counts."""
+
+
+@once_a_model
+def lanes(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Count the pending jobs of each lane, those due and those scheduled for later, and tell the oldest and the next.
+
+    Parameters: `limit`: of each kind and lane it counts no further. Shape: a row a lane that has any, `(queue, priority,
+    due, oldest_at, later, next_at)`; unordered. Clock: the database's `now()`. Locks: none.
+    Index: `ix_job_claim`, one probe a queue for its name, two a lane, at most `limit` entries each and those that have
+    ended since a vacuum.
+    """
+    job = table(model)
+    tag = (job.c.status == status(JobStatus.PENDING), job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"))
+    first = select(job.c.queue).where(*tag).order_by(job.c.queue).limit(_ONE)
+    names = first.cte("names", recursive=True)
+    following = first.where(job.c.queue > names.c.queue).correlate(names).scalar_subquery()
+    names = names.union_all(select(following).where(names.c.queue.is_not(None)))
+    bounds: tuple[ColumnElement[Any], ...] = (
+        literal_column(f"'{MIN_PRIORITY}'::int"),
+        literal_column(f"'{MAX_PRIORITY}'::int"),
+    )
+    levels = func.generate_series(*bounds).table_valued(column("priority", Integer)).render_derived("levels")
+    priority = levels.c.priority
+
+    def counted(name: str, when: ColumnElement[bool]) -> Any:
+        found = (
+            select(job.c.scheduled_at)
+            .where(*tag, job.c.queue == names.c.queue, job.c.priority == priority, when)
+            .order_by(job.c.scheduled_at, job.c.id)
+            .limit(_LIMIT)
+            .correlate(names, levels)
+            .subquery(f"{name}_jobs")
+        )
+        return select(func.count().label("n"), func.min(found.c.scheduled_at).label("first_at")).select_from(found)
+
+    due = counted("due", job.c.scheduled_at <= func.now()).lateral("due")
+    later = counted("later", job.c.scheduled_at > func.now()).lateral("later")
+    return (
+        select(
+            names.c.queue,
+            priority,
+            due.c.n.label("due"),
+            due.c.first_at.label("oldest_at"),
+            later.c.n.label("later"),
+            later.c.first_at.label("next_at"),
+        )
+        .select_from(names.join(levels, true()).join(due, true()).join(later, true()))
+        .where(names.c.queue.is_not(None), due.c.n + later.c.n > literal_column("0"))
+    )
+
+
+@once_a_model
+def lately(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Count what happened to jobs within the last while, by queue.
+
+    Parameters: `window`, `transactions` (how far back to look in those), `limit` (at most so many jobs are looked at).
+    Shape: `(queue, looked_at, arrived, completed, died, cancelled)`, by queue. Where the sum of `looked_at` reaches the
+    limit, all of them are lower bounds. Clock: the database's `now()`. Locks: none.
+    Index: `ix_job_history`: only the pages that changed in the last `transactions` transactions.
+    """
+    job = table(model)
+    since = func.now() - _WINDOW
+    seen = (
+        select(job.c.queue, job.c.status, job.c.created_at, job.c.completed_at)
+        .where(
+            block(number(job)) >= block(_newest() - bindparam("transactions", type_=BigInteger)),
+            (job.c.created_at > since) | (job.c.completed_at > since),
+        )
+        .limit(_LIMIT)
+        .subquery("seen")
+    )
+
+    def ended(how: JobStatus) -> ColumnElement[int]:
+        return func.count().filter(seen.c.status == status(how), seen.c.completed_at > since).label(how.value)
+
+    return (
+        select(
+            seen.c.queue,
+            func.count().label("looked_at"),
+            func.count().filter(seen.c.created_at > since).label("arrived"),
+            ended(JobStatus.COMPLETED),
+            ended(JobStatus.DEAD),
+            ended(JobStatus.CANCELLED),
+        )
+        .group_by(seen.c.queue)
+        .order_by(seen.c.queue)
+    )
+
+
+@once_a_model
+def attempts_lately(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Count the attempts that ended without success within the last while, by outcome.
+
+    Parameters: as `lately`. Shape: `(outcome, n)`, by outcome. Locks: none. Index: `ix_job_attempt_changed`.
+    """
+    attempt = table(model.Attempt)
+    oldest = func.greatest(_newest() - bindparam("transactions", type_=BigInteger), literal_column("0"))
+    seen = (
+        select(attempt.c.outcome)
+        .where(attempt.c.changed_xid >= cast(cast(oldest, Text), Xid8()), attempt.c.ended_at > func.now() - _WINDOW)
+        .limit(_LIMIT)
+        .subquery("seen")
+    )
+    return select(seen.c.outcome, func.count().label("n")).group_by(seen.c.outcome).order_by(seen.c.outcome)
+
+
+@once_a_model
+def running(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Count the running jobs, those that hang on no live worker, those past their time, and tell the longest running.
+
+    Parameters: `ttl` of a worker's beat. Shape: one row `(running, orphaned, overdue, job_id, type_name, leased_by,
+    started_at)`, the last four of the longest running; null where none runs. Clock: the database's. Locks: none.
+    Index: `ix_job_running`, every running job: as many as workers have slots.
+    """
+    job, worker = table(model), table(model.Worker)
+    live = exists(_ONE).where(
+        worker.c.id == job.c.leased_by, worker.c.heartbeat_at > func.now() - bindparam("ttl", type_=Interval)
+    )
+    held = (
+        select(
+            *(job.c[name] for name in ("id", "type_name", "leased_by", "leased_until", "started_at")),
+            live.label("is_held"),
+        )
+        .where(job.c.status == status(JobStatus.RUNNING))
+        .cte("held")
+    )
+    counted = select(
+        func.count().label("running"),
+        func.count().filter(~held.c.is_held).label("orphaned"),
+        func.count().filter(held.c.leased_until < func.now()).label("overdue"),
+    ).subquery("counted")
+    longest = (
+        select(held.c.id.label("job_id"), held.c.type_name, held.c.leased_by, held.c.started_at)
+        .order_by(held.c.started_at, held.c.id)
+        .limit(_ONE)
+        .subquery("longest")
+    )
+    return select(counted, longest).select_from(counted.outerjoin(longest, true()))
+
+
+@once_a_model
+def unresolved(model: type[JobMixin[Any]]) -> Select[int, int, int, Any]:
+    """Count the dead letters that nobody has decided on, by age, and tell the oldest.
+
+    Parameters: `limit`: it counts no further. Shape: one row `(unresolved, last_hour, last_day, oldest_at)`.
+    Clock: the database's. Locks: none. Index: `uq_dead_letter_open`.
+    """
+    letter = table(model.DeadLetter)
+    found = select(letter.c.died_at).where(letter.c.resolution.is_(None)).limit(_LIMIT).subquery("found")
+
+    def within(hours: str) -> ColumnElement[int]:
+        return func.count().filter(found.c.died_at > func.now() - literal_column(f"interval '{hours} hours'"))
+
+    return select(
+        func.count().label("unresolved"),
+        within("1").label("last_hour"),
+        within("24").label("last_day"),
+        func.min(found.c.died_at).label("oldest_at"),
+    ).select_from(found)
+
+
+@once_a_model
+def behind_dead(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Count the jobs that wait for chains that are dead, and name one such chain.
+
+    Looks at the newest `limit` dead letters that were not redriven, dismissed ones too: those are the forgotten ones.
+    Parameters: `limit`, also of what is counted. Shape: one row `(waiting, chains, chain_id)`.
+    Locks: none. Index: the letters' primary key, `ix_job_blocker_chain`, the primary key.
+    """
+    letter, edge, job = table(model.DeadLetter), table(model.Blocker), table(model)
+    key = id_parameter(model.__jobqueue__)
+    letters = (
+        select(letter.c.job_id)
+        .where(letter.c.resolution.is_distinct_from(literal_column(f"'{Resolution.REDRIVEN}'")))
+        .order_by(letter.c.id.desc())
+        .limit(_LIMIT)
+    )
+    # Arrays, not joins: a plan from the statistics of empty tables would read all edges once a letter.
+    dead = select(job.c.chain_id).where(
+        job.c.id == any_(_array_of(letters, key)), cast(job.c.status, Text) == literal_column("'dead'")
+    )
+    waiting = (
+        select(edge.c.job_id, edge.c.blocked_by_chain_id)
+        .where(edge.c.blocked_by_chain_id == any_(_array_of(dead, key)), edge.c.open)
+        .limit(_LIMIT)
+        .subquery("waiting")
+    )
+    return select(
+        func.count(waiting.c.job_id.distinct()).label("waiting"),
+        func.count(waiting.c.blocked_by_chain_id.distinct()).label("chains"),
+        func.array_agg(waiting.c.blocked_by_chain_id)[1].label("chain_id"),
+    ).select_from(waiting)
+
+
+@once_a_model
+def unsettled(model: type[JobMixin[Any]]) -> Select[int, Any]:
+    """Count the chains that have ended and whose end was not passed on, and tell since when the oldest waits.
+
+    Parameters: `limit`: it counts no further. Shape: one row `(unsettled, oldest_at)`. Locks: none.
+    Index: `ix_job_awaited`, usually empty.
+    """
+    job = table(model)
+    found = (
+        select(job.c.chain_completed_at)
+        .where(job.c.is_awaited, job.c.chain_completed_at.is_not(None))
+        .limit(_LIMIT)
+        .subquery("found")
+    )
+    return select(func.count().label("unsettled"), func.min(found.c.chain_completed_at).label("oldest_at")).select_from(
+        found
+    )
+
+
+def _array_of(chosen: Select[Any], of: Any) -> ColumnElement[Any]:
+    return func.array(chosen.scalar_subquery(), type_=ARRAY(of))
+
+
+def _newest() -> ColumnElement[int]:
+    """Return the number of the transaction that comes next, without taking it."""
+    return cast(cast(func.pg_snapshot_xmax(func.pg_current_snapshot()), Text), BigInteger)

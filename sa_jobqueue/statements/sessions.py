@@ -1,0 +1,28 @@
+"""What a handler's session is called in `pg_stat_activity`, so that whoever looks there sees whose it is."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from sqlalchemy import TextClause
+
+from sa_jobqueue.models.base import verbatim
+from sa_jobqueue.types import JobId
+
+PREFIX: Final = "sa_jobqueue job "
+_LONGEST: Final = 63
+_STRANGE: Final = re.compile(r"[^0-9A-Za-z_.:/@+-]")
+
+
+def session_name(job_id: JobId) -> str:
+    """Return the name of a session that a job's handler works in: plain characters, at most 63 of them. Pure."""
+    return f"{PREFIX}{_STRANGE.sub('?', str(job_id))}"[:_LONGEST]
+
+
+def name_session(job_id: JobId) -> TextClause:
+    """Call the session by its job until the transaction ends; a pooled connection then has its own name again.
+
+    Takes no snapshot, so that what must come first in a transaction (SET TRANSACTION) still does. Locks: none.
+    """
+    return verbatim(f"SET LOCAL application_name = '{session_name(job_id)}'")

@@ -1,0 +1,193 @@
+"""What a queue's tables and indexes take on disk, what vacuum has left, and what the server says of itself."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Double,
+    Integer,
+    Select,
+    Text,
+    any_,
+    cast,
+    column,
+    func,
+    literal,
+    literal_column,
+    select,
+)
+from sqlalchemy import table as named
+from sqlalchemy.dialects.postgresql import ARRAY, array
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.statements._parts import once_a_model
+
+TABLES: Final = ("job", "job_attempt", "job_blocker", "dead_letter", "worker")
+"""The tables that a queue writes to all the time."""
+
+
+@once_a_model
+def tables(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return what the statistics say of a queue's tables.
+
+    Shape: a row a table, by name: `(name, bytes, index_bytes, heap_bytes, live, dead, row_bytes, options, inserted,
+    updated, deleted, hot_updated, last_vacuum, last_autovacuum, last_autoanalyze, vacuuming)`. Rows are estimates of the
+    statistics; `row_bytes` is the mean of a row's columns, null before the first ANALYZE and without the right to read
+    the table; `options` are the table's own storage settings; `vacuuming` names the phase of a vacuum that runs.
+    Locks: none but ACCESS SHARE for the moment in which sizes are taken: it waits for who rewrites a table.
+    """
+    relation, space, stats = _class("relation"), _namespace(), _catalog("pg_stat_all_tables", *_COUNTERS).alias("stats")
+    progress = _catalog("pg_stat_progress_vacuum", "relid", "phase").alias("progress")
+    columns = _catalog("pg_stats", *_WIDTHS).alias("columns")
+    width = (
+        select(cast(func.sum(columns.c.avg_width * (literal_column("1") - columns.c.null_frac)), Double))
+        .where(
+            columns.c.schemaname == space.c.nspname,
+            columns.c.tablename == relation.c.relname,
+            ~cast(columns.c.inherited, Boolean),
+        )
+        .scalar_subquery()
+    )
+    phase = (
+        select(cast(progress.c.phase, Text))
+        .where(progress.c.relid == relation.c.oid)
+        .limit(literal_column("1"))
+        .scalar_subquery()
+    )
+    return (
+        select(
+            cast(relation.c.relname, Text).label("name"),
+            func.pg_table_size(relation.c.oid, type_=BigInteger).label("bytes"),
+            func.pg_indexes_size(relation.c.oid, type_=BigInteger).label("index_bytes"),
+            func.pg_relation_size(relation.c.oid, type_=BigInteger).label("heap_bytes"),
+            cast(stats.c.n_live_tup, BigInteger).label("live"),
+            cast(stats.c.n_dead_tup, BigInteger).label("dead"),
+            width.label("row_bytes"),
+            cast(relation.c.reloptions, ARRAY(Text)).label("options"),
+            cast(stats.c.n_tup_ins, BigInteger).label("inserted"),
+            cast(stats.c.n_tup_upd, BigInteger).label("updated"),
+            cast(stats.c.n_tup_del, BigInteger).label("deleted"),
+            cast(stats.c.n_tup_hot_upd, BigInteger).label("hot_updated"),
+            stats.c.last_vacuum,
+            stats.c.last_autovacuum,
+            stats.c.last_autoanalyze,
+            phase.label("vacuuming"),
+        )
+        .select_from(
+            relation.join(space, space.c.oid == relation.c.relnamespace).join(stats, stats.c.relid == relation.c.oid)
+        )
+        .where(relation.c.oid == any_(_regclasses(model)))
+        .order_by(relation.c.relname)
+    )
+
+
+@once_a_model
+def indexes(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return what the catalogs and statistics say of the indexes on a queue's tables.
+
+    Shape: a row an index, by name: `(name, table_name, kind, bytes, tuples, key_bytes, is_valid, options, scans)`:
+    `tuples` as of the last vacuum or analyze, -1 before; `key_bytes` the mean of what an entry keys by, null as in
+    `tables`; `kind` the access method. Locks: as `tables`.
+    """
+    relation, owner, space = _class("relation"), _class("owner"), _namespace()
+    entry = _catalog("pg_index", "indexrelid", "indrelid", "indisvalid", "indkey").alias("entry")
+    method = _catalog("pg_am", "oid", "amname").alias("method")
+    stats = _catalog("pg_stat_all_indexes", "indexrelid", "idx_scan").alias("stats")
+    attribute = _catalog("pg_attribute", "attrelid", "attnum", "attname").alias("attribute")
+    columns = _catalog("pg_stats", "schemaname", "tablename", "attname", "avg_width", "null_frac", "inherited").alias(
+        "columns"
+    )
+    width = (
+        select(cast(func.sum(columns.c.avg_width * (literal_column("1") - columns.c.null_frac)), Double))
+        .select_from(attribute.join(columns, columns.c.attname == attribute.c.attname))
+        .where(
+            attribute.c.attrelid == owner.c.oid,
+            attribute.c.attnum == any_(cast(entry.c.indkey, ARRAY(Integer))),
+            columns.c.schemaname == space.c.nspname,
+            columns.c.tablename == owner.c.relname,
+            ~cast(columns.c.inherited, Boolean),
+        )
+        .scalar_subquery()
+    )
+    return (
+        select(
+            cast(relation.c.relname, Text).label("name"),
+            cast(owner.c.relname, Text).label("table_name"),
+            cast(method.c.amname, Text).label("kind"),
+            func.pg_relation_size(relation.c.oid, type_=BigInteger).label("bytes"),
+            cast(relation.c.reltuples, Double).label("tuples"),
+            width.label("key_bytes"),
+            cast(entry.c.indisvalid, Boolean).label("is_valid"),
+            cast(relation.c.reloptions, ARRAY(Text)).label("options"),
+            cast(stats.c.idx_scan, BigInteger).label("scans"),
+        )
+        .select_from(
+            entry.join(relation, relation.c.oid == entry.c.indexrelid)
+            .join(owner, owner.c.oid == entry.c.indrelid)
+            .join(space, space.c.oid == owner.c.relnamespace)
+            .join(method, method.c.oid == relation.c.relam)
+            .outerjoin(stats, stats.c.indexrelid == relation.c.oid)
+        )
+        .where(entry.c.indrelid == any_(_regclasses(model)))
+        .order_by(relation.c.relname)
+    )
+
+
+def server() -> Select[Any]:
+    """Return what the server says of itself, and of what the role that asks may see.
+
+    Shape: one row `(now, server_version, is_replica, connections, max_connections, frozen_age, autovacuum,
+    vacuum_threshold, vacuum_scale_factor, sees_all)`: `frozen_age` in transactions, of this database's
+    oldest row that is not frozen; `sees_all`: whether others' sessions are seen whole (pg_read_all_stats, which pg_monitor
+    has). Clock: the database's `clock_timestamp()`. Locks: none.
+    """
+    database = _catalog("pg_database", "datname", "datfrozenxid").alias("database")
+    connections = _catalog("pg_stat_database", "numbackends").alias("connections")
+    frozen = (
+        select(func.age(database.c.datfrozenxid, type_=Integer))
+        .where(database.c.datname == func.current_database())
+        .scalar_subquery()
+    )
+    used = select(cast(func.sum(connections.c.numbackends), Integer)).select_from(connections).scalar_subquery()
+    return select(
+        func.clock_timestamp().label("now"),
+        cast(func.current_setting("server_version_num"), Integer).label("server_version"),
+        func.pg_is_in_recovery(type_=Boolean).label("is_replica"),
+        used.label("connections"),
+        cast(func.current_setting("max_connections"), Integer).label("max_connections"),
+        frozen.label("frozen_age"),
+        cast(func.current_setting("autovacuum"), Boolean).label("autovacuum"),
+        cast(func.current_setting("autovacuum_vacuum_threshold"), Integer).label("vacuum_threshold"),
+        cast(func.current_setting("autovacuum_vacuum_scale_factor"), Double).label("vacuum_scale_factor"),
+        func.pg_has_role("pg_read_all_stats", "usage", type_=Boolean).label("sees_all"),
+    )
+
+
+_COUNTERS: Final = (
+    *("relid", "n_live_tup", "n_dead_tup", "n_tup_ins", "n_tup_upd", "n_tup_del", "n_tup_hot_upd"),
+    *("last_vacuum", "last_autovacuum", "last_autoanalyze"),
+)
+_WIDTHS: Final = ("schemaname", "tablename", "attname", "avg_width", "null_frac", "inherited")
+
+
+def _regclasses(model: type[JobMixin[Any]]) -> ColumnElement[Any]:
+    """Return the tables' oids, found by name on the search path or in the queue's schema; one that is not there is null."""
+    layout = model.__jobqueue__
+    oids = [func.to_regclass(literal(layout.qualified(noun), Text)).op("::")(literal_column("oid")) for noun in TABLES]
+    return array(oids)
+
+
+def _class(alias: str) -> Any:
+    return _catalog("pg_class", "oid", "relname", "relnamespace", "relam", "reltuples", "reloptions").alias(alias)
+
+
+def _namespace() -> Any:
+    return _catalog("pg_namespace", "oid", "nspname").alias("space")
+
+
+def _catalog(name: str, *columns: str) -> Any:
+    return named(name, *(column(each) for each in columns), schema="pg_catalog")

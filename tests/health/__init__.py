@@ -1,0 +1,1 @@
+"""The health report: its figures, its findings, who holds back vacuum."""

@@ -1,0 +1,213 @@
+"""Each sickness in turn: a queue that is ill in one way, and a report that names that and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, func, text, update
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Job, JobStatus, dismiss_dead_letters
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.observe.health import Code, Health, Severity, Thresholds, health
+from sa_jobqueue.observe.health.findings import judge
+from tests.fixtures.database import both_servers
+from tests.fixtures.jobs import WORKER, Jobs
+from tests.fixtures.tallies import tally
+
+DEAD, PENDING, RUNNING, COMPLETED = JobStatus.DEAD, JobStatus.PENDING, JobStatus.RUNNING, JobStatus.COMPLETED
+WARNING, CRITICAL = Severity.WARNING, Severity.CRITICAL
+
+
+@dataclass
+class Patient:
+    """A queue that is to be made ill."""
+
+    engine: Engine
+    jobs: Jobs
+
+    def change(self, **values: Any) -> None:
+        """Change every job by hand."""
+        with self.engine.begin() as connection:
+            connection.execute(update(Job).values(values))
+
+    def run(self, *statements: str) -> None:
+        """Run SQL, each statement a transaction of its own."""
+        with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            for statement in statements:
+                connection.execute(text(statement))
+
+
+def no_worker(of: Patient) -> None:
+    of.run("DELETE FROM worker")
+    of.jobs.add()
+
+
+def queue_unserved(of: Patient) -> None:
+    of.jobs.add(queue="mail")
+
+
+def workers_silent(of: Patient) -> None:
+    of.jobs.add_worker("quiet:1", silent_for=60)
+
+
+def claim_age(of: Patient) -> None:
+    of.jobs.add(due_in=-120)
+
+
+def claim_age_critical(of: Patient) -> None:
+    of.jobs.add(due_in=-1200)
+
+
+def falling_behind(of: Patient) -> None:
+    of.jobs.add(RUNNING)
+    of.jobs.add_many(5)
+
+
+def retries(of: Patient) -> None:
+    for status in (COMPLETED,) * 15:
+        of.jobs.add(status)
+    ended = (
+        "INSERT INTO job_attempt (job_id, attempt, outcome) SELECT gen_random_uuid(), 1, '{}' FROM generate_series(1, {})"
+    )
+    of.run(ended.format("failed", 5), ended.format("snoozed", 50))
+
+
+def orphaned(of: Patient) -> None:
+    of.jobs.add(RUNNING, worker_id="nobody:1")
+
+
+def overdue(of: Patient) -> None:
+    of.jobs.add(RUNNING)
+    of.change(leased_until=func.now() - timedelta(seconds=1))
+
+
+def long_running(of: Patient) -> None:
+    of.jobs.add(RUNNING)
+    of.change(started_at=func.now() - timedelta(hours=2))
+
+
+def dead_letters(of: Patient) -> None:
+    of.jobs.add(DEAD)
+
+
+def blocked_by_dead(of: Patient) -> None:
+    with Session(of.engine, expire_on_commit=False) as session, session.begin():
+        root = Job("test")
+        session.add_all([root, Job("test", blockers=[root]), Job("test", blockers=[root])])
+    statement = "UPDATE job SET status = '{}', leased_by = {}, completed_at = {}, chain_completed_at = {} WHERE id = '{}'"
+    of.run(
+        statement.format("running", f"'{WORKER}'", "NULL", "NULL", root.id),
+        statement.format("dead", "NULL", "now()", "now()", root.id),
+        "INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input_version, reason, attempts) "
+        f"VALUES (gen_random_uuid(), '{root.id}', '{root.id}', 'default', 'test', 1, 'exhausted', 1)",
+        "UPDATE job SET is_awaited = false",
+    )
+    with Session(of.engine) as session, session.begin():
+        dismiss_dead_letters(session, by="somebody who forgot the two that wait")
+
+
+def unsettled(of: Patient) -> None:
+    of.jobs.add(COMPLETED)
+    of.change(is_awaited=True, chain_completed_at=func.now() - timedelta(minutes=2))
+
+
+def dead_tuples(of: Patient) -> None:
+    of.run("ALTER TABLE job SET (autovacuum_vacuum_threshold = 1)")
+    job = of.jobs.add(COMPLETED)
+    of.run(*["UPDATE job SET output = 'null'"] * 20, "SELECT pg_stat_force_next_flush()")
+    assert of.jobs.status(job) is COMPLETED
+
+
+def autovacuum_off(of: Patient) -> None:
+    of.run("ALTER TABLE job SET (autovacuum_enabled = off)")
+
+
+def bloat(of: Patient) -> None:
+    of.run(
+        "INSERT INTO job (id, chain_id, type_name, chain_type_name, scheduled_at) SELECT id, id, 't', 't', now() + '1 day' "
+        "FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, 5000)) AS made",
+        "DELETE FROM job WHERE id > '10000000-0000-0000-0000-000000000000'",
+        "VACUUM ANALYZE job",
+    )
+
+
+def invalid_index(of: Patient) -> None:
+    of.run("CREATE INDEX ix_of_the_application ON job (type_name)")
+    of.run("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'ix_of_the_application'::regclass")
+
+
+def fine(of: Patient) -> None:
+    of.jobs.add(COMPLETED)
+    of.jobs.add(due_in=3600)
+
+
+QUICK = Thresholds(bloat_bytes=100_000)
+SICK: list[tuple[Callable[[Patient], None], set[tuple[Code, Severity]]]] = [
+    (fine, set()),
+    (no_worker, {(Code.NO_WORKER, CRITICAL)}),
+    (queue_unserved, {(Code.QUEUE_UNSERVED, CRITICAL)}),
+    (workers_silent, {(Code.WORKERS_SILENT, WARNING)}),
+    (claim_age, {(Code.CLAIM_AGE, WARNING)}),
+    (claim_age_critical, {(Code.CLAIM_AGE, CRITICAL)}),
+    (falling_behind, {(Code.FALLING_BEHIND, WARNING)}),
+    (retries, {(Code.RETRIES, WARNING)}),
+    (orphaned, {(Code.ORPHANED, WARNING)}),
+    (overdue, {(Code.OVERDUE, WARNING)}),
+    (long_running, {(Code.LONG_RUNNING, WARNING)}),
+    (dead_letters, {(Code.DEAD_LETTERS, WARNING)}),
+    (blocked_by_dead, {(Code.BLOCKED_BY_DEAD, WARNING)}),
+    (unsettled, {(Code.UNSETTLED, WARNING)}),
+    (dead_tuples, {(Code.DEAD_TUPLES, WARNING)}),
+    (autovacuum_off, {(Code.AUTOVACUUM_OFF, CRITICAL)}),
+    (bloat, {(Code.BLOAT, WARNING)}),
+    (invalid_index, {(Code.INVALID_INDEX, WARNING)}),
+]
+
+
+@both_servers
+@pytest.mark.parametrize(("sickness", "named"), SICK, ids=lambda given: getattr(given, "__name__", ""))
+def test_the_report_names_the_sickness_and_no_other(
+    sickness: Callable[[Patient], None],
+    named: set[tuple[Code, Severity]],
+    engine: Engine,
+    jobs: Jobs,
+    request: pytest.FixtureRequest,
+) -> None:
+    jobs.add_worker(WORKER)
+    sickness(Patient(engine, jobs))
+    report = health(engine, thresholds=QUICK)
+    assert {(finding.code, finding.severity) for finding in report.findings} == named, report.findings
+    assert report.severity == max((severity for _, severity in named), default=Severity.OK)
+    for finding in report.findings:
+        assert finding.summary.endswith(".")
+        assert finding.advice.endswith(".")
+    tally(request.config, "sick queues were each told their sickness by sa-jobqueue health", len(named))
+
+
+SERVERS: list[tuple[Callable[[Health], Health], set[tuple[Code, Severity]]]] = [
+    (lambda of: replace(of, server=replace(of.server, frozen_age=600_000_000)), {(Code.WRAPAROUND, WARNING)}),
+    (lambda of: replace(of, server=replace(of.server, frozen_age=1_700_000_000)), {(Code.WRAPAROUND, CRITICAL)}),
+    (lambda of: replace(of, server=replace(of.server, connections=95, max_connections=100)), {(Code.CONNECTIONS, WARNING)}),
+    (lambda of: replace(of, server=replace(of.server, sees_all=False)), {(Code.CANNOT_SEE, Severity.OK)}),
+    (lambda of: replace(of, tables=[replace(of.tables[0], bytes=2**40)]), {(Code.OUTGROWN, WARNING)}),
+]
+
+
+def test_what_cannot_be_had_on_a_small_server_is_concluded_from_figures(engine: Engine, jobs: Jobs) -> None:
+    healthy = health(engine)
+    assert healthy.findings == []
+    for change, named in SERVERS:
+        report = judge(change(healthy), Thresholds())
+        assert {(finding.code, finding.severity) for finding in report.findings} == named
+
+
+def test_thresholds_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(InvalidOptionError, match="claim_age_warning"):
+        Thresholds(claim_age_warning=timedelta(hours=1))
+    with pytest.raises(InvalidOptionError, match="saturation"):
+        Thresholds(saturation=0)

@@ -1,0 +1,51 @@
+"""The statements of a health report, in the shape of `cases`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sa_jobqueue import Job
+from sa_jobqueue.statements import health, horizon, storage
+from tests.statements.shapes import PK, Case
+
+_WINDOW = {"window": timedelta(minutes=1), "transactions": 10, "limit": 100}
+_TTL = {"ttl": timedelta(seconds=15)}
+_LANES = 2 * 3
+
+HEALTH_CASES = [
+    Case(
+        "health_lanes",
+        lambda: health.lanes(Job),
+        frozenset({"ix_job_claim"}),
+        lambda world: {"limit": 100},
+        looks_at=_LANES * 2 * 100,
+    ),
+    Case("health_lately", lambda: health.lately(Job), frozenset(), lambda world: _WINDOW, guarded=False),
+    Case("health_attempts_lately", lambda: health.attempts_lately(Job), frozenset(), lambda world: _WINDOW, guarded=False),
+    Case(
+        "health_running",
+        lambda: health.running(Job),
+        frozenset({"ix_job_running"}),
+        lambda world: _TTL,
+        looks_at=2000,  # every running job
+    ),
+    Case("health_unresolved", lambda: health.unresolved(Job), frozenset(), lambda world: {"limit": 100}, looks_at=100),
+    Case(
+        "health_behind_dead",
+        lambda: health.behind_dead(Job),
+        PK,
+        lambda world: {"limit": 100},
+        looks_at=200,
+    ),
+    Case("health_unsettled", lambda: health.unsettled(Job), frozenset({"ix_job_awaited"}), lambda world: {"limit": 100}),
+    Case("horizon_holders", horizon.holders, frozenset(), lambda world: {"limit": 10}, guarded=False),
+    Case(
+        "horizon_jobs_held",
+        lambda: horizon.jobs_held(Job),
+        PK,
+        lambda world: {"ids": world.running[:10]},
+    ),
+    Case("storage_tables", lambda: storage.tables(Job), frozenset(), guarded=False),
+    Case("storage_indexes", lambda: storage.indexes(Job), frozenset(), guarded=False),
+    Case("storage_server", storage.server, frozenset(), guarded=False),
+]
