@@ -8,4 +8,5 @@ pytest_plugins = [
     "tests.fixtures.spark",
     "tests.fixtures.tallies",
     "tests.fixtures.workers",
+    "tests.fixtures.holders",
 ]

@@ -28,6 +28,7 @@ TEST_SETTINGS: Final[Mapping[str, str]] = {
     "full_page_writes": "off",
     "shared_buffers": "32MB",
     "max_connections": "100",
+    "max_prepared_transactions": "5",
 }
 
 

@@ -66,7 +66,7 @@ def health(
 ) -> Health:
     """Return how a queue is doing, what is wrong with it, and who holds back vacuum.
 
-    `source`: an engine, of which one connection is used and given back; or a session, in whose transaction it then reads.
+    `source`: an engine, of which one connection is used and then closed; or a session, in whose transaction it then reads.
     With an async engine: `await connection.run_sync(lambda sync: health(Session(sync)))`. `window`: what rates are counted
     over. `time_to_live`: that of the workers. `timeout`: of each statement, with an engine.
 
@@ -83,11 +83,13 @@ def health(
 
 @contextmanager
 def _reading(engine: Engine, timeout: timedelta) -> Iterator[Session]:
-    # In READ COMMITTED a transaction that writes nothing holds no snapshot between its statements.
-    with engine.connect().execution_options(isolation_level="READ COMMITTED") as connection, Session(connection) as session:
+    # Each statement its own transaction: within a longer one the last SELECT's portal keeps its snapshot until the next.
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.detach()  # closed at the end, so that nobody inherits the settings
         settings = _SETTINGS | {"statement_timeout": f"{timeout.total_seconds() * 1000:.0f}ms"}
-        session.execute(select(*(func.set_config(name, value, True) for name, value in settings.items())))
-        yield session
+        connection.execute(select(*(func.set_config(name, value, False) for name, value in settings.items())))
+        with Session(connection) as session:
+            yield session
 
 
 def _measure(
@@ -286,7 +288,7 @@ def _job_id(model: type[JobMixin[Any]], name: str | None) -> Any:
         return None
 
 
-_LITERAL: Final = re.compile(r"'(?:[^']|'')*'?|\$(\w*)\$.*?(?:\$\1\$|$)|\b\d[\d.]*\b", re.DOTALL)
+_LITERAL: Final = re.compile(r"'(?:[^']|'')*'?|\$(\w*)\$.*?(?:\$\1\$|$)|(?<![$])\b\d[\d.]*\b", re.DOTALL)
 _SHOWN: Final = 120
 
 
