@@ -7,7 +7,8 @@ holds a stream back for as long as it is open: `stream_lag` tells which.
 
 Attempts are only ever added: each is delivered once. A dead letter is delivered when it is made and again when it is
 resolved; a job when it ends, and again should it be redriven and end anew, in the state it is in when it is read: keep
-the last by `id`. Rows that were changed again before they were read come in a later batch, with that change.
+the last by `id`. Rows that were changed again before they were read come in a later batch, with that change. Rows that
+were deleted before they were read, by an archive say, are missed.
 """
 
 # ruff: noqa: N802 - the names are those that Spark calls

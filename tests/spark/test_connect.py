@@ -1,0 +1,72 @@
+"""Spark Connect: the whole pipeline through a client that has no JVM, and what its server writes into its event log."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as parquet
+import pytest
+from pyspark.sql import SparkSession
+from sqlalchemy import Engine, make_url, text
+
+from sa_jobqueue import JobStatus
+from tests.fixtures.jobs import Jobs
+from tests.spark import workers_app
+
+pytestmark = pytest.mark.timeout(400)  # the first test to ask for Spark starts it
+
+HIDDEN, SHOWN = "hidden-s3cr3t", "shown-s3cr3t"
+"""Passwords in the URL: with the redaction that the guide asks for, and without."""
+
+CLIENT = """
+import sys
+from datetime import timedelta
+from pyspark.sql import SparkSession
+from pyspark.sql.connect.session import SparkSession as ConnectSession
+from sa_jobqueue.spark import REDACTION, enqueue, run_workers
+from tests.spark.workers_app import effect
+
+remote, url, shown_url, folder = sys.argv[1:]
+spark = SparkSession.builder.remote(remote).getOrCreate()
+assert isinstance(spark, ConnectSession)
+spark.conf.set("spark.sql.redaction.string.regex", REDACTION)
+rows = spark.range(20).selectExpr("concat('row ', id) AS told")
+print("written", enqueue(rows, effect, url=url).enqueued)
+jobs = spark.read.format("jobqueue").option("url", url).option("numPartitions", 2)
+print("read", jobs.option("status", "pending").load("jobs").filter("type_name = 'effect'").count())
+report = run_workers(
+    spark, "tests.spark.workers_app:jobs", slots=1, url=url, idle_exit=timedelta(seconds=1.5),
+    poll_interval=timedelta(milliseconds=100),
+)
+print("worked", report.completed, report.ended)
+spark.conf.unset("spark.sql.redaction.string.regex")
+stream = spark.readStream.format("jobqueue").option("url", shown_url).load("jobs").select("id").writeStream
+query = stream.option("checkpointLocation", folder + "/checkpoint").trigger(availableNow=True).start(folder + "/ended")
+query.awaitTermination()
+spark.stop()
+"""
+
+
+def test_a_client_of_spark_connect_writes_works_reads_and_streams(
+    spark: SparkSession, database_url: str, jobs: Jobs, engine: Engine, event_log: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("grpc", reason='a client of Spark Connect: pip install "sa-jobqueue[spark-connect]"')
+    with engine.begin() as connection:
+        connection.execute(text(workers_app.EFFECTS))
+    url, shown = (make_url(database_url).set(password=one).render_as_string(hide_password=False) for one in (HIDDEN, SHOWN))
+    remote = f"sc://127.0.0.1:{spark.conf.get('spark.connect.grpc.binding.port')}"
+    client = [sys.executable, "-c", CLIENT, remote, url, shown, str(tmp_path)]
+    done = subprocess.run(client, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=290, check=False)
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert done.stdout.splitlines() == ["written 20", "read 20", "worked 20 idle"]
+    assert set(jobs.statuses().values()) == {JobStatus.COMPLETED}
+    streamed = parquet.read_table(tmp_path / "ended").column("id").to_pylist()
+    assert sorted(streamed) == sorted(map(str, jobs.statuses()))
+    spark._jsc.sc().listenerBus().waitUntilEmpty()
+    events = "".join(file.read_text() for file in event_log.iterdir() if not file.name.startswith("."))
+    assert HIDDEN not in events
+    assert HIDDEN not in done.stdout + done.stderr
+    # Connect writes what a client asks for into its log, options and all: why the guide wants the redaction, or a file.
+    assert SHOWN in events
