@@ -44,6 +44,17 @@ def session() -> SparkSession:
     return started
 
 
+def read(url: str, *, parts: int = TASKS, **options: str) -> None:
+    """Read all columns of jobs into a sink that keeps nothing."""
+    source = session().read.format("jobqueue").options(url=url, numPartitions=parts, **options)
+    source.load("jobs").write.format("noop").mode("overwrite").save()
+
+
+def wake(url: str) -> None:
+    """Have Python workers that have imported what they need: Spark ends those that stood idle for a minute."""
+    read(url, queue="no such queue")
+
+
 def pids() -> list[int]:
     """Return Spark's processes: the JVM, and the Python workers that live on between tasks."""
     gateway: Any = session().sparkContext._gateway

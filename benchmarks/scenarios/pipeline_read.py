@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, Final
 
 from benchmarks import rows, spark
@@ -39,12 +38,7 @@ def _filled(place: Place, jobs: int) -> None:
 
 def _warm(place: Place, jobs: int) -> None:
     _filled(place, jobs)
-    _warm_up(place.url)
-
-
-@cache
-def _warm_up(url: str) -> None:
-    _load(url, parts=spark.TASKS)
+    spark.wake(place.url)
 
 
 def _copy(place: Place, watch: Stopwatch, jobs: int) -> int:
@@ -69,11 +63,6 @@ def _read_whole(place: Place, watch: Stopwatch, jobs: int) -> int:
 def _loaded(place: Place, watch: Stopwatch, *, parts: int) -> int:
     watch.beside = spark.pids
     with watch:
-        _load(place.url, parts=parts)
+        spark.read(place.url, parts=parts)
     watch.round_trips = None
     return rows.count(place)
-
-
-def _load(url: str, *, parts: int) -> None:
-    jobs = spark.session().read.format("jobqueue").option("url", url).option("numPartitions", parts).load("jobs")
-    jobs.write.format("noop").mode("overwrite").save()
