@@ -29,7 +29,7 @@ def empty_database_url(jobqueue_server: PostgresServer) -> Iterator[str]:
         yield database.url
 
 
-def run(*arguments: str, url: str, cwd: Path) -> str:
+def run(*arguments: str, url: str, cwd: Path, timeout_seconds: int = 50) -> str:
     """Run Python with these arguments, its warnings errors; return what it printed."""
     done = subprocess.run(
         [sys.executable, "-W", "error", *arguments],
@@ -37,7 +37,7 @@ def run(*arguments: str, url: str, cwd: Path) -> str:
         env=os.environ | {URL_VARIABLE: url},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=timeout_seconds,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -81,6 +81,24 @@ def test_the_build_graph_is_built_in_order_and_notices_when_it_was_not(
     assert "were to be built once: 100 were, 101 times" in twice
     assert "the last job was told" in other_sum
     engine.dispose()
+
+
+@pytest.mark.timeout(900)  # it starts a Spark of its own, and takes all steps of a pipeline
+def test_the_flights_of_two_days_come_out_as_they_are_counted_directly(empty_database_url: str, tmp_path: Path) -> None:
+    from sa_jobqueue.spark import JavaNotFoundError, java_home
+
+    try:
+        java_home()
+    except JavaNotFoundError as error:
+        pytest.skip(str(error))
+    part = ("--month", "2", "--days", "2", "--archive", str(tmp_path))
+    printed = run(str(REPORTS[1]), *part, url=empty_database_url, cwd=EXAMPLES.parent, timeout_seconds=880)
+    assert "enqueued   1,615 jobs" in printed  # 1,608 flights, 6 days of airports, and one after all of them
+    assert "again      0 more" in printed
+    assert "flights              1,602 by pandas        1,602 by jobs        1,602 in the archive\n" in printed
+    assert "diverted                 6 by pandas            6 by jobs            6 in the archive\n" in printed
+    assert "verified   every flight was measured once, and every total is what pandas says" in printed
+    assert len(list(tmp_path.glob("jobs/completed_date=*"))) >= 1  # for whoever wants to look at it afterwards
 
 
 @pytest.mark.parametrize("application", APPLICATIONS, ids=lambda application: application.name)
