@@ -20,7 +20,8 @@ from sa_jobqueue import JobStatus, copying
 from sa_jobqueue.errors import InvalidOptionError, SchemaError
 from sa_jobqueue.history import DATASETS, Kind
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.spark.connections import model_of
+from sa_jobqueue.spark import ReadError
+from sa_jobqueue.spark.connections import connect, model_of, sanitised
 from sa_jobqueue.spark.reading import Reader
 from sa_jobqueue.spark.source import JobQueueSource
 from tests.fixtures.database import both_servers_swept
@@ -266,6 +267,17 @@ def test_a_read_that_is_given_up_leaves_no_connection_behind(
             if not connection.execute(ours).all():
                 break
         assert not connection.execute(ours).all()
+
+
+def test_a_connection_is_bounded_and_can_write_nothing(database_url: str) -> None:
+    bounds = ("statement_timeout", "idle_in_transaction_session_timeout", "default_transaction_read_only")
+    for given, statement in (({}, "10min"), ({"statementTimeout": "0.05"}, "50ms")):
+        options = reader(database_url, "jobs", given).options
+        with connect(options, read_only=True) as connection:
+            shown = [connection.execute(text(f"SHOW {name}")).scalar_one() for name in bounds]
+            assert shown == [statement, "1min", "on"]
+    with connect(options) as connection, pytest.raises(ReadError, match="statement timeout"), sanitised(options):
+        connection.execute(text("SELECT pg_sleep(60)"))
 
 
 @dataclass

@@ -180,6 +180,23 @@ def test_jobs_are_delivered_when_they_end_and_letters_when_they_change(
     assert [[row["id"] for row in rows] for rows, _ in batches(narrow)] == [[str(finished)]]
 
 
+def test_what_is_deleted_before_it_is_read_is_missed_and_nothing_else(database_url: str, engine: Engine, jobs: Jobs) -> None:
+    gone, gone_too, stays = (jobs.add(JobStatus.COMPLETED) for _ in range(3))
+    one = stream(database_url, "jobs")
+    start = one.initialOffset()
+    delete = text("DELETE FROM job WHERE id = :id")
+    with engine.begin() as connection:
+        connection.execute(delete, {"id": gone})  # by an archive, say
+    end = one.latestOffset(start, ALL)
+    with engine.begin() as connection:
+        connection.execute(delete, {"id": gone_too})  # between the planning of a batch and its reading
+    rows = [row for part in one.partitions(start, end) for batch in one.read(part) for row in batch.to_pylist()]
+    assert [row["id"] for row in rows] == [str(stays)]
+    later = jobs.add(JobStatus.COMPLETED)
+    ((rows, _),) = batches(one, end)
+    assert [row["id"] for row in rows] == [str(later)]
+
+
 def test_a_checkpoint_of_another_cluster_is_refused(
     oldest_server: PostgresServer, newest_server: PostgresServer, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
