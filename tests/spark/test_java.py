@@ -18,6 +18,7 @@ from sa_jobqueue.spark import java_home
 home = java_home()
 os.environ["JAVA_HOME"] = str(home)
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 spark = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1").getOrCreate()
 print("java", spark._jvm.System.getProperty("java.home"))
 print("rows", spark.range(1000).filter("id % 2 = 0").count(), "shim", home)
@@ -87,7 +88,7 @@ def test_spark_runs_on_the_java_of_a_python_package(tmp_path: Path) -> None:
                 (tools / name).symlink_to(Path(folder, name))
     environment = {"PATH": str(tools), "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "it's a cache")}
     run = subprocess.run(
-        [sys.executable, "-c", SESSION], env=environment, capture_output=True, text=True, timeout=110, check=False
+        [sys.executable, "-c", SESSION], env=environment, capture_output=True, text=True, timeout=280, check=False
     )
     assert run.returncode == 0, run.stderr[-3000:]
     said = run.stdout.splitlines()
