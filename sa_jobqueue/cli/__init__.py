@@ -21,6 +21,7 @@ _COMMANDS: Final = {
     "chains": ("sa_jobqueue.cli.chains:chains", "List and show chains, what they wait for, and who waits for them."),
     "explain": ("sa_jobqueue.cli.explain:explain", "Say why a job is not running, down to what it waits for in the end."),
     "health": ("sa_jobqueue.cli.health:health", "Say what is wrong with the queue, and who holds back vacuum."),
+    "exporter": ("sa_jobqueue.cli.exporter:exporter", "Serve the queue's figures to Prometheus."),
     "dead-letters": ("sa_jobqueue.cli.dead_letters:dead_letters", "List, group, redrive and dismiss dead letters."),
     "archive": ("sa_jobqueue.cli.archive:archive", "Move finished chains to Parquet files."),
     "report": ("sa_jobqueue.cli.report:report", "Make one page about how a queue has been doing."),

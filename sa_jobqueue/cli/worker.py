@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
@@ -28,6 +30,7 @@ from sa_jobqueue.cli._supervisor import Supervisor, worker_command
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.handlers import JobQueue
 from sa_jobqueue.observe import logs
+from sa_jobqueue.observe.metrics.serving import new_registry, serve_metrics
 from sa_jobqueue.worker import Worker, WorkerOptions
 from sa_jobqueue.worker.connections import noticing_death
 
@@ -89,6 +92,12 @@ def queue_limits(given: Any) -> dict[str, int | None]:
     help="How long to wait for a notification before looking.  [default: 5]",
 )
 @click.option("--no-listen", is_flag=True, help="Poll alone, for connection poolers that cannot LISTEN.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(1, 65535),
+    help="Serve this worker's metrics there; with --processes each takes the next port.",
+)
+@click.option("--metrics-address", default="127.0.0.1", show_default=True, help="Where to listen for --metrics-port.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True)
 @click.option("--stop-grace", type=seconds, default=_DEFAULTS.stop_grace, hidden=True)
 @click.option("--beat-interval", type=seconds, metavar="SECONDS", default=_DEFAULTS.beat_interval, hidden=True)
@@ -104,6 +113,8 @@ def worker(
     url: str | None,
     engine: str | None,
     processes: int,
+    metrics_port: int | None,
+    metrics_address: str,
     log_level: str,
     control_fd: int | None,
     **settings: Any,
@@ -128,7 +139,10 @@ def worker(
         if not engine:  # by the environment: arguments can be read by everybody on the machine
             environment[URL_VARIABLE] = parse_url(url).render_as_string(hide_password=False)
         arguments = [registry, *(["--engine", engine] if engine else []), "--log-level", log_level]
-        commands = [worker_command(*arguments, *_arguments(options, number)) for number in range(1, processes + 1)]
+        commands = [
+            worker_command(*arguments, *_arguments(options, number), *_metrics(metrics_port, metrics_address, number))
+            for number in range(1, processes + 1)
+        ]
         context.exit(asyncio.run(_supervise(commands, environment)))
     try:
         found, sessions = _engine_of(source, engine)
@@ -136,7 +150,27 @@ def worker(
     except InvalidOptionError as error:
         raise click.UsageError(str(error)) from error
     logs.subscribe(made.events)
-    context.exit(serve(made, control=control_fd))
+    with _measured(made, jobs, options, metrics_port, metrics_address):
+        status = serve(made, control=control_fd)
+    context.exit(status)
+
+
+def _metrics(port: int | None, address: str, number: int) -> list[str]:
+    return [] if port is None else ["--metrics-port", str(port + number - 1), "--metrics-address", address]
+
+
+@contextmanager
+def _measured(made: Worker, jobs: JobQueue[Any], options: WorkerOptions, port: int | None, address: str) -> Iterator[None]:
+    """Serve a worker's metrics for the length of a block, where it was told a port."""
+    if port is None:
+        yield
+        return
+    registry = new_registry()
+    from sa_jobqueue.observe.metrics.workers import subscribe
+
+    subscribe(made.events, registry, types=jobs.registry.names, running=lambda: made.running, slots=options.concurrency)
+    with serve_metrics(registry, port=port, address=address):
+        yield
 
 
 def _check(jobs: JobQueue[Any], engine: Engine | AsyncEngine) -> None:

@@ -20,6 +20,7 @@ HEAVY = (
     "testcontainers",
     "fastapi",
     "opentelemetry",
+    "prometheus_client",
 )
 
 

@@ -1,0 +1,56 @@
+"""`sa-jobqueue exporter`: what the database knows of a queue, for Prometheus."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from datetime import timedelta
+from typing import Final
+
+import click
+from sqlalchemy import NullPool, create_engine
+
+from sa_jobqueue.cli._options import Database, seconds, with_database
+from sa_jobqueue.observe.health import Health, health
+from sa_jobqueue.observe.metrics.serving import new_registry, serve_metrics
+
+PORT: Final = 9464
+"""The port that OpenTelemetry gives exporters for Prometheus by default."""
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 means a free one.")
+@click.option("--address", default="127.0.0.1", show_default=True, help="Where to listen; 0.0.0.0 for other machines.")
+@click.option(
+    "--window", type=seconds, metavar="SECONDS", default=timedelta(minutes=1), help="What rates cover.  [default: 60]"
+)
+@click.option(
+    "--time-to-live",
+    type=seconds,
+    metavar="SECONDS",
+    default=timedelta(seconds=15),
+    help="How long a worker may be silent, as the workers have it.  [default: 15]",
+)
+@with_database
+def exporter(database: Database, /, *, port: int, address: str, window: timedelta, time_to_live: timedelta) -> None:
+    """Serve the figures of a health report as metrics, read anew at every scrape. One is enough for a database.
+
+    SIGTERM or Ctrl-C ends it. Needs: pip install "sa-jobqueue[metrics]".
+    """
+    registry = new_registry()
+    with database.session():
+        pass  # says what is wrong with the tables, where something is
+    engine = create_engine(database.url, poolclass=NullPool)
+
+    def read() -> Health:
+        return health(engine, window=window, time_to_live=time_to_live, model=database.model)
+
+    from sa_jobqueue.observe.metrics.database import DatabaseCollector
+
+    DatabaseCollector(read).register(registry)
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    with serve_metrics(registry, port=port, address=address) as serving:
+        click.echo(f"serving metrics on http://{address}:{serving}/metrics")
+        ended.wait()

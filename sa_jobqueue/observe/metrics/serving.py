@@ -1,0 +1,51 @@
+"""The page that Prometheus reads: a port, a thread, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from sa_jobqueue.errors import InvalidOptionError, JobQueueError
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+
+class MissingMetricsExtraError(JobQueueError, ImportError):
+    """Metrics need prometheus-client, which is not installed: pip install "sa-jobqueue[metrics]"."""
+
+    def __init__(self) -> None:
+        super().__init__('prometheus-client is not installed: pip install "sa-jobqueue[metrics]"')
+
+
+def new_registry() -> CollectorRegistry:
+    """Return an empty registry. Raises: MissingMetricsExtraError."""
+    try:
+        from prometheus_client import CollectorRegistry
+    except ModuleNotFoundError as error:
+        raise MissingMetricsExtraError from error
+    return CollectorRegistry()
+
+
+@contextmanager
+def serve_metrics(registry: CollectorRegistry, *, port: int, address: str = "127.0.0.1") -> Iterator[int]:
+    """Serve a registry's metrics on every path of a port, from a thread, for the length of a block; give the port.
+
+    `port`: 0 means a free one. `address`: where to listen; other machines reach it only on another one than the default.
+    Raises: InvalidOptionError when it cannot listen there; MissingMetricsExtraError.
+    """
+    try:
+        from prometheus_client import start_http_server
+    except ModuleNotFoundError as error:
+        raise MissingMetricsExtraError from error
+    try:
+        server, thread = start_http_server(port, addr=address, registry=registry)
+    except (OSError, OverflowError) as error:
+        raise InvalidOptionError("metrics port", f"cannot listen on {address}:{port}: {error}") from error
+    try:
+        yield int(server.server_port)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

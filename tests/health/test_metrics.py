@@ -1,0 +1,188 @@
+"""Metrics over HTTP, as Prometheus reads them: of a worker process, of the exporter, and what their labels may be."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
+
+from sa_jobqueue import JobStatus, events
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.ids import uuid7
+from sa_jobqueue.observe.health import QueueDepth, health
+from sa_jobqueue.observe.metrics import MissingMetricsExtraError, serve_metrics
+from sa_jobqueue.observe.metrics.database import MOST_QUEUES, DatabaseCollector
+from sa_jobqueue.observe.metrics.serving import new_registry
+from sa_jobqueue.observe.metrics.workers import subscribe
+from tests.fixtures.jobs import WORKER, Jobs
+from tests.fixtures.workers import PATIENCE, wait_until
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+APPLICATION = """
+from sa_jobqueue import JobQueue, Discard
+jobs = JobQueue()
+@jobs.handler("good")
+def good(payload): ...
+@jobs.handler("bad", max_attempts=1)
+def bad(payload):
+    raise ValueError("no")
+"""
+
+
+def scrape(port: int) -> Samples:
+    """Read a page of metrics; names and units must be those that Prometheus' conventions ask for."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as page:
+        body = page.read().decode()
+    found: Samples = {}
+    for family in text_string_to_metric_families(body):
+        assert re.fullmatch(r"sa_jobqueue_[a-z_]+", family.name)
+        assert family.documentation.endswith(".")
+        for sample in family.samples:
+            found[sample.name, frozenset(sample.labels.items())] = sample.value
+    return found
+
+
+def value(found: Samples, name: str, **labels: str) -> float:
+    return found[f"sa_jobqueue_{name}", frozenset(labels.items())]
+
+
+@pytest.fixture
+def start(database_url: str, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Give a function that starts a command of ours; whatever still runs at the end is killed, by its pid."""
+    running: list[subprocess.Popen[str]] = []
+    (tmp_path / "app.py").write_text(APPLICATION)
+
+    def run(*arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sa_jobqueue.cli", *arguments],
+            cwd=tmp_path,
+            env=os.environ | {"SA_JOBQUEUE_URL": database_url, "PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        running.append(process)
+        return process
+
+    yield run
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def test_the_exporter_serves_what_the_health_report_says(
+    start: Callable[..., subprocess.Popen[str]], engine: Engine, jobs: Jobs
+) -> None:
+    jobs.add_worker(WORKER, concurrency=4)
+    jobs.add_many(3, queue="mail")
+    jobs.add(due_in=3600)
+    jobs.add(JobStatus.RUNNING)
+    jobs.add(JobStatus.DEAD)
+    process = start("exporter", "--port", "0", "--time-to-live", "600")
+    assert process.stdout is not None
+    told = process.stdout.readline()
+    port = int(told.rpartition(":")[2].partition("/")[0])
+    found, report = scrape(port), health(engine, time_to_live=timedelta(minutes=10))
+    assert value(found, "up") == 1
+    assert value(found, "due_jobs", queue="mail") == 3 == report.due
+    assert value(found, "scheduled_jobs", queue="default") == 1
+    assert 3 <= value(found, "claim_age_seconds", queue="mail") <= report.claim_age.total_seconds()
+    assert (value(found, "running_jobs"), value(found, "slots"), value(found, "saturation_ratio")) == (1, 4, 0.25)
+    assert value(found, "undecided_dead_letters") == 1
+    assert value(found, "health_severity", code="dead_letters") == 1
+    assert value(found, "health_severity", code="queue_unserved") == 2
+    assert value(found, "health_severity", code="horizon") == 0
+    (table,) = (one for one in report.tables if one.name == "job")
+    assert value(found, "table_bytes", table="job") == table.bytes
+    assert value(found, "horizon_holders", kind="handler") == 0
+    assert ("sa_jobqueue_table_changes_total", frozenset({("table", "job"), ("kind", "insert")})) in found
+    jobs.add(queue="mail")
+    assert value(scrape(port), "due_jobs", queue="mail") == 4  # read anew at every scrape
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 0
+
+
+def test_a_worker_counts_what_it_did(start: Callable[..., subprocess.Popen[str]], jobs: Jobs) -> None:
+    ids = [jobs.add(type_name="good") for _ in range(3)] + [jobs.add(type_name="bad", max_attempts=1)]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = start("worker", "app:jobs", "--poll-interval", "0.1", "--metrics-port", str(port), "--concurrency", "3")
+    wait_until(lambda: all(jobs.status(one) in {JobStatus.COMPLETED, JobStatus.DEAD} for one in ids))
+    wait_until(lambda: value(scrape(port), "worker_running_jobs") == 0)
+
+    def counted() -> bool:
+        return ("sa_jobqueue_dead_letters_total", frozenset({("job_type", "bad"), ("reason", "exhausted")})) in scrape(port)
+
+    wait_until(counted, what="the death among the metrics")
+    found = scrape(port)
+    assert value(found, "attempts_total", job_type="good", outcome="completed") == 3
+    assert value(found, "attempt_duration_seconds_count", job_type="good") == 3
+    assert value(found, "attempts_total", job_type="bad", outcome="died") == 1
+    assert value(found, "worker_slots") == 3
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 0
+
+
+def test_labels_are_bounded_whatever_queues_and_types_there_are(engine: Engine) -> None:
+    queues = [
+        QueueDepth(
+            queue=f"tenant_{number}",
+            due=number,
+            later=1,
+            oldest_due_at=None,
+            claim_age=timedelta(seconds=number),
+            next_due_at=None,
+            is_capped=False,
+        )
+        for number in range(500)
+    ]
+    registry = CollectorRegistry()
+    DatabaseCollector(lambda: replace(health(engine), queues=queues)).register(registry)
+    bus = events.EventBus()
+    subscribe(bus, registry, types=["known"], running=lambda: 0, slots=1)
+    for type_name in ("known", *(f"strange_{number}" for number in range(50))):
+        bus.emit(events.JobCompleted(uuid7(), type_name, 1, timedelta(seconds=2)))
+    with serve_metrics(registry, port=0) as port:
+        found = scrape(port)
+        with pytest.raises(InvalidOptionError, match="cannot listen"), serve_metrics(registry, port=port):
+            pass
+    due = [labels for name, labels in found if name == "sa_jobqueue_due_jobs"]
+    assert len(due) == MOST_QUEUES + 1
+    assert value(found, "due_jobs", queue="tenant_499") == 499
+    assert value(found, "due_jobs", queue="other") == sum(range(400))
+    assert value(found, "claim_age_seconds", queue="other") == 399
+    assert value(found, "attempts_total", job_type="known", outcome="completed") == 1
+    assert value(found, "attempts_total", job_type="other", outcome="completed") == 50
+
+
+def test_a_database_that_does_not_answer_is_down_and_not_an_error() -> None:
+    def read() -> Any:
+        raise OperationalError("SELECT 1", {}, Exception("gone"))
+
+    registry = CollectorRegistry()
+    DatabaseCollector(read).register(registry)
+    with serve_metrics(registry, port=0) as port:
+        assert scrape(port) == {("sa_jobqueue_up", frozenset()): 0}
+
+
+def test_without_its_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    for ask in (new_registry, lambda: serve_metrics(CollectorRegistry(), port=0).__enter__()):
+        with pytest.raises(MissingMetricsExtraError, match=r"sa-jobqueue\[metrics\]"):
+            ask()
