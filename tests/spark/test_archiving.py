@@ -19,6 +19,7 @@ from tests.archive.worlds import chain, chains_in, fill, in_archive, in_tables, 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.timeout(300)  # the first test to ask for Spark starts it
 MONTH = timedelta(days=30)
 SMALL = ArchiveOptions(part_jobs=5, batch_jobs=3)
 STATES = (Step.PLANNED, Step.FILES, Step.WRITTEN, Step.DELETING, Step.DELETED_BATCH, Step.DELETED)

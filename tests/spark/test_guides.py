@@ -18,6 +18,7 @@ from tests.archive.worlds import fill
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.timeout(300)  # the first test to ask for Spark starts it
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 
 
