@@ -7,7 +7,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Final
@@ -26,16 +27,27 @@ _log = logging.getLogger("sa_jobqueue.supervisor")
 
 
 class Supervisor:
-    """Runs one process per command; each is given `--control-fd`, the reading end of a pipe from here.
+    """Runs one process per command; each is given `--control-fd`, the reading end of a pipe from here, and `--report-fd`,
+    the writing end of one to here, by which it tells its worker's id.
 
     Stops are told through the pipe, not by signals: a terminal or a service manager signals the children as well as us,
     and a child that heard the first signal twice would not drain. A parent that is killed closes the pipes, and
     the children drain and end. A child that ends with status 0 is not replaced; any other is, after a growing rest,
     until it has failed `MOST_FAILURES` times on end at its start: then all are stopped.
+
+    `on_death`: called in a thread with the id of a worker whose process died. Nobody else knows that for certain: others
+    can but wait until it has been silent for too long.
     """
 
-    def __init__(self, commands: Sequence[Sequence[str]], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        commands: Sequence[Sequence[str]],
+        environment: Mapping[str, str],
+        *,
+        on_death: Callable[[str], None] = lambda worker_id: None,
+    ) -> None:
         self._commands = commands
+        self._on_death = on_death
         self._environment = dict(environment)
         self._pipes: set[int] = set()
         self._stopping = asyncio.Event()
@@ -82,29 +94,43 @@ class Supervisor:
 
     async def _run_once(self, number: int, command: Sequence[str]) -> int:
         reading, writing = os.pipe()
+        hearing, telling = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
-                "--control-fd",
-                str(reading),
+                *("--report-fd", str(telling)),
+                *("--control-fd", str(reading)),
                 env=self._environment,
                 stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=(reading,),
+                pass_fds=(reading, telling),
             )
         except BaseException:
             os.close(writing)
+            os.close(hearing)
             raise
         finally:
             os.close(reading)
+            os.close(telling)
         _log.info("worker process %d is pid %d", number, process.pid)
         self._pipes.add(writing)
         try:
             if self._command is not None:
                 _tell(writing, self._command)  # told while it was being started
-            return await process.wait()
+            status = await process.wait()
+            if status != 0:
+                self._tell_death(hearing)
+            return status
         finally:
             self._pipes.discard(writing)
             os.close(writing)
+            os.close(hearing)
+
+    def _tell_death(self, hearing: int) -> None:
+        os.set_blocking(hearing, False)  # a child of its own may hold the other end
+        with suppress(BlockingIOError):
+            if worker_id := os.read(hearing, 1000).decode():
+                # A daemon: neither its successor nor our own end waits for a database that does not answer.
+                threading.Thread(target=self._on_death, args=(worker_id,), name="sa_jobqueue death", daemon=True).start()
 
 
 def worker_command(*arguments: str) -> list[str]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
 import click
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, NullPool, create_engine
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
-from sqlalchemy.orm import sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue.cli._options import (
     APP_VARIABLE,
@@ -31,11 +32,14 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.handlers import JobQueue
 from sa_jobqueue.observe import logs
 from sa_jobqueue.observe.metrics.serving import new_registry, serve_metrics
+from sa_jobqueue.operations.workers import MOST_TAKEN_BACK, take_back_from
 from sa_jobqueue.worker import Worker, WorkerOptions
-from sa_jobqueue.worker.connections import noticing_death
+from sa_jobqueue.worker.connections import noticing_death, unavailable
 
 _FORMAT: Final = "%(asctime)s %(levelname)s [%(process)d] %(name)s: %(message)s"
 _DEFAULTS: Final = WorkerOptions()
+
+_log = logging.getLogger("sa_jobqueue.supervisor")
 
 
 def queue_limits(given: Any) -> dict[str, int | None]:
@@ -104,6 +108,7 @@ def queue_limits(given: Any) -> dict[str, int | None]:
 @click.option("--time-to-live", type=seconds, metavar="SECONDS", default=_DEFAULTS.time_to_live, hidden=True)
 @click.option("--sweep-interval", type=seconds, metavar="SECONDS", default=_DEFAULTS.sweep_interval, hidden=True)
 @click.option("--control-fd", type=int, hidden=True, help="Reading end of a pipe from a parent process.")
+@click.option("--report-fd", type=int, hidden=True, help="Writing end of a pipe to a parent process.")
 @click.pass_context
 def worker(
     context: click.Context,
@@ -117,6 +122,7 @@ def worker(
     metrics_address: str,
     log_level: str,
     control_fd: int | None,
+    report_fd: int | None,
     **settings: Any,
 ) -> None:
     """Run the jobs that MODULE:REGISTRY, a JobQueue, has handlers for.
@@ -134,7 +140,8 @@ def worker(
     _configure_logging(log_level)
     if processes > 1:
         # Once, before any is started: each of them would fail at it, again and again.
-        _check(jobs, _engine_of(source, engine)[0])
+        used = _engine_of(source, engine)[0]
+        _check(jobs, used)
         environment = dict(os.environ)
         if not engine:  # by the environment: arguments can be read by everybody on the machine
             environment[URL_VARIABLE] = parse_url(url).render_as_string(hide_password=False)
@@ -143,13 +150,16 @@ def worker(
             worker_command(*arguments, *_arguments(options, number), *_metrics(metrics_port, metrics_address, number))
             for number in range(1, processes + 1)
         ]
-        context.exit(asyncio.run(_supervise(commands, environment)))
+        context.exit(asyncio.run(_supervise(commands, environment, lambda died: _take_back(jobs, used, options, died))))
     try:
         found, sessions = _engine_of(source, engine)
         made = Worker(jobs, found, options=options, **sessions)
     except InvalidOptionError as error:
         raise click.UsageError(str(error)) from error
     logs.subscribe(made.events)
+    if report_fd is not None:
+        os.write(report_fd, made.id.encode())
+        os.close(report_fd)
     with _measured(made, jobs, options, metrics_port, metrics_address):
         status = serve(made, control=control_fd)
     context.exit(status)
@@ -179,8 +189,27 @@ def _check(jobs: JobQueue[Any], engine: Engine | AsyncEngine) -> None:
         pass
 
 
-async def _supervise(commands: list[list[str]], environment: dict[str, str]) -> int:
-    return await Supervisor(commands, environment).run()
+async def _supervise(commands: list[list[str]], environment: dict[str, str], on_death: Callable[[str], None]) -> int:
+    return await Supervisor(commands, environment, on_death=on_death).run()
+
+
+def _take_back(jobs: JobQueue[Any], used: Engine | AsyncEngine, options: WorkerOptions, worker_id: str) -> None:
+    """Make the jobs of a worker that died due again at once; where that fails, others do it when it was silent for long."""
+    engine = create_engine(
+        used.url.set(drivername="postgresql+psycopg"),
+        poolclass=NullPool,
+        connect_args=noticing_death(options.time_to_live),
+    )
+    taken, batch = 0, MOST_TAKEN_BACK
+    try:
+        while batch == MOST_TAKEN_BACK:
+            with Session(engine) as session, session.begin():
+                batch = take_back_from(session, worker_id, model=jobs.model)
+            taken += batch
+    except DBAPIError as error:
+        _log.warning("the jobs of worker %s wait until others notice: %s", worker_id, unavailable(error, engine.url))
+    else:
+        _log.info("worker %s is dead: %d jobs were taken back from it", worker_id, taken)
 
 
 def _options(*, queues: dict[str, int | None] | None, no_listen: bool, **settings: Any) -> WorkerOptions:

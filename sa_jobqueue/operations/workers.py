@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import ColumnElement
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.pages import MAX_PAGE, check_limit, check_lists
-from sa_jobqueue.statements import workers
+from sa_jobqueue.retry import Backoff
+from sa_jobqueue.statements import leases, workers
 from sa_jobqueue.types import WorkerState
+
+MOST_TAKEN_BACK: Final = 100
+"""Most jobs taken back in one transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +81,26 @@ def drain_workers(session: Session, *, where: WorkerFilter, model: type[JobMixin
     meanwhile, and a worker that cannot beat for its time to live gives its jobs back.
     """
     return sorted(session.scalars(workers.request_drain(model, *_conditions(model, where))))
+
+
+def take_back_from(session: Session, worker_id: str, *, model: type[JobMixin[Any]] = Job) -> int:
+    """Take back at most `MOST_TAKEN_BACK` jobs of a worker whose process has ended without a word; return how many.
+
+    For whoever knows that it has: the parent that waited for it. A session that ended is no proof: a worker that was
+    merely cut off works on.
+    Changes: as the sweeper's: due again after a backoff, the attempt counted, or dead, reason `lost`.
+    Locks: the rows taken; what somebody holds is left to the sweepers.
+    Obliges: call it again, in another transaction, until it returns fewer.
+    """
+    backoff = Backoff()
+    given = {
+        "worker_id": worker_id,
+        "limit": MOST_TAKEN_BACK,
+        "base": backoff.base.total_seconds(),
+        "cap": backoff.cap.total_seconds(),
+        "letter_ids": [model.__id_factory__() for _ in range(MOST_TAKEN_BACK)],
+    }
+    return len(session.execute(leases.take_back(model, ended=True), given).all())
 
 
 def _conditions(model: type[JobMixin[Any]], where: WorkerFilter) -> list[ColumnElement[bool]]:

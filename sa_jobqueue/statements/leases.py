@@ -143,12 +143,13 @@ def supersede(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def take_back(model: type[JobMixin[Any]], *, orphans: bool = False) -> Select[Any]:
+def take_back(model: type[JobMixin[Any]], *, orphans: bool = False, ended: bool = False) -> Select[Any]:
     """Take jobs from workers that stopped beating, and jobs whose own lease ran out; due again after a backoff, or dead.
 
     Parameters: `ttl`, how long a silent worker still counts as alive; `limit`; `base` and `cap` of the backoff in
     seconds; `letter_ids`, `limit` fresh ids. With `orphans` instead the jobs whose worker has no row at all: a rarer
-    sweep, for it reads every running job.
+    sweep, for it reads every running job. With `ended` those of one worker, `worker_id` in the place of `ttl`, whose
+    process is known to have ended, however fresh its last beat is.
     Shape: `(id, type_name, attempt, status, worker_id, chain_id, is_awaited)` a job, the last as in
     `completions.finish`; fewer than `limit` rows: none are left. Unordered.
     Changes: running -> pending, or dead when that was the last attempt; a `job_attempt` row each, and a dead letter
@@ -162,6 +163,7 @@ def take_back(model: type[JobMixin[Any]], *, orphans: bool = False) -> Select[An
     limit = bindparam("limit", type_=Integer)
     running = select(job.c.id, job.c.leased_by, job.c.root_id).where(job.c.status == status(JobStatus.RUNNING))
     silent = worker.c.heartbeat_at < func.now() - bindparam("ttl", type_=Interval)
+    is_gone = worker.c.id == bindparam("worker_id", type_=Text) if ended else silent
     lost_reason, expired_reason = literal(DeadReason.LOST.value), literal(DeadReason.TIMED_OUT.value)
 
     def probe(name: str, *conditions: ColumnElement[bool]) -> Any:
@@ -177,11 +179,11 @@ def take_back(model: type[JobMixin[Any]], *, orphans: bool = False) -> Select[An
         sources = [
             select(gone.c.id, gone.c.leased_by, gone.c.root_id, lost_reason.label("reason"))
             .select_from(worker.join(gone, true()))
-            .where(silent),
+            .where(is_gone),
             select(expired.c.id, expired.c.leased_by, expired.c.root_id, expired_reason.label("reason"))
             .select_from(worker.join(expired, true()))
             .where(~silent),
-        ]
+        ][: 1 if ended else 2]
     lost = (union_all(*sources) if len(sources) > 1 else sources[0]).limit(limit).cte("lost")
 
     def of_lost(name: str, row: Any) -> ColumnElement[Any]:

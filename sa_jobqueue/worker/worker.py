@@ -24,6 +24,7 @@ from sa_jobqueue.events import (
     Event,
     EventBus,
     JobPutBack,
+    JobTakenBack,
     LeaseEndangered,
     ProviderFailed,
     WorkerStarted,
@@ -251,7 +252,7 @@ class Worker:
         claimer.until_idle = until_idle
 
         def look_again(event: Event) -> None:
-            if isinstance(event, JobPutBack):  # due again, perhaps sooner than the claimer means to sleep
+            if isinstance(event, (JobPutBack, JobTakenBack)):  # due again, perhaps sooner than the claimer means to sleep
                 claimer.look()
 
         unsubscribe = self.events.subscribe(look_again)

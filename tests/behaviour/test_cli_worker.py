@@ -263,6 +263,25 @@ def test_two_processes_run_and_a_killed_one_is_started_again(
     assert not [pid for pid in living if is_running(pid)]
 
 
+def test_what_a_dead_process_held_is_due_at_once_for_its_parent_knows_that_it_died(
+    start_worker: StartWorker, engine: Engine, jobs: Jobs, tmp_path: Path
+) -> None:
+    parent = start_worker("--processes", "2", "--time-to-live", "600", "--beat-interval", "5")
+    wait_until(lambda: len(workers(engine)) == 2, what="two workers")
+    running = jobs.add(type_name="waits", input={"for": str(tmp_path / "go")})
+    wait_until(lambda: jobs.status(running) is JobStatus.RUNNING, what="the job")
+    holder = select(Job.Worker.pid).where(Job.Worker.id == jobs.get(running)["leased_by"])
+    with engine.connect() as connection:
+        os.kill(connection.execute(holder).scalar_one(), signal.SIGKILL)
+    # In ten minutes anybody would notice.
+    wait_until(lambda: jobs.get(running)["attempt"] == 2, what="its next attempt")
+    assert [attempt["outcome"] for attempt in jobs.attempts(running)] == ["taken_back"]
+    (tmp_path / "go").touch()
+    wait_until(lambda: jobs.status(running) is JobStatus.COMPLETED, what="its end")
+    parent.terminate()
+    assert ended(parent) == 0
+
+
 def test_a_second_signal_to_the_parent_gives_running_jobs_back(
     start_worker: StartWorker, engine: Engine, jobs: Jobs, tmp_path: Path
 ) -> None:

@@ -178,6 +178,15 @@ async def test_a_workers_own_retry_starts_when_it_is_due_not_at_the_next_poll(en
         await log.until(JobCompleted)
 
 
+async def test_a_job_taken_back_starts_when_it_is_due_not_at_the_next_poll(engine: Engine, jobs: Jobs, start: Start) -> None:
+    queue = simple()
+    async with start(queue, poll_interval=timedelta(minutes=10), listen=False) as log:
+        await until(lambda: _is_asleep(engine), what="the claimer sleeps, knowing of nothing to come")
+        jobs.add(JobStatus.RUNNING, worker_id="gone:1", type_name="nothing", input={})
+        jobs.add_worker("gone:1", silent_for=60)
+        await log.until(JobCompleted)
+
+
 async def test_a_wake_up_that_comes_while_the_worker_goes_to_sleep_is_not_lost(
     engine: Engine, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

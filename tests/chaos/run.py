@@ -137,6 +137,8 @@ def _break_things(scene: Scene, options: Options, tell: Tell) -> list[Injection]
         done = (time.monotonic() - began) / options.seconds
         if done >= 1:
             break
+        # Most workers are there and well, so that what follows is of this fault and not of the one before.
+        scene.world.until(lambda: _workers(scene.world) >= options.workers - 1, _START_PATIENCE)
         injection = inject(number, fault, scene)
         injections.append(injection)
         tell(f"{number:4d}  {injection.fault}: {injection.detail}", done)

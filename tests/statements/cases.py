@@ -216,6 +216,12 @@ CASES = [
     Case("extend", lambda: leases.extend(Job), PK, lambda world: extend_parameters(world.running[0])),
     Case("take_back", lambda: leases.take_back(Job), RUNNING, lambda world: take_back_parameters()),
     Case(
+        "take_back_ended",
+        lambda: leases.take_back(Job, ended=True),
+        RUNNING,
+        lambda world: take_back_parameters(worker_id=WORKER),
+    ),
+    Case(
         "take_back_orphans",
         lambda: leases.take_back(Job, orphans=True),
         RUNNING,
