@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.types import LONGEST, JobId, JobStatus, Json
@@ -71,8 +71,7 @@ class Blockers(Generic[OutT]):
         return tuple(outcome for outcome in self.outcomes if outcome.status is not JobStatus.COMPLETED)
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedJob:
+class ClaimedJob(NamedTuple):
     """The row of a claimed job, as the claim returned it."""
 
     id: JobId
@@ -106,7 +105,7 @@ class AttemptContext:
         self.worker_id = worker_id
         """Who runs it."""
         self._extend = extend
-        self._stop = threading.Event()
+        self._stopped = False
         self._reason: str | None = None
         self._told: list[Callable[[], None]] = []
         self._telling = threading.Lock()
@@ -132,7 +131,7 @@ class AttemptContext:
         A synchronous handler that runs long looks here now and then; an asynchronous one is cancelled at its next await.
         Whatever it does afterwards through its session is not kept.
         """
-        return self._stop.is_set()
+        return self._stopped
 
     @property
     def cancel_reason(self) -> str | None:
@@ -141,7 +140,12 @@ class AttemptContext:
 
     def wait_cancelled(self, timeout: timedelta) -> bool:
         """Wait until the attempt should stop, at most `timeout`; return whether it should. For synchronous handlers."""
-        return self._stop.wait(timeout.total_seconds())
+        stopped = threading.Event()  # not made for each attempt: few wait
+        take_back = self.on_stop(stopped.set)
+        try:
+            return stopped.wait(timeout.total_seconds())
+        finally:
+            take_back()
 
     def on_stop(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` once when the attempt should stop, now if it should already; return what takes that back.
@@ -149,7 +153,7 @@ class AttemptContext:
         It is called on the worker's loop: it returns at once and does not raise.
         """
         with self._telling:
-            if not self._stop.is_set():
+            if not self._stopped:
                 self._told.append(callback)
                 return lambda: self._tell_no_more(callback)
         callback()
@@ -185,10 +189,10 @@ class AttemptContext:
     def stop(self, reason: str) -> None:
         """Tell the handler to stop. Called by the worker; the first reason stays."""
         with self._telling:
-            if self._stop.is_set():
+            if self._stopped:
                 return
             self._reason = reason
-            self._stop.set()
+            self._stopped = True
             told, self._told = self._told, []
         for callback in told:
             callback()

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
@@ -35,7 +36,8 @@ def serve(worker: Worker, *, control: int | None = None) -> int:
     if control is not None:
         os.set_inheritable(control, False)  # a handler's child must not hold it open
     try:
-        asyncio.run(_serve(worker, control))
+        with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
+            runner.run(_serve(worker, control))
     except BaseException:
         _leave_within(EXIT_PATIENCE, status=1)
         raise
@@ -44,6 +46,15 @@ def serve(worker: Worker, *, control: int | None = None) -> int:
         _leave(0)
     _leave_within(EXIT_PATIENCE, status=0)
     return 0
+
+
+def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return what makes uvloop's event loop where that is installed; None is asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 async def _serve(worker: Worker, control: int | None) -> None:

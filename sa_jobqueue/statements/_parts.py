@@ -8,11 +8,11 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from sqlalchemy import Integer, Table, Text, bindparam, func, literal_column
 from sqlalchemy import cast as sql_cast
-from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql.elements import BindParameter, ColumnElement, Grouping
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import Companion
+from sa_jobqueue.statements._arrays import ArrayParameter
 from sa_jobqueue.types import JobStatus
 
 P = ParamSpec("P")
@@ -44,7 +44,7 @@ def table(model: type[JobMixin[Any]] | type[Companion]) -> Table:
 
 def array(name: str, like: Any) -> BindParameter[Any]:
     """Return an array parameter whose elements have the type `like`."""
-    return bindparam(name, type_=ARRAY(like))
+    return bindparam(name, type_=ArrayParameter(like))
 
 
 def element(values: BindParameter[Any], position: ColumnElement[int]) -> ColumnElement[Any]:

@@ -14,6 +14,7 @@ from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import claims, leases
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
+from sa_jobqueue.worker.compiled import Compiled
 from sa_jobqueue.worker.completer import Completer
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.executor import Executor
@@ -26,8 +27,10 @@ _PACE: Final = 0.004
 """Seconds between two claims while slots trickle free one by one: batches form, and no idle slot waits longer."""
 _AWAKE: Final = 0.2
 """Seconds a woken worker keeps looking: longer than the silence a producer keeps after waking it."""
-_GLANCE: Final = 0.02
-"""Seconds between two looks of a woken worker."""
+_GLANCE: Final = 0.005
+"""Seconds until a woken worker's next look, then twice as many each time: what came within the silence is found at once."""
+_HELD_OFF: Final = 0.02
+"""Seconds until a worker that may not start anything now asks again."""
 _MOST: Final = 500
 """Most jobs of one claim."""
 _STRAYS_EVERY: Final = 60.0
@@ -75,8 +78,8 @@ class Claimer(Component):
         self._types = types
         self._options = options
         self._may_start = may_start
-        self._ahead = claims.claim(model, changed=False)
-        self._all = claims.claim(model, changed=True)
+        self._ahead = Compiled(claims.claim(model, changed=False), engine.dialect)
+        self._all = Compiled(claims.claim(model, changed=True), engine.dialect)
         self._next_due = claims.next_due(model)
         self._held = leases.held(model)
         lowest_id = "" if model.__jobqueue__.id_type == "text" else UUID(int=0)
@@ -88,6 +91,7 @@ class Claimer(Component):
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
         self._awake_until = 0.0
+        self._glance = _GLANCE
         self.until_idle = False
         """Whether `run` returns when nothing is due, nothing runs and nothing waits to be written."""
 
@@ -95,6 +99,7 @@ class Claimer(Component):
         """Look now: something of this queue (None: of any) may be due."""
         if queue is None or queue in self._options.limits:
             self._awake_until = self._loop.time() + _AWAKE
+            self._glance = _GLANCE
             self._woken.set()
 
     def look(self) -> None:
@@ -116,7 +121,7 @@ class Claimer(Component):
                     await self._wait_for_slot()
                     continue
                 if not self._may_start():
-                    await asyncio.sleep(_GLANCE)
+                    await asyncio.sleep(_HELD_OFF)
                     continue
                 # Cleared before looking: what is told from here on ends the rest that may follow.
                 self._woken.clear()
@@ -174,7 +179,7 @@ class Claimer(Component):
             "grace": self._options.time_to_live,
         }
         try:
-            rows = (await connection.execute(self._all if behind else self._ahead, parameters)).all()
+            rows = await (self._all if behind else self._ahead).execute(connection, parameters)
         except BaseException:
             floors.reset(self._loop.time())
             raise
@@ -203,7 +208,7 @@ class Claimer(Component):
         """Sleep until something may be due, or a slot that a limited queue needs becomes free."""
         now = self._loop.time()
         if now < self._awake_until:
-            seconds: float = _GLANCE
+            seconds, self._glance = self._glance, 2 * self._glance
         else:
             seconds = self._options.poll_interval.total_seconds()
             due_in = (await connection.execute(self._next_due, self._lanes())).scalar_one()
@@ -229,4 +234,4 @@ class Claimer(Component):
 
 def _job(row: Row[Any]) -> ClaimedJob:
     # By position: what follows the claim's own three columns is CLAIMED, the fields of ClaimedJob in order.
-    return ClaimedJob(*tuple(row)[3:])
+    return ClaimedJob._make(row[3:])

@@ -15,6 +15,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import completions
 from sa_jobqueue.types import DeadReason, JobId, JobStatus
 from sa_jobqueue.worker.chained import ChainWriter, note_ended, with_roots
+from sa_jobqueue.worker.compiled import Compiled
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.outcomes import Completed, Finished
 from sa_jobqueue.worker.settler import Settler
@@ -50,7 +51,7 @@ class Completer(Component):
         self._events = events
         self._flush_size = flush_size
         self._new_id = model.__id_factory__
-        self._complete = completions.complete(model)
+        self._complete = Compiled(completions.complete(model), engine.dialect)
         self._finish = completions.finish(model)
         self._standing = completions.standing(model)
         self._queue: deque[Completed | Finished] = deque()
@@ -138,8 +139,8 @@ class Completer(Component):
         return set(result.scalars())
 
     async def _write_completed(self, connection: AsyncConnection, ends: Sequence[Completed]) -> set[Any]:
-        result = await connection.execute(
-            self._complete,
+        rows = await self._complete.execute(
+            connection,
             {
                 "ids": [end.job.id for end in ends],
                 "attempts": [end.job.attempt for end in ends],
@@ -147,12 +148,10 @@ class Completer(Component):
                 "worker_id": self._worker_id,
             },
         )
-        written = set()
-        for job_id, is_awaited in result:
-            written.add(job_id)
+        for job_id, is_awaited in rows:
             if is_awaited:
                 self._settler.put(job_id)
-        return written
+        return {job_id for job_id, _ in rows}
 
     async def _write_finished(self, connection: AsyncConnection, ends: Sequence[Finished]) -> set[Any]:
         result = await connection.execute(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -45,6 +46,7 @@ class Connections:
             pool_size=size,
             max_overflow=0,
             connect_args=self._arguments | {"async_creator_fn": self._open},
+            json_deserializer=_read_json,
             # The server may have been replaced since the last outage: never answer from what was learnt of the old one.
             pool_recycle=1800,
         )
@@ -75,6 +77,11 @@ def noticing_death(patience: timedelta) -> dict[str, Any]:
         "keepalives_count": 3,
         "tcp_user_timeout": seconds * 1000,
     }
+
+
+def _read_json(data: bytes | str) -> Any:
+    # What the server sends is UTF-8; `json.loads` would look at bytes again to find that out.
+    return json.loads(data if isinstance(data, str) else data.decode())
 
 
 def unavailable(error: DBAPIError, url: URL) -> DatabaseUnavailableError:

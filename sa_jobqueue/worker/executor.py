@@ -9,9 +9,9 @@ import asyncio
 import contextvars
 import json
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeAlias
 
 from sqlalchemy.exc import DBAPIError
@@ -33,23 +33,27 @@ from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.outcomes import Completed, of_error, released
 from sa_jobqueue.worker.sessions import HELD, NAMED, Sessions
 from sa_jobqueue.worker.settler import Settler
+from sa_jobqueue.worker.threads import Threads
 
 Result: TypeAlias = str | JobMixin[Any]
 """What a handler returned: JSON text, or the next job of its chain."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Running:
     """One attempt in this process."""
 
     job: ClaimedJob
-    context: AttemptContext
-    task: asyncio.Task[None] | None = None
-    deadline: asyncio.Timeout | None = None
-    extension: timedelta | None = None
+    context: AttemptContext = field(init=False)
+    task: asyncio.Task[None] = field(init=False)
+    begun: bool = False
+    """Whether its task has run: one that is cancelled before would end without a word."""
+    deadline: asyncio.TimerHandle | None = None
+    timeout: timedelta | None = None
+    """How long it was given, in all or by the last extension; None is without end."""
     blockers: Blockers[Any] | None = None
     stopping: str | None = None
-    """Why it was told to stop: `lost`, `released`; None while it runs or when its time ran out."""
+    """Why it was told to stop: `lost`, `released`, `expired`; None while it runs."""
 
 
 class Executor:
@@ -79,8 +83,8 @@ class Executor:
         self._options = options
         self._blockers = blockers.outcomes(model)
         self._extend = leases.extend(model)
-        self._threads = ThreadPoolExecutor(options.concurrency, thread_name_prefix="sa_jobqueue")
-        self._running: dict[tuple[JobId, int], Running] = {}
+        self._threads = Threads(options.concurrency, "sa_jobqueue")
+        self._running: set[Running] = set()
         self._by_queue: Counter[str] = Counter()
         self._stuck_threads = 0
         self._loop = asyncio.get_running_loop()
@@ -103,7 +107,7 @@ class Executor:
     @property
     def attempts(self) -> set[tuple[JobId, int]]:
         """The attempts that are running here, as `(job_id, attempt)`."""
-        return set(self._running)
+        return {(running.job.id, running.job.attempt) for running in self._running}
 
     @property
     def running(self) -> int:
@@ -117,35 +121,36 @@ class Executor:
 
     def start(self, job: ClaimedJob) -> None:
         """Run a claimed job in a task of its own."""
-        running = Running(job, AttemptContext(job, self._worker_id, lambda timeout: self._request_extension(key, timeout)))
-        key = (job.id, job.attempt)
-        self._running[key] = running
+        running = Running(job)
+        running.context = AttemptContext(job, self._worker_id, partial(self._request_extension, running))
+        self._running.add(running)
         self._by_queue[job.queue] += 1
-        running.task = self._loop.create_task(self._run(running), name=f"job {job.id}")
-        running.task.add_done_callback(lambda _: self._finished(key))
-
-    def _finished(self, key: tuple[JobId, int]) -> None:
-        running = self._running.pop(key)
-        self._by_queue[running.job.queue] -= 1
-        self.changed.set()
+        running.task = self._loop.create_task(self._run(running), name=job.type_name)
 
     def stop_job(self, job_id: str) -> None:
         """Stop the attempts of a job that was cancelled or taken away; nothing is written for them."""
-        for running in list(self._running.values()):
+        for running in list(self._running):
             if str(running.job.id) == job_id:
                 self._stop(running, "lost", "the job was cancelled or taken away")
 
     def release_all(self, reason: str) -> None:
         """Stop every attempt and give its job back, not counted."""
-        for running in list(self._running.values()):
+        for running in list(self._running):
             self._stop(running, "released", reason)
 
     def _stop(self, running: Running, kind: str, reason: str) -> None:
         if running.stopping is None:
             running.stopping = kind
             running.context.stop(reason)
-            if running.task is not None:
+            if running.begun:
                 running.task.cancel()
+
+    def _set_deadline(self, running: Running, timeout: timedelta) -> None:
+        if running.deadline is not None:
+            running.deadline.cancel()
+        running.timeout = timeout
+        reason = "the attempt ran past its timeout"
+        running.deadline = self._loop.call_later(timeout.total_seconds(), self._stop, running, "expired", reason)
 
     async def idle(self) -> None:
         """Wait until no attempt is running."""
@@ -155,27 +160,37 @@ class Executor:
 
     def close(self) -> None:
         """Let go of the threads; those that do not stop are left behind."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     async def _run(self, running: Running) -> None:
+        try:
+            await self._end(running)
+        finally:
+            if running.deadline is not None:
+                running.deadline.cancel()
+            self._running.discard(running)
+            self._by_queue[running.job.queue] -= 1
+            self.changed.set()
+
+    async def _end(self, running: Running) -> None:
+        """Run the attempt and hand its end to whoever writes it."""
         job, started = running.job, self._loop.time()
         job_type: JobType | None = None
         try:
+            running.begun = True
+            if running.stopping is not None:
+                raise asyncio.CancelledError
             job_type = self._registry.get(job.type_name)
-            timeout = None if job.timeout is None else job.timeout.total_seconds()
-            try:
-                async with asyncio.timeout(timeout) as running.deadline:
-                    if running.extension is not None:
-                        running.deadline.reschedule(self._loop.time() + running.extension.total_seconds())
-                    call = self._surrounded if job_type.middleware else self._attempt
-                    result = await call(running, job_type)
-            except TimeoutError as error:
-                if running.deadline is not None and running.deadline.expired():
-                    raise AttemptTimeoutError(job.timeout or timedelta(0)) from error
-                raise
+            if job.timeout is not None:
+                self._set_deadline(running, job.timeout)
+            call = self._surrounded if job_type.middleware else self._attempt
+            result = await call(running, job_type)
         except asyncio.CancelledError as error:
             if running.stopping == "lost":
                 self._events.emit(AttemptLost(job.id, job.type_name, job.attempt))
+            elif running.stopping == "expired":
+                timeout = AttemptTimeoutError(running.timeout or timedelta(0))
+                self._completer.put(of_error(job, timeout, job_type))
             elif running.stopping == "released" or _is_cancelled():
                 self._completer.put(released(job))
                 self.given_back += 1
@@ -261,8 +276,7 @@ class Executor:
 
     async def _call_in_thread(self, running: Running, job_type: JobType, arguments: list[Any]) -> Result | None:
         """Call a sync handler in a thread; otherwise as `_call_async`. One that does not stop is left behind."""
-        context = contextvars.copy_context()
-        call = self._loop.run_in_executor(self._threads, context.run, self._call_sync, running, job_type, arguments)
+        call = self._threads.run(partial(contextvars.copy_context().run, self._call_sync, running, job_type, arguments))
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:
@@ -314,8 +328,11 @@ class Executor:
             self._settler.tell_due(following)
 
     async def _awaited(self, running: Running, job_type: JobType, arguments: list[Any], **session: Any) -> Any:
+        given = self._injected(running, job_type) | session
+        if not job_type.provided:
+            return await job_type.func(*arguments, **given)
         async with lent_beside(running.context, job_type, self._threads) as provided:
-            return await job_type.func(*arguments, **self._injected(running, job_type), **provided, **session)
+            return await job_type.func(*arguments, **given, **provided)
 
     def _called(self, running: Running, job_type: JobType, arguments: list[Any], **session: Any) -> Any:
         with lent(running.context, job_type) as provided:
@@ -334,20 +351,18 @@ class Executor:
             return "null"  # what most handlers return; nothing to check
         return json.dumps(job_type.output.encode_output(returned))
 
-    def _request_extension(self, key: tuple[JobId, int], timeout: timedelta) -> None:
+    def _request_extension(self, running: Running, timeout: timedelta) -> None:
         # From the handler's thread or task: everything that matters happens on the loop.
-        self._loop.call_soon_threadsafe(self._keep, self._extended(key, timeout))
+        self._loop.call_soon_threadsafe(self._keep, self._extended(running, timeout))
 
-    async def _extended(self, key: tuple[JobId, int], timeout: timedelta) -> None:
-        running = self._running.get(key)
-        if running is None:
+    async def _extended(self, running: Running, timeout: timedelta) -> None:
+        if running not in self._running or running.stopping is not None:
             return
-        running.extension = timeout
-        if running.deadline is not None and not running.deadline.expired():
-            running.deadline.reschedule(self._loop.time() + timeout.total_seconds())
-        given: dict[str, Any] = {"job_id": key[0], "job_attempt": key[1], "worker_id": self._worker_id}
+        job = running.job
+        self._set_deadline(running, timeout)
+        given: dict[str, Any] = {"job_id": job.id, "job_attempt": job.attempt, "worker_id": self._worker_id}
         given |= {"extension": timeout, "grace": self._options.time_to_live}
-        while key in self._running and running.extension is timeout:
+        while running in self._running and running.timeout is timeout:
             try:
                 async with self._engine.connect() as connection:
                     result = await connection.execute(self._extend, given)
@@ -355,7 +370,7 @@ class Executor:
                 await asyncio.sleep(1)  # an outage; the attempt may well outlive it
                 continue
             if result.first() is None:
-                self.stop_job(str(key[0]))
+                self._stop(running, "lost", "the job was cancelled or taken away")
             return
 
     def _keep(self, coroutine: Any) -> asyncio.Task[Any]:

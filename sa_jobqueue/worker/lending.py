@@ -6,12 +6,13 @@ import asyncio
 import contextvars
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import Executor
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.registry import JobType
+from sa_jobqueue.worker.threads import Threads
 
 T = TypeVar("T")
 
@@ -32,7 +33,7 @@ def lent(attempt: AttemptContext, job_type: JobType) -> Iterator[dict[str, Any]]
 
 
 @asynccontextmanager
-async def lent_beside(attempt: AttemptContext, job_type: JobType, threads: Executor) -> AsyncIterator[dict[str, Any]]:
+async def lent_beside(attempt: AttemptContext, job_type: JobType, threads: Threads) -> AsyncIterator[dict[str, Any]]:
     """Do the same for an asynchronous handler: opened and closed in a thread, for either may block.
 
     A handler that is cancelled before it began has what was opened for it closed, whenever that is done.
@@ -40,10 +41,10 @@ async def lent_beside(attempt: AttemptContext, job_type: JobType, threads: Execu
     if not job_type.provided:
         yield {}
         return
-    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+    context = contextvars.copy_context()
 
     def beside(func: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        return loop.run_in_executor(threads, context.run, func, *arguments)
+        return threads.run(partial(context.run, func, *arguments))
 
     lending = lent(attempt, job_type)
     opening = beside(lending.__enter__)

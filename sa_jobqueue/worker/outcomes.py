@@ -23,7 +23,7 @@ MAX_TEXT: Final = 10_000
 """Characters kept of a message or a traceback; a traceback keeps its end, where the error is."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which would take as long again to make, for each job
 class Completed:
     """The handler returned, and its completion is still to be written: with an output as JSON text, or the next job."""
 

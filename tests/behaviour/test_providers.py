@@ -171,7 +171,7 @@ async def test_it_is_told_when_the_attempt_is_to_stop(
     (job_id,) = enqueue(engine, queue.job("waits"))
     await run_all(queue, engine)
     assert clients.returned.wait(PATIENCE)
-    assert clients.notes == (["lent", "told", "back"] if colour == "sync" else ["lent", "back"])
+    assert clients.notes == ["lent", "told", "back"]
     assert [one["outcome"] for one in jobs.attempts(job_id)] == ["timed_out"]
 
 
@@ -193,7 +193,7 @@ async def test_what_is_opened_for_a_handler_that_was_stopped_meanwhile_is_closed
     assert await asyncio.to_thread(clients.returned.wait, PATIENCE)
     worker.stop()
     await asyncio.wait_for(run, PATIENCE)
-    assert clients.notes == ["lent", "back"]
+    assert clients.notes == ["lent", "told", "back"]
 
 
 async def test_one_that_fails_to_close_is_told_of_and_stops_nothing(engine: Engine) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Engine, text
 
 from sa_jobqueue import AttemptContext, JobQueue, JobStatus, Worker
-from sa_jobqueue.events import JobStarted, WorkerStopped
+from sa_jobqueue.events import Event, JobStarted, WorkerStopped
 from tests.behaviour.test_attempts import enqueue
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, EventLog, quick
@@ -73,6 +73,23 @@ async def test_a_second_stop_gives_back_at_once(engine: Engine, jobs: Jobs) -> N
     await asyncio.wait_for(run, PATIENCE)
     assert jobs.status(job_id) is JobStatus.PENDING
     assert log.of(WorkerStopped)[0].released == 1
+
+
+async def test_an_attempt_that_is_stopped_before_its_task_has_run_is_given_back(engine: Engine, jobs: Jobs) -> None:
+    queue, _ = waiting_queue()
+    both = enqueue(engine, queue.job("waits", {}), queue.job("waits", {}))
+    worker = Worker(queue, engine, options=quick(concurrency=2))
+
+    def stop_all(event: Event) -> None:
+        if isinstance(event, JobStarted):  # in the first one's task; the second one's has not run yet
+            worker.stop(now=True)
+
+    worker.events.subscribe(stop_all)
+    log = EventLog(worker)
+    await asyncio.wait_for(worker.run(), PATIENCE)
+    assert len(log.of(JobStarted)) == 1
+    assert [jobs.status(job_id) for job_id in both] == [JobStatus.PENDING, JobStatus.PENDING]
+    assert log.of(WorkerStopped)[0].released == 2
 
 
 async def test_a_stop_before_the_run_is_not_forgotten(engine: Engine, jobs: Jobs) -> None:

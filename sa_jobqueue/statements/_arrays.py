@@ -1,0 +1,83 @@
+"""Array parameters as one text each: psycopg dumps a list element by element, at a microsecond or two apiece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import Boolean, Dialect, Double, Integer, Text, Uuid
+from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, TIMESTAMP
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+Write = Callable[[Any], str]
+
+
+def _uuid(value: UUID | str) -> str:
+    return value.hex if isinstance(value, UUID) else _text(value)
+
+
+def _text(value: str) -> str:
+    if "\\" in value or '"' in value:
+        value = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{value}"'
+
+
+def _number(value: float) -> str:
+    return str(value + 0)  # raises of a null, as the others do
+
+
+def _instant(value: datetime) -> str:
+    return f'"{value.isoformat()}"'
+
+
+def _interval(value: timedelta) -> str:
+    return f'"{str(value + timedelta(0)).replace(",", "")}"'
+
+
+def _flag(value: bool) -> str:
+    return _FLAGS[value]
+
+
+_FLAGS: Final = {True: "t", False: "f"}
+_WRITERS: Final[tuple[tuple[type[TypeEngine[Any]], Write], ...]] = (
+    (Uuid, _uuid),
+    (Text, _text),
+    (Integer, _number),
+    (Double, _number),
+    (TIMESTAMP, _instant),
+    (INTERVAL, _interval),
+    (Boolean, _flag),
+)
+
+
+class ArrayParameter(TypeDecorator[Sequence[Any]]):
+    """A one-dimensional array as a parameter; its elements may be null.
+
+    To psycopg it is written as the text of the array, which the statement's own cast reads; to other drivers it is the
+    list, and so it is where the element's type has no writer here. Syntax: "Array Input and Output", PostgreSQL's manual.
+    """
+
+    impl = ARRAY
+    cache_ok = True
+
+    def __init__(self, item_type: TypeEngine[Any]) -> None:
+        super().__init__(item_type)
+        self.element = item_type
+
+    def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any] | None:
+        """Return what makes the driver's parameter of a list."""
+        write = next((write for kind, write in _WRITERS if isinstance(self.element, kind)), None)
+        if dialect.driver != "psycopg" or write is None:
+            return super().bind_processor(dialect)
+
+        def process(values: Sequence[Any] | None) -> str | None:
+            if values is None:
+                return None
+            try:
+                return "{" + ",".join(map(write, values)) + "}"
+            except (TypeError, AttributeError, KeyError):  # some are null
+                return "{" + ",".join(["NULL" if value is None else write(value) for value in values]) + "}"
+
+        return process

@@ -1,0 +1,87 @@
+"""The threads that sync handlers run in. Their results come back to the loop many at a time.
+
+A `ThreadPoolExecutor` wakes the loop for each result, through a socket: for handlers of a few microseconds that is most
+of what a job costs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Threads:
+    """At most `size` threads, started as they are needed. Used from the loop; nothing waits for threads at the end.
+
+    They are daemons: one whose handler never returns does not keep the process from ending.
+    """
+
+    def __init__(self, size: int, name: str) -> None:
+        self._size = size
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        self._calls: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._ended: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
+        self._told = False
+        self._unfinished = 0
+        self._threads = 0
+
+    def run(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """Run `call` in a thread; with fewer than `size` unfinished, it begins at once."""
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._unfinished += 1
+        if self._threads < min(self._unfinished, self._size):
+            self._threads += 1
+            threading.Thread(target=self._work, name=f"{self._name}_{self._threads}", daemon=True).start()
+        self._calls.put((future, call))
+        return future
+
+    def close(self) -> None:
+        """Let the threads end, each after what it is doing; what has not begun never does."""
+        with suppress(Empty):
+            while True:
+                self._calls.get_nowait()
+        for _ in range(self._threads):
+            self._calls.put(None)
+
+    def _work(self) -> None:
+        while (taken := self._calls.get()) is not None:
+            future, call = taken
+            try:
+                self._ended.append((future, call(), None))
+            except BaseException as error:
+                self._ended.append((future, None, error))
+            del taken, future, call  # not kept until the next one comes
+            if not self._told:
+                # Before the loop is told: it clears this first, so what is appended later is told of again.
+                self._told = True
+                with suppress(RuntimeError):  # the loop is closed
+                    self._loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._told = False
+        while self._ended:
+            future, result, error = self._ended.popleft()
+            self._unfinished -= 1
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(result)
+            elif isinstance(error, StopIteration):
+                future.set_exception(_wrapped(error))
+            else:
+                future.set_exception(error)
+
+
+def _wrapped(error: StopIteration) -> RuntimeError:
+    # As Python does with a generator's: no future takes it, for to its awaiter it would be a result.
+    wrapped = RuntimeError("the call raised StopIteration")
+    wrapped.__cause__ = error
+    return wrapped

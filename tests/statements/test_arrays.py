@@ -1,0 +1,77 @@
+"""Arrays written as text mean what lists mean, whatever is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import Boolean, Double, Engine, Integer, SmallInteger, Text, Uuid, bindparam, select
+from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, TIMESTAMP, asyncpg
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.types import TypeEngine
+
+from sa_jobqueue.statements._arrays import ArrayParameter
+from tests.fixtures.database import both_servers_swept
+
+EDGES: list[tuple[TypeEngine[Any], Sequence[Any]]] = [
+    (Text(), []),
+    (Text(), ["", "null", "NULL", None, " a ", '"', "\\", '\\"', "{", "},{", "a,b", "é😀", "'; --", "\n\t\r", "%s %(a)s"]),
+    (Uuid(), [UUID(int=0), None, UUID(int=2**128 - 1)]),
+    (Integer(), [0, -1, None, 2**31 - 1, -(2**31)]),
+    (Double(), [0.0, 1, -1.5, None, 1e300, float("inf"), 5e-324]),
+    (
+        TIMESTAMP(timezone=True),
+        [
+            datetime(1, 1, 1, tzinfo=UTC),
+            None,
+            datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+            datetime(2026, 3, 29, 2, 30, tzinfo=timezone(timedelta(hours=5, minutes=45))),
+        ],
+    ),
+    (INTERVAL(), [timedelta(0), None, timedelta(days=-3, microseconds=1), timedelta(days=36_500, seconds=86_399)]),
+    (Boolean(), [True, False, None]),
+    (SmallInteger(), [1, None]),
+]
+
+
+def _returned(engine: Engine, of: TypeEngine[Any], values: Sequence[Any] | None) -> Any:
+    with engine.connect() as connection:
+        given = bindparam("given", type_=ArrayParameter(of))
+        return connection.scalar(select(given.cast(ARRAY(of))), {"given": values})
+
+
+@both_servers_swept
+@pytest.mark.parametrize(("of", "values"), EDGES, ids=lambda value: str(value)[:10])
+def test_what_goes_in_comes_out(engine: Engine, of: TypeEngine[Any], values: Sequence[Any]) -> None:
+    assert _returned(engine, of, values) == list(values)
+    assert _returned(engine, of, None) is None
+
+
+def test_any_text_comes_out_as_it_went_in(engine: Engine) -> None:
+    with engine.connect() as connection:
+        statement = select(bindparam("given", type_=ArrayParameter(Text())).cast(ARRAY(Text())))
+
+        @given(st.lists(st.none() | st.text(st.characters(codec="utf-8", exclude_characters="\0"))))
+        def same(values: list[str | None]) -> None:
+            assert connection.scalar(statement, {"given": values}) == values
+
+        same()
+
+
+@pytest.mark.parametrize(
+    ("of", "value"), [(Text(), "a\0b"), (Text(), "\ud800"), (Text(), 7), (Uuid(), "no id"), (Integer(), "x")]
+)
+def test_what_the_server_cannot_take_is_refused(engine: Engine, of: TypeEngine[Any], value: Any) -> None:
+    with pytest.raises((SQLAlchemyError, TypeError, UnicodeEncodeError)):
+        _returned(engine, of, [value])
+
+
+def test_other_drivers_get_the_list_they_expect() -> None:
+    dialect: Any = asyncpg.dialect()  # type: ignore[no-untyped-call]
+    process = ArrayParameter(Text()).dialect_impl(dialect).bind_processor(dialect)
+    assert process is None or process(["a", None]) == ["a", None]

@@ -1,0 +1,68 @@
+"""Threads of sync handlers: each call begins at once, results come back, nothing begins after the end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from functools import partial
+
+import pytest
+
+from sa_jobqueue.worker.threads import Threads
+
+PATIENCE = 20.0
+
+
+async def test_as_many_calls_as_threads_run_at_once() -> None:
+    threads = Threads(8, "test")
+    for _ in range(3):  # threads that are there already, as well
+        together = threading.Barrier(8, timeout=PATIENCE)
+        await asyncio.gather(*(threads.run(together.wait) for _ in range(8)))
+    threads.close()
+
+
+async def test_thousands_of_results_come_back_each_to_its_own_future() -> None:
+    threads = Threads(4, "test")
+    results = await asyncio.wait_for(asyncio.gather(*(threads.run(partial(int, n)) for n in range(5_000))), PATIENCE)
+    assert results == list(range(5_000))
+    threads.close()
+
+
+@pytest.mark.parametrize(("raised", "expected"), [(ValueError("no"), ValueError), (SystemExit(3), SystemExit)])
+async def test_what_a_call_raises_is_raised(raised: BaseException, expected: type[BaseException]) -> None:
+    threads = Threads(1, "test")
+
+    def call() -> None:
+        raise raised
+
+    with pytest.raises(expected):
+        await threads.run(call)
+    threads.close()
+
+
+async def test_stop_iteration_which_no_future_takes_is_an_error_like_any_other() -> None:
+    threads = Threads(1, "test")
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await asyncio.wait_for(threads.run(lambda: next(iter(()))), PATIENCE)
+    threads.close()
+
+
+async def test_what_has_not_begun_when_they_are_closed_never_begins() -> None:
+    threads = Threads(1, "test")
+    is_running, go_on, begun = threading.Event(), threading.Event(), threading.Event()
+
+    def wait() -> bool:
+        is_running.set()
+        return go_on.wait(PATIENCE)
+
+    first = threads.run(wait)
+    assert await asyncio.to_thread(is_running.wait, PATIENCE)
+    second = threads.run(begun.set)
+    threads.close()
+    go_on.set()
+    assert await asyncio.wait_for(first, PATIENCE)
+    for thread in threading.enumerate():
+        if thread.name.startswith("test_"):
+            await asyncio.to_thread(thread.join, PATIENCE)
+    assert not begun.is_set()
+    assert not second.done()
