@@ -42,7 +42,7 @@ if FAULT == "after the claim":
     executor.Executor.start = die
 if FAULT == "before the handler's commit":
     # The completion is written, the commit is not sent.
-    event.listen(Session, "before_commit", lambda session: None if session.info.get(executor._HELD) else die())
+    event.listen(Session, "before_commit", lambda session: None if session.info.get(executor.HELD) else die())
 if FAULT == "after the handler's commit":
     event.listen(Session, "after_commit", die)
 if FAULT == "before the flush":
