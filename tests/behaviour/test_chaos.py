@@ -12,19 +12,22 @@ import pytest
 
 from sa_jobqueue.testing.binaries import binary_dirs
 from tests.chaos.faults import FAULTS, in_order
+from tests.fixtures.tallies import tally
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.timeout(400)
-def test_whatever_breaks_every_promise_is_kept() -> None:
+def test_whatever_breaks_every_promise_is_kept(request: pytest.FixtureRequest) -> None:
     if not binary_dirs():
         pytest.skip("no PostgreSQL programs at hand to start a server that may crash")
     command = [sys.executable, "-m", "tests.chaos", "--minutes", "0.6", "--seed", "4", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=390)
     assert done.stdout, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
-    print(done.stderr, done.stdout)  # the tally, for whoever runs the suite with -rP
+    for row in found["faults"]:
+        tally(request.config, f"survived: {row['fault']} (recovery {row['recovery_worst_s']} s at worst)", row["survived"])
+    print(done.stderr, done.stdout)  # pytest shows it when the test failed
     assert found["violations"] == []
     assert done.returncode == 0
     assert all(row["injected"] == row["survived"] for row in found["faults"]), found["faults"]
