@@ -157,6 +157,32 @@ async def test_a_stopped_process_that_wakes_up_is_fenced_and_works_on(
     assert jobs.get(job_id) == done  # its late end changed nothing
 
 
+async def test_a_handler_that_holds_the_gil_past_its_lease_loses_it_and_doubles_no_effect(
+    engine: Engine, jobs: Jobs, spawn: Spawn, start: Start
+) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE effect (n int)"))
+    # A call by PyDLL keeps the GIL: no thread of the process runs meanwhile, that of the heartbeat neither.
+    held = "import ctypes; ctypes.PyDLL(None).sleep(payload['seconds'])"
+    script = VICTIM.replace('if FAULT == "in the handler": die()', held, 1)
+    queue = healthy()
+    (job_id,) = enqueue(engine, queue.job("with_session", {"n": 1, "seconds": 8}))
+    victim = spawn(script, FAULT="none")
+    await until(lambda: jobs.status(job_id) is JobStatus.RUNNING, what="the victim has the job")
+    first = jobs.get(job_id)["leased_by"]
+    async with start(queue):
+        await until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, what="another worker completes the job")
+    done = jobs.get(job_id)
+    assert (done["attempt"], jobs.attempts(job_id)[0]["outcome"]) == (2, "taken_back")
+    (again,) = enqueue(engine, queue.job("with_session", {"n": 2, "seconds": 0}))
+    await until(lambda: jobs.status(again) is JobStatus.COMPLETED, what="the victim works again")
+    assert jobs.get(again)["completed_by"] == first
+    assert victim.poll() is None
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT n FROM effect ORDER BY n")).scalars().all() == [1, 2]
+    assert jobs.get(job_id) == done
+
+
 async def test_a_job_claimed_by_an_answer_that_was_lost_is_given_back(engine: Engine, jobs: Jobs, start: Start) -> None:
     queue = healthy()
     lost: list[Any] = []

@@ -226,8 +226,8 @@ def enqueue(make: Callable[[Scene], list[Job]], detail: str) -> Callable[[Scene]
     return inject
 
 
-def _beyond_lease(scene: Scene) -> dict[str, float]:
-    return {"seconds": scene.patience + 1}
+def _beyond_lease(scene: Scene, more: float = 1) -> dict[str, float]:
+    return {"seconds": scene.patience + more}
 
 
 FAULTS: Final = (
@@ -246,7 +246,7 @@ FAULTS: Final = (
     Fault("connection slots used up", use_up_slots),
     Fault("COMMIT fails", enqueue(lambda _: [app.commit_fails.job({}) for _ in range(5)], "5 jobs, disk full at commit")),
     Fault("event loop blocked", enqueue(lambda scene: [app.blocks_loop.job(_beyond_lease(scene))], "past the lease")),
-    Fault("GIL held", enqueue(lambda scene: [app.holds_gil.job(_beyond_lease(scene))], "past the lease")),
+    Fault("GIL held", enqueue(lambda scene: [app.holds_gil.job(_beyond_lease(scene, 3))], "past the lease")),
     Fault("poison payloads", enqueue(lambda _: [poison() for _ in range(5)], "5 jobs")),
     Fault("1 MB payload", enqueue(lambda _: [large() for _ in range(2)], "2 jobs")),
     Fault("job that aborts its process", enqueue(lambda _: [app.aborts.job({}, priority=5)], "until it is a dead letter")),
