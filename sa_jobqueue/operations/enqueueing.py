@@ -139,12 +139,15 @@ def alike(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> list[tuple[dict[s
         for attribute in inspect(kind).column_attrs
         if attribute.columns[0] in kind.__table__.c.values() and attribute.key != "scheduled_at"
     }
+    defaults = {key: made for key, column in attributes.items() if (made := _default(column)) is not None}
+    uncarried = [key for key, column in attributes.items() if isinstance(column.type, ARRAY)]
     groups: dict[frozenset[str], list[Any]] = {}
     for index, job in enumerate(listed):
-        for key, column in attributes.items():
-            if key not in job.__dict__ and (made := _default(column)) is not None:
+        for key, made in defaults.items():
+            if key not in job.__dict__:
                 setattr(job, key, made())
-            if isinstance(column.type, ARRAY) and key in job.__dict__:
+        for key in uncarried:
+            if key in job.__dict__:
                 raise InvalidJobError(f"new[{index}].{key}", "is an array, which this cannot carry; use session.add_all")
         groups.setdefault(frozenset(attributes.keys() & job.__dict__.keys()), []).append(job)
     return [({attributes[key].name: key for key in attributes if key in keys}, group) for keys, group in groups.items()]
