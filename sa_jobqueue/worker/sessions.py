@@ -31,7 +31,7 @@ def _name(session: Session, transaction: SessionTransaction, connection: Connect
     # transaction of a handler; one that asks the database for nothing has none.
     job_id = session.info.get(NAMED)
     if job_id is not None and not transaction.nested and connection.dialect.name == "postgresql":
-        connection.execute(name_session(job_id))
+        connection.exec_driver_sql(name_session(job_id))
 
 
 @dataclass(slots=True)
