@@ -17,6 +17,7 @@ from tests.fixtures.histories import HOSTILE, Rows, sample, write_archive, write
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.timeout(300)  # the first test to ask for Spark starts it
 SECRET = "hunter2-and-more"
 
 
