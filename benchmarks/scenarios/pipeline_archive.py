@@ -36,7 +36,7 @@ def scenario() -> Scenario:
         cases=(
             Case(name=_NAIVE, run=_one_at_a_time, prepare=_ended, most=500),
             Case(name="pyarrow", run=_archived(_with_pyarrow), prepare=_ended, against=naive),
-            Case(name="Spark", run=_archived(_with_spark), prepare=_ended_and_warm, against=naive),
+            Case(name="Spark", run=_archived(_with_spark), prepare=_ended_and_awake, against=naive),
         ),
     )
 
@@ -47,10 +47,7 @@ def _ended(place: Place, jobs: int) -> None:
     place.checkpoint()
 
 
-def _ended_and_warm(place: Place, jobs: int) -> None:
-    _ended(place, min(jobs, 1_000))
-    with TemporaryDirectory() as folder:
-        _with_spark(place, folder)
+def _ended_and_awake(place: Place, jobs: int) -> None:
     _ended(place, jobs)
     spark.wake(place.url)
 
