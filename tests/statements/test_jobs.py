@@ -44,6 +44,6 @@ def test_a_type_that_a_live_worker_knows_is_not_named(jobs: Jobs, run: Run) -> N
 
 
 def test_a_deep_backlog_is_looked_at_a_thousand_jobs_deep(jobs: Jobs, run: Run) -> None:
-    jobs.add(type_name="deep")
     jobs.add_many(1000, type_name="mine")
+    jobs.add(type_name="deep")  # the youngest
     assert unknown(run, "mine") == set()
