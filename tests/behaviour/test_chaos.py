@@ -17,12 +17,13 @@ from tests.fixtures.tallies import tally
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.long
+@pytest.mark.timeout(600)
 def test_whatever_breaks_every_promise_is_kept(request: pytest.FixtureRequest) -> None:
     if not binary_dirs():
         pytest.skip("no PostgreSQL programs at hand to start a server that may crash")
-    command = [sys.executable, "-m", "tests.chaos", "--minutes", "0.6", "--seed", "4", "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=390)
+    command = [sys.executable, "-m", "tests.chaos", "--minutes", "3", "--seed", "4", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=590)
     assert done.stdout, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     for row in found["faults"]:
@@ -31,7 +32,7 @@ def test_whatever_breaks_every_promise_is_kept(request: pytest.FixtureRequest) -
     assert found["violations"] == []
     assert done.returncode == 0
     assert all(row["injected"] == row["survived"] for row in found["faults"]), found["faults"]
-    assert len(found["faults"]) >= 5
+    assert len(found["faults"]) >= 15
     assert found["jobs"]["completed"] > 100
 
 

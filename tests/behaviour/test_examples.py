@@ -83,20 +83,21 @@ def test_the_build_graph_is_built_in_order_and_notices_when_it_was_not(
     engine.dispose()
 
 
-@pytest.mark.timeout(900)  # it starts a Spark of its own, and takes all steps of a pipeline
-def test_the_flights_of_two_days_come_out_as_they_are_counted_directly(empty_database_url: str, tmp_path: Path) -> None:
+@pytest.mark.long
+@pytest.mark.timeout(1500)  # it starts a Spark of its own, and takes all steps of a pipeline
+def test_the_flights_of_a_month_come_out_as_they_are_counted_directly(empty_database_url: str, tmp_path: Path) -> None:
     from sa_jobqueue.spark import JavaNotFoundError, java_home
 
     try:
         java_home()
     except JavaNotFoundError as error:
         pytest.skip(str(error))
-    part = ("--month", "2", "--days", "2", "--archive", str(tmp_path))
-    printed = run(str(REPORTS[1]), *part, url=empty_database_url, cwd=EXAMPLES.parent, timeout_seconds=880)
-    assert "enqueued   1,615 jobs" in printed  # 1,608 flights, 6 days of airports, and one after all of them
+    part = ("--month", "2", "--archive", str(tmp_path))
+    printed = run(str(REPORTS[1]), *part, url=empty_database_url, cwd=EXAMPLES.parent, timeout_seconds=1480)
+    assert "enqueued   25,036 jobs" in printed  # 24,951 flights, 84 days of airports, and one after all of them
     assert "again      0 more" in printed
-    assert "flights              1,602 by pandas        1,602 by jobs        1,602 in the archive\n" in printed
-    assert "diverted                 6 by pandas            6 by jobs            6 in the archive\n" in printed
+    assert "flights             24,872 by pandas       24,872 by jobs       24,872 in the archive\n" in printed
+    assert "diverted                79 by pandas           79 by jobs           79 in the archive\n" in printed
     assert "verified   every flight was measured once, and every total is what pandas says" in printed
     assert len(list(tmp_path.glob("jobs/completed_date=*"))) >= 1  # for whoever wants to look at it afterwards
 

@@ -36,7 +36,9 @@ def run_benchmarks(url: str, *arguments: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("is_spark", [False, True], ids=["queue", "pipeline"])
+@pytest.mark.parametrize(
+    "is_spark", [pytest.param(False, id="queue"), pytest.param(True, id="pipeline", marks=pytest.mark.long)]
+)
 def test_every_scenario_tells_what_it_measured(is_spark: bool, jobqueue_database_url: str) -> None:
     from benchmarks.scenarios import all_scenarios
 

@@ -36,6 +36,7 @@ def url(database_url: str) -> str:
     return make_url(database_url).set(password=SECRET).render_as_string(hide_password=False)
 
 
+@pytest.mark.long
 def test_an_archive_and_a_database_are_one_report(
     plainly: SparkSession, engine: Engine, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

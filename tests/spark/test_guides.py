@@ -32,6 +32,7 @@ def code_of(page: Path) -> ast.Module:
     return ast.parse("\n".join(kept), str(page))
 
 
+@pytest.mark.long
 def test_each_measure_of_the_analytics_guide_runs(
     plainly: SparkSession, engine: Engine, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
