@@ -70,6 +70,7 @@ def test_it_brings_its_own_database_and_leaves_no_process() -> None:
     assert len(report["pids"]) == 4  # two workers, the one in place of the killed one, the server
 
 
+@pytest.mark.long
 def test_on_a_database_of_the_users_it_leaves_nothing(database_url: str, engine: Engine) -> None:
     done = demo("--json", "--workers", "1", SA_JOBQUEUE_URL=database_url)
     assert done.returncode == 0, done.stderr
@@ -77,6 +78,7 @@ def test_on_a_database_of_the_users_it_leaves_nothing(database_url: str, engine:
     assert schemas(engine) == []
 
 
+@pytest.mark.long
 def test_keep_says_how_to_look_and_the_next_run_cleans_up(database_url: str, engine: Engine) -> None:
     done = demo("--keep", "--database-url", database_url)
     assert done.returncode == 0, done.stderr

@@ -36,9 +36,8 @@ def run_benchmarks(url: str, *arguments: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    "is_spark", [pytest.param(False, id="queue"), pytest.param(True, id="pipeline", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("is_spark", [False, True], ids=["queue", "pipeline"])
 def test_every_scenario_tells_what_it_measured(is_spark: bool, jobqueue_database_url: str) -> None:
     from benchmarks.scenarios import all_scenarios
 

@@ -49,6 +49,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 def test_a_client_of_spark_connect_writes_works_reads_and_streams(
     spark: SparkSession, database_url: str, jobs: Jobs, engine: Engine, event_log: Path, tmp_path: Path
 ) -> None:

@@ -74,6 +74,7 @@ BATCH_FAULTS: dict[str, tuple[bool, int, int | None]] = {
 
 
 @pytest.mark.parametrize("fault", BATCH_FAULTS)
+@pytest.mark.long
 def test_whatever_fails_in_a_batch_write_each_row_is_a_job_once(
     fault: str, frame: DataFrame, database_url: str, engine: Engine, tmp_path: Path, count_up: CountUp
 ) -> None:
@@ -115,6 +116,7 @@ def test_whenever_the_driver_dies_its_write_can_be_made_again(
 
 
 @pytest.mark.parametrize(("fault", "is_raised"), [("raise by turns", False), ("raise after commit", True)])
+@pytest.mark.long
 def test_whatever_fails_in_a_stream_each_row_is_a_job_once(
     fault: str,
     is_raised: bool,
@@ -157,6 +159,7 @@ def test_whatever_fails_in_a_stream_each_row_is_a_job_once(
     assert result.enqueued == 500
 
 
+@pytest.mark.long
 def test_rows_are_enqueued_by_a_handler_with_its_own_checks_and_settings(
     frame: DataFrame, database_url: str, engine: Engine
 ) -> None:

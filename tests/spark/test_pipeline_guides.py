@@ -56,12 +56,14 @@ def history(engine: Engine, jobs: Jobs) -> None:
 
 
 @pytest.mark.usefixtures("history")
+@pytest.mark.long
 def test_the_guide_to_reading_runs(run_page: RunPage, capfd: pytest.CaptureFixture[str]) -> None:
     run_page("reading-with-spark.md")
     assert re.search(r"default\|\s*pending\|\s*1\|", capfd.readouterr().out)
 
 
 @pytest.mark.usefixtures("history")
+@pytest.mark.long
 def test_the_guide_to_streaming_runs(run_page: RunPage, spark: SparkSession, tmp_path: Path) -> None:
     names = run_page("streaming-with-spark.md")
     assert spark.read.parquet(str(tmp_path / "lake/attempts")).count() == 1
@@ -69,6 +71,7 @@ def test_the_guide_to_streaming_runs(run_page: RunPage, spark: SparkSession, tmp
     assert names["lag"].holder is None
 
 
+@pytest.mark.long
 def test_the_guide_to_workers_on_executors_runs(
     run_page: RunPage, spark: SparkSession, jobs: Jobs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
