@@ -22,7 +22,7 @@ def scenario() -> Scenario:
     return Scenario(
         name="pipeline read",
         says="every column of every job: COPY read by one client, and Spark to a sink that keeps nothing",
-        jobs=300_000,
+        jobs=1_000_000,
         cases=(
             Case(name=_COPY, run=_copy, prepare=_filled),
             Case(name="Spark", run=_read, prepare=_warm, against=limit),

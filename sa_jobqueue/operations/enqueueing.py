@@ -24,7 +24,7 @@ from sa_jobqueue.statements import jobs, notifications
 
 JobT = TypeVar("JobT", bound=JobMixin[Any])
 
-QUIET: Final = timedelta(milliseconds=5)
+QUIET: Final = timedelta(milliseconds=9)
 """After a committed wake-up of a queue this process sends no other for so long: a woken worker keeps looking for longer."""
 
 _Topic = tuple[str, str]
