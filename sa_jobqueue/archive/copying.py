@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyarrow import csv
@@ -12,6 +12,9 @@ from sqlalchemy import Connection
 from sa_jobqueue.archive.schema import arrow_schema
 from sa_jobqueue.copying import blocks
 from sa_jobqueue.history import Dataset
+
+_ROW_GROUP_BYTES: Final = 8 * 1024 * 1024
+"""How much CSV becomes one row group of a file: small ones compress badly and are slow to read."""
 
 
 def copied(connection: Connection, query: bytes, parameters: Mapping[str, Any], dataset: Dataset) -> Iterator[pa.Table]:
@@ -22,7 +25,7 @@ def copied(connection: Connection, query: bytes, parameters: Mapping[str, Any], 
     """
     fields = [pa.field("completed_on", pa.string()), *arrow_schema(dataset)]
     convert, parse = _conversion(fields), csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
-    for block in blocks(connection, query, parameters):
+    for block in blocks(connection, query, parameters, size_bytes=_ROW_GROUP_BYTES):
         read = csv.ReadOptions(column_names=[field.name for field in fields], block_size=len(block) + 1)
         yield csv.read_csv(pa.py_buffer(block), read, parse, convert)
 
