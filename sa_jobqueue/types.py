@@ -163,6 +163,10 @@ MIN_PRIORITY: Final = -9
 MAX_PRIORITY: Final = 9
 """Priorities are few so that lanes can be counted: a claim probes each (queue, priority) once."""
 
+MIN_WEIGHT: Final = 1
+MAX_WEIGHT: Final = 100
+"""Of a queue, beside those of the others."""
+
 LONGEST: Final = timedelta(days=36_500)
 """No delay and no timeout is longer: a time that Python or PostgreSQL cannot hold would fail every claim that meets it."""
 

@@ -7,12 +7,14 @@ from sa_jobqueue.models.blocker import BlockerMixin
 from sa_jobqueue.models.chain import ChainMixin
 from sa_jobqueue.models.dead_letter import DeadLetterMixin
 from sa_jobqueue.models.job import JobMixin
+from sa_jobqueue.models.queue import JobTypeMixin, QueueMixin
+from sa_jobqueue.models.schedule import ScheduleMixin
 from sa_jobqueue.models.waits import WaitFor
 from sa_jobqueue.models.worker import WorkerMixin
 
 
 class Job(JobMixin, Base):
-    """The ready-made queue: tables `job`, `job_attempt`, `job_blocker`, `dead_letter` and `worker` on the search path."""
+    """The ready-made queue: tables `job`, `job_attempt`, `dead_letter`, `worker` and so on, on the search path."""
 
 
 __all__ = [
@@ -23,7 +25,10 @@ __all__ = [
     "DeadLetterMixin",
     "Job",
     "JobMixin",
+    "JobTypeMixin",
     "Layout",
+    "QueueMixin",
+    "ScheduleMixin",
     "WaitFor",
     "WorkerMixin",
 ]

@@ -25,6 +25,8 @@ from sa_jobqueue.models.chain import ChainMixin, chain_of, edges_of, map_chain
 from sa_jobqueue.models.checks import check_class, check_name, check_number, check_text, due_at, id_argument
 from sa_jobqueue.models.dead_letter import DeadLetterMixin
 from sa_jobqueue.models.job_table import job_table_args
+from sa_jobqueue.models.queue import JobTypeMixin, QueueMixin
+from sa_jobqueue.models.schedule import ScheduleMixin
 from sa_jobqueue.models.waits import WaitFor, waits
 from sa_jobqueue.models.worker import WorkerMixin
 from sa_jobqueue.types import LONGEST, MAX_PRIORITY, MIN_PRIORITY, JobStatus
@@ -64,7 +66,10 @@ class JobMixin(Generic[IdT]):
     Blocker: ClassVar[type[BlockerMixin[Any]]]
     Chain: ClassVar[type[ChainMixin[Any]]]
     DeadLetter: ClassVar[type[DeadLetterMixin[Any]]]
+    JobType: ClassVar[type[JobTypeMixin]]
+    Queue: ClassVar[type[QueueMixin]]
     Reject: ClassVar[type[RejectMixin]]
+    Schedule: ClassVar[type[ScheduleMixin[Any]]]
     Stage: ClassVar[type[StageMixin[Any]]]
     Worker: ClassVar[type[WorkerMixin]]
     Write: ClassVar[type[WriteMixin]]
@@ -102,6 +107,9 @@ class JobMixin(Generic[IdT]):
             "Reject": (RejectMixin, "job_reject"),
             "ArchiveRun": (ArchiveRunMixin, "archive_run"),
             "ArchiveChain": (ArchiveChainMixin, "archive_chain"),
+            "Queue": (QueueMixin, "queue"),
+            "JobType": (JobTypeMixin, "job_type"),
+            "Schedule": (ScheduleMixin, "schedule"),
         }
         for noun, (mixin, table) in companions.items():
             body = {"__tablename__": layout.name(table), "__jobqueue__": layout, "__job__": cls}
@@ -278,6 +286,13 @@ class JobMixin(Generic[IdT]):
     """The same of the chain's first job."""
     changed_xid: Mapped[int] = mapped_column(Xid8(), nullable=False, server_default=CURRENT_XID)
     """The transaction that last changed its state, queue, priority or time; a trigger stamps it where the writer did not."""
+
+    expires_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True), sort_order=1)
+    """Not started by then, it is not run any more; null for never."""
+    fair_key: Mapped[str | None] = mapped_column(Text, sort_order=2)
+    """Whose it is, among those that share its queue: a tenant, a customer; null for nobody's."""
+    ordering_key: Mapped[str | None] = mapped_column(Text, sort_order=3)
+    """Jobs of one key run one at a time, in order; null for any order."""
 
     @declared_attr
     def chain(cls) -> Mapped[ChainMixin[IdT]]:

@@ -42,6 +42,9 @@ class WorkerMixin(Companion):
     drain_requested_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
     """When somebody asked it to finish what it runs and stop; it learns of that with its next beat."""
 
+    concurrency_requested: Mapped[int | None] = mapped_column(Integer)
+    """How many jobs somebody asked it to run at once; null: as many as it was started with."""
+
     @declared_attr.directive
     def __table_args__(cls) -> tuple[Any, ...]:
         name = cls.__jobqueue__.name
@@ -51,6 +54,7 @@ class WorkerMixin(Companion):
                 "state IN ({})".format(", ".join(f"'{state}'" for state in WorkerState)),
                 name=conv(name("ck_worker_state")),
             ),
+            CheckConstraint("concurrency_requested >= 1", name=conv(name("ck_worker_concurrency_requested"))),
             {
                 "schema": cls.__jobqueue__.schema,
                 # A row is rewritten every few seconds: leave room on its page, so that a beat stays a HOT update

@@ -21,10 +21,10 @@ def test_statements_walk_up_and_down_in_order(next_version: int) -> None:
     names = {"schema": "jobs", "prefix": "mail_", "id_type": "uuid"}
     up = [step.upgrade(**names) for step in versions.ALL]
     down = [step.downgrade(**names) for step in versions.ALL]
-    assert len(up) == next_version == 3
-    assert runner.statements(JOBS, from_version=0, to_version=3) == [*up[0], *up[1], *up[2]]
+    assert len(up) == next_version == 4
+    assert runner.statements(JOBS, from_version=0, to_version=4) == [*up[0], *up[1], *up[2], *up[3]]
     assert runner.statements(JOBS, from_version=1, to_version=2) == up[1]
-    assert runner.statements(JOBS, from_version=3, to_version=0) == [*down[2], *down[1], *down[0]]
+    assert runner.statements(JOBS, from_version=4, to_version=0) == [*down[3], *down[2], *down[1], *down[0]]
     assert runner.statements(JOBS, from_version=2, to_version=1) == down[1]
     assert runner.statements(JOBS, from_version=2, to_version=2) == []
 

@@ -1,0 +1,116 @@
+"""Version 3: queues, job types and schedules as rows; what a job may say of its lateness, its fairness and its order.
+
+Roll-out: before the code that uses it. Locks: ACCESS EXCLUSIVE on `job`, then on `worker`, each for a moment: columns
+are added that are null everywhere, so no row is rewritten. Both are held until the migration commits.
+"""
+
+from __future__ import annotations
+
+from string import Template
+
+VERSION = 3
+
+
+def upgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
+    """Return the statements that lead from version 2 to version 3."""
+    return [
+        *_statements(_TABLES, schema, prefix, id_type),
+        *_statements(_COLUMNS, schema, prefix, id_type),
+        _render(_STAMP, schema, prefix, id_type),
+    ]
+
+
+def downgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
+    """Return the statements that lead back to version 2. Queues, job types and schedules are lost, and those columns."""
+    return [*_statements(_DROP, schema, prefix, id_type), _render(_STAMP, schema, prefix, id_type).replace("=3", "=2")]
+
+
+def _statements(text: str, schema: str | None, prefix: str, id_type: str) -> list[str]:
+    return [statement.strip() for statement in _render(text, schema, prefix, id_type).split("\n--;\n") if statement.strip()]
+
+
+def _render(text: str, schema: str | None, prefix: str, id_type: str) -> str:
+    return Template(text).substitute(
+        q=f'"{schema}".{prefix}' if schema else prefix,
+        p=prefix,
+        id='text COLLATE "C"' if id_type == "text" else id_type,
+    )
+
+
+_STAMP = "COMMENT ON TABLE ${q}job IS 'sa_jobqueue version=3'"
+
+_TABLES = """\
+CREATE TABLE ${q}queue (
+  name text NOT NULL,
+  paused_at timestamptz, paused_by text,
+  weight smallint DEFAULT 1 NOT NULL,
+  max_running integer,
+  rate_limit integer, rate_period interval, rate_burst integer,
+  max_attempts integer,
+  retain_completed interval, retain_cancelled interval, retain_dead interval,
+  created_at timestamptz DEFAULT now() NOT NULL,
+  updated_at timestamptz DEFAULT now() NOT NULL,
+  CONSTRAINT ${p}pk_queue PRIMARY KEY (name),
+  CONSTRAINT ${p}ck_queue_name CHECK (name <> ''),
+  CONSTRAINT ${p}ck_queue_paused CHECK (paused_by IS NULL OR paused_at IS NOT NULL),
+  CONSTRAINT ${p}ck_queue_max_running CHECK (max_running >= 1),
+  CONSTRAINT ${p}ck_queue_rate CHECK ((rate_limit IS NULL) = (rate_period IS NULL) AND rate_limit >= 1
+    AND rate_period > '0'::interval AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1),
+  CONSTRAINT ${p}ck_queue_weight CHECK (weight BETWEEN 1 AND 100),
+  CONSTRAINT ${p}ck_queue_max_attempts CHECK (max_attempts >= 1)
+)
+--;
+CREATE TABLE ${q}job_type (
+  name text NOT NULL,
+  paused_at timestamptz, paused_by text,
+  max_running integer,
+  rate_limit integer, rate_period interval, rate_burst integer,
+  created_at timestamptz DEFAULT now() NOT NULL,
+  updated_at timestamptz DEFAULT now() NOT NULL,
+  CONSTRAINT ${p}pk_job_type PRIMARY KEY (name),
+  CONSTRAINT ${p}ck_job_type_name CHECK (name <> ''),
+  CONSTRAINT ${p}ck_job_type_paused CHECK (paused_by IS NULL OR paused_at IS NOT NULL),
+  CONSTRAINT ${p}ck_job_type_max_running CHECK (max_running >= 1),
+  CONSTRAINT ${p}ck_job_type_rate CHECK ((rate_limit IS NULL) = (rate_period IS NULL) AND rate_limit >= 1
+    AND rate_period > '0'::interval AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1)
+)
+--;
+CREATE TABLE ${q}schedule (
+  name text NOT NULL,
+  type_name text NOT NULL,
+  queue text DEFAULT 'default' NOT NULL,
+  priority smallint DEFAULT 0 NOT NULL,
+  input jsonb, input_version integer DEFAULT 1 NOT NULL,
+  cron text NOT NULL,
+  time_zone text DEFAULT 'UTC' NOT NULL,
+  missed text DEFAULT 'skip' NOT NULL, catch_up integer DEFAULT 100 NOT NULL,
+  paused_at timestamptz, paused_by text,
+  next_fire_at timestamptz, last_fire_at timestamptz,
+  source text DEFAULT 'table' NOT NULL,
+  created_at timestamptz DEFAULT now() NOT NULL,
+  updated_at timestamptz DEFAULT now() NOT NULL,
+  last_job_id $id,
+  CONSTRAINT ${p}pk_schedule PRIMARY KEY (name),
+  CONSTRAINT ${p}ck_schedule_name CHECK (name <> ''),
+  CONSTRAINT ${p}ck_schedule_priority CHECK (priority BETWEEN -9 AND 9),
+  CONSTRAINT ${p}ck_schedule_missed CHECK (missed IN ('skip', 'one', 'all')),
+  CONSTRAINT ${p}ck_schedule_catch_up CHECK (catch_up >= 1),
+  CONSTRAINT ${p}ck_schedule_source CHECK (source IN ('code', 'table')),
+  CONSTRAINT ${p}ck_schedule_paused CHECK (paused_by IS NULL OR paused_at IS NOT NULL)
+)
+--;
+CREATE INDEX ${p}ix_schedule_due ON ${q}schedule (next_fire_at)"""
+
+# On tables that are there: `job` first, as workers lock them, and `worker` at the very end, for beats wait from then on.
+_COLUMNS = """\
+ALTER TABLE ${q}job ADD COLUMN expires_at timestamptz, ADD COLUMN fair_key text, ADD COLUMN ordering_key text
+--;
+ALTER TABLE ${q}worker ADD COLUMN concurrency_requested integer,
+  ADD CONSTRAINT ${p}ck_worker_concurrency_requested CHECK (concurrency_requested >= 1)"""
+
+_DROP = """\
+DROP TABLE ${q}schedule, ${q}job_type, ${q}queue
+--;
+ALTER TABLE ${q}job DROP COLUMN ordering_key, DROP COLUMN fair_key, DROP COLUMN expires_at
+--;
+ALTER TABLE ${q}worker DROP COLUMN concurrency_requested"""

@@ -1,0 +1,91 @@
+"""`queue`, `job_type`: what an operator says of a queue or a job type, and what every worker obeys."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import CheckConstraint, Integer, PrimaryKeyConstraint, SmallInteger, Text, func, text
+from sqlalchemy.dialects.postgresql import INTERVAL, TIMESTAMP
+from sqlalchemy.orm import Mapped, declared_attr, mapped_column
+from sqlalchemy.sql.elements import conv
+
+from sa_jobqueue.models.base import Companion
+from sa_jobqueue.types import MAX_WEIGHT, MIN_WEIGHT
+
+
+class _Controlled(Companion):
+    """What queues and job types are both told. A queue or type without a row is as one whose row says nothing."""
+
+    name: Mapped[str] = mapped_column(Text, nullable=False, sort_order=-20)
+    """As jobs have it in `queue` or `type_name`."""
+    paused_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True), sort_order=-19)
+    """Since when no job of it is started; null while they are."""
+    paused_by: Mapped[str | None] = mapped_column(Text, sort_order=-18)
+    """Who paused it, as they said."""
+    max_running: Mapped[int | None] = mapped_column(Integer, sort_order=-10)
+    """How many of its jobs may run at once, across all workers; null for any number."""
+    rate_limit: Mapped[int | None] = mapped_column(Integer, sort_order=-9)
+    """How many of its jobs may be started within `rate_period`, across all workers; null for any number."""
+    rate_period: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-8)
+    """Of `rate_limit`."""
+    rate_burst: Mapped[int | None] = mapped_column(Integer, sort_order=-7)
+    """How many may be started at once after a pause of that rate; null for `rate_limit`."""
+    created_at: Mapped[datetime] = mapped_column(
+        TIMESTAMP(timezone=True), nullable=False, server_default=func.now(), sort_order=9
+    )
+    """When somebody first said something of it."""
+    updated_at: Mapped[datetime] = mapped_column(
+        TIMESTAMP(timezone=True), nullable=False, server_default=func.now(), sort_order=10
+    )
+    """When somebody last did, by the operations of this library."""
+
+
+def _rules(name: Any, noun: str) -> tuple[Any, ...]:
+    def check(what: str, condition: str) -> CheckConstraint:
+        return CheckConstraint(condition, name=conv(name(f"ck_{noun}_{what}")))
+
+    return (
+        PrimaryKeyConstraint("name", name=conv(name(f"pk_{noun}"))),
+        check("name", "name <> ''"),
+        check("paused", "paused_by IS NULL OR paused_at IS NOT NULL"),
+        check("max_running", "max_running >= 1"),
+        check(
+            "rate",
+            "(rate_limit IS NULL) = (rate_period IS NULL) AND rate_limit >= 1 AND rate_period > '0'::interval"
+            " AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1",
+        ),
+    )
+
+
+class QueueMixin(_Controlled):
+    """One queue that somebody said something of. Jobs do not refer to it: a queue needs no row."""
+
+    weight: Mapped[int] = mapped_column(SmallInteger, nullable=False, server_default=text("1"), sort_order=-15)
+    """Its share of the workers that serve several queues, beside the weights of the others; 1 to 100."""
+    max_attempts: Mapped[int | None] = mapped_column(Integer, sort_order=-5)
+    """Of its jobs, where neither job nor handler says; null for the library's default."""
+    retain_completed: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-4)
+    """How long its completed chains are kept at least; null: as long as elsewhere said."""
+    retain_cancelled: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-3)
+    """The same of cancelled ones."""
+    retain_dead: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-2)
+    """The same of dead ones."""
+
+    @declared_attr.directive
+    def __table_args__(cls) -> tuple[Any, ...]:
+        name = cls.__jobqueue__.name
+        return (
+            *_rules(name, "queue"),
+            CheckConstraint(f"weight BETWEEN {MIN_WEIGHT} AND {MAX_WEIGHT}", name=conv(name("ck_queue_weight"))),
+            CheckConstraint("max_attempts >= 1", name=conv(name("ck_queue_max_attempts"))),
+            {"schema": cls.__jobqueue__.schema},
+        )
+
+
+class JobTypeMixin(_Controlled):
+    """One job type that somebody said something of. Jobs do not refer to it: a type needs no row."""
+
+    @declared_attr.directive
+    def __table_args__(cls) -> tuple[Any, ...]:
+        return (*_rules(cls.__jobqueue__.name, "job_type"), {"schema": cls.__jobqueue__.schema})

@@ -1,0 +1,79 @@
+"""`schedule`: what is enqueued again and again, and when next."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import CheckConstraint, Index, Integer, PrimaryKeyConstraint, SmallInteger, Text, func, text
+from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
+from sqlalchemy.orm import Mapped, declared_attr, mapped_column
+from sqlalchemy.sql.elements import conv
+
+from sa_jobqueue.models.base import Companion, id_type
+from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
+
+IdT = TypeVar("IdT")
+
+
+class ScheduleMixin(Companion, Generic[IdT]):
+    """One schedule. Whoever fires it enqueues the job and moves `next_fire_at` on in one transaction, under its row lock."""
+
+    name: Mapped[str] = mapped_column(Text, nullable=False)
+    """What people call it."""
+    type_name: Mapped[str] = mapped_column(Text, nullable=False)
+    """Of the jobs it makes."""
+    queue: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'default'"))
+    """Where it puts them."""
+    priority: Mapped[int] = mapped_column(SmallInteger, nullable=False, server_default=text("0"))
+    """Which they have."""
+    input: Mapped[Any] = mapped_column(JSONB, nullable=True)
+    """What each of them is given."""
+    input_version: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("1"))
+    """Version of the input's shape."""
+    cron: Mapped[str] = mapped_column(Text, nullable=False)
+    """When: a cron expression, in the time of `time_zone`."""
+    time_zone: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'UTC'"))
+    """A name of the IANA database."""
+    missed: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'skip'"))
+    """What becomes of times at which nobody fired it: `skip` them, fire `one` for all of them, or `all`."""
+    catch_up: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("100"))
+    """Of `all`: how many missed times at most, the latest."""
+    paused_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
+    """Since when it does not fire; null while it does."""
+    paused_by: Mapped[str | None] = mapped_column(Text)
+    """Who paused it, as they said."""
+    next_fire_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
+    """When it fires next; null when it never will, or when nobody has worked it out yet."""
+    last_fire_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
+    """The time it last fired for; null before the first."""
+    source: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'table'"))
+    """Who says what it is: `code`, which is synchronised, or this `table`."""
+    created_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
+    """When it was made."""
+    updated_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
+    """When somebody last changed what it is, by the operations of this library."""
+
+    @declared_attr
+    def last_job_id(cls) -> Mapped[IdT | None]:
+        """The job it last made; it may be gone."""
+        return mapped_column(id_type(cls.__jobqueue__))
+
+    @declared_attr.directive
+    def __table_args__(cls) -> tuple[Any, ...]:
+        name = cls.__jobqueue__.name
+
+        def check(what: str, condition: str) -> CheckConstraint:
+            return CheckConstraint(condition, name=conv(name(f"ck_schedule_{what}")))
+
+        return (
+            PrimaryKeyConstraint("name", name=conv(name("pk_schedule"))),
+            check("name", "name <> ''"),
+            check("priority", f"priority BETWEEN {MIN_PRIORITY} AND {MAX_PRIORITY}"),
+            check("missed", "missed IN ('skip', 'one', 'all')"),
+            check("catch_up", "catch_up >= 1"),
+            check("source", "source IN ('code', 'table')"),
+            check("paused", "paused_by IS NULL OR paused_at IS NOT NULL"),
+            Index(conv(name("ix_schedule_due")), "next_fire_at"),
+            {"schema": cls.__jobqueue__.schema},
+        )
