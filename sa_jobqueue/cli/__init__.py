@@ -26,6 +26,7 @@ _COMMANDS: Final = {
     "archive": ("sa_jobqueue.cli.archive:archive", "Move finished chains to Parquet files."),
     "report": ("sa_jobqueue.cli.report:report", "Make one page about how a queue has been doing."),
     "migrate": ("sa_jobqueue.cli.migrate:migrate", "Create and upgrade the queue's tables without Alembic."),
+    "grants": ("sa_jobqueue.cli.grants:grants", "Print or make roles that may enqueue, work, read or operate, and no more."),
     "demo": ("sa_jobqueue.cli.demo.command:demo", "See it at work: a database, workers, and a kill -9."),
 }
 

@@ -1,0 +1,40 @@
+"""`sa-jobqueue grants`: roles that may do what they must, and no more."""
+
+from __future__ import annotations
+
+import click
+
+from sa_jobqueue.cli._options import Database, app_option, load_model, parse_url, url_option
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.migrations.grants import ROLES, apply_grants, grant_statements, role_names
+
+
+@click.command()
+@url_option
+@app_option
+@click.option(
+    "--roles", default=ROLES, show_default=True, metavar="NAME", help="What the names of the roles start with: NAME_worker."
+)
+@click.option("--apply", is_flag=True, help="Do it, on the database of --url, in one transaction.")
+def grants(url: str | None, app: str | None, roles: str, *, apply: bool) -> None:
+    """Print the SQL of four roles with the least rights: producer, worker, observer, operator.
+
+    A producer may enqueue, a worker may run jobs, an observer may read, an operator may redrive, cancel, delete and
+    archive; none may alter anything. They cannot log in: grant them to the roles that do. No database is needed to print.
+    After a migration to a new version, apply them again.
+    """
+    layout = load_model(app).__jobqueue__
+    try:
+        statements = grant_statements(layout, roles=roles)
+    except InvalidOptionError as error:
+        raise click.UsageError(str(error)) from error
+    if not apply:
+        click.echo("BEGIN;\n")
+        for statement in statements:
+            click.echo(f"{statement};\n")
+        click.echo("COMMIT;")
+        return
+    with Database(parse_url(url), load_model(app)).session() as session, session.begin():
+        apply_grants(session.connection(), layout, roles=roles)
+    job = layout.qualified("job")
+    click.echo(f"{', '.join(role_names(roles).values())} have their rights on {job} and what belongs to it.")

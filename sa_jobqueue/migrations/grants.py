@@ -1,0 +1,115 @@
+"""Who may do what with a queue's tables: four roles, none of which may alter anything, as the GRANTs that make them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from sqlalchemy import Connection
+
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.layout import Layout
+from sa_jobqueue.models.base import verbatim
+
+ROLES: Final = "jobqueue"
+"""What the names of the roles start with, unless another word is given."""
+
+_READ, _WRITE, _ALL = "SELECT, INSERT", "SELECT, INSERT, UPDATE", "SELECT, INSERT, UPDATE, DELETE"
+# Whoever makes a job wait for a chain marks that chain, and locks its row: which needs the right to update some column.
+_ENQUEUE: Final = {
+    "job": f"{_READ}, UPDATE (is_awaited)",
+    "job_blocker": _READ,
+    "job_queue": _READ,
+    "job_transition": "SELECT",
+}
+_BULK: Final = {"job_stage": "SELECT, INSERT, DELETE", "job_write": _WRITE, "job_reject": _READ}
+_RULES: Final = ("queue", "job_type", "schedule")
+_TABLES: Final = (
+    *("job", "job_blocker", "job_attempt", "dead_letter", "worker"),
+    *_RULES,
+    *_BULK,
+    *("archive_run", "archive_chain"),
+)
+_VIEWS: Final = ("job_queue", "job_chain", "job_transition")
+
+RIGHTS: Final = {
+    "producer": _ENQUEUE | _BULK,
+    "worker": {
+        "job": _WRITE,
+        "job_blocker": _WRITE,
+        "job_attempt": _READ,
+        "dead_letter": _WRITE,
+        "worker": _ALL,
+        **dict.fromkeys(_RULES, _WRITE),
+        "job_queue": _READ,
+        "job_chain": "SELECT",
+        "job_transition": "SELECT",
+    },
+    "observer": dict.fromkeys((*_TABLES, *_VIEWS), "SELECT"),
+    "operator": dict.fromkeys(_TABLES, _ALL) | {"job_queue": _WRITE, "job_chain": "SELECT", "job_transition": "SELECT"},
+}
+"""What each role may do with which table or view, named without its prefix. Whatever is not here it may not."""
+
+_NAME: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,49}")
+
+
+def role_names(roles: str = ROLES) -> dict[str, str]:
+    """Return the names of the roles: `jobqueue_producer` for `producer`.
+
+    Raises: InvalidOptionError when `roles` is no lower-case identifier of at most 50 characters, or begins with `pg_`.
+    """
+    if not _NAME.fullmatch(roles):
+        raise InvalidOptionError(
+            "roles", f"must be a lower-case SQL identifier of at most 50 characters, not starting with pg_, got {roles!r}"
+        )
+    return {role: f"{roles}_{role}" for role in RIGHTS}
+
+
+def grant_statements(layout: Layout, *, roles: str = ROLES) -> list[str]:
+    """Return the SQL that makes the roles where they are missing, and gives each exactly its rights on one queue.
+
+    Shape: statements in order, without semicolons at their ends; the same at every call. They take away first whatever the
+    roles had on the queue's tables, so run them in one transaction: then nobody misses a right for a moment.
+    Raises: InvalidOptionError as `role_names`.
+    """
+    names = role_names(roles)
+    everybody = ", ".join(f'"{name}"' for name in names.values())
+    relations = ", ".join(layout.qualified(noun) for noun in (*_TABLES, *_VIEWS))
+    return [
+        *(_CREATE.format(role=name) for name in names.values()),
+        # A queue without a schema lies where the search path leads; which schema that is, the database knows.
+        _USAGE.format(job=layout.qualified("job"), roles=everybody),
+        f"REVOKE ALL ON {relations} FROM {everybody}",
+        *(
+            f'GRANT {rights} ON {layout.qualified(noun)} TO "{names[role]}"'
+            for role, on in RIGHTS.items()
+            for noun, rights in on.items()
+        ),
+        # The view makes ids for those who insert through it. What triggers call needs no grant.
+        f"GRANT EXECUTE ON FUNCTION {layout.qualified('job_uuid7')}() TO {everybody}",
+    ]
+
+
+def apply_grants(connection: Connection, layout: Layout, *, roles: str = ROLES) -> None:
+    """Make the roles where they are missing, and give each exactly its rights on one queue.
+
+    Changes: roles of the server, rights on the queue's tables. Locks: rows of the catalogs, until the transaction ends.
+    Obliges: commit; own the tables, and where a role is missing be allowed to create roles.
+    Raises: InvalidOptionError as `role_names`.
+    """
+    for statement in grant_statements(layout, roles=roles):
+        connection.execute(verbatim(statement))
+
+
+_CREATE: Final = """\
+DO $$ BEGIN
+  IF to_regrole('{role}') IS NULL THEN
+    CREATE ROLE "{role}" NOLOGIN;
+  END IF;
+END $$"""
+
+_USAGE: Final = """\
+DO $$ BEGIN
+  EXECUTE format('GRANT USAGE ON SCHEMA %I TO {roles}',
+    (SELECT nspname FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid WHERE c.oid = '{job}'::regclass));
+END $$"""

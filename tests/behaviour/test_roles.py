@@ -1,0 +1,262 @@
+"""Four roles with the least rights: each does all of its work, and is refused whatever is another's, or nobody's."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from psycopg.errors import InsufficientPrivilege
+from sqlalchemy import Connection, Engine, NullPool, create_engine, inspect, make_url, select, text
+from sqlalchemy.exc import ProgrammingError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    DeadLetterFilter,
+    Deduplicate,
+    Discard,
+    Job,
+    JobQueue,
+    JobStatus,
+    Worker,
+    WorkerFilter,
+    cancel_jobs,
+    delete_chains,
+    drain_workers,
+    enqueue,
+    enqueue_many,
+    explain_job,
+    list_dead_letters,
+    list_jobs,
+    list_workers,
+    redrive_dead_letters,
+    reschedule_jobs,
+)
+from sa_jobqueue.cli import main
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.layout import Layout
+from sa_jobqueue.migrations.grants import RIGHTS, grant_statements
+from sa_jobqueue.observe.health import health
+from tests.fixtures.database import both_servers
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import quick
+
+As = Callable[[str], Engine]
+
+OF_NOBODY = [
+    "ALTER TABLE {0} ADD COLUMN more int",
+    "TRUNCATE {0}",
+    "CREATE TRIGGER mine BEFORE INSERT ON {0} FOR EACH ROW EXECUTE FUNCTION job_stamp()",
+    "ALTER TABLE {0} DISABLE TRIGGER ALL",
+    "CREATE TABLE mine (id uuid REFERENCES {0})",
+    "CREATE INDEX ON {0} ((1))",
+    "COMMENT ON TABLE {0} IS 'sa_jobqueue version=99'",
+    "DROP TABLE {0}",
+    "ALTER TABLE {0} OWNER TO CURRENT_USER",
+]
+"""What none of them may do with any table. Whoever ran one could undo what the queue promises."""
+
+
+@pytest.fixture
+def roles(engine: Engine) -> Iterator[str]:
+    """Give the first part of names of roles that were made by the command, and are gone with the test."""
+    name = f"t{secrets.token_hex(5)}"
+    url = engine.url.render_as_string(hide_password=False)
+    for _ in range(2):  # as often as one likes
+        done = CliRunner().invoke(main, ["grants", "--roles", name, "--apply"], env={"SA_JOBQUEUE_URL": url})
+        assert done.exit_code == 0, done.output
+    yield name
+    with engine.begin() as connection:
+        for role in RIGHTS:
+            connection.execute(text(f"DROP OWNED BY {name}_{role}; DROP ROLE IF EXISTS {name}_{role}_app, {name}_{role}"))
+
+
+@pytest.fixture
+def acting(engine: Engine, roles: str) -> Iterator[As]:
+    """Give a function that connects as a login role that has been granted one of them, and nothing else."""
+    made: list[Engine] = []
+
+    def connect(role: str) -> Engine:
+        user = f"{roles}_{role}_app"
+        with engine.begin() as connection:
+            connection.execute(text(f"CREATE ROLE {user} LOGIN PASSWORD 'app' IN ROLE {roles}_{role}"))
+        made.append(create_engine(make_url(engine.url).set(username=user, password="app"), poolclass=NullPool))
+        return made[-1]
+
+    yield connect
+    for one in made:
+        one.dispose()
+
+
+def is_refused(connection: Connection, statement: str) -> bool:
+    """Tell whether the role may not run a statement. One that it may run is undone."""
+    attempted = connection.begin_nested()
+    try:
+        connection.execute(text(statement))
+    except ProgrammingError as error:
+        if not isinstance(error.orig, InsufficientPrivilege):
+            raise
+        return True
+    finally:
+        attempted.rollback()
+    return False
+
+
+@both_servers
+def test_a_role_may_do_what_is_written_and_nothing_else(engine: Engine, roles: str) -> None:
+    """Every verb on every table and view, tried as every role."""
+    tables = {table.name for table in Job.metadata.sorted_tables}
+    views = set(inspect(engine).get_view_names())
+    assert set(RIGHTS["observer"]) == tables | views
+    with engine.connect() as connection:
+        columns = {name: inspect(engine).get_columns(name)[0]["name"] for name in tables | views}
+        for role, rights in RIGHTS.items():
+            connection.execute(text(f"SET ROLE {roles}_{role}"))
+            for name, column in columns.items():
+                may = rights.get(name, "").replace(" (is_awaited)", "").split(", ")
+                tried = {
+                    "SELECT": f"SELECT FROM {name} LIMIT 0",
+                    "INSERT": f"INSERT INTO {name} ({column}) SELECT NULL WHERE false",
+                    "UPDATE": f"UPDATE {name} SET {'is_awaited' if name == 'job' else column} = NULL",
+                    "DELETE": f"DELETE FROM {name}",
+                }
+                if name in {"job_chain", "job_transition"}:  # nobody writes to these
+                    tried = {"SELECT": tried["SELECT"]}
+                allowed = {verb for verb, statement in tried.items() if not is_refused(connection, statement)}
+                assert allowed == {verb for verb in may if verb}, (role, name)
+            for name in tables:
+                assert all(is_refused(connection, statement.format(name)) for statement in OF_NOBODY), (role, name)
+            for statement in ("DROP FUNCTION job_stamp()", "CREATE FUNCTION mine() RETURNS int LANGUAGE sql AS 'SELECT 1'"):
+                assert is_refused(connection, statement)
+            connection.rollback()
+
+
+def test_a_producer_enqueues_in_every_way_and_touches_no_job(engine: Engine, acting: As, jobs: Jobs) -> None:
+    done = jobs.add(JobStatus.COMPLETED)
+    with Session(acting("producer")) as session:
+        job = Job("test", {"n": 1})
+        session.add(job)
+        session.commit()
+        assert job.created_at is not None  # read again after the commit
+        enqueue_many(session, [Job("test") for _ in range(3)])
+        for _ in range(2):
+            enqueue(session, Job("test"), deduplicate=Deduplicate("k"))
+        session.add(Job("test", blockers=[job, done]))
+        session.commit()
+        session.execute(text("INSERT INTO job_queue (type_name, input) VALUES ('test', '1')"))
+        session.commit()
+        assert jobs.count() == 8
+        connection = session.connection()
+        for forbidden in (
+            "UPDATE job SET status = 'cancelled', completed_at = now()",
+            "UPDATE job SET priority = 9",
+            "UPDATE job_queue SET status = 'cancelled'",
+            "DELETE FROM job_queue",
+            "SELECT * FROM dead_letter",
+            "SELECT * FROM job_attempt",
+            "INSERT INTO worker (id) VALUES ('me')",
+        ):
+            assert is_refused(connection, forbidden)
+
+
+def test_a_producer_that_sees_no_payload_enqueues(engine: Engine, acting: As, roles: str, jobs: Jobs) -> None:
+    blind = acting("producer")
+    filled = "root_id, is_awaited, created_at, scheduled_at, changed_xid"
+    with engine.begin() as connection:
+        connection.execute(text(f"REVOKE ALL ON job FROM {roles}_producer"))
+        connection.execute(text(f"GRANT INSERT, SELECT ({filled}) ON job TO {roles}_producer"))
+    with Session(blind, expire_on_commit=False) as session:
+        job = Job("test", "secret")
+        session.add(job)
+        session.commit()
+        assert jobs.status(job.id) is JobStatus.PENDING
+        assert is_refused(session.connection(), "SELECT input FROM job")
+
+
+@both_servers
+async def test_a_worker_runs_jobs_and_alters_nothing(engine: Engine, acting: As, jobs: Jobs) -> None:
+    queue = JobQueue()
+
+    @queue.handler("first")
+    async def first() -> Any:
+        return second.continuation(1)
+
+    @queue.handler("second")
+    async def second(n: int) -> int:
+        return n
+
+    @queue.handler("dies")
+    def dies(session: Session) -> None:
+        session.add(Job("second", 2))
+        session.flush()
+        raise Discard("no")
+
+    @queue.handler("enqueues")
+    def enqueues(session: Session) -> None:
+        session.add(Job("second", 3))
+
+    lost = jobs.add(JobStatus.RUNNING, type_name="second", input=4, worker_id="gone", max_attempts=9)
+    with Session(engine) as session, session.begin():
+        session.add_all([first.job(), dies.job(), enqueues.job(blockers=[first.job()])])
+        session.execute(
+            text(
+                "INSERT INTO worker (id, name, host, pid, version, queues, job_types, concurrency, heartbeat_at) "
+                "VALUES ('gone', 'gone', 'h', 1, '0', '{}', '{}', 1, now() - interval '1 hour')"
+            )
+        )
+    worker = Worker(queue, acting("worker"), options=quick())
+    while jobs.status(lost) is not JobStatus.COMPLETED:
+        await worker.run_until_idle()
+    with engine.connect() as connection:
+        ended = sorted(connection.execute(select(Job.type_name, Job.status)))
+    assert [(name, status.value) for name, status in ended] == [
+        ("dies", "dead"),
+        ("enqueues", "completed"),
+        *[("first", "completed")] * 2,
+        *[("second", "completed")] * 4,
+    ]
+
+
+def test_an_observer_reads_everything_and_changes_nothing(engine: Engine, acting: As, jobs: Jobs) -> None:
+    pending, dead = jobs.add(), jobs.add(JobStatus.DEAD)
+    seen = acting("observer")
+    with Session(seen) as session:
+        assert {job.id for job in list_jobs(session).items} == {pending, dead}
+        assert [letter.job_id for letter in list_dead_letters(session)] == [dead]
+        assert list_workers(session) == []
+        assert explain_job(session, pending).cause
+        for forbidden in (
+            "INSERT INTO job_queue (type_name) VALUES ('test')",
+            "SELECT id FROM job FOR UPDATE",
+            "UPDATE job_queue SET status = 'cancelled'",
+            "LOCK TABLE job IN EXCLUSIVE MODE",
+        ):
+            assert is_refused(session.connection(), forbidden)
+    assert health(seen).queues
+
+
+def test_an_operator_redrives_cancels_and_deletes_and_alters_nothing(acting: As, jobs: Jobs) -> None:
+    pending, dead, other = jobs.add(), jobs.add(JobStatus.DEAD), jobs.add()
+    with Session(acting("operator")) as session, session.begin():
+        assert redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[dead])) == [dead]
+        assert cancel_jobs(session, [pending]) == [pending]
+        reschedule_jobs(session, [other], delay=timedelta(days=1))
+        assert delete_chains(session, [pending]) == [pending]
+        assert drain_workers(session, where=WorkerFilter()) == []
+        session.execute(text("UPDATE job_queue SET status = 'cancelled' WHERE id = :id"), {"id": other})
+    assert jobs.status(other) is JobStatus.CANCELLED
+
+
+def test_the_sql_is_printed_for_any_place_and_names_are_checked() -> None:
+    statements = grant_statements(Layout("jobs", "mail_"), roles="mail")
+    assert 'GRANT SELECT, INSERT, UPDATE ON "jobs".mail_job TO "mail_worker"' in statements
+    printed = CliRunner().invoke(main, ["grants"], env={"SA_JOBQUEUE_URL": None})
+    assert printed.exit_code == 0
+    assert printed.stdout.startswith("BEGIN;\n\nDO $$ BEGIN\n  IF to_regrole('jobqueue_producer') IS NULL")
+    for name in ('a"; DROP TABLE job; --', "pg_me", "Upper", "", "a" * 51, "a'b"):
+        with pytest.raises(InvalidOptionError, match="roles"):
+            grant_statements(Layout(), roles=name)
+        assert CliRunner().invoke(main, ["grants", f"--roles={name}"]).exit_code == 2
