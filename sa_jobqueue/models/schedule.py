@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import CheckConstraint, Index, Integer, PrimaryKeyConstraint, SmallInteger, Text, func, text
-from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
+from sqlalchemy import Boolean, CheckConstraint, Index, Integer, PrimaryKeyConstraint, SmallInteger, Text, func, text
+from sqlalchemy.dialects.postgresql import INTERVAL, JSONB, TIMESTAMP
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 from sqlalchemy.sql.elements import conv
 
@@ -31,22 +31,34 @@ class ScheduleMixin(Companion, Generic[IdT]):
     """What each of them is given."""
     input_version: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("1"))
     """Version of the input's shape."""
+    fire_time_field: Mapped[str | None] = mapped_column(Text)
+    """The field of the input that is given the time a job was fired for, in ISO 8601 and UTC; null for none."""
+    max_attempts: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("20"))
+    """As of the jobs."""
+    timeout: Mapped[timedelta | None] = mapped_column(INTERVAL)
+    """As of the jobs; null for none."""
     cron: Mapped[str] = mapped_column(Text, nullable=False)
     """When: a cron expression, in the time of `time_zone`."""
     time_zone: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'UTC'"))
     """A name of the IANA database."""
-    missed: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'skip'"))
+    missed: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'one'"))
     """What becomes of times at which nobody fired it: `skip` them, fire `one` for all of them, or `all`."""
     catch_up: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("100"))
     """Of `all`: how many missed times at most, the latest."""
+    grace: Mapped[timedelta] = mapped_column(INTERVAL, nullable=False, server_default=text("'00:01:00'"))
+    """Of `skip`: how late a time may be fired before it counts as missed."""
+    overlap: Mapped[bool] = mapped_column(Boolean, nullable=False, server_default=text("true"))
+    """Whether it fires while the chain of the job it last made is open."""
     paused_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
     """Since when it does not fire; null while it does."""
     paused_by: Mapped[str | None] = mapped_column(Text)
     """Who paused it, as they said."""
     next_fire_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
-    """When it fires next; null when it never will, or when nobody has worked it out yet."""
+    """When it fires next, and what it is set to by hand; null when nobody has worked it out yet: a worker does."""
     last_fire_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
     """The time it last fired for; null before the first."""
+    error: Mapped[str | None] = mapped_column(Text)
+    """Why it cannot fire, where what is written here is no schedule; whoever mends it sets this to null."""
     source: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'table'"))
     """Who says what it is: `code`, which is synchronised, or this `table`."""
     created_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
@@ -71,7 +83,10 @@ class ScheduleMixin(Companion, Generic[IdT]):
             check("name", "name <> ''"),
             check("priority", f"priority BETWEEN {MIN_PRIORITY} AND {MAX_PRIORITY}"),
             check("missed", "missed IN ('skip', 'one', 'all')"),
-            check("catch_up", "catch_up >= 1"),
+            check("catch_up", "catch_up BETWEEN 1 AND 10000"),
+            check("grace", "grace >= '0'::interval"),
+            check("max_attempts", "max_attempts >= 1"),
+            check("timeout", "timeout > '0'::interval"),
             check("source", "source IN ('code', 'table')"),
             check("paused", "paused_by IS NULL OR paused_at IS NOT NULL"),
             Index(conv(name("ix_schedule_due")), "next_fire_at"),
