@@ -119,6 +119,17 @@ class WorkerStopped:
     worker_id: str
     released: int
 
+@dataclass(frozen=True, slots=True)
+class ControlsChanged:
+    """A worker learnt that it was told something else of its queues, its job types or itself; what holds from now on."""
+
+    worker_id: str
+    paused_queues: tuple[str, ...]
+    paused_types: tuple[str, ...]
+    concurrency: int
+    """How many jobs it runs at once."""
+
+
 
 @dataclass(frozen=True, slots=True)
 class ComponentFailed:
@@ -172,6 +183,7 @@ _log = logging.getLogger("sa_jobqueue.events")
 
 class EventBus:
     """Tells each event to each subscriber, in order of subscription, on the worker's event loop; they must be quick."""
+    | ControlsChanged
 
     __slots__ = ("_subscribers",)
 

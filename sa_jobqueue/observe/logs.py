@@ -51,6 +51,12 @@ def describe(event: told.Event) -> Record:
     match event:
         case told.WorkerStarted():
             return Record(logging.INFO, "worker %s started", (event.worker_id,), {"worker_id": event.worker_id})
+        case told.ControlsChanged():
+            paused = (", ".join(event.paused_queues) or "none", ", ".join(event.paused_types) or "none")
+            fields = {"worker_id": event.worker_id, "concurrency": event.concurrency}
+            more = {"paused_queues": list(event.paused_queues), "paused_types": list(event.paused_types)}
+            words = "worker %s runs %d jobs at once; paused queues: %s; paused types: %s"
+            return Record(logging.INFO, words, (*fields.values(), *paused), fields | more)
         case told.DrainRequested():
             words = "worker %s was asked to drain: running jobs may finish"
             return Record(logging.INFO, words, (event.worker_id,), {"worker_id": event.worker_id})

@@ -45,14 +45,19 @@ def beat(model: type[JobMixin[Any]]) -> Insert:
 
     Parameters: `id`, `name`, `host`, `pid`, `version`, `queues`, `job_types`, `concurrency`, `state`.
     Shape: one row `(drain_requested_at,)`, null unless somebody asked the worker to stop.
-    Changes: `heartbeat_at`, `state`. Clock: the database's. Locks: the worker's own row. Index: the primary key.
+    Changes: `heartbeat_at`, `state`, `concurrency`. Clock: the database's. Locks: the worker's own row.
+    Index: the primary key.
     """
     worker = table(model.Worker)
     names = ("id", "name", "host", "pid", "version", "queues", "job_types", "concurrency", "state")
     statement = insert(worker).values({name: bindparam(name, type_=worker.c[name].type) for name in names})
     return statement.on_conflict_do_update(
         index_elements=["id"],
-        set_={"heartbeat_at": func.clock_timestamp(), "state": statement.excluded.state},
+        set_={
+            "heartbeat_at": func.clock_timestamp(),
+            "state": statement.excluded.state,
+            "concurrency": statement.excluded.concurrency,
+        },
     ).returning(worker.c.drain_requested_at)
 
 

@@ -17,6 +17,7 @@ from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
 from sa_jobqueue.worker.compiled import Compiled
 from sa_jobqueue.worker.completer import Completer
 from sa_jobqueue.worker.component import Component
+from sa_jobqueue.worker.controls import Controls
 from sa_jobqueue.worker.executor import Executor
 from sa_jobqueue.worker.floors import Floors, Lane
 from sa_jobqueue.worker.options import WorkerOptions
@@ -69,26 +70,25 @@ class Claimer(Component):
         types: list[str],
         options: WorkerOptions,
         may_start: Callable[[], bool],
+        controls: Callable[[], Controls],
     ) -> None:
+        self._loop = asyncio.get_running_loop()
         self._engine = engine
         self._executor = executor
         self._completer = completer
         self._settler = settler
         self._worker_id = worker_id
-        self._types = types
+        self._known = self._types = types
         self._options = options
         self._may_start = may_start
         self._ahead = Compiled(claims.claim(model, changed=False), engine.dialect)
         self._all = Compiled(claims.claim(model, changed=True), engine.dialect)
         self._next_due = claims.next_due(model)
         self._held = leases.held(model)
-        lowest_id = "" if model.__jobqueue__.id_type == "text" else UUID(int=0)
-        free = [queue for queue, limit in options.limits.items() if limit is None]
-        self._groups = [Group(free, lowest_id, limited=False)] if free else []
-        self._groups += [
-            Group([queue], lowest_id, limited=True) for queue, limit in options.limits.items() if limit is not None
-        ]
-        self._loop = asyncio.get_running_loop()
+        self._lowest_id = "" if model.__jobqueue__.id_type == "text" else UUID(int=0)
+        self._controls = controls
+        self._obeyed = Controls()
+        self._groups = self._grouped()
         self._woken = asyncio.Event()
         self._awake_until = 0.0
         self._glance = _GLANCE
@@ -134,7 +134,7 @@ class Claimer(Component):
                             return
                         continue
                     await self._rest(connection)
-                elif 0 < self._executor.free < self._options.concurrency // 2:
+                elif 0 < self._executor.free < self._executor.concurrency // 2:
                     await asyncio.sleep(_PACE)
 
     async def give_back_strays(self, connection: AsyncConnection) -> int:
@@ -150,8 +150,28 @@ class Claimer(Component):
             self._completer.put(released(job))
         return len(strays)
 
+    def _grouped(self) -> list[Group]:
+        """Return the lanes of the queues that are not paused, each scanned from its start."""
+        limits = {queue: limit for queue, limit in self._options.limits.items() if queue not in self._obeyed.paused_queues}
+        free = [queue for queue, limit in limits.items() if limit is None]
+        groups = [Group(free, self._lowest_id, limited=False)] if free else []
+        groups += [Group([queue], self._lowest_id, limited=True) for queue, limit in limits.items() if limit is not None]
+        for group in groups:
+            group.floors.reset(self._loop.time())
+        return groups
+
+    def _obey(self) -> None:
+        """Take in what was said since the last claim. Never during one: it moves the floors it was given."""
+        before, self._obeyed = self._obeyed, self._controls()
+        if (before.paused_queues, before.paused_types) != (self._obeyed.paused_queues, self._obeyed.paused_types):
+            self._types = [name for name in self._known if name not in self._obeyed.paused_types]
+            # Fresh floors: what came to a lane or of a type that was left out may lie behind the old ones.
+            self._groups = self._grouped()
+
     async def claim(self, connection: AsyncConnection) -> int:
         """Claim for every group with a free slot and start what came; return how many jobs."""
+        if self._controls() is not self._obeyed:
+            self._obey()
         claimed = 0
         for group in self._groups:
             limit = self._executor.free
@@ -215,7 +235,7 @@ class Claimer(Component):
             if due_in is not None:
                 seconds = min(seconds, max(due_in, 0.001))
         waits = [asyncio.ensure_future(self._woken.wait())]
-        if self.until_idle or len(self._groups) > 1 or self._groups[0].limited:
+        if self.until_idle or any(group.limited for group in self._groups):
             waits.append(asyncio.ensure_future(self._executor.changed.wait()))
         try:
             await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

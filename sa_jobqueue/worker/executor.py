@@ -71,6 +71,9 @@ class Executor:
         events: EventBus,
         worker_id: str,
         options: WorkerOptions,
+        self._linker = Linker(engine, model)
+        self.concurrency = options.concurrency
+        """How many attempts it may run at once."""
     ) -> None:
         self._registry = registry
         self._model = model
@@ -97,7 +100,7 @@ class Executor:
     @property
     def free(self) -> int:
         """How many more jobs may be started; a thread that does not stop keeps its slot."""
-        return self._options.concurrency - len(self._running) - self._stuck_threads
+        return self.concurrency - len(self._running) - self._stuck_threads
 
     def free_in(self, queue: str) -> int:
         """How many more jobs of a limited queue may be started."""
@@ -107,6 +110,12 @@ class Executor:
     @property
     def attempts(self) -> set[tuple[JobId, int]]:
         """The attempts that are running here, as `(job_id, attempt)`."""
+    def resize(self, concurrency: int) -> None:
+        """Run at most so many attempts from now on. Those that run already go on: fewer take their places."""
+        self.concurrency = concurrency
+        self._threads.resize(concurrency)
+        self.changed.set()
+
         return {(running.job.id, running.job.attempt) for running in self._running}
 
     @property

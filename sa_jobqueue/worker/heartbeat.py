@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -93,6 +93,15 @@ class Heartbeat:
     def announce(self, state: WorkerState) -> None:
         """Change the state that the next beat tells, and make that beat now."""
         self._state = state
+        self._wake.set()
+
+    def announce_concurrency(self, concurrency: int) -> None:
+        """Change the concurrency that the next beat tells, and make that beat now."""
+        self._identity = replace(self._identity, concurrency=concurrency)
+        self._wake.set()
+
+    def hurry(self) -> None:
+        """Make the next beat now: it may find that somebody asked for something."""
         self._wake.set()
 
     def stop(self) -> None:

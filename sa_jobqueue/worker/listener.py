@@ -19,7 +19,7 @@ _CHECK_SECONDS = 20.0
 
 
 class Listener(Component):
-    """LISTENs on a connection of its own and calls back: `on_due(queue)`, `on_lost(job_id)`.
+    """LISTENs on a connection of its own and calls back: `on_due(queue)`, `on_lost(job_id)`, `on_rules()`.
 
     A crash loses notifications, which costs latency up to the poll interval, never a job; after every (re)connect
     everything is looked at once, for what was missed meanwhile. Two may overlap.
@@ -34,11 +34,13 @@ class Listener(Component):
         *,
         on_due: Callable[[str | None], None],
         on_lost: Callable[[str], None],
+        on_rules: Callable[[], None] = lambda: None,
     ) -> None:
         self._connections = connections
-        self._due, self._lost = layout.channel("due"), layout.channel("lost")
+        self._due, self._lost, self._rules = layout.channel("due"), layout.channel("lost"), layout.channel("rules")
         self._on_due = on_due
         self._on_lost = on_lost
+        self._on_rules = on_rules
         self.listening = asyncio.Event()
         """Set while it hears."""
 
@@ -47,10 +49,11 @@ class Listener(Component):
         connection = await self._connections.listen()
         try:
             with answered_within(connection, self._connections.patience):
-                for channel in (self._due, self._lost):
+                for channel in (self._due, self._lost, self._rules):
                     await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
             self.listening.set()
             self._on_due(None)
+            self._on_rules()
             while True:
                 await self._hear(connection)
                 with answered_within(connection, self._connections.patience):
@@ -65,3 +68,5 @@ class Listener(Component):
                 self._on_due(note.payload)
             elif note.channel == self._lost:
                 self._on_lost(note.payload)
+            elif note.channel == self._rules:
+                self._on_rules()

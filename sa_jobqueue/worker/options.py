@@ -14,6 +14,7 @@ _QUEUE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
+MOST_CONCURRENT: Final = 10_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
     """How a worker works; every default suits a production worker on a small server."""
@@ -60,7 +61,7 @@ class WorkerOptions:
                 )
             if limit is not None and not 1 <= limit <= 10_000:
                 raise InvalidOptionError("queues", f"the limit of {queue!r} must be from 1 to 10,000, got {limit}")
-        self._between("concurrency", self.concurrency, 1, 10_000)
+        self._between("concurrency", self.concurrency, 1, MOST_CONCURRENT)
         self._between("flush_size", self.flush_size, 1, 200)
         self._between("poll_interval", self.poll_interval, timedelta(milliseconds=10), timedelta(minutes=10))
         self._between("beat_interval", self.beat_interval, timedelta(milliseconds=100), timedelta(minutes=5))

@@ -33,6 +33,10 @@ class Threads:
         self._unfinished = 0
         self._threads = 0
 
+    def resize(self, size: int) -> None:
+        """Let there be at most `size` threads from now on; those that are there already stay."""
+        self._size = size
+
     def run(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Run `call` in a thread; with fewer than `size` unfinished, it begins at once."""
         future: asyncio.Future[T] = self._loop.create_future()

@@ -20,6 +20,7 @@ from sqlalchemy.orm import sessionmaker
 from sa_jobqueue import aio
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError
 from sa_jobqueue.events import (
+    ControlsChanged,
     DrainRequested,
     Event,
     EventBus,
@@ -37,10 +38,11 @@ from sa_jobqueue.worker.claimer import Claimer
 from sa_jobqueue.worker.completer import Completer
 from sa_jobqueue.worker.component import supervise
 from sa_jobqueue.worker.connections import Connections, unavailable
+from sa_jobqueue.worker.controls import ControlReader, Controls
 from sa_jobqueue.worker.executor import Executor
 from sa_jobqueue.worker.heartbeat import Heartbeat, Identity, LeaseGuard
 from sa_jobqueue.worker.listener import Listener
-from sa_jobqueue.worker.options import WorkerOptions
+from sa_jobqueue.worker.options import MOST_CONCURRENT, WorkerOptions
 from sa_jobqueue.worker.sessions import Sessions
 from sa_jobqueue.worker.settler import Settler
 from sa_jobqueue.worker.sweeper import Sweeper
@@ -114,7 +116,8 @@ class Worker:
         kinds = [kind for kind in self._jobs.registry if kind.session_argument is not None]
         sessions = Sessions(session_factory, async_session_factory)
         # A worker's handlers hold up to one connection each; the application's own pool may be smaller than that.
-        size = {"pool_size": self._options.concurrency, "max_overflow": 0}
+        # Never more than those: but how many that is may change while it runs.
+        size = {"pool_size": self._options.concurrency, "max_overflow": -1}
         if sessions.sync is None and any(not kind.wants_async_session for kind in kinds):
             if isinstance(engine, AsyncEngine):
                 engine_made = create_engine(self._url.set(drivername="postgresql+psycopg"), **size)
@@ -129,21 +132,28 @@ class Worker:
                 async_engine_made = create_async_engine(self._url.set(drivername="postgresql+psycopg"), **size)
                 self._own_engines.append(async_engine_made)
                 sessions.asynchronous = async_sessionmaker(async_engine_made)
+        self._most = MOST_CONCURRENT
         for kind, factory in (("session_factory", sessions.sync), ("async_session_factory", sessions.asynchronous)):
-            self._check_pool(kind, factory)
+            self._most = min(self._most, self._check_pool(kind, factory))
         return sessions
 
-    def _check_pool(self, option: str, factory: sessionmaker[Any] | async_sessionmaker[Any] | None) -> None:
-        """Refuse a pool in which handlers would wait for each other's connections until their attempts fail."""
+    def _check_pool(self, option: str, factory: sessionmaker[Any] | async_sessionmaker[Any] | None) -> int:
+        """Return how many handlers a pool has connections for.
+
+        Raises: InvalidOptionError for one in which they would wait for each other's until their attempts fail.
+        """
         bind = factory.kw.get("bind") if factory is not None else None
         pool = getattr(bind, "pool", None)
         overflow = getattr(pool, "_max_overflow", -1)
-        if isinstance(pool, QueuePool) and overflow >= 0 and pool.size() + overflow < self._options.concurrency:
+        if not isinstance(pool, QueuePool) or overflow < 0:
+            return MOST_CONCURRENT
+        if pool.size() + overflow < self._options.concurrency:
             raise InvalidOptionError(
                 option,
                 f"its pool holds {pool.size() + overflow} connections, fewer than the {self._options.concurrency} handlers "
                 "that may run at once: raise pool_size or lower concurrency",
             )
+        return pool.size() + overflow
 
     @property
     def has_stuck_threads(self) -> bool:
@@ -248,8 +258,22 @@ class Worker:
             types=list(self._jobs.registry.names),
             options=options,
             may_start=lambda: heartbeat.is_safe,
+            controls=lambda: reader.current,
         )
         claimer.until_idle = until_idle
+
+        def changed(controls: Controls) -> None:
+            concurrency = min(controls.concurrency or options.concurrency, self._most)
+            if concurrency != executor.concurrency:
+                executor.resize(concurrency)
+                heartbeat.announce_concurrency(concurrency)
+            told = (tuple(sorted(controls.paused_queues)), tuple(sorted(controls.paused_types)))
+            self.events.emit(ControlsChanged(self.id, *told, concurrency))
+            claimer.look()
+
+        def told_of_rules() -> None:
+            reader.wake()
+            heartbeat.hurry()
 
         def look_again(event: Event) -> None:
             if isinstance(event, (JobPutBack, JobTakenBack)):  # due again, perhaps sooner than the claimer means to sleep
@@ -265,9 +289,21 @@ class Worker:
             types=self._identity.job_types,
             settler=settler,
         )
-        listener = Listener(connections, model.__jobqueue__, on_due=claimer.wake, on_lost=executor.stop_job)
+        listener = Listener(
+            connections, model.__jobqueue__, on_due=claimer.wake, on_lost=executor.stop_job, on_rules=told_of_rules
+        )
+        reader = ControlReader(
+            engine,
+            model,
+            worker_id=self.id,
+            queues=self._identity.queues,
+            types=self._identity.job_types,
+            on_change=changed,
+            is_told=listener.listening.is_set,
+        )
         try:
             await self._check(engine)
+            await reader.read()  # before the first claim: what is paused is not started
             await asyncio.to_thread(heartbeat.start)
         except (DBAPIError, JobQueueError) as error:
             unsubscribe()
@@ -277,7 +313,14 @@ class Worker:
             raise
         self.events.emit(WorkerStarted(self.id))
         guard = LeaseGuard(heartbeat, interval=options.beat_interval)
-        background = [guard, sweeper, completer, settler, *([listener] if options.listen and not until_idle else [])]
+        background = [
+            guard,
+            reader,
+            sweeper,
+            completer,
+            settler,
+            *([listener] if options.listen and not until_idle else []),
+        ]
         tasks = [asyncio.create_task(supervise(part, self.events), name=part.name) for part in background]
         claiming = asyncio.create_task(supervise(claimer, self.events), name=claimer.name)
         stopping = asyncio.create_task(self._stop_requested.wait())

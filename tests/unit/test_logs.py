@@ -57,6 +57,11 @@ CASES: dict[type, tuple[told.Event, str, str]] = {
         "WARNING",
         "due jobs of queues that no worker serves stay pending: mail, reports",
     ),
+    told.ControlsChanged: (
+        told.ControlsChanged("w:1", ("mail",), (), 4),
+        "INFO",
+        "worker w:1 runs 4 jobs at once; paused queues: mail; paused types: none",
+    ),
     told.WorkerStarted: (told.WorkerStarted("w:1"), "INFO", "worker w:1 started"),
     told.DrainRequested: (
         told.DrainRequested("w:1"),

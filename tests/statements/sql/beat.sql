@@ -2,5 +2,5 @@ INSERT INTO worker (id, name, host, pid, version, queues, job_types, concurrency
 VALUES (%(id)s::VARCHAR, %(name)s::VARCHAR, %(host)s::VARCHAR, %(pid)s::INTEGER, %(version)s::VARCHAR, %(queues)s::TEXT[], %(job_types)s::TEXT[], %(concurrency)s::INTEGER, %(state)s::VARCHAR)
 ON CONFLICT (id) DO
 UPDATE
-SET heartbeat_at = clock_timestamp(), state = excluded.state
+SET concurrency = excluded.concurrency, heartbeat_at = clock_timestamp(), state = excluded.state
 RETURNING worker.drain_requested_at

@@ -1,0 +1,60 @@
+"""What queues, job types and a worker were told, as that worker reads it again and again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Integer, Interval, Select, Text, any_, bindparam, func, literal_column, null, select, union_all
+from sqlalchemy import cast as sql_cast
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.statements._parts import array, once_a_model, table
+
+
+@once_a_model
+def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return what was told of the queues and job types of one worker, and of the worker itself.
+
+    Parameters: `queues`, `types`, `worker_id`.
+    Shape: a row each that has one: `kind` (`queue`, `type` or `worker`), `name`, `is_paused`, `weight`, `max_running`,
+    `rate_limit`, `rate_period`, `rate_burst`; of the worker `max_running` is the concurrency asked for, null for its own.
+    Unordered. Locks: none. Index: the primary keys of the three tables, a probe a name.
+    """
+    queue, kind, worker = table(model.Queue), table(model.JobType), table(model.Worker)
+
+    def rows(what: str, of: Any, *columns: Any) -> Select[Any]:
+        return select(literal_column(f"'{what}'", Text).label("kind"), *columns).select_from(of)
+
+    def limits(of: Any) -> list[Any]:
+        return [of.c.max_running, of.c.rate_limit, of.c.rate_period, of.c.rate_burst]
+
+    one, nothing = literal_column("1", Integer), sql_cast(null(), Integer)
+    told = union_all(
+        rows(
+            "queue", queue, queue.c.name, queue.c.paused_at.is_not(None).label("is_paused"), queue.c.weight, *limits(queue)
+        ).where(queue.c.name == any_(array("queues", Text()))),
+        rows("type", kind, kind.c.name, kind.c.paused_at.is_not(None), one, *limits(kind)).where(
+            kind.c.name == any_(array("types", Text()))
+        ),
+        rows(
+            "worker",
+            worker,
+            worker.c.id,
+            literal_column("false"),
+            one,
+            worker.c.concurrency_requested,
+            nothing,
+            sql_cast(null(), Interval),
+            nothing,
+        ).where(worker.c.id == bindparam("worker_id", type_=Text)),
+    ).subquery("told")
+    return select(*told.c)
+
+
+@once_a_model
+def notify_rules(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Tell running workers, when and if this transaction commits, that what they are told has changed.
+
+    Locks: a commit that carries a notification takes one lock a database for a moment.
+    """
+    return select(func.pg_notify(model.__jobqueue__.channel("rules"), literal_column("''")))
