@@ -36,6 +36,8 @@ from sa_jobqueue.operations import (
     Explanation,
     JobFilter,
     Page,
+    Pruned,
+    PrunePlace,
     WorkerFilter,
     WorkerStatus,
     after_commit,
@@ -61,10 +63,12 @@ from sa_jobqueue.operations import (
     list_jobs,
     list_workers,
     lock_chain,
+    prune,
     redrive_dead_letters,
     reschedule_jobs,
     trigger_jobs,
 )
+from sa_jobqueue.retention import FOREVER, Retention, RetentionRules
 from sa_jobqueue.retry import Backoff, RetryPolicy
 from sa_jobqueue.types import AttemptOutcome, ChainResult, DeadReason, JobId, JobStatus, Resolution
 from sa_jobqueue.version import __version__
@@ -91,6 +95,7 @@ __all__ = [
     "Deduplicate",
     "Discard",
     "Explanation",
+    "FOREVER",
     "Handler",
     "Job",
     "JobFilter",
@@ -101,7 +106,11 @@ __all__ = [
     "JobStatus",
     "Middleware",
     "Page",
+    "PrunePlace",
+    "Pruned",
     "Resolution",
+    "Retention",
+    "RetentionRules",
     "Retry",
     "RetryPolicy",
     "Snooze",
@@ -136,6 +145,7 @@ __all__ = [
     "list_workers",
     "lock_chain",
     "redrive_dead_letters",
+    "prune",
     "reschedule_jobs",
     "trigger_jobs",
     "wait_chain",

@@ -18,9 +18,12 @@ from sa_jobqueue.operations import (
     Explanation,
     JobFilter,
     Page,
+    Pruned,
+    PrunePlace,
     WorkerFilter,
     WorkerStatus,
 )
+from sa_jobqueue.retention import RetentionRules
 from sa_jobqueue.types import JobId
 
 JobT = TypeVar("JobT", bound=JobMixin[Any])
@@ -273,6 +276,20 @@ async def dismiss_dead_letters(
 ) -> list[Any]:
     """Resolve dead letters as dismissed; return their ids. Their jobs stay dead."""
     return await session.run_sync(operations.dismiss_dead_letters, where=where, by=by, dry_run=dry_run, model=model)
+
+
+async def prune(
+    session: AsyncSession,
+    rules: RetentionRules,
+    *,
+    place: PrunePlace | None = None,
+    scan: int = 500,
+    by: str = "retention",
+    dry_run: bool = False,
+    model: type[JobMixin[Any]] = Job,
+) -> Pruned:
+    """Delete chains whose time is up among the next `scan` jobs, each whole; return what went and where to go on."""
+    return await session.run_sync(operations.prune, rules, place=place, scan=scan, by=by, dry_run=dry_run, model=model)
 
 
 async def list_workers(

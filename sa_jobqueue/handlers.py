@@ -21,6 +21,7 @@ from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
 from sa_jobqueue.payloads import Codec
 from sa_jobqueue.providers import Provider, Providers
 from sa_jobqueue.registry import INJECTED, JobType, Registry, Upcaster, describe
+from sa_jobqueue.retention import NOTHING_SAID, Retention, RetentionRules
 from sa_jobqueue.retry import Backoff, RetryPolicy
 from sa_jobqueue.types import JobStatus, Json
 
@@ -237,17 +238,21 @@ def _decoded(chain: Chained, codec: Codec[Any]) -> Any:
 class JobQueue(Generic[JobT]):
     """A registry of handlers. Holds no connection and no global state: make one at import time, per `Job` class.
 
-    `model`: the mapped class whose table is the queue; the ready-made `Job` unless given.
+    `model`: the mapped class whose table is the queue; the ready-made `Job` unless given. `retention`: how long its workers
+    keep chains that have ended; for ever unless given.
     """
 
     @overload
-    def __init__(self: JobQueue[Job]) -> None: ...
+    def __init__(self: JobQueue[Job], *, retention: Retention = NOTHING_SAID) -> None: ...
     @overload
-    def __init__(self, model: type[JobT]) -> None: ...
-    def __init__(self, model: Any = Job) -> None:
+    def __init__(self, model: type[JobT], *, retention: Retention = NOTHING_SAID) -> None: ...
+    def __init__(self, model: Any = Job, *, retention: Retention = NOTHING_SAID) -> None:
         if not (isinstance(model, type) and issubclass(model, JobMixin) and hasattr(model, "__jobqueue__")):
             raise InvalidOptionError("model", f"must be a class such as `class Job(JobMixin, Base)`, got {model!r}")
+        if not isinstance(retention, Retention):
+            raise InvalidOptionError("retention", f"must be a Retention, got {retention!r}")
         self.model: type[JobT] = model  # type: ignore[assignment]  # which the overloads tell
+        self.retention = retention
         self.registry = Registry()
         self._handlers: dict[str, Handler[Any, Any, JobT]] = {}
         self._middleware: list[Middleware] = []
@@ -263,6 +268,7 @@ class JobQueue(Generic[JobT]):
         timeout: timedelta | None = None,
         retry: RetryPolicy = DEFAULT_RETRY,
         version: int = 1,
+        retention: Retention | None = None,
     ) -> HandlerDecorator[JobT]:
         """Register a function as the handler of `type_name`.
 
@@ -271,6 +277,7 @@ class JobQueue(Generic[JobT]):
         `version`: of the payload's shape; raise it with an upcaster when the shape changes while jobs are in flight.
         Raises: InvalidJobError, InvalidOptionError, InvalidHandlerError, DuplicateJobTypeError.
         """
+        `retention`: how long chains that begin with it are kept; what it does not say is the queue's or the registry's.
         # One throw-away job checks the name and the defaults by the same rules as any other.
         # With an id of no meaning: the application's factory is asked for jobs alone.
         options: dict[str, Any] = {"queue": queue, "priority": priority, "max_attempts": max_attempts, "timeout": timeout}
@@ -293,6 +300,7 @@ class JobQueue(Generic[JobT]):
             self.registry.add(kind)
             handler: Handler[Any, Any, JobT] = Handler(kind, self.model)
             self._handlers[type_name] = handler
+                retention=retention,
             return handler
 
         return register
@@ -369,4 +377,10 @@ class JobQueue(Generic[JobT]):
         return tuple(sorted({kind.queue for kind in self.registry}))
 
     def __iter__(self) -> Iterator[Handler[Any, Any, JobT]]:
+    @property
+    def retention_rules(self) -> RetentionRules:
+        """All that is said here of how long chains are kept."""
+        types = {kind.name: kind.retention for kind in self.registry if kind.retention is not None}
+        return RetentionRules(default=self.retention, types=types)
+
         return iter(self._handlers.values())

@@ -27,6 +27,7 @@ from sa_jobqueue.errors import (
 from sa_jobqueue.middleware import Middleware
 from sa_jobqueue.payloads import Codec
 from sa_jobqueue.providers import Provider, Providers
+from sa_jobqueue.retention import Retention
 from sa_jobqueue.retry import RetryPolicy
 from sa_jobqueue.types import Json
 
@@ -73,6 +74,8 @@ class JobType:
 
     def decode(self, data: Json, version: int) -> Any:
         """Return the typed input of a stored payload, brought up from `version` first.
+    retention: Retention | None = None
+    """How long chains that begin with it are kept, where that is said of this type."""
 
         Raises: UnreadableInputError when a version is newer than ours, an upcaster is missing or fails, or the result
         does not fit the type.
@@ -149,6 +152,7 @@ def describe(
     `Blockers` are injected wherever else they stand, found by their annotation, and so is what `providers` have.
     Raises: InvalidHandlerError for a signature that cannot be called so; InvalidOptionError for an option.
     """
+    retention: Retention | None = None,
     if not (inspect.isfunction(func) or inspect.ismethod(func)):
         raise InvalidHandlerError(f"{name}: a handler is a function, got {func!r}")
     place = f"{func.__module__}:{func.__qualname__}"
@@ -171,6 +175,8 @@ def describe(
     is_async = inspect.iscoroutinefunction(func)
     payload: inspect.Parameter | None = None
     blockers: Codec[Any] | None = None
+    if retention is not None and not isinstance(retention, Retention):
+        raise InvalidOptionError("retention", f"must be a Retention or None, got {retention!r}")
     injected: dict[type, str] = {}
     provided: dict[str, Provider[Any]] = {}
     for parameter in inspect.signature(func).parameters.values():
@@ -238,6 +244,7 @@ def _terminal(hint: Any) -> Any:
 
 def _of_chain(hint: Any) -> Any:
     """Return what comes out at the end of a chain: the declared type, and what the continuations in it lead to."""
+        retention=retention,
     if typing.get_origin(hint) is Continuation or hint is Continuation:
         return next(iter(typing.get_args(hint)), Any)
     if typing.get_origin(hint) not in {typing.Union, types.UnionType}:

@@ -38,6 +38,7 @@ from sa_jobqueue.operations.jobs import (
     trigger_jobs,
 )
 from sa_jobqueue.operations.pages import Page
+from sa_jobqueue.operations.pruning import Pruned, PrunePlace, prune
 from sa_jobqueue.operations.schema import check_schema
 from sa_jobqueue.operations.workers import WorkerFilter, WorkerStatus, drain_workers, list_workers
 
@@ -50,6 +51,8 @@ __all__ = [
     "Explanation",
     "JobFilter",
     "Page",
+    "PrunePlace",
+    "Pruned",
     "WorkerFilter",
     "WorkerStatus",
     "after_commit",
@@ -76,6 +79,7 @@ __all__ = [
     "list_jobs",
     "list_workers",
     "lock_chain",
+    "prune",
     "redrive_dead_letters",
     "reschedule_jobs",
     "trigger_jobs",

@@ -87,7 +87,7 @@ def _try(
         return [], found
     doomed = [job_id for job_id, chain_id in jobs.items() if chain_id in found]
     _refuse_references(session, model, found, doomed)
-    _delete(session, model, doomed, by=by)
+    delete_jobs(session, model, doomed, by=by)
     return [chain_id for chain_id in roots if chain_id in found], found
 
 
@@ -134,7 +134,8 @@ def _refuse_references(
         raise ChainReferencedError([(row.chain_id, row.job_id) for row in found])
 
 
-def _delete(session: Session, model: type[JobMixin[Any]], job_ids: list[JobId], *, by: str) -> None:
+def delete_jobs(session: Session, model: type[JobMixin[Any]], job_ids: list[Any], *, by: str) -> None:
+    """Delete jobs that are locked and that no other job refers to, with their edges and history; tell who must know."""
     given = {"job_ids": job_ids}
     # What the session holds of the rows deleted leaves it with them, and comes back if they do.
     fetch = {"synchronize_session": "fetch"}

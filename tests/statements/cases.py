@@ -28,6 +28,7 @@ from tests.statements.chain_cases import CHAIN_CASES
 from tests.statements.explaining_cases import EXPLAINING_CASES
 from tests.statements.health_cases import HEALTH_CASES
 from tests.statements.history_cases import HISTORY_CASES
+from tests.statements.retention_cases import RETENTION_CASES
 from tests.statements.shapes import BATCH, NOBODY, PK, Case, World
 from tests.statements.worker_cases import WORKER_CASES
 
@@ -351,3 +352,4 @@ CASES = [
     *HEALTH_CASES,
     *HISTORY_CASES,
 ]
+    *RETENTION_CASES,

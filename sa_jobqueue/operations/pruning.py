@@ -1,0 +1,206 @@
+"""Retention: ended chains deleted when their time is up, a page of the table a call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, Final
+
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.errors import ConflictError, InvalidOptionError
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations.deletion import delete_jobs
+from sa_jobqueue.retention import OUTCOMES, Retention, RetentionRules
+from sa_jobqueue.statements import archived, retention
+from sa_jobqueue.types import JobId, JobStatus
+
+SCAN: Final = 500
+"""Jobs that one call looks at."""
+MAX_SCAN: Final = 10_000
+MOST_JOBS: Final = 1000
+"""Jobs that one call deletes, about: a chain goes whole. Some 50 ms."""
+_LOCKED_OUT: Final = frozenset({"40P01", "55P03"})
+"""A deadlock, or a lock not given in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrunePlace:
+    """Where a walk through the table stands: give it to the next call."""
+
+    after: JobId | None
+    """The last job looked at; None before the first."""
+    due: tuple[Any, ...] = ()
+    """Chains to look at first: what waited for them is gone, or the last call had its fill."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """What one call did, or with `dry_run` what it would do, but for chains that are held at that moment."""
+
+    chains: Mapping[tuple[str, JobStatus], int]
+    """How many chains went, by the type of their first job and how they ended."""
+    jobs: int
+    """Of how many jobs they were."""
+    kept: int
+    """Chains whose time is up and that stay: a job of another chain refers to them, or somebody holds them."""
+    scanned: int
+    """How many jobs were looked at."""
+    is_young: bool
+    """Whether all of these were created so lately that none could go."""
+    next: PrunePlace | None = field(repr=False)
+    """Where to go on; None at the end of the table."""
+
+
+def prune(
+    session: Session,
+    rules: RetentionRules,
+    *,
+    place: PrunePlace | None = None,
+    scan: int = SCAN,
+    by: str = "retention",
+    dry_run: bool = False,
+    model: type[JobMixin[Any]] = Job,
+) -> Pruned:
+    """Delete chains whose time is up among the next `scan` jobs, each whole; return what went and where to go on.
+
+    What the rows of `queue` say of a queue goes before what `rules` say of it.
+    Commit, then call again with `place=pruned.next`, until that is None. A chain stays while it is open, while its end is
+    not passed on to all who wait for it, and while a job of another chain that stays waits for it or waited. An open dead
+    letter of a chain that goes is dismissed in the name `by`; letters themselves stay. Any number may prune at once.
+    Changes: rows of `job`, `job_blocker` and `job_attempt` are deleted. Clock: the database's.
+    Locks: the jobs of the chains that go, roots first, each kind by id, until the transaction ends; it waits for nobody:
+    what is held stays for a later walk. Needs READ COMMITTED, as is PostgreSQL's default.
+    Raises: InvalidOptionError. Nothing is written then.
+    """
+    if not 1 <= scan <= MAX_SCAN:
+        raise InvalidOptionError("scan", f"must be from 1 to {MAX_SCAN:,}, got {scan}")
+    session.flush()
+    said = {
+        name: Retention(**dict(zip(OUTCOMES, ages, strict=True)))
+        for name, *ages in session.execute(retention.of_queues(model))
+    }
+    rules = replace(rules, queues={**rules.queues, **said})
+    shortest = rules.shortest
+    if shortest is None:
+        return Pruned(chains={}, jobs=0, kept=0, scanned=0, is_young=True, next=None)
+    given = rules.parameters()
+    place = place or PrunePlace(None)
+    ids, page = list(place.due), None
+    if not ids:
+        page = _look(session, model, given, place, scan=scan, shortest=shortest)
+        ids = list(page.ids or ())
+    taken, later = _fill(session, model, ids)
+    found = _remove(session, model, given, taken, by=by, dry_run=dry_run)
+    due = (*found.freed, *later)
+    after = page.last_id if page is not None and page.scanned else place.after
+    is_last = page is not None and page.scanned < scan
+    counts: dict[tuple[str, JobStatus], int] = {}
+    for kind in found.gone.values():
+        counts[kind] = counts.get(kind, 0) + 1
+    return Pruned(
+        chains=counts,
+        jobs=found.jobs,
+        kept=(len(taken) if page is not None else found.expired) - len(found.gone),
+        scanned=page.scanned if page is not None else 0,
+        is_young=page is not None and bool(page.is_young),
+        next=None if is_last and not due else PrunePlace(after, due),
+    )
+
+
+@dataclass(slots=True)
+class _Found:
+    gone: dict[Any, tuple[str, JobStatus]] = field(default_factory=dict)
+    jobs: int = 0
+    freed: list[Any] = field(default_factory=list)
+    expired: int = 0
+    """Of those asked for; who was held by somebody is not among them."""
+
+
+def _look(
+    session: Session, model: type[JobMixin[Any]], given: dict[str, Any], place: PrunePlace, *, scan: int, shortest: timedelta
+) -> Any:
+    first = place.after is None
+    where = {} if first else {"after": place.after}
+    return session.execute(retention.look(model, first=first), given | where | {"scan": scan, "shortest": shortest}).one()
+
+
+def _fill(session: Session, model: type[JobMixin[Any]], ids: list[Any]) -> tuple[dict[Any, int], list[Any]]:
+    """Return as many chains as one call may delete, with their lengths, and those that are left."""
+    if not ids:
+        return {}, []
+    longer = {row.chain_id: row.n for row in session.execute(retention.lengths(model), {"ids": ids})}
+    taken: dict[Any, int] = {}
+    jobs = 0
+    for chain_id in ids:
+        length = 1 + longer.get(chain_id, 0)
+        if taken and jobs + length > MOST_JOBS:
+            break
+        taken[chain_id] = length
+        jobs += length
+    return taken, ids[len(taken) :]
+
+
+def _remove(
+    session: Session, model: type[JobMixin[Any]], given: dict[str, Any], taken: dict[Any, int], *, by: str, dry_run: bool
+) -> _Found:
+    """Delete what of some chains may go. A row of the application's that refers to one must not keep the others."""
+    if not taken:
+        return _Found()
+    savepoint = session.begin_nested()
+    try:
+        with savepoint:
+            return _delete(session, model, given, taken, by=by, dry_run=dry_run)
+    except ConflictError:
+        pass
+    except OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) not in _LOCKED_OUT:
+            raise
+    if len(taken) == 1:
+        return _Found()
+    both = list(taken.items())
+    halves = (dict(both[: len(both) // 2]), dict(both[len(both) // 2 :]))
+    one, other = (_remove(session, model, given, half, by=by, dry_run=dry_run) for half in halves)
+    return _Found(one.gone | other.gone, one.jobs + other.jobs, one.freed + other.freed, one.expired + other.expired)
+
+
+def _delete(
+    session: Session, model: type[JobMixin[Any]], given: dict[str, Any], taken: dict[Any, int], *, by: str, dry_run: bool
+) -> _Found:
+    asked = given | {"ids": list(taken)}
+    kinds: dict[Any, tuple[str, JobStatus]] = {}
+    jobs: dict[Any, list[Any]] = {}
+    for row in session.execute(retention.roots(model, lock=not dry_run), asked):
+        kinds[row.id] = (row.type_name, JobStatus(row.outcome))
+        jobs[row.id] = [row.id]
+    if dry_run:
+        doomed = _unreferenced(session, model, kinds)
+        return _Found(
+            {chain_id: kinds[chain_id] for chain_id in doomed}, sum(taken[chain_id] for chain_id in doomed), [], len(kinds)
+        )
+    # In statements of their own, later than the locks: each sees all that was committed before the locks were had, and
+    # nothing can be added to these chains, or wait for them, any more.
+    for row in session.execute(archived.lock_others(model), {"ids": list(jobs)}):
+        jobs[row.chain_id].append(row.id)
+    # One job less: somebody holds it, who may come for the root next. Waiting here could be for ever.
+    whole = [chain_id for chain_id, own in jobs.items() if len(own) == taken[chain_id]]
+    doomed = _unreferenced(session, model, whole)
+    if not doomed:
+        return _Found(expired=len(kinds))
+    job_ids = [job_id for chain_id in doomed for job_id in jobs[chain_id]]
+    freed = set(session.scalars(retention.waited_for(model), {"job_ids": job_ids})) - set(doomed)
+    delete_jobs(session, model, job_ids, by=by)
+    return _Found({chain_id: kinds[chain_id] for chain_id in doomed}, len(job_ids), list(freed), len(kinds))
+
+
+def _unreferenced(session: Session, model: type[JobMixin[Any]], chain_ids: Sequence[Any] | Mapping[Any, Any]) -> list[Any]:
+    """Return those that no job of a chain which stays waits for, or waited, in the order given."""
+    doomed = list(chain_ids)
+    while doomed:
+        referred = set(session.scalars(archived.referred_to(model), {"ids": doomed}))
+        if not referred:
+            break
+        doomed = [chain_id for chain_id in doomed if chain_id not in referred]
+    return doomed

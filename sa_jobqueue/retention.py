@@ -1,0 +1,76 @@
+"""How long ended chains are kept. Pure: ages are told here, the database's clock and rows decide elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from typing import Any, Final
+
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.types import LONGEST, JobStatus
+
+FOREVER: Final = LONGEST
+"""An age that no chain reaches: keeps what a more general rule would delete."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """Ages at which chains are deleted, counted from their end, by how they ended.
+
+    None: not said here, so that the next more general rule holds; where none says anything, they are kept. A type's rule
+    goes before its queue's, that before the registry's.
+    Raises: InvalidOptionError for an age below zero or above `FOREVER`.
+    """
+
+    completed: timedelta | None = None
+    """Of chains that completed."""
+    cancelled: timedelta | None = None
+    """Of chains that were cancelled."""
+    dead: timedelta | None = None
+    """Of chains that died. Their open dead letters are dismissed then: nothing is left to redrive."""
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            age = getattr(self, option.name)
+            if age is None:
+                continue
+            if not isinstance(age, timedelta):
+                raise InvalidOptionError(f"retention.{option.name}", f"must be a timedelta, got {age!r}")
+            if not timedelta(0) <= age <= FOREVER:
+                raise InvalidOptionError(f"retention.{option.name}", f"must be from 0 to {FOREVER.days:,} days, got {age}")
+
+    @property
+    def ages(self) -> list[timedelta]:
+        """The ages at which something goes."""
+        said = (self.completed, self.cancelled, self.dead)
+        return [age for age in said if age is not None and age < FOREVER]
+
+
+NOTHING_SAID: Final = Retention()
+OUTCOMES: Final = (JobStatus.COMPLETED, JobStatus.CANCELLED, JobStatus.DEAD)
+"""How a chain can end; each is a field of `Retention`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionRules:
+    """All that is said about the chains of one queue's tables: in general, by queue, and by type of a chain's first job."""
+
+    default: Retention = NOTHING_SAID
+    queues: Mapping[str, Retention] = field(default_factory=dict)
+    types: Mapping[str, Retention] = field(default_factory=dict)
+
+    @property
+    def shortest(self) -> timedelta | None:
+        """The shortest age of all: nothing that ended later can go. None where nothing ever goes."""
+        every = (self.default, *self.queues.values(), *self.types.values())
+        return min((age for rule in every for age in rule.ages), default=None)
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the parameters of `statements.retention` that say which age is whose."""
+        given: dict[str, Any] = {"types": list(self.types), "queues": list(self.queues)}
+        for outcome in OUTCOMES:
+            given[f"default_{outcome}"] = getattr(self.default, outcome)
+            for name, rules in (("queues", self.queues), ("types", self.types)):
+                given[f"{name}_{outcome}"] = [getattr(rule, outcome) for rule in rules.values()]
+        return given

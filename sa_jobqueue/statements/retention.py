@@ -1,0 +1,142 @@
+"""Retention: which chains ended long enough ago, found in pages by id, and locked before they go.
+
+Which of them others refer to, and taking them out: `statements/archived.py`, `statements/deletion.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import ColumnElement, Integer, Select, Text, any_, bindparam, case, cast, func, literal_column, select, true
+from sqlalchemy.dialects.postgresql import INTERVAL, aggregate_order_by
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import id_parameter
+from sa_jobqueue.retention import FOREVER, OUTCOMES
+from sa_jobqueue.statements._parts import array, element, once_a_model, position, table
+
+
+def bounded() -> Select[Any]:
+    """Wait for no lock longer than `seconds`, a parameter, until the transaction ends. Shape: one row."""
+    patience = func.concat(bindparam("seconds", type_=Integer), literal_column("'s'"))
+    return select(func.set_config(literal_column("'lock_timeout'"), patience, true()))
+
+
+@once_a_model
+def of_queues(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return what operators said of how long queues keep their chains.
+
+    Shape: `(name, completed, cancelled, dead)` a queue of which any was said, within what `Retention` takes; unordered.
+    Locks: none.
+    """
+    queue = table(model.Queue)
+    said = {outcome: queue.c[f"retain_{outcome}"] for outcome in OUTCOMES}
+    none, most = literal_column("interval '0'"), literal_column(f"interval '{FOREVER.days} days'")
+    ages = [
+        case((age.is_not(None), func.least(func.greatest(age, none), most, type_=INTERVAL()))).label(outcome.value)
+        for outcome, age in said.items()
+    ]
+    return select(queue.c.name, *ages).where(func.coalesce(*said.values()).is_not(None))
+
+
+_READ = (
+    *("id", "root_id", "type_name", "queue", "status", "chain_status"),
+    *("chain_completed_at", "is_awaited", "created_at"),
+)
+
+
+@once_a_model
+def look(model: type[JobMixin[Any]], *, first: bool) -> Select[Any]:
+    """Look at one page of jobs, by id, for chains that have ended, that nobody awaits and whose time is up.
+
+    Parameters: `after`, unless it is the `first` page; `scan`, how many jobs to look at; `shortest`, the shortest age of
+    all; those of `RetentionRules`. Shape: one row `(scanned, last_id, is_young, ids)`: how many jobs were looked at, the
+    last of them, whether all were created so lately that none can go, and the chains found, by id; null for none.
+    Clock: the database's `now()`. Locks: none. Index: the primary key, `scan` entries.
+    """
+    job = table(model)
+    names = (
+        "id",
+        "root_id",
+        "type_name",
+        "queue",
+        "status",
+        "chain_status",
+        "chain_completed_at",
+        "is_awaited",
+        "created_at",
+    )
+    page = select(*(job.c[name] for name in names)).order_by(job.c.id).limit(bindparam("scan", type_=Integer))
+    if not first:
+        page = page.where(job.c.id > bindparam("after", type_=id_parameter(model.__jobqueue__)))
+    seen = page.cte("page")
+    ids = aggregate_order_by(seen.c.id, seen.c.id.asc())
+    return select(
+        func.count().label("scanned"),
+        # Not max(): PostgreSQL has it for UUIDs since version 18.
+        select(seen.c.id).order_by(seen.c.id.desc()).limit(literal_column("1")).scalar_subquery().label("last_id"),
+        func.bool_and(seen.c.created_at >= func.now() - bindparam("shortest", type_=INTERVAL)).label("is_young"),
+        func.array_agg(ids).filter(*_expired(seen)).label("ids"),
+    )
+
+
+@once_a_model
+def roots(model: type[JobMixin[Any]], *, lock: bool) -> Select[Any]:
+    """Return those of some chains that have ended, that nobody awaits and whose time is up.
+
+    Parameters: `ids`, of roots; those of `RetentionRules`. Shape: `(id, type_name, outcome)`, by id.
+    Clock: the database's `now()`. Locks: with `lock` the roots, in the order of their ids, also against foreign keys to
+    them: nobody can redrive one, or begin to wait for it. Held ones are skipped. Index: the primary key.
+    """
+    job = table(model)
+    chosen = (
+        select(job.c.id, job.c.type_name, _outcome(job).label("outcome"))
+        .where(job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))), *_expired(job))
+        .order_by(job.c.id)
+    )
+    return chosen.with_for_update(skip_locked=True) if lock else chosen
+
+
+@once_a_model
+def lengths(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Count the continuations of chains. Parameters: `ids`. Shape: `(chain_id, n)` of those that have any, unordered.
+
+    Locks: none. Index: `uq_job_chain`.
+    """
+    job = table(model)
+    of_them = job.c.root_id == any_(array("ids", id_parameter(model.__jobqueue__)))
+    return select(job.c.root_id.label("chain_id"), func.count().label("n")).where(of_them).group_by(job.c.root_id)
+
+
+@once_a_model
+def waited_for(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Name the chains that jobs waited for. Parameters: `job_ids`. Shape: `(chain_id,)`, each once. Locks: none.
+
+    Index: `pk_job_blocker`.
+    """
+    edge = table(model.Blocker)
+    of_them = edge.c.job_id == any_(array("job_ids", id_parameter(model.__jobqueue__)))
+    return select(edge.c.blocked_by_chain_id).where(of_them).distinct()
+
+
+def _outcome(of: Any) -> ColumnElement[str]:
+    return cast(func.coalesce(of.c.chain_status, of.c.status), Text)
+
+
+def _expired(of: Any) -> list[ColumnElement[bool]]:
+    """Return what must be so of a root. Ages that nobody said are null, and so is the comparison: it stays."""
+    said = []
+    for name, key in (("types", of.c.type_name), ("queues", of.c.queue)):
+        place = position(array(name, Text()), key)
+        said.append(_by_outcome(of, lambda outcome, n=name, at=place: element(array(f"{n}_{outcome}", INTERVAL()), at)))
+    said.append(_by_outcome(of, lambda outcome: bindparam(f"default_{outcome}", type_=INTERVAL)))
+    return [
+        of.c.root_id.is_(None),
+        of.c.chain_completed_at.is_not(None),
+        ~of.c.is_awaited,
+        of.c.chain_completed_at < func.now() - func.coalesce(*said),
+    ]
+
+
+def _by_outcome(of: Any, age: Any) -> ColumnElement[Any]:
+    return case(*((_outcome(of) == literal_column(f"'{outcome}'"), age(outcome)) for outcome in OUTCOMES))

@@ -1,0 +1,93 @@
+"""Retention while others redrive, wait for, delete and prune the same chains: in every order there is.
+
+The pruner has seen the chains as ended before anything else began, and waits for nobody. What must be so is what must be so
+of a deletion (`test_deletion`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from sqlalchemy import func, update
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Job, JobStatus, PrunePlace, Retention, RetentionRules, prune, redrive_dead_letters
+from sa_jobqueue.operations import DeadLetterFilter
+from tests.explorer import Explorer, Operation, Steps
+from tests.explorer.statements import by_locks
+from tests.explorer.test_deletion import REFUSED, Ids, add, chains, delete, explore, fresh, kill, queue_of, wait_for
+
+AT_ONCE = Retention(completed=timedelta(0), cancelled=timedelta(0), dead=timedelta(0))
+
+
+def cancelled(session: Session, *, names: str = "ab") -> Ids:
+    """Write chains that have ended."""
+    ids = chains(session, names=names)
+    ended = {"status": JobStatus.CANCELLED, "completed_at": func.now(), "chain_completed_at": func.now()}
+    session.execute(update(Job).where(Job.id.in_(ids.values())).values(ended))
+    return ids
+
+
+def died(session: Session) -> Ids:
+    """Write a chain that is dead in its continuation, `x`."""
+    ids = fresh("bx")
+    add(session, ids, "b")
+    completed = {"status": JobStatus.COMPLETED, "completed_at": func.now()}
+    session.execute(update(Job).where(Job.id == ids["b"]).values(completed))
+    add(session, ids, "x", chain="b", index=1)
+    own = update(Job).where(Job.id == ids["x"])
+    session.execute(own.values(status=JobStatus.RUNNING, leased_by="w:1", attempt=1))
+    session.execute(own.values(status=JobStatus.DEAD, leased_by=None, completed_at=func.now()))
+    kill(session, ids, "x")
+    return ids
+
+
+def pruning(names: str) -> Callable[[Session, Ids], Steps]:
+    """Prune as a worker does that found these chains; return how many went."""
+
+    def run(session: Session, ids: Ids) -> int:
+        session.execute(func.set_config("lock_timeout", "1ms", True).select())  # it waits for nobody
+        rules = RetentionRules(queues={queue_of(ids): AT_ONCE})
+        return sum(prune(session, rules, place=PrunePlace(None, tuple(ids[name] for name in names))).chains.values())
+
+    return by_locks(run)
+
+
+def redrive(session: Session, ids: Ids) -> Any:
+    """Redrive what is dead."""
+    return len(redrive_dead_letters(session, where=DeadLetterFilter(job_ids=list(ids.values()))))
+
+
+def test_a_chain_that_is_redriven_is_not_pruned_and_one_that_is_pruned_is_not_redriven(explorer: Explorer) -> None:
+    endings = explore(
+        explorer, died, Operation("prune", pruning("b")), Operation("redrive", by_locks(redrive), may_raise=REFUSED)
+    )
+    assert set(endings) == {"nothing", "bx"}
+
+
+def test_who_enqueues_with_a_blocker_whose_time_is_up_is_told_or_keeps_it(explorer: Explorer) -> None:
+    endings = explore(
+        explorer,
+        cancelled,
+        Operation("prune", pruning("ab")),
+        Operation("enqueue", wait_for("ba"), may_raise=REFUSED),
+    )
+    # Held by who enqueues, both stay; gone before, the enqueue is refused.
+    assert {"nothing", "abz"} <= set(endings)
+    assert all("z" not in ending or ending == "abz" for ending in endings)
+
+
+def test_two_who_prune_and_one_who_deletes_share_the_work_and_none_waits_for_a_pruner_for_ever(explorer: Explorer) -> None:
+    endings = explore(
+        explorer,
+        partial(cancelled, names="abc"),
+        Operation("one", pruning("abc")),
+        Operation("other", pruning("abc")),
+        Operation("delete", delete("cb"), may_raise=REFUSED),
+        most=30,
+    )
+    assert set(endings) <= {"nothing", "a", "b", "c", "ab", "ac", "bc"}
+    assert "nothing" in endings

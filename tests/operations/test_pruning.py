@@ -1,0 +1,189 @@
+"""Ended chains deleted when their time is up, whole, and nothing else."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Engine, func, insert, select, text, update
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import FOREVER, Job, JobQueue, JobStatus, Pruned, PrunePlace, Retention, RetentionRules, prune
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.events import ChainsPruned
+from sa_jobqueue.operations import pruning
+from tests.fixtures.database import both_servers_swept
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import Start
+from tests.operations.test_deletion import continuation, edges, wait_for
+
+pytestmark = both_servers_swept
+
+COMPLETED, CANCELLED, DEAD = JobStatus.COMPLETED, JobStatus.CANCELLED, JobStatus.DEAD
+DAY = timedelta(days=1)
+MONTH = RetentionRules(default=Retention(completed=30 * DAY, cancelled=30 * DAY))
+
+
+def ended(jobs: Jobs, engine: Engine, status: JobStatus = COMPLETED, *, days: float = 31, **columns: Any) -> UUID:
+    """Write a chain of one job that ended so many days ago."""
+    job_id = jobs.add(status, **columns)
+    age(engine, job_id, days)
+    return job_id
+
+
+def age(engine: Engine, job_id: UUID, days: float) -> None:
+    at = func.now() - days * DAY
+    with engine.begin() as connection:
+        connection.execute(update(Job).where(Job.id == job_id).values(completed_at=at, chain_completed_at=at, created_at=at))
+
+
+def walk(engine: Engine, rules: RetentionRules = MONTH, **options: Any) -> list[Pruned]:
+    """Prune as a worker does, each call a transaction of its own; return what each did."""
+    done: list[Pruned] = []
+    place: PrunePlace | None = PrunePlace(None)
+    while place is not None:
+        with Session(engine) as session, session.begin():
+            done.append(prune(session, rules, place=place, **options))
+        place = done[-1].next
+    return done
+
+
+def test_what_goes_is_decided_by_how_a_chain_ended_and_when_by_the_rule_nearest_to_it(engine: Engine, jobs: Jobs) -> None:
+    gone = [ended(jobs, engine), ended(jobs, engine, CANCELLED), ended(jobs, engine, type_name="mail", days=2)]
+    gone += [ended(jobs, engine, queue="fast", days=8), ended(jobs, engine, queue="said", days=4)]
+    kept = [ended(jobs, engine, days=29), ended(jobs, engine, DEAD), ended(jobs, engine, queue="slow")]
+    kept += [ended(jobs, engine, type_name="kept", queue="fast", days=400), jobs.add(), jobs.add(JobStatus.RUNNING)]
+    with engine.begin() as connection:  # what an operator says of a queue
+        connection.execute(insert(Job.Queue).values(name="said", retain_completed=3 * DAY))
+        connection.execute(insert(Job.Queue).values(name="slow", retain_completed=text("interval '2000 years'")))
+    rules = RetentionRules(
+        default=MONTH.default,
+        queues={"fast": Retention(completed=7 * DAY), "slow": Retention(completed=DAY)},
+        types={"mail": Retention(completed=DAY), "kept": Retention(completed=FOREVER)},
+    )
+    (pruned,) = walk(engine, rules)
+    assert set(jobs.statuses()) == set(kept)
+    assert pruned.chains == {("test", COMPLETED): 3, ("test", CANCELLED): 1, ("mail", COMPLETED): 1}
+    assert (pruned.jobs, pruned.kept, pruned.scanned) == (5, 0, len(gone) + len(kept))
+    dead = RetentionRules(types={"test": Retention(dead=30 * DAY)})
+    assert walk(engine, dead)[0].chains == {("test", DEAD): 1}
+    (letter,) = jobs.letters()
+    assert (letter["resolution"], letter["resolved_by"]) == ("dismissed", "retention")
+
+
+def test_a_chain_goes_whole_by_its_own_end_and_never_while_it_is_open_or_awaited(engine: Engine, jobs: Jobs) -> None:
+    whole, open_chain, awaited = ended(jobs, engine), jobs.add(COMPLETED), ended(jobs, engine)
+    for index in (1, 2):
+        age(engine, continuation(jobs, whole, index, COMPLETED), 1)
+    age(engine, whole, 31)
+    continuation(jobs, open_chain)
+    with engine.begin() as connection:
+        connection.execute(insert(Job.Attempt).values(job_id=whole, attempt=1, outcome="failed"))
+        connection.execute(update(Job).where(Job.id == awaited).values(is_awaited=True))
+        old = func.now() - 90 * DAY
+        connection.execute(update(Job).where(Job.id == open_chain).values(completed_at=old, chain_completed_at=None))
+    (pruned,) = walk(engine)
+    assert (pruned.chains, pruned.jobs) == ({("test", COMPLETED): 1}, 3)
+    assert set(jobs.statuses()) >= {open_chain, awaited}
+    assert jobs.count() == 3
+    assert jobs.attempts(whole) == []
+
+
+def test_what_others_wait_for_goes_after_them_in_the_same_walk_however_long_the_line(engine: Engine, jobs: Jobs) -> None:
+    line = [ended(jobs, engine) for _ in range(5)]
+    for blocker, job_id in pairwise(line):
+        wait_for(engine, job_id, blocker, is_open=False)
+    needed, by = ended(jobs, engine), jobs.add()
+    wait_for(engine, by, needed, is_open=False)
+    with engine.begin() as connection:
+        connection.execute(update(Job).values(is_awaited=False))
+    done = walk(engine, scan=2)
+    assert set(jobs.statuses()) == {needed, by}
+    assert edges(engine) == {(by, needed)}
+    assert sum(one.jobs for one in done) == 5
+    assert max(one.jobs for one in done) <= 2  # a page a transaction
+
+
+def test_a_call_has_its_fill_and_goes_on_where_it_stopped(
+    engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruning, "MOST_JOBS", 3)
+    long = ended(jobs, engine)
+    for index in range(1, 6):
+        continuation(jobs, long, index, COMPLETED)
+    others = [ended(jobs, engine) for _ in range(4)]
+    age(engine, long, 31)
+    assert [one.jobs for one in walk(engine)] == [6, 3, 1, 0]  # a chain is never cut
+    assert jobs.count() == 0
+    assert others
+
+
+def test_a_row_of_the_applications_own_that_refers_to_a_chain_keeps_that_one_alone(engine: Engine, jobs: Jobs) -> None:
+    chains = [ended(jobs, engine) for _ in range(6)]
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE receipt (job_id uuid CONSTRAINT fk_receipt_job REFERENCES job)"))
+        connection.execute(text("INSERT INTO receipt VALUES (:id)"), {"id": chains[2]})
+    (pruned,) = walk(engine)
+    assert (pruned.jobs, pruned.kept) == (5, 1)
+    assert set(jobs.statuses()) == {chains[2]}
+
+
+def test_who_is_held_is_left_at_once_and_goes_the_next_time(engine: Engine, jobs: Jobs, session: Session) -> None:
+    held, of_chain, free = ended(jobs, engine), ended(jobs, engine), ended(jobs, engine)
+    later = continuation(jobs, of_chain, 1, COMPLETED)
+    age(engine, of_chain, 31)
+    session.execute(select(Job.id).where(Job.id.in_([held, later])).with_for_update())
+    with engine.begin() as connection:
+        connection.execute(text("SET LOCAL statement_timeout = '10s'"))
+    (pruned,) = walk(engine)
+    assert (pruned.jobs, pruned.kept) == (1, 2)
+    assert free not in jobs.statuses()
+    session.rollback()
+    assert walk(engine)[0].jobs == 3
+
+
+def test_a_dry_run_tells_and_changes_nothing(engine: Engine, jobs: Jobs) -> None:
+    ended(jobs, engine, CANCELLED)
+    blocker, job_id = ended(jobs, engine), jobs.add()
+    wait_for(engine, job_id, blocker, is_open=False)
+    before = jobs.statuses()
+    (pruned,) = walk(engine, dry_run=True)
+    assert (pruned.chains, pruned.jobs, pruned.kept) == ({("test", CANCELLED): 1}, 1, 0)
+    with engine.begin() as connection:
+        connection.execute(update(Job).values(is_awaited=False))
+    assert walk(engine, dry_run=True)[0].kept == 1
+    assert jobs.statuses() == before
+
+
+def test_nothing_said_is_nothing_done_and_nonsense_is_refused(session: Session, engine: Engine, jobs: Jobs) -> None:
+    ended(jobs, engine, days=4000)
+    assert prune(session, RetentionRules()).next is None
+    assert jobs.count() == 1
+    with pytest.raises(InvalidOptionError, match=r"retention\.dead: must be from 0 to 36,500 days, got -1 day"):
+        Retention(dead=-DAY)
+    with pytest.raises(InvalidOptionError, match=r"retention\.completed: must be a timedelta, got 30"):
+        Retention(completed=30)  # type: ignore[arg-type]
+    with pytest.raises(InvalidOptionError, match="retention: must be a Retention"):
+        JobQueue(retention=30 * DAY)  # type: ignore[call-overload]
+    with pytest.raises(InvalidOptionError, match="scan: must be from 1 to 10,000, got 0"):
+        prune(session, MONTH, scan=0)
+
+
+async def test_a_worker_prunes_what_its_registry_says(engine: Engine, jobs: Jobs, start: Start) -> None:
+    queue: JobQueue[Any] = JobQueue(retention=Retention(completed=30 * DAY))
+
+    @queue.handler("mail", retention=Retention(completed=DAY))
+    def mail() -> None: ...
+
+    @queue.handler("test", retention=None)
+    def test() -> None: ...
+
+    gone = [ended(jobs, engine, type_name="mail", days=2), ended(jobs, engine)]
+    kept = ended(jobs, engine, days=2)
+    async with start(queue, prune_interval=timedelta(milliseconds=100)) as log:
+        (told,) = await log.until(ChainsPruned)
+    assert (told.chains, told.jobs) == (len(gone), len(gone))
+    assert set(jobs.statuses()) == {kept}

@@ -1,0 +1,55 @@
+"""The statements of retention, in the shape of `cases`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sa_jobqueue import Job, Retention, RetentionRules
+from sa_jobqueue.statements import retention
+from tests.statements.shapes import NOBODY, PK, Case
+
+_RULES = RetentionRules(
+    default=Retention(completed=timedelta(days=30)), types={"mail": Retention(dead=timedelta(days=90))}
+).parameters()
+_LOOK = _RULES | {"scan": 500, "shortest": timedelta(days=30)}
+
+RETENTION_CASES = [
+    Case("prune_bounded", retention.bounded, frozenset(), lambda world: {"seconds": 2}, guarded=False),
+    Case("prune_of_queues", lambda: retention.of_queues(Job), frozenset(), guarded=False),
+    Case("prune_look_first", lambda: retention.look(Job, first=True), PK, lambda world: _LOOK, looks_at=500),
+    Case(
+        "prune_look",
+        lambda: retention.look(Job, first=False),
+        PK,
+        lambda world: _LOOK | {"after": NOBODY},
+        looks_at=500,
+    ),
+    Case(
+        "prune_lock_roots",
+        lambda: retention.roots(Job, lock=True),
+        PK,
+        lambda world: _RULES | {"ids": world.pending[:100]},
+        looks_at=100,
+    ),
+    Case(
+        "prune_roots",
+        lambda: retention.roots(Job, lock=False),
+        PK,
+        lambda world: _RULES | {"ids": world.pending[:100]},
+        looks_at=100,
+    ),
+    Case(
+        "prune_lengths",
+        lambda: retention.lengths(Job),
+        frozenset({"uq_job_chain"}),
+        lambda world: {"ids": world.pending[:100]},
+        looks_at=100,
+    ),
+    Case(
+        "prune_waited_for",
+        lambda: retention.waited_for(Job),
+        frozenset(),
+        lambda world: {"job_ids": world.waiting[:100]},
+        looks_at=100,
+    ),
+]
