@@ -104,13 +104,16 @@ class WorkerStarted:
 
     worker_id: str
 
+
 @dataclass(frozen=True, slots=True)
-class ChainsPruned:
-    """Chains whose time was up are gone from the tables: `chains` of them, of `jobs` jobs."""
+class ControlsChanged:
+    """A worker learnt that it was told something else of its queues, its job types or itself; what holds from now on."""
 
-    chains: int
-    jobs: int
-
+    worker_id: str
+    paused_queues: tuple[str, ...]
+    paused_types: tuple[str, ...]
+    concurrency: int
+    """How many jobs it runs at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +129,6 @@ class WorkerStopped:
 
     worker_id: str
     released: int
-
-@dataclass(frozen=True, slots=True)
-class ControlsChanged:
-    """A worker learnt that it was told something else of its queues, its job types or itself; what holds from now on."""
-
-    worker_id: str
-    paused_queues: tuple[str, ...]
-    paused_types: tuple[str, ...]
-    concurrency: int
-    """How many jobs it runs at once."""
-
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +168,7 @@ Event: TypeAlias = (
     | UnknownTypesPending
     | UnservedQueues
     | WorkerStarted
+    | ControlsChanged
     | DrainRequested
     | WorkerStopped
     | ComponentFailed
@@ -190,9 +183,7 @@ _log = logging.getLogger("sa_jobqueue.events")
 
 
 class EventBus:
-    | ChainsPruned
     """Tells each event to each subscriber, in order of subscription, on the worker's event loop; they must be quick."""
-    | ControlsChanged
 
     __slots__ = ("_subscribers",)
 

@@ -71,9 +71,6 @@ class Executor:
         events: EventBus,
         worker_id: str,
         options: WorkerOptions,
-        self._linker = Linker(engine, model)
-        self.concurrency = options.concurrency
-        """How many attempts it may run at once."""
     ) -> None:
         self._registry = registry
         self._model = model
@@ -86,6 +83,8 @@ class Executor:
         self._options = options
         self._blockers = blockers.outcomes(model)
         self._extend = leases.extend(model)
+        self.concurrency = options.concurrency
+        """How many attempts it may run at once."""
         self._threads = Threads(options.concurrency, "sa_jobqueue")
         self._running: set[Running] = set()
         self._by_queue: Counter[str] = Counter()
@@ -110,12 +109,6 @@ class Executor:
     @property
     def attempts(self) -> set[tuple[JobId, int]]:
         """The attempts that are running here, as `(job_id, attempt)`."""
-    def resize(self, concurrency: int) -> None:
-        """Run at most so many attempts from now on. Those that run already go on: fewer take their places."""
-        self.concurrency = concurrency
-        self._threads.resize(concurrency)
-        self.changed.set()
-
         return {(running.job.id, running.job.attempt) for running in self._running}
 
     @property
@@ -127,6 +120,12 @@ class Executor:
     def has_stuck_threads(self) -> bool:
         """Whether handlers that were told to stop still occupy threads."""
         return self._stuck_threads > 0
+
+    def resize(self, concurrency: int) -> None:
+        """Run at most so many attempts from now on. Those that run already go on: fewer take their places."""
+        self.concurrency = concurrency
+        self._threads.resize(concurrency)
+        self.changed.set()
 
     def start(self, job: ClaimedJob) -> None:
         """Run a claimed job in a task of its own."""

@@ -11,10 +11,10 @@ from typing import Any, Final
 from sa_jobqueue.errors import InvalidOptionError
 
 _QUEUE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
+MOST_CONCURRENT: Final = 10_000
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
-MOST_CONCURRENT: Final = 10_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
     """How a worker works; every default suits a production worker on a small server."""
@@ -40,8 +40,6 @@ class WorkerOptions:
     drain_timeout: timedelta = timedelta(seconds=30)
     """How long running jobs may finish after a stop; what is left then is given back. Not negative."""
     stop_grace: timedelta = timedelta(seconds=5)
-    prune_interval: timedelta = timedelta(minutes=1)
-    """How often it looks for chains whose time is up, where anything says how long they are kept; 100 ms to 1 day."""
     """How long a job that was told to stop may take to do so before its attempt is ended without it. Not negative."""
     flush_size: int = 200
     """Most completions in one statement, 1 to 200."""
@@ -79,4 +77,3 @@ class WorkerOptions:
     def _between(option: str, value: Any, low: Any, high: Any) -> None:
         if not low <= value <= high:
             raise InvalidOptionError(option, f"must be from {low} to {high}, got {value}")
-        self._between("prune_interval", self.prune_interval, timedelta(milliseconds=100), timedelta(days=1))
