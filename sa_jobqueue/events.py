@@ -104,6 +104,14 @@ class WorkerStarted:
 
     worker_id: str
 
+@dataclass(frozen=True, slots=True)
+class ChainsPruned:
+    """Chains whose time was up are gone from the tables: `chains` of them, of `jobs` jobs."""
+
+    chains: int
+    jobs: int
+
+
 
 @dataclass(frozen=True, slots=True)
 class ControlsChanged:
@@ -183,6 +191,7 @@ _log = logging.getLogger("sa_jobqueue.events")
 
 
 class EventBus:
+    | ChainsPruned
     """Tells each event to each subscriber, in order of subscription, on the worker's event loop; they must be quick."""
 
     __slots__ = ("_subscribers",)

@@ -40,6 +40,8 @@ class WorkerOptions:
     drain_timeout: timedelta = timedelta(seconds=30)
     """How long running jobs may finish after a stop; what is left then is given back. Not negative."""
     stop_grace: timedelta = timedelta(seconds=5)
+    prune_interval: timedelta = timedelta(minutes=1)
+    """How often it looks for chains whose time is up, where anything says how long they are kept; 100 ms to 1 day."""
     """How long a job that was told to stop may take to do so before its attempt is ended without it. Not negative."""
     flush_size: int = 200
     """Most completions in one statement, 1 to 200."""
@@ -77,3 +79,4 @@ class WorkerOptions:
     def _between(option: str, value: Any, low: Any, high: Any) -> None:
         if not low <= value <= high:
             raise InvalidOptionError(option, f"must be from {low} to {high}, got {value}")
+        self._between("prune_interval", self.prune_interval, timedelta(milliseconds=100), timedelta(days=1))

@@ -46,6 +46,7 @@ from sa_jobqueue.worker.options import MOST_CONCURRENT, WorkerOptions
 from sa_jobqueue.worker.sessions import Sessions
 from sa_jobqueue.worker.settler import Settler
 from sa_jobqueue.worker.sweeper import Sweeper
+from sa_jobqueue.worker.pruner import Pruner
 
 _CLOSING: Final = timedelta(seconds=10)
 """What providers may take to close when a worker stops: Spark needs one or two seconds."""
@@ -213,7 +214,7 @@ class Worker:
             patience=options.time_to_live,
             connect_args=self._connect_args,
         )
-        engine = connections.engine(5)
+        engine = connections.engine(6)
 
         def wake(queue: str | None) -> None:
             claimer.wake(queue)
@@ -306,6 +307,7 @@ class Worker:
             await reader.read()  # before the first claim: what is paused is not started
             await asyncio.to_thread(heartbeat.start)
         except (DBAPIError, JobQueueError) as error:
+        pruner = Pruner(engine, model, self.events, self._jobs.retention_rules, interval=options.prune_interval)
             unsubscribe()
             await engine.dispose()
             if isinstance(error, DBAPIError):
@@ -336,6 +338,7 @@ class Worker:
             executor.release_all("the worker is shutting down")
             await _within(executor.idle(), options.stop_grace + timedelta(seconds=1))
             await _within(self._leave_nothing(engine, claimer, completer), options.time_to_live)
+            pruner,
             # What is not settled by now is recorded in the database, for the next sweep of anybody.
             await _within(settler.drained(), timedelta(seconds=1))
             await _cancel(*tasks)
