@@ -14,7 +14,7 @@ A job is an ORM object: it exists if and only if the caller's transaction commit
 and its completion are one commit. A job may be run more than once, its committed effects happen once.
 """
 
-from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, ClaimedJob, Continuation
+from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, ClaimedJob, Continuation, current_attempt
 from sa_jobqueue.errors import (
     Cancel,
     ChainFailedError,
@@ -125,6 +125,7 @@ __all__ = [
     "cancel_chains",
     "cancel_jobs",
     "complete_job",
+    "current_attempt",
     "delete_chains",
     "dismiss_dead_letters",
     "drain_workers",
@@ -144,8 +145,8 @@ __all__ = [
     "list_jobs",
     "list_workers",
     "lock_chain",
-    "redrive_dead_letters",
     "prune",
+    "redrive_dead_letters",
     "reschedule_jobs",
     "trigger_jobs",
     "wait_chain",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -104,6 +105,8 @@ class AttemptContext:
         """The job as it was claimed."""
         self.worker_id = worker_id
         """Who runs it."""
+        self.notes: dict[str, Any] = {}
+        """What is kept with the attempt's error, as JSON, should it fail; for what watches attempts."""
         self._extend = extend
         self._stopped = False
         self._reason: str | None = None
@@ -196,3 +199,20 @@ class AttemptContext:
             told, self._told = self._told, []
         for callback in told:
             callback()
+
+
+_CURRENT: ContextVar[AttemptContext | None] = ContextVar("sa_jobqueue_attempt", default=None)
+
+
+def current_attempt() -> AttemptContext | None:
+    """Return the attempt that the code calling this is part of; None outside of any.
+
+    Known in the handler, its middleware and what they call, in tasks and threads that are started with the handler's
+    context (`asyncio.create_task`, `asyncio.to_thread`); not in threads started without.
+    """
+    return _CURRENT.get()
+
+
+def enter_attempt(attempt: AttemptContext) -> None:
+    """Make an attempt the current one of this task. Called by the worker."""
+    _CURRENT.set(attempt)

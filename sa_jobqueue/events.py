@@ -44,6 +44,8 @@ class JobPutBack(AttemptEvent):
     delay: timedelta
     error: Any
     at: datetime | None = None
+    ran: timedelta | None = None
+    """How long its handler ran; None where it never began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +59,15 @@ class JobDied(AttemptEvent):
 
     reason: DeadReason
     error: Any
+    ran: timedelta | None = None
+    """How long its handler ran; None where none did, as for a job whose blocker died."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobCancelled(AttemptEvent):
     """A running job was cancelled by its own handler."""
+
+    ran: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +103,6 @@ class UnservedQueues:
 
     queue_names: tuple[str, ...]
 
-
-@dataclass(frozen=True, slots=True)
-class WorkerStarted:
-    """A worker registered itself."""
-
-    worker_id: str
 
 @dataclass(frozen=True, slots=True)
 class ChainsPruned:
@@ -156,6 +156,15 @@ class ProviderFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryExceeded:
+    """A worker's process held more than its `max_memory`; it drains and stops, to be started anew."""
+
+    worker_id: str
+    resident_bytes: int
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseEndangered:
     """A worker could not beat for so long that it stopped its attempts, before others may start them."""
 
@@ -181,11 +190,14 @@ Event: TypeAlias = (
     | WorkerStopped
     | ComponentFailed
     | ProviderFailed
+    | MemoryExceeded
     | LeaseEndangered
 )
 """Everything a worker tells."""
 
 Subscriber: TypeAlias = Callable[[Event], None]
+Entrant: TypeAlias = Callable[[Any], None]
+"""Called with the `AttemptContext` of an attempt that begins."""
 
 _log = logging.getLogger("sa_jobqueue.events")
 
@@ -194,15 +206,32 @@ class EventBus:
     | ChainsPruned
     """Tells each event to each subscriber, in order of subscription, on the worker's event loop; they must be quick."""
 
-    __slots__ = ("_subscribers",)
+    __slots__ = ("_entrants", "_subscribers")
 
     def __init__(self) -> None:
         self._subscribers: list[Subscriber] = []
+        self._entrants: list[Entrant] = []
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Tell `subscriber` every event from now on; return the function that ends it."""
         self._subscribers.append(subscriber)
         return lambda: self._subscribers.remove(subscriber)
+
+    def on_attempt(self, entrant: Entrant) -> Callable[[], None]:
+        """Call `entrant` with the context of each attempt that begins; return the function that ends it.
+
+        It is called in the attempt's own task, before its middleware: context variables that it sets are the handler's too.
+        """
+        self._entrants.append(entrant)
+        return lambda: self._entrants.remove(entrant)
+
+    def begin(self, attempt: Any) -> None:
+        """Call who asked for it, in order. One that raises is logged: watching must not stop the work."""
+        for entrant in self._entrants:
+            try:
+                entrant(attempt)
+            except Exception:
+                _log.exception("%s failed on the beginning of an attempt", entrant)
 
     def emit(self, event: Event) -> None:
         """Tell an event. A subscriber that raises is logged and the next one told: watching must not stop the work."""

@@ -1,14 +1,20 @@
-"""Trace context: which span of OpenTelemetry a job is enqueued in, as the W3C `traceparent` that its row carries."""
+"""Trace context: which span of OpenTelemetry a job is enqueued in, as the W3C `traceparent` that its row carries.
+
+Spans are made above (`sa_jobqueue.observe.telemetry`); here is what the layers between need of them, and who wants to know
+of jobs that are enqueued.
+"""
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Span
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span, SpanContext
 
 
 def current_traceparent() -> str | None:
@@ -21,7 +27,7 @@ def current_traceparent() -> str | None:
     """
     if "opentelemetry.trace" not in sys.modules or (api := _opentelemetry()) is None:
         return None
-    current_span, inject = api
+    current_span, inject, _ = api
     if not current_span().get_span_context().is_valid:
         return None
     carrier: dict[str, str] = {}
@@ -36,11 +42,78 @@ def of_new_chain(given: Mapping[str, Any]) -> dict[str, str]:
     return {} if own is None else {"trace_context": own, "chain_trace_context": own}
 
 
+class LinkKind(StrEnum):
+    """Why a span of an attempt is linked to another."""
+
+    CREATION = "creation"
+    """That its job was enqueued in: its parent as well."""
+    CHAIN = "chain"
+    """That its chain's first job was enqueued in."""
+    FAILED_ATTEMPT = "failed_attempt"
+    """The last attempt of its job that failed."""
+    BLOCKER = "blocker"
+    """That a chain was enqueued in that its job waited for."""
+
+
+LINK_KIND: Final = "messaging.sa_jobqueue.link.kind"
+"""The attribute of a link that says it."""
+
+
+def is_recording() -> bool:
+    """Return whether the current span is recorded: not without OpenTelemetry, nor in a trace that is not sampled."""
+    if "opentelemetry.trace" not in sys.modules or (api := _opentelemetry()) is None:
+        return False
+    return api[0]().is_recording()
+
+
+def link(traceparent: str | None, kind: str) -> None:
+    """Link the current span to another; one that is None, or none, is left out."""
+    if (api := _opentelemetry()) is not None and (context := context_of(traceparent)) is not None:
+        api[0]().add_link(context, {LINK_KIND: kind})
+
+
+def context_of(traceparent: str | None) -> SpanContext | None:
+    """Read a W3C `traceparent`. None for one that is None or malformed: rows may come from anybody."""
+    if traceparent is None or (api := _opentelemetry()) is None:
+        return None
+    found = api[0](api[2](traceparent)).get_span_context()
+    return found if found.is_valid else None
+
+
+Producer: TypeAlias = Callable[[Any, Sequence[Any]], None]
+"""Called with a session and the jobs that it is about to write, all of one class."""
+
+_producers: list[Producer] = []
+
+
+def on_enqueue(producer: Producer) -> Callable[[], None]:
+    """Call `producer` whenever a session is about to insert jobs; return the function that ends it."""
+    _producers.append(producer)
+    return lambda: _producers.remove(producer)
+
+
+def announce(session: Any, jobs: Sequence[Any]) -> None:
+    """Tell that a session is about to insert jobs."""
+    for producer in _producers:
+        producer(session, jobs)
+
+
+def is_announced() -> bool:
+    """Return whether anybody asked to be told."""
+    return bool(_producers)
+
+
 @functools.cache
-def _opentelemetry() -> tuple[Callable[[], Span], Callable[[dict[str, str]], None]] | None:
+def _opentelemetry() -> tuple[Callable[..., Span], Callable[[dict[str, str]], None], Callable[[str], Context]] | None:
     try:
+        from opentelemetry.context import Context
         from opentelemetry.trace import get_current_span
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
     except ImportError:  # a version that is none of ours
         return None
-    return get_current_span, TraceContextTextMapPropagator().inject
+    propagator = TraceContextTextMapPropagator()
+
+    def extracted(traceparent: str) -> Context:
+        return propagator.extract({"traceparent": traceparent}, context=Context())
+
+    return get_current_span, propagator.inject, extracted

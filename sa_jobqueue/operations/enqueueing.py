@@ -21,6 +21,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.blocking import declare, write_edges
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.statements import jobs, notifications
+from sa_jobqueue.tracing import announce, is_announced
 
 JobT = TypeVar("JobT", bound=JobMixin[Any])
 
@@ -42,6 +43,13 @@ class _Wakings:
 
 # By transaction, not by session: a session that was closed without a commit is often used again.
 _pending: WeakKeyDictionary[SessionTransaction, _Wakings] = WeakKeyDictionary()
+
+
+@event.listens_for(Session, "before_flush")
+def _announce(session: Session, context: object, instances: object) -> None:
+    if is_announced() and (new := [job for job in session.new if isinstance(job, JobMixin)]):
+        for kind in {type(job) for job in new}:
+            announce(session, [job for job in new if type(job) is kind])
 
 
 @event.listens_for(JobMixin, "after_insert", propagate=True)
@@ -120,6 +128,7 @@ def enqueue_many(session: Session, new: Iterable[JobT], *, model: type[JobT] | N
     with translated():
         if any(job._blockers for job in listed):
             session.flush()  # what they wait for may be among what is not written yet
+        announce(session, listed)
         connection = session.connection()
         edges = declare(connection, listed)
         for names, group in alike(kind, listed):

@@ -179,9 +179,10 @@ class Completer(Component):
         if isinstance(end, Completed):
             self._events.emit(JobCompleted(job.id, job.type_name, job.attempt, end.ran))
         elif end.status is JobStatus.DEAD:
-            self._events.emit(JobDied(job.id, job.type_name, job.attempt, end.reason or DeadReason.EXHAUSTED, end.error))
+            reason = end.reason or DeadReason.EXHAUSTED
+            self._events.emit(JobDied(job.id, job.type_name, job.attempt, reason, end.error, end.ran))
         elif end.status is JobStatus.CANCELLED:
-            self._events.emit(JobCancelled(job.id, job.type_name, job.attempt))
+            self._events.emit(JobCancelled(job.id, job.type_name, job.attempt, end.ran))
         else:
-            put_back = JobPutBack(job.id, job.type_name, job.attempt, end.outcome, end.delay, end.error, end.at)
+            put_back = JobPutBack(job.id, job.type_name, job.attempt, end.outcome, end.delay, end.error, end.at, end.ran)
             self._events.emit(put_back)

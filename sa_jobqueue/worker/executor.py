@@ -9,7 +9,6 @@ import asyncio
 import contextvars
 import json
 from collections import Counter
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeAlias
@@ -18,7 +17,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, ClaimedJob, Continuation
+from sa_jobqueue import tracing
+from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, ClaimedJob, Continuation, enter_attempt
 from sa_jobqueue.errors import AttemptTimeoutError, LostAttemptError
 from sa_jobqueue.events import AttemptLost, EventBus, JobCompleted, JobStarted, MiddlewareFailed
 from sa_jobqueue.models import JobMixin
@@ -28,32 +28,17 @@ from sa_jobqueue.statements import blockers, leases
 from sa_jobqueue.types import JobId
 from sa_jobqueue.worker.completer import Completer
 from sa_jobqueue.worker.lending import lent, lent_beside
+from sa_jobqueue.worker.linking import Linker
 from sa_jobqueue.worker.middleware import surround
 from sa_jobqueue.worker.options import WorkerOptions
-from sa_jobqueue.worker.outcomes import Completed, of_error, released
+from sa_jobqueue.worker.outcomes import Completed, failed, released
+from sa_jobqueue.worker.running import Running
 from sa_jobqueue.worker.sessions import HELD, NAMED, Sessions
 from sa_jobqueue.worker.settler import Settler
 from sa_jobqueue.worker.threads import Threads
 
 Result: TypeAlias = str | JobMixin[Any]
 """What a handler returned: JSON text, or the next job of its chain."""
-
-
-@dataclass(slots=True, eq=False)
-class Running:
-    """One attempt in this process."""
-
-    job: ClaimedJob
-    context: AttemptContext = field(init=False)
-    task: asyncio.Task[None] = field(init=False)
-    begun: bool = False
-    """Whether its task has run: one that is cancelled before would end without a word."""
-    deadline: asyncio.TimerHandle | None = None
-    timeout: timedelta | None = None
-    """How long it was given, in all or by the last extension; None is without end."""
-    blockers: Blockers[Any] | None = None
-    stopping: str | None = None
-    """Why it was told to stop: `lost`, `released`, `expired`; None while it runs."""
 
 
 class Executor:
@@ -83,6 +68,7 @@ class Executor:
         self._options = options
         self._blockers = blockers.outcomes(model)
         self._extend = leases.extend(model)
+        self._linker = Linker(engine, model)
         self.concurrency = options.concurrency
         """How many attempts it may run at once."""
         self._threads = Threads(options.concurrency, "sa_jobqueue")
@@ -182,15 +168,20 @@ class Executor:
 
     async def _end(self, running: Running) -> None:
         """Run the attempt and hand its end to whoever writes it."""
-        job, started = running.job, self._loop.time()
+        job = running.job
         job_type: JobType | None = None
         try:
             running.begun = True
             if running.stopping is not None:
                 raise asyncio.CancelledError
+            running.started = self._loop.time()
+            enter_attempt(running.context)
+            self._events.begin(running.context)
             job_type = self._registry.get(job.type_name)
             if job.timeout is not None:
                 self._set_deadline(running, job.timeout)
+            if tracing.is_recording():
+                await self._linker.link(job, job_type)
             call = self._surrounded if job_type.middleware else self._attempt
             result = await call(running, job_type)
         except asyncio.CancelledError as error:
@@ -198,7 +189,7 @@ class Executor:
                 self._events.emit(AttemptLost(job.id, job.type_name, job.attempt))
             elif running.stopping == "expired":
                 timeout = AttemptTimeoutError(running.timeout or timedelta(0))
-                self._completer.put(of_error(job, timeout, job_type))
+                self._fail(running, timeout, job_type)
             elif running.stopping == "released" or _is_cancelled():
                 self._completer.put(released(job))
                 self.given_back += 1
@@ -206,21 +197,25 @@ class Executor:
                     raise  # the worker itself is being cancelled, which must pass
             else:
                 # Something the handler awaited was cancelled, not the attempt: a failure like any other.
-                self._completer.put(of_error(job, error, job_type))
+                self._fail(running, error, job_type)
         except LostAttemptError as error:
             if (error.job_id, error.attempt) == (job.id, job.attempt):
                 self._events.emit(AttemptLost(job.id, job.type_name, job.attempt))
             else:  # of some other attempt: the handler's own business, and its failure
-                self._completer.put(of_error(job, error, job_type))
+                self._fail(running, error, job_type)
         # User code ends here, and so does everything it can raise: a handler's sys.exit() is its own failure.
         except (Exception, SystemExit) as error:
-            self._completer.put(of_error(job, error, job_type))
+            self._fail(running, error, job_type)
         else:
-            ran = timedelta(seconds=self._loop.time() - started)
+            ran = timedelta(seconds=self._loop.time() - running.started)
             if result is None:
                 self._events.emit(JobCompleted(job.id, job.type_name, job.attempt, ran))
             else:
                 self._completer.put(Completed(job, result, ran))
+
+    def _fail(self, running: Running, error: BaseException, job_type: JobType | None) -> None:
+        ran = timedelta(seconds=self._loop.time() - running.started)
+        self._completer.put(failed(running.context, error, job_type, ran=ran))
 
     async def _attempt(self, running: Running, job_type: JobType) -> Result | None:
         """Decode the input and call the handler; return its result, or None when its commit completed the job."""

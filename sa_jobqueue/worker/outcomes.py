@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path, PurePath
 from typing import Any, Final
 
-from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.context import AttemptContext, ClaimedJob
 from sa_jobqueue.errors import AttemptTimeoutError, Cancel, Discard, Retry, Snooze, UnreadableInputError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.registry import JobType
@@ -45,6 +45,8 @@ class Finished:
     fingerprint: str | None = None
     reason: DeadReason | None = None
     uncounted: bool = False
+    ran: timedelta | None = None
+    """How long the attempt ran; None where it never began."""
 
 
 def released(job: ClaimedJob) -> Finished:
@@ -89,6 +91,12 @@ def of_error(job: ClaimedJob, error: BaseException, job_type: JobType | None) ->
     if wait is None:
         return dead(DeadReason.DISCARDED, outcome)
     return Finished(job, JobStatus.PENDING, outcome, delay=wait, at=at, error=describe(error), fingerprint=fingerprint)
+
+
+def failed(attempt: AttemptContext, error: BaseException, job_type: JobType | None, *, ran: timedelta) -> Finished:
+    """Return the same for an attempt that ran here: with how long it took, and the notes that were made of it."""
+    end = of_error(attempt.job, error, job_type)
+    return replace(end, ran=ran, error=None if end.error is None else attempt.notes | end.error)
 
 
 def _meant(error: BaseException) -> BaseException:

@@ -30,6 +30,7 @@ from tests.statements.health_cases import HEALTH_CASES
 from tests.statements.history_cases import HISTORY_CASES
 from tests.statements.retention_cases import RETENTION_CASES
 from tests.statements.shapes import BATCH, NOBODY, PK, Case, World
+from tests.statements.trace_cases import TRACE_CASES
 from tests.statements.worker_cases import WORKER_CASES
 
 START = datetime(1, 1, 1, tzinfo=UTC)
@@ -349,7 +350,8 @@ CASES = [
     *CHAIN_CASES,
     *WORKER_CASES,
     *EXPLAINING_CASES,
+    *TRACE_CASES,
     *HEALTH_CASES,
     *HISTORY_CASES,
-]
     *RETENTION_CASES,
+]

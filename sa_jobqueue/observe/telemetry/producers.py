@@ -1,0 +1,93 @@
+"""A span for what a transaction enqueues, told once that has committed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, Tracer, set_span_in_context
+
+from sa_jobqueue import tracing
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.observe.telemetry import names
+from sa_jobqueue.operations.hooks import after_commit
+
+Told = Callable[[str, int, float], None]
+"""Called once a transaction has committed, with a job type, how many jobs of it, and the seconds that it took."""
+
+_MADE_IN = "_sa_jobqueue_made_in"
+_MOST_LINKS = 100
+
+
+class EnqueueSpans:
+    """Makes one span for the jobs of one type and queue that one flush, or one bulk call, writes from one place.
+
+    The span begins before the rows are written, for they carry its context, and ends with the commit. One whose
+    transaction is rolled back is never ended, and so never exported. A continuation has none: the attempt that it
+    continues is where it comes from.
+    """
+
+    def __init__(self, tracer: Tracer, told: Told) -> None:
+        self._tracer = tracer
+        self._told = told
+
+    def __call__(self, session: Any, jobs: Sequence[JobMixin[Any]]) -> None:
+        """Begin the spans of jobs that are about to be written, and write their contexts into the jobs."""
+        groups: dict[tuple[str | None, str, str], list[JobMixin[Any]]] = {}
+        for job in jobs:
+            if job.chain_index == 0:
+                # What it was made in, also when it is flushed again after a rollback: the span of that time is gone.
+                made_in = job.__dict__.setdefault(_MADE_IN, job.__dict__.get("trace_context", ""))
+                if made_in is not None:  # None was given: it is not to be traced
+                    groups.setdefault((made_in or None, job.type_name, job.queue), []).append(job)
+        for (made_in, type_name, queue), group in groups.items():
+            began = time.time_ns()
+            span = self._begin(made_in, type_name, queue, group)
+            after_commit(session, self._end, span, began, type_name, len(group))
+
+    def _begin(self, made_in: str | None, type_name: str, queue: str, group: list[JobMixin[Any]]) -> Span:
+        attributes = names.ENQUEUE | {names.JOB_TYPE: type_name, names.DESTINATION: queue}
+        if len(group) == 1:
+            attributes |= {names.MESSAGE_ID: str(group[0].id), names.CONVERSATION_ID: str(group[0].chain_id)}
+        else:
+            attributes[names.MESSAGE_COUNT] = len(group)
+        span = self._tracer.start_span(
+            f"enqueue {type_name}",
+            context=context_within(tracing.context_of(made_in)),
+            kind=SpanKind.PRODUCER,
+            attributes=attributes,
+            links=_waited_for(group),
+        )
+        if (own := span.get_span_context()).is_valid:
+            traceparent = traceparent_of(own)
+            for job in group:
+                if job.__dict__.get("chain_trace_context") in {made_in, job.__dict__.get("trace_context")}:
+                    job.chain_trace_context = traceparent
+                job.trace_context = traceparent
+        return span
+
+    def _end(self, span: Span, began: int, type_name: str, count: int) -> None:
+        ended = time.time_ns()
+        span.end(ended)
+        self._told(type_name, count, (ended - began) / 1e9)
+
+
+def _waited_for(group: Sequence[JobMixin[Any]]) -> list[Link]:
+    """Return links to where the chains were enqueued that the jobs wait for, as far as they are at hand as jobs."""
+    waited = {
+        one.chain.__dict__.get("trace_context") for job in group for one in job._blockers if isinstance(one.chain, JobMixin)
+    }
+    contexts = [context for one in waited if (context := tracing.context_of(one)) is not None]
+    return [Link(context, {tracing.LINK_KIND: tracing.LinkKind.BLOCKER.value}) for context in contexts[:_MOST_LINKS]]
+
+
+def context_within(parent: SpanContext | None) -> Context:
+    """Return the context of what happens within a span, and within nothing else."""
+    return Context() if parent is None else set_span_in_context(NonRecordingSpan(parent), Context())
+
+
+def traceparent_of(context: SpanContext) -> str:
+    """Return a span's context as a W3C `traceparent`."""
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"

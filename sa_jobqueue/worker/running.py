@@ -1,0 +1,29 @@
+"""One attempt in this process, as whoever runs it keeps it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from sa_jobqueue.context import AttemptContext, Blockers, ClaimedJob
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """One attempt in this process."""
+
+    job: ClaimedJob
+    context: AttemptContext = field(init=False)
+    task: asyncio.Task[None] = field(init=False)
+    begun: bool = False
+    """Whether its task has run: one that is cancelled before would end without a word."""
+    started: float = 0.0
+    """When it has begun, by the loop's clock."""
+    deadline: asyncio.TimerHandle | None = None
+    timeout: timedelta | None = None
+    """How long it was given, in all or by the last extension; None is without end."""
+    blockers: Blockers[Any] | None = None
+    stopping: str | None = None
+    """Why it was told to stop: `lost`, `released`, `expired`; None while it runs."""
