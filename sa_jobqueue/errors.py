@@ -141,6 +141,14 @@ class NotAChainError(JobQueueError, LookupError):
         super().__init__(f"{field}: a chain is named by its first job: {told}; nothing was changed")
 
 
+class ScheduleNotFoundError(JobQueueError, LookupError):
+    """No such schedule; nothing was changed. `names` has all that are missing."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        super().__init__(f"no such schedule: {', '.join(map(repr, self.names))}; nothing was changed")
+
+
 class ChainReferencedError(JobQueueError):
     """A chain cannot be deleted while a job of another chain waits for it, or has waited and is still there.
 
@@ -266,6 +274,23 @@ class SchemaTooNewError(SchemaError):
     """The job queue's tables are of a newer version than this library knows: upgrade the library."""
 
 
+class SchemaBusyError(SchemaError):
+    """Others held the queue's tables for as long as a migration was willing to try; nothing was changed.
+
+    `holders` says of each who it was: its process id, its application's name, and for how long its transaction was open.
+    """
+
+    def __init__(self, table: str, patience: timedelta, holders: Sequence[str]) -> None:
+        self.table = table
+        self.patience = patience
+        self.holders = tuple(holders)
+        told = "; ".join(self.holders) or "nobody who is still there"
+        super().__init__(
+            f"table {table} and what belongs to it could not be locked within {patience}; they are held by {told}. "
+            "Nothing was changed: let those transactions end, or end them, and try again"
+        )
+
+
 class ServerTooOldError(JobQueueError):
     """PostgreSQL 15 or newer is needed."""
 
@@ -312,6 +337,58 @@ class AttemptTimeoutError(JobQueueError, TimeoutError):
     def __init__(self, timeout: timedelta) -> None:
         self.timeout = timeout
         super().__init__(f"ran past its timeout of {timeout}")
+
+
+class IsolationError(JobQueueError):
+    """No child process could run the attempt of an isolated handler.
+
+    Raised when a worker starts, before it claims anything; later on, that attempt failed. `reason` says what went wrong.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"a child process for isolated handlers is of no use: {reason}")
+
+
+class ProcessDiedError(JobQueueError):
+    """The child process that ran an attempt died; that attempt failed, and no other.
+
+    `how` says it in words, `signal` names what killed it, `status` is its exit status where it ended by itself. `stack` is
+    Python's, where the crash left the time to write it.
+    """
+
+    def __init__(self, how: str, *, signal: str | None = None, status: int | None = None, stack: str = "") -> None:
+        self.how = how
+        self.signal = signal
+        self.status = status
+        self.stack = stack
+        super().__init__(f"the process of the attempt {how}")
+
+
+class MemoryLimitError(ProcessDiedError):
+    """The child process that ran an attempt held more memory than its handler's `memory_limit`, and was killed.
+
+    `limit_bytes` and `resident_bytes` are of what it held in memory.
+    """
+
+    def __init__(self, limit_bytes: int, resident_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.resident_bytes = resident_bytes
+        held, limit = resident_bytes / 2**20, limit_bytes / 2**20
+        super().__init__(f"was killed: it held {held:,.0f} MiB, over its memory limit of {limit:,.0f} MiB", signal="SIGKILL")
+
+
+class IsolatedHandlerError(JobQueueError):
+    """An isolated handler raised an exception, which stays in its process.
+
+    `kind`, `reason` and `traceback` are what is left of it, as text: its class, its message and where it was raised.
+    """
+
+    def __init__(self, kind: str, reason: str, traceback: str) -> None:
+        self.kind = kind
+        self.reason = reason
+        self.traceback = traceback
+        super().__init__(f"{kind}: {reason}")
 
 
 class AttemptSignal(_Portable):  # a signal, not an error

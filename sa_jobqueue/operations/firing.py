@@ -1,0 +1,128 @@
+"""Firing schedules: the jobs that are due, and the schedule's next time, in one transaction.
+
+Nobody leads. Any number of workers do this at the same moment: a schedule is fired under its row lock, by one of them, and
+whoever comes second finds it moved on. Beside that, the id of a job belongs to its schedule and the time it was fired for:
+a time whose job is there is not fired again, whatever was done to `next_fire_at`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import RowMapping
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
+from sa_jobqueue.ids import uuid8_of
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations.enqueueing import enqueue_many
+from sa_jobqueue.schedules import Fired, Schedule
+from sa_jobqueue.statements import schedules
+
+BATCH = 50
+"""Most schedules fired in one transaction."""
+
+
+def fire_schedules(
+    session: Session, *, limit: int = BATCH, at: datetime | None = None, model: type[JobMixin[Any]] = Job
+) -> list[Fired]:
+    """Fire the schedules that are due: enqueue their jobs, and move them on; return what became of each.
+
+    Workers do this by themselves; an application without them, or a test, calls it. `at` is an instant in the place of the
+    database's clock. A schedule that nobody has worked out yet is moved to its first time, and is not among those returned.
+    Clock: the database's `now()`, the start of this transaction.
+    Changes: a job a time fired; `next_fire_at`, `last_fire_at` and `last_job_id` of the schedules, or their `error`.
+    Locks: the schedules, until the transaction ends; those that somebody else fires or changes are passed.
+    Obliges: commit soon; again, while as many as `limit` are returned.
+    """
+    due = session.execute(schedules.due(model), {"limit": limit, "at": at}).mappings().all()
+    if not due:
+        return []
+    plans = [_plan(row, model) for row in due]
+    ids = [job.id for plan in plans for job in plan.jobs]
+    made = set(session.scalars(schedules.made_already(model), {"ids": ids})) if ids else set()
+    enqueue_many(session, [job for plan in plans for job in plan.jobs if job.id not in made], model=model)
+    session.execute(schedules.move(model), [plan.moved for plan in plans])
+    told = [plan.told(made) for plan in plans]
+    return [fired for fired in told if fired is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    name: str
+    fire_times: tuple[datetime, ...] = ()
+    jobs: tuple[JobMixin[Any], ...] = ()
+    next_fire_at: datetime | None = None
+    missed_since: datetime | None = None
+    error: str | None = None
+
+    @property
+    def moved(self) -> dict[str, Any]:
+        """The parameters of `statements.schedules.move`."""
+        return {
+            "schedule": self.name,
+            "to_next_fire_at": self.next_fire_at,
+            "to_last_fire_at": self.fire_times[-1] if self.fire_times else None,
+            "to_last_job_id": self.jobs[-1].id if self.jobs else None,
+            "to_error": self.error,
+        }
+
+    def told(self, made: set[Any]) -> Fired | None:
+        """What to tell of it; None where all that happened is that it was worked out."""
+        new = [(time, job.id) for time, job in zip(self.fire_times, self.jobs, strict=True) if job.id not in made]
+        times, ids = tuple(time for time, _ in new), tuple(job_id for _, job_id in new)
+        fired = Fired(self.name, times, ids, self.missed_since, self.error)
+        return fired if fired != Fired(self.name) else None
+
+
+def _plan(row: RowMapping, model: type[JobMixin[Any]]) -> _Plan:
+    name, since, now = row["name"], row["next_fire_at"], row["now"]
+    try:
+        schedule = declared(row)
+        following = schedule.times.after(now)
+        if since is None:
+            job_of(schedule, now, model)  # what cannot be enqueued is told now, not at night
+            return _Plan(name, next_fire_at=following)
+        times = schedule.due(since=since, now=now)
+        jobs = tuple(job_of(schedule, time, model, id=id_of(name, time, model)) for time in times)
+    except (InvalidOptionError, InvalidJobError) as error:
+        return _Plan(name, error=str(error))
+    if row["is_open"] and not schedule.overlap:
+        return _Plan(name, next_fire_at=following, missed_since=since)
+    left_out = since if not times or times[0] > since else None
+    return _Plan(name, tuple(times), jobs, following, left_out)
+
+
+def declared(row: Mapping[Any, Any]) -> Schedule:
+    """Return what a row says that its schedule is. Raises: InvalidOptionError for what is none."""
+    return Schedule(name=row["name"], **{column: row[column] for column in schedules.TOLD})
+
+
+def job_of(schedule: Schedule, fire_time: datetime, model: type[JobMixin[Any]], **more: Any) -> JobMixin[Any]:
+    """Describe the job that is fired for a time. Raises: InvalidJobError."""
+    return model(
+        type_name=schedule.type_name,
+        input=schedule.input_at(fire_time),
+        input_version=schedule.input_version,
+        queue=schedule.queue,
+        priority=schedule.priority,
+        max_attempts=schedule.max_attempts,
+        timeout=schedule.timeout,
+        **more,
+    )
+
+
+def id_of(name: str, fire_time: datetime, model: type[JobMixin[Any]]) -> Any:
+    """Return the id of the one job that a schedule makes for a time."""
+    job_id = uuid8_of(fire_time, model.__jobqueue__.qualified("job"), name)
+    return str(job_id) if model.__jobqueue__.id_type == "text" else job_id
+
+
+def fire_times(session: Session, schedule: Schedule, times: Sequence[datetime], model: type[JobMixin[Any]]) -> list[Any]:
+    """Enqueue a schedule's jobs for some times, each once; return the ids of those that were not there."""
+    jobs = [job_of(schedule, time, model, id=id_of(schedule.name, time, model)) for time in times]
+    made = set(session.scalars(schedules.made_already(model), {"ids": [job.id for job in jobs]})) if jobs else set()
+    return enqueue_many(session, [job for job in jobs if job.id not in made], model=model)

@@ -1,0 +1,228 @@
+"""Schedules: declaring them, looking at them, pausing them, and running one out of its turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+from sqlalchemy import RowMapping, func, select
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.cron import Cron
+from sa_jobqueue.errors import InvalidOptionError, ScheduleNotFoundError
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations.enqueueing import enqueue_many
+from sa_jobqueue.operations.firing import declared, fire_times, job_of
+from sa_jobqueue.operations.pages import MAX_PAGE, check_instants, check_limit, check_lists
+from sa_jobqueue.schedules import MAX_CATCH_UP, Schedule
+from sa_jobqueue.statements import controls, schedules
+from sa_jobqueue.types import Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleStatus:
+    """A schedule as its row says: what it is, as `Schedule` tells, and where it stands."""
+
+    name: str
+    cron: str
+    time_zone: str
+    type_name: str
+    queue: str
+    priority: int
+    max_attempts: int
+    timeout: timedelta | None
+    input: Json
+    input_version: int
+    fire_time_field: str | None
+    missed: str
+    catch_up: int
+    grace: timedelta
+    overlap: bool
+    source: str
+    """Who says what it is: `code`, or the `table`."""
+    paused_at: datetime | None
+    paused_by: str | None
+    next_fire_at: datetime | None
+    """None where nobody has worked it out yet, or it cannot fire."""
+    last_fire_at: datetime | None
+    last_job_id: Any
+    error: str | None
+    """Why it cannot fire."""
+    created_at: datetime
+    updated_at: datetime
+    overdue: timedelta | None
+    """For how long it is due and was not fired; None while all is well. More than a few seconds: no worker runs."""
+
+    def next_times(self, count: int, *, after: datetime) -> list[datetime]:
+        """Return its next times after an instant, whether or not it is paused. Raises: InvalidOptionError if it has none."""
+        return Cron(self.cron, self.time_zone).times(after, count)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncedSchedules:
+    """What declaring schedules has changed."""
+
+    created: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    undeclared: dict[str, str] = field(default_factory=dict)
+    """Schedules that code once declared and this code does not, with their job types. They are left as they are, and fire:
+    other code may declare them. Delete those that are meant to be gone."""
+
+
+def sync_schedules(session: Session, new: Iterable[Schedule], *, model: type[JobMixin[Any]] = Job) -> SyncedSchedules:
+    """Make the rows of schedules say what code declares; return what was changed.
+
+    `new`: `jobs.schedules` of a `JobQueue`. A worker does this when it starts. Nothing is deleted, and what is paused stays
+    paused. A schedule of the table that has the same name becomes the code's.
+    Changes: the rows that say something else. One that fires at other times now fires next after this moment.
+    Locks: the rows written, in the order of their names, until the transaction ends.
+    Raises: InvalidOptionError for a name that is declared twice. Nothing is written then.
+    """
+    declared_here = sorted(new, key=lambda one: one.name)
+    names = [one.name for one in declared_here]
+    twice = next((name for name, following in pairwise(names) if name == following), None)
+    if twice is not None:
+        raise InvalidOptionError("new", f"declares {twice!r} twice; a name is one schedule")
+    now = _now(session)
+    written = {one.name: _put(session, one, "code", now, model) for one in declared_here}
+    left = session.execute(schedules.declared_elsewhere(model), {"names": names})
+    if any(is_new is not None for is_new in written.values()):
+        _tell(session, model)
+    return SyncedSchedules(
+        created=tuple(name for name, is_new in written.items() if is_new),
+        changed=tuple(name for name, is_new in written.items() if is_new is False),
+        unchanged=tuple(name for name, is_new in written.items() if is_new is None),
+        undeclared={row.name: row.type_name for row in left},
+    )
+
+
+def put_schedule(session: Session, schedule: Schedule, *, model: type[JobMixin[Any]] = Job) -> bool:
+    """Write a schedule into the table, new or in the place of what it was; return whether anything was written.
+
+    For those that people or an application make at run time; those that code knows are declared with `JobQueue.schedule`.
+    Changes, Locks: as `sync_schedules`, of one.
+    Raises: InvalidOptionError when code declares one of that name; InvalidJobError when its jobs could not be enqueued.
+    Nothing is written then.
+    """
+    now = _now(session)
+    job_of(schedule, now, model)
+    found = session.execute(schedules.lock(model), {"names": [schedule.name]}).mappings().first()
+    if found is not None and found["source"] == "code":
+        raise InvalidOptionError("name", f"{schedule.name!r} is declared in code: change it there, or delete it first")
+    is_written = _put(session, schedule, "table", now, model) is not None
+    if is_written:
+        _tell(session, model)
+    return is_written
+
+
+def list_schedules(
+    session: Session, *, names: Sequence[str] = (), limit: int = MAX_PAGE, model: type[JobMixin[Any]] = Job
+) -> list[ScheduleStatus]:
+    """Return schedules by name, at most `limit`, 1 to 1,000; of `names`, those that are there.
+
+    Locks: none. Raises: InvalidOptionError.
+    """
+    check_limit(limit)
+    check_lists(names=names)
+    found = session.execute(schedules.page(model), {"names": list(names) or None, "limit": limit}).mappings()
+    return [ScheduleStatus(**row) for row in found]
+
+
+def pause_schedules(
+    session: Session, names: Sequence[str], *, by: str | None = None, model: type[JobMixin[Any]] = Job
+) -> None:
+    """Let schedules fire no more until they are resumed. `by`: who says so, for those who look.
+
+    Changes: `paused_at`, `paused_by` of those that are not paused.
+    Locks: their rows, in the order of their names, until the transaction ends; one that is being fired is waited for.
+    Raises: ScheduleNotFoundError naming all that are missing. Nothing is written then.
+    """
+    _lock(session, names, model)
+    session.execute(schedules.pause(model), {"names": list(names), "by": by})
+    _tell(session, model)
+
+
+def resume_schedules(session: Session, names: Sequence[str], *, model: type[JobMixin[Any]] = Job) -> None:
+    """Let paused schedules fire again, first at their next time from now: what came meanwhile was not missed.
+
+    Changes: `paused_at` and `paused_by` to null, `next_fire_at`, of those that are paused. Clock: the database's.
+    Locks, Raises: as `pause_schedules`; InvalidOptionError for one that cannot fire.
+    """
+    paused = [row for row in _lock(session, names, model) if row["paused_at"] is not None]
+    times = [{"schedule": row["name"], "next": declared(row).times.after(row["now"])} for row in paused]
+    if times:
+        session.execute(schedules.resume(model), times)
+        _tell(session, model)
+
+
+def run_schedule(
+    session: Session,
+    name: str,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    model: type[JobMixin[Any]] = Job,
+) -> list[Any]:
+    """Enqueue a schedule's job out of its turn; return the ids of the jobs made. When it fires next stays as it was.
+
+    Without times, one job for this moment, each time this is called. With `since` and `until`, aware and both included, a
+    job for each of its times between them that was not fired yet, at most 10,000. A paused schedule is run too.
+    Changes: the jobs; `last_job_id`, where it is run for this moment. Clock: the database's.
+    Locks: the schedule's row, until the transaction ends.
+    Raises: ScheduleNotFoundError; InvalidOptionError for one that cannot fire, or times out of bounds; InvalidJobError.
+    Nothing is written then.
+    """
+    if (since is None) != (until is None):
+        raise InvalidOptionError("since", "give both since and until, or neither")
+    check_instants(since=since, until=until)
+    (row,) = _lock(session, [name], model)
+    schedule = declared(row)
+    if since is None or until is None:
+        ids = enqueue_many(session, [job_of(schedule, row["now"], model)])
+        moved = {"to_next_fire_at": row["next_fire_at"], "to_last_fire_at": None, "to_error": row["error"]}
+        session.execute(schedules.move(model), [{"schedule": name, "to_last_job_id": ids[0], **moved}])
+        return ids
+    times = schedule.times.latest(since=since, until=until, limit=MAX_CATCH_UP + 1)
+    if len(times) > MAX_CATCH_UP:
+        raise InvalidOptionError("since", f"more than {MAX_CATCH_UP:,} times lie between; take them in parts")
+    return fire_times(session, schedule, times, model)
+
+
+def delete_schedules(session: Session, names: Sequence[str], *, model: type[JobMixin[Any]] = Job) -> None:
+    """Delete schedules; the jobs they made stay. One that code declares comes back with the next worker that starts.
+
+    Locks, Raises: as `pause_schedules`.
+    """
+    _lock(session, names, model)
+    session.execute(schedules.drop(model), {"names": list(names)})
+
+
+def _now(session: Session) -> datetime:
+    now: datetime = session.scalar(select(func.now()))  # type: ignore[assignment]
+    return now
+
+
+def _put(session: Session, schedule: Schedule, source: str, now: datetime, model: type[JobMixin[Any]]) -> bool | None:
+    given = {column: getattr(schedule, column) for column in schedules.TOLD}
+    given |= {"name": schedule.name, "source": source, "missed": str(schedule.missed)}
+    given["next_fire_at"] = schedule.times.after(now)
+    row = session.execute(schedules.put(model), given).first()
+    return None if row is None else bool(row.is_new)
+
+
+def _lock(session: Session, names: Sequence[str], model: type[JobMixin[Any]]) -> list[RowMapping]:
+    check_lists(names=names)
+    found = list(session.execute(schedules.lock(model), {"names": list(names)}).mappings())
+    missing = set(names) - {row["name"] for row in found}
+    if missing:
+        raise ScheduleNotFoundError(sorted(missing))
+    return found
+
+
+def _tell(session: Session, model: type[JobMixin[Any]]) -> None:
+    """Have workers look when the next schedule is due, once this commits."""
+    session.execute(controls.notify_rules(model))

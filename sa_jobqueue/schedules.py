@@ -1,0 +1,106 @@
+"""What is enqueued again and again: a schedule as declared, and what it makes of the time. Pure: `now` is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final
+
+from sa_jobqueue.cron import Cron
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.types import Json
+
+MAX_CATCH_UP: Final = 10_000
+_MAX_GRACE: Final = timedelta(days=3650)
+
+
+class Missed(StrEnum):
+    """What becomes of times at which nobody fired a schedule, because no worker ran."""
+
+    SKIP = "skip"
+    """Nothing: a time later than `grace` is not fired."""
+    ONE = "one"
+    """The latest of them is fired, for all."""
+    ALL = "all"
+    """Each of them is fired, the latest `catch_up` at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """What a schedule's row says of it. `JobQueue.schedule` makes it for a handler, with the payload's type checked.
+
+    `name`: 1 to 100 characters; a name is one schedule of the whole queue. `cron`, `time_zone`: as of `Cron`.
+    `type_name`, `queue`, `priority`, `max_attempts`, `timeout`, `input`, `input_version`: of the jobs it makes.
+    `fire_time_field`: the field of `input`, an object then, that is given the time the job is fired for, in ISO 8601.
+    `missed`: what becomes of times at which no worker ran, as `Missed` says. `catch_up`: of "all", 1 to 10,000.
+    `grace`: of "skip", how late a time may be fired, not negative, at most 3,650 days.
+    `overlap`: False leaves a time out while the chain of the job it made last is open.
+    Raises: InvalidOptionError naming the field.
+    """
+
+    name: str
+    cron: str
+    type_name: str
+    time_zone: str = "UTC"
+    queue: str = "default"
+    priority: int = 0
+    max_attempts: int = 20
+    timeout: timedelta | None = None
+    input: Json = None
+    input_version: int = 1
+    fire_time_field: str | None = None
+    missed: Missed | str = Missed.ONE
+    catch_up: int = 100
+    grace: timedelta = timedelta(minutes=1)
+    overlap: bool = True
+    times: Cron = field(init=False, repr=False, compare=False)
+    """When it fires."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not 1 <= len(self.name) <= 100 or not self.name.isprintable():
+            raise InvalidOptionError("name", f"must be 1 to 100 printable characters, got {self.name!r}")
+        object.__setattr__(self, "times", Cron(self.cron, self.time_zone))
+        if self.missed not in set(Missed):
+            raise InvalidOptionError("missed", f"must be one of {', '.join(Missed)}, got {self.missed!r}")
+        object.__setattr__(self, "missed", Missed(self.missed))
+        if not 1 <= self.catch_up <= MAX_CATCH_UP:
+            raise InvalidOptionError("catch_up", f"must be from 1 to {MAX_CATCH_UP:,}, got {self.catch_up}")
+        if not isinstance(self.grace, timedelta) or not timedelta(0) <= self.grace <= _MAX_GRACE:
+            raise InvalidOptionError("grace", f"must be a timedelta from 0 to {_MAX_GRACE.days:,} days, got {self.grace!r}")
+        if self.fire_time_field is not None and not isinstance(self.input, Mapping | None):
+            raise InvalidOptionError("fire_time_field", "needs an input that is an object, or none")
+
+    def input_at(self, fire_time: datetime) -> Json:
+        """Return the input of the job that is fired for a time."""
+        if self.fire_time_field is None:
+            return self.input
+        return {**(self.input or {}), self.fire_time_field: fire_time.astimezone(UTC).isoformat()}
+
+    def due(self, *, since: datetime, now: datetime) -> list[datetime]:
+        """Return the times to fire now, oldest first.
+
+        `since`: when it was to fire next, not after `now`. That is fired too, in the place of the first one, where it was
+        set by hand to a time that the expression does not know.
+        """
+        limit = self.catch_up if self.missed is Missed.ALL else 1
+        found = self.times.latest(since=since, until=now, limit=limit) or [since]
+        if self.missed is Missed.SKIP:
+            return [fire_time for fire_time in found if now - fire_time <= self.grace]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """What became of a schedule that was due. It was told before the commit: what is rolled back has not happened."""
+
+    schedule: str
+    fire_times: tuple[datetime, ...] = ()
+    """The times that it was fired for, oldest first."""
+    job_ids: tuple[Any, ...] = ()
+    """The jobs made, one a time."""
+    missed_since: datetime | None = None
+    """The first time that was left out: missed, or while the last job's chain was open; None if none was."""
+    error: str | None = None
+    """Why it cannot fire; it rests until somebody mends it."""

@@ -1,0 +1,251 @@
+"""Schedules: those that are due, moving them on, and what people say of them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import (
+    TIMESTAMP,
+    ColumnElement,
+    Delete,
+    Double,
+    Insert,
+    Integer,
+    Interval,
+    Select,
+    Table,
+    Text,
+    Update,
+    any_,
+    bindparam,
+    case,
+    cast,
+    delete,
+    func,
+    null,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, insert
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.statements._parts import array, once_a_model, table
+
+TOLD: Final = (
+    "type_name",
+    "queue",
+    "priority",
+    "max_attempts",
+    "timeout",
+    "input",
+    "input_version",
+    "fire_time_field",
+    "cron",
+    "time_zone",
+    "missed",
+    "catch_up",
+    "grace",
+    "overlap",
+)
+"""The columns that say what a schedule is."""
+STATE: Final = ("source", "paused_at", "paused_by", "next_fire_at", "last_fire_at", "last_job_id", "error")
+"""The columns that say where it stands."""
+
+
+@once_a_model
+def due(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Lock schedules that are due, or that nobody has worked out yet, for the caller to fire them and move them on.
+
+    Parameters: `limit`; `at`, an instant in the place of the database's clock, or null.
+    Shape: per schedule its name, `TOLD`, `next_fire_at`, `last_fire_at`, then `is_open` (whether the chain of the job it
+    made last is), and `now`; the one that is due first comes first.
+    Clock: the database's `now()`, the start of the caller's transaction.
+    Locks: the rows returned, until that transaction ends; what somebody else fires or changes is passed.
+    Obliges: move each on, or say why it cannot fire, in the same transaction.
+    Index: `ix_schedule_due`, or all of a table that is small; the primary key of the job.
+    """
+    schedule, last = table(model.Schedule), table(model).alias("last_job")
+    now = func.coalesce(bindparam("at", type_=TIMESTAMP(timezone=True)), func.now())
+    is_open = (
+        select(last.c.id)
+        .where(last.c.id == schedule.c.last_job_id, last.c.chain_completed_at.is_(None))
+        .correlate(schedule)
+        .exists()
+    )
+    columns = [schedule.c[name] for name in ("name", *TOLD, "next_fire_at", "last_fire_at")]
+    return (
+        select(*columns, is_open.label("is_open"), now.label("now"))
+        .where(*_firing(schedule), or_(schedule.c.next_fire_at.is_(None), schedule.c.next_fire_at <= now))
+        .order_by(schedule.c.next_fire_at, schedule.c.name)
+        .limit(bindparam("limit", type_=Integer))
+        # Whoever comes second finds, on the row's next version, that it is not due any more.
+        .with_for_update(of=schedule, skip_locked=True)
+    )
+
+
+@once_a_model
+def next_due(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Tell in how many seconds the next schedule is due; below zero when it is overdue, null when there is none.
+
+    Shape: one row, one column. Clock: the database's, as it is. Locks: none. Index: as `due`.
+    """
+    schedule = table(model.Schedule)
+    first = func.min(func.coalesce(schedule.c.next_fire_at, func.now()))
+    return select(cast(func.extract("epoch", first - func.clock_timestamp()), Double)).where(*_firing(schedule))
+
+
+def _firing(schedule: Table) -> list[ColumnElement[bool]]:
+    return [schedule.c.paused_at.is_(None), schedule.c.error.is_(None)]
+
+
+@once_a_model
+def made_already(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return those of some ids that jobs have. Parameters: `ids`. Locks: none. Index: the primary key."""
+    job = table(model)
+    return select(job.c.id).where(job.c.id == any_(array("ids", job.c.id.type)))
+
+
+@once_a_model
+def move(model: type[JobMixin[Any]]) -> Update:
+    """Say when a schedule fires next, and for what it fired; or why it cannot, and that it never will until it is mended.
+
+    Parameters: `schedule`, `next_fire_at`, `last_fire_at`, `last_job_id` (null keeps what is there), `error`. Takes many.
+    Changes: those columns; not `updated_at`, for what it is stays the same.
+    Locks: its row, which `due` or `lock` has locked. Index: the primary key.
+    """
+    schedule = table(model.Schedule)
+    given = {name: bindparam(f"to_{name}", type_=schedule.c[name].type) for name in STATE if name not in _KEPT}
+    return (
+        update(schedule)
+        .where(schedule.c.name == bindparam("schedule", type_=Text))
+        .values(
+            next_fire_at=given["next_fire_at"],
+            last_fire_at=func.coalesce(given["last_fire_at"], schedule.c.last_fire_at),
+            last_job_id=func.coalesce(given["last_job_id"], schedule.c.last_job_id),
+            error=given["error"],
+        )
+    )
+
+
+_KEPT: Final = {"source", "paused_at", "paused_by"}
+
+
+@once_a_model
+def put(model: type[JobMixin[Any]]) -> Insert:
+    """Write what a schedule is, unless its row says just that.
+
+    Parameters: `name`, `TOLD`, `source`, `next_fire_at`.
+    Shape: `(name, is_new)` of a row that was written; none of one that said so already.
+    Changes: `TOLD`, `source`, `updated_at`; `error` to null; `next_fire_at` where it fires at other times now, or was null.
+    It stays paused.
+    Clock: the database's. Locks: its row. Index: the primary key.
+    """
+    schedule = table(model.Schedule)
+    names = ("name", *TOLD, "source", "next_fire_at")
+    statement = insert(schedule).values({name: bindparam(name, type_=schedule.c[name].type) for name in names})
+    new = statement.excluded
+    told = ("source", *TOLD)
+    same_times = tuple_(schedule.c.cron, schedule.c.time_zone) == tuple_(new.cron, new.time_zone)
+    return statement.on_conflict_do_update(
+        index_elements=["name"],
+        set_={name: new[name] for name in told}
+        | {
+            "updated_at": func.now(),
+            "error": null(),
+            "next_fire_at": case(
+                (same_times, func.coalesce(schedule.c.next_fire_at, new.next_fire_at)), else_=new.next_fire_at
+            ),
+        },
+        where=or_(
+            schedule.c.error.is_not(None),
+            *(schedule.c[name].is_distinct_from(new[name]) for name in told),
+        ),
+    ).returning(schedule.c.name, (schedule.c.created_at == schedule.c.updated_at).label("is_new"))
+
+
+@once_a_model
+def page(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return schedules by name. Parameters: `names`, or null for all; `limit`.
+
+    Shape: per schedule its name, `TOLD`, `STATE`, `created_at`, `updated_at` and `overdue`: for how long it is due, null
+    while it is not, is paused or cannot fire.
+    Clock: the database's. Locks: none. Index: the primary key.
+    """
+    schedule = table(model.Schedule)
+    names = bindparam("names", type_=ARRAY(Text))
+    late = cast(func.clock_timestamp() - schedule.c.next_fire_at, Interval)
+    is_late = schedule.c.next_fire_at < func.clock_timestamp()
+    overdue = case((is_late & schedule.c.paused_at.is_(None) & schedule.c.error.is_(None), late))
+    columns = [schedule.c[name] for name in ("name", *TOLD, *STATE, "created_at", "updated_at")]
+    return (
+        select(*columns, overdue.label("overdue"))
+        .where(or_(names.is_(None), schedule.c.name == any_(names)))
+        .order_by(schedule.c.name)
+        .limit(bindparam("limit", type_=Integer))
+    )
+
+
+@once_a_model
+def lock(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Lock schedules by name. Parameters: `names`.
+
+    Shape: per schedule its name, `TOLD`, `STATE` and `now`, by name.
+    Clock: the database's `now()`. Locks: those rows, in the order of their names, until the transaction ends: whoever fires
+    one of them meanwhile is waited for. Index: the primary key.
+    """
+    schedule = table(model.Schedule)
+    columns = [schedule.c[name] for name in ("name", *TOLD, *STATE)]
+    return (
+        select(*columns, func.now().label("now"))
+        .where(schedule.c.name == any_(bindparam("names", type_=ARRAY(Text))))
+        .order_by(schedule.c.name)
+        .with_for_update()
+    )
+
+
+@once_a_model
+def pause(model: type[JobMixin[Any]]) -> Update:
+    """Pause schedules that are locked; those that are paused stay so since when they were. Parameters: `names`, `by`.
+
+    Changes: `paused_at` to the database's `now()`, `paused_by`. Locks: those rows. Index: the primary key.
+    """
+    schedule = table(model.Schedule)
+    return (
+        update(schedule)
+        .where(schedule.c.name == any_(bindparam("names", type_=ARRAY(Text))), schedule.c.paused_at.is_(None))
+        .values(paused_at=func.now(), paused_by=bindparam("by", type_=Text))
+    )
+
+
+@once_a_model
+def resume(model: type[JobMixin[Any]]) -> Update:
+    """Let a schedule that is locked fire again. Parameters: `schedule`, `next`, when it does first. Takes many.
+
+    Changes: `paused_at` and `paused_by` to null, `next_fire_at`. Locks: its row. Index: the primary key.
+    """
+    schedule = table(model.Schedule)
+    return (
+        update(schedule)
+        .where(schedule.c.name == bindparam("schedule", type_=Text))
+        .values(paused_at=null(), paused_by=null(), next_fire_at=bindparam("next", type_=schedule.c.next_fire_at.type))
+    )
+
+
+@once_a_model
+def drop(model: type[JobMixin[Any]]) -> Delete:
+    """Delete schedules that are locked; their jobs stay. Parameters: `names`. Locks: those rows. Index: the primary key."""
+    schedule = table(model.Schedule)
+    return delete(schedule).where(schedule.c.name == any_(bindparam("names", type_=ARRAY(Text))))
+
+
+@once_a_model
+def declared_elsewhere(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return the schedules that code has declared, but for some. Parameters: `names`, of those.
+
+    Shape: `(name, type_name)`, by name. Locks: none. Index: none; the table is small.
+    """
+    schedule = table(model.Schedule)
+    known = schedule.c.name == any_(bindparam("names", type_=ARRAY(Text)))
+    return select(schedule.c.name, schedule.c.type_name).where(schedule.c.source == "code", ~known).order_by(schedule.c.name)
