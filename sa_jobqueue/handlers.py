@@ -275,9 +275,9 @@ class JobQueue(Generic[JobT]):
         `queue`, `priority`, `max_attempts`, `timeout`: defaults of its jobs, as in `JobMixin.__init__`.
         `retry`: a `Backoff`, or a function of (attempt, error) that returns a wait, or None to give up.
         `version`: of the payload's shape; raise it with an upcaster when the shape changes while jobs are in flight.
+        `retention`: how long chains that begin with it are kept; what it does not say is the queue's or the registry's.
         Raises: InvalidJobError, InvalidOptionError, InvalidHandlerError, DuplicateJobTypeError.
         """
-        `retention`: how long chains that begin with it are kept; what it does not say is the queue's or the registry's.
         # One throw-away job checks the name and the defaults by the same rules as any other.
         # With an id of no meaning: the application's factory is asked for jobs alone.
         options: dict[str, Any] = {"queue": queue, "priority": priority, "max_attempts": max_attempts, "timeout": timeout}
@@ -296,11 +296,11 @@ class JobQueue(Generic[JobT]):
                 version=version,
                 middleware=self._middleware,
                 providers=self._providers,
+                retention=retention,
             )
             self.registry.add(kind)
             handler: Handler[Any, Any, JobT] = Handler(kind, self.model)
             self._handlers[type_name] = handler
-                retention=retention,
             return handler
 
         return register
@@ -372,15 +372,15 @@ class JobQueue(Generic[JobT]):
             self._handlers[name] = handler
 
     @property
-    def queues(self) -> tuple[str, ...]:
-        """The queues its handlers use by default, sorted."""
-        return tuple(sorted({kind.queue for kind in self.registry}))
-
-    def __iter__(self) -> Iterator[Handler[Any, Any, JobT]]:
-    @property
     def retention_rules(self) -> RetentionRules:
         """All that is said here of how long chains are kept."""
         types = {kind.name: kind.retention for kind in self.registry if kind.retention is not None}
         return RetentionRules(default=self.retention, types=types)
 
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """The queues its handlers use by default, sorted."""
+        return tuple(sorted({kind.queue for kind in self.registry}))
+
+    def __iter__(self) -> Iterator[Handler[Any, Any, JobT]]:
         return iter(self._handlers.values())

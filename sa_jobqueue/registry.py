@@ -71,11 +71,11 @@ class JobType:
     """Around each attempt, the first outermost: the list of its own `JobQueue`, wherever that is included."""
     provided: Mapping[str, Provider[Any]] = field(default_factory=dict)
     """Who lends what to which argument."""
+    retention: Retention | None = None
+    """How long chains that begin with it are kept, where that is said of this type."""
 
     def decode(self, data: Json, version: int) -> Any:
         """Return the typed input of a stored payload, brought up from `version` first.
-    retention: Retention | None = None
-    """How long chains that begin with it are kept, where that is said of this type."""
 
         Raises: UnreadableInputError when a version is newer than ours, an upcaster is missing or fails, or the result
         does not fit the type.
@@ -145,6 +145,7 @@ def describe(
     version: int,
     middleware: Sequence[Middleware] = (),
     providers: Providers | None = None,
+    retention: Retention | None = None,
 ) -> JobType:
     """Return the job type of a function, read from its signature.
 
@@ -152,7 +153,6 @@ def describe(
     `Blockers` are injected wherever else they stand, found by their annotation, and so is what `providers` have.
     Raises: InvalidHandlerError for a signature that cannot be called so; InvalidOptionError for an option.
     """
-    retention: Retention | None = None,
     if not (inspect.isfunction(func) or inspect.ismethod(func)):
         raise InvalidHandlerError(f"{name}: a handler is a function, got {func!r}")
     place = f"{func.__module__}:{func.__qualname__}"
@@ -166,6 +166,8 @@ def describe(
         raise InvalidOptionError("version", f"must be at least 1, got {version}")
     if timeout is not None and timeout <= timedelta(0):
         raise InvalidOptionError("timeout", f"must be above zero, or None for no limit, got {timeout}")
+    if retention is not None and not isinstance(retention, Retention):
+        raise InvalidOptionError("retention", f"must be a Retention or None, got {retention!r}")
     try:
         hints = typing.get_type_hints(func, include_extras=True)
     except NameError as error:
@@ -175,8 +177,6 @@ def describe(
     is_async = inspect.iscoroutinefunction(func)
     payload: inspect.Parameter | None = None
     blockers: Codec[Any] | None = None
-    if retention is not None and not isinstance(retention, Retention):
-        raise InvalidOptionError("retention", f"must be a Retention or None, got {retention!r}")
     injected: dict[type, str] = {}
     provided: dict[str, Provider[Any]] = {}
     for parameter in inspect.signature(func).parameters.values():
@@ -229,6 +229,7 @@ def describe(
         place=place,
         middleware=middleware,
         provided=provided,
+        retention=retention,
     )
 
 
@@ -244,7 +245,6 @@ def _terminal(hint: Any) -> Any:
 
 def _of_chain(hint: Any) -> Any:
     """Return what comes out at the end of a chain: the declared type, and what the continuations in it lead to."""
-        retention=retention,
     if typing.get_origin(hint) is Continuation or hint is Continuation:
         return next(iter(typing.get_args(hint)), Any)
     if typing.get_origin(hint) not in {typing.Union, types.UnionType}:

@@ -43,10 +43,10 @@ from sa_jobqueue.worker.executor import Executor
 from sa_jobqueue.worker.heartbeat import Heartbeat, Identity, LeaseGuard
 from sa_jobqueue.worker.listener import Listener
 from sa_jobqueue.worker.options import MOST_CONCURRENT, WorkerOptions
+from sa_jobqueue.worker.pruner import Pruner
 from sa_jobqueue.worker.sessions import Sessions
 from sa_jobqueue.worker.settler import Settler
 from sa_jobqueue.worker.sweeper import Sweeper
-from sa_jobqueue.worker.pruner import Pruner
 
 _CLOSING: Final = timedelta(seconds=10)
 """What providers may take to close when a worker stops: Spark needs one or two seconds."""
@@ -290,6 +290,7 @@ class Worker:
             types=self._identity.job_types,
             settler=settler,
         )
+        pruner = Pruner(engine, model, self.events, self._jobs.retention_rules, interval=options.prune_interval)
         listener = Listener(
             connections, model.__jobqueue__, on_due=claimer.wake, on_lost=executor.stop_job, on_rules=told_of_rules
         )
@@ -307,7 +308,6 @@ class Worker:
             await reader.read()  # before the first claim: what is paused is not started
             await asyncio.to_thread(heartbeat.start)
         except (DBAPIError, JobQueueError) as error:
-        pruner = Pruner(engine, model, self.events, self._jobs.retention_rules, interval=options.prune_interval)
             unsubscribe()
             await engine.dispose()
             if isinstance(error, DBAPIError):
@@ -319,6 +319,7 @@ class Worker:
             guard,
             reader,
             sweeper,
+            pruner,
             completer,
             settler,
             *([listener] if options.listen and not until_idle else []),
@@ -338,7 +339,6 @@ class Worker:
             executor.release_all("the worker is shutting down")
             await _within(executor.idle(), options.stop_grace + timedelta(seconds=1))
             await _within(self._leave_nothing(engine, claimer, completer), options.time_to_live)
-            pruner,
             # What is not settled by now is recorded in the database, for the next sweep of anybody.
             await _within(settler.drained(), timedelta(seconds=1))
             await _cancel(*tasks)
