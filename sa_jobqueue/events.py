@@ -112,6 +112,12 @@ class ChainsPruned:
     jobs: int
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerStarted:
+    """A worker registered itself."""
+
+    worker_id: str
+
 
 @dataclass(frozen=True, slots=True)
 class ControlsChanged:
@@ -184,6 +190,7 @@ Event: TypeAlias = (
     | JobTakenBack
     | UnknownTypesPending
     | UnservedQueues
+    | ChainsPruned
     | WorkerStarted
     | ControlsChanged
     | DrainRequested
@@ -203,7 +210,6 @@ _log = logging.getLogger("sa_jobqueue.events")
 
 
 class EventBus:
-    | ChainsPruned
     """Tells each event to each subscriber, in order of subscription, on the worker's event loop; they must be quick."""
 
     __slots__ = ("_entrants", "_subscribers")
