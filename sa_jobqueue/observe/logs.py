@@ -74,15 +74,15 @@ def describe(event: told.Event) -> Record:
         case told.UnservedQueues():
             words = "due jobs of queues that no worker serves stay pending: %s"
             return Record(logging.WARNING, words, (", ".join(event.queue_names),), {"queues": list(event.queue_names)})
+        case told.ChainsPruned():
+            fields = {"chains": event.chains, "jobs": event.jobs}
+            words = "%d chains of %d jobs were deleted: their time was up"
+            return Record(logging.INFO, words, tuple(fields.values()), fields)
         case told.ProviderFailed():
             words = "what handlers were lent could not be closed: %s"
             return Record(logging.ERROR, words, (error_line(event.error),), exception=event.error)
         case told.ComponentFailed():
             delay = event.delay.total_seconds()
-        case told.ChainsPruned():
-            fields = {"chains": event.chains, "jobs": event.jobs}
-            words = "%d chains of %d jobs were deleted: their time was up"
-            return Record(logging.INFO, words, tuple(fields.values()), fields)
             # A driver's error quotes the statement's parameters, outputs of jobs among them; its cause says enough.
             of_driver = isinstance(event.error, DBAPIError)
             return Record(

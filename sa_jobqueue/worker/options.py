@@ -37,11 +37,11 @@ class WorkerOptions:
     sweep_interval: timedelta = timedelta(seconds=4)
     """How often it looks for jobs of silent workers; 100 ms to 10 min. A dead worker's jobs are due again after at most
     `time_to_live` and this: 19 s by default."""
+    prune_interval: timedelta = timedelta(minutes=1)
+    """How often it looks for chains whose time is up, where anything says how long they are kept; 100 ms to 1 day."""
     drain_timeout: timedelta = timedelta(seconds=30)
     """How long running jobs may finish after a stop; what is left then is given back. Not negative."""
     stop_grace: timedelta = timedelta(seconds=5)
-    prune_interval: timedelta = timedelta(minutes=1)
-    """How often it looks for chains whose time is up, where anything says how long they are kept; 100 ms to 1 day."""
     """How long a job that was told to stop may take to do so before its attempt is ended without it. Not negative."""
     flush_size: int = 200
     """Most completions in one statement, 1 to 200."""
@@ -68,6 +68,7 @@ class WorkerOptions:
         self._between("poll_interval", self.poll_interval, timedelta(milliseconds=10), timedelta(minutes=10))
         self._between("beat_interval", self.beat_interval, timedelta(milliseconds=100), timedelta(minutes=5))
         self._between("sweep_interval", self.sweep_interval, timedelta(milliseconds=100), timedelta(minutes=10))
+        self._between("prune_interval", self.prune_interval, timedelta(milliseconds=100), timedelta(days=1))
         self._between("drain_timeout", self.drain_timeout, timedelta(0), timedelta(days=1))
         self._between("stop_grace", self.stop_grace, timedelta(0), timedelta(hours=1))
         if self.time_to_live <= 2 * self.beat_interval:
@@ -79,4 +80,3 @@ class WorkerOptions:
     def _between(option: str, value: Any, low: Any, high: Any) -> None:
         if not low <= value <= high:
             raise InvalidOptionError(option, f"must be from {low} to {high}, got {value}")
-        self._between("prune_interval", self.prune_interval, timedelta(milliseconds=100), timedelta(days=1))
