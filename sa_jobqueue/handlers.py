@@ -23,6 +23,7 @@ from sa_jobqueue.providers import Provider, Providers
 from sa_jobqueue.registry import INJECTED, JobType, Registry, Upcaster, describe
 from sa_jobqueue.retention import NOTHING_SAID, Retention, RetentionRules
 from sa_jobqueue.retry import Backoff, RetryPolicy
+from sa_jobqueue.scheduling import Scheduling
 from sa_jobqueue.types import JobStatus, Json
 
 JobT = TypeVar("JobT", bound=JobMixin[Any], default=Job)
@@ -235,7 +236,7 @@ def _decoded(chain: Chained, codec: Codec[Any]) -> Any:
     return codec.decode("output", chain.output)
 
 
-class JobQueue(Generic[JobT]):
+class JobQueue(Scheduling, Generic[JobT]):
     """A registry of handlers. Holds no connection and no global state: make one at import time, per `Job` class.
 
     `model`: the mapped class whose table is the queue; the ready-made `Job` unless given. `retention`: how long its workers
@@ -251,6 +252,7 @@ class JobQueue(Generic[JobT]):
             raise InvalidOptionError("model", f"must be a class such as `class Job(JobMixin, Base)`, got {model!r}")
         if not isinstance(retention, Retention):
             raise InvalidOptionError("retention", f"must be a Retention, got {retention!r}")
+        super().__init__()
         self.model: type[JobT] = model  # type: ignore[assignment]  # which the overloads tell
         self.retention = retention
         self.registry = Registry()
@@ -350,7 +352,7 @@ class JobQueue(Generic[JobT]):
         return self[type_name].job(payload, **options)
 
     def include(self, other: JobQueue[JobT]) -> None:
-        """Take over every handler of another registry, such as a feature's own.
+        """Take over every handler and schedule of another registry, such as a feature's own.
 
         What is registered there afterwards is not.
         Raises: DuplicateJobTypeError naming both places; InvalidOptionError when its jobs are rows of another class, or it
@@ -362,6 +364,7 @@ class JobQueue(Generic[JobT]):
             raise InvalidOptionError(
                 "other", f"makes jobs of {other.model.__qualname__}, this registry those of {self.model.__qualname__}"
             )
+        self._check_schedules(other)
         for name in [name for name in other._handlers if name in self._handlers]:
             if other._handlers[name] is self._handlers[name]:
                 place = self.registry.get(name).place
@@ -370,6 +373,7 @@ class JobQueue(Generic[JobT]):
         for name, handler in other._handlers.items():
             self.registry.add(handler.job_type)
             self._handlers[name] = handler
+        self._schedules |= other._schedules
 
     @property
     def retention_rules(self) -> RetentionRules:

@@ -27,6 +27,7 @@ from sa_jobqueue.operations.deduplicate import Deduplicate, enqueue, enqueue_uni
 from sa_jobqueue.operations.deletion import delete_chains
 from sa_jobqueue.operations.enqueueing import enqueue_many
 from sa_jobqueue.operations.explaining import Cause, Explanation, explain_job
+from sa_jobqueue.operations.firing import fire_schedules
 from sa_jobqueue.operations.hooks import after_commit
 from sa_jobqueue.operations.jobs import (
     JobFilter,
@@ -39,6 +40,17 @@ from sa_jobqueue.operations.jobs import (
 )
 from sa_jobqueue.operations.pages import Page
 from sa_jobqueue.operations.pruning import Pruned, PrunePlace, prune
+from sa_jobqueue.operations.schedules import (
+    ScheduleStatus,
+    SyncedSchedules,
+    delete_schedules,
+    list_schedules,
+    pause_schedules,
+    put_schedule,
+    resume_schedules,
+    run_schedule,
+    sync_schedules,
+)
 from sa_jobqueue.operations.schema import check_schema
 from sa_jobqueue.operations.workers import WorkerFilter, WorkerStatus, drain_workers, list_workers
 
@@ -53,6 +65,8 @@ __all__ = [
     "Page",
     "PrunePlace",
     "Pruned",
+    "ScheduleStatus",
+    "SyncedSchedules",
     "WorkerFilter",
     "WorkerStatus",
     "after_commit",
@@ -61,12 +75,14 @@ __all__ = [
     "check_schema",
     "complete_job",
     "delete_chains",
+    "delete_schedules",
     "dismiss_dead_letters",
     "drain_workers",
     "enqueue",
     "enqueue_many",
     "enqueue_unique",
     "explain_job",
+    "fire_schedules",
     "get_chain",
     "get_job",
     "group_dead_letters",
@@ -77,10 +93,16 @@ __all__ = [
     "list_chains",
     "list_dead_letters",
     "list_jobs",
+    "list_schedules",
     "list_workers",
     "lock_chain",
+    "pause_schedules",
     "prune",
+    "put_schedule",
     "redrive_dead_letters",
     "reschedule_jobs",
+    "resume_schedules",
+    "run_schedule",
+    "sync_schedules",
     "trigger_jobs",
 ]
