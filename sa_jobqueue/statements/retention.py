@@ -31,7 +31,8 @@ def of_queues(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     queue = table(model.Queue)
     said = {outcome: queue.c[f"retain_{outcome}"] for outcome in OUTCOMES}
-    none, most = literal_column("interval '0'"), literal_column(f"interval '{FOREVER.days} days'")
+    none: ColumnElement[Any] = literal_column("interval '0'")
+    most: ColumnElement[Any] = literal_column(f"interval '{FOREVER.days} days'")
     ages = [
         case((age.is_not(None), func.least(func.greatest(age, none), most, type_=INTERVAL()))).label(outcome.value)
         for outcome, age in said.items()
