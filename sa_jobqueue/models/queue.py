@@ -17,8 +17,6 @@ from sa_jobqueue.types import MAX_WEIGHT, MIN_WEIGHT
 class _Controlled(Companion):
     """What queues and job types are both told. A queue or type without a row is as one whose row says nothing."""
 
-    name: Mapped[str] = mapped_column(Text, nullable=False, sort_order=-20)
-    """As jobs have it in `queue` or `type_name`."""
     paused_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True), sort_order=-19)
     """Since when no job of it is started; null while they are."""
     paused_by: Mapped[str | None] = mapped_column(Text, sort_order=-18)
@@ -41,13 +39,13 @@ class _Controlled(Companion):
     """When somebody last did, by the operations of this library."""
 
 
-def _rules(name: Any, noun: str) -> tuple[Any, ...]:
+def _rules(name: Any, noun: str, key: str) -> tuple[Any, ...]:
     def check(what: str, condition: str) -> CheckConstraint:
         return CheckConstraint(condition, name=conv(name(f"ck_{noun}_{what}")))
 
     return (
-        PrimaryKeyConstraint("name", name=conv(name(f"pk_{noun}"))),
-        check("name", "name <> ''"),
+        PrimaryKeyConstraint(key, name=conv(name(f"pk_{noun}"))),
+        check(key, f"{key} <> ''"),
         check("paused", "paused_by IS NULL OR paused_at IS NOT NULL"),
         check("max_running", "max_running >= 1"),
         check(
@@ -61,6 +59,8 @@ def _rules(name: Any, noun: str) -> tuple[Any, ...]:
 class QueueMixin(_Controlled):
     """One queue that somebody said something of. Jobs do not refer to it: a queue needs no row."""
 
+    name: Mapped[str] = mapped_column(Text, nullable=False, sort_order=-20)
+    """As jobs have it in `queue`."""
     weight: Mapped[int] = mapped_column(SmallInteger, nullable=False, server_default=text("1"), sort_order=-15)
     """Its share of the workers that serve several queues, beside the weights of the others; 1 to 100."""
     max_attempts: Mapped[int | None] = mapped_column(Integer, sort_order=-5)
@@ -76,7 +76,7 @@ class QueueMixin(_Controlled):
     def __table_args__(cls) -> tuple[Any, ...]:
         name = cls.__jobqueue__.name
         return (
-            *_rules(name, "queue"),
+            *_rules(name, "queue", "name"),
             CheckConstraint(f"weight BETWEEN {MIN_WEIGHT} AND {MAX_WEIGHT}", name=conv(name("ck_queue_weight"))),
             CheckConstraint("max_attempts >= 1", name=conv(name("ck_queue_max_attempts"))),
             {"schema": cls.__jobqueue__.schema},
@@ -86,6 +86,10 @@ class QueueMixin(_Controlled):
 class JobTypeMixin(_Controlled):
     """One job type that somebody said something of. Jobs do not refer to it: a type needs no row."""
 
+    # Not `name`: the constraint that PostgreSQL 18 makes of its NOT NULL would be called as that of `job.type_name`.
+    type_name: Mapped[str] = mapped_column(Text, nullable=False, sort_order=-20)
+    """As jobs have it in `type_name`."""
+
     @declared_attr.directive
     def __table_args__(cls) -> tuple[Any, ...]:
-        return (*_rules(cls.__jobqueue__.name, "job_type"), {"schema": cls.__jobqueue__.schema})
+        return (*_rules(cls.__jobqueue__.name, "job_type", "type_name"), {"schema": cls.__jobqueue__.schema})

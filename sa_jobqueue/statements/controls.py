@@ -33,8 +33,8 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
         rows(
             "queue", queue, queue.c.name, queue.c.paused_at.is_not(None).label("is_paused"), queue.c.weight, *limits(queue)
         ).where(queue.c.name == any_(array("queues", Text()))),
-        rows("type", kind, kind.c.name, kind.c.paused_at.is_not(None), one, *limits(kind)).where(
-            kind.c.name == any_(array("types", Text()))
+        rows("type", kind, kind.c.type_name, kind.c.paused_at.is_not(None), one, *limits(kind)).where(
+            kind.c.type_name == any_(array("types", Text()))
         ),
         rows(
             "worker",

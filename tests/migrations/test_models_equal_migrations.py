@@ -156,7 +156,7 @@ def write_rows_of_control(session: Session, model: type[Any]) -> None:
     session.add_all(
         [
             model.Queue(name="mail", weight=2, rate_limit=10, rate_period=minute, retain_dead=timedelta(days=90)),
-            model.JobType(name="send", paused_at=func.now(), paused_by="the night shift", max_running=1),
+            model.JobType(type_name="send", paused_at=func.now(), paused_by="the night shift", max_running=1),
             model.Schedule(name="nightly", type_name="report", cron="0 3 * * *", input={"a": 1}),
         ]
     )

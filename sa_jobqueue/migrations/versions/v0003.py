@@ -61,14 +61,14 @@ CREATE TABLE ${q}queue (
 )
 --;
 CREATE TABLE ${q}job_type (
-  name text NOT NULL,
+  type_name text NOT NULL,
   paused_at timestamptz, paused_by text,
   max_running integer,
   rate_limit integer, rate_period interval, rate_burst integer,
   created_at timestamptz DEFAULT now() NOT NULL,
   updated_at timestamptz DEFAULT now() NOT NULL,
-  CONSTRAINT ${p}pk_job_type PRIMARY KEY (name),
-  CONSTRAINT ${p}ck_job_type_name CHECK (name <> ''),
+  CONSTRAINT ${p}pk_job_type PRIMARY KEY (type_name),
+  CONSTRAINT ${p}ck_job_type_type_name CHECK (type_name <> ''),
   CONSTRAINT ${p}ck_job_type_paused CHECK (paused_by IS NULL OR paused_at IS NOT NULL),
   CONSTRAINT ${p}ck_job_type_max_running CHECK (max_running >= 1),
   CONSTRAINT ${p}ck_job_type_rate CHECK ((rate_limit IS NULL) = (rate_period IS NULL) AND rate_limit >= 1

@@ -3,9 +3,9 @@ FROM (SELECT 'queue' AS kind, queue.name AS name, queue.paused_at IS NOT NULL AS
   FROM queue
   WHERE queue.name = ANY (%(queues)s::TEXT[])
   UNION ALL
-  SELECT 'type' AS kind, job_type.name AS name, job_type.paused_at IS NOT NULL AS anon_1, 1, job_type.max_running AS max_running, job_type.rate_limit AS rate_limit, job_type.rate_period AS rate_period, job_type.rate_burst AS rate_burst
+  SELECT 'type' AS kind, job_type.type_name AS type_name, job_type.paused_at IS NOT NULL AS anon_1, 1, job_type.max_running AS max_running, job_type.rate_limit AS rate_limit, job_type.rate_period AS rate_period, job_type.rate_burst AS rate_burst
   FROM job_type
-  WHERE job_type.name = ANY (%(types)s::TEXT[])
+  WHERE job_type.type_name = ANY (%(types)s::TEXT[])
   UNION ALL
   SELECT 'worker' AS kind, worker.id AS id, false, 1, worker.concurrency_requested AS concurrency_requested, CAST(NULL AS INTEGER) AS anon_2, CAST(NULL AS INTERVAL) AS anon__1, CAST(NULL AS INTEGER) AS anon__2
   FROM worker
