@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, Tracer, set_span_in_context
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, Tracer, set_span_in_context
 
 from sa_jobqueue import tracing
 from sa_jobqueue.models import JobMixin
@@ -42,10 +42,14 @@ class EnqueueSpans:
                 made_in = job.__dict__.setdefault(_MADE_IN, job.__dict__.get("trace_context", ""))
                 if made_in is not None:  # None was given: it is not to be traced
                     groups.setdefault((made_in or None, job.type_name, job.queue), []).append(job)
+        waiting: list[tuple[Span, JobMixin[Any]]] = []
         for (made_in, type_name, queue), group in groups.items():
             began = time.time_ns()
             span = self._begin(made_in, type_name, queue, group)
             after_commit(session, self._end, span, began, type_name, len(group))
+            waiting += [(span, job) for job in group if job._blockers]
+        for span, job in waiting:  # now that what they wait for has its own span too
+            _link(span, job)
 
     def _begin(self, made_in: str | None, type_name: str, queue: str, group: list[JobMixin[Any]]) -> Span:
         attributes = names.ENQUEUE | {names.JOB_TYPE: type_name, names.DESTINATION: queue}
@@ -58,7 +62,6 @@ class EnqueueSpans:
             context=context_within(tracing.context_of(made_in)),
             kind=SpanKind.PRODUCER,
             attributes=attributes,
-            links=_waited_for(group),
         )
         if (own := span.get_span_context()).is_valid:
             traceparent = traceparent_of(own)
@@ -74,13 +77,13 @@ class EnqueueSpans:
         self._told(type_name, count, (ended - began) / 1e9)
 
 
-def _waited_for(group: Sequence[JobMixin[Any]]) -> list[Link]:
-    """Return links to where the chains were enqueued that the jobs wait for, as far as they are at hand as jobs."""
-    waited = {
-        one.chain.__dict__.get("trace_context") for job in group for one in job._blockers if isinstance(one.chain, JobMixin)
-    }
-    contexts = [context for one in waited if (context := tracing.context_of(one)) is not None]
-    return [Link(context, {tracing.LINK_KIND: tracing.LinkKind.BLOCKER.value}) for context in contexts[:_MOST_LINKS]]
+def _link(span: Span, job: JobMixin[Any]) -> None:
+    """Link a span to where the chains were enqueued that a job waits for, as far as they are at hand as jobs."""
+    for one in job._blockers[:_MOST_LINKS]:
+        if isinstance(one.chain, JobMixin):
+            context = tracing.context_of(one.chain.__dict__.get("trace_context"))
+            if context is not None:
+                span.add_link(context, {tracing.LINK_KIND: tracing.LinkKind.BLOCKER.value})
 
 
 def context_within(parent: SpanContext | None) -> Context:

@@ -1,0 +1,277 @@
+"""Spans of what is enqueued and of attempts, as OpenTelemetry's own SDK exports them."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
+from opentelemetry.trace import SpanKind, StatusCode
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session, sessionmaker
+
+from sa_jobqueue import (
+    AttemptContext,
+    Backoff,
+    Blockers,
+    Deduplicate,
+    Job,
+    JobQueue,
+    Snooze,
+    Worker,
+    cancel_jobs,
+    current_attempt,
+    enqueue,
+    enqueue_many,
+)
+from tests.fixtures.database import one_server_swept
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import quick
+from tests.telemetry.spans import Telemetry, id_of, is_child, links, written
+
+pytestmark = one_server_swept
+
+AT_ONCE = Backoff(base=timedelta(microseconds=1))
+
+
+async def work(jobs: JobQueue[Any], engine: Engine, telemetry: Telemetry) -> Worker:
+    """Run a watched worker until nothing is due."""
+    worker = Worker(jobs, engine, options=quick())
+    telemetry.watch(worker, jobs)
+    await asyncio.wait_for(worker.run_until_idle(), 20)
+    return worker
+
+
+def test_an_enqueue_is_told_when_it_has_committed_and_the_row_carries_it(
+    sessions: sessionmaker[Session], jobs: Jobs, telemetry: Telemetry
+) -> None:
+    with sessions() as session, telemetry.tracer.start_as_current_span("request"):
+        session.add(job := Job("mail", queue="fast"))
+        session.flush()
+        assert telemetry.spans() == []  # nothing has happened yet, for anybody else
+        session.commit()
+        job_id = job.id
+    request, span = telemetry.span("request"), telemetry.span("enqueue mail")
+    assert is_child(span, request)
+    assert span.kind is SpanKind.PRODUCER
+    assert dict(span.attributes or {}) == {
+        "messaging.system": "sa_jobqueue",
+        "messaging.operation.name": "enqueue",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": "fast",
+        "messaging.message.id": str(job_id),
+        "messaging.message.conversation_id": str(job_id),
+        "messaging.sa_jobqueue.job.type": "mail",
+    }
+    row = jobs.get(job_id)
+    assert row["trace_context"] == row["chain_trace_context"] == written(span)
+
+
+def test_what_is_rolled_back_is_never_told(sessions: sessionmaker[Session], jobs: Jobs, telemetry: Telemetry) -> None:
+    with sessions() as session, telemetry.tracer.start_as_current_span("request"):
+        session.add(job := Job("undone"))
+        session.flush()
+        session.rollback()
+        with session.begin_nested() as savepoint:
+            session.add(Job("undone"))
+            session.flush()
+            savepoint.rollback()
+        session.add(job)  # once more, and now it stays
+        enqueue_many(session, [Job("kept"), Job("kept")])
+        enqueue(session, Job("keyed"), deduplicate=Deduplicate("one"))
+        enqueue(session, Job("keyed"), deduplicate=Deduplicate("one"))  # found, so not made
+        session.commit()
+    request = telemetry.span("request")
+    told = telemetry.spans()
+    assert sorted(span.name for span in told) == ["enqueue kept", "enqueue keyed", "enqueue undone", "request"]
+    assert all(is_child(span, request) for span in told if span is not request)
+
+
+def test_a_bulk_call_is_one_span_for_the_jobs_of_each_place_they_were_made_in(
+    sessions: sessionmaker[Session], jobs: Jobs, telemetry: Telemetry
+) -> None:
+    with sessions.begin() as session:
+        with telemetry.tracer.start_as_current_span("import"):
+            many = [Job("row") for _ in range(500)]
+        many += [Job("row", trace_context=None), Job("row")]
+        ids = enqueue_many(session, many)
+    within, alone = telemetry.spans("enqueue row")
+    if within.parent is None:
+        within, alone = alone, within
+    assert (within.attributes or {})["messaging.batch.message_count"] == 500
+    assert (alone.attributes or {})["messaging.message.id"] == str(ids[-1])
+    assert [jobs.get(one)["trace_context"] for one in (ids[0], ids[499])] == [written(within)] * 2
+    assert jobs.get(ids[500])["trace_context"] is None  # given, so kept
+    assert jobs.get(ids[501])["trace_context"] == written(alone)
+
+
+async def test_a_handler_s_own_spans_are_within_the_attempt_s_which_is_within_the_enqueue_s(
+    sessions: sessionmaker[Session], engine: Engine, telemetry: Telemetry
+) -> None:
+    queue = JobQueue()
+    seen: list[int] = []
+
+    @queue.middleware
+    async def around(attempt: AttemptContext, proceed: Any) -> None:
+        with telemetry.tracer.start_as_current_span("middleware"):
+            await proceed()
+
+    @queue.handler("async")
+    async def asynchronous(payload: None) -> None:
+        with telemetry.tracer.start_as_current_span("inside async"):
+            await asyncio.sleep(0)
+
+    @queue.handler("thread")
+    def threaded(payload: None, session: Session) -> None:
+        with telemetry.tracer.start_as_current_span("inside thread"):
+            attempt = current_attempt()
+            assert attempt is not None
+            seen.append(attempt.attempt)
+
+    with sessions.begin() as session, telemetry.tracer.start_as_current_span("request"):
+        session.add_all([asynchronous.job(None), threaded.job(None)])
+    with telemetry.tracer.start_as_current_span("whoever runs the worker"):
+        await work(queue, engine, telemetry)
+    for name in ("async", "thread"):
+        enqueued, attempt, inside = (telemetry.span(f"{word} {name}") for word in ("enqueue", "process", "inside"))
+        middle = next(span for span in telemetry.spans("middleware") if is_child(inside, span))
+        assert is_child(attempt, enqueued)
+        assert is_child(middle, attempt)
+        assert attempt.kind is SpanKind.CONSUMER
+        assert attempt.status.status_code is StatusCode.UNSET
+        assert links(attempt) == {"creation": [id_of(enqueued)]}
+        told = dict(attempt.attributes or {})
+        assert told["messaging.operation.type"] == "process"
+        assert told["messaging.sa_jobqueue.job.attempt"] == 1
+        assert told["messaging.sa_jobqueue.job.outcome"] == "completed"
+        assert str(told["messaging.client.id"]).startswith("tester:")
+    assert seen == [1]
+    assert current_attempt() is None
+    assert not trace.get_current_span().get_span_context().is_valid
+
+
+async def test_attempts_of_a_chain_that_fails_goes_on_and_is_waited_for_are_linked(
+    sessions: sessionmaker[Session], engine: Engine, jobs: Jobs, telemetry: Telemetry
+) -> None:
+    queue = JobQueue()
+
+    @queue.handler("last")
+    async def last(payload: None) -> int:
+        return 3
+
+    @queue.handler("flaky", retry=AT_ONCE)
+    async def flaky(payload: None, ctx: AttemptContext) -> Any:
+        if ctx.attempt == 1:
+            raise ValueError("no route")
+        if ctx.attempt == 2:
+            raise Snooze(AT_ONCE.base)
+        return ctx.continue_with(last, None)
+
+    @queue.handler("join")
+    async def join(payload: None, blockers: Blockers[list[int]]) -> None: ...
+
+    with sessions.begin() as session:
+        first = flaky.job(None)
+        session.add(waits := join.job(None, blockers=[first]))
+        first_id, join_id = first.id, waits.id
+    for _ in range(3):  # a retry is due a moment later, which an idle worker does not wait for
+        await work(queue, engine, telemetry)
+    enqueued, joining = telemetry.span("enqueue flaky"), telemetry.span("enqueue join")
+    failed, snoozed, went_on = telemetry.spans("process flaky")
+    assert all(is_child(one, enqueued) for one in (failed, snoozed, went_on))
+    assert [(one.attributes or {})["messaging.sa_jobqueue.job.outcome"] for one in (failed, snoozed, went_on)] == [
+        "failed",
+        "snoozed",
+        "completed",
+    ]
+    assert failed.status.status_code is StatusCode.ERROR
+    assert (failed.attributes or {})["error.type"] == "ValueError"
+    (event,) = failed.events
+    assert (event.attributes or {})["exception.message"] == "no route"
+    assert "test_traces.py" in str((event.attributes or {})["exception.stacktrace"])
+    assert snoozed.status.status_code is StatusCode.UNSET
+    # What went wrong is found from the row, and the next attempt is linked to it, whoever runs that.
+    (attempt, _) = jobs.attempts(first_id)
+    assert attempt["error"]["trace_context"] == written(failed)
+    assert links(went_on) == {"creation": [id_of(enqueued)], "failed_attempt": [id_of(failed)]}
+    # A continuation goes on within the attempt that it continues, and is linked to where its chain began.
+    following = telemetry.span("process last")
+    assert is_child(following, went_on)
+    assert links(following) == {"creation": [id_of(went_on)], "chain": [id_of(enqueued)]}
+    # Fan-in: whoever waited is linked to what it waited for, where it was enqueued and where it ran.
+    assert links(joining) == {"blocker": [id_of(enqueued)]}
+    joined = telemetry.span("process join")
+    assert is_child(joined, joining)
+    assert links(joined) == {"creation": [id_of(joining)], "blocker": [id_of(enqueued)]}
+    assert jobs.get(join_id)["trace_context"] == written(joining)
+
+
+async def test_an_attempt_that_was_taken_away_or_died_says_so(
+    sessions: sessionmaker[Session], engine: Engine, jobs: Jobs, telemetry: Telemetry
+) -> None:
+    queue = JobQueue()
+
+    @queue.handler("taken")
+    async def taken(payload: None, ctx: AttemptContext, session: AsyncSession) -> None:
+        with Session(engine) as other, other.begin():
+            cancel_jobs(other, [ctx.job.id])
+
+    @queue.handler("hopeless", max_attempts=1)
+    def hopeless(payload: int) -> None:
+        raise KeyError("x")
+
+    with sessions.begin() as session:
+        session.add_all([taken.job(None), hopeless.job(1), Job("hopeless", "no number", max_attempts=5)])
+    await work(queue, engine, telemetry)
+    told = dict(telemetry.span("process taken").attributes or {})
+    assert (told["messaging.sa_jobqueue.job.outcome"], told["error.type"]) == ("lost", "lost")
+    assert telemetry.span("process taken").status.status_code is StatusCode.ERROR
+    died = [dict(span.attributes or {}) for span in telemetry.spans("process hopeless")]
+    assert {one["messaging.sa_jobqueue.job.outcome"] for one in died} == {"died"}
+    assert {one["messaging.sa_jobqueue.job.dead_reason"] for one in died} == {"exhausted", "invalid_input"}
+
+
+async def test_a_trace_that_is_not_sampled_is_carried_on_and_not_told(
+    sessions: sessionmaker[Session], engine: Engine, jobs: Jobs
+) -> None:
+    telemetry = Telemetry(ParentBased(ALWAYS_OFF))
+    queue = JobQueue()
+    seen: list[bool] = []
+
+    @queue.handler("quiet", retry=AT_ONCE)
+    async def quiet(payload: None, ctx: AttemptContext) -> None:
+        span = trace.get_current_span()
+        seen.append(span.get_span_context().is_valid and not span.is_recording())
+        raise ValueError
+
+    try:
+        with sessions.begin() as session:
+            session.add(job := quiet.job(None))
+            job_id = job.id
+        await work(queue, engine, telemetry)
+    finally:
+        telemetry.close()
+    assert int(jobs.get(job_id)["trace_context"].rpartition("-")[2], 16) & 1 == 0
+    assert seen
+    assert all(seen)
+    assert telemetry.spans() == []
+    assert "trace_context" not in jobs.attempts(job_id)[0]["error"]
+
+
+@pytest.mark.parametrize("given", ["", "no traceparent", "00-" + "0" * 32 + "-" + "0" * 16 + "-01"])
+async def test_a_row_with_a_trace_context_that_is_none_is_run_all_the_same(
+    given: str, jobs: Jobs, engine: Engine, telemetry: Telemetry
+) -> None:
+    queue = JobQueue()
+
+    @queue.handler("test")
+    async def run(payload: Any) -> None: ...
+
+    job_id = jobs.add(trace_context=given, chain_trace_context="x")
+    await work(queue, engine, telemetry)
+    assert jobs.get(job_id)["status"] == "completed"
+    assert telemetry.span("process test").parent is None
