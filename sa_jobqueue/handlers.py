@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Concatenate, Final, Generic, Never, ParamSpec, Protocol, TypeAlias, overload
+from typing import Any, Concatenate, Final, Generic, Literal, Never, ParamSpec, Protocol, TypeAlias, overload
 from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -270,6 +270,8 @@ class JobQueue(Scheduling, Generic[JobT]):
         timeout: timedelta | None = None,
         retry: RetryPolicy = DEFAULT_RETRY,
         version: int = 1,
+        isolation: Literal["process"] | None = None,
+        memory_limit: int | None = None,
         retention: Retention | None = None,
     ) -> HandlerDecorator[JobT]:
         """Register a function as the handler of `type_name`.
@@ -277,6 +279,8 @@ class JobQueue(Scheduling, Generic[JobT]):
         `queue`, `priority`, `max_attempts`, `timeout`: defaults of its jobs, as in `JobMixin.__init__`.
         `retry`: a `Backoff`, or a function of (attempt, error) that returns a wait, or None to give up.
         `version`: of the payload's shape; raise it with an upcaster when the shape changes while jobs are in flight.
+        `isolation`: "process" runs attempts in a child process of the worker, which a crash, a timeout or `memory_limit`
+        ends alone. `memory_limit`: bytes that it may hold, at least 128 MiB; watched on Linux.
         `retention`: how long chains that begin with it are kept; what it does not say is the queue's or the registry's.
         Raises: InvalidJobError, InvalidOptionError, InvalidHandlerError, DuplicateJobTypeError.
         """
@@ -298,6 +302,8 @@ class JobQueue(Scheduling, Generic[JobT]):
                 version=version,
                 middleware=self._middleware,
                 providers=self._providers,
+                isolation=isolation,
+                memory_limit=memory_limit,
                 retention=retention,
             )
             self.registry.add(kind)

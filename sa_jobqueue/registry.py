@@ -37,6 +37,9 @@ Upcaster = Callable[[Any], Any]
 INJECTED: Final = (AsyncSession, Session, AttemptContext, Blockers)
 """What the worker itself gives to handlers that ask for it."""
 
+LEAST_MEMORY: Final = 128 * 2**20
+"""Bytes. An interpreter that has imported SQLAlchemy, Pydantic and this library holds some 75 MiB."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobType:
@@ -71,6 +74,10 @@ class JobType:
     """Around each attempt, the first outermost: the list of its own `JobQueue`, wherever that is included."""
     provided: Mapping[str, Provider[Any]] = field(default_factory=dict)
     """Who lends what to which argument."""
+    isolated: bool = False
+    """Whether attempts run in a child process of the worker."""
+    memory_limit: int | None = None
+    """Bytes that such a process may hold; None is without limit."""
     retention: Retention | None = None
     """How long chains that begin with it are kept, where that is said of this type."""
 
@@ -145,6 +152,8 @@ def describe(
     version: int,
     middleware: Sequence[Middleware] = (),
     providers: Providers | None = None,
+    isolation: str | None = None,
+    memory_limit: int | None = None,
     retention: Retention | None = None,
 ) -> JobType:
     """Return the job type of a function, read from its signature.
@@ -166,6 +175,7 @@ def describe(
         raise InvalidOptionError("version", f"must be at least 1, got {version}")
     if timeout is not None and timeout <= timedelta(0):
         raise InvalidOptionError("timeout", f"must be above zero, or None for no limit, got {timeout}")
+    _check_isolation(isolation, memory_limit)
     if retention is not None and not isinstance(retention, Retention):
         raise InvalidOptionError("retention", f"must be a Retention or None, got {retention!r}")
     try:
@@ -207,6 +217,11 @@ def describe(
         raise InvalidHandlerError(f"{place}: an asynchronous handler takes an AsyncSession, not a Session")
     if AsyncSession in injected and not is_async:
         raise InvalidHandlerError(f"{place}: a synchronous handler takes a Session, not an AsyncSession")
+    if isolation is not None and (Session in injected or AsyncSession in injected):
+        raise InvalidHandlerError(
+            f"{place}: an isolated handler is given no session, for it may be killed at any moment: return what it found, "
+            "or continue_with a handler that takes a session and writes it"
+        )
     return JobType(
         name=name,
         func=func,
@@ -229,8 +244,23 @@ def describe(
         place=place,
         middleware=middleware,
         provided=provided,
+        isolated=isolation is not None,
+        memory_limit=memory_limit,
         retention=retention,
     )
+
+
+def _check_isolation(isolation: str | None, memory_limit: int | None) -> None:
+    if isolation not in {None, "process"}:
+        raise InvalidOptionError("isolation", f'must be "process", or None for the worker\'s own process, got {isolation!r}')
+    if memory_limit is None:
+        return
+    if isolation is None:
+        raise InvalidOptionError("memory_limit", 'is of a process of its own: give isolation="process" with it')
+    if not isinstance(memory_limit, int) or memory_limit < LEAST_MEMORY:
+        raise InvalidOptionError(
+            "memory_limit", f"must be at least {LEAST_MEMORY:,} bytes, which an interpreter needs, got {memory_limit!r}"
+        )
 
 
 def _terminal(hint: Any) -> Any:

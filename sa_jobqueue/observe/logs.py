@@ -64,6 +64,11 @@ def describe(event: told.Event) -> Record:
             fields = {"worker_id": event.worker_id, "released": event.released}
             words = f"worker %s stopped, %d {'job' if event.released == 1 else 'jobs'} given back"
             return Record(logging.INFO, words, tuple(fields.values()), fields)
+        case told.MemoryExceeded():
+            fields = {"worker_id": event.worker_id, "resident_bytes": event.resident_bytes, "limit_bytes": event.limit_bytes}
+            words = "worker %s holds %.0f MiB, over its limit of %.0f: running jobs may finish, then it stops"
+            sizes = (event.resident_bytes / 2**20, event.limit_bytes / 2**20)
+            return Record(logging.WARNING, words, (event.worker_id, *sizes), fields)
         case told.LeaseEndangered():
             fields = {"worker_id": event.worker_id, "silent_seconds": event.silent.total_seconds()}
             words = "worker %s could not beat for %.1f s and stops its jobs, before others start them"

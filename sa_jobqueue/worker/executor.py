@@ -27,6 +27,7 @@ from sa_jobqueue.registry import JobType, Registry
 from sa_jobqueue.statements import blockers, leases
 from sa_jobqueue.types import JobId
 from sa_jobqueue.worker.completer import Completer
+from sa_jobqueue.worker.isolation import Children
 from sa_jobqueue.worker.lending import lent, lent_beside
 from sa_jobqueue.worker.linking import Linker
 from sa_jobqueue.worker.middleware import surround
@@ -56,6 +57,7 @@ class Executor:
         events: EventBus,
         worker_id: str,
         options: WorkerOptions,
+        children: Children,
     ) -> None:
         self._registry = registry
         self._model = model
@@ -66,6 +68,7 @@ class Executor:
         self._events = events
         self._worker_id = worker_id
         self._options = options
+        self._children = children
         self._blockers = blockers.outcomes(model)
         self._extend = leases.extend(model)
         self._linker = Linker(engine, model)
@@ -178,7 +181,7 @@ class Executor:
             enter_attempt(running.context)
             self._events.begin(running.context)
             job_type = self._registry.get(job.type_name)
-            if job.timeout is not None:
+            if job.timeout is not None and not job_type.isolated:  # whose time begins when a child has it
                 self._set_deadline(running, job.timeout)
             if tracing.is_recording():
                 await self._linker.link(job, job_type)
@@ -220,10 +223,15 @@ class Executor:
     async def _attempt(self, running: Running, job_type: JobType) -> Result | None:
         """Decode the input and call the handler; return its result, or None when its commit completed the job."""
         job = running.job
-        arguments = [job_type.decode(job.input, job.input_version)] if job_type.takes_input else []
+        # In a child the decoding, which is user code as well, is the child's.
+        decodes = job_type.takes_input and not job_type.isolated
+        arguments = [job_type.decode(job.input, job.input_version)] if decodes else []
         self._events.emit(JobStarted(job.id, job.type_name, job.attempt))
         if job_type.blockers is not None:
             running.blockers = await self._load_blockers(job, job_type)
+        if job_type.isolated:
+            begin = partial(self._set_deadline, running)
+            return await self._children.call(job, running.context, job_type, running.blockers, begin=begin)
         call = self._call_async if job_type.is_async else self._call_in_thread
         return await call(running, job_type, arguments)
 

@@ -9,7 +9,10 @@ from datetime import timedelta
 from typing import Any, Final
 
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.worker.memory import CAN_BE_TOLD
 
+LEAST_MEMORY: Final = 64 * 2**20
+"""Bytes. A worker holds that before it has imported any application."""
 _QUEUE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
 MOST_CONCURRENT: Final = 10_000
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -43,6 +46,11 @@ class WorkerOptions:
     """How long running jobs may finish after a stop; what is left then is given back. Not negative."""
     stop_grace: timedelta = timedelta(seconds=5)
     """How long a job that was told to stop may take to do so before its attempt is ended without it. Not negative."""
+    max_jobs_per_child: int = 100
+    """How many attempts a child process of isolated handlers runs before another takes its place, 1 to 1,000,000."""
+    max_memory: int | None = None
+    """Bytes that the worker's process may hold; with more it drains and stops, to be started anew. At least 64 MiB; None
+    is without limit. Linux."""
     flush_size: int = 200
     """Most completions in one statement, 1 to 200."""
 
@@ -65,6 +73,11 @@ class WorkerOptions:
                 raise InvalidOptionError("queues", f"the limit of {queue!r} must be from 1 to 10,000, got {limit}")
         self._between("concurrency", self.concurrency, 1, MOST_CONCURRENT)
         self._between("flush_size", self.flush_size, 1, 200)
+        self._between("max_jobs_per_child", self.max_jobs_per_child, 1, 1_000_000)
+        if self.max_memory is not None:
+            self._between("max_memory", self.max_memory, LEAST_MEMORY, 2**60)
+            if not CAN_BE_TOLD:
+                raise InvalidOptionError("max_memory", "cannot be watched on this system: Linux alone tells it")
         self._between("poll_interval", self.poll_interval, timedelta(milliseconds=10), timedelta(minutes=10))
         self._between("beat_interval", self.beat_interval, timedelta(milliseconds=100), timedelta(minutes=5))
         self._between("sweep_interval", self.sweep_interval, timedelta(milliseconds=100), timedelta(minutes=10))

@@ -10,7 +10,15 @@ from pathlib import Path, PurePath
 from typing import Any, Final
 
 from sa_jobqueue.context import AttemptContext, ClaimedJob
-from sa_jobqueue.errors import AttemptTimeoutError, Cancel, Discard, Retry, Snooze, UnreadableInputError
+from sa_jobqueue.errors import (
+    AttemptTimeoutError,
+    Cancel,
+    Discard,
+    ProcessDiedError,
+    Retry,
+    Snooze,
+    UnreadableInputError,
+)
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.registry import JobType
 from sa_jobqueue.retry import Backoff, RetryPolicy
@@ -18,6 +26,8 @@ from sa_jobqueue.types import LONGEST, AttemptOutcome, DeadReason, JobStatus
 
 _FALLBACK: Final = Backoff()
 _OURS: Final = str(Path(__file__).parent)
+_END: Final = "_sa_jobqueue_end"
+"""Of an exception that carries what it means."""
 
 MAX_TEXT: Final = 10_000
 """Characters kept of a message or a traceback; a traceback keeps its end, where the error is."""
@@ -60,6 +70,9 @@ def of_error(job: ClaimedJob, error: BaseException, job_type: JobType | None) ->
     A signal means what it says; a payload that does not fit will never fit; anything else is retried by the type's
     policy until the attempts are used up.
     """
+    decided: Finished | None = getattr(error, _END, None)
+    if decided is not None:
+        return decided
     signal, error = error, _meant(error)
     fingerprint = fingerprint_of(error)
 
@@ -99,6 +112,12 @@ def failed(attempt: AttemptContext, error: BaseException, job_type: JobType | No
     return replace(end, ran=ran, error=None if end.error is None else attempt.notes | end.error)
 
 
+def carrying(error: BaseException, end: Finished) -> BaseException:
+    """Return an exception that means a certain end, decided where it came from: `of_error` says nothing else of it."""
+    setattr(error, _END, end)
+    return error
+
+
 def _meant(error: BaseException) -> BaseException:
     """Return the error to keep: of a `Retry` that gives no reason, the exception it was raised from or while handling."""
     if not isinstance(error, Retry) or error.reason:
@@ -123,8 +142,8 @@ def describe(error: BaseException) -> dict[str, Any]:
         message = f"<its message could not be made: {type(fault).__name__}>"
     return {
         "type": _name(error),
-        "message": _clean(message[:MAX_TEXT]),
-        "traceback": _clean(_traceback(error)[-MAX_TEXT:]),
+        "message": clean(message[:MAX_TEXT]),
+        "traceback": clean(_traceback(error)[-MAX_TEXT:]),
     }
 
 
@@ -132,6 +151,8 @@ def _traceback(error: BaseException) -> str:
     """Return the traceback from the handler's own first frame on; a timeout's is about us, so it is left out."""
     if isinstance(error, AttemptTimeoutError):
         return ""
+    if isinstance(error, ProcessDiedError):
+        return error.stack
     first = frame = error.__traceback__
     while frame is not None:
         if frame.tb_frame.f_code.co_filename.startswith(_OURS) and frame.tb_next is not None:
@@ -142,8 +163,11 @@ def _traceback(error: BaseException) -> str:
 
 def fingerprint_of(error: BaseException) -> str:
     """Return 16 hex digits that errors of one type raised in one function share, whatever their message or line."""
-    frames = None if isinstance(error, AttemptTimeoutError) else traceback.extract_tb(error.__traceback__)
+    of_us = isinstance(error, (AttemptTimeoutError, ProcessDiedError))
+    frames = None if of_us else traceback.extract_tb(error.__traceback__)
     place = f"{PurePath(frames[-1].filename).name}:{frames[-1].name}" if frames else ""
+    if isinstance(error, ProcessDiedError):
+        place = f"{error.signal}:{error.status}"
     return hashlib.sha256(f"{_name(error)}@{place}".encode()).hexdigest()[:16]
 
 
@@ -152,5 +176,6 @@ def _name(error: BaseException) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
+    """Return a text without what jsonb cannot hold."""
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import Connection, event
-from sqlalchemy.ext.asyncio import async_sessionmaker
+from sqlalchemy import Connection, Engine, QueuePool, create_engine, event
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 
 from sa_jobqueue.errors import HandlerCommitError, InvalidOptionError
+from sa_jobqueue.registry import Registry
 from sa_jobqueue.statements.sessions import name_session
+from sa_jobqueue.worker.options import MOST_CONCURRENT
 
 HELD: Final = "sa_jobqueue.held"
 """In `Session.info` for as long as the session is the handler's."""
@@ -40,6 +42,10 @@ class Sessions:
 
     sync: sessionmaker[Any] | None = None
     asynchronous: async_sessionmaker[Any] | None = None
+    most: int = MOST_CONCURRENT
+    """How many handlers at once they have connections for."""
+    own_engines: list[Engine | AsyncEngine] = field(default_factory=list)
+    """What was made for them, to be disposed of."""
 
     def open_sync(self) -> Any:
         """Return a session for a thread."""
@@ -52,3 +58,47 @@ class Sessions:
         if self.asynchronous is None:
             raise InvalidOptionError("async_session_factory", "is needed by a handler that takes an AsyncSession")
         return self.asynchronous()
+
+
+def sessions_for(registry: Registry, engine: Engine | AsyncEngine, given: Sessions, *, concurrency: int) -> Sessions:
+    """Complete what was given with what the handlers need beyond it, made of the application's engine or of its URL.
+
+    Raises: InvalidOptionError for a pool in which handlers would wait for each other's connections until they fail.
+    """
+    kinds = [kind for kind in registry if kind.session_argument is not None]
+    url = engine.url.set(drivername="postgresql+psycopg")
+    # A worker's handlers hold up to one connection each; the application's own pool may be smaller than that.
+    # Never more than those: but how many that is may change while it runs.
+    size = {"pool_size": concurrency, "max_overflow": -1}
+    if given.sync is None and any(not kind.wants_async_session for kind in kinds):
+        if isinstance(engine, AsyncEngine):
+            made = create_engine(url, **size)
+            given.own_engines.append(made)
+            given.sync = sessionmaker(made)
+        else:
+            given.sync = sessionmaker(engine)
+    if given.asynchronous is None and any(kind.wants_async_session for kind in kinds):
+        if isinstance(engine, AsyncEngine):
+            given.asynchronous = async_sessionmaker(engine)
+        else:
+            async_made = create_async_engine(url, **size)
+            given.own_engines.append(async_made)
+            given.asynchronous = async_sessionmaker(async_made)
+    for option, factory in (("session_factory", given.sync), ("async_session_factory", given.asynchronous)):
+        given.most = min(given.most, _room(option, factory, concurrency))
+    return given
+
+
+def _room(option: str, factory: sessionmaker[Any] | async_sessionmaker[Any] | None, concurrency: int) -> int:
+    bind = factory.kw.get("bind") if factory is not None else None
+    pool = getattr(bind, "pool", None)
+    overflow = getattr(pool, "_max_overflow", -1)
+    if not isinstance(pool, QueuePool) or overflow < 0:
+        return MOST_CONCURRENT
+    if pool.size() + overflow < concurrency:
+        raise InvalidOptionError(
+            option,
+            f"its pool holds {pool.size() + overflow} connections, fewer than the {concurrency} handlers that may run at "
+            "once: raise pool_size or lower concurrency",
+        )
+    return pool.size() + overflow

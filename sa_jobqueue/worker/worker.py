@@ -12,9 +12,9 @@ from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import URL, Engine, QueuePool, create_engine
+from sqlalchemy import URL, Engine
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import sessionmaker
 
 from sa_jobqueue import aio
@@ -27,6 +27,7 @@ from sa_jobqueue.events import (
     JobPutBack,
     JobTakenBack,
     LeaseEndangered,
+    MemoryExceeded,
     ProviderFailed,
     WorkerStarted,
     WorkerStopped,
@@ -41,10 +42,12 @@ from sa_jobqueue.worker.connections import Connections, unavailable
 from sa_jobqueue.worker.controls import ControlReader, Controls
 from sa_jobqueue.worker.executor import Executor
 from sa_jobqueue.worker.heartbeat import Heartbeat, Identity, LeaseGuard
+from sa_jobqueue.worker.isolation import Children, check_importable
 from sa_jobqueue.worker.listener import Listener
-from sa_jobqueue.worker.options import MOST_CONCURRENT, WorkerOptions
+from sa_jobqueue.worker.memory import MemoryGuard
+from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.pruner import Pruner
-from sa_jobqueue.worker.sessions import Sessions
+from sa_jobqueue.worker.sessions import Sessions, sessions_for
 from sa_jobqueue.worker.settler import Settler
 from sa_jobqueue.worker.sweeper import Sweeper
 
@@ -60,7 +63,8 @@ class Worker:
     application's own options hold there; plain ones on the engine unless given; their pool must hold a connection for
     each of `concurrency` handlers. Beside those it opens up to six connections of its own: claims, completions, sweeps,
     ends of chains, heartbeat, notifications. They are made from the engine's URL; `connect_args` adds what psycopg needs
-    beyond it.
+    beyond it. `app`: where child processes of isolated handlers find `jobs`, such as "shop.jobs:jobs"; each
+    such handler where it is declared, unless given.
 
     **A job may run more than once** (a worker can die after the handler's outside effects): handlers must be idempotent.
     What a handler writes through its session happens once.
@@ -76,6 +80,7 @@ class Worker:
         options: WorkerOptions = WorkerOptions(),
         events: EventBus | None = None,
         connect_args: Mapping[str, Any] | None = None,
+        app: str | None = None,
     ) -> None:
         if not isinstance(jobs, JobQueue):
             raise InvalidOptionError("jobs", f"must be a JobQueue, got a {type(jobs).__name__}")
@@ -85,13 +90,15 @@ class Worker:
             raise InvalidOptionError("engine", f"must be of PostgreSQL, this one is of {engine.dialect.name}")
         if not len(jobs.registry):
             raise InvalidOptionError("jobs", "has no handlers; import the modules that declare them before this")
+        check_importable(jobs, app)
         self._jobs = jobs
+        self._app = app
         self._url: URL = engine.url
         self._connect_args = dict(connect_args or {})
         self._options = options if options.limits else _serving(options, jobs)
         self.events = events or EventBus()
-        self._own_engines: list[Engine | AsyncEngine] = []
-        self._sessions = self._make_sessions(engine, session_factory, async_session_factory)
+        given = Sessions(session_factory, async_session_factory)
+        self._sessions = sessions_for(jobs.registry, engine, given, concurrency=options.concurrency)
         name = options.name or socket.gethostname()[:40] or "worker"
         self.id = f"{name}:{secrets.token_hex(6)}"
         self._identity = Identity(
@@ -107,54 +114,8 @@ class Worker:
         self._stop_requested: asyncio.Event | None = None
         self._stop_called = self._stop_now = False
         self._executor: Executor | None = None
-
-    def _make_sessions(
-        self,
-        engine: Engine | AsyncEngine,
-        session_factory: sessionmaker[Any] | None,
-        async_session_factory: async_sessionmaker[Any] | None,
-    ) -> Sessions:
-        kinds = [kind for kind in self._jobs.registry if kind.session_argument is not None]
-        sessions = Sessions(session_factory, async_session_factory)
-        # A worker's handlers hold up to one connection each; the application's own pool may be smaller than that.
-        # Never more than those: but how many that is may change while it runs.
-        size = {"pool_size": self._options.concurrency, "max_overflow": -1}
-        if sessions.sync is None and any(not kind.wants_async_session for kind in kinds):
-            if isinstance(engine, AsyncEngine):
-                engine_made = create_engine(self._url.set(drivername="postgresql+psycopg"), **size)
-                self._own_engines.append(engine_made)
-                sessions.sync = sessionmaker(engine_made)
-            else:
-                sessions.sync = sessionmaker(engine)
-        if sessions.asynchronous is None and any(kind.wants_async_session for kind in kinds):
-            if isinstance(engine, AsyncEngine):
-                sessions.asynchronous = async_sessionmaker(engine)
-            else:
-                async_engine_made = create_async_engine(self._url.set(drivername="postgresql+psycopg"), **size)
-                self._own_engines.append(async_engine_made)
-                sessions.asynchronous = async_sessionmaker(async_engine_made)
-        self._most = MOST_CONCURRENT
-        for kind, factory in (("session_factory", sessions.sync), ("async_session_factory", sessions.asynchronous)):
-            self._most = min(self._most, self._check_pool(kind, factory))
-        return sessions
-
-    def _check_pool(self, option: str, factory: sessionmaker[Any] | async_sessionmaker[Any] | None) -> int:
-        """Return how many handlers a pool has connections for.
-
-        Raises: InvalidOptionError for one in which they would wait for each other's until their attempts fail.
-        """
-        bind = factory.kw.get("bind") if factory is not None else None
-        pool = getattr(bind, "pool", None)
-        overflow = getattr(pool, "_max_overflow", -1)
-        if not isinstance(pool, QueuePool) or overflow < 0:
-            return MOST_CONCURRENT
-        if pool.size() + overflow < self._options.concurrency:
-            raise InvalidOptionError(
-                option,
-                f"its pool holds {pool.size() + overflow} connections, fewer than the {self._options.concurrency} handlers "
-                "that may run at once: raise pool_size or lower concurrency",
-            )
-        return pool.size() + overflow
+        self.wants_successor = False
+        """Whether it stopped because it held more than `max_memory`: whoever keeps workers running starts another."""
 
     @property
     def has_stuck_threads(self) -> bool:
@@ -178,6 +139,12 @@ class Worker:
             self._stop_requested.set()
         if self._stop_now and self._executor is not None:
             self._executor.release_all("the worker is shutting down")
+
+    def _outgrown(self, resident: int) -> None:
+        """Stop as on SIGTERM, for another process to take this one's place."""
+        self.events.emit(MemoryExceeded(self.id, resident, self._options.max_memory or 0))
+        self.wants_successor = True
+        self.stop()
 
     def _drain(self) -> None:
         """Stop as on SIGTERM: somebody asked for it through the database. One that is leaving anyway tells of it too."""
@@ -221,6 +188,7 @@ class Worker:
 
         settler = Settler(engine, model, self.events, on_due=wake)
         completer = Completer(engine, model, self.id, self.events, settler=settler, flush_size=options.flush_size)
+        children = Children(self._jobs, app=self._app, worker_id=self.id, options=options)
         executor = self._executor = Executor(
             registry=self._jobs.registry,
             model=model,
@@ -231,6 +199,7 @@ class Worker:
             events=self.events,
             worker_id=self.id,
             options=options,
+            children=children,
         )
 
         def endangered(silent: timedelta) -> None:
@@ -264,7 +233,7 @@ class Worker:
         claimer.until_idle = until_idle
 
         def changed(controls: Controls) -> None:
-            concurrency = min(controls.concurrency or options.concurrency, self._most)
+            concurrency = min(controls.concurrency or options.concurrency, self._sessions.most)
             if concurrency != executor.concurrency:
                 executor.resize(concurrency)
                 heartbeat.announce_concurrency(concurrency)
@@ -305,10 +274,12 @@ class Worker:
         )
         try:
             await self._check(engine)
+            await children.start()
             await reader.read()  # before the first claim: what is paused is not started
             await asyncio.to_thread(heartbeat.start)
         except (DBAPIError, JobQueueError) as error:
             unsubscribe()
+            await children.close()
             await engine.dispose()
             if isinstance(error, DBAPIError):
                 raise unavailable(error, self._url) from error
@@ -322,6 +293,7 @@ class Worker:
             pruner,
             completer,
             settler,
+            *([MemoryGuard(options.max_memory, self._outgrown)] if options.max_memory else []),
             *([listener] if options.listen and not until_idle else []),
         ]
         tasks = [asyncio.create_task(supervise(part, self.events), name=part.name) for part in background]
@@ -343,9 +315,10 @@ class Worker:
             await _within(settler.drained(), timedelta(seconds=1))
             await _cancel(*tasks)
             executor.close()
+            await children.close()
             await asyncio.to_thread(heartbeat.stop)
             await engine.dispose()
-            for made in self._own_engines:
+            for made in self._sessions.own_engines:
                 await made.dispose() if isinstance(made, AsyncEngine) else made.dispose()
             await _within(self._close_providers(), _CLOSING)
             unsubscribe()

@@ -1,0 +1,253 @@
+"""A child: a fresh interpreter that imports the application and runs one attempt at a time for the worker it belongs to."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from datetime import timedelta
+from importlib import import_module
+from queue import SimpleQueue
+from types import FrameType
+from typing import Any, Final, NoReturn, cast
+from uuid import UUID
+
+from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, enter_attempt
+from sa_jobqueue.errors import InvalidOutputError
+from sa_jobqueue.handlers import Handler, JobQueue
+from sa_jobqueue.registry import JobType
+from sa_jobqueue.types import JobStatus
+from sa_jobqueue.worker.isolation.answers import of_raise, of_return
+from sa_jobqueue.worker.isolation.logs import forward_to
+from sa_jobqueue.worker.isolation.messages import HEAD, MAX_FRAME, Message, frame, length, parsed, unpacked_job
+from sa_jobqueue.worker.lending import lent, lent_beside
+from sa_jobqueue.worker.outcomes import describe
+from sa_jobqueue.worker.threads import Threads
+
+_PR_SET_PDEATHSIG: Final = 1
+"""Of prctl(2), Linux."""
+
+
+class Told(SystemExit):
+    """SIGTERM: the worker has given the attempt up, and this process with it. `finally` blocks may still run."""
+
+
+class Channel:
+    """The socket to the worker. Any thread may send; one receives."""
+
+    def __init__(self, number: int) -> None:
+        os.set_inheritable(number, False)  # a program that a handler starts must not hold it open
+        self._socket = socket.socket(fileno=number)
+        self._sending = threading.Lock()
+
+    def send(self, message: Message) -> None:
+        """Send a message. Raises: OSError when the worker is gone; InvalidOutputError when the message is too large."""
+        sent = frame(message)
+        if len(sent) - HEAD > MAX_FRAME:
+            raise InvalidOutputError(f"what the handler returned makes {len(sent):,} bytes: over the limit of {MAX_FRAME:,}")
+        with self._sending:
+            self._socket.sendall(sent)
+
+    def receive(self) -> Message | None:
+        """Return the worker's next message; None when there will be none."""
+        head = self._exactly(HEAD)
+        body = None if head is None else self._exactly(length(head))
+        return None if body is None else parsed(body)
+
+    def _exactly(self, count: int) -> bytes | None:
+        received = bytearray()
+        while len(received) < count:
+            with suppress(ConnectionError):
+                if more := self._socket.recv(min(count - len(received), 2**20)):
+                    received += more
+                    continue
+            return None
+        return bytes(received)
+
+
+class Child:
+    """Runs what the worker sends, in the main thread: there signals arrive, and libraries expect to be."""
+
+    def __init__(self, channel: Channel, types: Callable[[str, str], JobType]) -> None:
+        self._channel = channel
+        self._types = types
+        self._requests: SimpleQueue[Message | None] = SimpleQueue()
+        self._stopping = threading.Lock()
+        self._stop: Callable[[str], None] | None = None
+        self._providers: set[Any] = set()
+
+    def serve(self) -> None:
+        """Run attempts until the worker says that there will be no more."""
+        threading.Thread(target=self._listen, name="sa_jobqueue worker", daemon=True).start()
+        with asyncio.Runner() as runner:
+            while (request := self._requests.get()) is not None:
+                answer = self._run(request, runner)
+                try:
+                    self._channel.send(answer)
+                except InvalidOutputError as error:
+                    self._channel.send(of_raise(unpacked_job(request["job"]), error, None))
+        for provider in self._providers:
+            provider.close()
+
+    def _listen(self) -> None:
+        while (message := self._channel.receive()) is not None:
+            match message["is"]:
+                case "run":
+                    self._requests.put(message)
+                case "stop":
+                    with self._stopping:
+                        if self._stop is not None:
+                            self._stop(message["reason"])
+                case "close":
+                    self._requests.put(None)
+        # The worker is gone: nobody waits for what is done here, nor for the programs that it has started.
+        os.killpg(0, signal.SIGKILL)
+
+    def _run(self, request: Message, runner: asyncio.Runner) -> Message:
+        job = unpacked_job(request["job"])
+        job_type: JobType | None = None
+        context = AttemptContext(job, request["worker_id"], self._extend)
+        enter_attempt(context)
+        try:
+            job_type = self._types(job.type_name, request["place"])
+            self._providers.update(job_type.provided.values())
+            arguments = [job_type.decode(job.input, job.input_version)] if job_type.takes_input else []
+            given: dict[str, Any] = {} if job_type.context_argument is None else {job_type.context_argument: context}
+            if job_type.blockers_argument is not None:
+                given[job_type.blockers_argument] = _blockers(request["blockers"], job_type)
+            run = self._run_async if job_type.is_async else self._run_sync
+            return of_return(run(runner, context, job_type, arguments, given), job_type)
+        except Told:
+            raise
+        except KeyboardInterrupt as error:  # the handler's own, as its sys.exit() is: neither ends more than the attempt
+            failed = RuntimeError("the handler raised KeyboardInterrupt")
+            failed.__cause__ = error
+            return of_raise(job, failed.with_traceback(error.__traceback__), job_type)
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            return of_raise(job, error, job_type)
+        finally:
+            self._stopped_by(None)
+
+    def _extend(self, timeout: timedelta) -> None:
+        self._channel.send({"is": "extend", "seconds": timeout.total_seconds()})
+
+    def _stopped_by(self, stop: Callable[[str], None] | None) -> None:
+        with self._stopping:
+            self._stop = stop
+
+    def _run_sync(
+        self, runner: asyncio.Runner, context: AttemptContext, job_type: JobType, arguments: list[Any], given: dict[str, Any]
+    ) -> Any:
+        self._stopped_by(context.stop)
+        with lent(context, job_type) as provided:
+            return job_type.func(*arguments, **given, **provided)
+
+    def _run_async(
+        self, runner: asyncio.Runner, context: AttemptContext, job_type: JobType, arguments: list[Any], given: dict[str, Any]
+    ) -> Any:
+        async def call() -> Any:
+            loop, cancel = asyncio.get_running_loop(), cast("asyncio.Task[Any]", asyncio.current_task()).cancel
+
+            def stop(reason: str) -> None:
+                loop.call_soon_threadsafe(context.stop, reason)
+                loop.call_soon_threadsafe(cancel)
+
+            self._stopped_by(stop)
+            threads = Threads(1, "sa_jobqueue provided")
+            try:
+                async with lent_beside(context, job_type, threads) as provided:
+                    return await job_type.func(*arguments, **given, **provided)
+            finally:
+                threads.close()
+
+        return runner.run(call())
+
+
+def _blockers(outcomes: Iterable[dict[str, Any]], job_type: JobType) -> Blockers[Any]:
+    told = tuple(
+        BlockerOutcome(
+            UUID(one["chain_id"]) if one["is_uuid"] else one["chain_id"],
+            one["type_name"],
+            JobStatus(one["status"]),
+            one["output"],
+            one["error"],
+        )
+        for one in outcomes
+    )
+    codec: Any = job_type.blockers
+    return Blockers(codec.decode("blockers", [one.output for one in told]), told)
+
+
+def found(app: str | None) -> Callable[[str, str], JobType]:
+    """Return what finds a job type by its name and place: in the application's registry, or where it is declared."""
+    if app is not None:
+        queue = _object(app)
+        if not isinstance(queue, JobQueue):
+            raise TypeError(f"{app!r} is a {type(queue).__name__}, not a JobQueue")
+        registry = queue.registry
+        return lambda name, place: registry.get(name)
+    return _declared
+
+
+def _declared(name: str, place: str) -> JobType:
+    handler = _object(place)
+    if not isinstance(handler, Handler) or handler.name != name:
+        raise LookupError(f"{place} is no handler of {name!r} in a child process")
+    return handler.job_type
+
+
+def _object(path: str) -> Any:
+    module, _, attributes = path.partition(":")
+    it: Any = import_module(module)
+    for attribute in attributes.split("."):
+        it = getattr(it, attribute)
+    return it
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its worker dies, which code that never returns to Python cannot prevent."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was over before that was asked for
+        os._exit(1)
+
+
+def _told(number: int, frame: FrameType | None) -> NoReturn:
+    raise Told(128 + number)
+
+
+def _prefer_to_be_killed() -> None:
+    # Where memory runs out on the machine, the kernel is to choose this process and not the worker.
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:  # noqa: PTH123
+        score.write("1000")
+
+
+def main(channel_number: int, crash_number: int, parent: int) -> None:
+    """Serve the worker at the other end of a socket. `crash_number`: where to write the stack of a native crash."""
+    die_with(parent)
+    _prefer_to_be_killed()
+    os.set_inheritable(crash_number, False)
+    faulthandler.enable(crash_number, all_threads=False)
+    channel = Channel(channel_number)
+    start = channel.receive()
+    if start is None:
+        return
+    try:
+        types = found(start["app"])
+        for module in start["modules"]:
+            import_module(module)
+    except Exception as error:
+        channel.send({"is": "unready", "error": describe(error)})
+        return
+    forward_to(channel.send, start["levels"])
+    signal.signal(signal.SIGTERM, _told)
+    channel.send({"is": "ready"})
+    with suppress(BrokenPipeError):
+        Child(channel, types).serve()

@@ -1,0 +1,79 @@
+"""Log records of children, told in the worker: there they reach the application's handlers, with the ids of their job."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.worker.isolation.messages import Message
+
+_OURS: Final = ("", "sa_jobqueue")
+"""Loggers whose levels a child takes over: the root's and our own."""
+_STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+
+def levels() -> dict[str, int]:
+    """Return the levels that children are to have, as they are in this process."""
+    return {name: logging.getLogger(name or None).level for name in _OURS}
+
+
+def forward_to(send: Callable[[Message], None], given: Mapping[str, int]) -> None:
+    """Send every record of this process to the worker from now on, and to nobody else that the root logger knows."""
+    for name, level in given.items():
+        logging.getLogger(name or None).setLevel(level)
+    logging.getLogger().handlers = [_Forwarder(send)]
+
+
+class _Forwarder(logging.Handler):
+    def __init__(self, send: Callable[[Message], None]) -> None:
+        super().__init__()
+        self._send = send
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._send(_message(record))
+        except Exception:
+            self.handleError(record)
+
+
+def _message(record: logging.LogRecord) -> Message:
+    raised = record.exc_info
+    return {
+        "is": "log",
+        "name": record.name,
+        "level": record.levelno,
+        "text": record.getMessage(),
+        "raised": "".join(traceback.format_exception(*raised)) if raised and raised[0] else record.exc_text,
+        "created": record.created,
+        "place": [record.pathname, record.lineno, record.funcName],
+        "process": record.process,
+        "extra": {name: _plain(value) for name, value in record.__dict__.items() if name not in _STANDARD},
+    }
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
+
+
+def tell(message: Message, job: ClaimedJob | None) -> None:
+    """Handle a child's record as one of this process. Raises: KeyError, TypeError or ValueError when it is none."""
+    name, level = str(message["name"]), int(message["level"])
+    logger = logging.getLogger(name)
+    if not logger.isEnabledFor(level):
+        return
+    path, line, function = message["place"]
+    own = {} if job is None else {"job_id": str(job.id), "job_attempt": job.attempt, "job_type": job.type_name}
+    fields = {key: value for key, value in dict(message["extra"]).items() if key not in _STANDARD}
+    given = {
+        "name": name,
+        "levelno": level,
+        "levelname": logging.getLevelName(level),
+        "msg": str(message["text"]),
+        "args": (),
+    }
+    given |= {"pathname": str(path), "lineno": int(line), "funcName": str(function), "created": float(message["created"])}
+    given |= {"exc_text": message["raised"], "process": int(message["process"])}
+    logger.handle(logging.makeLogRecord(fields | own | given))

@@ -1,0 +1,260 @@
+"""A child as its worker sees it: started, asked, told to stop, watched, and killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final, cast
+
+from sa_jobqueue.context import AttemptContext, ClaimedJob
+from sa_jobqueue.errors import IsolationError, MemoryLimitError, ProcessDiedError
+from sa_jobqueue.worker.isolation.logs import levels, tell
+from sa_jobqueue.worker.isolation.messages import HEAD, MAX_FRAME, Message, frame, length, parsed
+from sa_jobqueue.worker.memory import resident_bytes
+
+_LOOK_SECONDS: Final = 0.05
+"""How often a child's memory is looked at. Zeroing fresh memory, a processor fills some 200 MiB in that time."""
+_LAST_WORDS_SECONDS: Final = 1.0
+"""What a child that has ended may have sent before is waited for so long; and so is its end, when it has hung up."""
+_CLOSE_SECONDS: Final = 3.0
+"""What a child may take to end when it is told that there is no more work: its providers close."""
+_START_SECONDS: Final = 120.0
+"""What it may take to import the application: a large one takes ten seconds, and the machine may be busy."""
+_MOST_OF_DUMP: Final = 64 * 1024
+
+_PROGRAM: Final = """\
+import sys
+sys.path[:] = sys.argv[4:]
+from sa_jobqueue.worker.isolation.child import main
+main(*map(int, sys.argv[1:4]))
+"""
+
+
+class Process:
+    """One child. Used from the worker's loop."""
+
+    def __init__(self, process: asyncio.subprocess.Process, channel: socket.socket, crash: int) -> None:
+        self._process = process
+        self._channel = channel
+        self._crash = crash
+        self._loop = asyncio.get_running_loop()
+        self._answer: asyncio.Future[Message] | None = None
+        self._attempt: tuple[ClaimedJob, AttemptContext] | None = None
+        self._cause: ProcessDiedError | None = None
+        self._doomed = False
+        self._hearing = self._loop.create_task(self._hear(), name="sa_jobqueue child")
+        self.ended = self._loop.create_task(self._end(), name="sa_jobqueue child's end")
+        """Done when there is nothing left of it."""
+        self.ran = 0
+        """How many attempts it was given."""
+
+    @classmethod
+    async def start(cls, *, app: str | None, modules: Sequence[str]) -> Process:
+        """Start a child and wait until it has imported the application. Raises: IsolationError when it cannot."""
+        ours, theirs = socket.socketpair()
+        reading, writing = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", _PROGRAM, str(theirs.fileno()), str(writing), str(os.getpid()), *sys.path),
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), writing),
+                start_new_session=True,  # a terminal's Ctrl-C is the worker's business; and its programs end with it
+            )
+        except BaseException:
+            ours.close()
+            os.close(reading)
+            raise
+        finally:
+            theirs.close()
+            os.close(writing)
+        ours.setblocking(False)
+        os.set_blocking(reading, False)
+        child = cls(process, ours, reading)
+        try:
+            start: Message = {"is": "start", "app": app, "modules": list(modules), "levels": levels()}
+            async with asyncio.timeout(_START_SECONDS):
+                answer = await asyncio.shield(await child._ask(start))
+            if answer["is"] != "ready":
+                said = answer["error"]
+                raise IsolationError(f"it cannot import the application: {said['type']}: {said['message']}")
+        except BaseException as error:
+            child.kill()
+            await asyncio.wait({child.ended})
+            if isinstance(error, ProcessDiedError):
+                raise IsolationError(f"at its start it {error.how}") from error
+            if isinstance(error, TimeoutError):
+                raise IsolationError(f"it did not import the application within {_START_SECONDS:.0f} s") from error
+            raise
+        return child
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it can be given an attempt."""
+        answered = self._answer is not None and self._answer.done() and self._answer.exception() is None
+        return answered and not self._doomed and not self._hearing.done() and not self.ended.done()
+
+    def resident(self) -> int:
+        """Return how many bytes of memory it holds; 0 where that cannot be told."""
+        return resident_bytes(self.pid)
+
+    async def run(self, request: Message, job: ClaimedJob, context: AttemptContext, *, memory_limit: int | None) -> Message:
+        """Have it run an attempt; return its answer. When this is cancelled, the attempt goes on: `stop` ends it.
+
+        Raises: ProcessDiedError when it dies of that, MemoryLimitError when it was killed for its memory.
+        """
+        self.ran += 1
+        self._attempt = (job, context)
+        answer = await self._ask(request)
+        if memory_limit is not None:
+            watch = self._loop.create_task(self._watch(memory_limit), name="sa_jobqueue child's memory")
+            answer.add_done_callback(lambda _: watch.cancel())
+        return await asyncio.shield(answer)
+
+    async def stop(self, reason: str, grace: timedelta) -> None:
+        """End the attempt it runs: tell it, after half of `grace` by SIGTERM, at the end of it by SIGKILL."""
+        answer, half = self._answer, grace.total_seconds() / 2
+        if answer is None or answer.done():
+            return
+        self._send({"is": "stop", "reason": reason})
+        try:
+            if not (await asyncio.wait({answer}, timeout=half))[0]:
+                self._signal(signal.SIGTERM)
+                await asyncio.wait({answer}, timeout=half)
+        finally:
+            if not answer.done():
+                self.kill()
+
+    def kill(self) -> None:
+        """End it at once, with everything it has started."""
+        self._doomed = True
+        self._signal(signal.SIGKILL)
+
+    async def close(self) -> None:
+        """Let it end, and see that it does."""
+        self._send({"is": "close"})
+        try:
+            await asyncio.wait({self.ended}, timeout=_CLOSE_SECONDS)
+        finally:
+            if not self.ended.done():
+                self.kill()
+        await self.ended
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
+
+    async def _ask(self, message: Message) -> asyncio.Future[Message]:
+        """Send a request; return its answer to be. It has one in any case: its end is one."""
+        answer = self._answer = self._loop.create_future()
+        answer.add_done_callback(self._answered)
+        if self.ended.done():
+            answer.set_exception(cast("ProcessDiedError", self._cause))
+            return answer
+        try:
+            with suppress(ConnectionError):  # how it ended is told by its end
+                await self._loop.sock_sendall(self._channel, frame(message))
+        except asyncio.CancelledError:
+            self.kill()  # half a message is sent
+            raise
+        return answer
+
+    def _answered(self, answer: asyncio.Future[Message]) -> None:
+        self._attempt = None
+        answer.exception()  # nobody need be waiting
+
+    def _send(self, message: Message) -> None:
+        # A few bytes, which the socket's buffer takes, unless the child has not read for long: then it is not waited for.
+        with suppress(OSError):
+            self._channel.send(frame(message))
+
+    async def _hear(self) -> None:
+        """Take what it sends until it hangs up, or sends what no child of ours would."""
+        with suppress(ConnectionError, ValueError, KeyError, TypeError, asyncio.IncompleteReadError):
+            while True:
+                size = length(await self._exactly(HEAD))
+                if size > MAX_FRAME:
+                    return
+                self._take(parsed(await self._exactly(size)))
+
+    async def _exactly(self, count: int) -> bytes:
+        received = bytearray()
+        while len(received) < count:
+            more = await self._loop.sock_recv(self._channel, min(count - len(received), 2**18))
+            if not more:
+                raise asyncio.IncompleteReadError(bytes(received), count)
+            received += more
+        return bytes(received)
+
+    def _take(self, message: Message) -> None:
+        match message["is"]:
+            case "log":
+                tell(message, None if self._attempt is None else self._attempt[0])
+            case "extend":
+                if self._attempt is not None:
+                    self._attempt[1].extend(timedelta(seconds=float(message["seconds"])))
+            case _:
+                if self._answer is None or self._answer.done():
+                    raise ValueError("an answer that nobody asked for")
+                self._answer.set_result(message)
+
+    async def _watch(self, limit: int) -> None:
+        while True:
+            if (held := self.resident()) > limit:
+                self._cause = MemoryLimitError(limit, held)
+                self.kill()
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _end(self) -> None:
+        """Wait for its end, take its last words, and let go of it; whoever waits for its answer is told how it ended."""
+        exited = self._loop.create_task(self._process.wait())
+        await asyncio.wait({exited, self._hearing}, return_when=asyncio.FIRST_COMPLETED)
+        if not exited.done():  # it hung up: on its way out, or for good
+            await asyncio.wait({exited}, timeout=_LAST_WORDS_SECONDS)
+            if not exited.done():
+                self._cause = self._cause or ProcessDiedError("broke off its connection to the worker and was killed")
+                self.kill()
+        status = await exited
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)  # what it has started
+        await asyncio.wait({self._hearing}, timeout=_LAST_WORDS_SECONDS)
+        self._hearing.cancel()
+        await asyncio.gather(self._hearing, return_exceptions=True)
+        died = self._cause = self._cause or _death(status, self._dump())
+        os.close(self._crash)
+        self._channel.close()
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(died)
+
+    def _dump(self) -> str:
+        with suppress(BlockingIOError):
+            return os.read(self._crash, _MOST_OF_DUMP).decode(errors="replace")
+        return ""
+
+
+def _death(status: int, stack: str) -> ProcessDiedError:
+    if status >= 0:
+        return ProcessDiedError(f"ended with status {status}", status=status, stack=stack)
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    hint = ": by the kernel, if the machine was out of memory" if -status == signal.SIGKILL else ""
+    return ProcessDiedError(f"was killed by {name}{hint}", signal=name, stack=stack)
+
+
+def request_of(job: Mapping[str, Any], *, worker_id: str, place: str, blockers: list[dict[str, Any]]) -> Message:
+    """Return what asks a child for an attempt."""
+    return {"is": "run", "job": job, "worker_id": worker_id, "place": place, "blockers": blockers}
