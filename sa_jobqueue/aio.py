@@ -289,12 +289,15 @@ async def prune(
     *,
     place: PrunePlace | None = None,
     scan: int = 500,
+    queue_rows: bool = True,
     by: str = "retention",
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> Pruned:
     """Delete chains whose time is up among the next `scan` jobs, each whole; return what went and where to go on."""
-    return await session.run_sync(operations.prune, rules, place=place, scan=scan, by=by, dry_run=dry_run, model=model)
+    return await session.run_sync(
+        operations.prune, rules, place=place, scan=scan, queue_rows=queue_rows, by=by, dry_run=dry_run, model=model
+    )
 
 
 async def list_workers(

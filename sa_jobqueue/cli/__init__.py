@@ -24,6 +24,7 @@ _COMMANDS: Final = {
     "exporter": ("sa_jobqueue.cli.exporter:exporter", "Serve the queue's figures to Prometheus."),
     "dead-letters": ("sa_jobqueue.cli.dead_letters:dead_letters", "List, group, redrive and dismiss dead letters."),
     "archive": ("sa_jobqueue.cli.archive:archive", "Move finished chains to Parquet files."),
+    "prune": ("sa_jobqueue.cli.prune:prune", "Delete chains that ended long enough ago."),
     "report": ("sa_jobqueue.cli.report:report", "Make one page about how a queue has been doing."),
     "migrate": ("sa_jobqueue.cli.migrate:migrate", "Create and upgrade the queue's tables without Alembic."),
     "grants": ("sa_jobqueue.cli.grants:grants", "Print or make roles that may enqueue, work, read or operate, and no more."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import getpass
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +31,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 URL_VARIABLE: Final = "SA_JOBQUEUE_URL"
 APP_VARIABLE: Final = "SA_JOBQUEUE_APP"
+_UNITS: Final = {"K": 2**10, "M": 2**20, "G": 2**30}
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_AGE: Final = re.compile(r"(\d+)([smhdw])")
 
 
 def seconds(given: Any) -> timedelta:
@@ -45,6 +49,16 @@ def seconds(given: Any) -> timedelta:
     return read
 
 
+def byte_count(given: Any) -> int:
+    """Read a number of bytes, with K, M or G for powers of 1,024. Raises: click.BadParameter."""
+    text = str(given).strip().upper()
+    number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "")
+    try:
+        return int(float(number) * _UNITS.get(unit, 1))
+    except (ValueError, OverflowError):
+        raise click.BadParameter(f"{given!r} is not a size such as 800M or 1.5G") from None
+
+
 def instant(given: Any) -> datetime:
     """Read a date or a time in ISO 8601; one without an offset is UTC. Raises: click.BadParameter."""
     try:
@@ -53,6 +67,31 @@ def instant(given: Any) -> datetime:
         example = "2026-01-31 or 2026-01-31T12:00:00+01:00"
         raise click.BadParameter(f"{given!r} is not a time such as {example}") from None
     return read if read.tzinfo else read.replace(tzinfo=UTC)
+
+
+def age(given: Any) -> timedelta:
+    """Read an age such as `30d` or `12h`. Raises: click.BadParameter."""
+    if isinstance(given, timedelta):
+        return given
+    found = _AGE.fullmatch(str(given).strip())
+    if found is None:
+        raise click.BadParameter(f"{given!r} is not an age such as 30d or 12h")
+    try:
+        return timedelta(**{_UNITS[found[2]]: int(found[1])})
+    except OverflowError:
+        raise click.BadParameter(f"{given!r} is too long ago") from None
+
+
+def age_or_instant(given: Any) -> timedelta | datetime:
+    """Read an age such as `30d` or `12h`, or a time in ISO 8601. Raises: click.BadParameter."""
+    if isinstance(given, timedelta | datetime):
+        return given
+    if _AGE.fullmatch(str(given).strip()):
+        return age(given)
+    try:
+        return instant(given)
+    except click.BadParameter:
+        raise click.BadParameter(f"{given!r} is neither an age such as 30d or 12h nor a time such as 2026-01-31") from None
 
 
 url_option: Final[Callable[[F], F]] = click.option(

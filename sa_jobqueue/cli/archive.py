@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -14,36 +13,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from sa_jobqueue.cli._options import Database, instant, json_option, with_database
+from sa_jobqueue.cli._options import Database, age_or_instant, json_option, with_database
 from sa_jobqueue.cli._output import counted, print_fields, print_json, print_table, shown
 from sa_jobqueue.cli._spark import spark_session
 
 if TYPE_CHECKING:
     from sa_jobqueue.archive import ArchivePreview, ArchiveReport, Progress
 
-_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_AGE: Final = re.compile(r"(\d+)([smhdw])")
 _LOUD: Final = frozenset({"planned", "written", "deleted", "done", "abandoned"})
 """Steps that are told of where nobody watches a bar."""
 _DOING: Final = {"part": "writing", "deleted batch": "deleting"}
-
-
-def age_or_instant(given: Any) -> timedelta | datetime:
-    """Read an age such as `30d` or `12h`, or a time in ISO 8601. Raises: click.BadParameter."""
-    if isinstance(given, timedelta | datetime):
-        return given
-    found = _AGE.fullmatch(str(given).strip())
-    if found is None:
-        try:
-            return instant(given)
-        except click.BadParameter:
-            raise click.BadParameter(
-                f"{given!r} is neither an age such as 30d or 12h nor a time such as 2026-01-31"
-            ) from None
-    try:
-        return timedelta(**{_UNITS[found[2]]: int(found[1])})
-    except OverflowError:
-        raise click.BadParameter(f"{given!r} is too long ago") from None
 
 
 @click.command()

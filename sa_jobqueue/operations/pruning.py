@@ -60,13 +60,14 @@ def prune(
     *,
     place: PrunePlace | None = None,
     scan: int = SCAN,
+    queue_rows: bool = True,
     by: str = "retention",
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> Pruned:
     """Delete chains whose time is up among the next `scan` jobs, each whole; return what went and where to go on.
 
-    What the rows of `queue` say of a queue goes before what `rules` say of it.
+    With `queue_rows` what the row of a queue says of its chains goes before what `rules` say of that queue.
     Commit, then call again with `place=pruned.next`, until that is None. A chain stays while it is open, while its end is
     not passed on to all who wait for it, and while a job of another chain that stays waits for it or waited. An open dead
     letter of a chain that goes is dismissed in the name `by`; letters themselves stay. Any number may prune at once.
@@ -78,11 +79,8 @@ def prune(
     if not 1 <= scan <= MAX_SCAN:
         raise InvalidOptionError("scan", f"must be from 1 to {MAX_SCAN:,}, got {scan}")
     session.flush()
-    said = {
-        name: Retention(**dict(zip(OUTCOMES, ages, strict=True)))
-        for name, *ages in session.execute(retention.of_queues(model))
-    }
-    rules = replace(rules, queues={**rules.queues, **said})
+    if queue_rows:
+        rules = replace(rules, queues={**rules.queues, **_said(session, model)})
     shortest = rules.shortest
     if shortest is None:
         return Pruned(chains={}, jobs=0, kept=0, scanned=0, is_young=True, next=None)
@@ -117,6 +115,11 @@ class _Found:
     freed: list[Any] = field(default_factory=list)
     expired: int = 0
     """Of those asked for; who was held by somebody is not among them."""
+
+
+def _said(session: Session, model: type[JobMixin[Any]]) -> dict[str, Retention]:
+    rows = session.execute(retention.of_queues(model))
+    return {name: Retention(**dict(zip(OUTCOMES, ages, strict=True))) for name, *ages in rows}
 
 
 def _look(

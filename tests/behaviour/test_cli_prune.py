@@ -1,0 +1,71 @@
+"""`sa-jobqueue prune`: what is asked for goes, nothing else, and a dry run only tells."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from click.testing import CliRunner, Result
+from sqlalchemy import Engine, insert
+
+from sa_jobqueue import Job, JobStatus
+from sa_jobqueue.cli import main
+from tests.fixtures.database import one_server_swept
+from tests.fixtures.jobs import Jobs
+from tests.operations.test_pruning import CANCELLED, DAY, DEAD, ended
+
+pytestmark = one_server_swept
+
+
+def call(url: str, *arguments: str) -> Result:
+    return CliRunner().invoke(main, ["prune", *arguments], env={"SA_JOBQUEUE_URL": url})
+
+
+def document(url: str, *arguments: str) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(call(url, "--json", *arguments).output)
+    return told
+
+
+def test_it_deletes_by_age_status_and_type_and_by_nothing_else(database_url: str, engine: Engine, jobs: Jobs) -> None:
+    mail, other = ended(jobs, engine, type_name="mail"), ended(jobs, engine, CANCELLED)
+    dead, young = ended(jobs, engine, DEAD), ended(jobs, engine, days=29)
+    with engine.begin() as connection:
+        connection.execute(insert(Job.Queue).values(name="default", retain_completed=DAY))
+    dry = document(database_url, "--older-than", "30d", "--dry-run")
+    assert (dry["dry_run"], dry["chains"], dry["jobs"], jobs.count()) == (True, 2, 2, 4)
+    assert dry["by"] == [
+        {"type_name": "mail", "status": "completed", "chains": 1},
+        {"type_name": "test", "status": "cancelled", "chains": 1},
+    ]
+    assert document(database_url, "--older-than", "30d", "--type", "mail")["jobs"] == 1
+    assert set(jobs.statuses()) == {other, dead, young}
+    told = call(database_url, "--older-than", "4w", "--status", "dead")
+    assert told.output.startswith("1 chain of 1 job deleted")
+    assert set(jobs.statuses()) == {other, young}
+    assert [letter["resolved_by"] for letter in jobs.letters()] == ["prune"]
+    assert mail
+
+
+def test_with_the_application_alone_it_goes_by_what_that_and_the_queues_rows_say(
+    database_url: str, engine: Engine, jobs: Jobs, tmp_path: Any, monkeypatch: Any
+) -> None:
+    (tmp_path / "prunes.py").write_text(
+        "from datetime import timedelta\nfrom sa_jobqueue import JobQueue, Retention\n"
+        "jobs = JobQueue(retention=Retention(completed=timedelta(days=30)))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    ended(jobs, engine)
+    ended(jobs, engine, CANCELLED)
+    kept = ended(jobs, engine, queue="kept")
+    with engine.begin() as connection:
+        connection.execute(insert(Job.Queue).values(name="kept", retain_completed=60 * DAY))
+    assert document(database_url, "--app", "prunes:jobs")["jobs"] == 1
+    assert jobs.statuses()[kept] is JobStatus.COMPLETED
+    for arguments, told in (
+        ([], "say how old: --older-than 30d"),
+        (["--app", "prunes:jobs", "--status", "dead"], "say how old"),
+        (["--older-than", "soon"], "'soon' is not an age such as 30d or 12h"),
+        (["--older-than", "30d", "--status", "running"], "Invalid value for '--status'"),
+    ):
+        refused = call(database_url, *arguments)
+        assert (refused.exit_code, told in refused.output) == (2, True), refused.output
