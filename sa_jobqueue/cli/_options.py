@@ -31,7 +31,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 URL_VARIABLE: Final = "SA_JOBQUEUE_URL"
 APP_VARIABLE: Final = "SA_JOBQUEUE_APP"
-_UNITS: Final = {"K": 2**10, "M": 2**20, "G": 2**30}
+_SIZES: Final = {"K": 2**10, "M": 2**20, "G": 2**30}
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _AGE: Final = re.compile(r"(\d+)([smhdw])")
 
@@ -52,9 +52,9 @@ def seconds(given: Any) -> timedelta:
 def byte_count(given: Any) -> int:
     """Read a number of bytes, with K, M or G for powers of 1,024. Raises: click.BadParameter."""
     text = str(given).strip().upper()
-    number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "")
+    number, unit = (text[:-1], text[-1]) if text[-1:] in _SIZES else (text, "")
     try:
-        return int(float(number) * _UNITS.get(unit, 1))
+        return int(float(number) * _SIZES.get(unit, 1))
     except (ValueError, OverflowError):
         raise click.BadParameter(f"{given!r} is not a size such as 800M or 1.5G") from None
 

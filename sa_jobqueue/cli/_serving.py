@@ -19,6 +19,9 @@ DRAIN: Final = b"d"
 RELEASE: Final = b"r"
 """What a parent writes to a worker's control pipe. Its end, too, means drain: the parent is gone."""
 
+SUCCESSOR: Final = 75
+"""The exit status of a worker that has outgrown its memory limit, EX_TEMPFAIL of sysexits.h: start another one."""
+
 EXIT_PATIENCE: Final = timedelta(seconds=5)
 """How long the interpreter may take to end once the worker has stopped: threads of handlers could hold it for ever."""
 
@@ -30,6 +33,7 @@ def serve(worker: Worker, *, control: int | None = None) -> int:
 
     SIGTERM or SIGINT stops claiming and drains; a second one gives running jobs back at once. `control`: the reading
     end of a pipe from a parent, which says the same.
+    0 when it did; `SUCCESSOR` when it stopped by itself, for another process to take its place.
     Obliges: the process ends soon after, whatever its threads do.
     Raises: as `Worker.run`.
     """
@@ -41,11 +45,12 @@ def serve(worker: Worker, *, control: int | None = None) -> int:
     except BaseException:
         _leave_within(EXIT_PATIENCE, status=1)
         raise
+    status = SUCCESSOR if worker.wants_successor else 0
     if worker.has_stuck_threads:
         _log.warning("handlers that did not stop are left behind: their jobs were given back")
-        _leave(0)
-    _leave_within(EXIT_PATIENCE, status=0)
-    return 0
+        _leave(status)
+    _leave_within(EXIT_PATIENCE, status=status)
+    return status
 
 
 def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Final
 
-from sa_jobqueue.cli._serving import DRAIN, RELEASE
+from sa_jobqueue.cli._serving import DRAIN, RELEASE, SUCCESSOR
 from sa_jobqueue.retry import Backoff
 
 RESTART: Final = Backoff(base=timedelta(milliseconds=500), cap=timedelta(seconds=10), jitter=False)
@@ -32,8 +32,9 @@ class Supervisor:
 
     Stops are told through the pipe, not by signals: a terminal or a service manager signals the children as well as us,
     and a child that heard the first signal twice would not drain. A parent that is killed closes the pipes, and
-    the children drain and end. A child that ends with status 0 is not replaced; any other is, after a growing rest,
-    until it has failed `MOST_FAILURES` times on end at its start: then all are stopped.
+    the children drain and end. A child that ends with status 0 is not replaced. Any other is: at once when it had worked for
+    a while and outgrown its memory, else after a growing rest, until it has failed `MOST_FAILURES` times on end at its
+    start: then all are stopped.
 
     `on_death`: called in a thread with the id of a worker whose process died. Nobody else knows that for certain: others
     can but wait until it has been silent for too long.
@@ -78,7 +79,12 @@ class Supervisor:
                 return 0
             if self._stopping.is_set():
                 # Told to stop before it could listen, it was ended by the signal itself: nothing had begun.
-                return 0 if -status in {signal.SIGTERM, signal.SIGINT} else _reported(status)
+                is_expected = status == SUCCESSOR or -status in {signal.SIGTERM, signal.SIGINT}
+                return 0 if is_expected else _reported(status)
+            if status == SUCCESSOR and loop.time() - started > SETTLED.total_seconds():
+                _log.info("worker process %d has outgrown its memory limit; starting it again", number)
+                failures = 0
+                continue
             failures = 1 if loop.time() - started > SETTLED.total_seconds() else failures + 1
             if status == USAGE or failures >= MOST_FAILURES:
                 _log.error("worker process %d keeps failing at its start (%s): stopping all", number, _ending(status))

@@ -20,6 +20,7 @@ from sa_jobqueue.cli._options import (
     APP_VARIABLE,
     URL_VARIABLE,
     Database,
+    byte_count,
     load_jobs,
     load_object,
     parse_url,
@@ -103,6 +104,20 @@ def queue_limits(given: Any) -> dict[str, int | None]:
 )
 @click.option("--metrics-address", default="127.0.0.1", show_default=True, help="Where to listen for --metrics-port.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True)
+@click.option(
+    "--max-jobs-per-child",
+    type=int,
+    metavar="N",
+    default=_DEFAULTS.max_jobs_per_child,
+    show_default=True,
+    help="Attempts that a child process of isolated handlers runs before another takes its place.",
+)
+@click.option(
+    "--max-memory",
+    type=byte_count,
+    metavar="SIZE",
+    help="With more than that resident, such as 1.5G, it drains and ends with status 75, to be started anew.",
+)
 @click.option("--stop-grace", type=seconds, default=_DEFAULTS.stop_grace, hidden=True)
 @click.option("--beat-interval", type=seconds, metavar="SECONDS", default=_DEFAULTS.beat_interval, hidden=True)
 @click.option("--time-to-live", type=seconds, metavar="SECONDS", default=_DEFAULTS.time_to_live, hidden=True)
@@ -153,7 +168,7 @@ def worker(
         context.exit(asyncio.run(_supervise(commands, environment, lambda died: _take_back(jobs, used, options, died))))
     try:
         found, sessions = _engine_of(source, engine)
-        made = Worker(jobs, found, options=options, **sessions)
+        made = Worker(jobs, found, options=options, app=registry, **sessions)
     except InvalidOptionError as error:
         raise click.UsageError(str(error)) from error
     logs.subscribe(made.events)
@@ -226,6 +241,9 @@ def _arguments(options: WorkerOptions, number: int) -> list[str]:
     for name in ("drain_timeout", "stop_grace", "poll_interval", "beat_interval", "time_to_live", "sweep_interval"):
         duration: timedelta = getattr(options, name)
         spelled[name.replace("_", "-")] = str(duration.total_seconds())
+    spelled["max-jobs-per-child"] = str(options.max_jobs_per_child)
+    if options.max_memory is not None:
+        spelled["max-memory"] = str(options.max_memory)
     arguments = [part for name, value in spelled.items() for part in (f"--{name}", value)]
     return arguments if options.listen else [*arguments, "--no-listen"]
 

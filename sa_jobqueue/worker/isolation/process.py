@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import signal
 import socket
@@ -45,7 +46,7 @@ class Process:
         self._crash = crash
         self._loop = asyncio.get_running_loop()
         self._answer: asyncio.Future[Message] | None = None
-        self._attempt: tuple[ClaimedJob, AttemptContext] | None = None
+        self._attempt: tuple[ClaimedJob, AttemptContext, contextvars.Context] | None = None
         self._cause: ProcessDiedError | None = None
         self._doomed = False
         self._hearing = self._loop.create_task(self._hear(), name="sa_jobqueue child")
@@ -114,7 +115,7 @@ class Process:
         Raises: ProcessDiedError when it dies of that, MemoryLimitError when it was killed for its memory.
         """
         self.ran += 1
-        self._attempt = (job, context)
+        self._attempt = (job, context, contextvars.copy_context())
         answer = await self._ask(request)
         if memory_limit is not None:
             watch = self._loop.create_task(self._watch(memory_limit), name="sa_jobqueue child's memory")
@@ -200,7 +201,10 @@ class Process:
     def _take(self, message: Message) -> None:
         match message["is"]:
             case "log":
-                tell(message, None if self._attempt is None else self._attempt[0])
+                if self._attempt is None:
+                    tell(message, None)
+                else:  # where whoever listens for an attempt's records looks for it
+                    self._attempt[2].run(tell, message, self._attempt[0])
             case "extend":
                 if self._attempt is not None:
                     self._attempt[1].extend(timedelta(seconds=float(message["seconds"])))
