@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
+from sa_jobqueue.cli._logging import configure_logging
 from sa_jobqueue.cli._options import (
     APP_VARIABLE,
     URL_VARIABLE,
@@ -27,17 +28,20 @@ from sa_jobqueue.cli._options import (
     seconds,
     url_option,
 )
-from sa_jobqueue.cli._serving import serve
+from sa_jobqueue.cli._probes import serve_probes
+from sa_jobqueue.cli._serving import leave, serve
 from sa_jobqueue.cli._supervisor import Supervisor, worker_command
+from sa_jobqueue.cli._systemd import VARIABLES
+from sa_jobqueue.cli._watchdog import DEFAULT_LIMIT, watching
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.handlers import JobQueue
-from sa_jobqueue.observe import logs
+from sa_jobqueue.observe import logs, telemetry
+from sa_jobqueue.observe.log_lines import MOST_LINES, capture
 from sa_jobqueue.observe.metrics.serving import new_registry, serve_metrics
 from sa_jobqueue.operations.workers import MOST_TAKEN_BACK, take_back_from
 from sa_jobqueue.worker import Worker, WorkerOptions
 from sa_jobqueue.worker.connections import noticing_death, unavailable
 
-_FORMAT: Final = "%(asctime)s %(levelname)s [%(process)d] %(name)s: %(message)s"
 _DEFAULTS: Final = WorkerOptions()
 
 _log = logging.getLogger("sa_jobqueue.supervisor")
@@ -103,6 +107,18 @@ def queue_limits(given: Any) -> dict[str, int | None]:
     help="Serve this worker's metrics there; with --processes each takes the next port.",
 )
 @click.option("--metrics-address", default="127.0.0.1", show_default=True, help="Where to listen for --metrics-port.")
+@click.option(
+    "--health-port",
+    type=click.IntRange(1, 65535),
+    help="Answer /livez and /readyz there; with --processes each takes the next port.",
+)
+@click.option("--health-address", default="127.0.0.1", show_default=True, help="Where to listen for --health-port.")
+@click.option(
+    "--watchdog",
+    type=seconds,
+    metavar="SECONDS",
+    help="End with status 70 when a part is stuck for so long; 0 for never.  [default: systemd's WatchdogSec, or 300]",
+)
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True)
 @click.option(
     "--max-jobs-per-child",
@@ -118,6 +134,16 @@ def queue_limits(given: Any) -> dict[str, int | None]:
     metavar="SIZE",
     help="With more than that resident, such as 1.5G, it drains and ends with status 75, to be started anew.",
 )
+@click.option(
+    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="JSON: a line each."
+)
+@click.option(
+    "--capture-logs",
+    type=click.IntRange(1, MOST_LINES),
+    metavar="LINES",
+    help="Keep the last lines that an attempt logs with its error, should it fail.",
+)
+@click.option("--opentelemetry", is_flag=True, help="Make spans and metrics, for the SDK that the application sets up.")
 @click.option("--stop-grace", type=seconds, default=_DEFAULTS.stop_grace, hidden=True)
 @click.option("--beat-interval", type=seconds, metavar="SECONDS", default=_DEFAULTS.beat_interval, hidden=True)
 @click.option("--time-to-live", type=seconds, metavar="SECONDS", default=_DEFAULTS.time_to_live, hidden=True)
@@ -135,7 +161,13 @@ def worker(
     processes: int,
     metrics_port: int | None,
     metrics_address: str,
+    health_port: int | None,
+    health_address: str,
+    watchdog: timedelta | None,
     log_level: str,
+    log_format: str,
+    capture_logs: int | None,
+    opentelemetry: bool,
     control_fd: int | None,
     report_fd: int | None,
     **settings: Any,
@@ -152,7 +184,7 @@ def worker(
         raise click.UsageError(str(error)) from error
     jobs = load_jobs(registry)
     source = load_object(engine) if engine else _engine(url, options)
-    _configure_logging(log_level)
+    configure_logging(log_level, log_format)
     if processes > 1:
         # Once, before any is started: each of them would fail at it, again and again.
         used = _engine_of(source, engine)[0]
@@ -160,9 +192,15 @@ def worker(
         environment = dict(os.environ)
         if not engine:  # by the environment: arguments can be read by everybody on the machine
             environment[URL_VARIABLE] = parse_url(url).render_as_string(hide_password=False)
+        for variable in VARIABLES:
+            environment.pop(variable, None)
         arguments = [registry, *(["--engine", engine] if engine else []), "--log-level", log_level]
+        arguments += ["--log-format", log_format, *(["--opentelemetry"] if opentelemetry else [])]
+        arguments += [] if capture_logs is None else ["--capture-logs", str(capture_logs)]
+        arguments += [] if watchdog is None else ["--watchdog", str(watchdog.total_seconds())]
+        ports = {"metrics": (metrics_port, metrics_address), "health": (health_port, health_address)}
         commands = [
-            worker_command(*arguments, *_arguments(options, number), *_metrics(metrics_port, metrics_address, number))
+            worker_command(*arguments, *_arguments(options, number), *_ports(ports, number))
             for number in range(1, processes + 1)
         ]
         context.exit(asyncio.run(_supervise(commands, environment, lambda died: _take_back(jobs, used, options, died))))
@@ -172,16 +210,40 @@ def worker(
     except InvalidOptionError as error:
         raise click.UsageError(str(error)) from error
     logs.subscribe(made.events)
+    if capture_logs is not None:
+        capture(capture_logs)
+    if opentelemetry:
+        telemetry.instrument()
+        telemetry.subscribe(made.events, types=jobs.registry.names, running=lambda: made.running, slots=options.concurrency)
     if report_fd is not None:
         os.write(report_fd, made.id.encode())
         os.close(report_fd)
-    with _measured(made, jobs, options, metrics_port, metrics_address):
+    with (
+        _measured(made, jobs, options, metrics_port, metrics_address),
+        watching(lambda: made.vitals, limit=watchdog, end=leave) as limit,
+        _probed(made, limit, health_port, health_address),
+    ):
         status = serve(made, control=control_fd)
     context.exit(status)
 
 
-def _metrics(port: int | None, address: str, number: int) -> list[str]:
-    return [] if port is None else ["--metrics-port", str(port + number - 1), "--metrics-address", address]
+def _ports(given: dict[str, tuple[int | None, str]], number: int) -> list[str]:
+    """Return the ports of the `number`th process as arguments."""
+    arguments: list[str] = []
+    for what, (port, address) in given.items():
+        if port is not None:
+            arguments += [f"--{what}-port", str(port + number - 1), f"--{what}-address", address]
+    return arguments
+
+
+@contextmanager
+def _probed(made: Worker, limit: timedelta, port: int | None, address: str) -> Iterator[None]:
+    """Answer probes for the length of a block, where it was told a port."""
+    if port is None:
+        yield
+        return
+    with serve_probes(lambda: made.vitals, limit=limit or DEFAULT_LIMIT, port=port, address=address):
+        yield
 
 
 @contextmanager
@@ -267,9 +329,3 @@ def _engine_of(source: Any, path: str | None) -> tuple[Engine | AsyncEngine, dic
         case sessionmaker() | async_sessionmaker():
             raise click.UsageError(f"{path!r} is a session factory without an engine: give it one, or name the engine")
     raise click.UsageError(f"{path!r} is a {type(source).__name__}, not an engine or a session factory")
-
-
-def _configure_logging(level: str) -> None:
-    """Log to standard error, unless the application configured logging when it was imported."""
-    logging.basicConfig(level=level.upper(), format=_FORMAT)
-    logging.getLogger("sa_jobqueue").setLevel(level.upper())

@@ -18,6 +18,8 @@ from sa_jobqueue.types import AttemptOutcome
 LOGGER_NAME: Final = "sa_jobqueue.worker"
 MAX_ERROR: Final = 300
 """Characters kept of an error's message."""
+_DETAILS: Final = (told.JobStarted, told.JobCompleted, told.JobUnblocked)
+"""What is told at the level DEBUG."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,9 @@ def subscribe(events: told.EventBus, logger: logging.Logger | None = None) -> No
     target = logger or logging.getLogger(LOGGER_NAME)
 
     def write(event: told.Event) -> None:
+        # Two of each job; without this their words are made to be thrown away.
+        if isinstance(event, _DETAILS) and not target.isEnabledFor(logging.DEBUG):
+            return
         record = describe(event)
         if target.isEnabledFor(record.level):
             fields = {"event": type(event).__name__} | record.fields
