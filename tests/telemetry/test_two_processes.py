@@ -1,0 +1,95 @@
+"""A trace from one process to another: this one enqueues, a worker process runs, and both export what they saw."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from opentelemetry.trace import format_span_id, format_trace_id
+from sqlalchemy.orm import Session, sessionmaker
+
+from sa_jobqueue import Job, JobStatus, enqueue_many
+from tests.fixtures.database import one_server_swept
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import PATIENCE, wait_until
+from tests.telemetry.spans import Telemetry, id_of
+
+APPLICATION = """
+import logging
+from datetime import timedelta
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+from sa_jobqueue import Backoff, JobQueue
+
+jobs = JobQueue()
+log = logging.getLogger("app")
+file = open("spans.jsonl", "a", buffering=1)
+exporter = ConsoleSpanExporter(out=file, formatter=lambda span: span.to_json(indent=None) + "\\n")
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+trace.set_tracer_provider(provider)
+
+@jobs.handler("render")
+def render(page: int):
+    with trace.get_tracer("app").start_as_current_span("draw"):
+        log.info("drawing page %d", page)
+
+@jobs.handler("flaky", retry=Backoff(base=timedelta(microseconds=1)))
+async def flaky(payload: None, attempt):
+    log.warning("trying")
+    if attempt.attempt == 1:
+        raise ValueError("no route")
+""".replace("attempt):", "attempt: AttemptContext):").replace("import Backoff", "import AttemptContext, Backoff")
+
+
+@one_server_swept
+def test_a_job_s_trace_goes_on_in_the_worker_and_its_log_names_it(
+    database_url: str, sessions: sessionmaker[Session], jobs: Jobs, telemetry: Telemetry, tmp_path: Path
+) -> None:
+    with sessions.begin() as session, telemetry.tracer.start_as_current_span("request"):
+        pages = enqueue_many(session, [Job("render", number) for number in range(3)])
+        session.add(flaky := Job("flaky"))
+        flaky_id = flaky.id
+    (tmp_path / "app.py").write_text(APPLICATION)
+    options = ["--opentelemetry", "--log-format", "json", "--capture-logs", "5", "--poll-interval", "0.1"]
+    worker = subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "sa_jobqueue.cli", "worker", "app:jobs", *options],
+        cwd=tmp_path,
+        env=os.environ | {"SA_JOBQUEUE_URL": database_url},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until(lambda: all(jobs.status(one) is JobStatus.COMPLETED for one in (*pages, flaky_id)))
+    finally:
+        worker.terminate()
+        told = worker.communicate(timeout=PATIENCE)[1]
+    assert worker.returncode == 0, told
+    spans: list[dict[str, Any]] = [json.loads(line) for line in (tmp_path / "spans.jsonl").read_text().splitlines()]
+    named = {name: [span for span in spans if span["name"] == name] for name in ("process render", "draw", "process flaky")}
+    assert [len(found) for found in named.values()] == [3, 3, 2]
+    enqueued = telemetry.span("enqueue render")
+    request = telemetry.span("request").get_span_context()
+    assert request is not None
+    for span in spans:  # one trace, over both processes
+        assert span["context"]["trace_id"] == f"0x{format_trace_id(request.trace_id)}"
+    attempts = {span["context"]["span_id"] for span in named["process render"]}
+    assert {span["parent_id"] for span in named["process render"]} == {f"0x{format_span_id(id_of(enqueued))}"}
+    assert {span["parent_id"] for span in named["draw"]} == attempts
+    failed, completed = sorted(named["process flaky"], key=lambda span: str(span["start_time"]))
+    assert completed["links"][-1]["context"]["span_id"] == failed["context"]["span_id"]
+    # The log: each line is JSON, those of handlers name their job, and a failed attempt has kept its own.
+    lines = [json.loads(line) for line in told.splitlines()]
+    drawn = {line["job_id"] for line in lines if line["message"].startswith("drawing")}
+    assert drawn == {str(one) for one in pages}
+    retried = next(line for line in lines if line.get("event") == "JobPutBack")
+    assert (retried["job_id"], retried["job_outcome"], retried["level"]) == (str(flaky_id), "failed", "warning")
+    (attempt,) = jobs.attempts(flaky_id)
+    assert [line.partition(" ")[2] for line in attempt["error"]["log"]] == ["WARNING app: trying"]
+    assert failed["context"]["span_id"].removeprefix("0x") in attempt["error"]["trace_context"]
