@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import click
 from sqlalchemy import Connection
 
-from sa_jobqueue.cli._options import Database, app_option, json_option, load_model, with_database
+from sa_jobqueue.cli._options import Database, app_option, json_option, load_model, seconds, with_database
 from sa_jobqueue.cli._output import print_json
 from sa_jobqueue.migrations import runner
+from sa_jobqueue.migrations.locking import PATIENCE
 from sa_jobqueue.migrations.versions import LATEST
 
 _VERSION = click.IntRange(0)
+_patience = click.option(
+    "--patience",
+    type=seconds,
+    metavar="SECONDS",
+    default=PATIENCE,
+    help=f"How long to try for its locks, a second at a time.  [default: {PATIENCE.total_seconds():.0f}]",
+)
 
 
 @click.group()
@@ -26,29 +35,51 @@ def migrate() -> None:
 
 @migrate.command()
 @click.option("--to", "to_version", type=_VERSION, help=f"Up to this version; to the latest, {LATEST}, unless given.")
+@_patience
 @json_option
 @with_database
-def upgrade(database: Database, /, *, to_version: int | None, as_json: bool) -> None:
-    """Take the tables up to a version. Does nothing when they are there; safe at every start of a program."""
+def upgrade(database: Database, /, *, to_version: int | None, patience: timedelta, as_json: bool) -> None:
+    """Take the tables up to a version. Does nothing when they are there; safe at every start of a program.
+
+    Indexes are built first, while the queue goes on working, as by `prepare`.
+    """
+    _prepare(database, to_version)
     with _transaction(database) as connection:
-        before = runner.upgrade(connection, database.model.__jobqueue__, to_version=to_version)
+        before = runner.upgrade(connection, database.model.__jobqueue__, to_version=to_version, patience=patience)
         after = runner.current_version(connection, database.model.__jobqueue__)
     _tell(database, before, after, as_json)
 
 
 @migrate.command()
-@click.option("--to", "to_version", type=_VERSION, required=True, help="Down to this version; 0 drops the tables.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--to", "to_version", type=_VERSION, help=f"For this version; for the latest, {LATEST}, unless given.")
 @json_option
 @with_database
-def downgrade(database: Database, /, *, to_version: int, yes: bool, as_json: bool) -> None:
+def prepare(database: Database, /, *, to_version: int | None, as_json: bool) -> None:
+    """Build indexes of a new version ahead, on tables that are in use.
+
+    For large tables, before `alembic upgrade head`: nobody waits for it, and the migration itself is short then.
+    """
+    built = _prepare(database, to_version)
+    if as_json:
+        print_json({"built": built})
+    else:
+        click.echo(f"built {', '.join(built)}" if built else "there is nothing to build ahead")
+
+
+@migrate.command()
+@click.option("--to", "to_version", type=_VERSION, required=True, help="Down to this version; 0 drops the tables.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_patience
+@json_option
+@with_database
+def downgrade(database: Database, /, *, to_version: int, yes: bool, patience: timedelta, as_json: bool) -> None:
     """Take the tables down to a version. Down to 0 every job is lost."""
     if not yes:
         lost = "drops every job" if to_version == 0 else "may drop columns and what is in them"
         table = database.model.__jobqueue__.qualified("job")
         click.confirm(f"Downgrading {table} to {to_version} {lost}. Go on?", abort=True, err=True)
     with _transaction(database) as connection:
-        before = runner.downgrade(connection, database.model.__jobqueue__, to_version=to_version)
+        before = runner.downgrade(connection, database.model.__jobqueue__, to_version=to_version, patience=patience)
         after = runner.current_version(connection, database.model.__jobqueue__)
     _tell(database, before, after, as_json)
 
@@ -77,6 +108,12 @@ def sql(app: str | None, from_version: int, to_version: int) -> None:
     for statement in runner.statements(layout, from_version=from_version, to_version=to_version):
         click.echo(f"{statement};\n")
     click.echo("COMMIT;")
+
+
+def _prepare(database: Database, to_version: int | None) -> list[str]:
+    with database.connection() as connection:
+        separate = connection.execution_options(isolation_level="AUTOCOMMIT")
+        return runner.build_indexes(separate, database.model.__jobqueue__, to_version=to_version)
 
 
 @contextmanager

@@ -70,12 +70,12 @@ class MigrateJobQueueOp(MigrateOperation):
 
 @Operations.implementation_for(MigrateJobQueueOp)
 def _migrate_job_queue(operations: Operations, operation: MigrateJobQueueOp) -> None:
-    versions = {"from_version": operation.from_version, "to_version": operation.to_version}
+    start, goal = operation.from_version, operation.to_version
     context = operations.migration_context
     if not context.as_sql:
-        runner.migrate(operations.get_bind(), operation.layout, **versions)
+        runner.migrate(operations.get_bind(), operation.layout, from_version=start, to_version=goal)
         return
-    for statement in runner.statements(operation.layout, **versions):
+    for statement in runner.statements(operation.layout, from_version=start, to_version=goal):
         # Not through `execute`: without a named paramstyle in env.py it doubles the % of plpgsql's RAISE.
         context.impl.static_output(f"{statement};")
 

@@ -2,18 +2,24 @@
 
 The version a database has is the comment of its `job` table. Alembic's operation and applications without Alembic both
 come through here; nothing here needs Alembic.
+
+A queue is in use while it is migrated. Whoever waits for a lock that a long transaction holds makes everybody after him
+wait as well, so the steps are tried with a short patience (`migrations.locking`); and an index on a table that is full is
+built before, without holding writers up (`migrations.indexes`).
 """
 
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Final
 
 from sqlalchemy import Connection, text
 
 from sa_jobqueue.errors import InvalidOptionError, SchemaError, SchemaMissingError, SchemaTooNewError
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.migrations import versions
+from sa_jobqueue.migrations import indexes, versions
+from sa_jobqueue.migrations.locking import PATIENCE, with_short_locks
 from sa_jobqueue.models.base import stamp, verbatim
 
 _STAMP: Final = re.compile(r"sa_jobqueue version=(\d+)")
@@ -77,15 +83,20 @@ def known_version(connection: Connection, layout: Layout) -> int:
     return version
 
 
-def migrate(connection: Connection, layout: Layout, *, from_version: int, to_version: int) -> None:
+def migrate(
+    connection: Connection, layout: Layout, *, from_version: int, to_version: int, patience: timedelta = PATIENCE
+) -> None:
     """Take a queue's tables from the version they are of to another, up or down.
 
+    An index that `indexes.build_ahead` has built already is taken as it is.
     Changes: the queue's tables, types, functions and views; its schema appears with the first version and goes with the
     last one if nothing else lives there. Down to 0, all jobs are lost.
-    Locks: an advisory lock, so that two of these never run at once, and what the versions' own docstrings say.
-    Obliges: commit. It is all one transaction; rolled back, nothing has changed.
+    Locks: an advisory lock, so that two of these never run at once, and what the versions' own docstrings say. For each
+    of these it waits a second at most, then lets go of all, rests, and tries again for as long as its `patience` is.
+    Obliges: commit at once, for the locks are held until then. It is all one transaction; rolled back, nothing has
+    changed.
     Raises: SchemaMissingError or SchemaError when the tables are not of `from_version`, SchemaTooNewError for a version
-    this library does not know; nothing was changed.
+    this library does not know, SchemaBusyError when somebody held the tables all the time; nothing was changed.
     """
     planned = statements(layout, from_version=from_version, to_version=to_version)
     _lock(connection, layout)
@@ -95,34 +106,66 @@ def migrate(connection: Connection, layout: Layout, *, from_version: int, to_ver
         if found == 0:
             raise SchemaMissingError(f"table {job} is not there; this migration starts at version {from_version}")
         raise SchemaError(f"table {job} is of version {found}; this migration starts at version {from_version}")
-    for statement in planned:
-        connection.execute(verbatim(statement))
+
+    def take_steps() -> None:
+        for statement in planned:
+            if not indexes.is_built(connection, statement):
+                connection.execute(verbatim(statement))
+
+    with_short_locks(connection, layout, take_steps, patience=patience)
 
 
-def upgrade(connection: Connection, layout: Layout | None = None, *, to_version: int | None = None) -> int:
+def upgrade(
+    connection: Connection,
+    layout: Layout | None = None,
+    *,
+    to_version: int | None = None,
+    patience: timedelta = PATIENCE,
+) -> int:
     """Take a queue's tables up to a version, by default the latest; return the version they were of.
 
     Changes nothing when they are of that version or a newer known one: safe to call at every start of a program.
     `layout`: that of the ready-made models by default; `Job.__jobqueue__` of a mapped class.
     Locks, Obliges, Raises: as `migrate`.
     """
-    return _walk(connection, layout or Layout(), versions.LATEST if to_version is None else to_version, up=True)
+    wanted = versions.LATEST if to_version is None else to_version
+    return _walk(connection, layout or Layout(), wanted, up=True, patience=patience)
 
 
-def downgrade(connection: Connection, layout: Layout | None = None, *, to_version: int) -> int:
+def downgrade(
+    connection: Connection, layout: Layout | None = None, *, to_version: int, patience: timedelta = PATIENCE
+) -> int:
     """Take a queue's tables down to a version; return the version they were of. Down to 0, all jobs are lost.
 
     Changes nothing when they are of that version or an older one.
     Locks, Obliges, Raises: as `migrate`.
     """
-    return _walk(connection, layout or Layout(), to_version, up=False)
+    return _walk(connection, layout or Layout(), to_version, up=False, patience=patience)
 
 
-def _walk(connection: Connection, layout: Layout, to_version: int, *, up: bool) -> int:
+def build_indexes(connection: Connection, layout: Layout | None = None, *, to_version: int | None = None) -> list[str]:
+    """Build ahead what indexes the way up to a version puts on tables that are there; return their names.
+
+    Run it before `upgrade`, or before `alembic upgrade head`, where a table is large: reads and writes go on meanwhile,
+    and the migration finds the indexes done. Indexes on what only the migration itself makes are left to it. One that an
+    earlier attempt left half built is built again. Does nothing where nothing is to be built.
+    Locks: none that readers or writers wait for; it waits itself for the transactions that were open when it began.
+    Obliges: a connection in AUTOCOMMIT: PostgreSQL does not do this in a transaction.
+    Raises: SchemaTooNewError, SchemaError as `current_version`; InvalidOptionError when it is not in AUTOCOMMIT.
+    """
+    layout = layout or Layout()
+    found = known_version(connection, layout)
+    wanted = versions.LATEST if to_version is None else to_version
+    if not 0 < found < wanted:
+        return []
+    return indexes.build_ahead(connection, statements(layout, from_version=found, to_version=wanted))
+
+
+def _walk(connection: Connection, layout: Layout, to_version: int, *, up: bool, patience: timedelta) -> int:
     _lock(connection, layout)  # before the look, so that the second of two programs that start together finds it done
     found = known_version(connection, layout)
     if found != to_version and (found < to_version) is up:
-        migrate(connection, layout, from_version=found, to_version=to_version)
+        migrate(connection, layout, from_version=found, to_version=to_version, patience=patience)
     return found
 
 

@@ -1,0 +1,82 @@
+"""Locks of a migration on a queue that is in use: asked for briefly, let go of, asked for again.
+
+A lock on a whole table waits for every transaction that has touched it, and all that come later wait behind the one that
+waits. So nobody waits longer than a moment here: what a long transaction holds is tried again when others have had their
+turn.
+
+Source: the way of `lock_timeout` and retries that PostgreSQL's manual leaves to its users; GitLab's `with_lock_retries`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final
+
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
+
+from sa_jobqueue.errors import SchemaBusyError
+from sa_jobqueue.layout import Layout
+
+PATIENCE: Final = timedelta(minutes=2)
+"""How long a migration tries to get its locks."""
+WAIT: Final = timedelta(seconds=1)
+"""How long each try waits for a lock, and with it whoever comes later."""
+REST: Final = timedelta(seconds=1)
+"""How long the others have the tables for themselves between two tries."""
+
+_LOCK_NOT_AVAILABLE: Final = "55P03"
+_HOLDERS: Final = text(
+    """
+    SELECT DISTINCT a.pid, a.application_name, extract(epoch FROM clock_timestamp() - a.xact_start)::bigint AS seconds
+    FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid JOIN pg_class c ON c.oid = l.relation
+    WHERE l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND l.granted
+      AND l.pid <> pg_backend_pid() AND c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass(:job))
+      AND c.relname LIKE :tables ORDER BY seconds DESC NULLS LAST LIMIT 5
+    """
+)
+
+
+def with_short_locks(
+    connection: Connection,
+    layout: Layout,
+    work: Callable[[], None],
+    *,
+    patience: timedelta = PATIENCE,
+    rest: Callable[[float], None] = time.sleep,
+) -> None:
+    """Do work that locks tables, in a savepoint; undo it when a lock is not had at once, rest, and do it again.
+
+    Locks: what the work takes; those of a try that failed are let go of, those held before it are not.
+    Raises: SchemaBusyError when `patience` is over; nothing is changed then. Whatever else the work raises.
+    """
+    deadline = time.monotonic() + patience.total_seconds()
+    while True:
+        attempt = connection.begin_nested()
+        before = connection.scalar(text("SELECT current_setting('lock_timeout')"))
+        try:
+            _limit(connection, f"{WAIT // timedelta(milliseconds=1)}ms")
+            work()
+        except DBAPIError as error:
+            attempt.rollback()
+            if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+                raise
+            holders = _holders(connection, layout)
+            if time.monotonic() >= deadline:
+                raise SchemaBusyError(layout.qualified("job"), patience, holders) from error
+            rest(REST.total_seconds())
+        else:
+            _limit(connection, before)  # what else the transaction does is not ours to hurry
+            attempt.commit()
+            return
+
+
+def _limit(connection: Connection, value: Any) -> None:
+    connection.execute(text("SELECT set_config('lock_timeout', :value, true)"), {"value": value})
+
+
+def _holders(connection: Connection, layout: Layout) -> list[str]:
+    found = connection.execute(_HOLDERS, {"job": layout.qualified("job"), "tables": f"{layout.prefix}%"})
+    return [f"process {pid} ({name or 'unnamed'}, open for {seconds or 0} s)" for pid, name, seconds in found]

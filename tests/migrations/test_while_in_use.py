@@ -1,0 +1,133 @@
+"""A queue is migrated while it is used: nobody waits behind a migration that waits, whoever holds the tables."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Connection, Engine, text
+
+from sa_jobqueue.errors import InvalidOptionError, SchemaBusyError
+from sa_jobqueue.ids import uuid7
+from sa_jobqueue.layout import Layout
+from sa_jobqueue.migrations import locking, runner, versions
+from tests.fixtures.workers import PATIENCE, wait_until
+
+WAITING = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
+ENQUEUE = text("INSERT INTO job (id, chain_id, type_name, chain_type_name) VALUES (:id, :id, 'a', 'a')")
+
+
+@pytest.fixture(autouse=True)
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locking, "WAIT", timedelta(milliseconds=200))
+    monkeypatch.setattr(locking, "REST", timedelta(milliseconds=50))
+
+
+def enqueue(engine: Engine) -> UUID:
+    """Enqueue as any release does. Who cannot for five seconds fails."""
+    job_id = uuid7()
+    with engine.begin() as connection:
+        connection.execute(text("SET lock_timeout = '5s'"))
+        connection.execute(ENQUEUE, {"id": job_id})
+    return job_id
+
+
+@contextmanager
+def doing(work: Any) -> Iterator[list[Any]]:
+    """Do something in a thread for the length of a block, and wait for its end; give what it returned."""
+    done: list[Any] = []
+    thread = threading.Thread(target=lambda: done.append(work()))
+    thread.start()
+    try:
+        yield done
+    finally:
+        thread.join(PATIENCE)
+    assert done, "it has not ended, or failed"
+
+
+def somebody_waits(engine: Engine) -> bool:
+    with engine.connect() as connection:
+        return bool(connection.scalar(WAITING))
+
+
+def holding(engine: Engine, statement: str) -> Connection:
+    connection = engine.connect()
+    connection.execute(text("SET application_name = 'the long one'"))
+    connection.execute(text(statement))
+    return connection
+
+
+@pytest.mark.parametrize("held", ["SELECT FROM job", "UPDATE job SET priority = 1"], ids=["reader", "writer"])
+def test_jobs_are_enqueued_while_a_migration_waits_for_a_long_transaction(engine: Engine, held: str) -> None:
+    def migrate() -> int:
+        with engine.begin() as connection:
+            return runner.upgrade(connection)
+
+    with engine.begin() as connection:
+        runner.upgrade(connection, to_version=2)
+    enqueued = [enqueue(engine)]
+    with holding(engine, held) as long_one, doing(migrate) as found:
+        for _ in range(3):  # it comes back, and is let pass again
+            wait_until(lambda: somebody_waits(engine), what="the wait of the migration")
+            enqueued.append(enqueue(engine))
+        assert not found
+        long_one.rollback()
+    assert found == [2]
+    with engine.connect() as connection:
+        assert runner.current_version(connection, Layout()) == versions.LATEST
+        assert set(connection.scalars(text("SELECT id FROM job"))) == set(enqueued)
+
+
+def test_a_migration_that_is_not_let_in_says_who_is_in_its_way(engine: Engine) -> None:
+    with engine.begin() as connection:
+        runner.upgrade(connection, to_version=2)
+    with holding(engine, "SELECT FROM job") as long_one, engine.begin() as connection:
+        pid = long_one.scalar(text("SELECT pg_backend_pid()"))
+        before = connection.scalar(text("SHOW lock_timeout"))
+        with pytest.raises(SchemaBusyError, match=rf"held by process {pid} \(the long one, open for \d+ s\)") as raised:
+            runner.upgrade(connection, patience=timedelta(0))
+        assert len(raised.value.holders) == 1
+        assert runner.current_version(connection, Layout()) == 2
+        assert connection.scalar(text("SHOW lock_timeout")) == before
+        long_one.rollback()
+        assert runner.upgrade(connection) == 2  # the same transaction, once it may
+        assert connection.scalar(text("SHOW lock_timeout")) == before
+
+
+def test_indexes_are_built_ahead_while_jobs_are_enqueued(engine: Engine) -> None:
+    def build() -> list[str]:
+        with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+            return runner.build_indexes(connection, to_version=2)
+
+    def nodes() -> list[Any]:
+        query = "SELECT relname, relfilenode FROM pg_class WHERE relname = ANY (:names) ORDER BY 1"
+        with engine.connect() as connection:
+            return list(connection.execute(text(query), {"names": expected}))
+
+    expected = ["ix_job_history", "ix_job_attempt_changed", "ix_dead_letter_changed"]
+    with engine.begin() as connection:
+        runner.upgrade(connection, to_version=1)
+    enqueue(engine)
+    with holding(engine, "UPDATE job SET priority = 1") as long_one, doing(build) as built:
+        wait_until(lambda: somebody_waits(engine), what="the wait of the build")
+        enqueue(engine)
+        long_one.commit()
+    assert built == [expected]
+    assert build() == []
+    with engine.begin() as connection:
+        # As a build that was interrupted leaves it.
+        connection.execute(text("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'ix_job_history'::regclass"))
+    assert build() == ["ix_job_history"]
+    before = nodes()
+    with engine.begin() as connection:
+        assert runner.upgrade(connection) == 1
+    assert nodes() == before  # taken as they were
+    with engine.begin() as connection:
+        runner.upgrade(connection, Layout("jobs"), to_version=1)
+        with pytest.raises(InvalidOptionError, match="AUTOCOMMIT"):
+            runner.build_indexes(connection, Layout("jobs"))
