@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 
 from benchmarks import harness, report
+from benchmarks.peers import places
 from benchmarks.place import describe, serve
 from benchmarks.scenarios import all_scenarios
 
@@ -45,7 +46,7 @@ def main(  # noqa: PLR0917 - click gives options by name
     # Progress and tables leave standard output alone when that is where the JSON goes.
     console = Console(stderr=to == "-", width=None if sys.stdout.isatty() else 200)
     scenarios = [one for name, one in _SCENARIOS.items() if not chosen or name.startswith(chosen)]
-    with serve(url or server) as running, console.status("starting") as status:
+    with serve(url or server) as running, console.status("starting") as status, places.templates(running):
         results = harness.run(running, scenarios, jobs=jobs, rounds=rounds, tell=status.update)
         found = report.document(results, scenarios, server=describe(running), jobs=jobs, rounds=rounds)
     report.show(console, results, scenarios, found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,6 +16,10 @@ from sa_jobqueue.testing.servers import PostgresServer
 
 def _nothing(place: Place, jobs: int) -> None:
     place.clear()
+
+
+class CaseFailedError(RuntimeError):
+    """A system that is measured beside ours failed: it is left out and named, and the others go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,10 @@ class Case:
     """Most jobs of one round, for cases that are slow by nature."""
     rated: bool = True
     """Whether jobs a second mean anything: not at a steady rate."""
+    most_rounds: int = 1_000
+    """Most rounds it takes part in, for cases that take minutes."""
+    open_place: Callable[[PostgresServer], AbstractContextManager[Place]] | None = None
+    """Opens a place of its own for each round, for systems that are not ours; that of the scenario unless given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +70,7 @@ class Sample:
     rate: float
     per_job: dict[str, float | None]
     figures: dict[str, float]
+    series: list[dict[str, float | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +96,8 @@ class Result:
     against: str | None
     ratio: float | None
     """The median of each round's own ratio."""
+    series: list[dict[str, float | None]]
+    """What was found at successive moments of the last round."""
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -100,29 +111,49 @@ def run(
     jobs: int | None,
     rounds: int,
     tell: Callable[[str], None] = lambda _: None,
+    failed: dict[str, str] | None = None,
 ) -> list[Result]:
     """Run every case of the scenarios once a round, each scenario in a database of its own; return them in order.
 
-    `jobs`: of a case in one round; those of each scenario unless given.
+    `jobs`: of a case in one round; those of each scenario unless given. `failed` is told which cases failed, and why.
+    Raises: CaseFailedError without it.
     """
     samples: dict[tuple[str, str], list[Sample]] = {}
     with ExitStack() as places:
-        opened: list[tuple[Scenario, Place, Meter]] = []
+        opened: list[tuple[Scenario, Place | None, Meter | None]] = []
         for scenario in scenarios:
+            if all(case.open_place for case in scenario.cases):
+                opened.append((scenario, None, None))
+                continue
             place = places.enter_context(open_place(server))
-            meter = Meter(place)
-            places.callback(meter.close)
+            meter = places.enter_context(closing(Meter(place)))
             opened.append((scenario, place, meter))
         for number in range(1, rounds + 1):
             for scenario, place, meter in opened:
                 for case in scenario.cases:
+                    if number > case.most_rounds:
+                        continue
                     tell(f"round {number} of {rounds}: {scenario.name}: {case.name}")
-                    sample = measure(case, place, meter, min(jobs or scenario.jobs, case.most))
+                    wanted = min(jobs or scenario.jobs, case.most)
+                    if case.open_place is None:
+                        assert place is not None
+                        assert meter is not None
+                        sample = measure(case, place, meter, wanted)
+                    else:
+                        try:
+                            with case.open_place(server) as own, closing(Meter(own)) as around:
+                                sample = measure(case, own, around, wanted)
+                        except CaseFailedError as error:
+                            if failed is None:
+                                raise
+                            failed[f"{scenario.name}: {case.name}"] = str(error)
+                            continue
                     samples.setdefault((scenario.name, case.name), []).append(sample)
         return [
-            _result(scenario, case, {one.name: samples[scenario.name, one.name] for one in scenario.cases})
+            _result(scenario, case, {one.name: samples.get((scenario.name, one.name), []) for one in scenario.cases})
             for scenario, _, _ in opened
             for case in scenario.cases
+            if (scenario.name, case.name) in samples
         ]
 
 
@@ -135,20 +166,12 @@ def measure(case: Case, place: Place, meter: Meter, jobs: int) -> Sample:
         done = case.run(place, watch, jobs)
     if done <= 0 or not watch.used:
         raise RuntimeError(f"{case.name} did nothing")
-    server = counted[0]
     return Sample(
         jobs=done,
         rate=done / watch.seconds,
-        per_job={
-            "commits": server.commits / done,
-            "round_trips": None if watch.round_trips is None else watch.round_trips / done,
-            "wal_bytes": server.wal_bytes / done,
-            "row_versions": (server.inserted + server.updated) / done,
-            "dead_tuples": (server.updated + server.deleted) / done,
-            "client_cpu_us": watch.client_cpu / done * 1e6,
-            "server_cpu_us": watch.server_cpu / done * 1e6 if place.server_pid is not None else None,
-        },
+        per_job=_by_the_job(place, watch, counted[0], done),
         figures=watch.figures,
+        series=watch.series,
     )
 
 
@@ -158,14 +181,31 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[max(0, math.ceil(percent * len(ordered) / 100) - 1)]
 
 
+def _by_the_job(place: Place, watch: Stopwatch, server: Counted, jobs: int) -> dict[str, float | None]:
+    used: dict[str, float | None] = {
+        "commits": server.commits,
+        "round_trips": watch.round_trips,
+        "wal_bytes": server.wal_bytes,
+        "row_versions": server.inserted + server.updated,
+        "dead_tuples": server.updated + server.deleted,
+        "client_cpu_us": watch.client_cpu * 1e6,
+        "server_cpu_us": watch.server_cpu * 1e6 if place.server_pid is not None else None,
+    }
+    # PostgreSQL has nothing to tell of jobs that lie elsewhere.
+    told = ("client_cpu_us", "server_cpu_us") if place.broker is not None else tuple(used)
+    return {
+        name: value / jobs if watch.is_divided and name in told and value is not None else None
+        for name, value in used.items()
+    }
+
+
 def _result(scenario: Scenario, case: Case, samples: Mapping[str, list[Sample]]) -> Result:
     mine = samples[case.name]
     rates = [sample.rate for sample in mine]
     ratio = None
-    if case.against is not None:
-        other = samples[case.against.case]
+    if case.against is not None and (other := samples[case.against.case]):
         figure = case.against.figure
-        ratio = statistics.median(_measure(a, figure) / _measure(b, figure) for a, b in zip(mine, other, strict=True))
+        ratio = statistics.median(_measure(a, figure) / _measure(b, figure) for a, b in zip(mine, other, strict=False))
     return Result(
         scenario=scenario.name,
         case=case.name,
@@ -176,6 +216,7 @@ def _result(scenario: Scenario, case: Case, samples: Mapping[str, list[Sample]])
         figures={name: statistics.median(sample.figures[name] for sample in mine) for name in mine[0].figures},
         against=case.against.case if case.against else None,
         ratio=ratio,
+        series=mine[-1].series,
     )
 
 

@@ -69,6 +69,10 @@ class Stopwatch:
         """Added to by whoever talks past SQLAlchemy; None where nobody can count them."""
         self.figures: dict[str, float] = {}
         """What else the case found: percentiles, buffers."""
+        self.series: list[dict[str, float | None]] = []
+        """What was found at successive moments, for a curve."""
+        self.is_divided = True
+        """Whether what was used can be told by the job; False where a case's jobs are not its subject."""
         self.used = False
         self.beside: Callable[[], Iterable[int]] = tuple
         """Tells the processes that work for the case as well, and live on: their CPU time is the client's."""

@@ -28,10 +28,19 @@ SETTINGS: Final[Mapping[str, str]] = {
     "max_wal_size": "4GB",
     "checkpoint_timeout": "1h",
     "autovacuum": "off",
+    # It counts statements for the cases that ask for it, and nothing for the others.
+    "shared_preload_libraries": "pg_stat_statements",
+    "pg_stat_statements.track": "none",
 }
 """Settings of the benchmark's own server. Commits are as durable as in production."""
 
-SHOWN: Final = (*SETTINGS, "wal_level", "server_version", "default_toast_compression", "track_io_timing")
+SHOWN: Final = (
+    *(name for name in SETTINGS if "statements" not in SETTINGS[name] + name),
+    "wal_level",
+    "server_version",
+    "default_toast_compression",
+    "track_io_timing",
+)
 """Settings that the report tells of any server."""
 
 
@@ -43,6 +52,8 @@ class Place:
         self.server_pid = server_pid
         """Of the server when it is ours, whose CPU time can be read; None otherwise."""
         self.bin_dir = bin_dir
+        self.broker: str | None = None
+        """Where the jobs of a system are that does not keep them in PostgreSQL; the database stays empty then."""
         self.held = 0
         """How many sessions the scenario itself keeps open between cases: the meter does not wait for their end."""
 
@@ -89,12 +100,17 @@ class Place:
 @contextmanager
 def open_place(server: PostgresServer) -> Iterator[Place]:
     """Give a place of its own on a server; the database is dropped afterwards."""
-    ours = server if isinstance(server, EmbeddedServer) else None
+    pid, bin_dir = own_server(server)
     with ThrowAwayDatabase(server.url) as database:
-        place = Place(database.url, server_pid=ours.pid if ours else None, bin_dir=ours.bin_dir if ours else None)
+        place = Place(database.url, server_pid=pid, bin_dir=bin_dir)
         with place.begin() as connection:
             runner.upgrade(connection)
         yield place
+
+
+def own_server(server: PostgresServer) -> tuple[int | None, Path | None]:
+    """Return the process of a server of ours and where its programs lie; nothing of a server that was named."""
+    return (server.pid, server.bin_dir) if isinstance(server, EmbeddedServer) else (None, None)
 
 
 @contextmanager

@@ -8,12 +8,20 @@ from benchmarks.harness import Scenario
 from benchmarks.scenarios import (
     bulk_enqueue,
     chains,
+    deep_backlog,
+    degradation,
     drain,
     guards,
     horizon,
+    idle,
     indexes,
     latency,
     life,
+    memory,
+    peers_drain,
+    peers_enqueue,
+    peers_latency,
+    pins,
     pipeline_archive,
     pipeline_read,
     pipeline_write,
@@ -21,11 +29,38 @@ from benchmarks.scenarios import (
     single_enqueue,
 )
 
-_MODULES = (single_enqueue, bulk_enqueue, drain, session_handler, chains, latency, life, guards, indexes, horizon)
+_MODULES = (
+    single_enqueue,
+    bulk_enqueue,
+    drain,
+    session_handler,
+    chains,
+    latency,
+    life,
+    guards,
+    indexes,
+    horizon,
+    pins,
+    deep_backlog,
+    memory,
+)
 _PIPELINE = (pipeline_write, pipeline_read, pipeline_archive)
 
 
 def all_scenarios() -> list[Scenario]:
     """Return every scenario, in the order the report shows them: those of the pipeline where Spark is installed."""
     modules = _MODULES + _PIPELINE if find_spec("pyspark") else _MODULES
-    return [module.scenario() for module in modules]
+    return [module.scenario() for module in modules] + beside_peers()
+
+
+def beside_peers() -> list[Scenario]:
+    """Return those that ask the same of every system at hand, each in a process and a database of its own."""
+    return [
+        peers_enqueue.single(),
+        peers_enqueue.bulk(),
+        peers_drain.scenario(),
+        peers_drain.two_workers(),
+        peers_latency.scenario(),
+        idle.scenario(),
+        degradation.scenario(),
+    ]

@@ -28,8 +28,8 @@ def scenario() -> Scenario:
         name="drain",
         says=f"jobs that do nothing, {pgbench.BATCH} a claim, one worker process; pgbench runs the same claim and complete",
         cases=(
-            Case(name=_ONE, run=_pgbench(1), prepare=rows.fill),
-            Case(name="pgbench, 2 connections", run=_pgbench(2), prepare=rows.fill, against=limit),
+            Case(name=_ONE, run=pgbench_run(1), prepare=rows.fill),
+            Case(name="pgbench, 2 connections", run=pgbench_run(2), prepare=rows.fill, against=limit),
             Case(name="async handler", run=_worker(asynchronous), prepare=rows.fill, against=limit),
             Case(name="sync handler", run=_worker(synchronous), prepare=rows.fill, against=limit),
         ),
@@ -46,7 +46,9 @@ def _worker(function: Callable[[Any], Any]) -> Callable[[Place, Stopwatch, int],
     return run
 
 
-def _pgbench(clients: int) -> Callable[[Place, Stopwatch, int], int]:
+def pgbench_run(clients: int) -> Callable[[Place, Stopwatch, int], int]:
+    """Return what drains with `pgbench`, our claim and completion, a hundred a batch."""
+
     def run(place: Place, watch: Stopwatch, jobs: int) -> int:
         transactions = -(-jobs // (pgbench.BATCH * clients))
         pgbench.run(place, watch, pgbench.claim() + pgbench.complete(), transactions=transactions, clients=clients)

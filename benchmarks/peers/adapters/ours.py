@@ -1,0 +1,77 @@
+"""This package, run as the others are: in a process of its own, by the same protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from protocol import Adapter, Put, main, payload, uvloop
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Job, JobQueue, Worker, WorkerOptions, enqueue_many
+from sa_jobqueue.events import Event, EventBus, JobCompleted
+
+TYPE = "no_op"
+
+
+class Ours(Adapter):
+    """A Session that adds and commits; a worker of 100 at once, as the command line runs it."""
+
+    new_loop = staticmethod(uvloop)
+
+    async def setup(self) -> None:
+        """Migrate."""
+        from sa_jobqueue.migrations import runner
+
+        with create_engine(self.url).begin() as connection:
+            runner.upgrade(connection)
+
+    @asynccontextmanager
+    async def producer(self) -> AsyncIterator[Put]:
+        """Add and commit by one synchronous session."""
+        with Session(create_engine(self.url)) as session:
+
+            async def put(number: int) -> None:
+                session.add(Job(TYPE, payload(number)))
+                session.commit()
+
+            yield put
+
+    async def enqueue_many(self, numbers: range) -> None:
+        """Enqueue all in one transaction."""
+        with Session(create_engine(self.url)) as session:
+            enqueue_many(session, [Job(TYPE, payload(number)) for number in numbers])
+            session.commit()
+
+    async def work(self, seen: Callable[[int], None], done: asyncio.Event) -> None:
+        """Count a job when its completion is written: later than any other system here counts it."""
+        queue, events = JobQueue(), EventBus()
+        stamps = bool(self.orders.get("stamps"))
+
+        @queue.handler(TYPE)
+        async def handle(job: Any) -> None:
+            if stamps:
+                seen(job["number"])
+
+        def on_event(event: Event) -> None:
+            if isinstance(event, JobCompleted):
+                seen(0)
+
+        if not stamps:
+            events.subscribe(on_event)
+        engine = create_async_engine(self.url, pool_size=100)
+        worker = Worker(queue, engine, options=WorkerOptions(concurrency=100), events=events)
+        running = asyncio.ensure_future(worker.run())
+        stopping = asyncio.ensure_future(done.wait())
+        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        worker.stop()
+        await running
+        await engine.dispose()
+
+
+if __name__ == "__main__":
+    main(Ours)

@@ -1,0 +1,208 @@
+"""What a measured system is asked, and how it answers: JSON lines over standard input and output.
+
+An adapter is a script that runs in the virtual environment of the system it adapts, so this module knows nothing but
+the standard library. The first line it reads are its orders; it says `ready` once it has imported and connected, and
+starts at `go`. What it says then:
+
+- `begin`: the first job was enqueued, or the first handler started
+- `end`: the last one; a graceful stop comes after that, and is in nobody's time
+- `told`: what it noted of each job, and the memory it held
+- `gone`: it has stopped
+
+`stop`, or the end of its input, ends it early.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from mmap import mmap
+from pathlib import Path
+from typing import Any
+
+# Answers alone go to standard output: what libraries print there goes where errors go.
+_answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+
+Put = Callable[[int], Awaitable[Any]]
+"""Enqueues the job of a number and returns once that is committed."""
+
+
+class Adapter:
+    """One system: what it does with the queue at a URL, as its own documentation says it is done best."""
+
+    new_loop = staticmethod(asyncio.new_event_loop)
+    """The event loop that its own command line runs on."""
+
+    def __init__(self, url: str, orders: dict[str, Any]) -> None:
+        self.url = url
+        self.orders = orders
+
+    async def setup(self) -> None:
+        """Create the tables."""
+        raise NotImplementedError
+
+    @asynccontextmanager
+    async def producer(self) -> AsyncIterator[Put]:
+        """Connect, and give what enqueues one job in a transaction of its own."""
+        raise NotImplementedError
+        yield
+
+    async def enqueue_many(self, numbers: range) -> None:
+        """Enqueue a job of each number in the fastest way there is, on connections it opened before, if it can."""
+        raise NotImplementedError
+
+    async def work(self, seen: Callable[[int], None], done: asyncio.Event) -> None:
+        """Run a worker until `done`, whose handler calls `seen` with each job's number; stop it gracefully."""
+        raise NotImplementedError
+
+
+def payload(number: int) -> dict[str, Any]:
+    """Return the input of a job: of the size that a reference to something else has."""
+    return {"number": number, "order_id": f"order-{number:08}"}
+
+
+def uvloop() -> asyncio.AbstractEventLoop:
+    """Return a loop of uvloop's, for systems whose own command line takes it; asyncio's where it is not installed."""
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return new_event_loop()
+
+
+def say(event: str, **fields: Any) -> None:
+    """Write one line to whoever measures."""
+    _answers.write(json.dumps({"event": event} | fields) + "\n")
+    _answers.flush()
+
+
+class Tally:
+    """Counts handlers that started, in this process and those beside it, and tells of the first and the last."""
+
+    def __init__(self, orders: dict[str, Any], end: Callable[[], None]) -> None:
+        self._jobs = int(orders["jobs"])
+        self._tenth = max(1, self._jobs // 10)
+        self._end = end
+        self._count = 0
+        self.stamps: list[tuple[int, float]] = []
+        self._stamps = self.stamps if orders.get("stamps") else None
+        self.memory: dict[str, int] = {}
+        # Workers beside each other share a file of counters, one slot each: no lock, no system call.
+        self._others: memoryview | None = None
+        self._slot = int(orders.get("slot", 0))
+        if path := orders.get("counters"):
+            with Path(path).open("r+b") as file:
+                self._others = memoryview(mmap(file.fileno(), 0)).cast("q")
+
+    def seen(self, number: int) -> None:
+        """Note that the handler of a job has started."""
+        if self._stamps is not None:
+            self._stamps.append((number, time.monotonic()))
+        self._count = count = self._count + 1
+        if count == 1:
+            say("begin")
+        total = count
+        if self._others is not None:
+            self._others[self._slot] = count
+            total = sum(self._others)
+        if total == self._tenth:
+            self.memory["at_tenth_kib"] = resident_kib()
+        if total == self._jobs:
+            say("end", jobs=self._jobs)
+            self.memory["at_end_kib"] = resident_kib()
+            self._end()
+
+
+def resident_kib() -> int:
+    """Return the memory this process holds, in KiB; 0 where the system does not tell."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("VmRSS")), 0)
+
+
+def main(adapter: type[Adapter]) -> None:
+    """Take orders and carry them out: the main of every adapter."""
+    orders = json.loads(sys.stdin.readline())
+    loop = adapter.new_loop()
+    asyncio.set_event_loop(loop)
+    loop.run_until_complete(_carry_out(adapter(orders["url"], orders), orders))
+    # Threads that a library left behind must not keep a measured process alive.
+    os._exit(0)
+
+
+async def _carry_out(adapter: Adapter, orders: dict[str, Any]) -> None:
+    loop = asyncio.get_running_loop()
+    go, done, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            loop.call_soon_threadsafe({"go": go, "stop": done}[line.strip()].set)
+        for event in (go, done, over):
+            loop.call_soon_threadsafe(event.set)
+
+    threading.Thread(target=listen, daemon=True).start()
+    verbs = {"setup": _setup, "enqueue": _enqueue, "fill": _fill, "produce": _produce, "work": _work}
+    await verbs[orders["do"]](adapter, orders, go, done)
+    say("gone")
+    await over.wait()
+
+
+async def _setup(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, done: asyncio.Event) -> None:
+    await adapter.setup()
+
+
+async def _enqueue(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, done: asyncio.Event) -> None:
+    async with adapter.producer() as put:
+        await put(-1)  # connects, compiles, prepares
+        say("ready")
+        await go.wait()
+        say("begin")
+        for number in range(orders["jobs"]):
+            await put(number)
+        say("end", jobs=orders["jobs"])
+
+
+async def _fill(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, done: asyncio.Event) -> None:
+    await adapter.enqueue_many(range(-1, 0))
+    say("ready")
+    await go.wait()
+    say("begin")
+    await adapter.enqueue_many(range(orders["jobs"]))
+    say("end", jobs=orders["jobs"])
+
+
+async def _produce(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, done: asyncio.Event) -> None:
+    stamps = []
+    async with adapter.producer() as put:
+        await put(-1)
+        say("ready")
+        await go.wait()
+        say("begin")
+        began = time.monotonic()
+        for number in range(orders["jobs"]):
+            # A thread's sleep is exact to the tenth of a millisecond; nothing else runs in this process's loop.
+            time.sleep(max(0.0, began + number / orders["rate"] - time.monotonic()))  # noqa: ASYNC251
+            await put(number)
+            stamps.append((number, time.monotonic()))
+            if done.is_set():
+                break
+        say("end", jobs=len(stamps))
+    say("told", stamps=stamps, memory={})
+
+
+async def _work(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, done: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    tally = Tally(orders, lambda: loop.call_soon_threadsafe(done.set))
+    say("ready")
+    await go.wait()
+    await adapter.work(tally.seen, done)
+    say("told", stamps=tally.stamps, memory=tally.memory)

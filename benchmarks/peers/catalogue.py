@@ -1,0 +1,158 @@
+"""Which systems are measured beside each other, and what each of them promises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+OLDEST_PYTHON: Final = (3, 11)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promises:
+    """What one gets for the price: short answers, for a table."""
+
+    fenced: str
+    """Whether a worker that was given up can still finish its job."""
+    taken_back: str
+    """What becomes of the jobs of a worker that died."""
+    kept: str
+    """What is left of a job that is done."""
+    session: str
+    """How a job is enqueued in the application's own transaction."""
+    durable: str = "yes"
+    """Whether a job that was enqueued survives a power cut."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """One system in one mode."""
+
+    name: str
+    environment: str | None
+    """Which virtual environment it needs; None runs in this one."""
+    script: str
+    """Its adapter."""
+    settings: str
+    """How it is set up, as its documentation says it is fastest."""
+    promises: Promises
+    orders: Mapping[str, str] = field(default_factory=dict)
+    oldest_python: tuple[int, int] = OLDEST_PYTHON
+    is_elsewhere: bool = False
+    """Whether its jobs are not in PostgreSQL."""
+    most: int = 10_000
+    """Most jobs of a drain, for those that are slow by nature."""
+    claim_like: str = "%SKIP LOCKED%"
+    """Which of its statements claims, as SQL's LIKE has it."""
+
+
+OURS: Final = System(
+    name="sa_jobqueue",
+    environment=None,
+    script="ours.py",
+    settings="`sa-jobqueue worker`: psycopg, 100 at once, uvloop, LISTEN",
+    promises=Promises(
+        fenced="yes",
+        taken_back="by any worker, once its lease has ended",
+        kept="row, output, every attempt",
+        session="`session.add(Job(...))`, Session and AsyncSession",
+    ),
+    claim_like="%lane%SKIP LOCKED%",
+)
+
+_PGQUEUER: Final = Promises(
+    fenced="no: by id",
+    taken_back="by any worker, once its heartbeat is old",
+    kept="a line in a log; payloads are deleted",
+    session="its own calls on your driver connection",
+)
+
+PEERS: Final[tuple[System, ...]] = (
+    System(
+        name="pgqueuer, asyncpg",
+        environment="pgqueuer",
+        script="pgqueuer_adapter.py",
+        orders={"driver": "asyncpg"},
+        settings="one asyncpg connection, batches of 100, uvloop, LISTEN",
+        promises=_PGQUEUER,
+    ),
+    System(
+        name="pgqueuer, psycopg",
+        environment="pgqueuer",
+        script="pgqueuer_adapter.py",
+        orders={"driver": "psycopg"},
+        settings="one psycopg connection, batches of 100, uvloop, LISTEN",
+        promises=_PGQUEUER,
+        most=5_000,
+    ),
+    System(
+        name="awa",
+        environment="awa",
+        script="awa_adapter.py",
+        settings="queue storage, 128 workers, a pool of 20, COPY for bulk, LISTEN",
+        promises=Promises(
+            fenced="yes",
+            taken_back="by any worker, once its heartbeat is old",
+            kept="append-only history, truncated in time",
+            session="a bridge, one job a call",
+        ),
+        claim_like="%claim_ready%",
+    ),
+    System(
+        name="chancy",
+        environment="chancy",
+        script="chancy_adapter.py",
+        settings="asyncio executor, 100 at once, eager polling, LISTEN, no plugins",
+        promises=Promises(
+            fenced="yes, since 0.26",
+            taken_back="by a plugin, not loaded here",
+            kept="row",
+            session="its own calls on a psycopg cursor",
+        ),
+    ),
+    System(
+        name="oban",
+        environment="oban",
+        script="oban_adapter.py",
+        oldest_python=(3, 12),
+        settings="limit 100, a pool of 10, uvloop, LISTEN",
+        promises=Promises(
+            fenced="by the time of the attempt",
+            taken_back="by age: 5 minutes after it began, alive or not",
+            kept="row",
+            session="`enqueue(..., conn=)`, AsyncSession",
+        ),
+    ),
+    System(
+        name="procrastinate",
+        environment="procrastinate",
+        script="procrastinate_adapter.py",
+        settings="PsycopgConnector, concurrency 100, a pool of 10, LISTEN, jobs kept",
+        promises=Promises(
+            fenced="no: by id and status",
+            taken_back="by a periodic task you write",
+            kept="row, events",
+            session="`configure(connection=)`, psycopg",
+        ),
+        most=2_000,
+        claim_like="%procrastinate_fetch_job%",
+    ),
+    System(
+        name="celery, Redis",
+        environment="celery",
+        script="celery_adapter.py",
+        settings="Redis as Debian ships it, solo pool, acks late, prefetch 100, results ignored",
+        promises=Promises(
+            fenced="no",
+            taken_back="after the visibility timeout, an hour",
+            kept="nothing",
+            session="not at all",
+            durable="to the last snapshot",
+        ),
+        is_elsewhere=True,
+        most=2_000,
+    ),
+)
+
+SYSTEMS: Final = (OURS, *PEERS)

@@ -1,0 +1,110 @@
+"""A virtual environment for each system, outside the checkout, with the versions that its text file pins."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from benchmarks.peers.catalogue import SYSTEMS, System
+
+_HERE: Final = Path(__file__).parent
+_WHERE: Final = "SA_JOBQUEUE_BENCHMARK_PEERS"
+_MAIN_PACKAGE: Final = {"awa": "awa-pg"}
+
+
+def folder() -> Path:
+    """Return where the environments lie: `$SA_JOBQUEUE_BENCHMARK_PEERS`, or in the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get(_WHERE) or cache / "sa-jobqueue" / "benchmarks")
+
+
+def python(system: System) -> Path:
+    """Return the interpreter a system runs on, there or not."""
+    return Path(sys.executable) if system.environment is None else folder() / system.environment / "bin" / "python"
+
+
+def script(system: System) -> Path:
+    """Return its adapter."""
+    return _HERE / "adapters" / system.script
+
+
+def is_installed(system: System) -> bool:
+    """Whether it can be run here."""
+    return python(system).exists() and (not system.is_elsewhere or shutil.which("redis-server") is not None)
+
+
+def installed() -> list[System]:
+    """Return what can be run here, ours first."""
+    return [system for system in SYSTEMS if is_installed(system)]
+
+
+def release(system: System) -> str:
+    """Return the version a system is measured in: ours as installed, another's as pinned."""
+    if system.environment is None:
+        return version("sa-jobqueue")
+    package = _MAIN_PACKAGE.get(system.environment, system.environment)
+    pinned = re.search(rf"^{package}==(\S+)", _requirements(system).read_text(), re.MULTILINE)
+    assert pinned is not None, system.environment
+    return pinned[1]
+
+
+def why_not(system: System) -> str | None:
+    """Return why a system cannot be run here; None when it can."""
+    if is_installed(system):
+        return None
+    if system.is_elsewhere and shutil.which("redis-server") is None:
+        return "redis-server is not installed (Debian: apt-get install redis-server)"
+    if _interpreter(system) is None:
+        return f"it needs Python {'.'.join(map(str, system.oldest_python))}, which is not here"
+    return "not installed: python -m benchmarks peers install"
+
+
+def install() -> Iterator[tuple[str, str | None]]:
+    """Make the environments that are missing; yield each one's name, and why it could not be made or None."""
+    for system in {one.environment: one for one in SYSTEMS if one.environment is not None}.values():
+        yield system.environment or "", _install(system)
+
+
+def _install(system: System) -> str | None:
+    interpreter = _interpreter(system)
+    if interpreter is None:
+        return why_not(system)
+    target = python(system).parents[1]
+    if not python(system).exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        done = _run(interpreter, "-m", "venv", str(target))
+        if done is not None:
+            return done
+    return _run(str(python(system)), "-m", "pip", "install", "--quiet", "-r", str(_requirements(system)))
+
+
+def _requirements(system: System) -> Path:
+    return _HERE / f"{system.environment}.txt"
+
+
+def _run(*command: str) -> str | None:
+    # Constraints of the project's own environment are not the peers'.
+    environment = {name: value for name, value in os.environ.items() if name not in {"PIP_CONSTRAINT", "PYTHONPATH"}}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return None if done.returncode == 0 else done.stderr.strip().rpartition("\n")[2]
+
+
+def _interpreter(system: System) -> str | None:
+    if sys.version_info >= system.oldest_python:
+        return sys.executable
+    newer = [f"python3.{minor}" for minor in range(system.oldest_python[1], system.oldest_python[1] + 4)]
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    for name in newer:
+        found = [path / "bin" / "python" for path in sorted(pyenv.glob(f"{name.removeprefix('python')}.*"))]
+        for candidate in (*found, shutil.which(name)):
+            # A shim of pyenv's may be there for an interpreter that is not.
+            if candidate is not None and _run(str(candidate), "-c", "import venv, ensurepip") is None:
+                return str(candidate)
+    return None

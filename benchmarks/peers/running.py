@@ -1,0 +1,162 @@
+"""Starts adapters and listens to them: `adapters/protocol` has the words."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Self
+
+from sqlalchemy import make_url
+
+from benchmarks.harness import CaseFailedError
+from benchmarks.peers import environments
+from benchmarks.peers.catalogue import System
+from benchmarks.place import Place
+
+PATIENCE: Final = 60.0
+_LOG_TAIL: Final = 2_000
+
+
+class AdapterError(CaseFailedError):
+    """A system's process ended, or did not answer in time; its last words are told."""
+
+
+class Inbox:
+    """What one process said, or several that answer together; what is not expected yet is kept."""
+
+    def __init__(self) -> None:
+        self._said: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
+        self._kept: list[dict[str, Any]] = []
+        self.put = self._said.put
+
+    def take(self, event: str, patience: float) -> dict[str, Any] | None:
+        """Return the next event of a name; None when a process ended. Raises: Empty when nobody said it in time."""
+        for said in self._kept:
+            if said["event"] == event:
+                self._kept.remove(said)
+                return said
+        until = time.monotonic() + patience
+        while (said := self._said.get(timeout=max(0.0, until - time.monotonic()))) is not None:
+            if said["event"] == event:
+                return said
+            self._kept.append(said)
+        return None
+
+
+class Running:
+    """One process of a system: `expect` what it says, `tell` it to go or to stop."""
+
+    def __init__(self, system: System, url: str, *, inbox: Inbox | None = None, **orders: Any) -> None:
+        self._name = system.name
+        self._inbox = inbox or Inbox()
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in close()
+        self._process = subprocess.Popen(
+            [environments.python(system), environments.script(system)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            # Another environment's modules would be found before its own.
+            env=None if system.environment is None else {k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+        )
+        self.pid = self._process.pid
+        threading.Thread(target=self._listen, daemon=True).start()
+        self.tell(json.dumps({"url": url, **system.orders, **orders}))
+
+    def tell(self, line: str) -> None:
+        """Write a line to it; one that is gone does not hear."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return
+
+    def expect(self, event: str, patience: float = PATIENCE) -> dict[str, Any]:
+        """Wait for an event; others stay for who expects them. Raises: AdapterError."""
+        try:
+            said = self._inbox.take(event, patience)
+        except Empty:
+            raise AdapterError(f"{self._name} did not say {event} in {patience:.0f} s{self._log()}") from None
+        if said is None:
+            raise AdapterError(f"{self._name} ended before it said {event}{self._log()}")
+        return said
+
+    def close(self) -> None:
+        """End it: at once if it has not gone by itself."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.close()
+            self._process.wait(timeout=0.5)
+        except (BrokenPipeError, subprocess.TimeoutExpired):
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                self._inbox.put(json.loads(line))
+        self._inbox.put(None)
+
+    def _log(self) -> str:
+        self._errors.seek(0)
+        log = self._errors.read()[-_LOG_TAIL:]
+        return f":\n{log}" if log else ""
+
+
+def start(system: System, place: Place, *, inbox: Inbox | None = None, **orders: Any) -> Running:
+    """Start a system's process with its orders; those with one inbox answer together."""
+    return Running(system, _address(system, place), inbox=inbox, **orders)
+
+
+def setup(system: System, url: str) -> None:
+    """Let a system create its tables."""
+    with Running(system, _plain(system, url), do="setup", jobs=0) as process:
+        process.expect("gone")
+
+
+@contextmanager
+def working(system: System, place: Place, **orders: Any) -> Iterator[Running]:
+    """Give a worker that was told to go; it is stopped at the end, and waited for."""
+    with start(system, place, do="work", **orders) as worker:
+        worker.expect("ready")
+        worker.tell("go")
+        yield worker
+        worker.tell("stop")
+        worker.expect("gone")
+
+
+def wait_until(condition: Callable[[], bool], patience: float) -> None:
+    """Wait for what nobody tells. Raises: TimeoutError."""
+    until = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() > until:
+            raise TimeoutError
+        time.sleep(0.01)
+
+
+def _address(system: System, place: Place) -> str:
+    return place.broker if place.broker is not None else _plain(system, place.url)
+
+
+def _plain(system: System, url: str) -> str:
+    # SQLAlchemy alone wants the driver's name in it.
+    given = make_url(url)
+    if system.environment is not None:
+        given = given.set(drivername="postgresql")
+    return given.render_as_string(hide_password=False)

@@ -1,0 +1,158 @@
+"""The test of Brandur Leach and of PlanetScale: a steady load while a transaction elsewhere keeps vacuum from its work.
+
+The pin is off, on, and off again. What counts is whether a claim takes longer and longer while it is on, whether jobs pile
+up then, and whether both come back. A vacuum of the whole database runs every other second, as of an autovacuum that
+keeps up: while the pin is on, it can remove nothing.
+Source: https://brandur.org/postgres-queues, https://planetscale.com/blog/keeping-a-postgres-queue-healthy
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from benchmarks import systems
+from benchmarks.harness import Scenario
+from benchmarks.meter import Stopwatch
+from benchmarks.peers import running
+from benchmarks.peers.catalogue import System
+from benchmarks.place import Place
+from benchmarks.scenarios import pins
+from benchmarks.scenarios.peers_latency import stamps
+from benchmarks.statements import Statements, counting
+
+RATE: Final = 600
+_OFF_SECONDS: Final = 6
+_ON_SECONDS: Final = 30
+_AFTER_SECONDS: Final = 9
+SECONDS: Final = _OFF_SECONDS + _ON_SECONDS + _AFTER_SECONDS
+_VACUUM_EVERY: Final = 2
+_LEFT_OUT: Final = {"pgqueuer, psycopg"}
+"""The same SQL as over asyncpg, and half a minute more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was seen at one moment."""
+
+    at: float
+    claims: float
+    claim_ms: float
+    dead: float
+
+
+def scenario() -> Scenario:
+    """Return the cases."""
+    return Scenario(
+        name="degradation",
+        says=f"{RATE} jobs/s; a transaction holds the horizon from second {_OFF_SECONDS} to {_OFF_SECONDS + _ON_SECONDS}",
+        cases=systems.cases(
+            _sustain,
+            most=lambda system: RATE * SECONDS,
+            rated=False,
+            rounds=1,
+            wanted=lambda system: not system.is_elsewhere and system.name not in _LEFT_OUT,
+        ),
+        jobs=RATE * SECONDS,
+    )
+
+
+def _sustain(system: System, place: Place, watch: Stopwatch, jobs: int) -> int:
+    scale = jobs / (RATE * SECONDS)
+    over, looks = threading.Event(), list[Look]()
+    with (
+        counting(place) as statements,
+        running.working(system, place, jobs=10**9, stamps=True) as worker,
+        running.start(system, place, do="produce", jobs=jobs, rate=RATE) as producer,
+    ):
+        producer.expect("ready")
+        watch.beside = lambda: [worker.pid, producer.pid]
+        watch.round_trips = None
+        watcher = threading.Thread(target=_watch, args=(system, statements, over, looks, scale))
+        watcher.start()
+        began = time.monotonic()
+        with watch:
+            producer.tell("go")
+            time.sleep(_OFF_SECONDS * scale)
+            with pins.writer(place):
+                time.sleep(_ON_SECONDS * scale)
+            time.sleep(max(0.0, began + SECONDS * scale - time.monotonic()))
+        over.set()
+        watcher.join()
+        producer.tell("stop")
+        worker.tell("stop")
+        committed, started = (stamps(process.expect("told")) for process in (producer, worker))
+    watch.series = _series(began, scale, committed, started, looks)
+    during = [one for one in watch.series if _is_pinned(one)]
+    watch.figures = _figures([one for one in watch.series if one not in during], during)
+    return len([number for number in started if number >= 0])
+
+
+def _watch(system: System, statements: Statements | None, over: threading.Event, looks: list[Look], scale: float) -> None:
+    if statements is None:
+        return
+    number = 0
+    while not over.wait(scale):
+        number += 1
+        if number % _VACUUM_EVERY == 0:
+            statements.run("VACUUM")
+        calls = statements.read(system.claim_like)
+        dead = statements.scalar("SELECT sum(n_dead_tup) FROM pg_stat_user_tables")
+        looks.append(Look(time.monotonic(), calls.count, calls.milliseconds, float(dead or 0)))
+
+
+def _series(
+    began: float, scale: float, committed: Mapping[int, float], started: Mapping[int, float], looks: list[Look]
+) -> list[dict[str, float | None]]:
+    """Return what each second was like: jobs waiting at its end, the median wait of those begun in it, its claims."""
+    found: list[dict[str, float | None]] = []
+    for second in range(SECONDS):
+        first, last = (began + edge * scale for edge in (second, second + 1))
+        waits = [
+            (at - committed[number]) * 1000 for number, at in started.items() if first <= at < last and number in committed
+        ]
+        enqueued = sum(at < last for at in committed.values())
+        begun = sum(at < last for number, at in started.items() if number in committed)
+        found.append(
+            {
+                "second": float(second),
+                "depth": float(max(0, enqueued - begun)),
+                "wait_ms": statistics.median(waits) if waits else None,
+                "started": float(len(waits)),
+                "claim_ms": _claim_ms(looks, first, last),
+                "dead": next((look.dead for look in looks if look.at >= last), None),
+            }
+        )
+    return found
+
+
+def _claim_ms(looks: list[Look], first: float, last: float) -> float | None:
+    inside = [look for look in looks if first - 1.5 * (last - first) <= look.at < last]
+    if len(inside) < 2 or inside[-1].claims == inside[0].claims:
+        return None
+    return (inside[-1].claim_ms - inside[0].claim_ms) / (inside[-1].claims - inside[0].claims)
+
+
+def _is_pinned(one: Mapping[str, float | None]) -> bool:
+    return _OFF_SECONDS <= (one["second"] or 0) < _OFF_SECONDS + _ON_SECONDS
+
+
+def _figures(off: list[dict[str, float | None]], on: list[dict[str, float | None]]) -> dict[str, float]:
+    """Return what the claim and the queue were like before the pin and in the pin's last third."""
+    before = [one for one in off if (one["second"] or 0) < _OFF_SECONDS]
+    late = on[-max(1, len(on) // 3) :]
+    after = off[-3:]
+    figures = {}
+    for when, those in (("before", before), ("pinned", late), ("after", after)):
+        for name in ("claim_ms", "wait_ms"):
+            values = [value for one in those if (value := one[name]) is not None]
+            if values:
+                figures[f"{name.removesuffix('_ms')}_{when}_ms"] = statistics.median(values)
+    figures["deepest"] = max(one["depth"] or 0 for one in on)
+    figures["depth_at_the_end"] = after[-1]["depth"] or 0
+    figures["dead"] = max((one["dead"] or 0 for one in on), default=0)
+    return figures

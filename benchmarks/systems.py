@@ -1,0 +1,71 @@
+"""Cases of one question for every system at hand: ours first, then those peers that are installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from benchmarks.harness import Case, Comparison
+from benchmarks.meter import Stopwatch
+from benchmarks.peers import environments, places, running
+from benchmarks.peers.catalogue import OURS, System
+from benchmarks.place import Place
+
+Run = Callable[[System, Place, Stopwatch, int], int]
+Prepare = Callable[[System, Place, int], None]
+
+
+def nothing(system: System, place: Place, jobs: int) -> None:
+    """Begin with empty tables: those of a place that was just opened."""
+
+
+def cases(
+    run: Run,
+    *,
+    prepare: Prepare = nothing,
+    most: Callable[[System], int] = lambda system: system.most,
+    rated: bool = True,
+    rounds: int = 1_000,
+    wanted: Callable[[System], bool] = lambda system: True,
+    figure: str | None = None,
+) -> list[Case]:
+    """Return a case a system, each in a database of its own and divided by ours, by the rate or a figure.
+
+    `most`: jobs in a round. `rounds`: most of them.
+    """
+    compared = rated or figure is not None
+    return [
+        Case(
+            name=system.name,
+            run=partial(run, system),
+            prepare=partial(prepare, system),
+            open_place=partial(places.open_for, system),
+            against=Comparison(case=OURS.name, figure=figure) if compared and system is not OURS else None,
+            most=most(system),
+            rated=rated,
+            most_rounds=rounds,
+        )
+        for system in environments.installed()
+        if wanted(system)
+    ]
+
+
+def fill(system: System, place: Place, jobs: int) -> None:
+    """Enqueue a backlog by the system's own means, and write everything out as after a vacuum."""
+    with running.start(system, place, do="fill", jobs=jobs) as process:
+        process.expect("ready")
+        process.tell("go")
+        process.expect("gone")
+    place.run("VACUUM")
+    place.checkpoint()
+
+
+def clock(watch: Stopwatch, processes: Iterable[running.Running]) -> None:
+    """Measure from the first `begin` to the first `end` of processes that answer together, which are the client."""
+    pids = [process.pid for process in processes]
+    watch.beside = lambda: pids
+    watch.round_trips = None  # nobody counts those of another process
+    first = next(iter(processes))
+    first.expect("begin")
+    with watch:
+        first.expect("end", patience=300.0)
