@@ -113,6 +113,32 @@ class ChainsPruned:
 
 
 @dataclass(frozen=True, slots=True)
+class ScheduleFired:
+    """A schedule's jobs were enqueued, one for each of its times; none where all were left out."""
+
+    schedule: str
+    fire_times: tuple[datetime, ...]
+    job_ids: tuple[JobId, ...]
+    missed_since: datetime | None
+    """The first time that was left out: missed, or while the last job was open; None if none was."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleBroken:
+    """A schedule's row is none, so it rests until somebody mends it."""
+
+    schedule: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulesUndeclared:
+    """Schedules that code once declared for job types handled here, and this code does not. They fire on."""
+
+    schedules: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerStarted:
     """A worker registered itself."""
 
@@ -191,6 +217,9 @@ Event: TypeAlias = (
     | UnknownTypesPending
     | UnservedQueues
     | ChainsPruned
+    | ScheduleFired
+    | ScheduleBroken
+    | SchedulesUndeclared
     | WorkerStarted
     | ControlsChanged
     | DrainRequested

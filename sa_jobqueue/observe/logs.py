@@ -88,6 +88,8 @@ def describe(event: told.Event) -> Record:
             fields = {"chains": event.chains, "jobs": event.jobs}
             words = "%d chains of %d jobs were deleted: their time was up"
             return Record(logging.INFO, words, tuple(fields.values()), fields)
+        case told.ScheduleFired() | told.ScheduleBroken() | told.SchedulesUndeclared():
+            return _of_schedule(event)
         case told.ProviderFailed():
             words = "what handlers were lent could not be closed: %s"
             return Record(logging.ERROR, words, (error_line(event.error),), exception=event.error)
@@ -102,6 +104,24 @@ def describe(event: told.Event) -> Record:
                 {"component": event.component, "delay_seconds": delay},
                 None if of_driver else event.error,
             )
+
+
+def _of_schedule(event: told.ScheduleFired | told.ScheduleBroken | told.SchedulesUndeclared) -> Record:
+    match event:
+        case told.SchedulesUndeclared():
+            words = "schedules that this code does not declare any more fire on, until somebody deletes them: %s"
+            return Record(logging.WARNING, words, (", ".join(event.schedules),), {"schedules": list(event.schedules)})
+        case told.ScheduleBroken():
+            words = "schedule %s cannot fire and rests until it is mended: %s"
+            return Record(logging.ERROR, words, (event.schedule, event.reason), {"schedule": event.schedule})
+    fields: dict[str, Any] = {"schedule": event.schedule, "job_ids": [str(job_id) for job_id in event.job_ids]}
+    fields["fire_times"] = [time.isoformat() for time in event.fire_times]
+    times = ", ".join(fields["fire_times"]) or "no time"
+    if event.missed_since is None:
+        return Record(logging.INFO, "schedule %s fired for %s", (event.schedule, times), fields)
+    fields["missed_since"] = since = event.missed_since.isoformat()
+    words = "schedule %s fired for %s; times from %s on were left out"
+    return Record(logging.WARNING, words, (event.schedule, times, since), fields)
 
 
 def _of_attempt(event: told.AttemptEvent) -> Record:

@@ -47,6 +47,7 @@ from sa_jobqueue.worker.listener import Listener
 from sa_jobqueue.worker.memory import MemoryGuard
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.pruner import Pruner
+from sa_jobqueue.worker.scheduler import Scheduler
 from sa_jobqueue.worker.sessions import Sessions, sessions_for
 from sa_jobqueue.worker.settler import Settler
 from sa_jobqueue.worker.sweeper import Sweeper
@@ -61,10 +62,10 @@ class Worker:
     `engine`: the application's engine, of either colour; the other colour, where a handler needs it, is made from its
     URL. `session_factory`, `async_session_factory`: what makes the sessions handlers are given, so that an
     application's own options hold there; plain ones on the engine unless given; their pool must hold a connection for
-    each of `concurrency` handlers. Beside those it opens up to six connections of its own: claims, completions, sweeps,
-    ends of chains, heartbeat, notifications. They are made from the engine's URL; `connect_args` adds what psycopg needs
-    beyond it. `app`: where child processes of isolated handlers find `jobs`, such as "shop.jobs:jobs"; each
-    such handler where it is declared, unless given.
+    each of `concurrency` handlers. Beside those it opens up to eight connections of its own: claims, completions, sweeps,
+    ends of chains, retention, schedules, heartbeat, notifications. They are made from the engine's URL; `connect_args`
+    adds what psycopg needs beyond it. `app`: where child processes of isolated handlers find `jobs`, such as
+    "shop.jobs:jobs"; each such handler where it is declared, unless given.
 
     **A job may run more than once** (a worker can die after the handler's outside effects): handlers must be idempotent.
     What a handler writes through its session happens once.
@@ -181,7 +182,7 @@ class Worker:
             patience=options.time_to_live,
             connect_args=self._connect_args,
         )
-        engine = connections.engine(6)
+        engine = connections.engine(7)
 
         def wake(queue: str | None) -> None:
             claimer.wake(queue)
@@ -243,6 +244,7 @@ class Worker:
 
         def told_of_rules() -> None:
             reader.wake()
+            scheduler.wake()
             heartbeat.hurry()
 
         def look_again(event: Event) -> None:
@@ -260,6 +262,7 @@ class Worker:
             settler=settler,
         )
         pruner = Pruner(engine, model, self.events, self._jobs.retention_rules, interval=options.prune_interval)
+        scheduler = Scheduler(engine, model, self.events, declared=self._jobs.schedules, types=self._identity.job_types)
         listener = Listener(
             connections, model.__jobqueue__, on_due=claimer.wake, on_lost=executor.stop_job, on_rules=told_of_rules
         )
@@ -294,6 +297,7 @@ class Worker:
             completer,
             settler,
             *([MemoryGuard(options.max_memory, self._outgrown)] if options.max_memory else []),
+            *([] if until_idle else [scheduler]),
             *([listener] if options.listen and not until_idle else []),
         ]
         tasks = [asyncio.create_task(supervise(part, self.events), name=part.name) for part in background]

@@ -17,6 +17,7 @@ SECOND = timedelta(seconds=1)
 ERROR = {"type": "app.CardDeclined", "message": "declined\ncard 4111 1111", "traceback": "card 4111 1111"}
 JOB = ("7", "charge", 2)
 
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CASES: dict[type, tuple[told.Event, str, str]] = {
     told.JobStarted: (told.JobStarted(*JOB), "DEBUG", "job 7 (charge) attempt 2 started"),
     told.JobCompleted: (told.JobCompleted(*JOB, SECOND), "DEBUG", "job 7 (charge) attempt 2 completed in 1.000 s"),
@@ -61,6 +62,21 @@ CASES: dict[type, tuple[told.Event, str, str]] = {
         told.ControlsChanged("w:1", ("mail",), (), 4),
         "INFO",
         "worker w:1 runs 4 jobs at once; paused queues: mail; paused types: none",
+    ),
+    told.ScheduleFired: (
+        told.ScheduleFired("nightly", (NOON,), ("7",), None),
+        "INFO",
+        "schedule nightly fired for 2026-01-01T12:00:00+00:00",
+    ),
+    told.ScheduleBroken: (
+        told.ScheduleBroken("nightly", "cron: bad"),
+        "ERROR",
+        "schedule nightly cannot fire and rests until it is mended: cron: bad",
+    ),
+    told.SchedulesUndeclared: (
+        told.SchedulesUndeclared(("a", "b")),
+        "WARNING",
+        "schedules that this code does not declare any more fire on, until somebody deletes them: a, b",
     ),
     told.WorkerStarted: (told.WorkerStarted("w:1"), "INFO", "worker w:1 started"),
     told.DrainRequested: (

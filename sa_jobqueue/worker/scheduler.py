@@ -1,0 +1,100 @@
+"""Fires the schedules that are due, whichever worker comes first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+
+from sa_jobqueue import aio
+from sa_jobqueue.events import EventBus, ScheduleBroken, ScheduleFired, SchedulesUndeclared
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.operations.firing import BATCH
+from sa_jobqueue.schedules import Schedule
+from sa_jobqueue.statements import schedules
+from sa_jobqueue.worker.component import Component
+
+_REST: Final = 60.0
+"""Seconds until it looks when the next schedule is due although nobody told it that anything changed."""
+_HELD_REST: Final = 0.2
+"""Seconds until the next try when all that is due is held by somebody: another worker, that is about to commit."""
+_LATE: Final = 0.005
+"""Seconds after a schedule's time: a timer that is early by less would only look in vain."""
+
+
+class Scheduler(Component):
+    """Fires what is due, then sleeps until the next schedule is, which costs no statement.
+
+    Every worker runs one. Any number may overlap: a schedule is fired under its row lock, by one of them, its job and its
+    next time in one transaction; a crash before the commit leaves it to the others. Woken by the next schedule's time, by a
+    notification that schedules or rules changed, and by its rest. First of all it writes what code declares.
+    """
+
+    name = "scheduler"
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        model: type[JobMixin[Any]],
+        events: EventBus,
+        *,
+        declared: Sequence[Schedule],
+        types: Sequence[str],
+    ) -> None:
+        # Several statements in one transaction, so not on the AUTOCOMMIT connections of the others.
+        self._engine = engine.execution_options(isolation_level="READ COMMITTED")
+        self._model = model
+        self._events = events
+        self._declared = declared
+        self._types = frozenset(types)
+        self._next_due = schedules.next_due(model)
+        self._woken = asyncio.Event()
+        self._is_synchronised = False
+
+    def wake(self) -> None:
+        """Look when the next schedule is due: that may have changed."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Fire until cancelled."""
+        if not self._is_synchronised:
+            await self.synchronise()
+            self._is_synchronised = True
+        while True:
+            self._woken.clear()  # before looking: what is told from here on ends the rest that follows
+            seconds = await self.due_in()
+            if seconds is not None and seconds <= 0:
+                if await self.fire() == 0:
+                    await asyncio.sleep(_HELD_REST)
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(_REST, _REST if seconds is None else seconds + _LATE)):
+                    await self._woken.wait()
+
+    async def synchronise(self) -> None:
+        """Write what is declared here; tell of what was once declared, of types that are handled here, and is no more."""
+        async with AsyncSession(self._engine) as session, session.begin():
+            synced = await aio.sync_schedules(session, self._declared, model=self._model)
+        left = tuple(name for name, type_name in synced.undeclared.items() if type_name in self._types)
+        if left:
+            self._events.emit(SchedulesUndeclared(left))
+
+    async def due_in(self) -> float | None:
+        """Return in how many seconds the next schedule is due; None when there is none."""
+        async with self._engine.connect() as connection:
+            found: float | None = (await connection.execute(self._next_due)).scalar_one()
+        return found
+
+    async def fire(self) -> int:
+        """Fire one batch, commit and tell; return how many schedules. A failure has changed nothing and told nobody."""
+        async with AsyncSession(self._engine) as session, session.begin():
+            fired = await aio.fire_schedules(session, limit=BATCH, model=self._model)
+        for one in fired:
+            if one.error is not None:
+                self._events.emit(ScheduleBroken(one.schedule, one.error))
+            else:
+                self._events.emit(ScheduleFired(one.schedule, one.fire_times, one.job_ids, one.missed_since))
+        return len(fired)

@@ -1,0 +1,413 @@
+"""Schedules: fired once a time by whoever comes first, whatever the clocks, the workers and people do."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select, text, update
+from sqlalchemy.orm import Session, sessionmaker
+
+from sa_jobqueue import (
+    Fired,
+    Job,
+    JobQueue,
+    JobStatus,
+    Schedule,
+    delete_schedules,
+    fire_schedules,
+    list_schedules,
+    pause_schedules,
+    put_schedule,
+    resume_schedules,
+    run_schedule,
+    sync_schedules,
+)
+from sa_jobqueue.cron import Cron
+from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, ScheduleNotFoundError
+from tests.fixtures.database import both_servers_swept
+from tests.fixtures.workers import PATIENCE, Spawn
+
+pytestmark = both_servers_swept
+
+Sessions = sessionmaker[Session]
+MINUTE = timedelta(minutes=1)
+
+
+def scheduled(sessions: Sessions, name: str = "nightly", cron: str = "* * * * *", **more: Any) -> Schedule:
+    """Write a schedule into the table and return it."""
+    schedule = Schedule(name=name, cron=cron, type_name="test", **more)
+    with sessions.begin() as session:
+        put_schedule(session, schedule)
+    return schedule
+
+
+def change(sessions: Sessions, name: str = "nightly", **columns: Any) -> None:
+    """Change a schedule's row by hand."""
+    with sessions.begin() as session:
+        session.execute(update(Job.Schedule).where(Job.Schedule.name == name).values(columns))
+
+
+def fire(sessions: Sessions, at: datetime | None = None) -> list[Fired]:
+    with sessions.begin() as session:
+        return fire_schedules(session, at=at)
+
+
+def status(sessions: Sessions, name: str = "nightly") -> Any:
+    with sessions() as session:
+        (found,) = list_schedules(session, names=[name])
+        return found
+
+
+def jobs_of(sessions: Sessions) -> list[Job]:
+    with sessions() as session:
+        return list(session.scalars(select(Job).order_by(Job.id)))
+
+
+def now_of(sessions: Sessions) -> datetime:
+    with sessions() as session:
+        found: datetime = session.scalar(select(func.now()))  # type: ignore[assignment]
+        return found
+
+
+@pytest.fixture
+def eight(sessions: Sessions) -> Iterator[list[Session]]:
+    """Give eight sessions, each on a connection of its own, none of which waits for another for long."""
+    with ExitStack() as stack:
+        opened = [stack.enter_context(sessions()) for _ in range(8)]
+        for session in opened:
+            session.connection().exec_driver_sql("SET lock_timeout = '1s'")
+            session.commit()
+        yield opened
+
+
+def test_one_of_eight_fires_a_time_and_nobody_waits(sessions: Sessions, eight: list[Session]) -> None:
+    scheduled(sessions)
+    change(sessions, next_fire_at=func.now())
+    winner, *others = eight
+    assert len(fire_schedules(winner)) == 1
+    assert [fire_schedules(other) for other in others] == [[]] * 7
+    winner.commit()
+    for other in others:
+        assert fire_schedules(other) == []  # its snapshot is younger now
+        other.commit()
+        assert fire_schedules(other) == []
+    assert len(jobs_of(sessions)) == 1
+
+
+def test_what_a_winner_rolls_back_is_fired_by_the_next(sessions: Sessions, eight: list[Session]) -> None:
+    scheduled(sessions)
+    change(sessions, next_fire_at=func.now())
+    first, second, *_ = eight
+    (lost,) = fire_schedules(first)
+    assert fire_schedules(second) == []
+    first.rollback()
+    assert fire_schedules(second) == [lost]
+    second.commit()
+    assert [job.id for job in jobs_of(sessions)] == list(lost.job_ids)
+
+
+def test_eight_fire_each_time_once_while_the_clocks_are_set_twice(sessions: Sessions, eight: list[Session]) -> None:
+    crons = {"nightly": "30 2 * * *", "hourly": "0 * * * *", "often": "*/20 1-3 * * *"}
+    for name, cron in crons.items():
+        scheduled(sessions, name, cron, time_zone="Europe/Prague", fire_time_field="at", input={"of": name}, missed="all")
+    chance = random.Random(8)
+    expected: dict[str, list[datetime]] = {name: [] for name in crons}
+    for spring_or_autumn in (datetime(2026, 3, 29, 1, tzinfo=UTC), datetime(2026, 10, 25, 1, tzinfo=UTC)):
+        begin, end = spring_or_autumn - timedelta(hours=3), spring_or_autumn + timedelta(hours=3)
+        for name, cron in crons.items():
+            change(sessions, name, next_fire_at=Cron(cron, "Europe/Prague").after(begin))
+            expected[name] += Cron(cron, "Europe/Prague").latest(since=begin + MINUTE, until=end, limit=100)
+        at = begin
+        while at <= end:
+            open_: list[Session] = []
+            for session in chance.sample(eight, 8):
+                fire_schedules(session, at=at)
+                open_.append(session)
+                while open_ and chance.random() < 0.5:
+                    open_.pop(chance.randrange(len(open_))).commit()
+            for session in open_:
+                session.commit()
+            at += chance.choice([timedelta(minutes=25), timedelta(minutes=50)])
+        fire(sessions, at=end)
+    made: dict[str, list[datetime]] = {name: [] for name in crons}
+    for job in jobs_of(sessions):
+        made[job.input["of"]].append(datetime.fromisoformat(job.input["at"]))
+    assert made == expected
+    assert [(at.month, at.day) for at in made["nightly"]] == [(3, 29), (10, 25)]
+
+
+def test_a_process_killed_between_the_job_and_the_commit_leaves_the_time_to_others(sessions: Sessions, spawn: Spawn) -> None:
+    scheduled(sessions)
+    change(sessions, next_fire_at=func.now())
+    script = """
+import os, signal
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
+from sa_jobqueue import fire_schedules
+with Session(create_engine(os.environ["SA_JOBQUEUE_URL"])) as session:
+    (fired,) = fire_schedules(session)
+    if os.environ["WHEN"] == "after":
+        session.commit()
+    print(len(fired.job_ids), flush=True)
+    signal.pause()
+"""
+    for when in ("before", "after"):
+        victim = spawn(script, WHEN=when)
+        assert victim.stdout is not None
+        assert victim.stdout.readline() == "1\n"
+        assert fire(sessions) == []  # it holds the row, or has moved it on
+        victim.send_signal(signal.SIGKILL)
+        victim.wait(PATIENCE)
+        _wait_for_nobody_else(sessions)
+        if when == "before":
+            assert len(jobs_of(sessions)) == 0
+    assert fire(sessions) == []
+    assert len(jobs_of(sessions)) == 1
+
+
+def _wait_for_nobody_else(sessions: Sessions) -> None:
+    with sessions() as session:
+        session.execute(text("SET LOCAL lock_timeout = '10s'"))
+        session.execute(select(Job.Schedule).with_for_update())
+
+
+def test_a_time_is_fired_once_whatever_is_done_to_the_row_or_the_clock(sessions: Sessions) -> None:
+    scheduled(sessions, missed="all")
+    noon = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    change(sessions, next_fire_at=noon - 3 * MINUTE)
+    (fired,) = fire(sessions, at=noon)
+    assert fired.fire_times == tuple(noon - minutes * MINUTE for minutes in (3, 2, 1, 0))
+    change(sessions, next_fire_at=noon - 2 * MINUTE)  # set back by hand
+    assert fire(sessions, at=noon) == []
+    change(sessions, next_fire_at=noon - 2 * MINUTE)
+    (again,) = fire(sessions, at=noon + MINUTE)  # and with one that is new
+    assert again.fire_times == (noon + MINUTE,)
+    assert fire(sessions, at=noon) == []  # the clock steps back
+    assert len({job.id for job in jobs_of(sessions)}) == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "fired", "left_out"),
+    [
+        ({"missed": "skip"}, [], True),
+        ({"missed": "skip", "grace": timedelta(minutes=5)}, [0], True),
+        ({"missed": "one"}, [0], True),
+        ({"missed": "all"}, list(range(9, -1, -1)), False),
+        ({"missed": "all", "catch_up": 3}, [2, 1, 0], True),
+    ],
+    ids=str,
+)
+def test_what_was_missed_while_nobody_ran(
+    sessions: Sessions, options: dict[str, Any], fired: list[int], left_out: bool
+) -> None:
+    scheduled(sessions, cron="*/10 * * * *", **options)
+    last, restart = datetime(2026, 5, 1, 12, tzinfo=UTC), datetime(2026, 5, 1, 12, 3, tzinfo=UTC)
+    first = last - 9 * 10 * MINUTE
+    change(sessions, next_fire_at=first)
+    (told,) = fire(sessions, at=restart)
+    assert told.fire_times == tuple(last - ago * 10 * MINUTE for ago in fired)
+    assert told.missed_since == (first if left_out else None)
+    assert len(jobs_of(sessions)) == len(fired)
+    assert status(sessions).next_fire_at == last + 10 * MINUTE
+
+
+def test_a_time_that_is_not_late_is_fired_whatever_the_policy(sessions: Sessions) -> None:
+    at = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    for name in ("skip", "one", "all"):
+        scheduled(sessions, name, missed=name)
+        change(sessions, name, next_fire_at=at)
+    told = fire(sessions, at=at + timedelta(seconds=3))
+    assert [(one.fire_times, one.missed_since) for one in told] == [((at,), None)] * 3
+
+
+def test_the_job_is_as_the_schedule_says(sessions: Sessions) -> None:
+    schedule = scheduled(
+        sessions,
+        queue="reports",
+        priority=3,
+        max_attempts=2,
+        timeout=timedelta(minutes=5),
+        input={"of": "sales"},
+        input_version=4,
+        fire_time_field="at",
+    )
+    change(sessions, next_fire_at=func.now() - MINUTE)
+    (fired,) = fire(sessions)
+    (job,) = jobs_of(sessions)
+    assert (job.type_name, job.queue, job.priority, job.max_attempts) == ("test", "reports", 3, 2)
+    assert (job.timeout, job.input_version) == (schedule.timeout, 4)
+    assert job.input == {"of": "sales", "at": fired.fire_times[0].isoformat()}
+    assert job.status is JobStatus.PENDING
+    assert (job.id.version, job.id.int >> 80) == (8, int(fired.fire_times[0].timestamp() * 1000))
+    row = status(sessions)
+    assert (row.last_fire_at, row.last_job_id) == (fired.fire_times[0], job.id)
+
+
+def test_one_without_overlap_leaves_times_out_while_its_last_job_is_open(sessions: Sessions) -> None:
+    scheduled(sessions, overlap=False)
+    noon = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    change(sessions, next_fire_at=noon)
+    assert fire(sessions, at=noon)[0].fire_times == (noon,)
+    (left_out,) = fire(sessions, at=noon + MINUTE)
+    assert (left_out.fire_times, left_out.missed_since) == ((), noon + MINUTE)
+    with sessions.begin() as session:
+        session.execute(text("UPDATE job SET status = 'completed', completed_at = now(), chain_completed_at = now()"))
+    assert fire(sessions, at=noon + 2 * MINUTE)[0].fire_times == (noon + 2 * MINUTE,)
+
+
+def test_pausing_stops_it_and_what_came_meanwhile_was_not_missed(sessions: Sessions) -> None:
+    scheduled(sessions, missed="all")
+    with sessions.begin() as session:
+        pause_schedules(session, ["nightly"], by="ops")
+        pause_schedules(session, ["nightly"], by="somebody else")
+    change(sessions, next_fire_at=func.now() - 10 * MINUTE)
+    assert fire(sessions) == []
+    row = status(sessions)
+    assert (row.paused_by, row.overdue) == ("ops", None)
+    with sessions.begin() as session:
+        resume_schedules(session, ["nightly"])
+    row = status(sessions)
+    assert row.paused_at is None
+    assert row.next_fire_at > now_of(sessions)
+    assert fire(sessions) == []
+
+
+def test_running_one_now_moves_nothing(sessions: Sessions) -> None:
+    scheduled(sessions, fire_time_field="at")
+    before = status(sessions)
+    for _ in range(2):
+        with sessions.begin() as session:
+            pause_schedules(session, ["nightly"])
+            run_schedule(session, "nightly")
+    after = status(sessions)
+    assert after.next_fire_at == before.next_fire_at
+    assert after.last_job_id == jobs_of(sessions)[-1].id
+    assert len({job.input["at"] for job in jobs_of(sessions)}) == 2
+
+
+def test_running_one_for_a_span_makes_each_time_once(sessions: Sessions) -> None:
+    scheduled(sessions)
+    noon = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    made = []
+    for since in (noon - 2 * MINUTE, noon - 4 * MINUTE):
+        with sessions.begin() as session:
+            made.append(len(run_schedule(session, "nightly", since=since, until=noon)))
+    assert made == [3, 2]
+    with sessions() as session:
+        for given, option in (
+            ({"since": noon}, "since"),
+            ({"since": noon - timedelta(days=8), "until": noon}, "since"),
+            ({"since": noon.replace(tzinfo=None), "until": noon}, "since"),
+        ):
+            with pytest.raises(InvalidOptionError) as refused:
+                run_schedule(session, "nightly", **given)
+            assert refused.value.option == option
+
+
+def test_a_row_that_is_no_schedule_rests_and_stops_no_other(sessions: Sessions) -> None:
+    scheduled(sessions)
+    change(sessions, next_fire_at=func.now())
+    with sessions.begin() as session:
+        for name, cron, zone, queue in (
+            ("by hand", "@daily", "UTC", "default"),
+            ("no cron", "every day", "UTC", "default"),
+            ("no zone", "@daily", "Atlantis", "default"),
+            ("no queue", "@daily", "UTC", "no queue!"),
+        ):
+            session.add(Job.Schedule(name=name, cron=cron, time_zone=zone, queue=queue, type_name="test"))
+    told = {fired.schedule: fired.error for fired in fire(sessions)}
+    assert set(told) == {"nightly", "no cron", "no zone", "no queue"}
+    assert told["nightly"] is None
+    assert "cron: " in str(told["no cron"])
+    assert "Atlantis" in str(told["no zone"])
+    assert "queue: " in str(told["no queue"])
+    assert fire(sessions) == []  # neither do they come again
+    assert status(sessions, "no cron").error == told["no cron"]
+    midnight = status(sessions, "by hand").next_fire_at.astimezone(UTC)
+    assert (midnight.hour, midnight.minute) == (0, 0)
+    change(sessions, "no cron", cron="@daily", error=None)
+    assert fire(sessions) == []
+    assert status(sessions, "no cron").next_fire_at == midnight
+
+
+def declared() -> JobQueue:
+    jobs = JobQueue()
+
+    @jobs.cron("30 2 * * *", time_zone="Europe/Prague")
+    @jobs.cron("@hourly", name="hourly", payload={"deep": False}, queue="fast")
+    @jobs.handler("test", max_attempts=3)
+    def nightly(options: dict[str, Any] | None = None) -> None: ...
+
+    return jobs
+
+
+def test_what_code_declares_is_written_once_and_stays_paused(sessions: Sessions) -> None:
+    jobs = declared()
+    with sessions.begin() as session:
+        assert sync_schedules(session, jobs.schedules).created == ("hourly", "test")
+    with sessions.begin() as session:
+        pause_schedules(session, ["test"])
+    written = select(Job.Schedule.updated_at).order_by(Job.Schedule.name)
+    with sessions() as session:
+        before = session.scalars(written).all()
+    with sessions.begin() as session:
+        assert sync_schedules(session, jobs.schedules).unchanged == ("hourly", "test")
+    with sessions.begin() as session:
+        assert session.scalars(written).all() == before
+    hourly, test = status(sessions, "hourly"), status(sessions, "test")
+    assert (hourly.queue, hourly.input, hourly.source, hourly.max_attempts) == ("fast", {"deep": False}, "code", 3)
+    assert test.paused_at is not None
+    changed = [Schedule(name="test", cron="@daily", type_name="test"), *jobs.schedules[:1]]
+    with sessions.begin() as session:
+        synced = sync_schedules(session, changed)
+    assert (synced.changed, synced.unchanged, synced.undeclared) == (("test",), ("hourly",), {})
+    assert status(sessions, "test").next_fire_at.astimezone(UTC).hour == 0
+    assert status(sessions, "test").paused_at is not None
+    assert status(sessions, "hourly").next_fire_at == hourly.next_fire_at
+    with sessions.begin() as session:
+        assert sync_schedules(session, []).undeclared == {"hourly": "test", "test": "test"}
+        delete_schedules(session, ["hourly", "test"])
+    with sessions() as session:
+        assert list_schedules(session) == []
+
+
+def test_the_table_and_the_code_do_not_overwrite_each_other_unasked(sessions: Sessions) -> None:
+    scheduled(sessions, "test", cron="@daily")
+    with sessions.begin() as session:
+        assert put_schedule(session, Schedule(name="test", cron="@daily", type_name="test")) is False
+        assert sync_schedules(session, declared().schedules).changed == ("test",)
+    with sessions() as session, pytest.raises(InvalidOptionError, match="declared in code"):
+        put_schedule(session, Schedule(name="test", cron="@daily", type_name="test"))
+
+
+REFUSED: list[tuple[Callable[[Session], Any], type[Exception], str]] = [
+    (lambda session: pause_schedules(session, ["x"]), ScheduleNotFoundError, "'x'"),
+    (lambda session: resume_schedules(session, ["nightly", "y", "x"]), ScheduleNotFoundError, "'x', 'y'"),
+    (lambda session: run_schedule(session, "x"), ScheduleNotFoundError, "'x'"),
+    (lambda session: delete_schedules(session, ["x"]), ScheduleNotFoundError, "'x'"),
+    (lambda session: pause_schedules(session, "nightly"), InvalidOptionError, "names"),
+    (lambda session: list_schedules(session, limit=0), InvalidOptionError, "limit"),
+    (lambda session: sync_schedules(session, 2 * [*declared().schedules]), InvalidOptionError, "'hourly' twice"),
+    (
+        lambda session: put_schedule(session, Schedule(name="x", cron="@daily", type_name="t", priority=99)),
+        InvalidJobError,
+        "priority",
+    ),
+]
+
+
+@pytest.mark.parametrize(("refused", "error", "told"), REFUSED)
+def test_what_cannot_be_is_refused_and_nothing_is_written(
+    sessions: Sessions, refused: Callable[[Session], Any], error: type[Exception], told: str
+) -> None:
+    scheduled(sessions)
+    with sessions.begin() as session, pytest.raises(error, match=told):
+        refused(session)
+    with sessions() as session:
+        assert [one.name for one in list_schedules(session) if one.paused_at is None] == ["nightly"]

@@ -1,0 +1,3 @@
+DELETE
+FROM schedule
+WHERE schedule.name = ANY (%(names)s::TEXT[])

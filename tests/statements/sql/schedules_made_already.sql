@@ -1,0 +1,3 @@
+SELECT job.id
+FROM job
+WHERE job.id = ANY (%(ids)s::UUID[])

@@ -1,0 +1,142 @@
+"""A worker fires schedules by itself, beside any number of others, and leaves the database alone in between."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import event, func, select, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.orm import Session, sessionmaker
+
+from sa_jobqueue import Job, JobQueue, Schedule, list_schedules, pause_schedules, put_schedule
+from sa_jobqueue.events import (
+    EventBus,
+    JobCompleted,
+    ScheduleBroken,
+    ScheduleFired,
+    SchedulesUndeclared,
+)
+from sa_jobqueue.statements.controls import notify_rules
+from sa_jobqueue.worker.scheduler import Scheduler
+from tests.fixtures.database import both_servers_swept
+from tests.fixtures.workers import PATIENCE, Start, until
+
+pytestmark = both_servers_swept
+
+Sessions = sessionmaker[Session]
+
+
+def ticking(**options: Any) -> tuple[JobQueue[Job], list[datetime]]:
+    """Return a registry with a schedule, and where its handler notes what it was fired for."""
+    jobs, noted = JobQueue(), list[datetime]()
+
+    @jobs.cron("0 4 * * *", fire_time_field="at", **options)
+    @jobs.handler("tick")
+    async def tick(fired: dict[str, str]) -> None:
+        noted.append(datetime.fromisoformat(fired["at"]))
+
+    return jobs, noted
+
+
+def make_due(sessions: Sessions, name: str = "tick") -> datetime:
+    """Say that a schedule's time was a second ago, as somebody who tells workers so; return it."""
+    with sessions.begin() as session:
+        at: datetime = session.scalar(select(func.now() - timedelta(seconds=1)))  # type: ignore[assignment]
+        session.execute(update(Job.Schedule).where(Job.Schedule.name == name).values(next_fire_at=at))
+        session.execute(notify_rules(Job))
+    return at.astimezone(UTC)
+
+
+def names(sessions: Sessions) -> list[str]:
+    with sessions() as session:
+        return [one.name for one in list_schedules(session)]
+
+
+async def test_two_workers_write_what_is_declared_and_fire_it_once(start: Start, sessions: Sessions) -> None:
+    jobs, noted = ticking()
+    async with start(jobs) as one, start(jobs) as other:
+        await until(lambda: names(sessions) == ["tick"])
+        for times in (1, 2):
+            at = await asyncio.to_thread(make_due, sessions)
+            await until(lambda times=times: len(noted) == times)  # type: ignore[misc]
+            assert noted[-1] == at
+        fired = one.of(ScheduleFired) + other.of(ScheduleFired)
+        assert sorted(event.fire_times for event in fired) == [(at,) for at in noted]
+        await until(lambda: len(one.of(JobCompleted) + other.of(JobCompleted)) == 2)
+    with sessions() as session:
+        assert session.scalar(select(func.count()).select_from(Job)) == 2
+
+
+async def test_a_worker_tells_of_rows_that_are_none_and_of_what_code_has_dropped(start: Start, sessions: Sessions) -> None:
+    jobs, _ = ticking(name="old")
+    async with start(jobs):
+        await until(lambda: names(sessions) == ["old"])
+    with sessions.begin() as session:
+        session.add(Job.Schedule(name="broken", cron="never", type_name="tick"))
+    jobs, _ = ticking(name="new")
+    async with start(jobs) as log:
+        (left,) = await log.until(SchedulesUndeclared)
+        assert left.schedules == ("old",)
+        (broken,) = await log.until(ScheduleBroken)
+        assert broken.schedule == "broken"
+        await asyncio.to_thread(make_due, sessions, "old")
+        (fired,) = await log.until(ScheduleFired)
+        assert fired.schedule == "old"
+
+
+async def test_nothing_is_asked_of_the_database_until_something_is_due_or_told(
+    async_engine: AsyncEngine, sessions: Sessions
+) -> None:
+    asked: list[str] = []
+    looked = asyncio.Event()
+
+    def note(*given: Any) -> None:
+        asked.append(given[2].lower())
+        looked.set()
+
+    event.listen(async_engine.sync_engine, "before_cursor_execute", note)
+    with sessions.begin() as session:
+        put_schedule(session, Schedule(name="yearly", cron="@yearly", type_name="tick"))
+    scheduler = Scheduler(async_engine, Job, EventBus(), declared=(), types=())
+    running = asyncio.create_task(scheduler.run())
+    try:
+        for looks in (1, 2, 3):
+            async with asyncio.timeout(PATIENCE):
+                while sum("extract" in text for text in asked) < looks:
+                    looked.clear()
+                    await looked.wait()
+            with pytest.raises(TimeoutError):  # all that it could do at once is done long before
+                async with asyncio.timeout(0.2):
+                    await asyncio.Event().wait()
+            assert sum("extract" in text for text in asked) == looks
+            scheduler.wake()
+        assert not any("skip locked" in text for text in asked)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_schedule_paused_or_resumed_is_heard_of_at_once(start: Start, sessions: Sessions) -> None:
+    jobs, noted = ticking()
+
+    def pause() -> None:
+        with sessions.begin() as session:
+            pause_schedules(session, ["tick"])
+
+    def resume_late() -> None:
+        with sessions.begin() as session:
+            assert [one.overdue for one in list_schedules(session)] == [None]
+            session.execute(update(Job.Schedule).values(paused_at=None))
+            session.execute(notify_rules(Job))
+
+    async with start(jobs, poll_interval=timedelta(minutes=1)):
+        await until(lambda: names(sessions) == ["tick"])
+        # In threads: this loop's own scheduler may hold the row.
+        await asyncio.to_thread(pause)
+        await asyncio.to_thread(make_due, sessions)
+        assert noted == []
+        await asyncio.to_thread(resume_late)
+        await until(lambda: len(noted) == 1)
