@@ -273,6 +273,7 @@ class JobQueue(Scheduling, Generic[JobT]):
         isolation: Literal["process"] | None = None,
         memory_limit: int | None = None,
         retention: Retention | None = None,
+        concurrency: int | None = None,
     ) -> HandlerDecorator[JobT]:
         """Register a function as the handler of `type_name`.
 
@@ -282,6 +283,7 @@ class JobQueue(Scheduling, Generic[JobT]):
         `isolation`: "process" runs attempts in a child process of the worker, which a crash, a timeout or `memory_limit`
         ends alone. `memory_limit`: bytes that it may hold, at least 128 MiB; watched on Linux.
         `retention`: how long chains that begin with it are kept; what it does not say is the queue's or the registry's.
+        `concurrency`: how many of its jobs one worker runs at once, 1 to 10,000; as many as it has slots unless given.
         Raises: InvalidJobError, InvalidOptionError, InvalidHandlerError, DuplicateJobTypeError.
         """
         # One throw-away job checks the name and the defaults by the same rules as any other.
@@ -300,6 +302,7 @@ class JobQueue(Scheduling, Generic[JobT]):
                 timeout=timeout,
                 retry=retry,
                 version=version,
+                concurrency=concurrency,
                 middleware=self._middleware,
                 providers=self._providers,
                 isolation=isolation,

@@ -53,6 +53,8 @@ class JobType:
     timeout: timedelta | None
     retry: RetryPolicy
     version: int
+    concurrency: int | None
+    """How many of it one worker runs at once; None: as many as it has slots."""
     is_async: bool
     takes_input: bool
     session_argument: str | None
@@ -150,6 +152,7 @@ def describe(
     timeout: timedelta | None,
     retry: RetryPolicy,
     version: int,
+    concurrency: int | None = None,
     middleware: Sequence[Middleware] = (),
     providers: Providers | None = None,
     isolation: str | None = None,
@@ -173,6 +176,8 @@ def describe(
         raise InvalidOptionError("max_attempts", f"must be at least 1, got {max_attempts}")
     if version < 1:
         raise InvalidOptionError("version", f"must be at least 1, got {version}")
+    if concurrency is not None and not 1 <= concurrency <= 10_000:
+        raise InvalidOptionError("concurrency", f"must be from 1 to 10,000, or None for no limit, got {concurrency}")
     if timeout is not None and timeout <= timedelta(0):
         raise InvalidOptionError("timeout", f"must be above zero, or None for no limit, got {timeout}")
     _check_isolation(isolation, memory_limit)
@@ -231,6 +236,7 @@ def describe(
         timeout=timeout,
         retry=retry,
         version=version,
+        concurrency=concurrency,
         is_async=is_async,
         takes_input=payload is not None,
         session_argument=injected.get(AsyncSession) or injected.get(Session),

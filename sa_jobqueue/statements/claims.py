@@ -35,7 +35,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
-from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.sql.elements import ColumnElement, Grouping
 from sqlalchemy.sql.selectable import TableValuedAlias
 
 from sa_jobqueue.models import JobMixin
@@ -43,7 +43,7 @@ from sa_jobqueue.models.base import Xid8, id_parameter
 from sa_jobqueue.statements._parts import GUARDS, XID, array, once_a_model, status, table
 from sa_jobqueue.types import MIN_PRIORITY, JobStatus
 
-__all__ = ["CLAIMED", "GUARDS", "claim", "next_due"]
+__all__ = ["CLAIMED", "GUARDS", "claim", "longest_waiting", "next_due"]
 
 CLAIMED: Final = (
     "id",
@@ -68,12 +68,14 @@ CLAIMED: Final = (
 
 
 @once_a_model
-def claim(model: type[JobMixin[Any]], *, changed: bool) -> Select[Any]:
+def claim(model: type[JobMixin[Any]], *, changed: bool, shared: bool = False) -> Select[Any]:
     """Start an attempt on up to `limit` due jobs of the lanes given, in the order of the lanes, then by due time.
 
     Parameters: lanes as the arrays `queues`, `priorities`, `floor_at`, `floor_id`; `types` the worker knows; `limit`;
     `worker_id`; `grace` added to a job's own timeout for its lease. With `changed` also `xmax` and `xip` of the
     snapshot before, as text, and `highest_floor`: what those transactions made due behind the floors is taken first.
+    With `shared` the lanes lie in blocks, from `firsts` to `lasts` (positions from 1), of which each gives at most its
+    number in `quotas`; and what lies behind the floors takes at most half of the limit, rounded up (`most_behind`).
     Shape: one row a job, `now, xmax, xip` and `CLAIMED`; a single row with a null id when there is none. Unordered.
     Changes: pending -> running; `attempt` + 1; `leased_by`, `leased_until`, `started_at`.
     Clock: the database's, at the start of the transaction.
@@ -84,24 +86,22 @@ def claim(model: type[JobMixin[Any]], *, changed: bool) -> Select[Any]:
     """
     job = table(model)
     limit = bindparam("limit", type_=Integer)
-    lane = _lanes(model, "lane")
-    probe = (
-        _due(job)
-        .where(
-            # The tag of ix_job_claim, and its key.
-            job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"),
-            job.c.queue == lane.c.queue,
-            job.c.priority == lane.c.priority,
-            tuple_(job.c.scheduled_at, job.c.id) > tuple_(lane.c.floor_at, lane.c.floor_id),
-        )
-        .order_by(job.c.scheduled_at, job.c.id)
-        .limit(limit)
-        .with_for_update(key_share=True, skip_locked=True)
-        .lateral("probe")
-    )
+    share = _shares()
+    lane = _lanes(model, "lane", share.c if shared else None)
+    probe = _ahead(job, lane).limit(limit).with_for_update(key_share=True, skip_locked=True).lateral("probe")
     in_order = select(probe.c.id).select_from(lane.join(probe, true()))
+    if shared:
+        block = in_order.limit(share.c.quota).lateral("block")
+        in_order = select(block.c.id).select_from(share.join(block, true()))
     # A LIMIT over the union stops the probes as soon as enough rows are locked; no probe locks more than it returns.
-    sources = [*_behind_floors(model, job, limit), in_order] if changed else [in_order]
+    sources = [in_order]
+    if changed and shared:
+        behind = (
+            union_all(*_behind_floors(model, job, limit)).limit(bindparam("most_behind", type_=Integer)).subquery("behind")
+        )
+        sources = [select(behind.c.id), in_order]
+    elif changed:
+        sources = [*_behind_floors(model, job, limit), in_order]
     picked = (union_all(*sources) if len(sources) > 1 else in_order).limit(limit).cte("picked")
     claimed = (
         update(job)
@@ -158,6 +158,34 @@ def next_due(model: type[JobMixin[Any]]) -> Select[Any]:
     return select(cast(func.extract("epoch", wait), Double)).select_from(lane.join(probe, true()))
 
 
+@once_a_model
+def longest_waiting(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Tell which of the lanes has the job ahead of its floor that has been due the longest.
+
+    Parameters: as `claim`, without its limit and its worker. Shape: `(queue, priority)`, no row where nothing is due.
+    Locks: none. Index: `ix_job_claim`, one probe a lane.
+    """
+    job = table(model)
+    lane = _lanes(model, "lane")
+    probe = _ahead(job, lane).with_only_columns(job.c.scheduled_at).limit(literal_column("1")).lateral("probe")
+    first = select(lane.c.queue, lane.c.priority).select_from(lane.join(probe, true()))
+    return first.order_by(probe.c.scheduled_at).limit(literal_column("1"))
+
+
+def _ahead(job: Table, lane: TableValuedAlias) -> Select[Any]:
+    return (
+        _due(job)
+        .where(
+            # The tag of ix_job_claim, and its key.
+            job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"),
+            job.c.queue == lane.c.queue,
+            job.c.priority == lane.c.priority,
+            tuple_(job.c.scheduled_at, job.c.id) > tuple_(lane.c.floor_at, lane.c.floor_id),
+        )
+        .order_by(job.c.scheduled_at, job.c.id)
+    )
+
+
 def _due(job: Table) -> Select[Any]:
     return select(job.c.id).where(
         job.c.status == status(JobStatus.PENDING),
@@ -166,17 +194,24 @@ def _due(job: Table) -> Select[Any]:
     )
 
 
-def _lanes(model: type[JobMixin[Any]], name: str) -> TableValuedAlias:
+def _lanes(model: type[JobMixin[Any]], name: str, block: Any = None) -> TableValuedAlias:
+    """Return the lanes given as parameters as a relation; with `block` those from its `first` to its `last` position."""
     key = id_parameter(model.__jobqueue__)
     stamp = TIMESTAMP(timezone=True)
+    types = {"queues": Text(), "priorities": SmallInteger(), "floor_at": stamp, "floor_id": key}
+    values: list[ColumnElement[Any]] = [array(parameter, type_) for parameter, type_ in types.items()]
+    if block is not None:
+        values = [Grouping(value)[block.first : block.last] for value in values]
+    columns = (column("queue", Text), column("priority", SmallInteger), column("floor_at", stamp), column("floor_id", key))
+    return func.unnest(*values).table_valued(*columns).render_derived(name)
+
+
+def _shares() -> TableValuedAlias:
+    names = ("firsts", "lasts", "quotas")
     return (
-        func.unnest(
-            array("queues", Text()), array("priorities", SmallInteger()), array("floor_at", stamp), array("floor_id", key)
-        )
-        .table_valued(
-            column("queue", Text), column("priority", SmallInteger), column("floor_at", stamp), column("floor_id", key)
-        )
-        .render_derived(name)
+        func.unnest(*(array(name, Integer()) for name in names))
+        .table_valued(column("first", Integer), column("last", Integer), column("quota", Integer))
+        .render_derived("share")
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from uuid import UUID
 
@@ -13,13 +14,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import claims, leases
-from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
 from sa_jobqueue.worker.compiled import Compiled
 from sa_jobqueue.worker.completer import Completer
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.controls import Controls
 from sa_jobqueue.worker.executor import Executor
-from sa_jobqueue.worker.floors import Floors, Lane
+from sa_jobqueue.worker.floors import Lane, Reading, most_behind
+from sa_jobqueue.worker.groups import Group, Groups
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.outcomes import released
 from sa_jobqueue.worker.settler import Settler
@@ -36,16 +37,6 @@ _MOST: Final = 500
 """Most jobs of one claim."""
 _STRAYS_EVERY: Final = 60.0
 """Seconds between two checks that every job we hold is one we know of."""
-
-
-class Group:
-    """Lanes that share one limit, claimed from by one statement."""
-
-    def __init__(self, queues: list[str], lowest_id: Any, *, limited: bool) -> None:
-        self.queues = queues
-        self.limited = limited
-        priorities = range(MAX_PRIORITY, MIN_PRIORITY - 1, -1)
-        self.floors = Floors([Lane(queue, priority) for priority in priorities for queue in queues], lowest_id)
 
 
 class Claimer(Component):
@@ -71,6 +62,7 @@ class Claimer(Component):
         options: WorkerOptions,
         may_start: Callable[[], bool],
         controls: Callable[[], Controls],
+        slots: Mapping[str, int] = {},
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._engine = engine
@@ -78,17 +70,21 @@ class Claimer(Component):
         self._completer = completer
         self._settler = settler
         self._worker_id = worker_id
-        self._known = self._types = types
+        self._types = types
         self._options = options
         self._may_start = may_start
         self._ahead = Compiled(claims.claim(model, changed=False), engine.dialect)
         self._all = Compiled(claims.claim(model, changed=True), engine.dialect)
+        self._shared_ahead = Compiled(claims.claim(model, changed=False, shared=True), engine.dialect)
+        self._shared_all = Compiled(claims.claim(model, changed=True, shared=True), engine.dialect)
+        self._longest_waiting = claims.longest_waiting(model)
         self._next_due = claims.next_due(model)
         self._held = leases.held(model)
         self._lowest_id = "" if model.__jobqueue__.id_type == "text" else UUID(int=0)
         self._controls = controls
         self._obeyed = Controls()
-        self._groups = self._grouped()
+        self._slots = slots
+        self._plan = self._planned()
         self._woken = asyncio.Event()
         self._awake_until = 0.0
         self._glance = _GLANCE
@@ -108,7 +104,7 @@ class Claimer(Component):
 
     async def run(self) -> None:
         """Claim until cancelled, or until idle if so asked."""
-        for group in self._groups:
+        for group in self._plan.groups:
             group.floors.reset(self._loop.time())
         async with self._engine.connect() as connection:
             await self.give_back_strays(connection)
@@ -150,56 +146,84 @@ class Claimer(Component):
             self._completer.put(released(job))
         return len(strays)
 
-    def _grouped(self) -> list[Group]:
-        """Return the lanes of the queues that are not paused, each scanned from its start."""
-        limits = {queue: limit for queue, limit in self._options.limits.items() if queue not in self._obeyed.paused_queues}
-        free = [queue for queue, limit in limits.items() if limit is None]
-        groups = [Group(free, self._lowest_id, limited=False)] if free else []
-        groups += [Group([queue], self._lowest_id, limited=True) for queue, limit in limits.items() if limit is not None]
-        for group in groups:
+    def _planned(self) -> Groups:
+        """Return the lanes of what is not paused, each scanned from its start."""
+        limits = {queue: limit for queue, limit in self._options.limits.items() if not self._obeyed.queue(queue).is_paused}
+        types = [name for name in self._types if not self._obeyed.type(name).is_paused]
+        plan = Groups(limits, types, self._slots, self._executor, self._lowest_id, fair=self._options.fair)
+        plan.reweigh({queue: told.weight for queue, told in self._obeyed.queues.items()})
+        for group in plan.groups:
             group.floors.reset(self._loop.time())
-        return groups
+        return plan
 
     def _obey(self) -> None:
         """Take in what was said since the last claim. Never during one: it moves the floors it was given."""
         before, self._obeyed = self._obeyed, self._controls()
         if (before.paused_queues, before.paused_types) != (self._obeyed.paused_queues, self._obeyed.paused_types):
-            self._types = [name for name in self._known if name not in self._obeyed.paused_types]
             # Fresh floors: what came to a lane or of a type that was left out may lie behind the old ones.
-            self._groups = self._grouped()
+            self._plan = self._planned()
+        else:
+            self._plan.reweigh({queue: told.weight for queue, told in self._obeyed.queues.items()})
 
     async def claim(self, connection: AsyncConnection) -> int:
         """Claim for every group with a free slot and start what came; return how many jobs."""
         if self._controls() is not self._obeyed:
             self._obey()
-        claimed = 0
-        for group in self._groups:
-            limit = self._executor.free
-            if group.limited:
-                limit = self._executor.free_in(group.queues[0])
-            if limit > 0:
-                claimed += await self._claim_group(connection, group, min(limit, _MOST))
-        return claimed
+        free = min(self._executor.free, _MOST)
+        started: Counter[str] = Counter()
+        for group, quota in self._plan.plan(free):
+            limit = min(quota, free - started.total())
+            if limit <= 0:
+                break
+            started[group.name] += await self._claim_group(connection, group, limit)
+        self._plan.take(started, free)
+        return started.total()
 
     async def _claim_group(self, connection: AsyncConnection, group: Group, limit: int) -> int:
         behind = group.floors.prepare(self._loop.time(), idle=False)
-        taken = await self._take(connection, group, limit, behind=behind)
+        if not behind and (owed := min(group.ageing.due(self._loop.time()), limit)):
+            return await self._claim_longest_waiting(connection, group, owed)
+        taken = await self._claim_planned(connection, group, limit, behind=behind)
         if taken == 0 and not behind:
             # Nothing ahead: before that is taken for idleness, look behind the floors as well.
             group.floors.prepare(self._loop.time(), idle=True)
-            taken = await self._take(connection, group, limit, behind=True)
+            taken = await self._claim_planned(connection, group, limit, behind=True)
         return taken
 
-    async def _take(self, connection: AsyncConnection, group: Group, limit: int, *, behind: bool) -> int:
+    async def _claim_planned(self, connection: AsyncConnection, group: Group, limit: int, *, behind: bool) -> int:
+        shares, reading = group.plan(limit)
+        jobs = await self._take(connection, group, limit, behind=behind, reading=reading)
+        group.take(shares, jobs, limit)
+        return len(jobs)
+
+    async def _claim_longest_waiting(self, connection: AsyncConnection, group: Group, limit: int) -> int:
+        given = group.floors.parameters(changed=False) | {"types": group.types}
+        lane = (await connection.execute(self._longest_waiting, given)).first()
+        if lane is None:
+            return await self._claim_planned(connection, group, limit, behind=False)
+        reading = group.floors.single(Lane(*lane), limit)
+        jobs = await self._take(connection, group, limit, behind=False, reading=reading)
+        if group.planner is not None:
+            group.planner.take([], Counter(job.queue for job in jobs), free=limit)
+        return len(jobs)
+
+    async def _take(
+        self, connection: AsyncConnection, group: Group, limit: int, *, behind: bool, reading: Reading | None
+    ) -> list[ClaimedJob]:
         floors, started = group.floors, self._loop.time()
-        parameters = floors.parameters(changed=behind) | {
-            "types": self._types,
+        parameters = floors.parameters(changed=behind, reading=reading) | {
+            "types": group.types,
             "limit": limit,
             "worker_id": self._worker_id,
             "grace": self._options.time_to_live,
         }
+        if reading is None:
+            statement = self._all if behind else self._ahead
+        else:
+            statement = self._shared_all if behind else self._shared_ahead
+            parameters["most_behind"] = most_behind(limit)
         try:
-            rows = await (self._all if behind else self._ahead).execute(connection, parameters)
+            rows = await statement.execute(connection, parameters)
         except BaseException:
             floors.reset(self._loop.time())
             raise
@@ -214,8 +238,9 @@ class Claimer(Component):
             snapshot=(rows[0][1], rows[0][2]),
             started=started,
             now=self._loop.time(),
+            reading=reading,
         )
-        return len(jobs)
+        return jobs
 
     async def _wait_for_slot(self) -> None:
         self._executor.changed.clear()
@@ -235,7 +260,7 @@ class Claimer(Component):
             if due_in is not None:
                 seconds = min(seconds, max(due_in, 0.001))
         waits = [asyncio.ensure_future(self._woken.wait())]
-        if self.until_idle or any(group.limited for group in self._groups):
+        if self.until_idle or any(group.room is not None for group in self._plan.groups):
             waits.append(asyncio.ensure_future(self._executor.changed.wait()))
         try:
             await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -244,11 +269,12 @@ class Claimer(Component):
                 wait.cancel()
 
     def _lanes(self) -> dict[str, Any]:
-        lanes = [lane for group in self._groups for lane in group.floors.lanes]
+        groups = self._plan.groups
+        lanes = dict.fromkeys(lane for group in groups for lane in group.floors.lanes)
         return {
             "queues": [lane.queue for lane in lanes],
             "priorities": [lane.priority for lane in lanes],
-            "types": self._types,
+            "types": sorted({name for group in groups for name in group.types}),
         }
 
 

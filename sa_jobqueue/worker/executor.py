@@ -77,6 +77,7 @@ class Executor:
         self._threads = Threads(options.concurrency, "sa_jobqueue")
         self._running: set[Running] = set()
         self._by_queue: Counter[str] = Counter()
+        self._by_type: Counter[str] = Counter()
         self._stuck_threads = 0
         self._loop = asyncio.get_running_loop()
         self._background: set[asyncio.Task[Any]] = set()
@@ -94,6 +95,11 @@ class Executor:
         """How many more jobs of a limited queue may be started."""
         limit = self._options.limits.get(queue)
         return self.free if limit is None else min(self.free, limit - self._by_queue[queue])
+
+    def free_for(self, type_name: str) -> int:
+        """How many more jobs of a type with `concurrency` of its own may be started."""
+        limit = self._registry.get(type_name).concurrency
+        return self.free if limit is None else min(self.free, limit - self._by_type[type_name])
 
     @property
     def attempts(self) -> set[tuple[JobId, int]]:
@@ -122,6 +128,7 @@ class Executor:
         running.context = AttemptContext(job, self._worker_id, partial(self._request_extension, running))
         self._running.add(running)
         self._by_queue[job.queue] += 1
+        self._by_type[job.type_name] += 1
         running.task = self._loop.create_task(self._run(running), name=job.type_name)
 
     def stop_job(self, job_id: str) -> None:
@@ -167,6 +174,7 @@ class Executor:
                 running.deadline.cancel()
             self._running.discard(running)
             self._by_queue[running.job.queue] -= 1
+            self._by_type[running.job.type_name] -= 1
             self.changed.set()
 
     async def _end(self, running: Running) -> None:

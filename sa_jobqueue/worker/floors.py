@@ -17,10 +17,13 @@ Source: the keyset floor is this project's; the snapshot difference is PgQ's.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
+
+from sa_jobqueue.worker.planning import Share
 
 SAFETY: Final = 5.0
 """Seconds between two scans from the start, at least; more when one takes long."""
@@ -41,6 +44,18 @@ class Lane:
     priority: int
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a claim reads lanes: in blocks, each up to its quota. Made by `Floors.blocks` and `Floors.single`."""
+
+    lanes: Sequence[int]
+    """Places of lanes, in the order in which they are read, block after block."""
+    firsts: Sequence[int]
+    lasts: Sequence[int]
+    """Where each block begins and ends in `lanes`, from 1."""
+    quotas: Sequence[int]
+
+
 class Floors:
     """Floors and baseline of a fixed list of lanes, for one worker.
 
@@ -54,6 +69,9 @@ class Floors:
         self._lowest_id = lowest_id
         self._queues = [lane.queue for lane in self.lanes]
         self._priorities = [lane.priority for lane in self.lanes]
+        self._of_queue: dict[str, list[int]] = {}
+        for index, lane in enumerate(self.lanes):
+            self._of_queue.setdefault(lane.queue, []).append(index)
         self._safety = SAFETY
         self._database_now = _START
         self.reset(0.0)
@@ -77,14 +95,41 @@ class Floors:
             self.reset(now)
         return self._cold or idle or now - self._full_at >= _FULL_EVERY
 
-    def parameters(self, *, changed: bool) -> dict[str, Any]:
-        """Return the claim's parameters that say where to look."""
-        given: dict[str, Any] = {
-            "queues": self._queues,
-            "priorities": self._priorities,
-            "floor_at": [at for at, _ in self._floors],
-            "floor_id": [job_id for _, job_id in self._floors],
-        }
+    def blocks(self, shares: Sequence[Share]) -> Reading:
+        """Return the reading of queue after queue, each by falling priority and up to its quota."""
+        lanes: list[int] = []
+        firsts, lasts = [], []
+        for share in shares:
+            firsts.append(len(lanes) + 1)
+            lanes += self._of_queue[share.queue]
+            lasts.append(len(lanes))
+        return Reading(lanes, firsts, lasts, [share.quota for share in shares])
+
+    def single(self, lane: Lane, quota: int) -> Reading:
+        """Return the reading of one lane alone."""
+        return Reading([self._place[lane.queue, lane.priority]], [1], [1], [quota])
+
+    def parameters(self, *, changed: bool, reading: Reading | None = None) -> dict[str, Any]:
+        """Return the claim's parameters that say where to look; without a `reading` for one that is not shared."""
+        given: dict[str, Any]
+        if reading is None:
+            given = {
+                "queues": self._queues,
+                "priorities": self._priorities,
+                "floor_at": [at for at, _ in self._floors],
+                "floor_id": [job_id for _, job_id in self._floors],
+            }
+        else:
+            floors = [self._floors[lane] for lane in reading.lanes]
+            given = {
+                "queues": [self._queues[lane] for lane in reading.lanes],
+                "priorities": [self._priorities[lane] for lane in reading.lanes],
+                "floor_at": [at for at, _ in floors],
+                "floor_id": [job_id for _, job_id in floors],
+                "firsts": reading.firsts,
+                "lasts": reading.lasts,
+                "quotas": reading.quotas,
+            }
         if changed:
             given |= {"xmax": self._xmax, "xip": self._xip, "highest_floor": max(at for at, _ in self._floors)}
         return given
@@ -99,11 +144,12 @@ class Floors:
         snapshot: tuple[str, list[str]],
         started: float,
         now: float,
+        reading: Reading | None = None,
     ) -> None:
         """Take in what a claim returned: `(queue, priority, scheduled_at, id)` a job, in any order.
 
         `limit`: what the claim was allowed to take. `snapshot`: its `xmax` and `xip`. `started`, `now`: when it was
-        sent and when it had answered.
+        sent and when it had answered. `reading`: that of its parameters; with `changed` one of all the lanes.
         """
         stepped_back, self._database_now = database_now < self._database_now, database_now
         if stepped_back:
@@ -111,24 +157,27 @@ class Floors:
             self.reset(now)
             return
         top = (database_now, self._lowest_id)
-        strays = 0
-        last_lane, last_key = -1, (_START, self._lowest_id)
-        for queue, priority, at, job_id in claimed:
-            lane, key = self._place[queue, priority], (at, job_id)
-            if key <= self._floors[lane]:
-                strays += 1
-            elif lane > last_lane or (lane == last_lane and key > last_key):
-                last_lane, last_key = lane, key
-        if len(claimed) < limit:
-            # Every lane was read to its end.
-            self._floors = [max(floor, top) for floor in self._floors]
-        elif last_lane >= 0:
-            # Cut off in the last lane that gave anything; those before it were read to their end.
-            for lane in range(last_lane):
-                self._floors[lane] = max(self._floors[lane], top)
-            self._floors[last_lane] = last_key
+        if reading is not None:
+            strays = self._advance_blocks(reading, claimed, limit, top)
+        else:
+            strays = 0
+            last_lane, last_key = -1, (_START, self._lowest_id)
+            for queue, priority, at, job_id in claimed:
+                lane, key = self._place[queue, priority], (at, job_id)
+                if key <= self._floors[lane]:
+                    strays += 1
+                elif lane > last_lane or (lane == last_lane and key > last_key):
+                    last_lane, last_key = lane, key
+            if len(claimed) < limit:
+                # Every lane was read to its end.
+                self._floors = [max(floor, top) for floor in self._floors]
+            elif last_lane >= 0:
+                # Cut off in the last lane that gave anything; those before it were read to their end.
+                for lane in range(last_lane):
+                    self._floors[lane] = max(self._floors[lane], top)
+                self._floors[last_lane] = last_key
         if changed:
-            if strays >= limit:
+            if strays >= (limit if reading is None else most_behind(limit)):
                 # Cut off behind the floors: there may be more, so the old baseline stands and the next claim looks again.
                 self._strays += strays
                 if self._strays > _TOO_MANY_STRAYS:
@@ -141,3 +190,39 @@ class Floors:
             self._cold = False
             self._reset_at = now
             self._safety = max(SAFETY, _DUTY * (now - started))
+
+    def _advance_blocks(
+        self,
+        reading: Reading,
+        claimed: Sequence[tuple[str, int, datetime, Any]],
+        limit: int,
+        top: tuple[datetime, Any],
+    ) -> int:
+        """Move the floors after a claim that read blocks; return how many jobs lay behind them."""
+        last_keys: dict[int, tuple[datetime, Any]] = {}
+        ahead: Counter[int] = Counter()
+        for queue, priority, at, job_id in claimed:
+            lane, key = self._place[queue, priority], (at, job_id)
+            if key > self._floors[lane]:
+                ahead[lane] += 1
+                last_keys[lane] = max(last_keys.get(lane, key), key)
+        strays = len(claimed) - sum(ahead.values())
+        left = limit - strays
+        for first, last, quota in zip(reading.firsts, reading.lasts, reading.quotas, strict=True):
+            block = reading.lanes[first - 1 : last]
+            taken = sum(ahead[lane] for lane in block)
+            left -= taken
+            # Cut off in the last lane that gave anything; those before it, or all, were read to their end.
+            cut = max((place for place, lane in enumerate(block) if ahead[lane]), default=-1)
+            if left > 0 and taken < quota:
+                cut = len(block)
+            for place, lane in enumerate(block[: cut + 1]):
+                self._floors[lane] = last_keys[lane] if place == cut else max(self._floors[lane], top)
+            if left <= 0:
+                break
+        return strays
+
+
+def most_behind(limit: int) -> int:
+    """Return how many of a shared claim's jobs may lie behind the floors: half, so that no flood there starves a queue."""
+    return (limit + 1) // 2

@@ -25,8 +25,12 @@ class WorkerOptions:
     name: str | None = None
     """What people call it: 1 to 64 letters, digits and `_.-`; the host's name unless given. Need not be unique."""
     queues: Sequence[str] | Mapping[str, int | None] = ()
-    """Which queues it serves, those given first first within a priority; a number limits how many jobs of that queue
-    it runs at once. Empty: the queues its handlers use by default."""
+    """Which queues it serves; a number limits how many jobs of that queue it runs at once. Empty: the queues its handlers
+    use by default."""
+    fair: bool = True
+    """Whether its queues share its slots by their weights, so that a flood in one never keeps the others waiting; priorities
+    decide within a queue then. Off: priorities decide over all queues, and within one those queues first that are given
+    first."""
     concurrency: int = 10
     """How many jobs it runs at once, 1 to 10,000. Sync handlers each take a thread, sessions each a connection."""
     poll_interval: timedelta = timedelta(seconds=5)

@@ -230,6 +230,7 @@ class Worker:
             options=options,
             may_start=lambda: heartbeat.is_safe,
             controls=lambda: reader.current,
+            slots={kind.name: kind.concurrency for kind in self._jobs.registry if kind.concurrency is not None},
         )
         claimer.until_idle = until_idle
 

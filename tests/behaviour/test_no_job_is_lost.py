@@ -11,6 +11,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Backoff, JobQueue, JobStatus
+from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.events import JobDied, JobTakenBack
 from tests.behaviour.test_attempts import enqueue
 from tests.fixtures.jobs import Jobs
@@ -190,7 +191,7 @@ async def test_a_job_claimed_by_an_answer_that_was_lost_is_given_back(engine: En
 
     take = Claimer._take
 
-    async def lose_one(self: Claimer, *arguments: Any, **options: Any) -> int:
+    async def lose_one(self: Claimer, *arguments: Any, **options: Any) -> list[ClaimedJob]:
         if lost:
             return await take(self, *arguments, **options)
         # The claim commits, and its answer never arrives.

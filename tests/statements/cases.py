@@ -30,6 +30,7 @@ from tests.statements.health_cases import HEALTH_CASES
 from tests.statements.history_cases import HISTORY_CASES
 from tests.statements.retention_cases import RETENTION_CASES
 from tests.statements.schedule_cases import SCHEDULE_CASES
+from tests.statements.scheduling_cases import SCHEDULING_CASES
 from tests.statements.shapes import BATCH, NOBODY, PK, Case, World
 from tests.statements.trace_cases import TRACE_CASES
 from tests.statements.worker_cases import WORKER_CASES
@@ -356,4 +357,5 @@ CASES = [
     *HISTORY_CASES,
     *RETENTION_CASES,
     *SCHEDULE_CASES,
+    *SCHEDULING_CASES,
 ]

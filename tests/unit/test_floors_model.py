@@ -13,7 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sa_jobqueue.worker.floors import SAFETY, Floors, Lane
+from sa_jobqueue.worker.floors import SAFETY, Floors, Lane, Reading, most_behind
+from sa_jobqueue.worker.planning import Share
 
 LANES = [Lane("a", 5), Lane("b", 5), Lane("a", 0)]
 Key = tuple[datetime, int]
@@ -122,6 +123,20 @@ class Queue(RuleBasedStateMachine):
         behind = self.floors.prepare(self.monotonic, idle=False)
         self._claim(limit, behind=behind)
 
+    @rule(limit=st.integers(1, 6), rest=st.sampled_from([0.0, 0.06]), quotas=st.tuples(st.integers(0, 4), st.integers(0, 4)))
+    def claim_shared(self, limit: int, rest: float, quotas: tuple[int, int]) -> None:
+        """Claim queue after queue, each up to its quota, however that was planned."""
+        self.monotonic += rest
+        behind = self.floors.prepare(self.monotonic, idle=False)
+        reading = self.floors.blocks([Share("b", quotas[0]), Share("a", quotas[1])])
+        self._claim(limit, behind=behind, reading=reading)
+
+    @rule(limit=st.integers(1, 3), lane=st.sampled_from(LANES))
+    def claim_one_lane(self, limit: int, lane: Lane) -> None:
+        """Claim out of turn from one lane, as for the job that has waited longest."""
+        if not self.floors.prepare(self.monotonic, idle=False):
+            self._claim(limit, behind=False, reading=self.floors.single(lane, limit))
+
     @rule(limit=st.integers(1, 4))
     def claim_that_fails(self, limit: int) -> None:
         """Lose the answer: nothing is claimed, and the floors start over."""
@@ -148,18 +163,14 @@ class Queue(RuleBasedStateMachine):
             left = [row for row in self.seen if not row.claimed and not row.passed and row.locked_by is None]
             assert not [row for row in left if row.key <= self._floor(row.lane) and row.xid in self.seen_xids]
 
-    def _claim(self, limit: int, *, behind: bool) -> int:
-        given = self.floors.parameters(changed=behind)
-        cold = set(given["floor_at"]) == {datetime(1, 1, 1, tzinfo=UTC)}
+    def _claim(self, limit: int, *, behind: bool, reading: Reading | None = None) -> int:
+        given = self.floors.parameters(changed=behind, reading=reading)
+        lanes = [Lane(*lane) for lane in zip(given["queues"], given["priorities"], strict=True)]
+        floors = dict(zip(lanes, zip(given["floor_at"], given["floor_id"], strict=True), strict=True))
+        cold = set(given["floor_at"]) == {datetime(1, 1, 1, tzinfo=UTC)} and len(lanes) == len(LANES)
         if cold:
             for row in self.rows:
                 row.passed = False
-        floors = {
-            Lane(queue, priority): (at, job_id)
-            for queue, priority, at, job_id in zip(
-                given["queues"], given["priorities"], given["floor_at"], given["floor_id"], strict=True
-            )
-        }
         due = [row for row in self._pending() if row.at <= self.now]
         found: list[Row] = []
         if behind:
@@ -168,10 +179,16 @@ class Queue(RuleBasedStateMachine):
                 found += self._locking([row for row in strays if row.xid == int(xid)], limit)
             since = sorted((row for row in strays if row.xid >= int(given["xmax"])), key=lambda row: row.xid)
             found += self._locking(since, limit)
-        for lane in self.floors.lanes:
-            if len(found) < limit:  # lazily: a lane that is not needed is not read
-                ahead = sorted((row for row in due if row.lane == lane and row.key > floors[lane]), key=lambda row: row.key)
-                found += self._locking(ahead, limit - len(found))
+            found = found[: limit if reading is None else most_behind(limit)]
+        blocks = [(1, len(lanes), limit)]
+        if reading is not None:
+            blocks = list(zip(reading.firsts, reading.lasts, reading.quotas, strict=True))
+        for first, last, quota in blocks:
+            most = min(limit, len(found) + quota)
+            for lane in lanes[first - 1 : last]:
+                if len(found) < most:  # lazily: a lane that is not needed is not read
+                    ahead = [row for row in due if row.lane == lane and row.key > floors[lane]]
+                    found += self._locking(sorted(ahead, key=lambda row: row.key), most - len(found))
         taken = found[:limit]
         for row in taken:
             row.claimed = True
@@ -185,6 +202,7 @@ class Queue(RuleBasedStateMachine):
             snapshot=snapshot,
             started=self.monotonic,
             now=self.monotonic,
+            reading=reading,
         )
         if behind and self.floors.parameters(changed=True)["xmax"] == snapshot[0]:
             self.seen, self.seen_xids = set(self.rows), {row.xid for row in self.rows}

@@ -1,0 +1,117 @@
+"""What one statement of a claim takes from: lanes with one limit, and what is remembered of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
+from sa_jobqueue.worker.executor import Executor
+from sa_jobqueue.worker.floors import Floors, Lane, Reading
+from sa_jobqueue.worker.planning import Ageing, Planner, Share
+
+
+class Group:
+    """Lanes of some queues, for jobs of some types, that are claimed by one statement.
+
+    `room`: how many of its jobs may be started beside those that run; None where only the free slots limit it.
+    `fair`: its queues share by weight; otherwise priorities go first, over all of them.
+    """
+
+    def __init__(
+        self, queues: Sequence[str], types: Sequence[str], lowest_id: Any, *, room: Callable[[], int] | None, fair: bool
+    ) -> None:
+        self.queues = list(queues)
+        self.types = list(types)
+        self.room = room
+        self.name = f"{','.join(queues)}/{','.join(types) if room else ''}"
+        priorities = range(MAX_PRIORITY, MIN_PRIORITY - 1, -1)
+        self.floors = Floors([Lane(queue, priority) for priority in priorities for queue in queues], lowest_id)
+        self.ageing = Ageing()
+        self.planner = Planner(queues) if fair and len(self.queues) > 1 else None
+
+    def plan(self, limit: int) -> tuple[list[Share], Reading | None]:
+        """Return how to read its lanes for so many jobs; no reading where the order of the lanes is all there is."""
+        if self.planner is None:
+            return [], None
+        shares = self.planner.plan(limit)
+        return shares, self.floors.blocks(shares)
+
+    def take(self, shares: Sequence[Share], jobs: Sequence[ClaimedJob], limit: int) -> None:
+        """Take in what a claim that was planned so has started; one that nobody planned has no shares."""
+        full = len(jobs) >= limit
+        if self.planner is not None:
+            started = Counter(job.queue for job in jobs)
+            full = full or any(started[share.queue] >= share.quota for share in shares)
+            self.planner.take(shares, started, free=limit)
+        self.ageing.started(len(jobs), full=full)
+
+
+class Groups:
+    """The groups of one worker, and whose turn it is: they share the slots as the queues within one do.
+
+    What has a limit of its own is a group of its own, so that nothing is skipped for a reason that passes: the queues with a
+    number in `limits`, and the job types of `slots`, by name, in each of those and in the rest.
+    """
+
+    def __init__(
+        self,
+        limits: Mapping[str, int | None],
+        types: Sequence[str],
+        slots: Mapping[str, int],
+        executor: Executor,
+        lowest_id: Any,
+        *,
+        fair: bool,
+    ) -> None:
+        free = [queue for queue, limit in limits.items() if limit is None]
+        limited = [queue for queue, limit in limits.items() if limit is not None]
+        rest = [name for name in types if name not in slots]
+        self.fair = fair
+        self.groups: list[Group] = []
+        for queues, queue in [(free, None), *(([one], one) for one in limited)]:
+            for names, type_name in [(rest, None), *(([one], one) for one in types if one in slots)]:
+                if queues and names:
+                    room = _room(executor, queue, type_name)
+                    self.groups.append(Group(queues, names, lowest_id, room=room, fair=fair))
+        self._planner = Planner(group.name for group in self.groups)
+        self._shares: list[Share] = []
+        self.reweigh({})
+
+    def reweigh(self, weights: Mapping[str, int]) -> None:
+        """Take the weights of queues; those that are not named weigh 1."""
+        for group in self.groups:
+            if group.planner is not None:
+                group.planner.reweigh(weights)
+        whole = {group.name: sum(weights.get(queue, 1) for queue in group.queues) for group in self.groups}
+        self._planner.reweigh(whole)
+
+    def plan(self, free: int) -> list[tuple[Group, int]]:
+        """Return the groups to claim for, in turn, and what each may start of `free` slots: together perhaps more."""
+        if len(self.groups) == 1:
+            group = self.groups[0]
+            limit = free if group.room is None else min(free, group.room())
+            return [(group, limit)] if limit > 0 else []
+        rooms = {group.name: group.room() for group in self.groups if group.room is not None}
+        if not self.fair:
+            return [(group, room) for group in self.groups if (room := min(rooms.get(group.name, free), free)) > 0]
+        named = {group.name: group for group in self.groups}
+        self._shares = self._planner.plan(free, rooms)
+        return [(named[share.queue], share.quota) for share in self._shares]
+
+    def take(self, started: Counter[str], free: int) -> None:
+        """Take in what the claims of the last plan started, by the name of the group."""
+        if len(self.groups) > 1 and self.fair:
+            self._planner.take(self._shares, started, free=free)
+
+
+def _room(executor: Executor, queue: str | None, type_name: str | None) -> Callable[[], int] | None:
+    if queue is not None and type_name is not None:
+        return lambda: min(executor.free_in(queue), executor.free_for(type_name))
+    if queue is not None:
+        return lambda: executor.free_in(queue)
+    if type_name is not None:
+        return lambda: executor.free_for(type_name)
+    return None

@@ -1,0 +1,138 @@
+"""Queues share the slots; a flood in one, or of a priority, keeps nothing else waiting for long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+
+from sa_jobqueue import JobQueue, Worker
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.worker.planning import Ageing
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import PATIENCE, quick
+
+
+def recorder(slots: int | None = None) -> tuple[JobQueue[Any], list[tuple[str, int]]]:
+    """Return a queue whose handler notes its queue and priority as it starts."""
+    queue, seen = JobQueue(), []
+
+    @queue.handler("test", concurrency=slots)
+    async def note(payload: dict[str, Any]) -> None:
+        seen.append((payload.get("queue", ""), payload.get("priority", 0)))
+
+    return queue, seen
+
+
+def fill(engine: Engine, count: int, *, queue: str, priority: int = 0, seconds_ago: int = 60) -> None:
+    """Enqueue many jobs, all due."""
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO job (id, chain_id, type_name, chain_type_name, queue, priority, scheduled_at, input)"
+                " SELECT id, id, 'test', 'test', :queue, :priority, now() - make_interval(secs => :ago),"
+                " jsonb_build_object('queue', CAST(:queue AS text), 'priority', CAST(:priority AS int))"
+                " FROM (SELECT job_uuid7() AS id FROM generate_series(1, :count)) AS made"
+            ),
+            {"queue": queue, "priority": priority, "count": count, "ago": seconds_ago},
+        )
+
+
+async def drain(queue: JobQueue[Any], engine: Engine, **options: Any) -> None:
+    await asyncio.wait_for(Worker(queue, engine, options=quick(**options)).run_until_idle(), PATIENCE)
+
+
+async def test_ten_jobs_start_beside_a_flood_that_was_there_before(engine: Engine) -> None:
+    queue, seen = recorder()
+    fill(engine, 1500, queue="flood", seconds_ago=3600, priority=9)
+    fill(engine, 10, queue="few")
+    await drain(queue, engine, queues=["flood", "few"], concurrency=20)
+    assert [name for name, _ in seen[:20]].count("few") == 10
+    assert len(seen) == 1510
+
+
+async def test_without_sharing_a_flood_of_higher_priority_goes_first(engine: Engine) -> None:
+    queue, seen = recorder()
+    fill(engine, 300, queue="flood", priority=9)
+    fill(engine, 10, queue="few")
+    await drain(queue, engine, queues=["flood", "few"], concurrency=20, fair=False)
+    assert [name for name, _ in seen[-10:]] == ["few"] * 10
+
+
+@pytest.mark.parametrize("limits", [["a", "b", "c"], {"a": None, "b": 7, "c": 7}], ids=["one claim", "limits of their own"])
+async def test_queues_with_backlogs_start_alike_also_where_workers_come_and_go(engine: Engine, limits: Any) -> None:
+    queue, seen = recorder()
+    for name in ("a", "b", "c"):
+        fill(engine, 2000, queue=name)
+    enough, half = asyncio.Event(), asyncio.Event()
+    workers = [Worker(queue, engine, options=quick(queues=limits, concurrency=21)) for _ in range(2)]
+    tasks = [asyncio.create_task(worker.run()) for worker in workers]
+
+    async def watch() -> None:
+        while len(seen) < 1800:
+            if len(seen) > 600:
+                half.set()
+            await asyncio.sleep(0.002)
+        enough.set()
+
+    watching = asyncio.create_task(watch())
+    async with asyncio.timeout(PATIENCE):
+        await half.wait()
+        workers[0].stop(now=True)
+        await enough.wait()
+    counts = Counter(name for name, _ in seen[:1800])
+    workers[1].stop(now=True)
+    await asyncio.wait_for(asyncio.gather(*tasks, watching), PATIENCE)
+    # Two workers, each within a claim of its shares.
+    assert all(abs(one - other) <= 4 * 21 for one, other in pairwise(sorted(counts.values()))), counts
+    assert len(counts) == 3
+
+
+async def test_a_low_priority_starts_while_a_flood_of_a_high_one_lasts(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ageing, "EVERY", 0.0)
+    queue, seen = recorder()
+    fill(engine, 1000, queue="default", priority=9)
+    fill(engine, 5, queue="default", priority=-9, seconds_ago=120)
+    await drain(queue, engine, concurrency=10)
+    # A sixteenth of what starts: the five that waited longest are through when a tenth of the flood is.
+    assert max(place for place, (_, priority) in enumerate(seen) if priority == -9) < 200
+
+
+async def test_a_type_takes_no_more_slots_than_its_own(engine: Engine, jobs: Jobs) -> None:
+    queue = JobQueue()
+    running, most, others = 0, 0, []
+    gate = asyncio.Event()
+
+    @queue.handler("slow", concurrency=2)
+    async def slow() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await gate.wait()
+        running -= 1
+
+    @queue.handler("quick")
+    async def quick_one() -> None:
+        others.append(running)
+        if len(others) == 20:
+            gate.set()
+
+    for _ in range(20):
+        jobs.add(type_name="slow", due_in=-100)
+    for _ in range(20):
+        jobs.add(type_name="quick")
+    await drain(queue, engine, concurrency=8)
+    assert most == 2
+    # All of them ran while two slots were held by the type that was there first.
+    assert len(others) == 20
+
+
+def test_types_are_refused_slots_that_make_no_sense() -> None:
+    with pytest.raises(InvalidOptionError, match="concurrency"):
+        JobQueue().handler("test", concurrency=0)(lambda: None)

@@ -1,0 +1,54 @@
+"""The statements that decide what runs next, in the shape of `cases`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from sa_jobqueue import Job
+from sa_jobqueue.statements import claims
+from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
+from sa_jobqueue.worker.floors import Floors, Lane, most_behind
+from sa_jobqueue.worker.planning import Share
+from tests.fixtures.jobs import WORKER
+from tests.statements.shapes import BATCH, NOBODY, Case, World
+
+QUEUES = ("default", "other")
+
+
+def shared(world: World, *, looked: bool) -> dict[str, Any]:
+    """Give the parameters of a claim that shares; of a worker that has `looked` before, or of one that begins."""
+    priorities = range(MAX_PRIORITY, MIN_PRIORITY - 1, -1)
+    floors = Floors([Lane(queue, priority) for priority in priorities for queue in QUEUES], NOBODY)
+    if looked:
+        # As after a first claim whose snapshot lies behind everything: the whole backlog is to be found behind the floors.
+        floors.advance(
+            [], limit=1, changed=True, database_now=world.now, snapshot=("3", ["3"]), started=0.0, now=0.0, reading=None
+        )
+    reading = floors.blocks([Share("other", BATCH // 4), Share("default", BATCH)])
+    return floors.parameters(changed=True, reading=reading) | {
+        "types": ["test", "mail"],
+        "limit": BATCH,
+        "most_behind": most_behind(BATCH),
+        "worker_id": WORKER,
+        "grace": timedelta(seconds=15),
+    }
+
+
+_CLAIM = frozenset({"ix_job_claim", "pk_job"})
+
+SCHEDULING_CASES = [
+    Case("claim_shared", lambda: claims.claim(Job, changed=False, shared=True), _CLAIM, lambda w: shared(w, looked=False)),
+    Case(
+        "claim_shared_changed",
+        lambda: claims.claim(Job, changed=True, shared=True),
+        _CLAIM | {"ix_job_changed"},
+        lambda w: shared(w, looked=True),
+    ),
+    Case(
+        "longest_waiting",
+        lambda: claims.longest_waiting(Job),
+        frozenset({"ix_job_claim"}),
+        lambda w: shared(w, looked=False),
+    ),
+]

@@ -1,0 +1,66 @@
+WITH picked AS (SELECT behind.id AS id
+  FROM (SELECT in_flight.id AS id
+    FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
+    JOIN LATERAL (SELECT job.id AS id
+      FROM job
+      WHERE job.status = 'pending'
+      AND job.scheduled_at <= now()
+      AND job.type_name = ANY (%(types)s::TEXT[])
+      AND job.changed_xid > '0'
+      AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
+      AND (EXISTS (SELECT 1
+          FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS floor(queue, priority, floor_at, floor_id)
+          WHERE job.queue = floor.queue
+          AND job.priority = floor.priority
+          AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
+      AND job.changed_xid >= "then".xid
+      AND job.changed_xid <= "then".xid
+      ORDER BY job.changed_xid
+      LIMIT %(limit)s::INTEGER
+      FOR NO KEY UPDATE SKIP LOCKED) AS in_flight ON true
+    UNION ALL
+    SELECT since.id AS id
+    FROM (SELECT job.id AS id
+      FROM job
+      WHERE job.status = 'pending'
+      AND job.scheduled_at <= now()
+      AND job.type_name = ANY (%(types)s::TEXT[])
+      AND job.changed_xid > '0'
+      AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
+      AND (EXISTS (SELECT 1
+          FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS floor(queue, priority, floor_at, floor_id)
+          WHERE job.queue = floor.queue
+          AND job.priority = floor.priority
+          AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
+      AND job.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
+      ORDER BY job.changed_xid
+      LIMIT %(limit)s::INTEGER
+      FOR NO KEY UPDATE SKIP LOCKED) AS since
+    LIMIT %(most_behind)s::INTEGER) AS behind
+  UNION ALL
+  SELECT block.id AS id
+  FROM unnest(%(firsts)s::INTEGER[], %(lasts)s::INTEGER[], %(quotas)s::INTEGER[]) AS share(first, last, quota)
+  JOIN LATERAL (SELECT probe.id AS id
+    FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, priority, floor_at, floor_id)
+    JOIN LATERAL (SELECT job.id AS id
+      FROM job
+      WHERE job.status = 'pending'
+      AND job.scheduled_at <= now()
+      AND job.type_name = ANY (%(types)s::TEXT[])
+      AND job.priority >= '-9'
+      AND job.queue = lane.queue
+      AND job.priority = lane.priority
+      AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
+      ORDER BY job.scheduled_at, job.id
+      LIMIT %(limit)s::INTEGER
+      FOR NO KEY UPDATE SKIP LOCKED) AS probe ON true
+    LIMIT share.quota) AS block ON true
+  LIMIT %(limit)s::INTEGER), claimed AS (UPDATE job
+  SET status='running', started_at=now(), attempt=(job.attempt + %(attempt_1)s::INTEGER), leased_by=%(worker_id)s::VARCHAR, leased_until=(now() + job.timeout + %(grace)s), changed_xid=pg_current_xact_id()
+  WHERE job.id = ANY (array((SELECT picked.id
+        FROM picked)))
+  RETURNING job.id, job.type_name, job.queue, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, job.created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context)
+SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
+  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context
+FROM (SELECT 1 AS one) AS here
+LEFT OUTER JOIN claimed ON true
