@@ -13,6 +13,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
+from sa_jobqueue.cli._systemd import notify
+from sa_jobqueue.events import DrainRequested, Event, WorkerStarted
 from sa_jobqueue.worker import Worker
 
 DRAIN: Final = b"d"
@@ -64,6 +66,7 @@ def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 async def _serve(worker: Worker, control: int | None) -> None:
     loop = asyncio.get_running_loop()
+    unsubscribe = worker.events.subscribe(_tell_manager)
     running = asyncio.create_task(worker.run())
     # One turn, so that the worker has begun: it forgets what it was told before. Until then a signal simply ends us.
     await asyncio.sleep(0)
@@ -74,6 +77,7 @@ async def _serve(worker: Worker, control: int | None) -> None:
         if now:
             _log.info("stopping: running jobs are given back")
         elif not asked:
+            notify("STOPPING=1")
             _log.info("stopping: running jobs may finish; a second signal gives them back")
         asked = True
         worker.stop(now=now)
@@ -94,7 +98,18 @@ async def _serve(worker: Worker, control: int | None) -> None:
         loop.add_signal_handler(number, hear)
     if control is not None:
         loop.add_reader(control, commanded, control)
-    await running
+    try:
+        await running
+    finally:
+        unsubscribe()
+
+
+def _tell_manager(event: Event) -> None:
+    match event:
+        case WorkerStarted():
+            notify("READY=1")
+        case DrainRequested():
+            notify("STOPPING=1")
 
 
 def _leave_within(patience: timedelta, *, status: int) -> None:

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Final
 
 from sa_jobqueue.cli._serving import DRAIN, RELEASE, SUCCESSOR
+from sa_jobqueue.cli._systemd import notify
 from sa_jobqueue.retry import Backoff
 
 RESTART: Final = Backoff(base=timedelta(milliseconds=500), cap=timedelta(seconds=10), jitter=False)
@@ -64,6 +65,8 @@ class Supervisor:
 
     def stop(self) -> None:
         """Tell every process to drain; told again, to give running jobs back at once."""
+        if not self._stopping.is_set():
+            notify("STOPPING=1")
         self._command = RELEASE if self._stopping.is_set() else DRAIN
         self._stopping.set()
         for pipe in self._pipes:

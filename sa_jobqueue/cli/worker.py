@@ -29,9 +29,9 @@ from sa_jobqueue.cli._options import (
     url_option,
 )
 from sa_jobqueue.cli._probes import serve_probes
-from sa_jobqueue.cli._serving import leave, serve
+from sa_jobqueue.cli._serving import serve
 from sa_jobqueue.cli._supervisor import Supervisor, worker_command
-from sa_jobqueue.cli._systemd import VARIABLES
+from sa_jobqueue.cli._systemd import VARIABLES, telling
 from sa_jobqueue.cli._watchdog import DEFAULT_LIMIT, watching
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.handlers import JobQueue
@@ -220,7 +220,7 @@ def worker(
         os.close(report_fd)
     with (
         _measured(made, jobs, options, metrics_port, metrics_address),
-        watching(lambda: made.vitals, limit=watchdog, end=leave) as limit,
+        watching(lambda: made.vitals, limit=watchdog, end=os._exit) as limit,
         _probed(made, limit, health_port, health_address),
     ):
         status = serve(made, control=control_fd)
@@ -267,7 +267,8 @@ def _check(jobs: JobQueue[Any], engine: Engine | AsyncEngine) -> None:
 
 
 async def _supervise(commands: list[list[str]], environment: dict[str, str], on_death: Callable[[str], None]) -> int:
-    return await Supervisor(commands, environment, on_death=on_death).run()
+    with telling():
+        return await Supervisor(commands, environment, on_death=on_death).run()
 
 
 def _take_back(jobs: JobQueue[Any], used: Engine | AsyncEngine, options: WorkerOptions, worker_id: str) -> None:

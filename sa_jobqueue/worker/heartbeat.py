@@ -75,7 +75,14 @@ class Heartbeat:
         self._stop = False
         self._thread = threading.Thread(target=self._run, name="sa_jobqueue heartbeat", daemon=True)
         self._last = clock()
+        self.turned = self._last
+        """When the thread last went round, whatever came of it."""
         self._told = False
+
+    @property
+    def silent(self) -> timedelta:
+        """How long ago the last beat was sent that the database answered."""
+        return timedelta(seconds=self._clock() - self._last)
 
     @property
     def is_safe(self) -> bool:
@@ -152,6 +159,7 @@ class Heartbeat:
     def _run(self) -> None:
         self._wake.wait(self._interval)
         while not self._stop:
+            self.turned = self._clock()
             self._wake.clear()
             try:
                 self.beat()

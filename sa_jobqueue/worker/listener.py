@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.connections import Connections
 from sa_jobqueue.worker.silence import answered_within
 
-_CHECK_SECONDS = 20.0
+QUIET_SECONDS = 20.0
 """A connection that has been quiet for so long is asked whether it still lives."""
 
 
@@ -43,9 +44,12 @@ class Listener(Component):
         self._on_rules = on_rules
         self.listening = asyncio.Event()
         """Set while it hears."""
+        self.turned = time.monotonic()
+        """When it last tried to connect, or knew that it heard."""
 
     async def run(self) -> None:
         """Listen until cancelled or disconnected; the supervisor starts it again."""
+        self.turned = time.monotonic()
         connection = await self._connections.listen()
         try:
             with answered_within(connection, self._connections.patience):
@@ -55,6 +59,7 @@ class Listener(Component):
             self._on_due(None)
             self._on_rules()
             while True:
+                self.turned = time.monotonic()
                 await self._hear(connection)
                 with answered_within(connection, self._connections.patience):
                     await connection.execute("SELECT 1")
@@ -63,7 +68,7 @@ class Listener(Component):
             await connection.close()
 
     async def _hear(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        async for note in connection.notifies(timeout=_CHECK_SECONDS):
+        async for note in connection.notifies(timeout=QUIET_SECONDS):
             if note.channel == self._due:
                 self._on_due(note.payload)
             elif note.channel == self._lost:

@@ -51,6 +51,7 @@ from sa_jobqueue.worker.scheduler import Scheduler
 from sa_jobqueue.worker.sessions import Sessions, sessions_for
 from sa_jobqueue.worker.settler import Settler
 from sa_jobqueue.worker.sweeper import Sweeper
+from sa_jobqueue.worker.vitals import Phase, Vitals, VitalSigns
 
 _CLOSING: Final = timedelta(seconds=10)
 """What providers may take to close when a worker stops: Spark needs one or two seconds."""
@@ -115,6 +116,7 @@ class Worker:
         self._stop_requested: asyncio.Event | None = None
         self._stop_called = self._stop_now = False
         self._executor: Executor | None = None
+        self._signs = VitalSigns(self._options)
         self.wants_successor = False
         """Whether it stopped because it held more than `max_memory`: whoever keeps workers running starts another."""
 
@@ -127,6 +129,11 @@ class Worker:
     def running(self) -> int:
         """How many attempts it is running now. May be asked from any thread."""
         return self._executor.running if self._executor is not None else 0
+
+    @property
+    def vitals(self) -> Vitals:
+        """Whether its parts still move, and whether it can start jobs. May be asked from any thread."""
+        return self._signs.read()
 
     def stop(self, *, now: bool = False) -> None:
         """Ask the worker to stop: claim no more, let running jobs finish for `drain_timeout`, give back the rest.
@@ -288,10 +295,12 @@ class Worker:
             if isinstance(error, DBAPIError):
                 raise unavailable(error, self._url) from error
             raise
+        self._signs.watch(heartbeat, listener if options.listen and not until_idle else None)
         self.events.emit(WorkerStarted(self.id))
         guard = LeaseGuard(heartbeat, interval=options.beat_interval)
         background = [
             guard,
+            self._signs,
             reader,
             sweeper,
             pruner,
@@ -310,6 +319,7 @@ class Worker:
             # Also when this task itself is cancelled: the same way out, without the patience.
             interrupted = not stopping.done() and not claiming.done()
             await _cancel(claiming, stopping)
+            self._signs.phase = Phase.DRAINING
             heartbeat.announce(WorkerState.DRAINING)
             if not (self._stop_now or interrupted):
                 await _within(executor.idle(), options.drain_timeout)
@@ -318,6 +328,7 @@ class Worker:
             await _within(self._leave_nothing(engine, claimer, completer), options.time_to_live)
             # What is not settled by now is recorded in the database, for the next sweep of anybody.
             await _within(settler.drained(), timedelta(seconds=1))
+            self._signs.stop()
             await _cancel(*tasks)
             executor.close()
             await children.close()

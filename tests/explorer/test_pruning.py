@@ -11,14 +11,26 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from sqlalchemy import func, update
+from sqlalchemy import Connection, func, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus, PrunePlace, Retention, RetentionRules, prune, redrive_dead_letters
 from sa_jobqueue.operations import DeadLetterFilter
-from tests.explorer import Explorer, Operation, Steps
+from tests.explorer import Explorer, Operation, Outcomes, Steps
 from tests.explorer.statements import by_locks
-from tests.explorer.test_deletion import REFUSED, Ids, add, chains, delete, explore, fresh, kill, queue_of, wait_for
+from tests.explorer.test_deletion import (
+    REFUSED,
+    Ids,
+    add,
+    chains,
+    delete,
+    explore,
+    fresh,
+    kill,
+    left,
+    queue_of,
+    wait_for,
+)
 
 AT_ONCE = Retention(completed=timedelta(0), cancelled=timedelta(0), dead=timedelta(0))
 
@@ -62,9 +74,13 @@ def redrive(session: Session, ids: Ids) -> Any:
 
 
 def test_a_chain_that_is_redriven_is_not_pruned_and_one_that_is_pruned_is_not_redriven(explorer: Explorer) -> None:
-    endings = explore(
-        explorer, died, Operation("prune", pruning("b")), Operation("redrive", by_locks(redrive), may_raise=REFUSED)
-    )
+    def one_or_the_other(connection: Connection, ids: Ids, outcomes: Outcomes) -> str:
+        ending = left(connection, ids, outcomes)
+        assert (outcomes["prune"].value, outcomes["redrive"].value) == ((1, 0) if ending == "nothing" else (0, 1))
+        return ending
+
+    redriving = Operation("redrive", by_locks(redrive), may_raise=REFUSED)
+    endings = explore(explorer, died, Operation("prune", pruning("b")), redriving, check=one_or_the_other)
     assert set(endings) == {"nothing", "bx"}
 
 
