@@ -9,6 +9,18 @@ from typing import Any, TypeVar
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from sa_jobqueue import operations
+from sa_jobqueue.aio_control import (
+    list_job_types as list_job_types,
+    list_queues as list_queues,
+    pause_job_types as pause_job_types,
+    pause_queues as pause_queues,
+    put_job_type as put_job_type,
+    put_queue as put_queue,
+    resize_workers as resize_workers,
+    resume_job_types as resume_job_types,
+    resume_queues as resume_queues,
+    sync_queues as sync_queues,
+)
 from sa_jobqueue.models import AttemptMixin, ChainMixin, DeadLetterMixin, Job, JobMixin
 from sa_jobqueue.operations import (
     ChainFilter,

@@ -20,6 +20,7 @@ from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
 from sa_jobqueue.payloads import Codec
 from sa_jobqueue.providers import Provider, Providers
+from sa_jobqueue.queueing import Queueing
 from sa_jobqueue.registry import INJECTED, JobType, Registry, Upcaster, describe
 from sa_jobqueue.retention import NOTHING_SAID, Retention, RetentionRules
 from sa_jobqueue.retry import Backoff, RetryPolicy
@@ -236,7 +237,7 @@ def _decoded(chain: Chained, codec: Codec[Any]) -> Any:
     return codec.decode("output", chain.output)
 
 
-class JobQueue(Scheduling, Generic[JobT]):
+class JobQueue(Scheduling, Queueing, Generic[JobT]):
     """A registry of handlers. Holds no connection and no global state: make one at import time, per `Job` class.
 
     `model`: the mapped class whose table is the queue; the ready-made `Job` unless given. `retention`: how long its workers
@@ -361,7 +362,7 @@ class JobQueue(Scheduling, Generic[JobT]):
         return self[type_name].job(payload, **options)
 
     def include(self, other: JobQueue[JobT]) -> None:
-        """Take over every handler and schedule of another registry, such as a feature's own.
+        """Take over every handler, schedule and queue of another registry, such as a feature's own.
 
         What is registered there afterwards is not.
         Raises: DuplicateJobTypeError naming both places; InvalidOptionError when its jobs are rows of another class, or it
@@ -374,6 +375,7 @@ class JobQueue(Scheduling, Generic[JobT]):
                 "other", f"makes jobs of {other.model.__qualname__}, this registry those of {self.model.__qualname__}"
             )
         self._check_schedules(other)
+        self._check_queues(other)
         for name in [name for name in other._handlers if name in self._handlers]:
             if other._handlers[name] is self._handlers[name]:
                 place = self.registry.get(name).place
@@ -383,6 +385,7 @@ class JobQueue(Scheduling, Generic[JobT]):
             self.registry.add(handler.job_type)
             self._handlers[name] = handler
         self._schedules |= other._schedules
+        self._queues |= other._queues
 
     @property
     def retention_rules(self) -> RetentionRules:

@@ -31,6 +31,7 @@ class Scheduling:
     model: Any
 
     def __init__(self) -> None:
+        super().__init__()
         self._schedules: dict[str, Schedule] = {}
 
     def __getitem__(self, type_name: str, /) -> Any:

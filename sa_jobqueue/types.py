@@ -163,6 +163,9 @@ MIN_PRIORITY: Final = -9
 MAX_PRIORITY: Final = 9
 """Priorities are few so that lanes can be counted: a claim probes each (queue, priority) once."""
 
+MOST_CONCURRENT: Final = 10_000
+"""Jobs that one worker may run at once."""
+
 MIN_WEIGHT: Final = 1
 MAX_WEIGHT: Final = 100
 """Of a queue, beside those of the others."""

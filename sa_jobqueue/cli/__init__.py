@@ -16,7 +16,9 @@ from sa_jobqueue.errors import JobQueueError
 
 _COMMANDS: Final = {
     "worker": ("sa_jobqueue.cli.worker:worker", "Run jobs with an application's handlers."),
-    "workers": ("sa_jobqueue.cli.workers:workers", "List workers, and ask them to drain."),
+    "workers": ("sa_jobqueue.cli.workers:workers", "List workers, ask them to drain, or to run more or fewer jobs at once."),
+    "queues": ("sa_jobqueue.cli.queues:queues", "Pause and resume queues, and say what they may take."),
+    "types": ("sa_jobqueue.cli.types:types", "Pause and resume job types, and say what they may take."),
     "jobs": ("sa_jobqueue.cli.jobs:jobs", "List, show, retry and cancel jobs."),
     "chains": ("sa_jobqueue.cli.chains:chains", "List and show chains, what they wait for, and who waits for them."),
     "explain": ("sa_jobqueue.cli.explain:explain", "Say why a job is not running, down to what it waits for in the end."),

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._options import Database, json_option, seconds, with_database
 from sa_jobqueue.cli._output import counted, print_json, print_table
-from sa_jobqueue.operations import WorkerFilter, WorkerStatus, drain_workers, list_workers
+from sa_jobqueue.operations import WorkerFilter, WorkerStatus, drain_workers, list_workers, resize_workers
 
 GONE: Final = timedelta(minutes=1)
 """A worker silent for so long is waited for no more: it was killed, and its row stays a while."""
@@ -24,7 +24,7 @@ _queue_option = click.option("--queue", "queues", multiple=True, help="Who serve
 
 @click.group()
 def workers() -> None:
-    """List workers, and ask them to drain."""
+    """List workers, ask them to drain, or to run more or fewer jobs at once."""
 
 
 @workers.command("list")
@@ -100,6 +100,25 @@ def drain(
             click.echo(f"{worker_id} is still there", err=True)
     if left:
         raise click.exceptions.Exit(1)
+
+
+@workers.command()
+@click.argument("worker_id", metavar="ID")
+@click.argument("number", metavar="[N]", type=int, required=False)
+@json_option
+@with_database
+def concurrency(database: Database, /, *, worker_id: str, number: int | None, as_json: bool) -> None:
+    """Have a worker run N jobs at once, until it is started again; without N as many as it was started with."""
+    with database.session() as session:
+        asked = resize_workers(session, number, where=WorkerFilter(ids=[worker_id]), model=database.model)
+        session.commit()
+    if not asked:
+        raise click.ClickException(f"there is no worker {worker_id!r}; sa-jobqueue workers list has them")
+    if as_json:
+        print_json({"worker": worker_id, "concurrency_requested": number})
+    else:
+        what = "as many as it was started with" if number is None else number
+        click.echo(f"{worker_id} was asked to run {what} jobs at once" if number else f"{worker_id} was asked to run {what}")
 
 
 def _wait(session: Session, database: Database, asked: list[str], limit: timedelta) -> list[str]:

@@ -63,8 +63,6 @@ class QueueMixin(_Controlled):
     """As jobs have it in `queue`."""
     weight: Mapped[int] = mapped_column(SmallInteger, nullable=False, server_default=text("1"), sort_order=-15)
     """Its share of the workers that serve several queues, beside the weights of the others; 1 to 100."""
-    max_attempts: Mapped[int | None] = mapped_column(Integer, sort_order=-5)
-    """Of its jobs, where neither job nor handler says; null for the library's default."""
     retain_completed: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-4)
     """How long its completed chains are kept at least; null: as long as elsewhere said."""
     retain_cancelled: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-3)
@@ -78,7 +76,6 @@ class QueueMixin(_Controlled):
         return (
             *_rules(name, "queue", "name"),
             CheckConstraint(f"weight BETWEEN {MIN_WEIGHT} AND {MAX_WEIGHT}", name=conv(name("ck_queue_weight"))),
-            CheckConstraint("max_attempts >= 1", name=conv(name("ck_queue_max_attempts"))),
             {"schema": cls.__jobqueue__.schema},
         )
 

@@ -40,6 +40,20 @@ from sa_jobqueue.operations.jobs import (
 )
 from sa_jobqueue.operations.pages import Page
 from sa_jobqueue.operations.pruning import Pruned, PrunePlace, prune
+from sa_jobqueue.operations.queues import (
+    QueueStatus,
+    SyncedQueues,
+    TypeStatus,
+    list_job_types,
+    list_queues,
+    pause_job_types,
+    pause_queues,
+    put_job_type,
+    put_queue,
+    resume_job_types,
+    resume_queues,
+    sync_queues,
+)
 from sa_jobqueue.operations.schedules import (
     ScheduleStatus,
     SyncedSchedules,
@@ -52,7 +66,7 @@ from sa_jobqueue.operations.schedules import (
     sync_schedules,
 )
 from sa_jobqueue.operations.schema import check_schema
-from sa_jobqueue.operations.workers import WorkerFilter, WorkerStatus, drain_workers, list_workers
+from sa_jobqueue.operations.workers import WorkerFilter, WorkerStatus, drain_workers, list_workers, resize_workers
 
 __all__ = [
     "Cause",
@@ -65,8 +79,11 @@ __all__ = [
     "Page",
     "PrunePlace",
     "Pruned",
+    "QueueStatus",
     "ScheduleStatus",
+    "SyncedQueues",
     "SyncedSchedules",
+    "TypeStatus",
     "WorkerFilter",
     "WorkerStatus",
     "after_commit",
@@ -92,17 +109,27 @@ __all__ = [
     "list_chain_jobs",
     "list_chains",
     "list_dead_letters",
+    "list_job_types",
     "list_jobs",
+    "list_queues",
     "list_schedules",
     "list_workers",
     "lock_chain",
+    "pause_job_types",
+    "pause_queues",
     "pause_schedules",
     "prune",
+    "put_job_type",
+    "put_queue",
     "put_schedule",
     "redrive_dead_letters",
     "reschedule_jobs",
+    "resize_workers",
+    "resume_job_types",
+    "resume_queues",
     "resume_schedules",
     "run_schedule",
+    "sync_queues",
     "sync_schedules",
     "trigger_jobs",
 ]

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, list_dead_letters
 from sa_jobqueue.operations.jobs import get_job, list_attempts
+from sa_jobqueue.operations.queues import list_job_types, list_queues
 from sa_jobqueue.operations.workers import WorkerStatus, list_workers
 from sa_jobqueue.statements import explaining
 from sa_jobqueue.types import ENDED, JobId, JobStatus, WorkerState
@@ -41,6 +42,8 @@ class Cause(StrEnum):
     SCHEDULED = "scheduled"
     RETRYING = "retrying"
     """Its last attempt failed, and the next is not due yet."""
+    QUEUE_PAUSED = "queue_paused"
+    TYPE_PAUSED = "type_paused"
     NO_WORKER = "no_worker"
     QUEUE_UNSERVED = "queue_unserved"
     TYPE_UNKNOWN = "type_unknown"
@@ -80,7 +83,7 @@ class Explanation:
 
 
 _STUCK: Final = (
-    *(Cause.DEAD, Cause.CANCELLED, Cause.NO_WORKER, Cause.QUEUE_UNSERVED, Cause.TYPE_UNKNOWN, Cause.DRAINING),
+    *(Cause.DEAD, Cause.CANCELLED, Cause.QUEUE_PAUSED, Cause.TYPE_PAUSED, Cause.NO_WORKER, Cause.QUEUE_UNSERVED, Cause.TYPE_UNKNOWN, Cause.DRAINING),
     *(Cause.WORKER_SILENT, Cause.RETRYING, Cause.SCHEDULED, Cause.BUSY, Cause.BEHIND, Cause.BLOCKED, Cause.RUNNING),
     *(Cause.ABOUT_TO_RUN, Cause.SETTLING, Cause.COMPLETED),
 )
@@ -226,6 +229,9 @@ class _Explainer:
         able = [worker for worker in serving if job.type_name in worker.job_types]
         ready = [worker for worker in able if worker.state == WorkerState.RUNNING]
         evidence |= {"live_workers": len(self.live), "serving_queue": len(serving), "knowing_type": len(able)}
+        paused = self._paused(job, since, evidence)
+        if paused is not None:
+            return paused
         if not self.live:
             return Cause.NO_WORKER, f"{since}, and no worker is alive: start one (sa-jobqueue worker).", evidence
         if not serving:
@@ -257,6 +263,23 @@ class _Explainer:
             f"{since}, behind {_many(before)} of queue {job.queue!r}{self._expected(job, before, evidence)}.",
             evidence,
         )
+
+    def _paused(self, job: Any, since: str, evidence: dict[str, Any]) -> tuple[Cause, str, dict[str, Any]] | None:
+        """Say that somebody paused its queue or its type, where somebody has."""
+        queues = list_queues(self.session, names=[job.queue], model=self.model)
+        types = list_job_types(self.session, names=[job.type_name], model=self.model)
+        for cause, what, name, found in (
+            (Cause.QUEUE_PAUSED, "queue", job.queue, queues),
+            (Cause.TYPE_PAUSED, "type", job.type_name, types),
+        ):
+            if found and found[0].paused_at is not None:
+                one = found[0]
+                evidence |= {"paused_at": one.paused_at, "paused_by": one.paused_by}
+                who = f" by {one.paused_by}" if one.paused_by else ""
+                todo = f"sa-jobqueue {what}s resume {name}"
+                sentence = f"{since}, but its {what} {name!r} was paused {self._ago(one.paused_at)} ago{who}: {todo}."
+                return cause, sentence, evidence
+        return None
 
     def _expected(self, job: Any, before: int, evidence: dict[str, Any]) -> str:
         """Guess when it starts: what goes before it, at the rate of the last minute."""

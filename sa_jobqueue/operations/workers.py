@@ -10,11 +10,12 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.pages import MAX_PAGE, check_limit, check_lists
 from sa_jobqueue.retry import Backoff
-from sa_jobqueue.statements import leases, workers
-from sa_jobqueue.types import WorkerState
+from sa_jobqueue.statements import controls, leases, workers
+from sa_jobqueue.types import MOST_CONCURRENT, WorkerState
 
 MOST_TAKEN_BACK: Final = 100
 """Most jobs taken back in one transaction."""
@@ -74,13 +75,34 @@ def list_workers(
 def drain_workers(session: Session, *, where: WorkerFilter, model: type[JobMixin[Any]] = Job) -> list[str]:
     """Ask workers to claim no more, finish what they run and stop, as SIGTERM does; return their ids, sorted.
 
-    Each learns of it with its next beat (within 5 s by default), drains for its own drain timeout and ends; its row
-    goes. What starts it again, if anything, is its supervisor's business. An empty filter means every worker.
+    Each learns of it within a moment of the commit, with its next beat (5 s by default) at the latest, drains for its own
+    drain timeout and ends; its row goes. What starts it again, if anything, is its supervisor's business. An empty filter
+    means every worker.
     Changes: `drain_requested_at` of those not asked before.
     Locks: their rows in the order of their ids, until the transaction ends. **Commit at once**: their beats wait
     meanwhile, and a worker that cannot beat for its time to live gives its jobs back.
     """
-    return sorted(session.scalars(workers.request_drain(model, *_conditions(model, where))))
+    asked = sorted(session.scalars(workers.request_drain(model, *_conditions(model, where))))
+    session.execute(controls.notify_rules(model))
+    return asked
+
+
+def resize_workers(
+    session: Session, concurrency: int | None, *, where: WorkerFilter, model: type[JobMixin[Any]] = Job
+) -> list[str]:
+    """Ask workers to run so many jobs at once; None: as many as each was started with. Return their ids, sorted.
+
+    `concurrency`: 1 to 10,000. Each obeys within a moment of the commit and says so in its row. What runs already goes on:
+    fewer take its place. A worker whose handlers take sessions runs no more than its application's pool has connections.
+    One that is started again begins as it was started. An empty filter means every worker.
+    Changes: `concurrency_requested`. Locks: as `drain_workers`. **Commit at once.** Raises: InvalidOptionError.
+    """
+    if concurrency is not None and (not isinstance(concurrency, int) or not 1 <= concurrency <= MOST_CONCURRENT):
+        raise InvalidOptionError("concurrency", f"must be from 1 to {MOST_CONCURRENT:,}, or None, got {concurrency!r}")
+    statement = workers.request_concurrency(model, *_conditions(model, where))
+    asked = sorted(session.scalars(statement, {"concurrency": concurrency}))
+    session.execute(controls.notify_rules(model))
+    return asked
 
 
 def take_back_from(session: Session, worker_id: str, *, model: type[JobMixin[Any]] = Job) -> int:

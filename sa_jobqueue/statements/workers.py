@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Interval, Select, Text, Update, any_, func, literal, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    Interval,
+    Select,
+    Text,
+    Update,
+    any_,
+    bindparam,
+    func,
+    literal,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from sa_jobqueue.models import JobMixin
@@ -67,6 +81,22 @@ def page(model: type[JobMixin[Any]], *conditions: ColumnElement[bool], limit: in
     columns = [worker.c[name] for name in SHOWN]
     chosen = select(*columns, silent.label("silent_for"), running.label("running")).where(*conditions)
     return chosen.order_by(worker.c.name, worker.c.id).limit(limit)
+
+
+def request_concurrency(model: type[JobMixin[Any]], *conditions: ColumnElement[bool]) -> Update:
+    """Ask workers to run so many jobs at once. Parameters: `concurrency`, null for as many as each was started with.
+
+    Shape: `(id,)` a worker, unordered. Changes: `concurrency_requested`.
+    Locks, Obliges: as `request_drain`.
+    """
+    worker = table(model.Worker)
+    chosen = select(worker.c.id).where(*conditions).order_by(worker.c.id).with_for_update(key_share=True).cte("chosen")
+    return (
+        update(worker)
+        .where(worker.c.id == chosen.c.id)
+        .values(concurrency_requested=bindparam("concurrency", type_=Integer))
+        .returning(worker.c.id)
+    )
 
 
 def request_drain(model: type[JobMixin[Any]], *conditions: ColumnElement[bool]) -> Update:

@@ -9,12 +9,12 @@ from datetime import timedelta
 from typing import Any, Final
 
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.types import MOST_CONCURRENT
 from sa_jobqueue.worker.memory import CAN_BE_TOLD
 
 LEAST_MEMORY: Final = 64 * 2**20
 """Bytes. A worker holds that before it has imported any application."""
 _QUEUE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
-MOST_CONCURRENT: Final = 10_000
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 from sa_jobqueue.errors import HandlerCommitError, InvalidOptionError
 from sa_jobqueue.registry import Registry
 from sa_jobqueue.statements.sessions import name_session
-from sa_jobqueue.worker.options import MOST_CONCURRENT
+from sa_jobqueue.types import MOST_CONCURRENT
 
 HELD: Final = "sa_jobqueue.held"
 """In `Session.info` for as long as the session is the handler's."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sa_jobqueue import Job
-from sa_jobqueue.statements import controls, workers
+from sa_jobqueue.statements import controls, queues, workers
 from tests.fixtures.jobs import WORKER
 from tests.statements.shapes import Case
 
@@ -17,6 +17,14 @@ WORKER_CASES = [
         looks_at=2000,  # every running job, to count it
     ),
     Case("request_drain", lambda: workers.request_drain(Job, *_WHERE), frozenset(), guarded=False),
+    Case("request_concurrency", lambda: workers.request_concurrency(Job, *_WHERE), frozenset(), guarded=False),
+    Case("queues_put", lambda: queues.put(Job.Queue), frozenset(), guarded=False),
+    Case("types_put", lambda: queues.put(Job.JobType), frozenset(), guarded=False),
+    Case("queues_pause", lambda: queues.pause(Job.Queue), frozenset(), guarded=False),
+    Case("queues_resume", lambda: queues.resume(Job.Queue), frozenset(), guarded=False),
+    Case("queues_lock", lambda: queues.lock(Job.Queue), frozenset(), guarded=False),
+    Case("queues_page", lambda: queues.page(Job), frozenset(), guarded=False),
+    Case("types_page", lambda: queues.page(Job, types=True), frozenset(), guarded=False),
     Case(
         "controls_of_worker",
         lambda: controls.of_worker(Job),

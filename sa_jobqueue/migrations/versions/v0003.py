@@ -46,7 +46,6 @@ CREATE TABLE ${q}queue (
   weight smallint DEFAULT 1 NOT NULL,
   max_running integer,
   rate_limit integer, rate_period interval, rate_burst integer,
-  max_attempts integer,
   retain_completed interval, retain_cancelled interval, retain_dead interval,
   created_at timestamptz DEFAULT now() NOT NULL,
   updated_at timestamptz DEFAULT now() NOT NULL,
@@ -56,8 +55,7 @@ CREATE TABLE ${q}queue (
   CONSTRAINT ${p}ck_queue_max_running CHECK (max_running >= 1),
   CONSTRAINT ${p}ck_queue_rate CHECK ((rate_limit IS NULL) = (rate_period IS NULL) AND rate_limit >= 1
     AND rate_period > '0'::interval AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1),
-  CONSTRAINT ${p}ck_queue_weight CHECK (weight BETWEEN 1 AND 100),
-  CONSTRAINT ${p}ck_queue_max_attempts CHECK (max_attempts >= 1)
+  CONSTRAINT ${p}ck_queue_weight CHECK (weight BETWEEN 1 AND 100)
 )
 --;
 CREATE TABLE ${q}job_type (

@@ -1,0 +1,51 @@
+"""Options of limits, which queues and job types share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import click
+
+from sa_jobqueue.cli._options import seconds
+from sa_jobqueue.cli._output import shown
+from sa_jobqueue.operations import QueueStatus, TypeStatus
+from sa_jobqueue.queues import QueueSettings, TypeSettings
+
+MAX_RUNNING: Final = click.option("--max-running", metavar="N", help="How many may run at once, across all workers.")
+RATE: Final = click.option(
+    "--rate-limit", metavar="N", help="How many may be started within the period, across all workers."
+)
+PERIOD: Final = click.option("--rate-period", metavar="SECONDS", help="Of --rate-limit.")
+BURST: Final = click.option("--rate-burst", metavar="N", help="How many at once after a while without any.")
+
+
+def limits_told(one: QueueStatus | TypeStatus) -> str | None:
+    """Return a rate in words, None where there is none."""
+    if one.rate_limit is None or one.rate_period is None:
+        return None
+    burst = f", {one.rate_burst} at once" if one.rate_burst is not None else ""
+    return f"{one.rate_limit} in {shown(one.rate_period)}{burst}"
+
+
+def read_limits(said: QueueSettings | TypeSettings, given: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return the limits: what is given, `none` for none, and what was said before. Raises: click.BadParameter."""
+    found: dict[str, Any] = {}
+    for name in ("max_running", "rate_limit", "rate_period", "rate_burst"):
+        text = given[name]
+        if text is None:
+            found[name] = getattr(said, name)
+        elif text == "none":
+            found[name] = None
+        else:
+            found[name] = seconds(text) if name == "rate_period" else _number(text)
+    if given["rate_limit"] == "none":  # a rate goes as a whole
+        found |= {"rate_period": None, "rate_burst": None}
+    return found
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a whole number, nor none") from None

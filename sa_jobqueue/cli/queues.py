@@ -1,0 +1,148 @@
+"""`sa-jobqueue queues`: what queues are told, pausing them, and making their rows say what code declares."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from datetime import timedelta
+from typing import Any, Final
+
+import click
+
+from sa_jobqueue.cli._limits import BURST, MAX_RUNNING, PERIOD, RATE, limits_told, read_limits
+from sa_jobqueue.cli._options import Database, json_option, load_jobs, parse_url, url_option, user_name, with_database
+from sa_jobqueue.cli._output import counted, print_fields, print_json, print_table, shown
+from sa_jobqueue.operations import QueueStatus, list_queues, pause_queues, put_queue, resume_queues, sync_queues
+from sa_jobqueue.queues import QueueSettings
+from sa_jobqueue.retention import Retention
+
+_names: Final = click.argument("names", metavar="NAME...", nargs=-1, required=True)
+_HEADINGS: Final = ("queue", "paused", "by", "weight", "max running", "rate", "workers")
+
+
+@click.group()
+def queues() -> None:
+    """Look at queues, pause and resume them, and say what they may take."""
+
+
+@queues.command("list")
+@json_option
+@with_database
+def list_(database: Database, /, *, as_json: bool) -> None:
+    """List queues that somebody said something of, or that a worker serves."""
+    with database.session() as session:
+        found = list_queues(session, model=database.model)
+    if as_json:
+        print_json({"queues": [asdict(queue) for queue in found]})
+        return
+    rows = [
+        (one.name, one.paused_at, one.paused_by, one.weight, one.max_running, limits_told(one), one.workers) for one in found
+    ]
+    print_table(counted(len(found), "queue"), _HEADINGS, rows)
+
+
+@queues.command()
+@click.argument("name")
+@json_option
+@with_database
+def show(database: Database, /, *, name: str, as_json: bool) -> None:
+    """Show all that is said of one queue."""
+    with database.session() as session:
+        found = list_queues(session, names=[name], model=database.model)
+    if not found:
+        raise click.ClickException(f"nobody said anything of queue {name!r}, and no worker serves it")
+    told = asdict(found[0])
+    print_json(told) if as_json else print_fields(f"queue {name}", told)
+
+
+@queues.command("set")
+@click.argument("name")
+@click.option("--weight", type=int, help="Its share beside the other queues, 1 to 100.")
+@MAX_RUNNING
+@RATE
+@PERIOD
+@BURST
+@click.option("--retain-completed", metavar="DAYS", help="How long its completed chains are kept; 'none' to say nothing.")
+@click.option("--retain-cancelled", metavar="DAYS", help="The same of cancelled ones.")
+@click.option("--retain-dead", metavar="DAYS", help="The same of dead ones.")
+@json_option
+@with_database
+def set_(database: Database, /, *, name: str, weight: int | None, as_json: bool, **given: str | None) -> None:
+    """Say what a queue may take. What is not given stays as it is; 'none' takes a limit away."""
+    with database.session() as session:
+        found = list_queues(session, names=[name], model=database.model)
+        said = _settings(found[0]) if found else QueueSettings(name=name)
+        ages = {outcome: given.pop(f"retain_{outcome}") for outcome in ("completed", "cancelled", "dead")}
+        kept = {outcome: _days(days) for outcome, days in ages.items() if days is not None}
+        wanted: dict[str, Any] = read_limits(said, given) | {"retention": replace(said.retention, **kept)}
+        if weight is not None:
+            wanted["weight"] = weight
+        put_queue(session, replace(said, **wanted), model=database.model)
+        session.commit()
+        told = asdict(list_queues(session, names=[name], model=database.model)[0])
+    print_json(told) if as_json else print_fields(f"queue {name}", told)
+
+
+@queues.command()
+@_names
+@click.option("--by", default=user_name, show_default="your name", help="Who says so, for those who look.")
+@json_option
+@with_database
+def pause(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bool) -> None:
+    """Have no job of these queues started until they are resumed. What runs goes on, what is enqueued waits."""
+    with database.session() as session:
+        done = pause_queues(session, names, by=by, model=database.model)
+        session.commit()
+    print_json({"paused": done}) if as_json else click.echo(f"{counted(len(done), 'queue')} paused")
+
+
+@queues.command()
+@_names
+@json_option
+@with_database
+def resume(database: Database, /, *, names: tuple[str, ...], as_json: bool) -> None:
+    """Have the jobs of paused queues started again, whatever came meanwhile."""
+    with database.session() as session:
+        done = resume_queues(session, names, model=database.model)
+        session.commit()
+    print_json({"resumed": done}) if as_json else click.echo(f"{counted(len(done), 'queue')} resumed")
+
+
+@queues.command()
+@click.argument("application", metavar="MODULE:ATTRIBUTE")
+@click.option("--dry-run", is_flag=True, help="Only tell the difference.")
+@json_option
+@url_option
+def sync(application: str, url: str | None, *, dry_run: bool, as_json: bool) -> None:
+    """Make the rows of queues say what the application's JobQueue declares. What is paused stays so; nothing is deleted."""
+    jobs = load_jobs(application)
+    with Database(parse_url(url), jobs.model).session() as session:
+        synced = sync_queues(session, jobs.declared_queues, model=jobs.model)
+        session.rollback() if dry_run else session.commit()
+    if as_json:
+        changed = {name: {key: list(pair) for key, pair in what.items()} for name, what in synced.changed.items()}
+        print_json(asdict(replace(synced, changed={})) | {"changed": changed, "dry_run": dry_run})
+        return
+    would = "would be " if dry_run else ""
+    for name in synced.created:
+        click.echo(f"{name}: {would}created")
+    for name, what in synced.changed.items():
+        told = ", ".join(f"{key} {shown(old)} -> {shown(new)}" for key, (old, new) in what.items())
+        click.echo(f"{name}: {would}changed: {told}")
+    for name in synced.undeclared:
+        click.echo(f"{name}: not declared, left as it is")
+    click.echo(f"{counted(len(synced.unchanged), 'queue')} said so already")
+
+
+def _settings(said: QueueStatus) -> QueueSettings:
+    limits = {key: getattr(said, key) for key in ("weight", "max_running", "rate_limit", "rate_period", "rate_burst")}
+    kept = Retention(completed=said.retain_completed, cancelled=said.retain_cancelled, dead=said.retain_dead)
+    return QueueSettings(name=said.name, retention=kept, **limits)
+
+
+def _days(given: str) -> timedelta | None:
+    if given == "none":
+        return None
+    try:
+        return timedelta(days=float(given))
+    except (ValueError, OverflowError):
+        raise click.BadParameter(f"{given!r} is not a number of days, nor none") from None

@@ -1,0 +1,83 @@
+"""`sa-jobqueue types`: what job types are told, and pausing them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Final
+
+import click
+
+from sa_jobqueue.cli._limits import BURST, MAX_RUNNING, PERIOD, RATE, limits_told, read_limits
+from sa_jobqueue.cli._options import Database, json_option, user_name, with_database
+from sa_jobqueue.cli._output import counted, print_fields, print_json, print_table
+from sa_jobqueue.operations import list_job_types, pause_job_types, put_job_type, resume_job_types
+from sa_jobqueue.queues import TypeSettings
+
+_names: Final = click.argument("names", metavar="TYPE...", nargs=-1, required=True)
+_HEADINGS: Final = ("job type", "paused", "by", "max running", "rate", "workers")
+
+
+@click.group()
+def types() -> None:
+    """Look at job types, pause and resume them, and say what they may take."""
+
+
+@types.command("list")
+@json_option
+@with_database
+def list_(database: Database, /, *, as_json: bool) -> None:
+    """List job types that somebody said something of, or that a worker handles."""
+    with database.session() as session:
+        found = list_job_types(session, model=database.model)
+    if as_json:
+        print_json({"types": [asdict(one) for one in found]})
+        return
+    rows = [(one.type_name, one.paused_at, one.paused_by, one.max_running, limits_told(one), one.workers) for one in found]
+    print_table(counted(len(found), "job type"), _HEADINGS, rows)
+
+
+@types.command("set")
+@click.argument("name", metavar="TYPE")
+@MAX_RUNNING
+@RATE
+@PERIOD
+@BURST
+@json_option
+@with_database
+def set_(database: Database, /, *, name: str, as_json: bool, **given: str | None) -> None:
+    """Say what a job type may take. What is not given stays as it is; 'none' takes a limit away."""
+    with database.session() as session:
+        found = list_job_types(session, names=[name], model=database.model)
+        said = TypeSettings(type_name=name)
+        if found:
+            limits = ("max_running", "rate_limit", "rate_period", "rate_burst")
+            said = replace(said, **{key: getattr(found[0], key) for key in limits})
+        put_job_type(session, replace(said, **read_limits(said, given)), model=database.model)
+        session.commit()
+        told = asdict(list_job_types(session, names=[name], model=database.model)[0])
+    print_json(told) if as_json else print_fields(f"job type {name}", told)
+
+
+@types.command()
+@_names
+@click.option("--by", default=user_name, show_default="your name", help="Who says so, for those who look.")
+@json_option
+@with_database
+def pause(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bool) -> None:
+    """Have no job of these types started until they are resumed. What runs goes on, what is enqueued waits."""
+    with database.session() as session:
+        done = pause_job_types(session, names, by=by, model=database.model)
+        session.commit()
+    print_json({"paused": done}) if as_json else click.echo(f"{counted(len(done), 'job type')} paused")
+
+
+@types.command()
+@_names
+@json_option
+@with_database
+def resume(database: Database, /, *, names: tuple[str, ...], as_json: bool) -> None:
+    """Have the jobs of paused types started again, whatever came meanwhile."""
+    with database.session() as session:
+        done = resume_job_types(session, names, model=database.model)
+        session.commit()
+    print_json({"resumed": done}) if as_json else click.echo(f"{counted(len(done), 'job type')} resumed")

@@ -1,0 +1,230 @@
+"""Queues and job types as rows: what they are told, pausing them, and making the rows say what code declares.
+
+A queue or type needs no row: one is made when somebody first says something of it. Running workers read what is said as
+soon as the transaction has committed, by a notification, and within 5 s without one (1 s where they do not listen).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.models import Job, JobMixin, JobTypeMixin, QueueMixin
+from sa_jobqueue.operations.pages import MAX_PAGE, check_limit, check_lists
+from sa_jobqueue.queues import QueueSettings, TypeSettings, check_names
+from sa_jobqueue.statements import controls, queues
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStatus:
+    """One queue, as its row says; of a queue without one, that nothing was said."""
+
+    name: str
+    weight: int
+    paused_at: datetime | None
+    """Since when no job of it is started."""
+    paused_by: str | None
+    max_running: int | None
+    rate_limit: int | None
+    rate_period: timedelta | None
+    rate_burst: int | None
+    retain_completed: timedelta | None
+    retain_cancelled: timedelta | None
+    retain_dead: timedelta | None
+    created_at: datetime | None
+    """None for a queue without a row."""
+    updated_at: datetime | None
+    workers: int
+    """How many workers serve it; those killed a few minutes ago are among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeStatus:
+    """One job type, as its row says; of a type without one, that nothing was said."""
+
+    type_name: str
+    paused_at: datetime | None
+    """Since when no job of it is started."""
+    paused_by: str | None
+    max_running: int | None
+    rate_limit: int | None
+    rate_period: timedelta | None
+    rate_burst: int | None
+    created_at: datetime | None
+    """None for a type without a row."""
+    updated_at: datetime | None
+    workers: int
+    """How many workers have a handler for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncedQueues:
+    """What declaring queues has changed."""
+
+    created: tuple[str, ...] = ()
+    changed: dict[str, dict[str, tuple[Any, Any]]] = field(default_factory=dict)
+    """By queue and column: what its row said, and what it says now."""
+    unchanged: tuple[str, ...] = ()
+    undeclared: tuple[str, ...] = ()
+    """Queues that have a row and are not declared. They are left as they are: people may have made them."""
+
+
+def list_queues(
+    session: Session, *, names: Sequence[str] = (), limit: int = MAX_PAGE, model: type[JobMixin[Any]] = Job
+) -> list[QueueStatus]:
+    """Return queues by name that have a row or a worker, at most `limit`, 1 to 1,000; of `names`, those that do.
+
+    Locks: none. Raises: InvalidOptionError.
+    """
+    rows = _page(session, names, limit, model, types=False)
+    return [QueueStatus(**{**row, "weight": row["weight"] or 1}) for row in rows]
+
+
+def list_job_types(
+    session: Session, *, names: Sequence[str] = (), limit: int = MAX_PAGE, model: type[JobMixin[Any]] = Job
+) -> list[TypeStatus]:
+    """Return job types by name that have a row or a worker, at most `limit`, 1 to 1,000; of `names`, those that do.
+
+    Locks: none. Raises: InvalidOptionError.
+    """
+    return [TypeStatus(**row) for row in _page(session, names, limit, model, types=True)]
+
+
+def put_queue(session: Session, settings: QueueSettings, *, model: type[JobMixin[Any]] = Job) -> bool:
+    """Write all that a queue's row says, but whether it is paused; return whether anything was written.
+
+    What code declares says it again at the next `sync_queues`.
+    Changes: the row, new or in the place of what it said. Locks: it, until the transaction ends.
+    """
+    return _put(session, model.Queue, settings.row, model)
+
+
+def put_job_type(session: Session, settings: TypeSettings, *, model: type[JobMixin[Any]] = Job) -> bool:
+    """Write all that a job type's row says, but whether it is paused; return whether anything was written.
+
+    Changes: the row, new or in the place of what it said. Locks: it, until the transaction ends.
+    """
+    return _put(session, model.JobType, settings.row, model)
+
+
+def pause_queues(
+    session: Session, names: Sequence[str], *, by: str | None = None, model: type[JobMixin[Any]] = Job
+) -> list[str]:
+    """Have no job of these queues started until they are resumed; return those that were not paused, sorted.
+
+    What runs already goes on, and what is enqueued waits. Workers obey within a moment of the commit; the claims that are
+    under way then are the last. `by`: who says so, for those who look.
+    Changes: `paused_at`, `paused_by` of those that are not paused; a queue without a row gets one.
+    Locks: their rows, in the order of their names, until the transaction ends. Raises: InvalidOptionError.
+    """
+    return _pause(session, model.Queue, names, by, model)
+
+
+def resume_queues(session: Session, names: Sequence[str], *, model: type[JobMixin[Any]] = Job) -> list[str]:
+    """Have the jobs of paused queues started again, whatever came meanwhile; return those that were paused, sorted.
+
+    Changes, Locks, Raises: as `pause_queues`.
+    """
+    return _resume(session, model.Queue, names, model)
+
+
+def pause_job_types(
+    session: Session, names: Sequence[str], *, by: str | None = None, model: type[JobMixin[Any]] = Job
+) -> list[str]:
+    """Have no job of these types started until they are resumed; return those that were not paused, sorted.
+
+    Changes, Locks, Raises: as `pause_queues`.
+    """
+    return _pause(session, model.JobType, names, by, model)
+
+
+def resume_job_types(session: Session, names: Sequence[str], *, model: type[JobMixin[Any]] = Job) -> list[str]:
+    """Have the jobs of paused types started again, whatever came meanwhile; return those that were paused, sorted.
+
+    Changes, Locks, Raises: as `pause_queues`.
+    """
+    return _resume(session, model.JobType, names, model)
+
+
+def sync_queues(session: Session, new: Iterable[QueueSettings], *, model: type[JobMixin[Any]] = Job) -> SyncedQueues:
+    """Make the rows of queues say what code declares; return what was changed. Rolled back, it was a dry run.
+
+    `new`: `jobs.declared_queues` of a `JobQueue`. Nothing is deleted, and what is paused stays paused. Two that
+    synchronise at once wait for each other, and the second finds nothing to do.
+    Changes: the rows that say something else. Locks: those of the names given, in their order, until the transaction ends.
+    Raises: InvalidOptionError for a name that is declared twice. Nothing is written then.
+    """
+    declared = sorted(new, key=lambda one: one.name)
+    names = [one.name for one in declared]
+    twice = next((name for name, following in pairwise(names) if name == following), None)
+    if twice is not None:
+        raise InvalidOptionError("new", f"declares {twice!r} twice; a name is one queue")
+    before = {row["name"]: row for row in session.execute(queues.lock(model.Queue), {"names": names}).mappings()}
+    written = {one.name: session.execute(queues.put(model.Queue), one.row).first() for one in declared}
+    if any(row is not None for row in written.values()):
+        session.execute(controls.notify_rules(model))
+    changed: dict[str, dict[str, tuple[Any, Any]]] = {}
+    for one in declared:
+        said = before.get(one.name)
+        if written[one.name] is not None and said is not None:
+            changed[one.name] = {key: (said[key], now) for key, now in one.row.items() if said[key] != now}
+    rows = [one for one in list_queues(session, model=model) if one.created_at is not None]
+    return SyncedQueues(
+        created=tuple(name for name in names if written[name] is not None and name not in changed),
+        changed=changed,
+        unchanged=tuple(name for name in names if written[name] is None),
+        undeclared=tuple(one.name for one in rows if one.name not in names),
+    )
+
+
+def _page(session: Session, names: Sequence[str], limit: int, model: type[JobMixin[Any]], *, types: bool) -> list[Any]:
+    check_limit(limit)
+    check_lists(names=names)
+    given = {"names": list(names) or None, "limit": limit}
+    return list(session.execute(queues.page(model, types=types), given).mappings())
+
+
+def _put(
+    session: Session, of: type[QueueMixin] | type[JobTypeMixin], row: dict[str, Any], model: type[JobMixin[Any]]
+) -> bool:
+    is_written = session.execute(queues.put(of), row).first() is not None
+    if is_written:
+        session.execute(controls.notify_rules(model))
+    return is_written
+
+
+def _pause(
+    session: Session,
+    of: type[QueueMixin] | type[JobTypeMixin],
+    names: Sequence[str],
+    by: str | None,
+    model: type[JobMixin[Any]],
+) -> list[str]:
+    check_lists(names=names)
+    check_names("names", names)
+    if by is not None and (not isinstance(by, str) or not 1 <= len(by) <= 200 or not by.isprintable()):
+        raise InvalidOptionError("by", f"must be 1 to 200 printable characters, or None, got {by!r}")
+    given = {"names": list(dict.fromkeys(names)), "by": by}
+    return _told(session, session.scalars(queues.pause(of), given), model)
+
+
+def _resume(
+    session: Session, of: type[QueueMixin] | type[JobTypeMixin], names: Sequence[str], model: type[JobMixin[Any]]
+) -> list[str]:
+    check_lists(names=names)
+    check_names("names", names)
+    return _told(session, session.scalars(queues.resume(of), {"names": list(names)}), model)
+
+
+def _told(session: Session, changed: Iterable[str], model: type[JobMixin[Any]]) -> list[str]:
+    """Have workers look, once this commits, if anything was changed; return what was."""
+    names = sorted(changed)
+    if names:
+        session.execute(controls.notify_rules(model))
+    return names

@@ -1,0 +1,103 @@
+"""What can be said of a queue or a job type beside its jobs: its share, its limits, how long it is kept. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.retention import NOTHING_SAID, Retention
+from sa_jobqueue.types import LONGEST, MAX_WEIGHT, MIN_WEIGHT
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
+_MOST: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSettings:
+    """What the row of a queue says; the defaults are what holds of a queue without one.
+
+    `name`: as jobs have it. `weight`: its share of the workers that serve several queues, beside the others' weights; 1 to
+    100. `max_running`: how many of its jobs may run at once, across all workers. `rate_limit`: how many may be started
+    within `rate_period`, across all workers; `rate_burst`: how many at once after a while without any, `rate_limit`
+    unless given. None is without a limit. `retention`: how long its ended chains are kept.
+    Raises: InvalidOptionError naming the field.
+    """
+
+    name: str
+    weight: int = 1
+    max_running: int | None = None
+    rate_limit: int | None = None
+    rate_period: timedelta | None = None
+    rate_burst: int | None = None
+    retention: Retention = NOTHING_SAID
+
+    def __post_init__(self) -> None:
+        check_names("name", [self.name])
+        _check_number("weight", self.weight, MIN_WEIGHT, MAX_WEIGHT)
+        _check_limits(self)
+        if not isinstance(self.retention, Retention):
+            raise InvalidOptionError("retention", f"must be a Retention, got {self.retention!r}")
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The columns that it is written to."""
+        ages = self.retention
+        retained = {"retain_completed": ages.completed, "retain_cancelled": ages.cancelled, "retain_dead": ages.dead}
+        return {"name": self.name, "weight": self.weight, **_limits(self), **retained}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeSettings:
+    """What the row of a job type says; the defaults are what holds of a type without one. The fields are those of a queue.
+
+    Raises: InvalidOptionError naming the field.
+    """
+
+    type_name: str
+    max_running: int | None = None
+    rate_limit: int | None = None
+    rate_period: timedelta | None = None
+    rate_burst: int | None = None
+
+    def __post_init__(self) -> None:
+        check_names("type_name", [self.type_name])
+        _check_limits(self)
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The columns that it is written to."""
+        return {"type_name": self.type_name, **_limits(self)}
+
+
+def check_names(field: str, names: Any) -> None:
+    """Check names of queues or job types. Raises: InvalidOptionError."""
+    for name in names:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise InvalidOptionError(
+                field, f"must be 1 to 100 letters, digits and _.:/- not starting with .:/-, got {name!r}"
+            )
+
+
+def _limits(settings: QueueSettings | TypeSettings) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in ("max_running", "rate_limit", "rate_period", "rate_burst")}
+
+
+def _check_limits(settings: QueueSettings | TypeSettings) -> None:
+    for field in ("max_running", "rate_limit", "rate_burst"):
+        if getattr(settings, field) is not None:
+            _check_number(field, getattr(settings, field), 1, _MOST)
+    period = settings.rate_period
+    if period is not None and (not isinstance(period, timedelta) or not timedelta(0) < period <= LONGEST):
+        raise InvalidOptionError("rate_period", f"must be a timedelta above zero, or None, got {period!r}")
+    if (settings.rate_limit is None) != (period is None):
+        raise InvalidOptionError("rate_period", "a rate is a limit and a period: give both or neither")
+    if settings.rate_burst is not None and settings.rate_limit is None:
+        raise InvalidOptionError("rate_burst", "is of a rate: give rate_limit and rate_period with it")
+
+
+def _check_number(field: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise InvalidOptionError(field, f"must be a whole number from {low} to {high:,}, got {value!r}")

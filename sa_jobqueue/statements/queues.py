@@ -1,0 +1,117 @@
+"""Queues and job types as rows: what people say of them. What workers make of it is read by `controls`.
+
+Both are written by the same statements: `of` is `Job.Queue` or `Job.JobType`, and a name is that of its row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Column, Insert, Integer, Select, Table, Text, Update, any_, bindparam, func, null, or_, select, update
+from sqlalchemy.dialects.postgresql import ARRAY, insert
+
+from sa_jobqueue.models import JobMixin, JobTypeMixin, QueueMixin
+from sa_jobqueue.statements._parts import array, once_a_model, table
+
+_STATE = {"paused_at", "paused_by", "created_at", "updated_at"}
+
+
+@once_a_model
+def put(of: type[QueueMixin] | type[JobTypeMixin]) -> Insert:
+    """Write what a queue or type is told, unless its row says just that.
+
+    Parameters: every column but those that say whether it is paused, and since when it is there.
+    Shape: `(name, is_new)` of a row that was written; none of one that said so already.
+    Changes: those columns, `updated_at`. It stays paused. Clock: the database's.
+    Locks: its row, until the transaction ends; whoever writes it meanwhile is waited for. Index: the primary key.
+    """
+    row, key = table(of), _key(of)
+    told = [column.name for column in row.columns if column.name not in _STATE]
+    statement = insert(row).values({name: bindparam(name, type_=row.c[name].type) for name in told})
+    new = statement.excluded
+    return statement.on_conflict_do_update(
+        index_elements=[key],
+        set_={name: new[name] for name in told if name != key.name} | {"updated_at": func.now()},
+        where=or_(*(row.c[name].is_distinct_from(new[name]) for name in told if name != key.name)),
+    ).returning(key.label("name"), (row.c.created_at == row.c.updated_at).label("is_new"))
+
+
+@once_a_model
+def pause(of: type[QueueMixin] | type[JobTypeMixin]) -> Insert:
+    """Pause queues or types; those without a row get one, those that are paused stay so since when they were.
+
+    Parameters: `names`, `by`. Shape: `(name,)` of each that was not paused, unordered.
+    Changes: `paused_at` to the database's `now()`, `paused_by`, `updated_at`.
+    Locks: their rows, in the order of their names, until the transaction ends. Index: the primary key.
+    """
+    row, key = table(of), _key(of)
+    name = func.unnest(array("names", Text())).column_valued("name")
+    named = select(name, func.now(), bindparam("by", type_=Text)).order_by(name)
+    statement = insert(row).from_select([key.name, "paused_at", "paused_by"], named)
+    new = statement.excluded
+    return statement.on_conflict_do_update(
+        index_elements=[key],
+        set_={"paused_at": new.paused_at, "paused_by": new.paused_by, "updated_at": func.now()},
+        where=row.c.paused_at.is_(None),
+    ).returning(key.label("name"))
+
+
+@once_a_model
+def resume(of: type[QueueMixin] | type[JobTypeMixin]) -> Update:
+    """Let the jobs of paused queues or types be started again.
+
+    Parameters: `names`. Shape: `(name,)` of each that was paused, unordered.
+    Changes: `paused_at` and `paused_by` to null, `updated_at`.
+    Locks: the rows of those that are paused, in the order of their names, until the transaction ends.
+    Index: the primary key.
+    """
+    row, key = table(of), _key(of)
+    chosen = select(key.label("name")).where(key == any_(array("names", Text())), row.c.paused_at.is_not(None))
+    locked = chosen.order_by(key).with_for_update(key_share=True).cte("locked")
+    return (
+        update(row)
+        .where(key == locked.c.name)
+        .values(paused_at=null(), paused_by=null(), updated_at=func.now())
+        .returning(key.label("name"))
+    )
+
+
+@once_a_model
+def lock(of: type[QueueMixin] | type[JobTypeMixin]) -> Select[Any]:
+    """Lock the rows that there are of some names, for whoever compares before it writes.
+
+    Parameters: `names`. Shape: all columns of each, by name.
+    Locks: those rows, in the order of their names, until the transaction ends. Index: the primary key.
+    """
+    row, key = table(of), _key(of)
+    return select(row).where(key == any_(array("names", Text()))).order_by(key).with_for_update(key_share=True)
+
+
+@once_a_model
+def page(model: type[JobMixin[Any]], *, types: bool = False) -> Select[Any]:
+    """Return queues, or job types, by name: those that have a row, and those that workers serve.
+
+    Parameters: `names`, or null for all; `limit`.
+    Shape: all columns of the row, null where there is none but for the name, and `workers`: how many have it.
+    Locks: none. Index: all of both tables, which are small.
+    """
+    of = model.JobType if types else model.Queue
+    row, key, worker = table(of), _key(of), table(model.Worker)
+    each = select(func.unnest(worker.c.job_types if types else worker.c.queues).label("name")).subquery("each")
+    by = select(each.c.name, func.count().label("workers")).group_by(each.c.name).subquery("served")
+    names = bindparam("names", type_=ARRAY(Text))
+    name = func.coalesce(key, by.c.name)
+    others = [column for column in row.columns if column is not key]
+    return (
+        select(name.label(key.name), *others, func.coalesce(by.c.workers, 0).label("workers"))
+        .select_from(row.outerjoin(by, by.c.name == key, full=True))
+        .where(or_(names.is_(None), name == any_(names)))
+        .order_by(name)
+        .limit(bindparam("limit", type_=Integer))
+    )
+
+
+def _key(of: type[QueueMixin] | type[JobTypeMixin]) -> Column[Any]:
+    row: Table = table(of)
+    (key,) = row.primary_key.columns
+    return key

@@ -1,0 +1,179 @@
+"""Queues and job types as rows: what is said of them, pausing them, and saying what code declares; several at once."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    Cause,
+    JobQueue,
+    QueueSettings,
+    TypeSettings,
+    WorkerFilter,
+    aio,
+    explain_job,
+    list_job_types,
+    list_queues,
+    pause_job_types,
+    pause_queues,
+    put_job_type,
+    put_queue,
+    resize_workers,
+    resume_job_types,
+    resume_queues,
+    sync_queues,
+)
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.retention import Retention
+from tests.fixtures.database import both_servers_swept
+from tests.fixtures.jobs import WORKER, Jobs
+from tests.fixtures.workers import PATIENCE, wait_until
+
+pytestmark = both_servers_swept
+MINUTE = timedelta(minutes=1)
+
+
+def test_a_queue_has_a_row_from_the_first_time_that_anything_is_said_of_it(session: Session, jobs: Jobs) -> None:
+    assert list_queues(session) == []
+    jobs.add_worker(WORKER, queues=["mail"])
+    (served,) = list_queues(session)
+    assert (served.name, served.weight, served.workers, served.created_at) == ("mail", 1, 1, None)
+    settings = QueueSettings(name="mail", weight=3, rate_limit=10, rate_period=MINUTE, retention=Retention(dead=MINUTE))
+    assert put_queue(session, settings)
+    assert not put_queue(session, settings)  # it says so already
+    assert pause_queues(session, ["mail", "other"], by="ann") == ["mail", "other"]
+    assert pause_queues(session, ["other", "mail"], by="ben") == []  # who paused it first stays known
+    mail, other = list_queues(session)
+    assert (mail.weight, mail.rate_limit, mail.rate_period, mail.retain_dead) == (3, 10, MINUTE, MINUTE)
+    assert (mail.paused_by, other.paused_by, other.weight, other.workers) == ("ann", "ann", 1, 0)
+    assert resume_queues(session, ["mail", "never"]) == ["mail"]
+    assert [one.paused_at for one in list_queues(session, names=["mail"])] == [None]
+    assert put_queue(session, QueueSettings(name="other")) is False
+    assert list_queues(session, names=["other"])[0].paused_by == "ann"
+
+
+def test_a_type_is_told_as_a_queue_is(session: Session, jobs: Jobs) -> None:
+    jobs.add_worker(WORKER, job_types=["send"])
+    assert put_job_type(session, TypeSettings(type_name="send", max_running=2))
+    assert pause_job_types(session, ["send"]) == ["send"]
+    (send,) = list_job_types(session)
+    assert (send.max_running, send.paused_by, send.workers) == (2, None, 1)
+    assert send.paused_at is not None
+    assert resume_job_types(session, ["send"]) == ["send"]
+
+
+def test_names_and_who_says_so_are_checked(session: Session) -> None:
+    with pytest.raises(InvalidOptionError, match="names"):
+        pause_queues(session, ["a b"])
+    with pytest.raises(InvalidOptionError, match="must be a list"):
+        pause_queues(session, "mail")
+    with pytest.raises(InvalidOptionError, match="by"):
+        pause_job_types(session, ["send"], by="\x1b[31m")
+    with pytest.raises(InvalidOptionError, match="concurrency"):
+        resize_workers(session, 0, where=WorkerFilter())
+    jobs: JobQueue[Any] = JobQueue()
+    jobs.queue("mail")
+    with pytest.raises(InvalidOptionError, match="declared already"):
+        jobs.queue("mail", weight=2)
+    other: JobQueue[Any] = JobQueue()
+    other.queue("mail")
+    with pytest.raises(InvalidOptionError, match="declares the queue 'mail'"):
+        jobs.include(other)
+
+
+def test_synchronising_makes_the_rows_say_what_code_declares_and_tells_the_difference(session: Session) -> None:
+    put_queue(session, QueueSettings(name="mail", weight=5))
+    put_queue(session, QueueSettings(name="by_hand"))
+    pause_queues(session, ["mail"], by="ann")
+    session.commit()
+    jobs: JobQueue[Any] = JobQueue()
+    jobs.queue("mail", weight=2, max_running=10)
+    jobs.queue("reports")
+    synced = sync_queues(session, jobs.declared_queues)
+    assert synced.created == ("reports",)
+    assert synced.changed == {"mail": {"weight": (5, 2), "max_running": (None, 10)}}
+    assert synced.undeclared == ("by_hand",)
+    session.rollback()  # a dry run
+    assert [one.name for one in list_queues(session)] == ["by_hand", "mail"]
+    sync_queues(session, jobs.declared_queues)
+    assert list_queues(session, names=["mail"])[0].paused_by == "ann"
+    assert sync_queues(session, jobs.declared_queues).unchanged == ("mail", "reports")
+    with pytest.raises(InvalidOptionError, match="twice"):
+        sync_queues(session, [QueueSettings(name="a"), QueueSettings(name="a")])
+
+
+def test_of_two_that_synchronise_at_once_the_second_waits_and_finds_nothing_to_do(engine: Engine, session: Session) -> None:
+    new = [QueueSettings(name=name, weight=2) for name in ("b", "a")]
+    assert sync_queues(session, new).created == ("a", "b")
+    found: list[Any] = []
+
+    def second() -> None:
+        with Session(engine) as other, other.begin():
+            found.append(sync_queues(other, reversed(new)))
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as watcher:
+        waits = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
+        wait_until(lambda: bool(watcher.scalar(waits)), what="it waits")
+    session.commit()
+    thread.join(PATIENCE)
+    assert [(one.created, one.changed, one.unchanged) for one in found] == [((), {}, ("a", "b"))]
+
+
+def test_two_who_pause_the_same_queues_in_another_order_do_not_deadlock(engine: Engine) -> None:
+    errors: list[BaseException] = []
+    start = threading.Barrier(2)
+
+    def toggle(names: list[str]) -> None:
+        try:
+            for _ in range(20):
+                start.wait(PATIENCE)
+                with Session(engine) as session, session.begin():
+                    pause_queues(session, names)
+                    resume_queues(session, names)
+        except BaseException as error:
+            errors.append(error)
+            start.abort()
+
+    names = [f"q{number}" for number in range(10)]
+    threads = [threading.Thread(target=toggle, args=(given,)) for given in (names, names[::-1])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert errors == []
+
+
+def test_explain_names_what_is_paused_and_who_paused_it(session: Session, jobs: Jobs) -> None:
+    job = jobs.add(due_in=-90)
+    jobs.add_worker(WORKER)
+    pause_queues(session, ["default"], by="ann")
+    found = explain_job(session, job)
+    assert found.cause is Cause.QUEUE_PAUSED
+    assert found.sentence.startswith("It has been due for 1 min 30 s, but its queue 'default' was paused 0.")
+    assert found.sentence.endswith(" ago by ann: sa-jobqueue queues resume default.")
+    assert found.evidence["paused_by"] == "ann"
+    resume_queues(session, ["default"])
+    pause_job_types(session, ["test"])
+    found = explain_job(session, job)
+    assert found.cause is Cause.TYPE_PAUSED
+    assert found.sentence.endswith(" ago: sa-jobqueue types resume test.")
+    resume_job_types(session, ["test"])
+    assert explain_job(session, job).cause is not Cause.TYPE_PAUSED
+
+
+async def test_the_asynchronous_colour_does_the_same(async_engine: AsyncEngine) -> None:
+    async with AsyncSession(async_engine) as session, session.begin():
+        assert await aio.put_queue(session, QueueSettings(name="mail", weight=2))
+        assert await aio.pause_queues(session, ["mail"], by="ann") == ["mail"]
+        assert [(one.weight, one.paused_by) for one in await aio.list_queues(session)] == [(2, "ann")]
+        assert await aio.resume_queues(session, ["mail"]) == ["mail"]
+        assert (await aio.sync_queues(session, [QueueSettings(name="mail", weight=2)])).unchanged == ("mail",)

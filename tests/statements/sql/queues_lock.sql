@@ -1,0 +1,5 @@
+SELECT queue.name, queue.paused_at, queue.paused_by, queue.weight, queue.max_running, queue.rate_limit, queue.rate_period, queue.rate_burst, queue.retain_completed, queue.retain_cancelled, queue.retain_dead, queue.created_at, queue.updated_at
+FROM queue
+WHERE queue.name = ANY (%(names)s::TEXT[])
+ORDER BY queue.name
+FOR NO KEY UPDATE

@@ -1,0 +1,30 @@
+"""What is said of a queue is checked before anybody writes it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sa_jobqueue import QueueSettings
+from sa_jobqueue.errors import InvalidOptionError
+
+
+@pytest.mark.parametrize(
+    ("field", "given"),
+    [
+        ("name", {"name": "no spaces"}),
+        ("weight", {"weight": 0}),
+        ("weight", {"weight": True}),
+        ("max_running", {"max_running": 0}),
+        ("rate_period", {"rate_limit": 5}),
+        ("rate_period", {"rate_limit": 5, "rate_period": timedelta(0)}),
+        ("rate_burst", {"rate_burst": 5}),
+        ("retention", {"retention": timedelta(1)}),
+    ],
+)
+def test_what_cannot_be_said_is_refused_before_it_is_written(field: str, given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOptionError) as raised:
+        QueueSettings(**{"name": "mail", **given})
+    assert raised.value.option == field
