@@ -1,0 +1,164 @@
+"""`sa-jobqueue trace`: a chain as a tree of its attempts, with times, from the queue's own rows."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import click
+from rich.text import Text
+from rich.tree import Tree
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.cli._options import Database, json_option, with_database
+from sa_jobqueue.cli._output import console, first_line, print_json, shown
+from sa_jobqueue.operations import get_chain, list_attempts, list_blockers, list_chain_jobs
+from sa_jobqueue.types import JobStatus
+
+MOST_JOBS: Final = 500
+"""Jobs shown in all: each is read with two statements of its own."""
+
+_COLORS: Final = {"completed": "green", "dead": "red", "failed": "red", "timed_out": "red", "taken_back": "red"}
+
+
+@click.command()
+@click.argument("chain_id", metavar="ID")
+@click.option(
+    "--depth", type=click.IntRange(0, 20), default=3, show_default=True, help="How far to follow what is waited for."
+)
+@json_option
+@with_database
+def trace(database: Database, /, *, chain_id: str, depth: int, as_json: bool) -> None:
+    """Show how a chain went, as a tree: its jobs in order, each attempt, and the chains that they waited for.
+
+    ID is that of its first job. Times are seconds since the chain was enqueued. No tracing needs to be set up: these are
+    the queue's own rows; an attempt that succeeded is known by its job's last times. With OpenTelemetry, the trace ids say
+    where to find the spans.
+    """
+    with database.session() as session:
+        found = _Reader(session, database.model).chain(database.job_id(chain_id), depth)
+    if as_json:
+        print_json(found)
+        return
+    tree = Tree(_heading(found))
+    _grow(tree, found, found["created_at"])
+    console().print(tree)
+
+
+class _Reader:
+    """Reads chains as documents; one that was read already, and those beyond `MOST_JOBS` jobs, without their jobs."""
+
+    def __init__(self, session: Session, model: Any) -> None:
+        self._session = session
+        self._model = model
+        self._seen: set[Any] = set()
+        self._left = MOST_JOBS
+
+    def chain(self, chain_id: Any, depth: int) -> dict[str, Any]:
+        chain = get_chain(self._session, chain_id, model=self._model)
+        found: dict[str, Any] = {
+            "id": chain.id,
+            "type_name": chain.type_name,
+            "status": chain.status,
+            "created_at": chain.created_at,
+            "completed_at": chain.completed_at,
+        }
+        if chain.id in self._seen or self._left <= 0:
+            return found | {"left_out": "shown above" if chain.id in self._seen else f"beyond {MOST_JOBS} jobs"}
+        self._seen.add(chain.id)
+        page = list_chain_jobs(self._session, chain.id, limit=self._left, model=self._model)
+        self._left -= len(page.items)
+        found["jobs"] = [self._job(job, depth) for job in page]
+        return found
+
+    def _job(self, job: Any, depth: int) -> dict[str, Any]:
+        edges: Any = list_blockers(self._session, job.id, limit=MOST_JOBS, model=self._model) if depth else []
+        attempts = [
+            {
+                "attempt": row.attempt,
+                "outcome": row.outcome,
+                "started_at": row.started_at,
+                "ended_at": row.ended_at,
+                "worker_id": row.worker_id,
+                "error": first_line(row.error) or None,
+                "trace_context": row.error.get("trace_context") if isinstance(row.error, dict) else None,
+            }
+            for row in list_attempts(self._session, job.id, model=self._model)
+        ]
+        if job.status is JobStatus.RUNNING or (job.status is JobStatus.COMPLETED and job.completed_by is not None):
+            last = {"attempt": job.attempt, "outcome": job.status.value, "started_at": job.started_at}
+            last |= {"ended_at": job.completed_at, "worker_id": job.completed_by or job.leased_by, "error": None}
+            attempts.append(last | {"trace_context": None})
+        return {
+            "id": job.id,
+            "type_name": job.type_name,
+            "status": job.status,
+            "created_at": job.created_at,
+            "scheduled_at": job.scheduled_at,
+            "completed_at": job.completed_at,
+            "trace_context": job.trace_context,
+            "waited_for": [self.chain(edge.blocked_by_chain_id, depth - 1) for edge in edges],
+            "attempts": attempts,
+        }
+
+
+def _grow(tree: Tree, chain: dict[str, Any], since: datetime) -> None:
+    for job in chain.get("jobs", ()):
+        branch = tree.add(_line(job["type_name"], job["id"], job["status"].value, since, job["created_at"]))
+        traced = _trace_id(job["trace_context"])
+        if traced:
+            branch.add(Text(f"trace {traced}", style="dim"))
+        if job["waited_for"]:
+            waited = branch.add(Text(f"waited for {len(job['waited_for'])}"))
+            for blocker in job["waited_for"]:
+                _grow(waited.add(_heading(blocker, since)), blocker, since)
+        for attempt in job["attempts"]:
+            branch.add(_of_attempt(attempt, since))
+        if not job["attempts"] and job["status"] is JobStatus.PENDING:
+            branch.add(Text(f"due {_offset(since, job['scheduled_at'])}", style="dim"))
+
+
+def _heading(chain: dict[str, Any], since: datetime | None = None) -> Text:
+    text = Text(f"chain {shown(chain['type_name'])} {chain['id']} ")
+    text.append(chain["status"].value, _COLORS.get(chain["status"].value, "yellow"))
+    if since is not None:
+        text.append(f" {_offset(since, chain['created_at'])}")
+    if chain["completed_at"] is not None:
+        text.append(f" in {_seconds(chain['completed_at'] - chain['created_at'])}")
+    if "left_out" in chain:
+        text.append(f" ({chain['left_out']})", "dim")
+    return text
+
+
+def _line(type_name: str, job_id: Any, status: str, since: datetime, at: datetime) -> Text:
+    text = Text(f"{shown(type_name)} {job_id} ")
+    return text.append(status, _COLORS.get(status, "yellow")).append(f" {_offset(since, at)}")
+
+
+def _of_attempt(attempt: dict[str, Any], since: datetime) -> Text:
+    outcome = str(attempt["outcome"])
+    text = Text(f"attempt {attempt['attempt']} ").append(outcome.replace("_", " "), _COLORS.get(outcome, "yellow"))
+    started, ended = attempt["started_at"], attempt["ended_at"]
+    if started is not None:
+        text.append(f" {_offset(since, started)}")
+        if ended is not None:
+            text.append(f" in {_seconds(ended - started)}")
+    if attempt["worker_id"]:
+        text.append(f" on {shown(attempt['worker_id'])}", "dim")
+    if attempt["error"]:
+        text.append(f": {shown(attempt['error'])}")
+    return text
+
+
+def _offset(since: datetime, at: datetime) -> str:
+    seconds = (at - since).total_seconds()
+    return f"at {'+' if seconds >= 0 else ''}{seconds:.3f} s"
+
+
+def _seconds(duration: timedelta) -> str:
+    return f"{duration.total_seconds():.3f} s"
+
+
+def _trace_id(traceparent: str | None) -> str | None:
+    parts = (traceparent or "").split("-")
+    return shown(parts[1]) if len(parts) == 4 else None
