@@ -77,12 +77,13 @@ def health(
     """
     if isinstance(source, Session):
         return _measure(source, thresholds, window, time_to_live, model)
-    with _reading(source, timeout) as session:
+    with reading(source, timeout) as session:
         return _measure(session, thresholds, window, time_to_live, model)
 
 
 @contextmanager
-def _reading(engine: Engine, timeout: timedelta) -> Iterator[Session]:
+def reading(engine: Engine, timeout: timedelta) -> Iterator[Session]:
+    """Give a session for bounded reads, each a transaction of its own, on a connection that is closed afterwards."""
     # Each statement its own transaction: within a longer one the last SELECT's portal keeps its snapshot until the next.
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.detach()  # closed at the end, so that nobody inherits the settings

@@ -1,0 +1,65 @@
+"""What a live view shows of single jobs: those that run longest, and the attempts that failed last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Integer, Interval, Select, bindparam, cast, func, literal_column, select
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.statements._parts import once_a_model, status, table
+from sa_jobqueue.statements.health import UNSUCCESSFUL
+from sa_jobqueue.types import JobStatus
+
+_LIMIT = bindparam("limit", type_=Integer)
+
+
+@once_a_model
+def longest(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return the jobs that have been running for the longest time, those first.
+
+    Parameters: `limit`. Shape: `(id, type_name, queue, attempt, leased_by, running_for)`. Clock: the database's.
+    Locks: none. Index: `ix_job_running`, every running job: as many as workers have slots.
+    """
+    job = table(model)
+    running_for = cast(func.clock_timestamp() - job.c.started_at, Interval)
+    return (
+        select(
+            *(job.c[name] for name in ("id", "type_name", "queue", "attempt", "leased_by")),
+            running_for.label("running_for"),
+        )
+        .where(job.c.status == status(JobStatus.RUNNING))
+        .order_by(job.c.started_at, job.c.id)
+        .limit(_LIMIT)
+    )
+
+
+@once_a_model
+def failures(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return the attempts that ended last in a way nobody wanted, the newest first, with how their jobs stand now.
+
+    Parameters: `scan`, how many of the newest attempts to look at, snoozed and released ones among them; `limit`.
+    Shape: `(job_id, type_name, status, attempt, outcome, error_type, error_message, ago)`; the message's first 300
+    characters. Clock: the database's. Locks: none. Index: `ix_job_attempt_changed`, backwards; the primary key.
+    """
+    job, attempt = table(model), table(model.Attempt)
+    newest = (
+        select(attempt).order_by(attempt.c.changed_xid.desc()).limit(bindparam("scan", type_=Integer)).subquery("newest")
+    )
+    message = func.left(newest.c.error.op("->>")(literal_column("'message'")), literal_column("300"))
+    return (
+        select(
+            newest.c.job_id,
+            job.c.type_name,
+            job.c.status,
+            newest.c.attempt,
+            newest.c.outcome,
+            newest.c.error.op("->>")(literal_column("'type'")).label("error_type"),
+            message.label("error_message"),
+            cast(func.clock_timestamp() - newest.c.ended_at, Interval).label("ago"),
+        )
+        .select_from(newest.join(job, job.c.id == newest.c.job_id))
+        .where(newest.c.outcome.in_([literal_column(f"'{outcome}'") for outcome in UNSUCCESSFUL]))
+        .order_by(newest.c.changed_xid.desc(), newest.c.ended_at.desc())
+        .limit(_LIMIT)
+    )
