@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, list_dead_letters
 from sa_jobqueue.operations.jobs import get_job, list_attempts
-from sa_jobqueue.operations.queues import list_job_types, list_queues
+from sa_jobqueue.operations.queues import QueueStatus, TypeStatus, list_job_types, list_queues
 from sa_jobqueue.operations.workers import WorkerStatus, list_workers
 from sa_jobqueue.statements import explaining
 from sa_jobqueue.types import ENDED, JobId, JobStatus, WorkerState
@@ -83,7 +83,16 @@ class Explanation:
 
 
 _STUCK: Final = (
-    *(Cause.DEAD, Cause.CANCELLED, Cause.QUEUE_PAUSED, Cause.TYPE_PAUSED, Cause.NO_WORKER, Cause.QUEUE_UNSERVED, Cause.TYPE_UNKNOWN, Cause.DRAINING),
+    *(
+        Cause.DEAD,
+        Cause.CANCELLED,
+        Cause.QUEUE_PAUSED,
+        Cause.TYPE_PAUSED,
+        Cause.NO_WORKER,
+        Cause.QUEUE_UNSERVED,
+        Cause.TYPE_UNKNOWN,
+        Cause.DRAINING,
+    ),
     *(Cause.WORKER_SILENT, Cause.RETRYING, Cause.SCHEDULED, Cause.BUSY, Cause.BEHIND, Cause.BLOCKED, Cause.RUNNING),
     *(Cause.ABOUT_TO_RUN, Cause.SETTLING, Cause.COMPLETED),
 )
@@ -268,17 +277,21 @@ class _Explainer:
         """Say that somebody paused its queue or its type, where somebody has."""
         queues = list_queues(self.session, names=[job.queue], model=self.model)
         types = list_job_types(self.session, names=[job.type_name], model=self.model)
-        for cause, what, name, found in (
+        each: tuple[tuple[Cause, str, str, Sequence[QueueStatus | TypeStatus]], ...] = (
             (Cause.QUEUE_PAUSED, "queue", job.queue, queues),
             (Cause.TYPE_PAUSED, "type", job.type_name, types),
-        ):
-            if found and found[0].paused_at is not None:
-                one = found[0]
-                evidence |= {"paused_at": one.paused_at, "paused_by": one.paused_by}
-                who = f" by {one.paused_by}" if one.paused_by else ""
+        )
+        for cause, what, name, found in each:
+            since_when, by = (found[0].paused_at, found[0].paused_by) if found else (None, None)
+            if since_when is not None:
+                evidence |= {"paused_at": since_when, "paused_by": by}
+                who = f" by {by}" if by else ""
                 todo = f"sa-jobqueue {what}s resume {name}"
-                sentence = f"{since}, but its {what} {name!r} was paused {self._ago(one.paused_at)} ago{who}: {todo}."
-                return cause, sentence, evidence
+                return (
+                    cause,
+                    f"{since}, but its {what} {name!r} was paused {self._ago(since_when)} ago{who}: {todo}.",
+                    evidence,
+                )
         return None
 
     def _expected(self, job: Any, before: int, evidence: dict[str, Any]) -> str:
