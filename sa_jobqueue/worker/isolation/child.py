@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import ctypes
 import faulthandler
 import os
@@ -167,7 +168,7 @@ class Child:
             finally:
                 threads.close()
 
-        return runner.run(call())
+        return runner.run(call(), context=contextvars.copy_context())
 
 
 def _blockers(outcomes: Iterable[dict[str, Any]], job_type: JobType) -> Blockers[Any]:

@@ -65,15 +65,9 @@ def tell(message: Message, job: ClaimedJob | None) -> None:
     if not logger.isEnabledFor(level):
         return
     path, line, function = message["place"]
-    own = {} if job is None else {"job_id": str(job.id), "job_attempt": job.attempt, "job_type": job.type_name}
-    fields = {key: value for key, value in dict(message["extra"]).items() if key not in _STANDARD}
-    given = {
-        "name": name,
-        "levelno": level,
-        "levelname": logging.getLevelName(level),
-        "msg": str(message["text"]),
-        "args": (),
-    }
-    given |= {"pathname": str(path), "lineno": int(line), "funcName": str(function), "created": float(message["created"])}
-    given |= {"exc_text": message["raised"], "process": int(message["process"])}
-    logger.handle(logging.makeLogRecord(fields | own | given))
+    record = logging.LogRecord(name, level, str(path), int(line), str(message["text"]), (), None, str(function))
+    record.created, record.process, record.exc_text = float(message["created"]), int(message["process"]), message["raised"]
+    record.__dict__ |= {key: value for key, value in dict(message["extra"]).items() if key not in _STANDARD}
+    if job is not None:
+        record.__dict__ |= {"job_id": str(job.id), "job_attempt": job.attempt, "job_type": job.type_name}
+    logger.handle(record)

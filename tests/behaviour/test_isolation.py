@@ -1,0 +1,252 @@
+"""Handlers in processes of their own: they end as all handlers do, and what kills one costs its attempt alone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Snooze, Worker
+from sa_jobqueue.errors import InvalidHandlerError, InvalidOptionError, IsolatedHandlerError, IsolationError
+from sa_jobqueue.events import JobCompleted, JobDied
+from sa_jobqueue.middleware import Proceed
+from tests.behaviour.test_attempts import enqueue
+from tests.fixtures import isolated, workers
+from tests.fixtures.isolated import both
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import EventLog, is_running, quick, until, working
+
+PATIENT = {"time_to_live": timedelta(minutes=10), "beat_interval": timedelta(seconds=5)}
+"""Of a worker whose leases do not run out while a test is looking."""
+LONG_ENOUGH = 90.0
+"""Seconds. Several interpreters are started, each importing the library, while other tests keep the machine busy."""
+
+TWINS: dict[str, Any] = {
+    "returns": {"values": [1, 2]},
+    "returns_async": {"values": [1, 2]},
+    "returns_nothing": 1,
+    "returns_what_is_no_json": 1,
+    "raises": "é",
+    "asks_its_policy": 1,
+    "snoozes": 1,
+    "retries": "x",
+    "discards": 1,
+    "cancels": 1,
+    "exits": 1,
+    "is_cancelled_within": 1,
+    "goes_on": 1,
+    "is_lent": 1,
+    "logs": "logged",
+}
+_END = """
+SELECT status, output, attempt, max_attempts, last_error, scheduled_at > now() + '30 min' AS later,
+       (SELECT (reason, error_fingerprint) FROM dead_letter WHERE job_id = job.id) AS letter,
+       (SELECT (type_name, input, queue, priority, max_attempts, scheduled_at > now() + '2 days')
+        FROM job AS following WHERE chain_id = job.id AND chain_index = 1) AS following,
+       (SELECT array_agg((a.attempt, outcome, error_fingerprint) ORDER BY a.attempt)
+        FROM job_attempt a WHERE a.job_id = job.id) AS attempts
+FROM job WHERE id = :id
+"""
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "PATIENCE", LONG_ENOUGH)
+
+
+async def drain(queue: JobQueue[Any], engine: Engine, *, app: str | None = None, **options: Any) -> EventLog:
+    """Run a worker until nothing is due; return what it told."""
+    worker = Worker(queue, engine, options=quick(**PATIENT | options), app=app)
+    log = EventLog(worker)
+    await asyncio.wait_for(worker.run_until_idle(), LONG_ENOUGH)
+    return log
+
+
+def message(jobs_there: Jobs, job_id: Any) -> str:
+    """Return the error a job was left with."""
+    error = jobs_there.get(job_id)["last_error"]
+    return f"{error['type'].rpartition('.')[2]}: {error['message']}"
+
+
+async def test_an_isolated_attempt_ends_as_it_would_in_the_worker_itself(
+    engine: Engine, jobs: Jobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    twins = {
+        name: enqueue(engine, *(both.job(kind, isolated.Numbers(**given) if isinstance(given, dict) else given)
+                                for kind in (name, f"{name}_isolated")))
+        for name, given in TWINS.items()
+    }  # fmt: skip
+    with Session(engine) as session, session.begin():
+        sources = [both.job("returns", isolated.Numbers([number])) for number in (4, 5)]
+        waiting = [both.job(name, blockers=sources) for name in ("waited", "waited_isolated")]
+        session.add_all(waiting)
+        twins["waited"] = [job.id for job in waiting]
+        # What does not fit is read in the child, and dead there as here.
+        poison = [Job(type_name=name, input={"values": "no"}) for name in ("returns", "returns_isolated")]
+        session.add_all(poison)
+        twins["poison"] = [job.id for job in poison]
+    await drain(both, engine, app="tests.fixtures.isolated:both")
+    with engine.connect() as connection:
+        for name, (here, there) in twins.items():
+            ends = [connection.execute(text(_END), {"id": job_id}).one() for job_id in (here, there)]
+            assert ends[0] == ends[1], name
+    assert jobs.get(twins["waited"][1])["output"] == [8, 10]
+    assert jobs.get(twins["is_lent"][1])["output"] is True
+    told = {vars(record)["job_id"]: record for record in caplog.records if record.getMessage() == "it is logged"}
+    here, there = (told[str(job_id)] for job_id in twins["logs"])
+    fields = vars(there)
+    assert (there.name, fields["job_type"], fields["job_attempt"]) == ("sa_jobqueue.job.logs_isolated", "logs_isolated", 1)
+    assert (here.process, here.funcName) == (os.getpid(), there.funcName)
+    assert there.process != here.process
+
+
+async def test_what_kills_a_child_costs_its_attempt_alone_at_once_and_says_what_it_was(
+    engine: Engine, jobs: Jobs, tmp_path: Path
+) -> None:
+    """The lease would last for ten minutes, and a neighbour runs through all of it."""
+    queue = JobQueue()
+    queue.include(isolated.jobs)
+    over = asyncio.Event()
+
+    @queue.handler("neighbour", priority=9)
+    async def neighbour() -> None:
+        await over.wait()
+
+    fatal = {
+        name: enqueue(engine, isolated.jobs.job(name))[0] for name in ("aborts", "crashes", "leaves", "hogs", "babbles")
+    }
+    (beside,) = enqueue(engine, neighbour.job())
+    fine = enqueue(engine, *(isolated.pid.job() for _ in range(3)))
+    worker = Worker(queue, engine, options=quick(**PATIENT, concurrency=3))
+    async with working(worker) as log:
+        await log.until(JobDied, 5)
+        await log.until(JobCompleted, 3)
+        assert jobs.status(beside) is JobStatus.RUNNING
+        over.set()
+    assert message(jobs, fatal["aborts"]) == "ProcessDiedError: the process of the attempt was killed by SIGABRT"
+    assert message(jobs, fatal["crashes"]) == "ProcessDiedError: the process of the attempt was killed by SIGSEGV"
+    assert message(jobs, fatal["leaves"]) == "ProcessDiedError: the process of the attempt ended with status 3"
+    assert "over its memory limit of 160 MiB" in message(jobs, fatal["hogs"])
+    assert "broke off its connection to the worker" in message(jobs, fatal["babbles"])
+    assert "in aborts" in jobs.get(fatal["aborts"])["last_error"]["traceback"]  # where it was, though it died natively
+    assert [jobs.status(job_id) for job_id in (beside, *fine)] == [JobStatus.COMPLETED] * 4
+    letters = {jobs.letters(job_id)[0]["error_fingerprint"] for job_id in fatal.values()}
+    assert len(letters) == len(fatal)  # each is a group of its own
+
+
+async def test_a_handler_that_holds_the_gil_in_its_process_does_not_hold_up_the_workers_loop(
+    engine: Engine, jobs: Jobs, tmp_path: Path
+) -> None:
+    """It holds it until the other job, on the loop, lets it go: in one process neither would ever end."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    held, let_go = enqueue(engine, isolated.holds_gil.job(str(fifo)), isolated.releases.job(str(fifo)))
+    log = await drain(isolated.jobs, engine)
+    assert jobs.get(held)["output"] == 1
+    assert jobs.status(let_go) is JobStatus.COMPLETED
+    assert {event.job_id for event in log.of(JobCompleted)} == {held, let_go}
+
+
+async def test_a_timeout_is_hard_a_handler_is_asked_then_terminated_then_killed(
+    engine: Engine, jobs: Jobs, tmp_path: Path
+) -> None:
+    new = [isolated.heeds.job(), isolated.heeds_async.job(), isolated.extends.job(), isolated.pid.job()]
+    asked = enqueue(engine, *new)
+    told, killed = enqueue(
+        engine, isolated.tidies.job(str(tmp_path / "tidied")), isolated.hangs.job(str(tmp_path / "started"))
+    )
+    log = await drain(isolated.jobs, engine, concurrency=1, stop_grace=timedelta(seconds=1), max_jobs_per_child=1000)
+    for job_id in (asked[0], asked[1], told, killed):
+        assert message(jobs, job_id) == "AttemptTimeoutError: ran past its timeout of 0:00:00.200000"
+        assert [attempt["outcome"] for attempt in jobs.attempts(job_id)] == ["timed_out"]
+    assert jobs.get(asked[2])["output"] is False  # it had asked for more
+    assert (tmp_path / "tidied").exists()
+    started = int((tmp_path / "started").read_text())
+    await until(lambda: not is_running(started), what="the end of what the child had started")
+    assert len(log.of(JobDied)) == 4
+
+
+async def test_a_child_is_used_again_and_replaced_after_so_many_jobs(engine: Engine, jobs: Jobs) -> None:
+    ids = enqueue(engine, *(isolated.pid.job() for _ in range(5)))
+    await drain(isolated.jobs, engine, concurrency=1, max_jobs_per_child=3)
+    pids = [jobs.get(job_id)["output"] for job_id in ids]
+    assert sorted(pids.count(pid) for pid in set(pids)) == [2, 3]
+    assert os.getpid() not in pids
+    assert not [pid for pid in set(pids) if is_running(pid)]
+
+
+async def test_a_stop_gives_an_isolated_attempt_back_and_leaves_no_process(
+    engine: Engine, jobs: Jobs, tmp_path: Path
+) -> None:
+    (job_id,) = enqueue(engine, isolated.spins.job(str(tmp_path / "pid")))
+    worker = Worker(isolated.jobs, engine, options=quick(drain_timeout=timedelta(0)))
+    async with working(worker):
+        await until((tmp_path / "pid").exists, what="the handler")
+    assert (jobs.status(job_id), [one["outcome"] for one in jobs.attempts(job_id)]) == (JobStatus.PENDING, ["released"])
+    assert not is_running(int((tmp_path / "pid").read_text()))
+
+
+async def test_middleware_sees_what_an_isolated_handler_raised(engine: Engine, jobs: Jobs) -> None:
+    queue = JobQueue()
+    seen: list[BaseException] = []
+
+    @queue.middleware
+    async def watch(attempt: AttemptContext, proceed: Proceed) -> None:
+        try:
+            await proceed()
+        except (IsolatedHandlerError, Snooze) as error:
+            seen.append(error)
+            raise
+
+    for name in ("raises", "snoozes"):
+        options: dict[str, Any] = {"isolation": "process", "max_attempts": 1}
+        queue.handler(f"{name}_isolated", **options)(both[name].job_type.func)
+    failed, put_back = enqueue(engine, queue.job("raises_isolated", "x"), queue.job("snoozes_isolated"))
+    worker = Worker(queue, engine, options=quick(), app="tests.fixtures.isolated:both")
+    await asyncio.wait_for(worker.run_until_idle(), LONG_ENOUGH)
+    by_kind = {type(error): error for error in seen}
+    error = by_kind[IsolatedHandlerError]
+    assert isinstance(error, IsolatedHandlerError)
+    assert (error.kind, error.reason) == ("ValueError", "bad x")
+    assert "in _raise" in error.traceback
+    assert jobs.get(failed)["last_error"]["type"] == "ValueError"
+    assert [attempt["outcome"] for attempt in jobs.attempts(put_back)] == ["snoozed"]
+
+
+async def test_a_worker_whose_children_cannot_import_the_application_claims_nothing(engine: Engine, jobs: Jobs) -> None:
+    (job_id,) = enqueue(engine, isolated.pid.job())
+    worker = Worker(isolated.jobs, engine, options=quick(), app="tests.no_such_module:jobs")
+    with pytest.raises(IsolationError, match=r"cannot import the application: ModuleNotFoundError: .*no_such_module"):
+        await asyncio.wait_for(worker.run(), LONG_ENOUGH)
+    assert jobs.status(job_id) is JobStatus.PENDING
+
+
+def test_what_cannot_be_isolated_is_refused_where_it_is_declared(engine: Engine) -> None:
+    queue = JobQueue()
+
+    def refused(error: type[Exception], words: str, func: Callable[..., Any] = lambda: None, **options: Any) -> None:
+        with pytest.raises(error, match=words):
+            queue.handler("refused", **options)(func)
+
+    def takes_session(session: Session) -> None: ...
+
+    refused(InvalidHandlerError, "given no session.*continue_with a handler that takes", takes_session, isolation="process")
+    refused(InvalidOptionError, 'isolation: must be "process"', isolation="thread")
+    refused(InvalidOptionError, "memory_limit: .*give isolation", memory_limit=2**30)
+    refused(InvalidOptionError, "memory_limit: must be at least 134,217,728 bytes", isolation="process", memory_limit=2**20)
+
+    @queue.handler("inner", isolation="process")
+    def inner() -> None: ...
+
+    with pytest.raises(InvalidOptionError, match=r"app: the isolated handler .*inner cannot be imported.*at the top of a"):
+        Worker(queue, engine)
+    Worker(queue, engine, app="tests.fixtures.isolated:jobs")  # where the type is looked up by its name

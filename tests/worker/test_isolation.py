@@ -1,0 +1,148 @@
+"""What a worker makes of what its children say: it believes nothing; and the watch over its own memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from sa_jobqueue import AttemptOutcome, DeadReason, Job, JobQueue, JobStatus
+from sa_jobqueue.context import ClaimedJob, Continuation
+from sa_jobqueue.errors import InvalidJobError, InvalidOutputError, IsolatedHandlerError
+from sa_jobqueue.types import LONGEST
+from sa_jobqueue.worker.isolation.answers import of_raise, of_return, result_of
+from sa_jobqueue.worker.isolation.messages import Message, packed, packed_job, parsed, unpacked, unpacked_job
+from sa_jobqueue.worker.memory import MemoryGuard, resident_bytes
+from sa_jobqueue.worker.outcomes import MAX_TEXT, Finished, of_error
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+JOB = ClaimedJob(
+    id=UUID(int=1),
+    type_name="t",
+    queue="q",
+    priority=0,
+    chain_id=UUID(int=1),
+    chain_type_name="t",
+    chain_index=0,
+    input={"a": [1, "é"]},
+    input_version=1,
+    attempt=1,
+    max_attempts=3,
+    timeout=timedelta(days=2, microseconds=1),
+    created_at=NOW,
+    scheduled_at=NOW,
+    started_at=NOW,
+    trace_context=None,
+    chain_trace_context=None,
+)
+queue = JobQueue()
+
+
+@queue.handler("t", isolation="process")
+def handler(payload: Any) -> Any: ...
+
+
+def ended(**fields: Any) -> Message:
+    """Return an answer that says that the attempt failed, in other words where they are given."""
+    return of_raise(JOB, ValueError("bad"), handler.job_type) | fields
+
+
+def end_of(answer: Message) -> Finished:
+    """Return the end that an answer means."""
+    with pytest.raises(IsolatedHandlerError) as raised:
+        result_of(answer, JOB, Job)
+    return of_error(JOB, raised.value, None)
+
+
+def test_columns_are_carried_as_they_are() -> None:
+    assert unpacked_job(packed_job(JOB)) == JOB
+    values = {"a": Decimal("1.50"), "b": NOW.date(), "c": {"kind": "uuid"}, "d": None}
+    assert unpacked(packed(values)) == values
+    with pytest.raises(TypeError, match="stamp cannot be carried between processes"):
+        packed({"stamp": object()})
+
+
+def test_a_continuation_is_made_anew_and_only_of_what_a_new_job_has() -> None:
+    made = queue.job("t", {"n": 7}, at=NOW, priority=3, timeout=timedelta(hours=1), blockers=[UUID(int=5)], fair_key="ann")
+    answer = of_return(Continuation(made), handler.job_type)
+    remade = result_of(json.loads(json.dumps(answer)), JOB, Job)
+    assert isinstance(remade, Job)
+    assert (remade.id, remade.input, remade.priority, remade.timeout) == (made.id, {"n": 7}, 3, timedelta(hours=1))
+    assert (remade._at, remade._delay, remade.fair_key, remade.chain_id) == (NOW, None, "ann", JOB.chain_id)
+    assert [one.chain_id for one in remade._blockers] == [UUID(int=5)]
+    columns = packed({"type_name": "t", "input": 7, "leased_by": "me"})
+    for forged in ({"status": ["json", "completed"]}, {"attempt": ["json", 9]}, {"no_column": ["json", 1]}):
+        with pytest.raises((ValueError, TypeError)):
+            result_of(answer | {"columns": columns | forged}, JOB, Job)
+    with pytest.raises(InvalidJobError, match="priority"):
+        result_of(answer | {"columns": packed({"type_name": "t", "priority": 99})}, JOB, Job)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"status": "completed"},
+        {"status": "running"},
+        {"status": "dead", "reason": None},
+        {"status": "pending", "reason": "lost"},
+        {"outcome": "taken_back"},
+        {"outcome": "released"},
+        {"outcome": "nonsense"},
+        {"status": "cancelled"},
+        {"due": packed({"delay": timedelta(0), "at": NOW.replace(tzinfo=None)})},
+        {"due": packed({"delay": timedelta(0), "at": NOW.replace(year=9999)})},
+        {"due": packed({"delay": "soon", "at": None})},
+        {"due": {}},
+        {"error": "text"},
+        {"is": "nothing"},
+    ],
+)
+def test_an_end_that_no_attempt_has_is_no_answer(forged: Message) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)) as refused:
+        result_of(ended(**forged), JOB, Job)
+    assert not isinstance(refused.value, IsolatedHandlerError)
+
+
+def test_what_a_child_says_of_a_failure_is_bounded_and_clean() -> None:
+    error = {"type": "a\x00b", "message": "x" * 10**6, "traceback": "\ud800"}
+    due = packed({"delay": timedelta(days=10**6), "at": None})
+    end = end_of(ended(error=error, fingerprint="f" * 99 + "\x00", due=due))
+    assert (end.status, end.outcome, end.reason) == (JobStatus.PENDING, AttemptOutcome.FAILED, None)
+    assert end.delay == LONGEST
+    assert end.error == {"type": "a\\x00b", "message": "x" * MAX_TEXT, "traceback": "\\ud800"}
+    assert end.fingerprint == "f" * 16
+    dead = end_of(ended(status="dead", reason="discarded"))
+    assert (dead.status, dead.reason) == (JobStatus.DEAD, DeadReason.DISCARDED)
+
+
+@pytest.mark.parametrize("output", ['"\\u0000"', '"\\ud800"', "NaN", "[" * 600 + "]" * 600, f'"{"x" * 2**20}"'])
+def test_an_output_that_the_database_refuses_fails_its_own_attempt(output: str) -> None:
+    with pytest.raises(InvalidOutputError):
+        result_of({"is": "output", "output": output}, JOB, Job)
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff", b"[]", b'{"is": 3}', b'"is"'])
+def test_a_frame_that_is_no_message_is_refused(body: bytes) -> None:
+    with pytest.raises(ValueError):
+        parsed(body)
+
+
+async def test_the_memory_guard_says_once_that_it_is_too_much() -> None:
+    held, told = iter([10, 20, 30, 31]), list[int]()
+    guard = MemoryGuard(20, told.append, held=lambda: next(held), rest=timedelta(0))
+    await asyncio.wait_for(guard.run(), 5)
+    assert told == [30]
+
+
+def test_what_a_process_holds_is_told_in_bytes() -> None:
+    before = resident_bytes(os.getpid())
+    block = b"x" * 2**26
+    assert resident_bytes(os.getpid()) - before > 2**25
+    assert len(block) == 2**26
+    assert resident_bytes(2**30) == 0  # there is no such process
