@@ -324,9 +324,9 @@ async def drain_workers(session: AsyncSession, *, where: WorkerFilter, model: ty
     return await session.run_sync(operations.drain_workers, where=where, model=model)
 
 
-async def check_schema(session: AsyncSession, *, model: type[JobMixin[Any]] = Job) -> None:
-    """Check that the server and the queue's tables are of versions this library knows. Locks: none."""
-    await session.run_sync(operations.check_schema, model=model)
+async def check_schema(session: AsyncSession, *, model: type[JobMixin[Any]] = Job) -> int:
+    """Check that the server and the queue's tables are ones this library works on; return the version of the tables."""
+    return await session.run_sync(operations.check_schema, model=model)
 
 
 async def sync_schedules(

@@ -157,6 +157,15 @@ class ControlsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class SchemaAhead:
+    """A worker started on tables of the version after its own, as in a deploy: it works, and knows nothing of what is new."""
+
+    worker_id: str
+    version: int
+    known: int
+
+
+@dataclass(frozen=True, slots=True)
 class DrainRequested:
     """A worker learnt with a beat that somebody asked it to finish, by `drain_workers`; it stops as on SIGTERM."""
 
@@ -223,6 +232,7 @@ Event: TypeAlias = (
     | WorkerStarted
     | ControlsChanged
     | DrainRequested
+    | SchemaAhead
     | WorkerStopped
     | ComponentFailed
     | ProviderFailed

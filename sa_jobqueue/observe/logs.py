@@ -62,6 +62,10 @@ def describe(event: told.Event) -> Record:
             more = {"paused_queues": list(event.paused_queues), "paused_types": list(event.paused_types)}
             words = "worker %s runs %d jobs at once; paused queues: %s; paused types: %s"
             return Record(logging.INFO, words, (*fields.values(), *paused), fields | more)
+        case told.SchemaAhead():
+            fields = {"worker_id": event.worker_id, "schema_version": event.version, "known_version": event.known}
+            words = "worker %s runs on tables of version %d and knows those of %d: it is of the release before, replace it"
+            return Record(logging.WARNING, words, tuple(fields.values()), fields)
         case told.DrainRequested():
             words = "worker %s was asked to drain: running jobs may finish"
             return Record(logging.INFO, words, (event.worker_id,), {"worker_id": event.worker_id})

@@ -19,9 +19,12 @@ from sa_jobqueue.statements import schema
 from sa_jobqueue.types import MIN_SERVER_VERSION
 
 
-def check_schema(session: Session, *, model: type[JobMixin[Any]] = Job) -> None:
-    """Check that the server and the queue's tables are of versions this library knows. Locks: none.
+def check_schema(session: Session, *, model: type[JobMixin[Any]] = Job) -> int:
+    """Check that the server and the queue's tables are ones this library works on; return the version of the tables.
 
+    That is its own version or the next one: a migration goes before the code that needs it, so in every deploy programs of
+    the release before run on the next tables, and each version is made and tested for that. What the next version adds,
+    they do not know. Locks: none.
     Raises: ServerTooOldError, SchemaMissingError, SchemaOutdatedError or SchemaTooNewError, each saying what to run.
     """
     found = session.execute(schema.versions(model)).one()
@@ -38,7 +41,9 @@ def check_schema(session: Session, *, model: type[JobMixin[Any]] = Job) -> None:
             f"table {name} is of version {version}, this library needs {LATEST}: "
             "alembic revision --autogenerate, then alembic upgrade head"
         )
-    if version > LATEST:
+    if version > LATEST + 1:
         raise SchemaTooNewError(
-            f"table {name} is of version {version}, this library knows up to {LATEST}: upgrade sa-jobqueue here"
+            f"table {name} is of version {version}, this library knows up to {LATEST} and runs on {LATEST + 1}: "
+            "upgrade sa-jobqueue here"
         )
+    return version

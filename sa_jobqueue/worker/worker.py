@@ -29,10 +29,12 @@ from sa_jobqueue.events import (
     LeaseEndangered,
     MemoryExceeded,
     ProviderFailed,
+    SchemaAhead,
     WorkerStarted,
     WorkerStopped,
 )
 from sa_jobqueue.handlers import JobQueue
+from sa_jobqueue.migrations.versions import LATEST
 from sa_jobqueue.types import WorkerState
 from sa_jobqueue.version import __version__
 from sa_jobqueue.worker.claimer import Claimer
@@ -358,7 +360,9 @@ class Worker:
 
     async def _check(self, engine: AsyncEngine) -> None:
         async with AsyncSession(engine) as session:
-            await aio.check_schema(session, model=self._jobs.model)
+            version = await aio.check_schema(session, model=self._jobs.model)
+        if version > LATEST:
+            self.events.emit(SchemaAhead(self.id, version, LATEST))
 
 
 def _serving(options: WorkerOptions, jobs: JobQueue[Any]) -> WorkerOptions:

@@ -32,8 +32,11 @@ def stamp(session: Session, comment: str | None) -> None:
     session.execute(text("COMMENT ON TABLE job IS " + ("NULL" if comment is None else f"'{comment}'")))
 
 
-def test_the_tables_of_this_version_are_fine(session: Session) -> None:
-    check_schema(session)
+def test_the_tables_of_this_version_and_of_the_next_are_fine(session: Session) -> None:
+    """A migration goes before the code that needs it: meanwhile the release before runs on the next tables."""
+    assert check_schema(session) == LATEST
+    stamp(session, f"sa_jobqueue version={LATEST + 1}")
+    assert check_schema(session) == LATEST + 1
 
 
 def test_missing_tables_are_told_with_what_to_run(session: Session) -> None:
@@ -64,8 +67,8 @@ def test_older_tables_are_told_with_what_to_run(session: Session) -> None:
 
 
 def test_newer_tables_are_told_with_what_to_do(session: Session) -> None:
-    stamp(session, f"sa_jobqueue version={LATEST + 1}")
-    with pytest.raises(SchemaTooNewError, match=f"is of version {LATEST + 1}, .* upgrade sa-jobqueue"):
+    stamp(session, f"sa_jobqueue version={LATEST + 2}")
+    with pytest.raises(SchemaTooNewError, match=f"is of version {LATEST + 2}, .* upgrade sa-jobqueue"):
         check_schema(session)
 
 

@@ -1,0 +1,1670 @@
+-- add {}
+INSERT INTO job (id, queue, type_name, priority, chain_id, chain_type_name, chain_index, input, input_version, output, status, open_blockers, started_at, completed_at, completed_by, attempt, max_attempts, timeout, last_error, leased_by, leased_until, deduplication_key, chain_completed_at, trace_context, chain_trace_context, chain_status)
+VALUES (%(id)s::UUID, %(queue)s::VARCHAR, %(type_name)s::VARCHAR, %(priority)s::SMALLINT, %(chain_id)s::UUID, %(chain_type_name)s::VARCHAR, %(chain_index)s::INTEGER, %(input)s::JSONB, %(input_version)s::INTEGER, %(output)s::JSONB, %(status)s, %(open_blockers)s::INTEGER, %(started_at)s::TIMESTAMP WITH TIME ZONE, %(completed_at)s::TIMESTAMP WITH TIME ZONE, %(completed_by)s::VARCHAR, %(attempt)s::INTEGER, %(max_attempts)s::INTEGER, %(timeout)s::INTERVAL, %(last_error)s::JSONB, %(leased_by)s::VARCHAR, %(leased_until)s::TIMESTAMP WITH TIME ZONE, %(deduplication_key)s::VARCHAR, %(chain_completed_at)s::TIMESTAMP WITH TIME ZONE, %(trace_context)s::VARCHAR, %(chain_trace_context)s::VARCHAR, %(chain_status)s)
+RETURNING job.changed_xid, job.created_at, job.is_awaited, job.scheduled_at
+
+-- add_edges {}
+INSERT INTO job_blocker (job_id, blocked_by_chain_id, index, open, on_failure, trace_context)
+SELECT given.job_id, given.chain_id, given.place, given.is_open, given.policy, given.trace
+FROM unnest(%(job_ids)s::UUID[], %(chain_ids)s::UUID[], %(indexes)s::INTEGER[], %(opens)s::BOOLEAN[], %(policies)s::TEXT[], %(traces)s::TEXT[]) AS given(job_id, chain_id, place, is_open, policy, trace)
+
+-- attempts {"job_id_1": "00000000-0000-0000-0000-000000000000"}
+SELECT job_attempt.job_id, job_attempt.attempt, job_attempt.worker_id, job_attempt.started_at, job_attempt.ended_at, job_attempt.outcome, job_attempt.error, job_attempt.error_fingerprint, job_attempt.changed_xid
+FROM job_attempt
+WHERE job_attempt.job_id = %(job_id_1)s::UUID
+ORDER BY job_attempt.attempt
+
+-- await_chains {"is_awaited": true}
+UPDATE job
+SET is_awaited=%(is_awaited)s
+WHERE job.id = ANY (%(ids)s::UUID[])
+AND NOT job.is_awaited
+
+-- beat {}
+INSERT INTO worker (id, name, host, pid, version, queues, job_types, concurrency, state)
+VALUES (%(id)s::VARCHAR, %(name)s::VARCHAR, %(host)s::VARCHAR, %(pid)s::INTEGER, %(version)s::VARCHAR, %(queues)s::TEXT[], %(job_types)s::TEXT[], %(concurrency)s::INTEGER, %(state)s::VARCHAR)
+ON CONFLICT (id) DO
+UPDATE
+SET heartbeat_at = clock_timestamp(), state = excluded.state
+RETURNING worker.drain_requested_at
+
+-- blocker_outcomes {}
+SELECT root.id, root.type_name, last.status, CASE WHEN (last.status = 'completed') THEN last.output END AS anon_1, CASE WHEN (last.status != 'completed') THEN last.last_error END AS anon_2
+FROM job_blocker
+JOIN job AS root ON root.id = job_blocker.blocked_by_chain_id
+JOIN job AS last ON last.id = coalesce((SELECT later.id
+    FROM job AS later
+    WHERE later.root_id = root.id
+    ORDER BY later.chain_index DESC
+    LIMIT 1), root.id)
+WHERE job_blocker.job_id = %(job_id)s::UUID
+ORDER BY job_blocker.index
+
+-- bulk_account {}
+UPDATE job_write
+SET staged=%(staged)s::BIGINT, enqueued=%(enqueued)s::BIGINT, duplicates=%(duplicates)s::BIGINT, rejected=%(rejected)s::BIGINT
+WHERE job_write.write_id = %(of_write)s::VARCHAR
+AND job_write.sequence = %(of_sequence)s::BIGINT
+
+-- bulk_chains_waited_for {}
+WITH edge AS MATERIALIZED (SELECT job_stage.id AS job_id, each.chain_id AS chain_id
+  FROM job_stage, unnest(job_stage.blockers) WITH ORDINALITY AS each(chain_id, ordinal)
+  WHERE job_stage.write_id = %(write_id)s::VARCHAR
+  AND job_stage.sequence = %(sequence)s::BIGINT
+  AND job_stage.task_id = ANY (%(task_ids)s::BIGINT[])
+  AND job_stage.rejected_reason IS NULL
+  AND job_stage.blockers IS NOT NULL)
+SELECT DISTINCT edge.chain_id
+FROM edge
+WHERE NOT (EXISTS (SELECT "new".id
+    FROM job_stage AS "new"
+    WHERE "new".write_id = %(write_id)s::VARCHAR
+    AND "new".sequence = %(sequence)s::BIGINT
+    AND "new".task_id = ANY (%(task_ids)s::BIGINT[])
+    AND "new".rejected_reason IS NULL
+    AND "new".id = edge.chain_id))
+
+-- bulk_circular_edges {}
+WITH edge AS MATERIALIZED (SELECT job_stage.id AS job_id, each.chain_id AS chain_id
+  FROM job_stage, unnest(job_stage.blockers) WITH ORDINALITY AS each(chain_id, ordinal)
+  WHERE job_stage.write_id = %(write_id)s::VARCHAR
+  AND job_stage.sequence = %(sequence)s::BIGINT
+  AND job_stage.task_id = ANY (%(task_ids)s::BIGINT[])
+  AND job_stage.rejected_reason IS NULL
+  AND job_stage.blockers IS NOT NULL)
+SELECT edge.job_id, edge.chain_id
+FROM edge
+WHERE edge.chain_id IN (SELECT waiting.job_id
+  FROM edge AS waiting)
+AND edge.job_id IN (SELECT awaited.chain_id
+  FROM edge AS awaited)
+
+-- bulk_clear_left_over {}
+DELETE
+FROM job_stage
+WHERE job_stage.staged_at < now() - %(age)s::INTERVAL
+
+-- bulk_clear_stage {}
+DELETE
+FROM job_stage
+WHERE job_stage.write_id = %(write_id)s::VARCHAR
+AND job_stage.sequence <= %(sequence)s::BIGINT
+
+-- bulk_count_staged {}
+SELECT job_stage.queue, count(*) AS count_1, count(job_stage.rejected_reason) AS count_2, count(job_stage.deduplication_key) AS count_3, count(job_stage.blockers) AS count_4
+FROM job_stage
+WHERE job_stage.write_id = %(write_id)s::VARCHAR
+AND job_stage.sequence = %(sequence)s::BIGINT
+AND job_stage.task_id = ANY (%(task_ids)s::BIGINT[])
+GROUP BY job_stage.queue
+
+-- bulk_enqueue_staged {}
+INSERT INTO job (id, queue, type_name, priority, chain_id, chain_type_name, input, input_version, scheduled_at, max_attempts, timeout, deduplication_key, trace_context, chain_trace_context, status, open_blockers, is_awaited)
+SELECT job_stage.id, coalesce(job_stage.queue, %(queue)s::VARCHAR) AS coalesce_1, coalesce(job_stage.type_name, %(type_name)s::VARCHAR) AS coalesce_2, coalesce(job_stage.priority, %(priority)s::SMALLINT) AS coalesce_3, job_stage.id AS id__1, coalesce(job_stage.type_name, %(type_name)s::VARCHAR) AS coalesce__1, coalesce(job_stage.input, CAST('null' AS JSONB)) AS coalesce_4, coalesce(job_stage.input_version, %(input_version)s::INTEGER) AS coalesce_5, greatest(job_stage.scheduled_at, now() + coalesce(job_stage.delay, interval '0')) AS greatest_1, coalesce(job_stage.max_attempts, %(max_attempts)s::INTEGER) AS coalesce_6, job_stage.timeout, job_stage.deduplication_key, coalesce(job_stage.trace_context, %(trace_context)s::VARCHAR) AS coalesce_7, coalesce(job_stage.trace_context, %(trace_context)s::VARCHAR) AS coalesce__2, 'pending', 0, false
+FROM job_stage
+WHERE job_stage.write_id = %(write_id)s::VARCHAR
+AND job_stage.sequence = %(sequence)s::BIGINT
+AND job_stage.task_id = ANY (%(task_ids)s::BIGINT[])
+AND job_stage.rejected_reason IS NULL
+
+-- bulk_enqueue_staged_keyed {}
+INSERT INTO job (id, queue, type_name, priority, chain_id, chain_type_name, input, input_version, scheduled_at, max_attempts, timeout, deduplication_key, trace_context, chain_trace_context, status, open_blockers, is_awaited)
+SELECT job_stage.id, coalesce(job_stage.queue, %(queue)s::VARCHAR) AS coalesce_1, coalesce(job_stage.type_name, %(type_name)s::VARCHAR) AS coalesce_2, coalesce(job_stage.priority, %(priority)s::SMALLINT) AS coalesce_3, job_stage.id AS id__1, coalesce(job_stage.type_name, %(type_name)s::VARCHAR) AS coalesce__1, coalesce(job_stage.input, CAST('null' AS JSONB)) AS coalesce_4, coalesce(job_stage.input_version, %(input_version)s::INTEGER) AS coalesce_5, greatest(job_stage.scheduled_at, now() + coalesce(job_stage.delay, interval '0')) AS greatest_1, coalesce(job_stage.max_attempts, %(max_attempts)s::INTEGER) AS coalesce_6, job_stage.timeout, job_stage.deduplication_key, coalesce(job_stage.trace_context, %(trace_context)s::VARCHAR) AS coalesce_7, coalesce(job_stage.trace_context, %(trace_context)s::VARCHAR) AS coalesce__2, 'pending', 0, false
+FROM job_stage
+WHERE job_stage.write_id = %(write_id)s::VARCHAR
+AND job_stage.sequence = %(sequence)s::BIGINT
+AND job_stage.task_id = ANY (%(task_ids)s::BIGINT[])
+AND job_stage.rejected_reason IS NULL
+ORDER BY coalesce(job_stage.type_name, %(type_name)s::VARCHAR) COLLATE "C", job_stage.deduplication_key COLLATE "C", job_stage.task_id, job_stage.row
+ON CONFLICT (chain_type_name, deduplication_key)
+WHERE deduplication_key IS NOT NULL
+AND chain_index = 0
+AND chain_completed_at IS NULL DO NOTHING
+
+-- bulk_enqueue_waiting {}
+WITH edge AS MATERIALIZED (SELECT job_stage.id AS job_id, each.chain_id AS chain_id, CAST(each.ordinal - 1 AS INTEGER) AS place, ended.chain_id IS NULL OR NOT ended.completed
+  AND coalesce(job_stage.on_failure, 'wait') != 'continue' AS is_open, coalesce(job_stage.on_failure, 'wait') AS on_failure, coalesce(job_stage.trace_context, %(trace_context)s::VARCHAR) AS trace_context
+  FROM job_stage
+  JOIN unnest(job_stage.blockers) WITH ORDINALITY AS each(chain_id, ordinal) ON true
+  LEFT OUTER JOIN unnest(%(ended_ids)s::UUID[], %(completed)s::BOOLEAN[]) AS ended(chain_id, completed) ON ended.chain_id = each.chain_id
+  WHERE job_stage.write_id = %(write_id)s::VARCHAR
+  AND job_stage.sequence = %(sequence)s::BIGINT
+  AND job_stage.task_id = ANY (%(task_ids)s::BIGINT[])
+  AND job_stage.rejected_reason IS NULL
+  AND job_stage.blockers IS NOT NULL), waits AS (SELECT edge.job_id AS job_id, count(*) FILTER (WHERE edge.is_open) AS open
+  FROM edge
+  GROUP BY edge.job_id), awaited AS (SELECT DISTINCT edge.chain_id AS chain_id
+  FROM edge), inserted AS (INSERT INTO job (id, queue, type_name, priority, chain_id, chain_type_name, input, input_version, scheduled_at, max_attempts, timeout, deduplication_key, trace_context, chain_trace_context, status, open_blockers, is_awaited)
+  SELECT job_stage.id AS id, coalesce(job_stage.queue, %(queue)s::VARCHAR) AS coalesce_1, coalesce(job_stage.type_name, %(type_name)s::VARCHAR) AS coalesce_2, coalesce(job_stage.priority, %(priority)s::SMALLINT) AS coalesce_3, job_stage.id AS id__1, coalesce(job_stage.type_name, %(type_name)s::VARCHAR) AS coalesce__1, coalesce(job_stage.input, CAST('null' AS JSONB)) AS coalesce_4, coalesce(job_stage.input_version, %(input_version)s::INTEGER) AS coalesce_5, greatest(job_stage.scheduled_at, now() + coalesce(job_stage.delay, interval '0')) AS greatest_1, coalesce(job_stage.max_attempts, %(max_attempts)s::INTEGER) AS coalesce_6, job_stage.timeout AS timeout, job_stage.deduplication_key AS deduplication_key, coalesce(job_stage.trace_context, %(trace_context)s::VARCHAR) AS coalesce_7, coalesce(job_stage.trace_context, %(trace_context)s::VARCHAR) AS coalesce__2, CAST(CASE WHEN (coalesce(waits.open, 0) > 0) THEN 'blocked' ELSE 'pending' END AS job_status) AS anon_1, coalesce(waits.open, 0) AS coalesce_8, awaited.chain_id IS NOT NULL AS anon_2
+  FROM job_stage
+  LEFT OUTER JOIN waits ON waits.job_id = job_stage.id
+  LEFT OUTER JOIN awaited ON job_stage.id = awaited.chain_id
+  WHERE job_stage.write_id = %(write_id)s::VARCHAR
+  AND job_stage.sequence = %(sequence)s::BIGINT
+  AND job_stage.task_id = ANY (%(task_ids)s::BIGINT[])
+  AND job_stage.rejected_reason IS NULL
+  ORDER BY coalesce(job_stage.type_name, %(type_name)s::VARCHAR) COLLATE "C", job_stage.deduplication_key COLLATE "C", job_stage.task_id, job_stage.row
+  ON CONFLICT (chain_type_name, deduplication_key)
+  WHERE deduplication_key IS NOT NULL
+  AND chain_index = 0
+  AND chain_completed_at IS NULL DO NOTHING
+  RETURNING job.id), written AS (INSERT INTO job_blocker (job_id, blocked_by_chain_id, index, open, on_failure, trace_context)
+  SELECT edge.job_id AS job_id, edge.chain_id AS chain_id, edge.place AS place, edge.is_open AS is_open, edge.on_failure AS on_failure, edge.trace_context AS trace_context
+  FROM edge
+  JOIN inserted ON inserted.id = edge.job_id
+  RETURNING 1)
+SELECT count(*) AS count_1
+FROM inserted
+
+-- bulk_find_write {}
+SELECT job_write.staged, job_write.enqueued, job_write.duplicates, job_write.rejected
+FROM job_write
+WHERE job_write.write_id = %(write_id)s::VARCHAR
+AND job_write.sequence = %(sequence)s::BIGINT
+
+-- bulk_guard {"set_config_11": "work_mem", "set_config_12": "64MB", "set_config_2": "enable_nestloop", "set_config_3": "off", "set_config_5": "enable_mergejoin", "set_config_6": "off", "set_config_8": "jit", "set_config_9": "off"}
+SELECT set_config(%(set_config_2)s::VARCHAR, %(set_config_3)s::VARCHAR, true) AS set_config_1, set_config(%(set_config_5)s::VARCHAR, %(set_config_6)s::VARCHAR, true) AS set_config_4, set_config(%(set_config_8)s::VARCHAR, %(set_config_9)s::VARCHAR, true) AS set_config_7, set_config(%(set_config_11)s::VARCHAR, %(set_config_12)s::VARCHAR, true) AS set_config_10
+
+-- bulk_reject_staged {}
+INSERT INTO job_reject (write_id, sequence, task_id, row, field, reason, record)
+SELECT job_stage.write_id, job_stage.sequence, job_stage.task_id, job_stage.row, job_stage.rejected_field, job_stage.rejected_reason, job_stage.record
+FROM job_stage
+WHERE job_stage.write_id = %(write_id)s::VARCHAR
+AND job_stage.sequence = %(sequence)s::BIGINT
+AND job_stage.task_id = ANY (%(task_ids)s::BIGINT[])
+AND job_stage.rejected_reason IS NOT NULL
+
+-- bulk_take_write {}
+INSERT INTO job_write (write_id, sequence, staged, enqueued, duplicates, rejected, written_by)
+VALUES (%(write_id)s::VARCHAR, %(sequence)s::BIGINT, 0, 0, 0, 0, %(written_by)s::VARCHAR)
+ON CONFLICT (write_id, sequence) DO NOTHING
+RETURNING job_write.sequence
+
+-- chain_complete {"chain_index_1": 0}
+WITH free AS (SELECT row.id AS id
+  FROM job AS row
+  WHERE row.id = ANY (%(locks)s::UUID[])
+  ORDER BY row.id
+  FOR NO KEY UPDATE SKIP LOCKED), ended AS (UPDATE job
+  SET output=CAST((%(outputs)s::TEXT[])[array_position(%(ids)s::UUID[], job.id)] AS JSONB), status='completed', completed_at=now(), completed_by=%(worker_id)s::VARCHAR, last_error=NULL, leased_by=NULL, leased_until=NULL, chain_completed_at=CASE WHEN (job.chain_index = %(chain_index_1)s::INTEGER
+    AND NOT false) THEN now() END, changed_xid=pg_current_xact_id()
+  WHERE job.id = ANY (array((SELECT free.id
+        FROM free)))
+  AND job.chain_id = ANY (array((SELECT free.id
+        FROM free)))
+  AND job.attempt = (%(attempts)s::INTEGER[])[array_position(%(ids)s::UUID[], job.id)]
+  AND job.leased_by = %(worker_id)s::VARCHAR
+  AND CAST(job.status AS TEXT) = 'running'
+  RETURNING job.id, job.chain_id, job.status, job.is_awaited, false AS goes_on), roots AS (UPDATE job
+  SET chain_completed_at=now(), chain_status=((array((SELECT ended.status
+          FROM ended
+          WHERE ended.chain_id != ended.id
+          AND NOT ended.goes_on)))[array_position(array((SELECT ended.chain_id
+          FROM ended
+          WHERE ended.chain_id != ended.id
+          AND NOT ended.goes_on)), job.id)])
+  WHERE job.id = ANY (array((SELECT ended.chain_id
+        FROM ended
+        WHERE ended.chain_id != ended.id
+        AND NOT ended.goes_on)))
+  RETURNING job.id, job.is_awaited)
+SELECT ended.id, CASE WHEN (NOT ended.goes_on) THEN ended.status END AS status, ended.chain_id, coalesce((SELECT roots.is_awaited
+    FROM roots
+    WHERE roots.id = ended.chain_id), ended.is_awaited) AS is_awaited
+FROM ended
+
+-- chain_complete_going_on {"chain_index_1": 0, "coalesce_1": false}
+WITH free AS (SELECT row.id AS id
+  FROM job AS row
+  WHERE row.id = ANY (%(locks)s::UUID[])
+  ORDER BY row.id
+  FOR NO KEY UPDATE SKIP LOCKED), ended AS (UPDATE job
+  SET output=CAST((%(outputs)s::TEXT[])[array_position(%(ids)s::UUID[], job.id)] AS JSONB), status='completed', completed_at=now(), completed_by=%(worker_id)s::VARCHAR, last_error=NULL, leased_by=NULL, leased_until=NULL, chain_completed_at=CASE WHEN (job.chain_index = %(chain_index_1)s::INTEGER
+    AND NOT coalesce(job.id = ANY (%(parents)s::UUID[]), %(coalesce_1)s)) THEN now() END, changed_xid=pg_current_xact_id()
+  WHERE job.id = ANY (array((SELECT free.id
+        FROM free)))
+  AND job.chain_id = ANY (array((SELECT free.id
+        FROM free)))
+  AND job.attempt = (%(attempts)s::INTEGER[])[array_position(%(ids)s::UUID[], job.id)]
+  AND job.leased_by = %(worker_id)s::VARCHAR
+  AND CAST(job.status AS TEXT) = 'running'
+  RETURNING job.id, job.chain_id, job.status, job.is_awaited, coalesce(job.id = ANY (%(parents)s::UUID[]), %(coalesce_1)s) AS goes_on), inserted AS (INSERT INTO job (id, chain_id, chain_index, type_name, chain_type_name, input, scheduled_at)
+  SELECT given.id AS id, given.chain_id AS chain_id, given.chain_index AS chain_index, given.type_name AS type_name, given.chain_type_name AS chain_type_name, CAST(given.input AS JSONB) AS input, greatest(given.at, now() + coalesce(given.delay, interval '0')) AS greatest_1
+  FROM unnest(%(parents)s::UUID[], %(next_id)s::UUID[], %(next_chain_id)s::UUID[], %(next_chain_index)s::INTEGER[], %(next_type_name)s::TEXT[], %(next_chain_type_name)s::TEXT[], %(next_input)s::TEXT[], %(delays)s::INTERVAL[], %(ats)s::TIMESTAMP WITH TIME ZONE[]) AS given(parent, id, chain_id, chain_index, type_name, chain_type_name, input, delay, at)
+  WHERE given.parent = ANY (array((SELECT ended.id
+        FROM ended)))
+  RETURNING job.id), roots AS (UPDATE job
+  SET chain_completed_at=now(), chain_status=((array((SELECT ended.status
+          FROM ended
+          WHERE ended.chain_id != ended.id
+          AND NOT ended.goes_on)))[array_position(array((SELECT ended.chain_id
+          FROM ended
+          WHERE ended.chain_id != ended.id
+          AND NOT ended.goes_on)), job.id)])
+  WHERE job.id = ANY (array((SELECT ended.chain_id
+        FROM ended
+        WHERE ended.chain_id != ended.id
+        AND NOT ended.goes_on)))
+  RETURNING job.id, job.is_awaited)
+SELECT ended.id, CASE WHEN NOT ended.goes_on THEN ended.status END AS status, ended.chain_id, coalesce((SELECT roots.is_awaited
+    FROM roots
+    WHERE roots.id = ended.chain_id), ended.is_awaited) AS is_awaited
+FROM ended
+
+-- chain_end {}
+UPDATE job
+SET chain_completed_at=now(), chain_status='completed'
+WHERE job.id = %(root)s::UUID
+RETURNING job.is_awaited
+
+-- chain_last_job {}
+SELECT job.id, job.queue, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.is_awaited, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status
+FROM job
+WHERE job.id = coalesce((SELECT job.id
+    FROM job
+    WHERE job.root_id = %(chain_id)s::UUID
+    ORDER BY job.chain_index DESC
+    LIMIT 1), %(chain_id)s::UUID)
+FOR NO KEY UPDATE OF job
+
+-- chain_lock {}
+SELECT job.id, job.chain_id, job.status, job.is_awaited, job.chain_completed_at IS NOT NULL AS ended, coalesce(job.chain_status, job.status) AS outcome
+FROM job
+WHERE job.id = ANY (%(ids)s::UUID[])
+ORDER BY job.root_id IS NOT NULL, job.id
+FOR NO KEY UPDATE
+
+-- chain_of {}
+SELECT job.id, job.chain_id
+FROM job
+WHERE job.id = ANY (%(ids)s::UUID[])
+
+-- change {"param_1": ["00000000-0000-0000-0000-000000000000"], "status": "cancelled"}
+UPDATE job_queue
+SET status=%(status)s
+WHERE job_queue.id = ANY (%(param_1)s::UUID[])
+
+-- claim {"attempt_1": 1}
+WITH picked AS (SELECT probe.id AS id
+  FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS lane(queue, priority, floor_at, floor_id)
+  JOIN LATERAL (SELECT job.id AS id
+    FROM job
+    WHERE job.status = 'pending'
+    AND job.scheduled_at <= now()
+    AND job.type_name = ANY (%(types)s::TEXT[])
+    AND job.priority >= '-9'
+    AND job.queue = lane.queue
+    AND job.priority = lane.priority
+    AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
+    ORDER BY job.scheduled_at, job.id
+    LIMIT %(limit)s::INTEGER
+    FOR NO KEY UPDATE SKIP LOCKED) AS probe ON true
+  LIMIT %(limit)s::INTEGER), claimed AS (UPDATE job
+  SET status='running', started_at=now(), attempt=(job.attempt + %(attempt_1)s::INTEGER), leased_by=%(worker_id)s::VARCHAR, leased_until=(now() + job.timeout + %(grace)s::INTERVAL), changed_xid=pg_current_xact_id()
+  WHERE job.id = ANY (array((SELECT picked.id
+        FROM picked)))
+  RETURNING job.id, job.type_name, job.queue, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, job.created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context)
+SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
+  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context
+FROM (SELECT 1 AS one) AS here
+LEFT OUTER JOIN claimed ON true
+
+-- claim_changed {"attempt_1": 1}
+WITH picked AS (SELECT in_flight.id AS id
+  FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
+  JOIN LATERAL (SELECT job.id AS id
+    FROM job
+    WHERE job.status = 'pending'
+    AND job.scheduled_at <= now()
+    AND job.type_name = ANY (%(types)s::TEXT[])
+    AND job.changed_xid > '0'
+    AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
+    AND (EXISTS (SELECT 1
+        FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS floor(queue, priority, floor_at, floor_id)
+        WHERE job.queue = floor.queue
+        AND job.priority = floor.priority
+        AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
+    AND job.changed_xid >= "then".xid
+    AND job.changed_xid <= "then".xid
+    ORDER BY job.changed_xid
+    LIMIT %(limit)s::INTEGER
+    FOR NO KEY UPDATE SKIP LOCKED) AS in_flight ON true
+  UNION ALL
+  SELECT since.id AS id
+  FROM (SELECT job.id AS id
+    FROM job
+    WHERE job.status = 'pending'
+    AND job.scheduled_at <= now()
+    AND job.type_name = ANY (%(types)s::TEXT[])
+    AND job.changed_xid > '0'
+    AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
+    AND (EXISTS (SELECT 1
+        FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS floor(queue, priority, floor_at, floor_id)
+        WHERE job.queue = floor.queue
+        AND job.priority = floor.priority
+        AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
+    AND job.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
+    ORDER BY job.changed_xid
+    LIMIT %(limit)s::INTEGER
+    FOR NO KEY UPDATE SKIP LOCKED) AS since
+  UNION ALL
+  SELECT probe.id AS id
+  FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS lane(queue, priority, floor_at, floor_id)
+  JOIN LATERAL (SELECT job.id AS id
+    FROM job
+    WHERE job.status = 'pending'
+    AND job.scheduled_at <= now()
+    AND job.type_name = ANY (%(types)s::TEXT[])
+    AND job.priority >= '-9'
+    AND job.queue = lane.queue
+    AND job.priority = lane.priority
+    AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
+    ORDER BY job.scheduled_at, job.id
+    LIMIT %(limit)s::INTEGER
+    FOR NO KEY UPDATE SKIP LOCKED) AS probe ON true
+  LIMIT %(limit)s::INTEGER), claimed AS (UPDATE job
+  SET status='running', started_at=now(), attempt=(job.attempt + %(attempt_1)s::INTEGER), leased_by=%(worker_id)s::VARCHAR, leased_until=(now() + job.timeout + %(grace)s::INTERVAL), changed_xid=pg_current_xact_id()
+  WHERE job.id = ANY (array((SELECT picked.id
+        FROM picked)))
+  RETURNING job.id, job.type_name, job.queue, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, job.created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context)
+SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
+  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context
+FROM (SELECT 1 AS one) AS here
+LEFT OUTER JOIN claimed ON true
+
+-- complete {"chain_index_1": 0}
+WITH free AS (SELECT row.id AS id
+  FROM job AS row
+  WHERE row.id = ANY (%(ids)s::UUID[])
+  ORDER BY row.id
+  FOR NO KEY UPDATE SKIP LOCKED)
+UPDATE job
+SET output=CAST((%(outputs)s::TEXT[])[array_position(%(ids)s::UUID[], job.id)] AS JSONB), status='completed', completed_at=now(), completed_by=%(worker_id)s::VARCHAR, last_error=NULL, leased_by=NULL, leased_until=NULL, chain_completed_at=CASE WHEN (job.chain_index = %(chain_index_1)s::INTEGER) THEN now() END, changed_xid=pg_current_xact_id()
+WHERE job.id = ANY (array((SELECT free.id
+      FROM free)))
+AND job.attempt = (%(attempts)s::INTEGER[])[array_position(%(ids)s::UUID[], job.id)]
+AND job.leased_by = %(worker_id)s::VARCHAR
+AND CAST(job.status AS TEXT) = 'running'
+RETURNING job.id, job.is_awaited
+
+-- complete_one {"chain_index_1": 0}
+UPDATE job
+SET output=CAST(%(job_output)s::VARCHAR AS JSONB), status='completed', completed_at=now(), completed_by=%(worker_id)s::VARCHAR, last_error=NULL, leased_by=NULL, leased_until=NULL, chain_completed_at=CASE WHEN (job.chain_index = %(chain_index_1)s::INTEGER) THEN now() END, changed_xid=pg_current_xact_id()
+WHERE job.id = %(job_id)s::UUID
+AND job.attempt = %(job_attempt)s::INTEGER
+AND job.leased_by = %(worker_id)s::VARCHAR
+AND CAST(job.status AS TEXT) = 'running'
+RETURNING job.id, job.is_awaited
+
+-- complete_one_going_on {}
+UPDATE job
+SET output=CAST(%(job_output)s::VARCHAR AS JSONB), status='completed', completed_at=now(), completed_by=%(worker_id)s::VARCHAR, last_error=NULL, leased_by=NULL, leased_until=NULL, changed_xid=pg_current_xact_id()
+WHERE job.id = %(job_id)s::UUID
+AND job.attempt = %(job_attempt)s::INTEGER
+AND job.leased_by = %(worker_id)s::VARCHAR
+AND CAST(job.status AS TEXT) = 'running'
+RETURNING job.id, job.is_awaited
+
+-- complete_unclaimed {"chain_index_1": 0}
+UPDATE job
+SET output=CAST(%(job_output)s::VARCHAR AS JSONB), status='completed', completed_at=now(), completed_by=NULL, last_error=NULL, leased_by=NULL, leased_until=NULL, chain_completed_at=CASE WHEN (job.chain_index = %(chain_index_1)s::INTEGER) THEN now() END, changed_xid=pg_current_xact_id()
+WHERE job.id = %(job_id)s::UUID
+RETURNING job.is_awaited
+
+-- connected {}
+WITH RECURSIVE chain(id) AS (SELECT job.id AS id
+  FROM job
+  WHERE job.id = ANY (%(ids)s::UUID[]) UNION
+  SELECT blocker.id AS id
+  FROM chain
+  JOIN LATERAL (SELECT job_blocker.blocked_by_chain_id AS id
+    FROM job_blocker
+    WHERE job_blocker.job_id = chain.id
+    UNION ALL
+    SELECT job_blocker.blocked_by_chain_id AS id
+    FROM job
+    JOIN job_blocker ON job_blocker.job_id = job.id
+    WHERE job.root_id = chain.id) AS blocker ON true)
+SELECT chain.id
+FROM chain
+
+-- count_continuations {"param_1": 1, "param_2": ["00000000-0000-0000-0000-000000000000"]}
+SELECT coalesce(sum((SELECT job.chain_index
+      FROM job
+      WHERE job.root_id = chain.id
+      ORDER BY job.chain_index DESC
+      LIMIT %(param_1)s::INTEGER)), 0) AS coalesce_1
+FROM unnest(%(param_2)s::UUID[]) AS chain(id)
+
+-- current_jobs {}
+SELECT coalesce((SELECT later.id
+    FROM job AS later
+    WHERE later.root_id = root.id
+    ORDER BY later.chain_index DESC
+    LIMIT 1), root.id) AS id, root.id AS chain_id
+FROM job AS root
+WHERE root.id = ANY (%(ids)s::UUID[])
+AND root.root_id IS NULL
+AND root.chain_completed_at IS NULL
+ORDER BY root.id
+
+-- dead_letter_groups {"array_agg_1": 1, "error_1": "type", "type_name_1_1": "test"}
+SELECT dead_letter.type_name, dead_letter.reason, dead_letter.error_fingerprint AS fingerprint, min(CAST(dead_letter.error ->> %(error_1)s::TEXT AS VARCHAR)) AS error_type, count(*) AS count, min(dead_letter.died_at) AS first_died_at, max(dead_letter.died_at) AS last_died_at, (array_agg(dead_letter.job_id))[%(array_agg_1)s::INTEGER] AS example_job_id
+FROM dead_letter
+WHERE dead_letter.type_name IN (%(type_name_1_1)s::VARCHAR)
+GROUP BY dead_letter.type_name, dead_letter.reason, dead_letter.error_fingerprint
+ORDER BY count(*) DESC, dead_letter.type_name, dead_letter.reason, dead_letter.error_fingerprint
+
+-- dead_letter_jobs {"param_1": 50, "status_1": "dead"}
+SELECT DISTINCT dead_letter.job_id
+FROM dead_letter
+WHERE dead_letter.resolution IS NULL
+AND (EXISTS (SELECT *
+    FROM job
+    WHERE job.id = dead_letter.job_id
+    AND job.status = %(status_1)s))
+ORDER BY dead_letter.job_id
+LIMIT %(param_1)s::INTEGER
+
+-- dead_letter_page {"id_1": "00000000-0000-0000-0000-000000000000", "param_1": 50}
+SELECT dead_letter.id, dead_letter.job_id, dead_letter.chain_id, dead_letter.queue, dead_letter.type_name, dead_letter.input, dead_letter.input_version, dead_letter.reason, dead_letter.error, dead_letter.error_fingerprint, dead_letter.attempts, dead_letter.died_at, dead_letter.resolution, dead_letter.resolved_at, dead_letter.resolved_by, dead_letter.changed_xid
+FROM dead_letter
+WHERE dead_letter.resolution IS NULL
+AND dead_letter.id > %(id_1)s::UUID
+ORDER BY dead_letter.id ASC
+LIMIT %(param_1)s::INTEGER
+
+-- delete_attempts {}
+DELETE
+FROM job_attempt
+WHERE job_attempt.job_id = ANY (%(job_ids)s::UUID[])
+
+-- delete_edges {}
+DELETE
+FROM job_blocker
+WHERE job_blocker.job_id = ANY (%(job_ids)s::UUID[])
+
+-- delete_jobs {}
+DELETE
+FROM job
+WHERE job.id = ANY (%(job_ids)s::UUID[])
+RETURNING job.id, job.status, job.chain_id, job.is_awaited
+
+-- dismiss {"param_1": ["00000000-0000-0000-0000-000000000000"], "resolution": "dismissed", "resolved_by": "me"}
+UPDATE dead_letter
+SET resolution=%(resolution)s::VARCHAR, resolved_at=now(), resolved_by=%(resolved_by)s::VARCHAR, changed_xid=pg_current_xact_id()
+WHERE dead_letter.resolution IS NULL
+AND dead_letter.job_id = ANY (%(param_1)s::UUID[])
+RETURNING dead_letter.id
+
+-- dismiss_letters {"resolution": "dismissed"}
+UPDATE dead_letter
+SET resolution=%(resolution)s::VARCHAR, resolved_at=now(), resolved_by=coalesce(nullif(%(by)s::VARCHAR, ''), nullif(current_setting('sa_jobqueue.actor', true), ''), CAST(SESSION_USER AS TEXT)), changed_xid=pg_current_xact_id()
+WHERE dead_letter.job_id = ANY (%(job_ids)s::UUID[])
+AND dead_letter.resolution IS NULL
+
+-- enqueue_many {}
+INSERT INTO job (id, chain_id, type_name, chain_type_name, input, scheduled_at)
+SELECT given.id, given.chain_id, given.type_name, given.chain_type_name, CAST(given.input AS JSONB) AS input, greatest(given.at, now() + coalesce(given.delay, interval '0')) AS greatest_1
+FROM unnest(%(id)s::UUID[], %(chain_id)s::UUID[], %(type_name)s::TEXT[], %(chain_type_name)s::TEXT[], %(input)s::TEXT[], %(delays)s::INTERVAL[], %(ats)s::TIMESTAMP WITH TIME ZONE[]) AS given(id, chain_id, type_name, chain_type_name, input, delay, at)
+
+-- explain_ahead {}
+SELECT count(*) AS count_1
+FROM (SELECT 1
+  FROM job
+  WHERE job.status = 'pending'
+  AND job.priority >= '-9'
+  AND job.queue = %(queue)s::VARCHAR
+  AND job.scheduled_at <= now()
+  AND (job.priority > %(priority)s::INTEGER OR job.priority = %(priority)s::INTEGER
+    AND (job.scheduled_at, job.id) < (%(scheduled_at)s::TIMESTAMP WITH TIME ZONE, %(id)s::UUID))
+  LIMIT %(limit)s::INTEGER) AS before
+
+-- explain_ended_lately {}
+SELECT count(*) AS count_1, CAST(EXTRACT(epoch
+    FROM now() - min(lately.completed_at)) AS DOUBLE PRECISION) AS anon_1
+FROM (SELECT job.completed_at AS completed_at
+  FROM job
+  WHERE CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) >> 6 >= (CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS TEXT) AS BIGINT) - %(transactions)s::BIGINT) >> 6
+  AND job.status = 'completed'
+  AND job.queue = %(queue)s::VARCHAR
+  AND job.completed_at > now() - %(window)s::INTERVAL
+  LIMIT %(limit)s::INTEGER) AS lately
+
+-- explain_waited_for {}
+SELECT root.id AS chain_id, CASE WHEN (root.chain_completed_at IS NOT NULL) THEN coalesce(root.chain_status, root.status) END AS outcome, coalesce((SELECT later.id
+    FROM job AS later
+    WHERE later.root_id = root.id
+    ORDER BY later.chain_index DESC
+    LIMIT 1), root.id) AS last_job_id
+FROM job_blocker
+JOIN job AS root ON root.id = job_blocker.blocked_by_chain_id
+WHERE job_blocker.job_id = %(job_id)s::UUID
+AND job_blocker.open
+ORDER BY root.chain_completed_at IS NULL, job_blocker.index
+LIMIT %(limit)s::INTEGER
+
+-- extend {}
+UPDATE job
+SET leased_until=(now() + %(extension)s::INTERVAL + %(grace)s::INTERVAL)
+WHERE job.id = %(job_id)s::UUID
+AND job.attempt = %(job_attempt)s::INTEGER
+AND job.leased_by = %(worker_id)s::VARCHAR
+AND CAST(job.status AS TEXT) = 'running'
+RETURNING job.id
+
+-- finish {"chain_index_1": 0, "make_interval_1": 0, "make_interval_2": 0, "make_interval_3": 0, "make_interval_4": 0, "make_interval_5": 0, "make_interval_6": 0, "param_1": "pending", "param_2": "pending", "param_3": "pending", "param_4": "dead", "param_5": "pending"}
+WITH free AS (SELECT row.id AS id
+  FROM job AS row
+  WHERE row.id = ANY (%(locks)s::UUID[])
+  ORDER BY row.id
+  FOR NO KEY UPDATE SKIP LOCKED), ended AS (UPDATE job
+  SET status=CAST((%(statuses)s::TEXT[])[array_position(%(ids)s::UUID[], job.id)] AS job_status), scheduled_at=CASE WHEN ((%(statuses)s::TEXT[])[array_position(%(ids)s::UUID[], job.id)] = %(param_1)s::VARCHAR) THEN greatest((%(ats)s::TIMESTAMP WITH TIME ZONE[])[array_position(%(ids)s::UUID[], job.id)], now() + make_interval(%(make_interval_1)s::INTEGER, %(make_interval_2)s::INTEGER, %(make_interval_3)s::INTEGER, %(make_interval_4)s::INTEGER, %(make_interval_5)s::INTEGER, %(make_interval_6)s::INTEGER, (%(delays)s::DOUBLE PRECISION[])[array_position(%(ids)s::UUID[], job.id)])) ELSE job.scheduled_at END, completed_at=CASE WHEN ((%(statuses)s::TEXT[])[array_position(%(ids)s::UUID[], job.id)] != %(param_2)s::VARCHAR) THEN now() END, max_attempts=(job.max_attempts + (%(uncounted)s::INTEGER[])[array_position(%(ids)s::UUID[], job.id)]), last_error=coalesce(CAST((%(errors)s::TEXT[])[array_position(%(ids)s::UUID[], job.id)] AS JSONB), job.last_error), leased_by=NULL, leased_until=NULL, chain_completed_at=CASE WHEN ((%(statuses)s::TEXT[])[array_position(%(ids)s::UUID[], job.id)] != %(param_3)s::VARCHAR
+    AND job.chain_index = %(chain_index_1)s::INTEGER) THEN now() END, changed_xid=pg_current_xact_id()
+  WHERE job.id = ANY (array((SELECT free.id
+        FROM free)))
+  AND job.chain_id = ANY (array((SELECT free.id
+        FROM free)))
+  AND job.attempt = (%(attempts)s::INTEGER[])[array_position(%(ids)s::UUID[], job.id)]
+  AND job.leased_by = %(worker_id)s::VARCHAR
+  AND CAST(job.status AS TEXT) = 'running'
+  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.is_awaited), history AS (INSERT INTO job_attempt (job_id, attempt, worker_id, started_at, outcome, error, error_fingerprint)
+  SELECT ended.id AS id, ended.attempt AS attempt, %(worker_id)s::VARCHAR AS anon_1, ended.started_at AS started_at, (%(outcomes)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_2, CAST((%(errors)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS JSONB) AS anon_3, (%(fingerprints)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_4
+  FROM ended), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input, input_version, reason, error, error_fingerprint, attempts)
+  SELECT (%(letter_ids)s::UUID[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_5, ended.id AS id, ended.chain_id AS chain_id, ended.queue AS queue, ended.type_name AS type_name, ended.input AS input, ended.input_version AS input_version, (%(reasons)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_6, CAST((%(errors)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS JSONB) AS anon_3, (%(fingerprints)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_4, ended.attempt AS attempt
+  FROM ended
+  WHERE (%(statuses)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] = %(param_4)s::VARCHAR), roots AS (UPDATE job
+  SET chain_completed_at=now(), chain_status=((array((SELECT ended.status
+          FROM ended
+          WHERE ended.chain_id != ended.id
+          AND CAST(ended.status AS TEXT) != %(param_5)s::VARCHAR)))[array_position(array((SELECT ended.chain_id
+          FROM ended
+          WHERE ended.chain_id != ended.id
+          AND CAST(ended.status AS TEXT) != %(param_5)s::VARCHAR)), job.id)])
+  WHERE job.id = ANY (array((SELECT ended.chain_id
+        FROM ended
+        WHERE ended.chain_id != ended.id
+        AND CAST(ended.status AS TEXT) != %(param_5)s::VARCHAR)))
+  RETURNING job.id, job.is_awaited)
+SELECT ended.id, ended.status, ended.chain_id, coalesce((SELECT roots.is_awaited
+    FROM roots
+    WHERE roots.id = ended.chain_id), ended.is_awaited) AS is_awaited
+FROM ended
+
+-- forget_dead_workers {}
+WITH gone AS (SELECT worker.id AS id
+  FROM worker
+  WHERE worker.heartbeat_at < now() - %(after)s::INTERVAL
+  AND NOT (EXISTS (SELECT 1
+      FROM job
+      WHERE job.status = 'running'
+      AND job.leased_by = worker.id
+      LIMIT ALL OFFSET 0))
+  FOR UPDATE SKIP LOCKED)
+DELETE
+FROM worker USING gone
+WHERE worker.id = gone.id
+
+-- forget_worker {}
+DELETE
+FROM worker
+WHERE worker.id = %(worker_id)s::VARCHAR
+AND NOT (EXISTS (SELECT 1
+    FROM job
+    WHERE job.status = 'running'
+    AND job.leased_by = worker.id
+    LIMIT ALL OFFSET 0))
+
+-- health_attempts_lately {}
+SELECT seen.outcome, count(*) AS n
+FROM (SELECT job_attempt.outcome AS outcome
+  FROM job_attempt
+  WHERE job_attempt.changed_xid >= CAST(CAST(greatest(CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS TEXT) AS BIGINT) - %(transactions)s::BIGINT, 0) AS TEXT) AS xid8)
+  AND job_attempt.ended_at > now() - %(window)s::INTERVAL
+  LIMIT %(limit)s::INTEGER) AS seen
+GROUP BY seen.outcome
+ORDER BY seen.outcome
+
+-- health_behind_dead {"array_agg_1": 1}
+SELECT count(DISTINCT waiting.job_id) AS waiting, count(DISTINCT waiting.blocked_by_chain_id) AS chains, (array_agg(waiting.blocked_by_chain_id))[%(array_agg_1)s::INTEGER] AS chain_id
+FROM (SELECT job_blocker.job_id AS job_id, job_blocker.blocked_by_chain_id AS blocked_by_chain_id
+  FROM job_blocker
+  WHERE job_blocker.blocked_by_chain_id = ANY (array((SELECT job.chain_id
+        FROM job
+        WHERE job.id = ANY (array((SELECT dead_letter.job_id
+              FROM dead_letter
+              WHERE dead_letter.resolution IS DISTINCT
+              FROM 'redriven'
+              ORDER BY dead_letter.id DESC
+              LIMIT %(limit)s::INTEGER)))
+        AND CAST(job.status AS TEXT) = 'dead')))
+  AND job_blocker.open
+  LIMIT %(limit)s::INTEGER) AS waiting
+
+-- health_lanes {}
+WITH RECURSIVE names(queue) AS ((SELECT job.queue AS queue
+    FROM job
+    WHERE job.status = 'pending'
+    AND job.priority >= '-9'
+    ORDER BY job.queue
+    LIMIT 1)
+  UNION ALL
+  SELECT (SELECT job.queue
+    FROM job
+    WHERE job.status = 'pending'
+    AND job.priority >= '-9'
+    AND job.queue > names.queue
+    ORDER BY job.queue
+    LIMIT 1) AS anon_1
+  FROM names
+  WHERE names.queue IS NOT NULL)
+SELECT names.queue, levels.priority, due.n AS due, due.first_at AS oldest_at, later.n AS later, later.first_at AS next_at
+FROM names
+JOIN generate_series('-9'::int, '9'::int) AS levels(priority) ON true
+JOIN LATERAL (SELECT count(*) AS n, min(due_jobs.scheduled_at) AS first_at
+  FROM (SELECT job.scheduled_at AS scheduled_at
+    FROM job
+    WHERE job.status = 'pending'
+    AND job.priority >= '-9'
+    AND job.queue = names.queue
+    AND job.priority = levels.priority
+    AND job.scheduled_at <= now()
+    ORDER BY job.scheduled_at, job.id
+    LIMIT %(limit)s::INTEGER) AS due_jobs) AS due ON true
+JOIN LATERAL (SELECT count(*) AS n, min(later_jobs.scheduled_at) AS first_at
+  FROM (SELECT job.scheduled_at AS scheduled_at
+    FROM job
+    WHERE job.status = 'pending'
+    AND job.priority >= '-9'
+    AND job.queue = names.queue
+    AND job.priority = levels.priority
+    AND job.scheduled_at > now()
+    ORDER BY job.scheduled_at, job.id
+    LIMIT %(limit)s::INTEGER) AS later_jobs) AS later ON true
+WHERE names.queue IS NOT NULL
+AND due.n + later.n > 0
+
+-- health_lately {}
+SELECT seen.queue, count(*) AS looked_at, count(*) FILTER (WHERE seen.created_at > now() - %(window)s::INTERVAL) AS arrived, count(*) FILTER (WHERE seen.status = 'completed'
+  AND seen.completed_at > now() - %(window)s::INTERVAL) AS completed, count(*) FILTER (WHERE seen.status = 'dead'
+  AND seen.completed_at > now() - %(window)s::INTERVAL) AS dead, count(*) FILTER (WHERE seen.status = 'cancelled'
+  AND seen.completed_at > now() - %(window)s::INTERVAL) AS cancelled
+FROM (SELECT job.queue AS queue, job.status AS status, job.created_at AS created_at, job.completed_at AS completed_at
+  FROM job
+  WHERE CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) >> 6 >= (CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS TEXT) AS BIGINT) - %(transactions)s::BIGINT) >> 6
+  AND (job.created_at > now() - %(window)s::INTERVAL OR job.completed_at > now() - %(window)s::INTERVAL)
+  LIMIT %(limit)s::INTEGER) AS seen
+GROUP BY seen.queue
+ORDER BY seen.queue
+
+-- health_running {}
+WITH held AS (SELECT job.id AS id, job.type_name AS type_name, job.leased_by AS leased_by, job.leased_until AS leased_until, job.started_at AS started_at, EXISTS (SELECT 1
+    FROM worker
+    WHERE worker.id = job.leased_by
+    AND worker.heartbeat_at > now() - %(ttl)s::INTERVAL) AS is_held
+  FROM job
+  WHERE job.status = 'running')
+SELECT counted.running, counted.orphaned, counted.overdue, longest.job_id, longest.type_name, longest.leased_by, longest.started_at
+FROM (SELECT count(*) AS running, count(*) FILTER (WHERE NOT held.is_held) AS orphaned, count(*) FILTER (WHERE held.leased_until < now()) AS overdue
+  FROM held) AS counted
+LEFT OUTER JOIN (SELECT held.id AS job_id, held.type_name AS type_name, held.leased_by AS leased_by, held.started_at AS started_at
+  FROM held
+  ORDER BY held.started_at, held.id
+  LIMIT 1) AS longest ON true
+
+-- health_unresolved {}
+SELECT count(*) AS unresolved, count(*) FILTER (WHERE found.died_at > now() - interval '1 hours') AS last_hour, count(*) FILTER (WHERE found.died_at > now() - interval '24 hours') AS last_day, min(found.died_at) AS oldest_at
+FROM (SELECT dead_letter.died_at AS died_at
+  FROM dead_letter
+  WHERE dead_letter.resolution IS NULL
+  LIMIT %(limit)s::INTEGER) AS found
+
+-- health_unsettled {}
+SELECT count(*) AS unsettled, min(found.chain_completed_at) AS oldest_at
+FROM (SELECT job.chain_completed_at AS chain_completed_at
+  FROM job
+  WHERE job.is_awaited
+  AND job.chain_completed_at IS NOT NULL
+  LIMIT %(limit)s::INTEGER) AS found
+
+-- history_attempts {"param_1": 1, "param_2": 2}
+SELECT CAST(job_attempt.job_id AS TEXT) AS job_id, job_attempt.attempt AS attempt, CAST(job_attempt.worker_id AS TEXT) AS worker_id, job_attempt.started_at AS started_at, job_attempt.ended_at AS ended_at, CAST(job_attempt.outcome AS TEXT) AS outcome, CAST(job_attempt.error AS TEXT) AS error, CAST(job_attempt.error_fingerprint AS TEXT) AS error_fingerprint, CAST(CAST(job_attempt.changed_xid AS TEXT) AS BIGINT) AS xid
+FROM job_attempt
+WHERE job_attempt.changed_xid >= CAST(%(param_1)s AS xid8)
+AND job_attempt.changed_xid < CAST(%(param_2)s AS xid8)
+
+-- history_blockers {}
+SELECT CAST(job_blocker.job_id AS TEXT) AS job_id, CAST(job_blocker.blocked_by_chain_id AS TEXT) AS blocked_by_chain_id, job_blocker.index AS index, job_blocker.open AS open, CAST(job_blocker.on_failure AS TEXT) AS on_failure
+FROM job_blocker
+
+-- history_count {"param_1": 1, "param_2": 2, "param_3": 1, "param_4": 2}
+SELECT count(*) AS count_1
+FROM job
+WHERE job.changed_xid >= CAST(%(param_1)s AS xid8)
+AND job.changed_xid < CAST(%(param_2)s AS xid8)
+AND CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) >> 6 >= CAST(%(param_3)s::BIGINT AS BIGINT) >> 6
+AND CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) >> 6 <= CAST(%(param_4)s::BIGINT AS BIGINT) >> 6
+
+-- history_dead_letters {"param_1": 1, "param_2": 2}
+SELECT CAST(dead_letter.id AS TEXT) AS id, CAST(dead_letter.job_id AS TEXT) AS job_id, CAST(dead_letter.chain_id AS TEXT) AS chain_id, CAST(dead_letter.queue AS TEXT) AS queue, CAST(dead_letter.type_name AS TEXT) AS type_name, CAST(dead_letter.input AS TEXT) AS input, dead_letter.input_version AS input_version, CAST(dead_letter.reason AS TEXT) AS reason, CAST(dead_letter.error AS TEXT) AS error, CAST(dead_letter.error_fingerprint AS TEXT) AS error_fingerprint, dead_letter.attempts AS attempts, dead_letter.died_at AS died_at, CAST(dead_letter.resolution AS TEXT) AS resolution, dead_letter.resolved_at AS resolved_at, CAST(dead_letter.resolved_by AS TEXT) AS resolved_by, CAST(CAST(dead_letter.changed_xid AS TEXT) AS BIGINT) AS xid
+FROM dead_letter
+WHERE dead_letter.changed_xid >= CAST(%(param_1)s AS xid8)
+AND dead_letter.changed_xid < CAST(%(param_2)s AS xid8)
+
+-- history_jobs {"param_1": ["a", "b"], "param_10": 1, "param_11": 2, "param_12": "00000000-0000-0000-0000-000000000001", "param_13": "00000000-0000-0000-0000-000000000002", "param_2": ["t"], "param_3": ["dead"], "param_4": "2026-01-31 00:00:00+00:00", "param_5": "2026-01-31 00:00:00+00:00", "param_6": "2026-01-31 00:00:00+00:00", "param_7": "2026-01-31 00:00:00+00:00", "param_8": 1, "param_9": 2}
+SELECT CAST(job.id AS TEXT) AS id, CAST(job.queue AS TEXT) AS queue, CAST(job.type_name AS TEXT) AS type_name, job.priority AS priority, CAST(job.chain_id AS TEXT) AS chain_id, CAST(job.chain_type_name AS TEXT) AS chain_type_name, job.chain_index AS chain_index, CAST(job.input AS TEXT) AS input, job.input_version AS input_version, CAST(job.output AS TEXT) AS output, CAST(job.status AS TEXT) AS status, job.open_blockers AS open_blockers, job.created_at AS created_at, job.scheduled_at AS scheduled_at, job.started_at AS started_at, job.completed_at AS completed_at, CAST(job.completed_by AS TEXT) AS completed_by, job.attempt AS attempt, job.max_attempts AS max_attempts, CAST(EXTRACT(epoch
+    FROM job.timeout) AS DOUBLE PRECISION) AS timeout_seconds, CAST(job.last_error AS TEXT) AS last_error, CAST(job.leased_by AS TEXT) AS leased_by, CAST(job.deduplication_key AS TEXT) AS deduplication_key, job.chain_completed_at AS chain_completed_at, CAST(job.chain_status AS TEXT) AS chain_status, CAST(job.trace_context AS TEXT) AS trace_context, CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) AS xid
+FROM job
+WHERE CAST(job.queue AS TEXT) = ANY (%(param_1)s::TEXT[])
+AND CAST(job.type_name AS TEXT) = ANY (%(param_2)s::TEXT[])
+AND CAST(job.status AS TEXT) = ANY (%(param_3)s::TEXT[])
+AND job.created_at >= CAST(%(param_4)s::TIMESTAMP WITH TIME ZONE AS TIMESTAMP WITH TIME ZONE)
+AND job.created_at < CAST(%(param_5)s::TIMESTAMP WITH TIME ZONE AS TIMESTAMP WITH TIME ZONE)
+AND job.completed_at >= CAST(%(param_6)s::TIMESTAMP WITH TIME ZONE AS TIMESTAMP WITH TIME ZONE)
+AND job.completed_at < CAST(%(param_7)s::TIMESTAMP WITH TIME ZONE AS TIMESTAMP WITH TIME ZONE)
+AND job.changed_xid >= CAST(%(param_8)s AS xid8)
+AND job.changed_xid < CAST(%(param_9)s AS xid8)
+AND CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) >> 6 >= CAST(%(param_10)s::BIGINT AS BIGINT) >> 6
+AND CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) >> 6 <= CAST(%(param_11)s::BIGINT AS BIGINT) >> 6
+AND job.id >= CAST(%(param_12)s::UUID AS UUID)
+AND job.id < CAST(%(param_13)s::UUID AS UUID)
+
+-- history_sample {"param_1": 12.5}
+SELECT job_attempt_1.job_id
+FROM job_attempt AS job_attempt_1 TABLESAMPLE system(%(param_1)s::DOUBLE PRECISION)
+ORDER BY job_attempt_1.job_id
+
+-- history_size {"current_setting_1": "block_size", "param_1": "job_attempt"}
+SELECT pg_table_size(CAST(%(param_1)s::VARCHAR AS REGCLASS)) AS bytes, CAST(pg_relation_size(CAST(%(param_1)s::VARCHAR AS REGCLASS)) / CAST(CAST(current_setting(%(current_setting_1)s::VARCHAR) AS BIGINT) AS NUMERIC) AS BIGINT) AS pages
+
+-- history_watermark {}
+SELECT CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS TEXT) AS BIGINT) AS xid, CAST(anon_1.system_identifier AS TEXT) AS system
+FROM pg_control_system() AS anon_1
+
+-- horizon_holders {"coalesce_1": -1, "coalesce_2": -1}
+SELECT holder.kind, holder.xmin, holder.age, holder.seconds, holder.pid, holder.name, holder."user", holder.state, holder.query
+FROM (SELECT CASE WHEN (EXISTS (SELECT 1
+      FROM pg_catalog.pg_stat_replication AS sender
+      WHERE sender.pid = session.pid)) THEN 'standby_feedback' ELSE 'session' END AS kind, CAST(CASE WHEN (coalesce(age(session.backend_xid), %(coalesce_1)s::INTEGER) > coalesce(age(session.backend_xmin), %(coalesce_2)s::INTEGER)) THEN session.backend_xid ELSE session.backend_xmin END AS TEXT) AS xmin, greatest(age(session.backend_xid), age(session.backend_xmin)) AS age, CASE WHEN (NOT (EXISTS (SELECT 1
+        FROM pg_catalog.pg_stat_replication AS sender
+        WHERE sender.pid = session.pid))) THEN CAST(EXTRACT(epoch
+      FROM clock_timestamp() - session.xact_start) AS DOUBLE PRECISION) END AS seconds, CAST(session.pid AS INTEGER) AS pid, CAST(session.application_name AS TEXT) AS name, CAST(session.usename AS TEXT) AS "user", CAST(session.state AS TEXT) AS state, CAST(CASE WHEN (NOT (EXISTS (SELECT 1
+          FROM pg_catalog.pg_stat_replication AS sender
+          WHERE sender.pid = session.pid))) THEN left(session.query, 500) END AS TEXT) AS query
+  FROM pg_catalog.pg_stat_activity AS session
+  WHERE coalesce(age(session.backend_xid), age(session.backend_xmin)) IS NOT NULL
+  AND (session.datid IS NULL OR session.datname = current_database())
+  AND session.leader_pid IS NULL
+  AND session.pid != pg_backend_pid()
+  AND NOT (EXISTS (SELECT 1
+      FROM pg_catalog.pg_stat_progress_vacuum AS vacuum
+      WHERE vacuum.pid = session.pid))
+  UNION ALL
+  SELECT 'prepared_transaction' AS kind, CAST(prepared.transaction AS TEXT) AS xmin, age(prepared.transaction) AS age, CAST(EXTRACT(epoch
+      FROM clock_timestamp() - prepared.prepared) AS DOUBLE PRECISION) AS seconds, CAST(NULL AS INTEGER) AS pid, CAST(prepared.gid AS TEXT) AS name, CAST(prepared.owner AS TEXT) AS "user", CAST(NULL AS TEXT) AS state, CAST(NULL AS TEXT) AS query
+  FROM pg_catalog.pg_prepared_xacts AS prepared
+  WHERE prepared.database = current_database()
+  UNION ALL
+  SELECT 'replication_slot' AS kind, CAST(slot.xmin AS TEXT) AS xmin, age(slot.xmin) AS age, CAST(EXTRACT(epoch
+      FROM clock_timestamp() - CAST(to_jsonb(slot) ->> 'inactive_since' AS TIMESTAMP WITH TIME ZONE)) AS DOUBLE PRECISION) AS anon_1, CAST(slot.active_pid AS INTEGER) AS pid, CAST(slot.slot_name AS TEXT) AS name, CAST(NULL AS TEXT) AS "user", CASE WHEN slot.active THEN 'active' ELSE 'inactive' END AS state, CAST(NULL AS TEXT) AS query
+  FROM pg_catalog.pg_replication_slots AS slot
+  WHERE slot.xmin IS NOT NULL) AS holder
+ORDER BY holder.age DESC, holder.xmin, holder.name
+LIMIT %(limit)s::INTEGER
+
+-- horizon_jobs_held {}
+SELECT job.id, job.type_name, job.status, job.attempt, job.leased_by
+FROM job
+WHERE job.id = any(%(ids)s::UUID[])
+
+-- list_blocked_jobs {"blocked_by_chain_id_1": "00000000-0000-0000-0000-000000000000", "job_id_1": "ffffffff-ffff-ffff-ffff-ffffffffffff", "param_1": 1000, "param_2": 51, "place_1": 1000}
+SELECT page.id, page.place, page.fits, job.id AS id_1, job.queue, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.is_awaited, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status
+FROM (SELECT scanned.id AS id, scanned.place AS place, scanned.fits AS fits
+  FROM (SELECT job_blocker.job_id AS id, row_number() OVER (ORDER BY job_blocker.job_id DESC) AS place, job_blocker.open AS fits
+    FROM job_blocker
+    WHERE job_blocker.job_id < %(job_id_1)s::UUID
+    AND job_blocker.blocked_by_chain_id = %(blocked_by_chain_id_1)s::UUID
+    ORDER BY job_blocker.job_id DESC
+    LIMIT %(param_1)s::INTEGER) AS scanned
+  WHERE scanned.fits OR scanned.place = %(place_1)s::INTEGER
+  ORDER BY scanned.id DESC
+  LIMIT %(param_2)s::INTEGER) AS page
+LEFT OUTER JOIN job ON job.id = page.id
+AND page.fits
+ORDER BY page.id DESC
+
+-- list_blockers {"index_1": -1, "job_id_1": "00000000-0000-0000-0000-000000000000", "param_1": 51}
+SELECT job_chain.id, job_chain.queue, job_chain.type_name, job_chain.input, job_chain.input_version, job_chain.status, job_chain.output, job_chain.error, job_chain.created_at, job_chain.completed_at, job_chain.length, job_chain.last_job_id, job_chain.last_type_name, job_chain.deduplication_key, page.job_id, page.blocked_by_chain_id, page.index, page.open, page.on_failure, page.trace_context
+FROM (SELECT job_blocker.job_id AS job_id, job_blocker.blocked_by_chain_id AS blocked_by_chain_id, job_blocker.index AS index, job_blocker.open AS open, job_blocker.on_failure AS on_failure, job_blocker.trace_context AS trace_context
+  FROM job_blocker
+  WHERE job_blocker.job_id = %(job_id_1)s::UUID
+  AND job_blocker.index > %(index_1)s::INTEGER
+  ORDER BY job_blocker.index
+  LIMIT %(param_1)s::INTEGER) AS page
+JOIN job_chain ON page.blocked_by_chain_id = job_chain.id
+ORDER BY page.index
+
+-- list_chain_jobs {"chain_index_2": -1, "id_1": "00000000-0000-0000-0000-000000000000", "param_1": 51, "param_2": 51, "root_id_1": "00000000-0000-0000-0000-000000000000"}
+SELECT page.chain_index, job.id, job.queue, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index AS chain_index_1, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.is_awaited, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status
+FROM (SELECT members.id AS id, members.chain_index AS chain_index
+  FROM (SELECT job.id AS id, job.chain_index AS chain_index
+    FROM job
+    WHERE job.id = %(id_1)s::UUID
+    AND job.root_id IS NULL
+    AND job.chain_index > %(chain_index_2)s::INTEGER
+    UNION ALL (SELECT job.id AS id, job.chain_index AS chain_index
+      FROM job
+      WHERE job.root_id = %(root_id_1)s::UUID
+      AND job.chain_index > %(chain_index_2)s::INTEGER
+      ORDER BY job.chain_index ASC
+      LIMIT %(param_1)s::INTEGER)) AS members
+  ORDER BY members.chain_index ASC
+  LIMIT %(param_2)s::INTEGER) AS page
+JOIN job ON job.id = page.id
+ORDER BY page.chain_index ASC
+
+-- list_chains {"created_at_1": "0001-01-01 00:00:00+00:00", "id_2": "ffffffff-ffff-ffff-ffff-ffffffffffff", "param_1": 1, "param_2": 1, "param_3": 1000, "param_4": 51, "place_1": 1000, "queue_1_1": "default", "type_name_1_1": "test"}
+SELECT page.id, page.place, page.fits, job_chain.id AS id_1, job_chain.queue, job_chain.type_name, job_chain.input, job_chain.input_version, job_chain.status, job_chain.output, job_chain.error, job_chain.created_at, job_chain.completed_at, job_chain.length, job_chain.last_job_id, job_chain.last_type_name, job_chain.deduplication_key
+FROM (SELECT scanned.id AS id, scanned.place AS place, scanned.fits AS fits
+  FROM (SELECT job.id AS id, row_number() OVER (ORDER BY job.id DESC) AS place, job.root_id IS NULL
+    AND job.type_name IN (%(type_name_1_1)s::VARCHAR)
+    AND job.queue IN (%(queue_1_1)s::VARCHAR)
+    AND job.created_at >= %(created_at_1)s::TIMESTAMP WITH TIME ZONE
+    AND CASE WHEN (job.chain_completed_at IS NOT NULL) THEN coalesce(job.chain_status, job.status) WHEN (job.status != 'completed') THEN job.status ELSE coalesce((SELECT later.status
+        FROM job AS later
+        WHERE later.root_id = job.id
+        ORDER BY later.chain_index DESC
+        LIMIT %(param_1)s::INTEGER), job.status) END IN ('dead')
+    AND (SELECT 1
+      FROM job_blocker
+      WHERE job_blocker.blocked_by_chain_id = job.id
+      LIMIT %(param_2)s::INTEGER) IS NULL AS fits
+    FROM job
+    WHERE job.id < %(id_2)s::UUID
+    ORDER BY job.id DESC
+    LIMIT %(param_3)s::INTEGER) AS scanned
+  WHERE scanned.fits OR scanned.place = %(place_1)s::INTEGER
+  ORDER BY scanned.id DESC
+  LIMIT %(param_4)s::INTEGER) AS page
+LEFT OUTER JOIN job_chain ON job_chain.id = page.id
+AND page.fits
+ORDER BY page.id DESC
+
+-- list_chains_of_jobs {"id_2": "ffffffff-ffff-ffff-ffff-ffffffffffff", "param_1": ["00000000-0000-0000-0000-000000000000"], "param_2": ["00000000-0000-0000-0000-000000000000"], "param_3": 1000, "param_4": 51, "place_1": 1000}
+SELECT page.id, page.place, page.fits, job_chain.id AS id_1, job_chain.queue, job_chain.type_name, job_chain.input, job_chain.input_version, job_chain.status, job_chain.output, job_chain.error, job_chain.created_at, job_chain.completed_at, job_chain.length, job_chain.last_job_id, job_chain.last_type_name, job_chain.deduplication_key
+FROM (SELECT scanned.id AS id, scanned.place AS place, scanned.fits AS fits
+  FROM (SELECT job.id AS id, row_number() OVER (ORDER BY job.id DESC) AS place, job.root_id IS NULL AS fits
+    FROM job
+    WHERE job.id < %(id_2)s::UUID
+    AND job.id = ANY (%(param_1)s::UUID[])
+    AND job.id = ANY (array((SELECT member.chain_id
+          FROM job AS member
+          WHERE member.id = ANY (%(param_2)s::UUID[]))))
+    ORDER BY job.id DESC
+    LIMIT %(param_3)s::INTEGER) AS scanned
+  WHERE scanned.fits OR scanned.place = %(place_1)s::INTEGER
+  ORDER BY scanned.id DESC
+  LIMIT %(param_4)s::INTEGER) AS page
+LEFT OUTER JOIN job_chain ON job_chain.id = page.id
+AND page.fits
+ORDER BY page.id DESC
+
+-- list_jobs {"chain_type_name_1_1": "none", "created_at_1": "0001-01-01 00:00:00+00:00", "id_2": "ffffffff-ffff-ffff-ffff-ffffffffffff", "param_1": 1000, "param_2": 51, "place_1": 1000, "queue_1_1": "none", "type_name_1_1": "none"}
+SELECT page.id, page.place, page.fits, job.id AS id_1, job.queue, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.is_awaited, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status
+FROM (SELECT scanned.id AS id, scanned.place AS place, scanned.fits AS fits
+  FROM (SELECT job.id AS id, row_number() OVER (ORDER BY job.id DESC) AS place, job.type_name IN (%(type_name_1_1)s::VARCHAR)
+    AND job.queue IN (%(queue_1_1)s::VARCHAR)
+    AND job.created_at < %(created_at_1)s::TIMESTAMP WITH TIME ZONE
+    AND job.status IN ('dead')
+    AND job.chain_type_name IN (%(chain_type_name_1_1)s::VARCHAR) AS fits
+    FROM job
+    WHERE job.id < %(id_2)s::UUID
+    ORDER BY job.id DESC
+    LIMIT %(param_1)s::INTEGER) AS scanned
+  WHERE scanned.fits OR scanned.place = %(place_1)s::INTEGER
+  ORDER BY scanned.id DESC
+  LIMIT %(param_2)s::INTEGER) AS page
+LEFT OUTER JOIN job ON job.id = page.id
+AND page.fits
+ORDER BY page.id DESC
+
+-- list_jobs_of_chains {"id_2": "ffffffff-ffff-ffff-ffff-ffffffffffff", "param_1": ["00000000-0000-0000-0000-000000000000"], "param_2": ["00000000-0000-0000-0000-000000000000"], "param_3": 1000, "param_4": 51, "place_1": 1000}
+SELECT page.id, page.place, page.fits, job.id AS id_1, job.queue, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.is_awaited, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status
+FROM (SELECT scanned.id AS id, scanned.place AS place, scanned.fits AS fits
+  FROM (SELECT job.id AS id, row_number() OVER (ORDER BY job.id DESC) AS place, true AS fits
+    FROM job
+    WHERE job.id < %(id_2)s::UUID
+    AND job.id = ANY (%(param_1)s::UUID[])
+    AND job.id = ANY (array((SELECT later.id
+          FROM job AS later
+          WHERE later.root_id = ANY (%(param_2)s::UUID[]))) || %(param_2)s::UUID[])
+    ORDER BY job.id DESC
+    LIMIT %(param_3)s::INTEGER) AS scanned
+  WHERE scanned.fits OR scanned.place = %(place_1)s::INTEGER
+  ORDER BY scanned.id DESC
+  LIMIT %(param_4)s::INTEGER) AS page
+LEFT OUTER JOIN job ON job.id = page.id
+AND page.fits
+ORDER BY page.id DESC
+
+-- list_workers {"name_1": "spark\\_1-%", "param_1": ["a"], "param_2": ["default"], "param_3": 50}
+SELECT worker.id, worker.name, worker.host, worker.pid, worker.version, worker.queues, worker.job_types, worker.concurrency, worker.state, worker.started_at, worker.heartbeat_at, worker.drain_requested_at, CAST(clock_timestamp() - worker.heartbeat_at AS INTERVAL) AS silent_for, (SELECT count(*) AS count_1
+  FROM job
+  WHERE job.status = 'running'
+  AND job.leased_by = worker.id) AS running
+FROM worker
+WHERE worker.id = ANY (%(param_1)s::TEXT[])
+AND worker.name LIKE %(name_1)s::VARCHAR ESCAPE '\'
+AND worker.queues && %(param_2)s::TEXT[]
+ORDER BY worker.name, worker.id
+LIMIT %(param_3)s::INTEGER
+
+-- lock {"param_1": ["00000000-0000-0000-0000-000000000000"]}
+SELECT job.id, job.status, job.chain_id, job.is_awaited
+FROM job
+WHERE job.id = ANY (array((SELECT unnest(ARRAY[meant.id, meant.chain_id]) AS unnest_1
+      FROM job AS meant
+      WHERE meant.id = ANY (%(param_1)s::UUID[]))))
+ORDER BY job.root_id IS NOT NULL, job.id
+FOR NO KEY UPDATE
+
+-- lock_continuations {}
+SELECT job.id, job.chain_id
+FROM job
+WHERE job.root_id = ANY (%(ids)s::UUID[])
+ORDER BY job.id
+FOR UPDATE
+
+-- lock_ended {}
+SELECT job.id, coalesce(job.chain_status, job.status) AS coalesce_1
+FROM job
+WHERE job.id = ANY (%(ids)s::UUID[])
+AND job.is_awaited
+AND job.chain_completed_at IS NOT NULL
+AND current_setting('transaction_isolation') = 'read committed'
+ORDER BY job.id
+FOR NO KEY UPDATE SKIP LOCKED
+
+-- lock_roots {}
+SELECT job.id
+FROM job
+WHERE job.id = ANY (%(ids)s::UUID[])
+AND job.root_id IS NULL
+ORDER BY job.id
+FOR UPDATE
+
+-- lock_with_blockers {"param_1": ["00000000-0000-0000-0000-000000000000"]}
+SELECT job.id, job.status, job.chain_id, job.is_awaited
+FROM job
+WHERE job.id = ANY (array((SELECT unnest(ARRAY[meant.id, meant.chain_id]) AS unnest_1
+      FROM job AS meant
+      WHERE meant.id = ANY (%(param_1)s::UUID[])
+      UNION ALL
+      SELECT job_blocker.blocked_by_chain_id
+      FROM job_blocker
+      WHERE job_blocker.job_id = ANY (%(param_1)s::UUID[])
+      AND job_blocker.open)))
+ORDER BY job.root_id IS NOT NULL, job.id
+FOR NO KEY UPDATE
+
+-- look {}
+SELECT job_chain.id, job_chain.type_name, job_chain.status, job_chain.output, job_chain.error, job_chain.created_at, job_chain.completed_at, job_chain.length, job_chain.last_job_id, job_chain.last_type_name, root.is_awaited
+FROM job_chain
+JOIN job AS root ON root.id = job_chain.id
+WHERE job_chain.id = (SELECT asked.chain_id
+  FROM job AS asked
+  WHERE asked.id = %(job_id)s::UUID)
+
+-- mark_awaited {"chain_index_1": 0}
+WITH free AS (SELECT root.id AS id
+  FROM job AS root
+  WHERE root.id = %(awaited_id)s::UUID
+  AND root.chain_index = %(chain_index_1)s::INTEGER
+  AND root.chain_completed_at IS NULL
+  AND NOT root.is_awaited
+  FOR NO KEY UPDATE SKIP LOCKED)
+UPDATE job
+SET is_awaited=true
+WHERE job.id = (SELECT free.id
+  FROM free)
+RETURNING job.id
+
+-- next_due {}
+SELECT CAST(EXTRACT(epoch
+    FROM min(probe.scheduled_at) - now()) AS DOUBLE PRECISION) AS anon_1
+FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[]) AS lane(queue, priority)
+JOIN LATERAL (SELECT job.scheduled_at AS scheduled_at
+  FROM job
+  WHERE job.status = 'pending'
+  AND job.priority >= '-9'
+  AND job.queue = lane.queue
+  AND job.priority = lane.priority
+  AND job.scheduled_at > now()
+  AND job.type_name = ANY (%(types)s::TEXT[])
+  ORDER BY job.scheduled_at, job.id
+  LIMIT 1) AS probe ON true
+
+-- notify_due {"pg_notify_2": ".job:due", "pg_notify_3": "default"}
+SELECT pg_notify(%(pg_notify_2)s::VARCHAR, %(pg_notify_3)s::VARCHAR) AS pg_notify_1
+
+-- notify_each {"pg_notify_1": ".job:lost"}
+SELECT count(pg_notify(%(pg_notify_1)s::VARCHAR, told)) AS count_1
+FROM unnest(%(ids)s::TEXT[]) AS told
+
+-- references {}
+SELECT job_blocker.blocked_by_chain_id AS chain_id, job_blocker.job_id
+FROM job_blocker
+WHERE job_blocker.blocked_by_chain_id = ANY (%(ids)s::UUID[])
+AND NOT (EXISTS (SELECT own
+    FROM unnest(%(job_ids)s::UUID[]) AS own
+    WHERE own = job_blocker.job_id))
+ORDER BY job_blocker.blocked_by_chain_id, job_blocker.job_id
+LIMIT %(limit)s::INTEGER
+
+-- request_drain {"name_1": "spark\\_1-%", "param_1": ["a"], "param_2": ["default"]}
+WITH chosen AS (SELECT worker.id AS id
+  FROM worker
+  WHERE worker.id = ANY (%(param_1)s::TEXT[])
+  AND worker.name LIKE %(name_1)s::VARCHAR ESCAPE '\'
+  AND worker.queues && %(param_2)s::TEXT[]
+  ORDER BY worker.id
+  FOR NO KEY UPDATE)
+UPDATE worker
+SET drain_requested_at=coalesce(worker.drain_requested_at, now())
+FROM chosen
+WHERE worker.id = chosen.id
+RETURNING worker.id
+
+-- schema_id_type {"param_1": "\"mail\".m_job", "param_2": "id"}
+SELECT format_type(pg_catalog.pg_attribute.atttypid, NULL) AS format_type_1
+FROM pg_catalog.pg_attribute
+WHERE pg_catalog.pg_attribute.attrelid = to_regclass(%(param_1)s::VARCHAR)
+AND pg_catalog.pg_attribute.attname = %(param_2)s::VARCHAR
+
+-- settle {"chain_index_1": 0, "jsonb_build_object_1": "type", "jsonb_build_object_2": "BlockerFailed", "jsonb_build_object_3": "message", "jsonb_build_object_4": "a chain it waited for failed, and it must not run without", "on_failure_1": "fail", "on_failure_2": "wait", "outcome_1": "completed", "param_1": false, "param_2": "blocker_failed", "param_3": "blocker_failed", "param_4": "blocked", "param_5": "dead"}
+WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.job_id AS job_id, chain.outcome != %(outcome_1)s::VARCHAR
+  AND reached.on_failure = %(on_failure_1)s::VARCHAR AS fails
+  FROM unnest(%(chains)s::UUID[], %(outcomes)s::TEXT[], %(afters)s::UUID[]) AS chain(id, outcome, after)
+  JOIN LATERAL (SELECT edge.ctid AS place, edge.job_id AS job_id, edge.on_failure AS on_failure
+    FROM job_blocker AS edge
+    WHERE edge.blocked_by_chain_id = chain.id
+    AND edge.job_id > chain.after
+    AND edge.open
+    AND (chain.outcome = %(outcome_1)s::VARCHAR OR edge.on_failure != %(on_failure_2)s::VARCHAR)
+    ORDER BY edge.blocked_by_chain_id, edge.job_id
+    LIMIT %(limit)s::INTEGER) AS reached ON true
+  LIMIT %(limit)s::INTEGER), waiting AS (SELECT job.id AS id, job.root_id AS root_id
+  FROM job
+  WHERE job.id = ANY (array((SELECT looked_at.job_id
+        FROM looked_at)))), locked AS (SELECT row.id AS id, row.root_id AS root_id, row.status = 'blocked' AS was_blocked
+  FROM job AS row
+  WHERE row.id = ANY (array_cat(array((SELECT waiting.id
+          FROM waiting)), array((SELECT waiting.root_id
+          FROM waiting
+          WHERE waiting.root_id IS NOT NULL))))
+  ORDER BY row.id
+  FOR NO KEY UPDATE SKIP LOCKED), usable AS (SELECT looked_at.chain_id AS chain_id, looked_at.place AS place, looked_at.job_id AS job_id, looked_at.fails AS fails
+  FROM looked_at
+  WHERE looked_at.job_id = ANY (array((SELECT locked.id
+        FROM locked
+        WHERE locked.root_id IS NULL OR locked.root_id = ANY (array((SELECT locked.id
+              FROM locked))))))), closed AS (UPDATE job_blocker
+  SET open=%(param_1)s
+  WHERE job_blocker.ctid = ANY (array((SELECT usable.place
+        FROM usable
+        WHERE NOT usable.fails)))
+  RETURNING job_blocker.job_id), counted AS (SELECT usable.job_id AS job_id, CAST(count(*) FILTER (WHERE NOT usable.fails) AS INTEGER) AS closing, bool_or(usable.fails) AS fails
+  FROM usable
+  GROUP BY usable.job_id), changed AS (UPDATE job
+  SET status=CASE WHEN (job.status = 'blocked'
+    AND job.id = ANY (array((SELECT counted.job_id
+          FROM counted
+          WHERE counted.fails)))) THEN 'dead' WHEN (job.status = 'blocked'
+    AND NOT (job.status = 'blocked'
+      AND job.id = ANY (array((SELECT counted.job_id
+            FROM counted
+            WHERE counted.fails))))
+    AND job.open_blockers = coalesce((array((SELECT counted.closing
+            FROM counted)))[array_position(array((SELECT counted.job_id
+            FROM counted)), job.id)], 0)) THEN 'pending' ELSE job.status END, open_blockers=(job.open_blockers - coalesce((array((SELECT counted.closing
+            FROM counted)))[array_position(array((SELECT counted.job_id
+            FROM counted)), job.id)], 0)), scheduled_at=CASE WHEN (job.status = 'blocked'
+    AND NOT (job.status = 'blocked'
+      AND job.id = ANY (array((SELECT counted.job_id
+            FROM counted
+            WHERE counted.fails))))
+    AND job.open_blockers = coalesce((array((SELECT counted.closing
+            FROM counted)))[array_position(array((SELECT counted.job_id
+            FROM counted)), job.id)], 0)) THEN greatest(job.scheduled_at, now()) ELSE job.scheduled_at END, completed_at=CASE WHEN (job.status = 'blocked'
+    AND job.id = ANY (array((SELECT counted.job_id
+          FROM counted
+          WHERE counted.fails)))) THEN now() ELSE job.completed_at END, last_error=CASE WHEN (job.status = 'blocked'
+    AND job.id = ANY (array((SELECT counted.job_id
+          FROM counted
+          WHERE counted.fails)))) THEN jsonb_build_object(%(jsonb_build_object_1)s::VARCHAR, %(jsonb_build_object_2)s::VARCHAR, %(jsonb_build_object_3)s::VARCHAR, %(jsonb_build_object_4)s::VARCHAR) ELSE job.last_error END, chain_completed_at=CASE WHEN (job.status = 'blocked'
+    AND job.id = ANY (array((SELECT counted.job_id
+          FROM counted
+          WHERE counted.fails)))
+    AND job.chain_index = %(chain_index_1)s::INTEGER OR job.id = ANY (array((SELECT locked.root_id
+          FROM locked
+          WHERE locked.was_blocked
+          AND locked.root_id IS NOT NULL
+          AND locked.id = ANY (array((SELECT counted.job_id
+                FROM counted
+                WHERE counted.fails))))))) THEN now() ELSE job.chain_completed_at END, changed_xid=CASE WHEN (job.status = 'blocked'
+    AND job.id = ANY (array((SELECT counted.job_id
+          FROM counted
+          WHERE counted.fails))) OR job.status = 'blocked'
+    AND NOT (job.status = 'blocked'
+      AND job.id = ANY (array((SELECT counted.job_id
+            FROM counted
+            WHERE counted.fails))))
+    AND job.open_blockers = coalesce((array((SELECT counted.closing
+            FROM counted)))[array_position(array((SELECT counted.job_id
+            FROM counted)), job.id)], 0)) THEN pg_current_xact_id() ELSE job.changed_xid END, chain_status=CASE WHEN (job.id = ANY (array((SELECT locked.root_id
+          FROM locked
+          WHERE locked.was_blocked
+          AND locked.root_id IS NOT NULL
+          AND locked.id = ANY (array((SELECT counted.job_id
+                FROM counted
+                WHERE counted.fails))))))) THEN 'dead' ELSE job.chain_status END
+  WHERE job.id = ANY (array_cat(array((SELECT counted.job_id
+          FROM counted)), array((SELECT locked.root_id
+          FROM locked
+          WHERE locked.was_blocked
+          AND locked.root_id IS NOT NULL
+          AND locked.id = ANY (array((SELECT counted.job_id
+                FROM counted
+                WHERE counted.fails)))))))
+  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.is_awaited), moved AS (SELECT changed.id AS id, changed.status AS status, changed.attempt AS attempt, changed.started_at AS started_at, changed.chain_id AS chain_id, changed.queue AS queue, changed.type_name AS type_name, changed.input AS input, changed.input_version AS input_version, changed.last_error AS last_error, changed.is_awaited AS is_awaited, row_number() OVER () AS n
+  FROM changed
+  WHERE changed.id = ANY (array((SELECT locked.id
+        FROM locked
+        WHERE locked.was_blocked)))
+  AND CAST(changed.status AS TEXT) != %(param_4)s::VARCHAR), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input, input_version, reason, error, error_fingerprint, attempts)
+  SELECT (%(letter_ids)s::UUID[])[moved.n] AS anon_1, moved.id AS id, moved.chain_id AS chain_id, moved.queue AS queue, moved.type_name AS type_name, moved.input AS input, moved.input_version AS input_version, %(param_2)s::VARCHAR AS anon_2, moved.last_error AS last_error, %(param_3)s::VARCHAR AS anon_3, moved.attempt AS attempt
+  FROM moved
+  WHERE CAST(moved.status AS TEXT) = %(param_5)s::VARCHAR)
+SELECT "both".chain_id, "both".job_id, "both".held, "both".status, "both".queue, "both".type_name, "both".attempt, "both".is_awaited
+FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST(moved.status AS TEXT) AS status, moved.queue AS queue, moved.type_name AS type_name, moved.attempt AS attempt, coalesce((SELECT changed.is_awaited
+      FROM changed
+      WHERE changed.id = moved.chain_id), moved.is_awaited) AS is_awaited
+  FROM moved
+  UNION ALL
+  SELECT looked_at.chain_id AS chain_id, looked_at.job_id AS job_id, NOT (looked_at.job_id = ANY (array((SELECT locked.id
+          FROM locked
+          WHERE locked.root_id IS NULL OR locked.root_id = ANY (array((SELECT locked.id
+                FROM locked))))))) AS held, CAST(NULL AS TEXT) AS anon_4, CAST(NULL AS TEXT) AS anon__1, CAST(NULL AS TEXT) AS anon__2, CAST(NULL AS INTEGER) AS anon__3, CAST(NULL AS BOOLEAN) AS anon__4
+  FROM looked_at) AS "both"
+
+-- settle_failed {"chain_index_1": 0, "jsonb_build_object_1": "type", "jsonb_build_object_2": "BlockerFailed", "jsonb_build_object_3": "message", "jsonb_build_object_4": "a chain it waited for failed, and it must not run without", "on_failure_1": "fail", "on_failure_2": "wait", "outcome_1": "completed", "param_1": false, "param_2": "blocker_failed", "param_3": "blocker_failed", "param_4": "blocked", "param_5": "dead"}
+WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.job_id AS job_id, chain.outcome != %(outcome_1)s::VARCHAR
+  AND reached.on_failure = %(on_failure_1)s::VARCHAR AS fails
+  FROM unnest(%(chains)s::UUID[], %(outcomes)s::TEXT[], %(afters)s::UUID[]) AS chain(id, outcome, after)
+  JOIN LATERAL (SELECT edge.ctid AS place, edge.job_id AS job_id, edge.on_failure AS on_failure
+    FROM job_blocker AS edge
+    WHERE edge.blocked_by_chain_id = chain.id
+    AND edge.job_id > chain.after
+    AND edge.open
+    AND (chain.outcome = %(outcome_1)s::VARCHAR OR edge.on_failure != %(on_failure_2)s::VARCHAR)
+    ORDER BY edge.blocked_by_chain_id, edge.job_id
+    LIMIT %(limit)s::INTEGER) AS reached ON true
+  LIMIT %(limit)s::INTEGER), waiting AS (SELECT job.id AS id, job.root_id AS root_id
+  FROM job
+  WHERE job.id = ANY (array((SELECT looked_at.job_id
+        FROM looked_at)))), locked AS (SELECT row.id AS id, row.root_id AS root_id, row.status = 'blocked' AS was_blocked
+  FROM job AS row
+  WHERE row.id = ANY (array_cat(array((SELECT waiting.id
+          FROM waiting)), array((SELECT waiting.root_id
+          FROM waiting
+          WHERE waiting.root_id IS NOT NULL))))
+  ORDER BY row.id
+  FOR NO KEY UPDATE SKIP LOCKED), usable AS (SELECT looked_at.chain_id AS chain_id, looked_at.place AS place, looked_at.job_id AS job_id, looked_at.fails AS fails
+  FROM looked_at
+  WHERE looked_at.job_id = ANY (array((SELECT locked.id
+        FROM locked
+        WHERE locked.root_id IS NULL OR locked.root_id = ANY (array((SELECT locked.id
+              FROM locked))))))), closed AS (UPDATE job_blocker
+  SET open=%(param_1)s
+  WHERE job_blocker.ctid = ANY (array((SELECT usable.place
+        FROM usable
+        WHERE NOT usable.fails)))
+  RETURNING job_blocker.job_id), counted AS (SELECT usable.job_id AS job_id, CAST(count(*) FILTER (WHERE NOT usable.fails) AS INTEGER) AS closing, bool_or(usable.fails) AS fails
+  FROM usable
+  GROUP BY usable.job_id), changed AS (UPDATE job
+  SET status=CASE WHEN (job.status = 'blocked'
+    AND job.id = ANY (array((SELECT counted.job_id
+          FROM counted
+          WHERE counted.fails)))) THEN 'dead' WHEN (job.status = 'blocked'
+    AND NOT (job.status = 'blocked'
+      AND job.id = ANY (array((SELECT counted.job_id
+            FROM counted
+            WHERE counted.fails))))
+    AND job.open_blockers = coalesce((array((SELECT counted.closing
+            FROM counted)))[array_position(array((SELECT counted.job_id
+            FROM counted)), job.id)], 0)) THEN 'pending' ELSE job.status END, open_blockers=(job.open_blockers - coalesce((array((SELECT counted.closing
+            FROM counted)))[array_position(array((SELECT counted.job_id
+            FROM counted)), job.id)], 0)), scheduled_at=CASE WHEN (job.status = 'blocked'
+    AND NOT (job.status = 'blocked'
+      AND job.id = ANY (array((SELECT counted.job_id
+            FROM counted
+            WHERE counted.fails))))
+    AND job.open_blockers = coalesce((array((SELECT counted.closing
+            FROM counted)))[array_position(array((SELECT counted.job_id
+            FROM counted)), job.id)], 0)) THEN greatest(job.scheduled_at, now()) ELSE job.scheduled_at END, completed_at=CASE WHEN (job.status = 'blocked'
+    AND job.id = ANY (array((SELECT counted.job_id
+          FROM counted
+          WHERE counted.fails)))) THEN now() ELSE job.completed_at END, last_error=CASE WHEN (job.status = 'blocked'
+    AND job.id = ANY (array((SELECT counted.job_id
+          FROM counted
+          WHERE counted.fails)))) THEN jsonb_build_object(%(jsonb_build_object_1)s::VARCHAR, %(jsonb_build_object_2)s::VARCHAR, %(jsonb_build_object_3)s::VARCHAR, %(jsonb_build_object_4)s::VARCHAR) ELSE job.last_error END, chain_completed_at=CASE WHEN (job.status = 'blocked'
+    AND job.id = ANY (array((SELECT counted.job_id
+          FROM counted
+          WHERE counted.fails)))
+    AND job.chain_index = %(chain_index_1)s::INTEGER OR job.id = ANY (array((SELECT locked.root_id
+          FROM locked
+          WHERE locked.was_blocked
+          AND locked.root_id IS NOT NULL
+          AND locked.id = ANY (array((SELECT counted.job_id
+                FROM counted
+                WHERE counted.fails))))))) THEN now() ELSE job.chain_completed_at END, changed_xid=CASE WHEN (job.status = 'blocked'
+    AND job.id = ANY (array((SELECT counted.job_id
+          FROM counted
+          WHERE counted.fails))) OR job.status = 'blocked'
+    AND NOT (job.status = 'blocked'
+      AND job.id = ANY (array((SELECT counted.job_id
+            FROM counted
+            WHERE counted.fails))))
+    AND job.open_blockers = coalesce((array((SELECT counted.closing
+            FROM counted)))[array_position(array((SELECT counted.job_id
+            FROM counted)), job.id)], 0)) THEN pg_current_xact_id() ELSE job.changed_xid END, chain_status=CASE WHEN (job.id = ANY (array((SELECT locked.root_id
+          FROM locked
+          WHERE locked.was_blocked
+          AND locked.root_id IS NOT NULL
+          AND locked.id = ANY (array((SELECT counted.job_id
+                FROM counted
+                WHERE counted.fails))))))) THEN 'dead' ELSE job.chain_status END
+  WHERE job.id = ANY (array_cat(array((SELECT counted.job_id
+          FROM counted)), array((SELECT locked.root_id
+          FROM locked
+          WHERE locked.was_blocked
+          AND locked.root_id IS NOT NULL
+          AND locked.id = ANY (array((SELECT counted.job_id
+                FROM counted
+                WHERE counted.fails)))))))
+  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.is_awaited), moved AS (SELECT changed.id AS id, changed.status AS status, changed.attempt AS attempt, changed.started_at AS started_at, changed.chain_id AS chain_id, changed.queue AS queue, changed.type_name AS type_name, changed.input AS input, changed.input_version AS input_version, changed.last_error AS last_error, changed.is_awaited AS is_awaited, row_number() OVER () AS n
+  FROM changed
+  WHERE changed.id = ANY (array((SELECT locked.id
+        FROM locked
+        WHERE locked.was_blocked)))
+  AND CAST(changed.status AS TEXT) != %(param_4)s::VARCHAR), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input, input_version, reason, error, error_fingerprint, attempts)
+  SELECT (%(letter_ids)s::UUID[])[moved.n] AS anon_1, moved.id AS id, moved.chain_id AS chain_id, moved.queue AS queue, moved.type_name AS type_name, moved.input AS input, moved.input_version AS input_version, %(param_2)s::VARCHAR AS anon_2, moved.last_error AS last_error, %(param_3)s::VARCHAR AS anon_3, moved.attempt AS attempt
+  FROM moved
+  WHERE CAST(moved.status AS TEXT) = %(param_5)s::VARCHAR)
+SELECT "both".chain_id, "both".job_id, "both".held, "both".status, "both".queue, "both".type_name, "both".attempt, "both".is_awaited
+FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST(moved.status AS TEXT) AS status, moved.queue AS queue, moved.type_name AS type_name, moved.attempt AS attempt, coalesce((SELECT changed.is_awaited
+      FROM changed
+      WHERE changed.id = moved.chain_id), moved.is_awaited) AS is_awaited
+  FROM moved
+  UNION ALL
+  SELECT looked_at.chain_id AS chain_id, looked_at.job_id AS job_id, NOT (looked_at.job_id = ANY (array((SELECT locked.id
+          FROM locked
+          WHERE locked.root_id IS NULL OR locked.root_id = ANY (array((SELECT locked.id
+                FROM locked))))))) AS held, CAST(NULL AS TEXT) AS anon_4, CAST(NULL AS TEXT) AS anon__1, CAST(NULL AS TEXT) AS anon__2, CAST(NULL AS INTEGER) AS anon__3, CAST(NULL AS BOOLEAN) AS anon__4
+  FROM looked_at) AS "both"
+
+-- standing {}
+SELECT job.id
+FROM job
+WHERE job.id = ANY (%(ids)s::UUID[])
+AND job.attempt = (%(attempts)s::INTEGER[])[array_position(%(ids)s::UUID[], job.id)]
+AND job.leased_by = %(worker_id)s::VARCHAR
+AND CAST(job.status AS TEXT) = 'running'
+
+-- still_unsettled {}
+SELECT job.id
+FROM job
+WHERE job.id = ANY (%(ids)s::UUID[])
+AND job.is_awaited
+AND job.chain_completed_at IS NOT NULL
+
+-- storage_indexes {"param_1": "job", "param_2": "job_attempt", "param_3": "job_blocker", "param_4": "dead_letter", "param_5": "worker"}
+SELECT CAST(relation.relname AS TEXT) AS name, CAST(owner.relname AS TEXT) AS table_name, CAST(method.amname AS TEXT) AS kind, pg_relation_size(relation.oid) AS bytes, CAST(relation.reltuples AS DOUBLE PRECISION) AS tuples, (SELECT CAST(sum(columns.avg_width * (1 - columns.null_frac)) AS DOUBLE PRECISION) AS sum_1
+  FROM pg_catalog.pg_attribute AS attribute
+  JOIN pg_catalog.pg_stats AS columns ON columns.attname = attribute.attname
+  WHERE attribute.attrelid = owner.oid
+  AND attribute.attnum = ANY (CAST(entry.indkey AS INTEGER[]))
+  AND columns.schemaname = space.nspname
+  AND columns.tablename = owner.relname
+  AND NOT CAST(columns.inherited AS BOOLEAN)) AS key_bytes, CAST(entry.indisvalid AS BOOLEAN) AS is_valid, CAST(relation.reloptions AS TEXT[]) AS options, CAST(stats.idx_scan AS BIGINT) AS scans
+FROM pg_catalog.pg_index AS entry
+JOIN pg_catalog.pg_class AS relation ON relation.oid = entry.indexrelid
+JOIN pg_catalog.pg_class AS owner ON owner.oid = entry.indrelid
+JOIN pg_catalog.pg_namespace AS space ON space.oid = owner.relnamespace
+JOIN pg_catalog.pg_am AS method ON method.oid = relation.relam
+LEFT OUTER JOIN pg_catalog.pg_stat_all_indexes AS stats ON stats.indexrelid = relation.oid
+WHERE entry.indrelid = ANY (ARRAY[to_regclass(%(param_1)s::VARCHAR) :: oid, to_regclass(%(param_2)s::VARCHAR) :: oid, to_regclass(%(param_3)s::VARCHAR) :: oid, to_regclass(%(param_4)s::VARCHAR) :: oid, to_regclass(%(param_5)s::VARCHAR) :: oid])
+ORDER BY relation.relname
+
+-- storage_server {"current_setting_1": "server_version_num", "current_setting_2": "max_connections", "current_setting_3": "autovacuum", "current_setting_4": "autovacuum_vacuum_threshold", "current_setting_5": "autovacuum_vacuum_scale_factor", "pg_has_role_1": "pg_read_all_stats", "pg_has_role_2": "usage"}
+SELECT clock_timestamp() AS now, CAST(current_setting(%(current_setting_1)s::VARCHAR) AS INTEGER) AS server_version, pg_is_in_recovery() AS is_replica, (SELECT CAST(sum(connections.numbackends) AS INTEGER) AS sum_1
+  FROM pg_catalog.pg_stat_database AS connections) AS connections, CAST(current_setting(%(current_setting_2)s::VARCHAR) AS INTEGER) AS max_connections, (SELECT age(database.datfrozenxid) AS age_1
+  FROM pg_catalog.pg_database AS database
+  WHERE database.datname = current_database()) AS frozen_age, CAST(current_setting(%(current_setting_3)s::VARCHAR) AS BOOLEAN) AS autovacuum, CAST(current_setting(%(current_setting_4)s::VARCHAR) AS INTEGER) AS vacuum_threshold, CAST(current_setting(%(current_setting_5)s::VARCHAR) AS DOUBLE PRECISION) AS vacuum_scale_factor, pg_has_role(%(pg_has_role_1)s::VARCHAR, %(pg_has_role_2)s::VARCHAR) AS sees_all
+
+-- storage_tables {"param_1": "job", "param_2": "job_attempt", "param_3": "job_blocker", "param_4": "dead_letter", "param_5": "worker"}
+SELECT CAST(relation.relname AS TEXT) AS name, pg_table_size(relation.oid) AS bytes, pg_indexes_size(relation.oid) AS index_bytes, pg_relation_size(relation.oid) AS heap_bytes, CAST(stats.n_live_tup AS BIGINT) AS live, CAST(stats.n_dead_tup AS BIGINT) AS dead, (SELECT CAST(sum(columns.avg_width * (1 - columns.null_frac)) AS DOUBLE PRECISION) AS sum_1
+  FROM pg_catalog.pg_stats AS columns
+  WHERE columns.schemaname = space.nspname
+  AND columns.tablename = relation.relname
+  AND NOT CAST(columns.inherited AS BOOLEAN)) AS row_bytes, CAST(relation.reloptions AS TEXT[]) AS options, CAST(stats.n_tup_ins AS BIGINT) AS inserted, CAST(stats.n_tup_upd AS BIGINT) AS updated, CAST(stats.n_tup_del AS BIGINT) AS deleted, CAST(stats.n_tup_hot_upd AS BIGINT) AS hot_updated, stats.last_vacuum, stats.last_autovacuum, stats.last_autoanalyze, (SELECT CAST(progress.phase AS TEXT) AS phase
+  FROM pg_catalog.pg_stat_progress_vacuum AS progress
+  WHERE progress.relid = relation.oid
+  LIMIT 1) AS vacuuming
+FROM pg_catalog.pg_class AS relation
+JOIN pg_catalog.pg_namespace AS space ON space.oid = relation.relnamespace
+JOIN pg_catalog.pg_stat_all_tables AS stats ON stats.relid = relation.oid
+WHERE relation.oid = ANY (ARRAY[to_regclass(%(param_1)s::VARCHAR) :: oid, to_regclass(%(param_2)s::VARCHAR) :: oid, to_regclass(%(param_3)s::VARCHAR) :: oid, to_regclass(%(param_4)s::VARCHAR) :: oid, to_regclass(%(param_5)s::VARCHAR) :: oid])
+ORDER BY relation.relname
+
+-- stream_bounds {"param_1": 1, "param_2": 2, "param_3": 1, "param_4": 10}
+SELECT (SELECT CAST(CAST(job_attempt.changed_xid AS TEXT) AS BIGINT) AS xid
+  FROM job_attempt
+  WHERE job_attempt.changed_xid >= CAST(%(param_1)s AS xid8)
+  AND job_attempt.changed_xid < CAST(%(param_2)s AS xid8)
+  ORDER BY job_attempt.changed_xid
+  LIMIT %(param_3)s::INTEGER) AS first, (SELECT CAST(CAST(job_attempt.changed_xid AS TEXT) AS BIGINT) AS xid
+  FROM job_attempt
+  WHERE job_attempt.changed_xid >= CAST(%(param_1)s AS xid8)
+  AND job_attempt.changed_xid < CAST(%(param_2)s AS xid8)
+  ORDER BY job_attempt.changed_xid
+  LIMIT %(param_3)s::INTEGER OFFSET %(param_4)s::INTEGER) AS beyond
+
+-- stream_bounds_of_jobs {"param_1": 1, "param_2": 2, "param_3": 1, "param_4": 2, "param_5": 1, "param_6": 10}
+SELECT (SELECT CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) AS xid
+  FROM job
+  WHERE job.changed_xid >= CAST(%(param_1)s AS xid8)
+  AND job.changed_xid < CAST(%(param_2)s AS xid8)
+  AND CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) >> 6 >= CAST(%(param_3)s::BIGINT AS BIGINT) >> 6
+  AND CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) >> 6 <= CAST(%(param_4)s::BIGINT AS BIGINT) >> 6
+  ORDER BY job.changed_xid
+  LIMIT %(param_5)s::INTEGER) AS first, (SELECT CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) AS xid
+  FROM job
+  WHERE job.changed_xid >= CAST(%(param_1)s AS xid8)
+  AND job.changed_xid < CAST(%(param_2)s AS xid8)
+  AND CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) >> 6 >= CAST(%(param_3)s::BIGINT AS BIGINT) >> 6
+  AND CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) >> 6 <= CAST(%(param_4)s::BIGINT AS BIGINT) >> 6
+  ORDER BY job.changed_xid
+  LIMIT %(param_5)s::INTEGER OFFSET %(param_6)s::INTEGER) AS beyond
+
+-- stream_first_xid {"param_1": 1, "param_2": 2, "param_3": 1, "param_4": 2, "param_5": 1}
+SELECT (SELECT CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) AS xid
+  FROM job
+  WHERE job.changed_xid >= CAST(%(param_1)s AS xid8)
+  AND job.changed_xid < CAST(%(param_2)s AS xid8)
+  AND CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) >> 6 >= CAST(%(param_3)s::BIGINT AS BIGINT) >> 6
+  AND CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) >> 6 <= CAST(%(param_4)s::BIGINT AS BIGINT) >> 6
+  ORDER BY job.changed_xid
+  LIMIT %(param_5)s::INTEGER) AS xid
+
+-- stream_holders {"param_1": "prepared"}
+SELECT holder.pid, holder.application_name, holder."user", holder.state, holder.open_for, holder.prepared
+FROM (SELECT CAST(pg_catalog.pg_stat_activity.pid AS INTEGER) AS pid, CAST(pg_catalog.pg_stat_activity.application_name AS TEXT) AS application_name, CAST(pg_catalog.pg_stat_activity.usename AS TEXT) AS "user", CAST(pg_catalog.pg_stat_activity.state AS TEXT) AS state, CAST(clock_timestamp() - pg_catalog.pg_stat_activity.xact_start AS INTERVAL) AS open_for, CAST(NULL AS TEXT) AS prepared
+  FROM pg_catalog.pg_stat_activity
+  WHERE pg_catalog.pg_stat_activity.backend_xid = CAST(pg_snapshot_xmin(pg_current_snapshot()) AS xid)
+  UNION ALL
+  SELECT CAST(NULL AS INTEGER) AS anon_1, CAST(NULL AS TEXT) AS anon__1, CAST(pg_catalog.pg_prepared_xacts.owner AS TEXT) AS owner, CAST(%(param_1)s::VARCHAR AS TEXT) AS anon_2, CAST(clock_timestamp() - pg_catalog.pg_prepared_xacts.prepared AS INTERVAL) AS anon_3, CAST(pg_catalog.pg_prepared_xacts.gid AS TEXT) AS gid
+  FROM pg_catalog.pg_prepared_xacts
+  WHERE pg_catalog.pg_prepared_xacts.transaction = CAST(pg_snapshot_xmin(pg_current_snapshot()) AS xid)) AS holder
+
+-- stream_standing {}
+SELECT CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS TEXT) AS BIGINT) AS xid, CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS TEXT) AS BIGINT) AS next_xid, CAST(anon_1.system_identifier AS TEXT) AS system, pg_is_in_recovery() AS is_replica
+FROM pg_control_system() AS anon_1
+
+-- supersede {"param_1": "cancelled", "pg_notify_2": ".job:lost"}
+WITH recorded_attempt AS (INSERT INTO job_attempt (job_id, attempt, worker_id, started_at, outcome)
+  SELECT job.id AS id, job.attempt AS attempt, job.leased_by AS leased_by, job.started_at AS started_at, %(param_1)s::VARCHAR AS anon_1
+  FROM job
+  WHERE job.id = %(job_id)s::UUID
+  RETURNING job_attempt.job_id)
+SELECT pg_notify(%(pg_notify_2)s::VARCHAR, CAST(recorded_attempt.job_id AS TEXT)) AS pg_notify_1
+FROM recorded_attempt
+
+-- take_back {"chain_index_1": 0, "concat_1": "worker ", "concat_2": " stopped beating", "concat_3": "worker ", "concat_4": " let its lease run out", "jsonb_build_object_1": "type", "jsonb_build_object_2": "TakenBack", "jsonb_build_object_3": "message", "jsonb_build_object_4": "worker", "least_1": 62, "least_2": 1, "make_interval_1": 0, "make_interval_2": 0, "make_interval_3": 0, "make_interval_4": 0, "make_interval_5": 0, "make_interval_6": 0, "param_1": "lost", "param_2": "timed_out", "param_3": "taken_back", "param_4": "lost", "param_5": "dead", "param_6": "dead", "power_1": 2}
+WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS root_id, %(param_1)s::VARCHAR AS reason
+  FROM worker
+  JOIN LATERAL (SELECT job.id AS id, job.leased_by AS leased_by, job.root_id AS root_id
+    FROM job
+    WHERE job.status = 'running'
+    AND job.leased_by = worker.id
+    LIMIT %(limit)s::INTEGER
+    FOR NO KEY UPDATE SKIP LOCKED) AS gone ON true
+  WHERE worker.heartbeat_at < now() - %(ttl)s::INTERVAL
+  UNION ALL
+  SELECT expired.id AS id, expired.leased_by AS leased_by, expired.root_id AS root_id, %(param_2)s::VARCHAR AS reason
+  FROM worker
+  JOIN LATERAL (SELECT job.id AS id, job.leased_by AS leased_by, job.root_id AS root_id
+    FROM job
+    WHERE job.status = 'running'
+    AND job.leased_by = worker.id
+    AND job.leased_until < now()
+    LIMIT %(limit)s::INTEGER
+    FOR NO KEY UPDATE SKIP LOCKED) AS expired ON true
+  WHERE worker.heartbeat_at >= now() - %(ttl)s::INTERVAL
+  LIMIT %(limit)s::INTEGER), free AS (SELECT row.id AS id
+  FROM job AS row
+  WHERE row.id = ANY (array((SELECT lost.root_id
+        FROM lost
+        WHERE lost.root_id IS NOT NULL)))
+  ORDER BY row.id
+  FOR NO KEY UPDATE SKIP LOCKED), back AS (UPDATE job
+  SET status=CAST(CASE WHEN (job.attempt >= job.max_attempts) THEN 'dead' ELSE 'pending' END AS job_status), scheduled_at=CASE WHEN (job.attempt >= job.max_attempts) THEN job.scheduled_at ELSE now() + make_interval(%(make_interval_1)s::INTEGER, %(make_interval_2)s::INTEGER, %(make_interval_3)s::INTEGER, %(make_interval_4)s::INTEGER, %(make_interval_5)s::INTEGER, %(make_interval_6)s::INTEGER, least(%(cap)s::DOUBLE PRECISION, %(base)s::DOUBLE PRECISION * power(%(power_1)s::INTEGER, least(job.attempt, %(least_1)s::INTEGER) - %(least_2)s::INTEGER)) * random()) END, completed_at=CASE WHEN (job.attempt >= job.max_attempts) THEN now() END, last_error=jsonb_build_object(%(jsonb_build_object_1)s::VARCHAR, %(jsonb_build_object_2)s::VARCHAR, %(jsonb_build_object_3)s::VARCHAR, CASE WHEN ((SELECT lost.reason
+        FROM lost
+        WHERE lost.id = job.id) = %(param_4)s::VARCHAR) THEN concat(%(concat_1)s::VARCHAR, (SELECT lost.leased_by
+        FROM lost
+        WHERE lost.id = job.id), %(concat_2)s::VARCHAR) ELSE concat(%(concat_3)s::VARCHAR, (SELECT lost.leased_by
+        FROM lost
+        WHERE lost.id = job.id), %(concat_4)s::VARCHAR) END, %(jsonb_build_object_4)s::VARCHAR, (SELECT lost.leased_by
+      FROM lost
+      WHERE lost.id = job.id)), leased_by=NULL, leased_until=NULL, chain_completed_at=CASE WHEN (job.attempt >= job.max_attempts
+    AND job.chain_index = %(chain_index_1)s::INTEGER) THEN now() END, changed_xid=pg_current_xact_id()
+  WHERE job.id = ANY (array((SELECT lost.id
+        FROM lost)))
+  AND (job.root_id IS NULL OR job.root_id = ANY (array((SELECT free.id
+          FROM free))))
+  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.is_awaited), numbered AS (SELECT back.id AS id, back.status AS status, back.attempt AS attempt, back.started_at AS started_at, back.chain_id AS chain_id, back.queue AS queue, back.type_name AS type_name, back.input AS input, back.input_version AS input_version, back.last_error AS last_error, back.is_awaited AS is_awaited, row_number() OVER () AS n
+  FROM back), history AS (INSERT INTO job_attempt (job_id, attempt, worker_id, started_at, outcome, error, error_fingerprint)
+  SELECT numbered.id AS id, numbered.attempt AS attempt, (SELECT lost.leased_by
+    FROM lost
+    WHERE lost.id = numbered.id) AS anon_1, numbered.started_at AS started_at, %(param_3)s::VARCHAR AS anon_2, numbered.last_error AS last_error, (SELECT lost.reason
+    FROM lost
+    WHERE lost.id = numbered.id) AS anon_3
+  FROM numbered), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input, input_version, reason, error, error_fingerprint, attempts)
+  SELECT (%(letter_ids)s::UUID[])[numbered.n] AS anon_4, numbered.id AS id, numbered.chain_id AS chain_id, numbered.queue AS queue, numbered.type_name AS type_name, numbered.input AS input, numbered.input_version AS input_version, (SELECT lost.reason
+    FROM lost
+    WHERE lost.id = numbered.id) AS anon_3, numbered.last_error AS last_error, (SELECT lost.reason
+    FROM lost
+    WHERE lost.id = numbered.id) AS anon__1, numbered.attempt AS attempt
+  FROM numbered
+  WHERE CAST(numbered.status AS TEXT) = %(param_5)s::VARCHAR), roots AS (UPDATE job
+  SET chain_completed_at=now(), chain_status=((array((SELECT back.status
+          FROM back
+          WHERE back.chain_id != back.id
+          AND CAST(back.status AS TEXT) = %(param_6)s::VARCHAR)))[array_position(array((SELECT back.chain_id
+          FROM back
+          WHERE back.chain_id != back.id
+          AND CAST(back.status AS TEXT) = %(param_6)s::VARCHAR)), job.id)])
+  WHERE job.id = ANY (array((SELECT back.chain_id
+        FROM back
+        WHERE back.chain_id != back.id
+        AND CAST(back.status AS TEXT) = %(param_6)s::VARCHAR)))
+  RETURNING job.id, job.is_awaited)
+SELECT numbered.id, numbered.type_name, numbered.attempt, numbered.status, (SELECT lost.leased_by
+  FROM lost
+  WHERE lost.id = numbered.id) AS worker_id, numbered.chain_id, coalesce((SELECT roots.is_awaited
+    FROM roots
+    WHERE roots.id = numbered.chain_id), numbered.is_awaited) AS is_awaited
+FROM numbered
+
+-- take_back_ended {"chain_index_1": 0, "concat_1": "worker ", "concat_2": " stopped beating", "concat_3": "worker ", "concat_4": " let its lease run out", "jsonb_build_object_1": "type", "jsonb_build_object_2": "TakenBack", "jsonb_build_object_3": "message", "jsonb_build_object_4": "worker", "least_1": 62, "least_2": 1, "make_interval_1": 0, "make_interval_2": 0, "make_interval_3": 0, "make_interval_4": 0, "make_interval_5": 0, "make_interval_6": 0, "param_1": "lost", "param_2": "taken_back", "param_3": "lost", "param_4": "dead", "param_5": "dead", "power_1": 2}
+WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS root_id, %(param_1)s::VARCHAR AS reason
+  FROM worker
+  JOIN LATERAL (SELECT job.id AS id, job.leased_by AS leased_by, job.root_id AS root_id
+    FROM job
+    WHERE job.status = 'running'
+    AND job.leased_by = worker.id
+    LIMIT %(limit)s::INTEGER
+    FOR NO KEY UPDATE SKIP LOCKED) AS gone ON true
+  WHERE worker.id = %(worker_id)s::VARCHAR
+  LIMIT %(limit)s::INTEGER), free AS (SELECT row.id AS id
+  FROM job AS row
+  WHERE row.id = ANY (array((SELECT lost.root_id
+        FROM lost
+        WHERE lost.root_id IS NOT NULL)))
+  ORDER BY row.id
+  FOR NO KEY UPDATE SKIP LOCKED), back AS (UPDATE job
+  SET status=CAST(CASE WHEN (job.attempt >= job.max_attempts) THEN 'dead' ELSE 'pending' END AS job_status), scheduled_at=CASE WHEN (job.attempt >= job.max_attempts) THEN job.scheduled_at ELSE now() + make_interval(%(make_interval_1)s::INTEGER, %(make_interval_2)s::INTEGER, %(make_interval_3)s::INTEGER, %(make_interval_4)s::INTEGER, %(make_interval_5)s::INTEGER, %(make_interval_6)s::INTEGER, least(%(cap)s::DOUBLE PRECISION, %(base)s::DOUBLE PRECISION * power(%(power_1)s::INTEGER, least(job.attempt, %(least_1)s::INTEGER) - %(least_2)s::INTEGER)) * random()) END, completed_at=CASE WHEN (job.attempt >= job.max_attempts) THEN now() END, last_error=jsonb_build_object(%(jsonb_build_object_1)s::VARCHAR, %(jsonb_build_object_2)s::VARCHAR, %(jsonb_build_object_3)s::VARCHAR, CASE WHEN ((SELECT lost.reason
+        FROM lost
+        WHERE lost.id = job.id) = %(param_3)s::VARCHAR) THEN concat(%(concat_1)s::VARCHAR, (SELECT lost.leased_by
+        FROM lost
+        WHERE lost.id = job.id), %(concat_2)s::VARCHAR) ELSE concat(%(concat_3)s::VARCHAR, (SELECT lost.leased_by
+        FROM lost
+        WHERE lost.id = job.id), %(concat_4)s::VARCHAR) END, %(jsonb_build_object_4)s::VARCHAR, (SELECT lost.leased_by
+      FROM lost
+      WHERE lost.id = job.id)), leased_by=NULL, leased_until=NULL, chain_completed_at=CASE WHEN (job.attempt >= job.max_attempts
+    AND job.chain_index = %(chain_index_1)s::INTEGER) THEN now() END, changed_xid=pg_current_xact_id()
+  WHERE job.id = ANY (array((SELECT lost.id
+        FROM lost)))
+  AND (job.root_id IS NULL OR job.root_id = ANY (array((SELECT free.id
+          FROM free))))
+  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.is_awaited), numbered AS (SELECT back.id AS id, back.status AS status, back.attempt AS attempt, back.started_at AS started_at, back.chain_id AS chain_id, back.queue AS queue, back.type_name AS type_name, back.input AS input, back.input_version AS input_version, back.last_error AS last_error, back.is_awaited AS is_awaited, row_number() OVER () AS n
+  FROM back), history AS (INSERT INTO job_attempt (job_id, attempt, worker_id, started_at, outcome, error, error_fingerprint)
+  SELECT numbered.id AS id, numbered.attempt AS attempt, (SELECT lost.leased_by
+    FROM lost
+    WHERE lost.id = numbered.id) AS anon_1, numbered.started_at AS started_at, %(param_2)s::VARCHAR AS anon_2, numbered.last_error AS last_error, (SELECT lost.reason
+    FROM lost
+    WHERE lost.id = numbered.id) AS anon_3
+  FROM numbered), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input, input_version, reason, error, error_fingerprint, attempts)
+  SELECT (%(letter_ids)s::UUID[])[numbered.n] AS anon_4, numbered.id AS id, numbered.chain_id AS chain_id, numbered.queue AS queue, numbered.type_name AS type_name, numbered.input AS input, numbered.input_version AS input_version, (SELECT lost.reason
+    FROM lost
+    WHERE lost.id = numbered.id) AS anon_3, numbered.last_error AS last_error, (SELECT lost.reason
+    FROM lost
+    WHERE lost.id = numbered.id) AS anon__1, numbered.attempt AS attempt
+  FROM numbered
+  WHERE CAST(numbered.status AS TEXT) = %(param_4)s::VARCHAR), roots AS (UPDATE job
+  SET chain_completed_at=now(), chain_status=((array((SELECT back.status
+          FROM back
+          WHERE back.chain_id != back.id
+          AND CAST(back.status AS TEXT) = %(param_5)s::VARCHAR)))[array_position(array((SELECT back.chain_id
+          FROM back
+          WHERE back.chain_id != back.id
+          AND CAST(back.status AS TEXT) = %(param_5)s::VARCHAR)), job.id)])
+  WHERE job.id = ANY (array((SELECT back.chain_id
+        FROM back
+        WHERE back.chain_id != back.id
+        AND CAST(back.status AS TEXT) = %(param_5)s::VARCHAR)))
+  RETURNING job.id, job.is_awaited)
+SELECT numbered.id, numbered.type_name, numbered.attempt, numbered.status, (SELECT lost.leased_by
+  FROM lost
+  WHERE lost.id = numbered.id) AS worker_id, numbered.chain_id, coalesce((SELECT roots.is_awaited
+    FROM roots
+    WHERE roots.id = numbered.chain_id), numbered.is_awaited) AS is_awaited
+FROM numbered
+
+-- take_back_orphans {"chain_index_1": 0, "concat_1": "worker ", "concat_2": " stopped beating", "concat_3": "worker ", "concat_4": " let its lease run out", "jsonb_build_object_1": "type", "jsonb_build_object_2": "TakenBack", "jsonb_build_object_3": "message", "jsonb_build_object_4": "worker", "least_1": 62, "least_2": 1, "make_interval_1": 0, "make_interval_2": 0, "make_interval_3": 0, "make_interval_4": 0, "make_interval_5": 0, "make_interval_6": 0, "param_1": "lost", "param_2": "taken_back", "param_3": "lost", "param_4": "dead", "param_5": "dead", "power_1": 2}
+WITH lost AS (SELECT orphan.id AS id, orphan.leased_by AS leased_by, orphan.root_id AS root_id, %(param_1)s::VARCHAR AS reason
+  FROM (SELECT job.id AS id, job.leased_by AS leased_by, job.root_id AS root_id
+    FROM job
+    WHERE job.status = 'running'
+    AND NOT (EXISTS (SELECT 1
+        FROM worker
+        WHERE worker.id = job.leased_by))
+    LIMIT %(limit)s::INTEGER
+    FOR NO KEY UPDATE SKIP LOCKED) AS orphan
+  LIMIT %(limit)s::INTEGER), free AS (SELECT row.id AS id
+  FROM job AS row
+  WHERE row.id = ANY (array((SELECT lost.root_id
+        FROM lost
+        WHERE lost.root_id IS NOT NULL)))
+  ORDER BY row.id
+  FOR NO KEY UPDATE SKIP LOCKED), back AS (UPDATE job
+  SET status=CAST(CASE WHEN (job.attempt >= job.max_attempts) THEN 'dead' ELSE 'pending' END AS job_status), scheduled_at=CASE WHEN (job.attempt >= job.max_attempts) THEN job.scheduled_at ELSE now() + make_interval(%(make_interval_1)s::INTEGER, %(make_interval_2)s::INTEGER, %(make_interval_3)s::INTEGER, %(make_interval_4)s::INTEGER, %(make_interval_5)s::INTEGER, %(make_interval_6)s::INTEGER, least(%(cap)s::DOUBLE PRECISION, %(base)s::DOUBLE PRECISION * power(%(power_1)s::INTEGER, least(job.attempt, %(least_1)s::INTEGER) - %(least_2)s::INTEGER)) * random()) END, completed_at=CASE WHEN (job.attempt >= job.max_attempts) THEN now() END, last_error=jsonb_build_object(%(jsonb_build_object_1)s::VARCHAR, %(jsonb_build_object_2)s::VARCHAR, %(jsonb_build_object_3)s::VARCHAR, CASE WHEN ((SELECT lost.reason
+        FROM lost
+        WHERE lost.id = job.id) = %(param_3)s::VARCHAR) THEN concat(%(concat_1)s::VARCHAR, (SELECT lost.leased_by
+        FROM lost
+        WHERE lost.id = job.id), %(concat_2)s::VARCHAR) ELSE concat(%(concat_3)s::VARCHAR, (SELECT lost.leased_by
+        FROM lost
+        WHERE lost.id = job.id), %(concat_4)s::VARCHAR) END, %(jsonb_build_object_4)s::VARCHAR, (SELECT lost.leased_by
+      FROM lost
+      WHERE lost.id = job.id)), leased_by=NULL, leased_until=NULL, chain_completed_at=CASE WHEN (job.attempt >= job.max_attempts
+    AND job.chain_index = %(chain_index_1)s::INTEGER) THEN now() END, changed_xid=pg_current_xact_id()
+  WHERE job.id = ANY (array((SELECT lost.id
+        FROM lost)))
+  AND (job.root_id IS NULL OR job.root_id = ANY (array((SELECT free.id
+          FROM free))))
+  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.is_awaited), numbered AS (SELECT back.id AS id, back.status AS status, back.attempt AS attempt, back.started_at AS started_at, back.chain_id AS chain_id, back.queue AS queue, back.type_name AS type_name, back.input AS input, back.input_version AS input_version, back.last_error AS last_error, back.is_awaited AS is_awaited, row_number() OVER () AS n
+  FROM back), history AS (INSERT INTO job_attempt (job_id, attempt, worker_id, started_at, outcome, error, error_fingerprint)
+  SELECT numbered.id AS id, numbered.attempt AS attempt, (SELECT lost.leased_by
+    FROM lost
+    WHERE lost.id = numbered.id) AS anon_1, numbered.started_at AS started_at, %(param_2)s::VARCHAR AS anon_2, numbered.last_error AS last_error, (SELECT lost.reason
+    FROM lost
+    WHERE lost.id = numbered.id) AS anon_3
+  FROM numbered), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input, input_version, reason, error, error_fingerprint, attempts)
+  SELECT (%(letter_ids)s::UUID[])[numbered.n] AS anon_4, numbered.id AS id, numbered.chain_id AS chain_id, numbered.queue AS queue, numbered.type_name AS type_name, numbered.input AS input, numbered.input_version AS input_version, (SELECT lost.reason
+    FROM lost
+    WHERE lost.id = numbered.id) AS anon_3, numbered.last_error AS last_error, (SELECT lost.reason
+    FROM lost
+    WHERE lost.id = numbered.id) AS anon__1, numbered.attempt AS attempt
+  FROM numbered
+  WHERE CAST(numbered.status AS TEXT) = %(param_4)s::VARCHAR), roots AS (UPDATE job
+  SET chain_completed_at=now(), chain_status=((array((SELECT back.status
+          FROM back
+          WHERE back.chain_id != back.id
+          AND CAST(back.status AS TEXT) = %(param_5)s::VARCHAR)))[array_position(array((SELECT back.chain_id
+          FROM back
+          WHERE back.chain_id != back.id
+          AND CAST(back.status AS TEXT) = %(param_5)s::VARCHAR)), job.id)])
+  WHERE job.id = ANY (array((SELECT back.chain_id
+        FROM back
+        WHERE back.chain_id != back.id
+        AND CAST(back.status AS TEXT) = %(param_5)s::VARCHAR)))
+  RETURNING job.id, job.is_awaited)
+SELECT numbered.id, numbered.type_name, numbered.attempt, numbered.status, (SELECT lost.leased_by
+  FROM lost
+  WHERE lost.id = numbered.id) AS worker_id, numbered.chain_id, coalesce((SELECT roots.is_awaited
+    FROM roots
+    WHERE roots.id = numbered.chain_id), numbered.is_awaited) AS is_awaited
+FROM numbered
+
+-- tell_settled {"is_awaited": false, "pg_notify_2": ".job:ended"}
+UPDATE job
+SET is_awaited=%(is_awaited)s
+WHERE job.id = ANY (%(ids)s::UUID[])
+RETURNING pg_notify(%(pg_notify_2)s::VARCHAR, CAST(job.id AS TEXT)) AS pg_notify_1
+
+-- unknown_types {}
+SELECT DISTINCT oldest.type_name
+FROM unnest(%(queues)s::TEXT[]) AS queue(name)
+JOIN LATERAL (SELECT job.type_name AS type_name
+  FROM job
+  WHERE job.status = 'pending'
+  AND job.priority >= '-9'
+  AND job.queue = queue.name
+  AND job.scheduled_at <= now()
+  LIMIT 1000) AS oldest ON true
+WHERE NOT (oldest.type_name = ANY (%(types)s::TEXT[]))
+AND NOT (EXISTS (SELECT 1
+    FROM worker
+    WHERE worker.heartbeat_at > now() - %(ttl)s::INTERVAL
+    AND oldest.type_name = ANY (worker.job_types)))
+
+-- unsettled {}
+SELECT job.id
+FROM job
+WHERE job.is_awaited
+AND job.chain_completed_at IS NOT NULL
+ORDER BY job.id
+LIMIT %(limit)s::INTEGER
+
+-- versions {"current_setting_1": "server_version_num", "obj_description_1": "pg_class", "param_1": "job"}
+SELECT CAST(current_setting(%(current_setting_1)s::VARCHAR) AS INTEGER) AS server, to_regclass(%(param_1)s::VARCHAR) IS NOT NULL AS present, obj_description(to_regclass(%(param_1)s::VARCHAR) :: oid, %(obj_description_1)s::VARCHAR) AS stamp
