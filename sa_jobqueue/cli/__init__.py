@@ -21,6 +21,7 @@ _COMMANDS: Final = {
     "types": ("sa_jobqueue.cli.types:types", "Pause and resume job types, and say what they may take."),
     "jobs": ("sa_jobqueue.cli.jobs:jobs", "List, show, retry and cancel jobs."),
     "chains": ("sa_jobqueue.cli.chains:chains", "List and show chains, what they wait for, and who waits for them."),
+    "schedules": ("sa_jobqueue.cli.schedules:schedules", "List, pause, resume and run schedules; when they fire next."),
     "explain": ("sa_jobqueue.cli.explain:explain", "Say why a job is not running, down to what it waits for in the end."),
     "trace": ("sa_jobqueue.cli.trace:trace", "Show how a chain went, as a tree of attempts with times."),
     "health": ("sa_jobqueue.cli.health:health", "Say what is wrong with the queue, and who holds back vacuum."),

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from sa_jobqueue import Job
 from sa_jobqueue.statements import schedules
 from tests.statements.shapes import PK, Case
+
+_NIGHTLY = dict.fromkeys(schedules.TOLD) | {
+    "name": "nightly",
+    "cron": "@daily",
+    "time_zone": "UTC",
+    "type_name": "test",
+    "queue": "default",
+    "priority": 0,
+    "max_attempts": 20,
+    "input_version": 1,
+    "missed": "one",
+    "catch_up": 100,
+    "grace": timedelta(minutes=1),
+    "overlap": True,
+    "source": "table",
+    "next_fire_at": None,
+}
 
 SCHEDULE_CASES = [
     Case("schedules_due", lambda: schedules.due(Job), PK, lambda world: {"limit": 50, "at": None}),
     Case("schedules_next_due", lambda: schedules.next_due(Job), frozenset()),
     Case("schedules_made_already", lambda: schedules.made_already(Job), PK, lambda world: {"ids": world.running[:10]}),
     Case("schedules_move", lambda: schedules.move(Job), frozenset(), guarded=False),
-    Case("schedules_put", lambda: schedules.put(Job), frozenset(), guarded=False),
+    Case("schedules_put", lambda: schedules.put(Job), frozenset(), lambda world: _NIGHTLY, guarded=False),
     Case("schedules_page", lambda: schedules.page(Job), frozenset(), guarded=False),
     Case("schedules_lock", lambda: schedules.lock(Job), frozenset(), guarded=False),
     Case("schedules_pause", lambda: schedules.pause(Job), frozenset(), guarded=False),
