@@ -100,7 +100,7 @@ def resize_workers(
     if concurrency is not None and (not isinstance(concurrency, int) or not 1 <= concurrency <= MOST_CONCURRENT):
         raise InvalidOptionError("concurrency", f"must be from 1 to {MOST_CONCURRENT:,}, or None, got {concurrency!r}")
     statement = workers.request_concurrency(model, *_conditions(model, where))
-    asked = sorted(session.scalars(statement, {"concurrency": concurrency}))
+    asked = sorted(session.scalars(statement, {"requested": concurrency}))
     session.execute(controls.notify_rules(model))
     return asked
 

@@ -84,7 +84,7 @@ def page(model: type[JobMixin[Any]], *conditions: ColumnElement[bool], limit: in
 
 
 def request_concurrency(model: type[JobMixin[Any]], *conditions: ColumnElement[bool]) -> Update:
-    """Ask workers to run so many jobs at once. Parameters: `concurrency`, null for as many as each was started with.
+    """Ask workers to run so many jobs at once. Parameters: `requested`, null for as many as each was started with.
 
     Shape: `(id,)` a worker, unordered. Changes: `concurrency_requested`.
     Locks, Obliges: as `request_drain`.
@@ -94,7 +94,7 @@ def request_concurrency(model: type[JobMixin[Any]], *conditions: ColumnElement[b
     return (
         update(worker)
         .where(worker.c.id == chosen.c.id)
-        .values(concurrency_requested=bindparam("concurrency", type_=Integer))
+        .values(concurrency_requested=bindparam("requested", type_=Integer))
         .returning(worker.c.id)
     )
 

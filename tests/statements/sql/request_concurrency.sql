@@ -6,7 +6,7 @@ WITH chosen AS (SELECT worker.id AS id
   ORDER BY worker.id
   FOR NO KEY UPDATE)
 UPDATE worker
-SET concurrency_requested=%(concurrency)s::INTEGER
+SET concurrency_requested=%(requested)s::INTEGER
 FROM chosen
 WHERE worker.id = chosen.id
 RETURNING worker.id

@@ -1,0 +1,87 @@
+"""`sa-jobqueue queues`, `types` and `workers concurrency`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, text
+
+from tests.behaviour.test_cli import Run, document, run
+from tests.fixtures.jobs import WORKER, Jobs
+
+__all__ = ["run"]  # a fixture
+
+APPLICATION = """
+from datetime import timedelta
+from sa_jobqueue import JobQueue
+from sa_jobqueue.retention import Retention
+
+jobs = JobQueue()
+jobs.queue("mail", weight=2, max_running=10)
+jobs.queue("reports", rate_limit=5, rate_period=timedelta(seconds=60), retention=Retention(completed=timedelta(days=7)))
+"""
+
+
+def test_a_queue_is_said_something_paused_and_resumed(run: Run) -> None:
+    assert "0 queues" in run("queues", "list").stdout
+    run("queues", "show", "mail", status=1)
+    run("queues", "set", "mail", "--weight", "3", "--rate-limit", "5", "--rate-period", "60", "--retain-dead", "90")
+    assert document(run("queues", "pause", "mail", "other", "--by", "ann", "--json")) == {"paused": ["mail", "other"]}
+    assert "0 queues paused" in run("queues", "pause", "mail").stdout
+    told = document(run("queues", "set", "mail", "--max-running", "7", "--rate-limit", "none", "--json"))
+    assert (told["weight"], told["max_running"], told["rate_limit"], told["rate_period"]) == (3, 7, None, None)
+    assert (told["retain_dead"], told["paused_by"]) == (90 * 86_400, "ann")
+    assert document(run("queues", "show", "mail", "--json")) == told
+    listed = run("queues", "list").stdout
+    assert "2 queues" in listed
+    assert "ann" in listed
+    assert "1 queue resumed" in run("queues", "resume", "mail").stdout
+    names = [one["name"] for one in document(run("queues", "list", "--json"))["queues"] if one["paused_at"]]
+    assert names == ["other"]
+    for wrong in (["--weight", "0"], ["--max-running", "0"], ["--rate-limit", "5"], ["--retain-dead", "-1"]):
+        run("queues", "set", "mail", *wrong, status=1)
+    run("queues", "set", "mail", "--max-running", "many", status=2)
+    run("queues", "pause", "no spaces", status=1)
+
+
+def test_a_type_is_said_something_paused_and_resumed(run: Run) -> None:
+    told = document(run("types", "set", "send", "--max-running", "2", "--json"))
+    assert (told["type_name"], told["max_running"]) == ("send", 2)
+    assert "1 job type paused" in run("types", "pause", "send", "--by", "ann").stdout
+    assert "ann" in run("types", "list").stdout
+    assert document(run("types", "list", "--json"))["types"][0]["paused_by"] == "ann"
+    assert document(run("types", "resume", "send", "--json")) == {"resumed": ["send"]}
+
+
+def test_sync_writes_what_the_application_declares_and_a_dry_run_only_tells(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "declares_queues.py").write_text(APPLICATION)
+    monkeypatch.syspath_prepend(tmp_path)
+    run("queues", "set", "mail", "--weight", "5")
+    run("queues", "set", "by_hand")
+    told = run("queues", "sync", "declares_queues:jobs", "--dry-run").stdout
+    assert "reports: would be created" in told
+    assert "mail: would be changed: weight 5 -> 2, max_running - -> 10" in told
+    assert "by_hand: not declared, left as it is" in told
+    synced = document(run("queues", "sync", "declares_queues:jobs", "--json"))
+    assert synced["changed"] == {"mail": {"weight": [5, 2], "max_running": [None, 10]}}
+    assert (synced["created"], synced["undeclared"], synced["dry_run"]) == (["reports"], ["by_hand"], False)
+    assert "2 queues said so already" in run("queues", "sync", "declares_queues:jobs").stdout
+
+
+def test_a_worker_is_asked_to_run_more_jobs_at_once(run: Run, jobs: Jobs, engine: Engine) -> None:
+    jobs.add_worker(WORKER)
+
+    def asked() -> int | None:
+        with engine.connect() as connection:
+            number: int | None = connection.scalar(text("SELECT concurrency_requested FROM worker"))
+            return number
+
+    assert document(run("workers", "concurrency", WORKER, "4", "--json")) == {"worker": WORKER, "concurrency_requested": 4}
+    assert asked() == 4
+    assert "as many as it was started with" in run("workers", "concurrency", WORKER).stdout
+    assert asked() is None
+    run("workers", "concurrency", "nobody", "4", status=1)
+    run("workers", "concurrency", WORKER, "0", status=1)

@@ -1,0 +1,168 @@
+"""Queues, types and workers are controlled while they run: paused, resumed, resized; nothing is lost by it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    JobQueue,
+    JobStatus,
+    Worker,
+    WorkerFilter,
+    list_workers,
+    pause_job_types,
+    pause_queues,
+    resize_workers,
+    resume_job_types,
+    resume_queues,
+)
+from sa_jobqueue.events import ControlsChanged, JobCompleted, WorkerStarted
+from sa_jobqueue.worker import controls
+from tests.behaviour.test_attempts import enqueue
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import PATIENCE, EventLog, quick, until, working
+
+
+def say(engine: Engine, operation: Callable[..., Any], *given: Any, **more: Any) -> Any:
+    with Session(engine) as session, session.begin():
+        return operation(session, *given, **more)
+
+
+def counting() -> tuple[JobQueue[Any], Counter[int]]:
+    """Give a queue whose jobs count how often each of them ran."""
+    queue: JobQueue[Any] = JobQueue()
+    ran: Counter[int] = Counter()
+
+    @queue.handler("count")
+    async def count(number: int) -> None:
+        ran[number] += 1
+
+    @queue.handler("other", queue="other")
+    async def other(number: int) -> None:
+        ran[number] += 1
+
+    return queue, ran
+
+
+async def told(log: EventLog, *, paused: tuple[str, ...]) -> None:
+    """Wait until the worker knows that just these are paused."""
+    async with asyncio.timeout(PATIENCE):
+        count = 1
+        while True:
+            last = (await log.until(ControlsChanged, count))[-1]
+            if last.paused_queues + last.paused_types == paused:
+                return
+            count += 1
+
+
+@pytest.mark.parametrize(
+    ("pause", "resume", "name"),
+    [(pause_queues, resume_queues, "default"), (pause_job_types, resume_job_types, "count")],
+    ids=["queue", "type"],
+)
+async def test_pausing_while_claims_run_stops_them_and_resuming_starts_what_came_meanwhile(
+    engine: Engine, jobs: Jobs, pause: Callable[..., Any], resume: Callable[..., Any], name: str
+) -> None:
+    queue, ran = counting()
+    first = enqueue(engine, *(queue.job("count", number) for number in range(300)))
+    worker = Worker(queue, engine, options=quick(concurrency=4))
+
+    async def another_runs(number: int) -> None:
+        (job_id,) = enqueue(engine, queue.job("other", number))
+        await until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, what="another queue goes on")
+
+    async with working(worker) as log:
+        await log.until(JobCompleted)
+        await asyncio.to_thread(say, engine, pause, [name], by="ann")
+        await told(log, paused=(name,))
+        await another_runs(998)  # claims come one after the other: the one under way as it learnt of it is over
+        await until(lambda: worker.running == 0, what="what ran has ended")
+        waiting = {job_id for job_id, status in jobs.statuses().items() if status is JobStatus.PENDING}
+        second = enqueue(engine, *(queue.job("count", number, priority=9) for number in range(300, 310)))
+        await another_runs(999)
+        statuses = jobs.statuses()
+        assert {statuses[job_id] for job_id in (*waiting, *second)} == {JobStatus.PENDING}
+        await asyncio.to_thread(say, engine, resume, [name])
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="everything ran")
+    assert len(first) + len(second) + 2 == len(ran) == ran.total()
+
+
+async def test_a_worker_that_starts_does_not_start_what_is_paused(engine: Engine, jobs: Jobs) -> None:
+    queue, ran = counting()
+    paused, free = enqueue(engine, queue.job("count", 1), queue.job("other", 2))
+    say(engine, pause_queues, ["default"])
+    await asyncio.wait_for(Worker(queue, engine, options=quick()).run_until_idle(), PATIENCE)
+    assert (jobs.status(paused), jobs.status(free), ran) == (JobStatus.PENDING, JobStatus.COMPLETED, {2: 1})
+
+
+@pytest.mark.parametrize("listen", [True, False])
+async def test_what_is_said_by_hand_or_to_workers_that_do_not_listen_is_read_all_the_same(
+    engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, listen: bool
+) -> None:
+    monkeypatch.setattr(controls, "TOLD" if listen else "ALONE", 0.05)
+    queue, _ = counting()
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        async with working(Worker(queue, engine, options=quick(listen=listen))) as log:
+            await log.until(WorkerStarted)
+            connection.execute(text("INSERT INTO queue (name, paused_at) VALUES ('default', now())"))
+            await told(log, paused=("default",))
+            (job_id,) = enqueue(engine, queue.job("count", 1))
+            connection.execute(text("DELETE FROM queue"))
+            await until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, what="it ran")
+
+
+async def test_a_worker_runs_more_jobs_at_once_or_fewer_while_it_runs(engine: Engine, jobs: Jobs) -> None:
+    queue: JobQueue[Any] = JobQueue()
+    running, let_go = threading.Semaphore(0), threading.Semaphore(0)
+
+    @queue.handler("waits")
+    def waits(payload: None) -> None:
+        running.release()
+        assert let_go.acquire(timeout=PATIENCE)
+
+    def shown() -> list[int]:
+        return [one.concurrency for one in say(engine, list_workers)]
+
+    async def has_begun(count: int) -> None:
+        for _ in range(count):
+            assert await asyncio.to_thread(running.acquire, timeout=PATIENCE)
+
+    enqueue(engine, *(queue.job("waits", None) for _ in range(6)))
+    worker = Worker(queue, engine, options=quick(concurrency=1))
+    async with working(worker):
+        await has_begun(1)
+        assert say(engine, resize_workers, 3, where=WorkerFilter(ids=[worker.id])) == [worker.id]
+        await has_begun(2)  # in threads of their own
+        await until(lambda: shown() == [3], what="it says so")
+        say(engine, resize_workers, 1, where=WorkerFilter())
+        await until(lambda: shown() == [1], what="it says so")
+        let_go.release(2)
+        await until(lambda: worker.running == 1, what="those above the number end, and none takes their places")
+        assert not running.acquire(blocking=False)
+        say(engine, resize_workers, None, where=WorkerFilter())
+        let_go.release(4)
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="everything ran")
+
+
+async def test_a_worker_runs_no_more_handlers_with_sessions_than_the_pool_has_connections(engine: Engine) -> None:
+    queue: JobQueue[Any] = JobQueue()
+
+    @queue.handler("writes")
+    def writes(payload: None, session: Session) -> None: ...
+
+    small = create_engine(engine.url, pool_size=2, max_overflow=1)
+    worker = Worker(queue, small, options=quick(concurrency=1))
+    async with working(worker) as log:
+        await log.until(WorkerStarted)
+        say(engine, resize_workers, 50, where=WorkerFilter(ids=[worker.id]))
+        (changed,) = await log.until(ControlsChanged)
+        assert changed.concurrency == 3
+    small.dispose()

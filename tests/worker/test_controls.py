@@ -1,0 +1,167 @@
+"""What was told of a queue or a type decides which lanes and types a claim is given, and never what its floors may pass."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+from sqlalchemy import Engine, Table, insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    Job,
+    QueueSettings,
+    TypeSettings,
+    WorkerOptions,
+    pause_queues,
+    put_job_type,
+    put_queue,
+    resize_workers,
+)
+from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.ids import uuid7
+from sa_jobqueue.operations import WorkerFilter
+from sa_jobqueue.worker.claimer import Claimer
+from sa_jobqueue.worker.connections import Connections
+from sa_jobqueue.worker.controls import UNTOLD, Control, ControlReader, Controls
+from tests.fixtures.database import both_servers_swept
+from tests.fixtures.jobs import WORKER, Jobs
+
+pytestmark = both_servers_swept
+PAUSED = Control(is_paused=True)
+
+
+class Slots:
+    """Stands for the executor: takes what is claimed and runs nothing."""
+
+    free = concurrency = 10
+    running = 0
+
+    def __init__(self) -> None:
+        self.started: list[ClaimedJob] = []
+        self.changed = asyncio.Event()
+
+    def start(self, job: ClaimedJob) -> None:
+        self.started.append(job)
+
+    def free_in(self, queue: str) -> int:
+        return self.free
+
+    def free_for(self, type_name: str) -> int:
+        return self.free
+
+
+class Driven:
+    """A worker's claimer, whose every claim a test asks for, told what a test says."""
+
+    def __init__(self, connections: Connections) -> None:
+        self.engine = connections.engine(2)
+        self.told = Controls()
+        self.slots = Slots()
+        self.connection: AsyncConnection
+        unused: Any = None
+        self._claimer = Claimer(
+            self.engine,
+            Job,
+            executor=cast("Any", self.slots),
+            completer=unused,
+            settler=unused,
+            worker_id=WORKER,
+            types=["test", "mail"],
+            options=WorkerOptions(queues=["default", "other"]),
+            may_start=lambda: True,
+            controls=lambda: self.told,
+        )
+
+    def tell(self, **told: dict[str, Control]) -> None:
+        self.told = Controls(version=self.told.version + 1, **told)
+
+    async def claim(self) -> set[Any]:
+        await self._claimer.claim(self.connection)
+        claimed, self.slots.started = {job.id for job in self.slots.started}, []
+        return claimed
+
+
+@pytest.fixture
+async def driven(engine: Engine) -> AsyncIterator[Driven]:
+    made = Driven(Connections(engine.url, worker_name="tester", patience=timedelta(seconds=15)))
+    async with made.engine.connect() as made.connection:
+        yield made
+    await made.engine.dispose()
+
+
+async def test_what_was_committed_late_to_a_paused_queue_is_found_as_soon_as_it_is_resumed(
+    driven: Driven, engine: Engine, jobs: Jobs
+) -> None:
+    job_id = uuid7()
+    with engine.connect() as slow:
+        slow.execute(
+            insert(cast("Table", Job.__table__)).values(id=job_id, chain_id=job_id, type_name="test", chain_type_name="test")
+        )
+        on_time, elsewhere = jobs.add(), jobs.add(queue="other")
+        assert await driven.claim() == {on_time, elsewhere}  # both floors are past the late job's time now
+        driven.tell(queues={"default": PAUSED})
+        assert await driven.claim() == set()
+        slow.commit()
+    waits, elsewhere = jobs.add(), jobs.add(queue="other")
+    assert await driven.claim() == {elsewhere}  # looked behind the floors of the lanes it has: the baseline has moved on
+    driven.tell()
+    assert await driven.claim() == {job_id, waits}
+
+
+async def test_jobs_of_a_paused_type_are_passed_by_the_floors_and_found_when_it_is_resumed(
+    driven: Driven, jobs: Jobs
+) -> None:
+    driven.tell(types={"mail": PAUSED})
+    waits, runs = jobs.add(type_name="mail"), jobs.add()
+    assert await driven.claim() == {runs}
+    assert await driven.claim() == set()
+    driven.tell(types={"mail": UNTOLD})
+    assert await driven.claim() == {waits}
+
+
+async def test_with_everything_paused_nothing_is_claimed_and_everything_comes_back(driven: Driven, jobs: Jobs) -> None:
+    driven.tell(queues={"default": PAUSED, "other": PAUSED}, types={"test": PAUSED, "mail": PAUSED})
+    ids = {jobs.add(), jobs.add(queue="other", type_name="mail")}
+    assert await driven.claim() == set()
+    driven.tell(types={"test": PAUSED, "mail": PAUSED})
+    assert await driven.claim() == set()
+    driven.tell()
+    assert await driven.claim() == ids
+
+
+async def test_a_reading_is_kept_until_something_that_concerns_the_worker_is_changed(
+    driven: Driven, engine: Engine, jobs: Jobs
+) -> None:
+    seen: list[Controls] = []
+    reader = ControlReader(
+        driven.engine, Job, worker_id=WORKER, queues=["mail"], types=["send"], on_change=seen.append, is_told=lambda: True
+    )
+    jobs.add_worker(WORKER)
+    await reader.read()
+    with Session(engine) as session:
+        put_queue(session, QueueSettings(name="somebody_elses"))
+        session.commit()
+        await reader.read()
+        assert (seen, reader.current.queue("mail"), reader.current.type("send")) == ([], UNTOLD, UNTOLD)
+        minute = timedelta(minutes=1)
+        put_queue(
+            session, QueueSettings(name="mail", weight=3, max_running=2, rate_limit=5, rate_period=minute, rate_burst=9)
+        )
+        pause_queues(session, ["mail"])
+        put_job_type(session, TypeSettings(type_name="send", max_running=1))
+        resize_workers(session, 4, where=WorkerFilter(ids=[WORKER]))
+        session.commit()
+    await reader.read()
+    await reader.read()
+    (told,) = seen
+    assert told is reader.current
+    assert told.queue("mail") == Control(
+        is_paused=True, weight=3, max_running=2, rate_limit=5, rate_period=minute, rate_burst=9
+    )
+    assert (told.type("send"), told.concurrency, told.version) == (Control(max_running=1), 4, 1)
+    assert (told.paused_queues, told.paused_types) == ({"mail"}, frozenset())
