@@ -25,6 +25,7 @@ _COMMANDS: Final = {
     "explain": ("sa_jobqueue.cli.explain:explain", "Say why a job is not running, down to what it waits for in the end."),
     "trace": ("sa_jobqueue.cli.trace:trace", "Show how a chain went, as a tree of attempts with times."),
     "health": ("sa_jobqueue.cli.health:health", "Say what is wrong with the queue, and who holds back vacuum."),
+    "top": ("sa_jobqueue.cli.top:top", "Watch the queue in the terminal."),
     "exporter": ("sa_jobqueue.cli.exporter:exporter", "Serve the queue's figures to Prometheus."),
     "dashboards": ("sa_jobqueue.cli.dashboards:dashboards", "Write a Grafana dashboard, and alert rules for Prometheus."),
     "dead-letters": ("sa_jobqueue.cli.dead_letters:dead_letters", "List, group, redrive and dismiss dead letters."),

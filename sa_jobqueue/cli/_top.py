@@ -1,0 +1,275 @@
+"""The screen of `sa-jobqueue top`: what is wrong, queues, workers, what runs longest, what failed last."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from rich.text import Text
+from sqlalchemy.exc import DBAPIError
+from textual import work
+from textual.app import App, ComposeResult
+from textual.binding import BindingType
+from textual.containers import Grid
+from textual.widgets import DataTable, Footer, Static
+
+from sa_jobqueue.cli._output import first_line, shown
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.observe.health import Health, Severity
+from sa_jobqueue.observe.health.overview import Overview
+from sa_jobqueue.operations.explaining import span
+
+Look = Callable[[], Overview]
+
+INTERVALS: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+"""Seconds between two looks that the keys choose from."""
+STYLES: Final = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.CRITICAL: "bold red"}
+_FINDINGS: Final = 4
+_COLUMNS: Final = {
+    "queues": ("queue", "due", "claim age", "later", "in/s", "out/s", "died"),
+    "workers": ("worker", "host", "state", "running", "beat"),
+    "longest": ("job", "type", "queue", "attempt", "for", "worker"),
+    "failures": ("job", "type", "now", "attempt", "ago", "error"),
+}
+_TITLES: Final = {"longest": "running longest", "failures": "failed last"}
+Cells = Sequence[tuple[str, Any]]
+"""Of a row: what a cell shows, and what it sorts by."""
+_AS_READ: Final = (0, False)
+"""By which column a table is sorted, and whether the other way round; this is the order in which it was read."""
+
+
+class TopApp(App[None]):
+    """Looks again and again, in a thread, and shows what it saw. A look that fails is told, and the next one is tried.
+
+    `connect`: gives the function that looks, for as long as its connection holds; entered anew when that is lost.
+    `screenshot`: a file that the first screen is written to; then it ends.
+    """
+
+    CSS = """
+    #summary { height: auto; padding: 0 1; }
+    Grid { grid-size: 2; grid-columns: 1fr 1fr; grid-rows: 1fr 1fr; }
+    DataTable { border: round $primary; height: 100%; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("q", "quit", "quit"),
+        ("r", "look", "look now"),
+        ("p", "pause", "pause"),
+        ("s", "sort", "sort by the next column"),
+        ("S", "reverse", "reverse"),
+        ("plus", "interval(1)", "slower"),
+        ("minus", "interval(-1)", "faster"),
+    ]
+    ENABLE_COMMAND_PALETTE = False
+    TITLE = "sa-jobqueue top"
+
+    def __init__(
+        self,
+        connect: Callable[[], AbstractContextManager[Look]],
+        *,
+        interval: timedelta = timedelta(seconds=2),
+        screenshot: str | None = None,
+    ) -> None:
+        super().__init__()
+        if interval < timedelta(milliseconds=100):
+            raise InvalidOptionError("interval", f"must be at least 0.1 s, got {interval.total_seconds():g} s")
+        self._connect = connect
+        self._interval = interval.total_seconds()
+        self._screenshot = screenshot
+        self._going = asyncio.Event()
+        self._going.set()
+        self._seen: Overview | None = None
+        self._error = ""
+        self._sorting = dict.fromkeys(_COLUMNS, _AS_READ)
+        self._look: Look | None = None
+        self._connection = ExitStack()
+        self._reading = threading.Lock()
+        self.looks = 0
+        """How many looks were shown."""
+
+    def compose(self) -> ComposeResult:
+        """Lay out the screen."""
+        yield Static(id="summary")
+        with Grid():
+            for name, columns in _COLUMNS.items():
+                table: DataTable[Text] = DataTable(id=name, cursor_type="row", zebra_stripes=True)
+                table.border_title = _TITLES.get(name, name)
+                table.add_columns(*columns)
+                yield table
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Begin to look."""
+        self.query_one("#queues").focus()
+        self.action_look()
+
+    async def on_unmount(self) -> None:
+        """Let go of the connection."""
+        await asyncio.to_thread(self._disconnect)
+
+    @work(exclusive=True)
+    async def action_look(self) -> None:
+        """Look once, show what was seen, and rest."""
+        while True:
+            try:
+                self._seen = await asyncio.to_thread(self._read)
+                self._error = ""
+            except DBAPIError as error:
+                # Not the whole of it: that quotes the statement with its parameters.
+                self._error = str(error.orig).strip().partition("\n")[0]
+            self.looks += 1
+            self._show()
+            if self._screenshot is not None:
+                self.call_after_refresh(self._save, self._screenshot)
+            await asyncio.sleep(self._interval)
+            await self._going.wait()
+
+    def _read(self) -> Overview:
+        with self._reading:
+            try:
+                if self._look is None:
+                    self._look = self._connection.enter_context(self._connect())
+                return self._look()
+            except DBAPIError:
+                self._close()
+                raise
+
+    def _disconnect(self) -> None:
+        with self._reading:
+            self._close()
+
+    def _close(self) -> None:
+        self._look = None
+        with suppress(DBAPIError):
+            self._connection.close()
+
+    def _save(self, path: str) -> None:
+        self.save_screenshot(str(Path(path).name), path=str(Path(path).parent))
+        self.exit(return_code=1 if self._error else 0)
+
+    # What the keys do.
+
+    def action_pause(self) -> None:
+        """Stop looking, or go on."""
+        if self._going.is_set():
+            self._going.clear()
+        else:
+            self._going.set()
+        self._show()
+
+    def action_interval(self, step: int) -> None:
+        """Choose the next longer or shorter interval."""
+        longer = [one for one in INTERVALS if one > self._interval]
+        shorter = [one for one in INTERVALS if one < self._interval]
+        self._interval = (longer[:1] or [INTERVALS[-1]] if step > 0 else shorter[-1:] or [INTERVALS[0]])[0]
+        self._show()
+
+    def action_sort(self) -> None:
+        """Sort the table that has the focus by its next column."""
+        name = self._focused()
+        column, is_reversed = self._sorting[name]
+        self._sorting[name] = ((column + 1) % len(_COLUMNS[name]), is_reversed)
+        self._show()
+
+    def action_reverse(self) -> None:
+        """Sort it the other way round."""
+        name = self._focused()
+        column, is_reversed = self._sorting[name]
+        self._sorting[name] = (column, not is_reversed)
+        self._show()
+
+    def _focused(self) -> str:
+        return self.focused.id if self.focused is not None and self.focused.id in self._sorting else "queues"
+
+    # What is shown.
+
+    def _show(self) -> None:
+        self.query_one("#summary", Static).update(self._summary())
+        if self._seen is None:
+            return
+        for name, rows in rows_of(self._seen).items():
+            self._fill(name, rows)
+
+    def _fill(self, name: str, rows: Sequence[Cells]) -> None:
+        table = self.query_one(f"#{name}", DataTable)
+        column, is_reversed = self._sorting[name]
+        if self._sorting[name] != _AS_READ:
+            rows = sorted(rows, key=lambda row: (row[column][1] is None, row[column][1]), reverse=is_reversed)
+        row, across = table.cursor_row, table.scroll_x
+        table.clear()
+        for cells in rows:
+            table.add_row(*(Text(shown(text)) for text, _ in cells))
+        table.move_cursor(row=min(row, len(rows) - 1) if rows else 0, animate=False)
+        table.scroll_to(x=across, animate=False)
+        order = f", by {_COLUMNS[name][column]}{' reversed' if is_reversed else ''}"
+        table.border_title = _TITLES.get(name, name) + (order if self._sorting[name] != _AS_READ else "")
+
+    def _summary(self) -> Text:
+        state = f"every {self._interval:g} s" if self._going.is_set() else "paused"
+        if self._seen is None:
+            return Text(f"looking, {state}" if not self._error else f"cannot look: {shown(self._error)}")
+        told = summary(self._seen.health)
+        told.append(f"  ({state})", style="dim")
+        if self._error:
+            told.append(f"\ncannot look any more: {shown(self._error)}", style="bold red")
+        return told
+
+
+def summary(report: Health) -> Text:
+    """Return what is wrong, the worst first, and the figures of the whole queue. Pure."""
+    at = shown(report.measured_at)
+    told = Text(f"{str(report.severity).upper()}  {at}", style=STYLES[report.severity])
+    rates, workers = report.rates, report.workers
+    told.append(
+        f"   {report.due:,} due, the oldest for {span(report.claim_age)}; "
+        f"{rates.per_second(rates.arrived):,.1f}/s in, {rates.per_second(rates.completed):,.1f}/s out; "
+        f"{report.running.running:,} running, {workers.saturation:.0%} of {workers.slots} slots; "
+        f"{report.failures.unresolved:,} dead letters; horizon {report.horizon.age:,}",
+        style="default not bold",
+    )
+    for finding in report.findings[:_FINDINGS]:
+        told.append(f"\n{finding.severity!s:8} ", style=STYLES[finding.severity])
+        told.append(f"{finding.code}: {shown(finding.summary)}", style="default not bold")
+    if len(report.findings) > _FINDINGS:
+        told.append(f"\nand {len(report.findings) - _FINDINGS} more: sa-jobqueue health", style="dim")
+    return told
+
+
+def rows_of(seen: Overview) -> dict[str, list[Cells]]:
+    """Return the rows of each table. Pure."""
+    report, window = seen.health, seen.health.rates
+    depths = {queue.queue: queue for queue in report.queues}
+    rates = {queue.queue: queue for queue in window.queues}
+    queues: list[Cells] = []
+    for name in sorted({*depths, *rates}):
+        depth, rate = depths.get(name), rates.get(name)
+        more = "+" if depth is not None and depth.is_capped else ""
+        due, later, age = (depth.due, depth.later, depth.claim_age) if depth is not None else (0, 0, timedelta(0))
+        arrived, completed, died = (rate.arrived, rate.completed, rate.died) if rate is not None else (0, 0, 0)
+        per_second = [(f"{window.per_second(count):,.1f}", count) for count in (arrived, completed)]
+        waits = [(f"{due:,}{more}", due), (span(age), age), (f"{later:,}{more}", later)]
+        queues.append([(name, name), *waits, *per_second, (f"{died:,}", died)])
+    workers: list[Cells] = []
+    for one in report.workers.workers:
+        is_silent = one.silent_for > report.workers.time_to_live
+        state = "silent" if is_silent else one.state.value
+        running = (f"{one.running}/{one.concurrency}", one.running / max(one.concurrency, 1))
+        beat = (f"{span(one.silent_for)} ago", one.silent_for)
+        workers.append([(one.name, one.name), (one.host, one.host), (state, state), running, beat])
+    longest: list[Cells] = []
+    for job in seen.longest:
+        lasted = job.running_for or timedelta(0)
+        cells: Any = (job.job_id, job.type_name, job.queue, job.attempt)
+        longest.append([*((str(cell), cell) for cell in cells), (span(lasted), lasted), (job.worker_id, job.worker_id)])
+    failures: list[Cells] = []
+    for failed in seen.failures:
+        error = first_line({"type": failed.error_type, "message": failed.error_message}) if failed.error_type else ""
+        what = error or failed.outcome.replace("_", " ")
+        cells = (failed.job_id, failed.type_name, failed.status, failed.attempt)
+        ago = (f"{span(failed.ago)} ago", failed.ago)
+        failures.append([*((str(cell), cell) for cell in cells), ago, (what, what)])
+    return {"queues": queues, "workers": workers, "longest": longest, "failures": failures}

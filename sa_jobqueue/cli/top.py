@@ -1,0 +1,64 @@
+"""`sa-jobqueue top`: the queue in a terminal, looked at again and again."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any
+
+import click
+from sqlalchemy import NullPool, create_engine
+
+from sa_jobqueue.cli._options import Database, seconds, with_database
+from sa_jobqueue.errors import JobQueueError
+from sa_jobqueue.observe.health.overview import overviews
+
+
+class MissingTopExtraError(JobQueueError, ImportError):
+    """The live view needs textual, which is not installed: pip install "sa-jobqueue[top]"."""
+
+    def __init__(self) -> None:
+        super().__init__('textual is not installed: pip install "sa-jobqueue[top]"')
+
+
+@click.command()
+@click.option(
+    "--interval", type=seconds, metavar="SECONDS", default=timedelta(seconds=2), help="Between two looks.  [default: 2]"
+)
+@click.option(
+    "--window", type=seconds, metavar="SECONDS", default=timedelta(minutes=1), help="What rates cover.  [default: 60]"
+)
+@click.option(
+    "--time-to-live",
+    type=seconds,
+    metavar="SECONDS",
+    default=timedelta(seconds=15),
+    help="How long a worker may be silent, as the workers have it.  [default: 15]",
+)
+@click.option(
+    "--timeout", type=seconds, metavar="SECONDS", default=timedelta(seconds=10), help="Of one statement.  [default: 10]"
+)
+@click.option("--screenshot", type=click.Path(dir_okay=False), help="Write one screen to this SVG file, and end.")
+@with_database
+def top(database: Database, /, *, interval: timedelta, screenshot: str | None, **options: Any) -> None:
+    """Watch the queue: what is wrong, its queues and workers, what runs longest, what failed last.
+
+    Each look costs what `sa-jobqueue health` does, on one connection; SELECT on the queue's tables is enough. Keys are
+    shown at the bottom; Tab goes from table to table, s sorts the one that has the focus.
+    Needs: pip install "sa-jobqueue[top]".
+    """
+    try:
+        from sa_jobqueue.cli._top import Look, TopApp
+    except ModuleNotFoundError as error:
+        raise MissingTopExtraError from error
+    with database.session():
+        pass  # says what is wrong with the tables, where something is
+    engine = create_engine(database.url, poolclass=NullPool)
+
+    def connect() -> AbstractContextManager[Look]:
+        return overviews(engine, model=database.model, **options)
+
+    app = TopApp(connect, interval=interval, screenshot=screenshot)
+    app.run(headless=screenshot is not None, size=(150, 40) if screenshot is not None else None)
+    if app.return_code:
+        raise click.exceptions.Exit(app.return_code)
