@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from benchmarks.meter import Stopwatch
 from benchmarks.place import Place
@@ -10,12 +11,25 @@ from sa_jobqueue import JobQueue, Worker, WorkerOptions
 from sa_jobqueue.events import Event, EventBus, JobCompleted, WorkerStarted
 
 
-def drain(place: Place, watch: Stopwatch, jobs: int, queue: JobQueue, *, concurrency: int) -> int:
-    """Run a worker in this process until so many jobs are completed and it is idle; return how many it completed."""
-    return asyncio.run(_drain(place, watch, jobs, queue, concurrency))
+def drain(
+    place: Place,
+    watch: Stopwatch,
+    jobs: int,
+    queue: JobQueue,
+    *,
+    concurrency: int,
+    observe: Callable[[Worker], None] = lambda worker: None,
+) -> int:
+    """Run a worker in this process until so many jobs are completed and it is idle; return how many it completed.
+
+    `observe`: called with the worker before it runs.
+    """
+    return asyncio.run(_drain(place, watch, jobs, queue, concurrency, observe))
 
 
-async def _drain(place: Place, watch: Stopwatch, jobs: int, queue: JobQueue, concurrency: int) -> int:
+async def _drain(  # noqa: PLR0917
+    place: Place, watch: Stopwatch, jobs: int, queue: JobQueue, concurrency: int, observe: Callable[[Worker], None]
+) -> int:
     left = jobs
 
     def on_event(event: Event) -> None:
@@ -31,6 +45,7 @@ async def _drain(place: Place, watch: Stopwatch, jobs: int, queue: JobQueue, con
     events.subscribe(on_event)
     engine = place.async_engine(size=concurrency)
     worker = Worker(queue, engine, options=WorkerOptions(concurrency=concurrency), events=events)
+    observe(worker)
     await worker.run_until_idle()
     await engine.dispose()
     return jobs - left

@@ -72,6 +72,7 @@ def link(traceparent: str | None, kind: str) -> None:
         api[0]().add_link(context, {LINK_KIND: kind})
 
 
+@functools.lru_cache(1000)  # the jobs of one bulk call have the same
 def context_of(traceparent: str | None) -> SpanContext | None:
     """Read a W3C `traceparent`. None for one that is None or malformed: rows may come from anybody."""
     if traceparent is None or (api := _opentelemetry()) is None:

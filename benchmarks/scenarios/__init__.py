@@ -18,6 +18,7 @@ from benchmarks.scenarios import (
     latency,
     life,
     memory,
+    observed,
     peers_drain,
     peers_enqueue,
     peers_latency,
@@ -43,6 +44,7 @@ _MODULES = (
     pins,
     deep_backlog,
     memory,
+    observed,
 )
 _PIPELINE = (pipeline_write, pipeline_read, pipeline_archive)
 

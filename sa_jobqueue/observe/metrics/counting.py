@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,6 +35,9 @@ ALL: Final = (ATTEMPTS, DEATHS, TAKEN_BACK, FAILURES, ENDANGERED)
 
 Count = tuple[Counted, tuple[str, ...]]
 
+BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+"""Seconds: upper ends of the buckets that durations of attempts are counted in."""
+
 
 def counts(event: told.Event, known: frozenset[str]) -> tuple[Count, ...]:
     """Return what an event adds one to, with the values of the labels; a type that is not `known` is `other`. Pure."""
@@ -58,3 +64,48 @@ def counts(event: told.Event, known: frozenset[str]) -> tuple[Count, ...]:
 
 def _type(event: told.AttemptEvent, known: frozenset[str]) -> str:
     return event.type_name if event.type_name in known else OTHER
+
+
+class Durations:
+    """How long some attempts took, in buckets."""
+
+    __slots__ = ("buckets", "seconds")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(BOUNDS) + 1)
+        """How many fell between each bound and the one before; the last above them all."""
+        self.seconds = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one."""
+        self.buckets[bisect_left(BOUNDS, seconds)] += 1
+        self.seconds += seconds
+
+
+class Tally:
+    """Adds up a worker's events in plain numbers, for whoever asks: the metrics libraries take ten times as long a count.
+
+    Written on the worker's loop alone; it may be read from any thread.
+    """
+
+    def __init__(self, types: Iterable[str]) -> None:
+        self.known = frozenset(types)
+        self.totals: Counter[Count] = Counter()
+        self.completed = {kind: Durations() for kind in (*sorted(self.known), OTHER)}
+        """By job type: how long attempts ran that completed."""
+        self._completions = {kind: (ATTEMPTS, (kind, "completed")) for kind in self.completed}
+
+    def __call__(self, event: told.Event) -> None:
+        """Count an event."""
+        if isinstance(event, told.JobCompleted):  # as `counts` has it; this one is told for each job
+            kind = _type(event, self.known)
+            self.totals[self._completions[kind]] += 1
+            self.completed[kind].add(event.ran.total_seconds())
+        elif not isinstance(event, told.JobStarted):
+            for count in counts(event, self.known):
+                self.totals[count] += 1
+
+    def of(self, counted: Counted) -> list[tuple[tuple[str, ...], int]]:
+        """Return a figure's totals by the values of its labels; one without labels is nought before anything is counted."""
+        found = [(labels, total) for (name, labels), total in list(self.totals.items()) if name is counted]
+        return found or ([] if counted.labels else [((), 0)])

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import cache
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
-from sa_jobqueue import events as told
-from sa_jobqueue.observe.metrics.counting import ALL, OTHER, Counted, counts
+from sa_jobqueue.events import EventBus
+from sa_jobqueue.observe.metrics.counting import ALL, BOUNDS, Tally
 from sa_jobqueue.version import __version__
-
-_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
 
 def subscribe(
-    events: told.EventBus,
+    events: EventBus,
     registry: CollectorRegistry,
     *,
     types: Iterable[str],
@@ -27,33 +25,33 @@ def subscribe(
 
     `types`: the job types that get a label of their own. `running`: asked at every scrape.
     """
-    known = frozenset(types)
-    counters = {
-        counted: Counter(f"sa_jobqueue_{counted.name}", counted.words, counted.labels, registry=registry) for counted in ALL
-    }
-    seconds = Histogram(
-        "sa_jobqueue_attempt_duration_seconds",
-        "How long attempts ran that completed.",
-        ["job_type"],
-        buckets=_BUCKETS,
-        registry=registry,
-    )
+    tally = Tally(types)
+    events.subscribe(tally)
+    registry.register(TallyCollector(tally))
     gauge = Gauge("sa_jobqueue_worker_running_jobs", "Jobs that run in this worker.", registry=registry)
     gauge.set_function(running)
     Gauge("sa_jobqueue_worker_slots", "Jobs it may run at once.", registry=registry).set(slots)
     Gauge("sa_jobqueue_worker_info", "Its version.", ["version"], registry=registry).labels(__version__).set(1)
 
-    @cache  # finding a counter by its labels takes longer than counting
-    def one_more(counted: Counted, labels: tuple[str, ...]) -> Callable[[], None]:
-        counter = counters[counted]
-        return (counter.labels(*labels) if labels else counter).inc
 
-    observing = {kind: seconds.labels(kind).observe for kind in (*known, OTHER)}
+class TallyCollector:
+    """Shows a tally at every scrape."""
 
-    def count(event: told.Event) -> None:
-        for counted, labels in counts(event, known):
-            one_more(counted, labels)()
-        if isinstance(event, told.JobCompleted):
-            observing[event.type_name if event.type_name in known else OTHER](event.ran.total_seconds())
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
 
-    events.subscribe(count)
+    def collect(self) -> Iterator[Metric]:
+        """Yield the counters, and the histogram of what completed."""
+        for counted in ALL:
+            family = CounterMetricFamily(f"sa_jobqueue_{counted.name}", counted.words, labels=counted.labels)
+            for labels, total in self._tally.of(counted):
+                family.add_metric(labels, total)
+            yield family
+        seconds = HistogramMetricFamily(
+            "sa_jobqueue_attempt_duration_seconds", "How long attempts ran that completed.", labels=["job_type"]
+        )
+        ends = [*map(str, BOUNDS), "+Inf"]
+        for kind, durations in self._tally.completed.items():
+            buckets = list(zip(ends, accumulate(durations.buckets), strict=True))
+            seconds.add_metric([kind], buckets, sum_value=durations.seconds)
+        yield seconds
