@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import click
 import pytest
 
-from sa_jobqueue.cli.archive import age_or_instant
+from sa_jobqueue.cli._options import age_or_instant
 
 
 def test_ages_and_times_are_understood() -> None:
