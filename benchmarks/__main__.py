@@ -1,30 +1,39 @@
-"""`python -m benchmarks`: run scenarios, print tables, write JSON."""
+"""`python -m benchmarks`: run scenarios, print tables, write JSON; `table`, `profile` and `peers` beside that."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
+from rich.table import Table
 
-from benchmarks import harness, report
-from benchmarks.peers import places
+from benchmarks import harness, markdown, plots, profiling, report, table
+from benchmarks.peers import environments, places
+from benchmarks.peers.catalogue import SYSTEMS
 from benchmarks.place import describe, serve
 from benchmarks.scenarios import all_scenarios
 
 _SCENARIOS = {scenario.name.replace(" ", "-"): scenario for scenario in all_scenarios()}
 
 
-@click.command()
-@click.option("--url", help="A server to run on, in throw-away databases; its settings are taken as they are.")
-@click.option(
-    "--server",
-    type=click.Choice(["newest", "oldest", "embedded", "local"]),
-    default="newest",
-    show_default=True,
-    help="Without --url: which programs at hand to start a server of its own from.",
-)
+def _on_a_server(command: Callable[..., None]) -> Callable[..., None]:
+    url = click.option("--url", help="A server to run on, in throw-away databases; its settings are taken as they are.")
+    server = click.option(
+        "--server",
+        type=click.Choice(["newest", "oldest", "embedded", "local"]),
+        default="newest",
+        show_default=True,
+        help="Without --url: which programs at hand to start a server of its own from.",
+    )
+    return url(server(command))
+
+
+@click.group(invoke_without_command=True)
+@_on_a_server
 @click.option("--jobs", type=click.IntRange(1), help="Jobs of a case in one round, instead of what each scenario has.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="How often each case runs.")
 @click.option(
@@ -35,14 +44,23 @@ _SCENARIOS = {scenario.name.replace(" ", "-"): scenario for scenario in all_scen
     help="Only this one; may be repeated. `pipeline` is all whose names begin so.",
 )
 @click.option("--json", "to", metavar="FILE|-", help="Also write everything as JSON; to standard output, it comes alone.")
+@click.pass_context
 def main(  # noqa: PLR0917 - click gives options by name
-    url: str | None, server: str, jobs: int | None, rounds: int, chosen: tuple[str, ...], to: str | None
+    context: click.Context,
+    url: str | None,
+    server: str,
+    jobs: int | None,
+    rounds: int,
+    chosen: tuple[str, ...],
+    to: str | None,
 ) -> None:
-    """Measure the queue beside the limits of the same server.
+    """Measure the queue beside the limits of the same server, and beside other systems.
 
     Every case runs once a round. Ratios between cases of one run can be trusted; times of different runs cannot be
     compared.
     """
+    if context.invoked_subcommand is not None:
+        return
     # Progress and tables leave standard output alone when that is where the JSON goes.
     console = Console(stderr=to == "-", width=None if sys.stdout.isatty() else 200)
     scenarios = [one for name, one in _SCENARIOS.items() if not chosen or name.startswith(chosen)]
@@ -54,6 +72,74 @@ def main(  # noqa: PLR0917 - click gives options by name
         click.echo(report.dump(found))
     elif to is not None:
         Path(to).write_text(report.dump(found) + "\n")
+
+
+@main.command("table")
+@_on_a_server
+@click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Where to write.")
+@click.option("--quick", is_flag=True, help="A hundred jobs of each: shows that it runs, and says nothing of speed.")
+def write_table(url: str | None, server: str, out: Path, quick: bool) -> None:
+    """Measure everything that the table of the documentation shows, and write it: 20 minutes on an idle machine.
+
+    Writes `result.json`, `table.md`, and with a browser at hand `claims.png` and `depth.png`.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    console = Console(stderr=True)
+
+    def keep(found: dict[str, Any]) -> None:
+        (out / "result.json").write_text(report.dump(found) + "\n")
+
+    def tell(what: str) -> None:
+        status.update(what)
+        if not console.is_terminal:
+            console.print(what, highlight=False)
+
+    with serve(url or server) as running, console.status("starting") as status, places.templates(running):
+        found = table.run(running, is_quick=quick, tell=tell, keep=keep)
+    (out / "table.md").write_text(markdown.write(found, plots.draw(found, out)))
+    click.echo(out / "table.md")
+
+
+@main.command("profile")
+@_on_a_server
+@click.option("--jobs", type=click.IntRange(1), default=50_000, show_default=True, help="How many to drain.")
+def show_profile(url: str | None, server: str, jobs: int) -> None:
+    """Tell where the CPU microseconds of a drained job go: queue, SQLAlchemy, driver, event loop, server."""
+    with serve(url or server) as running:
+        found = profiling.profile(running, jobs)
+    shown = Table("where", "us a job")
+    for name, value in found["client"].items():
+        shown.add_row(name, f"{value:.1f}")
+    shown.add_row("worker process, all", f"{found['client_us']:.1f}", end_section=True)
+    for name, value in found["queue"].items():
+        shown.add_row(f"of the queue: {name}", f"{value:.1f}")
+    shown.add_section()
+    shown.add_row("server", f"{found['server_us']:.1f}")
+    shown.add_row("pgbench, our SQL", f"{found['pgbench']['client_us']:.1f}")
+    shown.add_row("its server", f"{found['pgbench']['server_us']:.1f}")
+    Console().print(shown)
+
+
+@main.group("peers")
+def peers() -> None:
+    """Other systems, each in a virtual environment of its own."""
+
+
+@peers.command("install")
+def install_peers() -> None:
+    """Make the environments that are missing; $SA_JOBQUEUE_BENCHMARK_PEERS says where, the user's cache unless set."""
+    problems = 0
+    for name, problem in environments.install():
+        click.echo(f"{name}: {problem or 'installed'}")
+        problems += problem is not None
+    sys.exit(1 if problems else 0)
+
+
+@peers.command("list")
+def list_peers() -> None:
+    """Show each system, its version, and why it cannot be measured here."""
+    for system in SYSTEMS:
+        click.echo(f"{system.name} {environments.release(system)}: {environments.why_not(system) or 'ready'}")
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def _table(results: Sequence[Result]) -> Table:
         table.add_column(heading, justify="right")
     for result in results:
         cells = [_rate(result)] if rated else []
-        cells += [_number(result.figures.get(name), ",.2f" if name.endswith("_ms") else ",.0f") for name in figures]
+        cells += [_number(value := result.figures.get(name), _shape(name, value)) for name in figures]
         cells += [_ratio(result, is_named=len(others) > 1)] if others else []
         cells += [_number(result.per_job[name], shape) for name, (_, shape) in _PER_JOB.items()]
         table.add_row(result.case, f"{result.jobs:,}", *cells)
@@ -115,6 +115,10 @@ def _rate(result: Result) -> str:
     if result.rounds == 1:
         return f"{result.rate.median:,.0f}"
     return f"{result.rate.median:,.0f} ({result.rate.min:,.0f}-{result.rate.max:,.0f})"
+
+
+def _shape(name: str, value: float | None) -> str:
+    return ",.2f" if name.endswith("_ms") or (value or 0) % 1 else ",.0f"
 
 
 def _number(value: float | None, shape: str) -> str:

@@ -55,6 +55,15 @@ def release(system: System) -> str:
     return pinned[1]
 
 
+def python_version(system: System) -> str | None:
+    """Return the version of the interpreter a system runs on; None where it is not installed."""
+    if not python(system).exists():
+        return None
+    asked = "import platform; print(platform.python_version())"
+    done = subprocess.run([python(system), "-c", asked], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None
+
+
 def why_not(system: System) -> str | None:
     """Return why a system cannot be run here; None when it can."""
     if is_installed(system):

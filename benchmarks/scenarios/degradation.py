@@ -29,6 +29,7 @@ RATE: Final = 600
 _OFF_SECONDS: Final = 6
 _ON_SECONDS: Final = 30
 _AFTER_SECONDS: Final = 9
+PINNED: Final = (_OFF_SECONDS, _OFF_SECONDS + _ON_SECONDS)
 SECONDS: Final = _OFF_SECONDS + _ON_SECONDS + _AFTER_SECONDS
 _VACUUM_EVERY: Final = 2
 _LEFT_OUT: Final = {"pgqueuer, psycopg"}

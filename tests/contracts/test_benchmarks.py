@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,6 +15,9 @@ PER_JOB = {"commits", "round_trips", "wal_bytes", "row_versions", "dead_tuples",
 FIGURES = {
     "latency": {"p50_ms", "p95_ms", "p99_ms", "max_ms"},
     "pinned horizon": {"p50_ms", "p99_ms", "buffers", "dead"},
+    "kinds of pins": {"p50_ms", "p99_ms", "buffers", "dead"},
+    "deep backlog": {"p50_ms", "p99_ms", "buffers"},
+    "memory": {"MiB_at_a_tenth", "MiB_at_the_end", "growth_percent"},
 }
 CHANGING = {"pipeline read": ("commits",), "pipeline archive": ("commits", "wal_bytes")}
 """What a scenario that is not to write, or only to delete, counts all the same."""
@@ -39,9 +42,10 @@ def run_benchmarks(url: str, *arguments: str) -> dict[str, Any]:
 @pytest.mark.long
 @pytest.mark.parametrize("is_spark", [False, True], ids=["queue", "pipeline"])
 def test_every_scenario_tells_what_it_measured(is_spark: bool, jobqueue_database_url: str) -> None:
-    from benchmarks.scenarios import all_scenarios
+    from benchmarks.scenarios import all_scenarios, beside_peers
 
-    scenarios = [one for one in all_scenarios() if one.name.startswith("pipeline") is is_spark]
+    beside = {one.name for one in beside_peers()}
+    scenarios = [one for one in all_scenarios() if one.name.startswith("pipeline") is is_spark and one.name not in beside]
     chosen = [word for one in scenarios for word in ("--scenario", one.name.replace(" ", "-"))]
     found = run_benchmarks(jobqueue_database_url, "--jobs", "200", *chosen)
 
@@ -63,6 +67,63 @@ def test_every_scenario_tells_what_it_measured(is_spark: bool, jobqueue_database
     assert found["machine"]["cpus"] > 0
     assert found["versions"]["postgresql"]
     assert found["server"]["settings"].keys() >= {"fsync", "synchronous_commit", "shared_buffers"}
+
+
+@pytest.mark.long
+def test_one_command_writes_the_table_of_every_system_at_hand(tmp_path: Path, jobqueue_database_url: str) -> None:
+    from benchmarks.peers.catalogue import OURS
+    from benchmarks.scenarios.degradation import SECONDS
+    from benchmarks.table import PARTS
+
+    # Some of what the others could be is missing on most machines; that is what the page says then.
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks",
+        "table",
+        "--quick",
+        "--url",
+        jobqueue_database_url,
+        "--out",
+        str(tmp_path),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=290)
+    assert done.returncode == 0, done.stderr
+
+    found = json.loads((tmp_path / "result.json").read_text())
+    assert found["failed"] == {}
+    assert {one["scenario"] for one in found["results"]} == {name for part in PARTS for name in part.scenarios}
+    [ours] = [one for one in found["results"] if (one["scenario"], one["case"]) == ("drain beside peers", OURS.name)]
+    assert ours["per_job"]["row_versions"] == pytest.approx(2, abs=0.1)
+    [sustained] = [one for one in found["results"] if (one["scenario"], one["case"]) == ("degradation", OURS.name)]
+    assert len(sustained["series"]) == SECONDS
+    assert sustained["figures"]["depth_at_the_end"] == 0
+    page = (tmp_path / "table.md").read_text()
+    assert f"| **{OURS.name}" in page
+    for system in found["systems"]:
+        assert f"{system['name']} {system['version']}" in page
+        assert system["missing"] is None or system["missing"] in page
+
+
+def test_a_system_that_fails_is_named_and_the_others_go_on() -> None:
+    from benchmarks import harness
+
+    class Broken:
+        def __enter__(self) -> Any:
+            raise harness.CaseFailedError("it did not answer")
+
+        def __exit__(self, *_: object) -> None: ...
+
+    def run(*_: Any) -> int:
+        raise AssertionError
+
+    case = harness.Case(name="theirs", run=run, open_place=lambda server: Broken())
+    scenario = harness.Scenario(name="drain", says="", cases=[case])
+    failed: dict[str, str] = {}
+    results = harness.run(cast("Any", None), [scenario], jobs=1, rounds=2, failed=failed)
+
+    assert results == []
+    assert failed == {"drain: theirs": "it did not answer"}
 
 
 def test_drain_keeps_to_its_budget_of_round_trips_commits_and_row_versions(jobqueue_database_url: str) -> None:

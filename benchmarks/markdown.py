@@ -1,0 +1,166 @@
+"""The document of a run as Markdown: what it ran on, the systems beside each other, ours beside its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from benchmarks.peers.catalogue import OURS
+from benchmarks.targets import Found, all_targets
+
+_LIMIT = "pgbench, our SQL"
+
+
+def write(document: Mapping[str, Any], pictures: Sequence[str]) -> str:
+    """Return the page; `pictures` are paths beside it."""
+    found = Found(document)
+    parts = [
+        *_setting(document),
+        "### Beside other systems",
+        _systems(document, found),
+        "### What it costs a job",
+        _costs(document, found),
+        *_missing(document),
+        "### What they promise",
+        _promises(document),
+        "### Targets",
+        _targets(document),
+        "### Under a pinned horizon",
+        _pins(document),
+        _degradation(document),
+        *(f"![{path.rpartition('/')[2].partition('.')[0]} over time]({path})" for path in pictures),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _setting(document: Mapping[str, Any]) -> Iterator[str]:
+    machine, versions, settings = document["machine"], document["versions"], document["server"]["settings"]
+    yield (
+        f"{machine['cpus']} CPUs ({machine['architecture']}), client and server on the same machine over a Unix socket; "
+        f"PostgreSQL {versions['postgresql']}, Python {versions['python']}, SQLAlchemy {versions['sqlalchemy']}, "
+        f"psycopg {versions['psycopg']}; load {machine['load_average']:.1f} when it ended."
+    )
+    yield "Server: " + ", ".join(f"`{name}={value}`" for name, value in settings.items()) + "."
+
+
+def _systems(document: Mapping[str, Any], found: Found) -> str:
+    def row(name: str, label: str) -> list[str]:
+        drain = found.case("drain beside peers", name)
+        return [
+            label,
+            _spread(drain),
+            _number(1 / drain["ratio"] if drain and drain["ratio"] else None, ".1f"),
+            _number(found.rate("single enqueue beside peers", name), ",.0f"),
+            _number(found.rate("bulk enqueue beside peers", name), ",.0f"),
+            *(_number(found.figure("latency beside peers", name, f"p{one}_ms"), ".2f") for one in (50, 99)),
+        ]
+
+    head = ["system", "drain, jobs/s (min-max)", "ours is times", "enqueue 1 a commit, /s", "bulk 10,000, /s"]
+    head += ["commit to start, p50 ms", "p99 ms"]
+    return _table(head, [*_each(document, row), row(_LIMIT, "the limit: `pgbench` with our SQL")], left=1)
+
+
+def _costs(document: Mapping[str, Any], found: Found) -> str:
+    def row(name: str, label: str) -> list[str]:
+        def cost(what: str, shape: str) -> str:
+            return _number(found.per_job("drain beside peers", name, what), shape)
+
+        return [
+            label,
+            cost("client_cpu_us", ".1f"),
+            cost("server_cpu_us", ".1f"),
+            cost("commits", ".3f"),
+            cost("wal_bytes", ",.0f"),
+            cost("row_versions", ".2f"),
+            cost("dead_tuples", ".2f"),
+            _number(found.figure("idle worker", name, "statements_a_second"), ".1f"),
+            _number(found.figure("idle worker", name, "client_core_percent"), ".2f"),
+        ]
+
+    head = ["system", "client us", "server us", "commits", "WAL bytes", "row versions", "dead tuples"]
+    head += ["idle: statements/s", "idle: % of a core"]
+    return _table(head, [*_each(document, row), row(_LIMIT, "the limit: `pgbench` with our SQL")], left=1)
+
+
+def _each(document: Mapping[str, Any], row: Callable[[str, str], list[str]]) -> Iterator[list[str]]:
+    for system in document["systems"]:
+        if system["missing"] is None:
+            label = f"{system['name']} {system['version']}"
+            yield row(system["name"], f"**{label}**" if system["name"] == OURS.name else label)
+
+
+def _missing(document: Mapping[str, Any]) -> Iterator[str]:
+    missing = [f"- {one['name']} {one['version']}: {one['missing']}" for one in document["systems"] if one["missing"]]
+    failed = [f"- {name}: {why.splitlines()[0]}" for name, why in document["failed"].items()]
+    if missing or failed:
+        yield "Not measured:\n\n" + "\n".join(missing + failed)
+
+
+def _promises(document: Mapping[str, Any]) -> str:
+    head = ["system", "Python", "set up as", "a lost worker may still finish", "jobs of a dead worker come back"]
+    head += ["what is kept", "enqueued in your transaction", "survives a power cut"]
+    rows = [
+        [
+            f"{one['name']} {one['version']}",
+            one["python"] or "",
+            one["settings"],
+            *(one["promises"][name] for name in ("fenced", "taken_back", "kept", "session", "durable")),
+        ]
+        for one in document["systems"]
+    ]
+    head[3] = "fenced"
+    return _table(head, rows, left=len(head))
+
+
+def _targets(document: Mapping[str, Any]) -> str:
+    said = {True: "yes", False: "**no**", None: ""}
+    rows = [[one.what, one.wanted, one.measured, said[one.is_met]] for one in all_targets(document)]
+    return _table(["what", "target", "measured", "met"], rows, left=2)
+
+
+def _pins(document: Mapping[str, Any]) -> str:
+    rows = [
+        [
+            one["scenario"],
+            one["case"],
+            *(_number(one["figures"].get(name), shape) for name, shape in _PIN_FIGURES.items()),
+            _number(one["ratio"], ".2f"),
+        ]
+        for one in document["results"]
+        if one["scenario"] in {"pinned horizon", "kinds of pins", "deep backlog"}
+    ]
+    return _table(["scenario", "claims of one job", "p50 ms", "p99 ms", "pages", "against the first, p50"], rows, left=2)
+
+
+_PIN_FIGURES = {"p50_ms": ".3f", "p99_ms": ".3f", "buffers": ",.0f"}
+
+
+def _degradation(document: Mapping[str, Any]) -> str:
+    names = [f"{what}_{when}_ms" for what in ("claim", "wait") for when in ("before", "pinned", "after")]
+    rows = [
+        [
+            one["case"],
+            *(_number(one["figures"].get(name), ".2f") for name in names),
+            *(_number(one["figures"].get(name), ",.0f") for name in ("deepest", "depth_at_the_end", "dead")),
+        ]
+        for one in document["results"]
+        if one["scenario"] == "degradation"
+    ]
+    head = ["system", "claim before, ms", "pinned, last third", "after", "wait before, ms", "pinned, last third", "after"]
+    return _table([*head, "deepest backlog", "backlog at the end", "dead tuples"], rows, left=1)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: int) -> str:
+    rules = ["---" if number < left else "---:" for number in range(len(head))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rules, *rows))
+
+
+def _spread(result: Mapping[str, Any] | None) -> str:
+    if result is None or result["rate"] is None:
+        return ""
+    rate = result["rate"]
+    return f"{rate['median']:,.0f} ({rate['min']:,.0f}-{rate['max']:,.0f})"
+
+
+def _number(value: float | None, shape: str) -> str:
+    return "" if value is None else format(value, shape)

@@ -1,0 +1,89 @@
+"""The curves of the degradation test, drawn by plotly and photographed by a browser without a window."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.peers.catalogue import OURS
+from benchmarks.scenarios.degradation import PINNED
+
+_WIDTH: Final = 1000
+_HEIGHT: Final = 460
+_BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "chrome")
+_CURVES: Final = {
+    "claims": ("claim_ms", "time of one claim, ms", True),
+    "depth": ("depth", "jobs waiting", False),
+}
+_COLOURS: Final = ("#c0392b", "#2471a3", "#229954", "#8e44ad", "#b9770e", "#5d6d7e")
+
+
+def draw(document: Mapping[str, Any], folder: Path) -> list[str]:
+    """Write a picture a curve into a folder and return their names; none without a browser, or without the curves."""
+    browser = next((found for name in _BROWSERS if (found := shutil.which(name))), None)
+    results = [one for one in document["results"] if one["scenario"] == "degradation" and one["series"]]
+    if browser is None or not results:
+        return []
+    names = []
+    for name, (field, title, is_logarithmic) in _CURVES.items():
+        page = _page(results, field, title, is_logarithmic=is_logarithmic)
+        _photograph(browser, page, folder / f"{name}.png")
+        names.append(f"{name}.png")
+    return names
+
+
+def _page(results: list[Any], field: str, title: str, *, is_logarithmic: bool) -> str:
+    from plotly import graph_objects
+
+    figure = graph_objects.Figure()
+    for number, result in enumerate(results):
+        ours = result["case"] == OURS.name
+        figure.add_scatter(
+            x=[point["second"] for point in result["series"]],
+            y=[point[field] for point in result["series"]],
+            name=result["case"],
+            mode="lines",
+            connectgaps=True,
+            line={"width": 4 if ours else 2, "color": _COLOURS[number % len(_COLOURS)]},
+        )
+    figure.add_vrect(
+        x0=PINNED[0], x1=PINNED[1], fillcolor="#888", opacity=0.15, line_width=0, annotation_text="a transaction stays open"
+    )
+    figure.update_layout(
+        template="plotly_white",
+        width=_WIDTH,
+        height=_HEIGHT,
+        margin={"l": 70, "r": 20, "t": 20, "b": 50},
+        xaxis_title="seconds",
+        yaxis_title=title,
+        yaxis_type="log" if is_logarithmic else "linear",
+        font={"family": "sans-serif", "size": 14},
+    )
+    return str(figure.to_html(include_plotlyjs=True, config={"staticPlot": True}))
+
+
+def _photograph(browser: str, page: str, picture: Path) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "page.html"
+        file.write_text(page)
+        subprocess.run(
+            [
+                browser,
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--hide-scrollbars",
+                f"--user-data-dir={directory}/profile",
+                f"--window-size={_WIDTH + 16},{_HEIGHT + 16}",
+                "--virtual-time-budget=5000",
+                f"--screenshot={picture.absolute()}",
+                file.as_uri(),
+            ],
+            check=True,
+            capture_output=True,
+            timeout=120,
+        )

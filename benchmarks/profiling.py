@@ -1,0 +1,99 @@
+"""Where a job's microseconds go: in the worker by whose code ran, in the server, and in `pgbench` doing the same."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Final
+
+from benchmarks import pgbench, rows, workers
+from benchmarks.meter import Stopwatch
+from benchmarks.place import Place, open_place
+from benchmarks.scenarios import drain
+from sa_jobqueue import JobQueue
+from sa_jobqueue.testing.servers import PostgresServer
+
+_EVERY: Final = 0.001
+_OWNERS: Final = {
+    "psycopg": "driver (psycopg)",
+    "psycopg_binary": "driver (psycopg)",
+    "sqlalchemy": "SQLAlchemy",
+    "asyncio": "event loop",
+    "uvloop": "event loop",
+    "selectors": "event loop",
+    "sa_jobqueue": "queue",
+    "benchmarks": "handler and harness",
+}
+
+
+class Samples:
+    """Counts whose code ran, each millisecond of this process's CPU time.
+
+    The standard library's time is its caller's, and that of compiled code is the frame's that called it.
+    """
+
+    def __init__(self) -> None:
+        self.owners: Counter[str] = Counter()
+        self.modules: Counter[str] = Counter()
+
+    @contextmanager
+    def taking(self) -> Iterator[None]:
+        """Take samples during the block; in the main thread."""
+        before = signal.signal(signal.SIGPROF, self._take)
+        signal.setitimer(signal.ITIMER_PROF, _EVERY, _EVERY)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
+            signal.signal(signal.SIGPROF, before)
+
+    def _take(self, signum: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            module = frame.f_globals.get("__name__", "")
+            owner = _OWNERS.get(module.partition(".")[0])
+            if owner is not None:
+                self.owners[owner] += 1
+                if owner == "queue":
+                    self.modules[module.removeprefix("sa_jobqueue.")] += 1
+                return
+            frame = frame.f_back
+        self.owners["other"] += 1
+
+
+def profile(server: PostgresServer, jobs: int) -> dict[str, Any]:
+    """Drain so many jobs in this process, and by `pgbench`; return microseconds a job, the largest first."""
+    with open_place(server) as place:
+        rows.fill(place, jobs)
+        samples, watch = Samples(), Stopwatch(place.server_pid)
+        with samples.taking():
+            done = workers.drain(place, watch, jobs, _queue(), concurrency=pgbench.BATCH)
+        limit = _limit(place, jobs)
+    client, total = watch.client_cpu / done * 1e6, max(1, sum(samples.owners.values()))
+    return {
+        "jobs": done,
+        "client_us": client,
+        "client": {name: count / total * client for name, count in samples.owners.most_common()},
+        "queue": {name: count / total * client for name, count in samples.modules.most_common(8)},
+        "server_us": watch.server_cpu / done * 1e6,
+        "pgbench": limit,
+    }
+
+
+def _limit(place: Place, jobs: int) -> dict[str, float]:
+    rows.fill(place, jobs)
+    watch = Stopwatch(place.server_pid)
+    done = drain.pgbench_run(1)(place, watch, jobs)
+    return {"client_us": watch.client_cpu / done * 1e6, "server_us": watch.server_cpu / done * 1e6}
+
+
+def _queue() -> JobQueue:
+    queue = JobQueue()
+
+    @queue.handler(rows.JOB_TYPE)
+    async def handle(order: Any) -> None:
+        return None
+
+    return queue

@@ -1,0 +1,82 @@
+"""The whole table: what to run, how often and how much of it, so that it ends within twenty minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from benchmarks import harness, report
+from benchmarks.harness import Result, Scenario
+from benchmarks.peers import environments
+from benchmarks.peers.catalogue import SYSTEMS
+from benchmarks.place import describe
+from benchmarks.scenarios import all_scenarios
+from sa_jobqueue.testing.servers import PostgresServer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Scenarios that are interleaved with each other."""
+
+    scenarios: Sequence[str]
+    rounds: int
+    jobs: int | None = None
+    """Of a case in a round; what each scenario has unless given."""
+
+
+PARTS: Final = (
+    Part(scenarios=("drain beside peers", "single enqueue beside peers", "bulk enqueue beside peers"), rounds=3),
+    Part(scenarios=("drain", "single enqueue", "session handler", "two workers"), rounds=3),
+    Part(scenarios=("bulk enqueue",), rounds=3, jobs=100_000),
+    Part(scenarios=("latency beside peers", "latency"), rounds=2),
+    Part(scenarios=("pinned horizon", "kinds of pins"), rounds=2),
+    Part(scenarios=("deep backlog", "memory", "idle worker"), rounds=1),
+    Part(scenarios=("degradation",), rounds=1),
+)
+
+QUICK_JOBS: Final = 100
+"""Of every case, where it is only to be seen that all of it runs."""
+QUICK_PEERS: Final = 2
+"""How many of the other systems are enough for that."""
+
+
+def run(
+    server: PostgresServer, *, is_quick: bool, tell: Callable[[str], None], keep: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
+    """Run every part and return the document; `keep` is given it after each of them, in case the next is cut short."""
+    named = {one.name: _few_peers(one) if is_quick else one for one in all_scenarios()}
+    described = describe(server)
+    failed: dict[str, str] = {}
+    results: list[Result] = []
+    chosen: list[Scenario] = []
+    found: dict[str, Any] = {}
+    for part in PARTS:
+        scenarios = [named[name] for name in part.scenarios]
+        jobs, rounds = (QUICK_JOBS, 1) if is_quick else (part.jobs, part.rounds)
+        results += harness.run(server, scenarios, jobs=jobs, rounds=rounds, tell=tell, failed=failed)
+        chosen += scenarios
+        found = report.document(results, chosen, server=described, jobs=None, rounds=rounds)
+        found |= {"systems": systems(), "failed": failed}
+        keep(found)
+    return found
+
+
+def _few_peers(scenario: Scenario) -> Scenario:
+    left_out = [system.name for system in environments.installed()[1 + QUICK_PEERS :]]
+    return replace(scenario, cases=[case for case in scenario.cases if not case.name.startswith(tuple(left_out))])
+
+
+def systems() -> list[dict[str, Any]]:
+    """Return each system as it was measured, or why it was not."""
+    return [
+        {
+            "name": system.name,
+            "version": environments.release(system),
+            "python": environments.python_version(system),
+            "settings": system.settings,
+            "missing": environments.why_not(system),
+            "promises": {name: getattr(system.promises, name) for name in system.promises.__slots__},
+        }
+        for system in SYSTEMS
+    ]
