@@ -1,0 +1,68 @@
+"""Isolation and memory limits of `sa-jobqueue worker`: a child ends with its worker, and a worker that grew is replaced."""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from sqlalchemy import Engine
+
+from sa_jobqueue import Backoff
+from sa_jobqueue.cli import _supervisor, main
+from sa_jobqueue.cli._serving import SUCCESSOR
+from sa_jobqueue.cli._supervisor import Supervisor
+from tests.behaviour.test_attempts import enqueue
+from tests.behaviour.test_cli_worker import StartWorker, start_worker, workers  # noqa: F401 - a fixture
+from tests.fixtures import isolated
+from tests.fixtures import workers as fixtures
+from tests.fixtures.workers import is_running, wait_until
+
+ROOT = str(Path(__file__).parents[2])
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixtures, "PATIENCE", 60.0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a child that never returns to Python is not killed")
+def test_no_child_outlives_a_worker_that_is_killed(
+    start_worker: StartWorker,  # noqa: F811
+    engine: Engine,
+    tmp_path: Path,
+) -> None:
+    enqueue(engine, isolated.spins.job(str(tmp_path / "pid")))
+    worker = start_worker(registry="tests.fixtures.isolated:jobs", PYTHONPATH=ROOT)
+    wait_until((tmp_path / "pid").exists, what="the handler")
+    child = int((tmp_path / "pid").read_text())
+    assert int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1]) == worker.pid
+    worker.kill()
+    wait_until(lambda: not is_running(child), what="the child's end")
+
+
+def test_a_worker_that_holds_too_much_drains_and_asks_for_a_successor(
+    start_worker: StartWorker,  # noqa: F811
+    engine: Engine,
+    tmp_path: Path,
+) -> None:
+    assert start_worker("--max-memory", "64M").wait(fixtures.PATIENCE) == SUCCESSOR
+    assert "over its limit of 64: running jobs may finish, then it stops" in (tmp_path / "0.log").read_text()
+    assert workers(engine) == {}
+    for size, words in {"63M": "max_memory: must be from", "much": "'much' is not a size such as 800M or 1.5G"}.items():
+        refused = CliRunner().invoke(main, ["worker", "sa_jobqueue.cli.demo.app:jobs", "--max-memory", size])
+        assert (refused.exit_code, words in refused.output) == (2, True)
+
+
+async def test_a_process_that_outgrew_its_memory_is_started_again_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(_supervisor, "SETTLED", timedelta(0))
+    monkeypatch.setattr(_supervisor, "RESTART", Backoff(base=timedelta(hours=1), cap=timedelta(hours=1), jitter=False))
+    script = f"import os, sys; n = len(os.listdir({str(tmp_path)!r})); open({str(tmp_path)!r} + f'/{{n}}', 'w'); "
+    command = [sys.executable, "-S", "-c", script + f"sys.exit({SUCCESSOR} if n < 8 else 0)"]
+    assert await Supervisor([command], os.environ).run() == 0
+    assert len(os.listdir(tmp_path)) == 9  # noqa: PTH208
