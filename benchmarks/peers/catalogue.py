@@ -58,7 +58,7 @@ OURS: Final = System(
         kept="row, output, every attempt",
         session="`session.add(Job(...))`, Session and AsyncSession",
     ),
-    claim_like="%lane%SKIP LOCKED%",
+    claim_like="WITH picked AS%",
 )
 
 _PGQUEUER: Final = Promises(
@@ -123,6 +123,7 @@ PEERS: Final[tuple[System, ...]] = (
             kept="row",
             session="`enqueue(..., conn=)`, AsyncSession",
         ),
+        claim_like="%SKIP LOCKED%attempted_by%",
     ),
     System(
         name="procrastinate",
