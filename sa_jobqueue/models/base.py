@@ -97,7 +97,11 @@ def register(table: Table, layout: Layout) -> None:
         created = {created.name for created in tables or () if created.schema == table.schema}
         places = {"schema": layout.schema, "prefix": layout.prefix, "id_type": layout.id_type}
         needed: set[str] = set()  # by this version's routines: its own tables and those of the versions before
-        for version, nouns in ((versions.v0001, {"job"}), (versions.v0002, {"dead_letter"})):
+        for version, nouns in (
+            (versions.v0001, {"job"}),
+            (versions.v0003, set[str]()),
+            (versions.v0002, {"dead_letter"}),
+        ):
             needed |= {layout.name(noun) for noun in nouns}
             # Tables may be made in several steps: with the last of those needed, and not with tables that were there.
             if needed & created and all(inspect(connection).has_table(name, table.schema) for name in needed - created):
@@ -116,7 +120,7 @@ def register(table: Table, layout: Layout) -> None:
     def drop_routines(target: MetaData, connection: Connection, tables: Iterable[Table] | None = None, **_: Any) -> None:
         if table not in (tables or ()):
             return
-        for routine in ("job_queue_update", "job_queue_insert", "job_uuid7", "job_stamp", "job_refuse"):
+        for routine in ("job_next", "job_queue_update", "job_queue_insert", "job_uuid7", "job_stamp", "job_refuse"):
             connection.execute(verbatim(f"DROP FUNCTION IF EXISTS {layout.qualified(routine)}()"))
 
 

@@ -78,6 +78,26 @@ def job_table_args(layout: Layout) -> tuple[Any, ...]:
             "created_at",
             postgresql_where=text("deduplication_key IS NOT NULL AND chain_index = 0"),
         ),
+        # The next three hold none of the jobs that say nothing of the kind.
+        Index(
+            conv(name("ix_job_expiring")),
+            "expires_at",
+            postgresql_where=text("status = 'pending' AND expires_at IS NOT NULL"),
+        ),
+        Index(
+            conv(name("ix_job_ordering")),
+            "ordering_key",
+            "created_at",
+            "id",
+            postgresql_where=text("ordering_key IS NOT NULL AND status IN ('blocked', 'pending', 'running')"),
+        ),
+        # A claim picks no job of a key that has one running; this holds where two claims cannot see each other.
+        Index(
+            conv(name("uq_job_ordering")),
+            "ordering_key",
+            unique=True,
+            postgresql_where=text("ordering_key IS NOT NULL AND status = 'running'"),
+        ),
         # For incremental reads. BRIN has no operators for xid8; of single transactions each one would write to it, of blocks
         # of 64 hardly any does, and a btree grows with every change.
         Index(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import CheckConstraint, Integer, PrimaryKeyConstraint, SmallInteger, Text, func, text
+from sqlalchemy import CheckConstraint, Double, Integer, PrimaryKeyConstraint, SmallInteger, Text, func, text
 from sqlalchemy.dialects.postgresql import INTERVAL, TIMESTAMP
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 from sqlalchemy.sql.elements import conv
@@ -29,6 +29,10 @@ class _Controlled(Companion):
     """Of `rate_limit`."""
     rate_burst: Mapped[int | None] = mapped_column(Integer, sort_order=-7)
     """How many may be started at once after a pause of that rate; null for `rate_limit`."""
+    rate_tokens: Mapped[float | None] = mapped_column(Double, sort_order=-6)
+    """How many may still be started at once, as of `rate_at`; written by claims, null until the first."""
+    rate_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True), sort_order=-6)
+    """When a claim last wrote that."""
     created_at: Mapped[datetime] = mapped_column(
         TIMESTAMP(timezone=True), nullable=False, server_default=func.now(), sort_order=9
     )

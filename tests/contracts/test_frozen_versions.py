@@ -14,7 +14,7 @@ from sa_jobqueue.migrations import versions
 DIGESTS = {
     1: "cda80ed7d73b2c78c7356edcd11e3bde563f1223904a837bc7e0fd9d163e1ba3",
     2: "4853513165be70ab421af20df3704bfad07fc75cd6845a16c53b1b4120655285",
-    3: "1b3b360c0632e253217bdae14fc115d8e297ce7bb2e6a8a595084adb94956b27",
+    3: "2dbf51ebc953f9e358f89d62cb2fb9a5e7c9d5bc38044706c6bac9e0e8d628e4",
 }
 PLACES = [
     {"schema": schema, "prefix": prefix, "id_type": id_type}

@@ -1,7 +1,8 @@
 """Version 3: queues, job types and schedules as rows; what a job may say of its lateness, its fairness and its order.
 
 Roll-out: before the code that uses it. Locks: ACCESS EXCLUSIVE on `job`, then on `worker`, each for a moment: columns
-are added that are null everywhere, so no row is rewritten. Both are held until the migration commits.
+are added that are null everywhere, so no row is rewritten. Both are held until the migration commits; the one on `job` lasts
+three passes over the table, for the indexes on those columns, which begin empty.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ def upgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
     return [
         *_statements(_TABLES, schema, prefix, id_type),
         *_statements(_COLUMNS, schema, prefix, id_type),
+        *routines(schema=schema, prefix=prefix, id_type=id_type),
         _render(_STAMP, schema, prefix, id_type),
     ]
 
@@ -23,6 +25,11 @@ def upgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
 def downgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
     """Return the statements that lead back to version 2. Queues, job types and schedules are lost, and those columns."""
     return [*_statements(_DROP, schema, prefix, id_type), _render(_STAMP, schema, prefix, id_type).replace("=3", "=2")]
+
+
+def routines(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
+    """Return the functions and triggers: what the models' own `create_all` cannot make by itself."""
+    return _statements(_ROUTINES, schema, prefix, id_type)
 
 
 def _statements(text: str, schema: str | None, prefix: str, id_type: str) -> list[str]:
@@ -46,6 +53,7 @@ CREATE TABLE ${q}queue (
   weight smallint DEFAULT 1 NOT NULL,
   max_running integer,
   rate_limit integer, rate_period interval, rate_burst integer,
+  rate_tokens double precision, rate_at timestamptz,
   retain_completed interval, retain_cancelled interval, retain_dead interval,
   created_at timestamptz DEFAULT now() NOT NULL,
   updated_at timestamptz DEFAULT now() NOT NULL,
@@ -63,6 +71,7 @@ CREATE TABLE ${q}job_type (
   paused_at timestamptz, paused_by text,
   max_running integer,
   rate_limit integer, rate_period interval, rate_burst integer,
+  rate_tokens double precision, rate_at timestamptz,
   created_at timestamptz DEFAULT now() NOT NULL,
   updated_at timestamptz DEFAULT now() NOT NULL,
   CONSTRAINT ${p}pk_job_type PRIMARY KEY (type_name),
@@ -112,11 +121,51 @@ CREATE INDEX ${p}ix_schedule_due ON ${q}schedule (next_fire_at)"""
 _COLUMNS = """\
 ALTER TABLE ${q}job ADD COLUMN expires_at timestamptz, ADD COLUMN fair_key text, ADD COLUMN ordering_key text
 --;
+CREATE INDEX ${p}ix_job_expiring ON ${q}job (expires_at) WHERE status = 'pending' AND expires_at IS NOT NULL
+--;
+CREATE INDEX ${p}ix_job_ordering ON ${q}job (ordering_key, created_at, id)
+  WHERE ordering_key IS NOT NULL AND status IN ('blocked', 'pending', 'running')
+--;
+CREATE UNIQUE INDEX ${p}uq_job_ordering ON ${q}job (ordering_key) WHERE ordering_key IS NOT NULL AND status = 'running'
+--;
 ALTER TABLE ${q}worker ADD COLUMN concurrency_requested integer,
   ADD CONSTRAINT ${p}ck_worker_concurrency_requested CHECK (concurrency_requested >= 1)"""
 
+# Whatever may let the next job of an ordering key run stamps that job, so that workers find it behind their floors. The
+# WHEN clauses keep every other job out of plpgsql. SKIP LOCKED, for whoever holds that row may be waiting for ours.
+_ROUTINES = """\
+CREATE FUNCTION ${q}job_next() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$$$
+BEGIN
+  UPDATE ${q}job SET changed_xid = pg_current_xact_id() WHERE status = 'pending' AND id = (
+    SELECT id FROM ${q}job
+    WHERE ordering_key = OLD.ordering_key AND ordering_key IS NOT NULL AND status IN ('blocked', 'pending', 'running')
+    ORDER BY created_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED);
+  RETURN NULL;
+END $$$$
+--;
+CREATE TRIGGER ${p}tr_job_next AFTER UPDATE OF status ON ${q}job FOR EACH ROW
+  WHEN (OLD.ordering_key IS NOT NULL AND OLD.status <> NEW.status
+    AND (OLD.status = 'running' OR NEW.status IN ('completed', 'dead', 'cancelled')))
+  EXECUTE FUNCTION ${q}job_next()
+--;
+CREATE TRIGGER ${p}tr_job_next_deleted AFTER DELETE ON ${q}job FOR EACH ROW
+  WHEN (OLD.ordering_key IS NOT NULL AND OLD.status IN ('blocked', 'pending', 'running'))
+  EXECUTE FUNCTION ${q}job_next()"""
+
 _DROP = """\
+DROP TRIGGER ${p}tr_job_next_deleted ON ${q}job
+--;
+DROP TRIGGER ${p}tr_job_next ON ${q}job
+--;
+DROP FUNCTION ${q}job_next()
+--;
 DROP TABLE ${q}schedule, ${q}job_type, ${q}queue
+--;
+DROP INDEX ${q}uq_job_ordering
+--;
+DROP INDEX ${q}ix_job_ordering
+--;
+DROP INDEX ${q}ix_job_expiring
 --;
 ALTER TABLE ${q}job DROP COLUMN ordering_key, DROP COLUMN fair_key, DROP COLUMN expires_at
 --;
