@@ -158,11 +158,20 @@ class ControlsChanged:
 
 @dataclass(frozen=True, slots=True)
 class SchemaAhead:
-    """A worker started on tables of the version after its own, as in a deploy: it works, and knows nothing of what is new."""
+    """A worker started on tables of the version after its own, as in a deploy; it knows nothing of what is new."""
 
     worker_id: str
     version: int
     known: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolerFound:
+    """A worker found that it works through a connection pooler; it `listens` on a connection of its own, or polls."""
+
+    worker_id: str
+    listens: bool
+    poll_interval: timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +241,7 @@ Event: TypeAlias = (
     | WorkerStarted
     | ControlsChanged
     | DrainRequested
+    | PoolerFound
     | SchemaAhead
     | WorkerStopped
     | ComponentFailed

@@ -5,6 +5,7 @@ pytest_plugins = [
     "tests.fixtures.jobs",
     "tests.fixtures.chains",
     "tests.fixtures.notifications",
+    "tests.fixtures.poolers",
     "tests.fixtures.spark",
     "tests.fixtures.tallies",
     "tests.fixtures.workers",

@@ -43,6 +43,7 @@ from sa_jobqueue.worker import Worker, WorkerOptions
 from sa_jobqueue.worker.connections import noticing_death, unavailable
 
 _DEFAULTS: Final = WorkerOptions()
+LISTEN_VARIABLE: Final = "SA_JOBQUEUE_LISTEN_URL"
 
 _log = logging.getLogger("sa_jobqueue.supervisor")
 
@@ -100,7 +101,13 @@ def queue_limits(given: Any) -> dict[str, int | None]:
     default=_DEFAULTS.poll_interval,
     help="How long to wait for a notification before looking.  [default: 5]",
 )
-@click.option("--no-listen", is_flag=True, help="Poll alone, for connection poolers that cannot LISTEN.")
+@click.option("--no-listen", is_flag=True, help="Poll alone.")
+@click.option(
+    "--listen-url",
+    envvar=LISTEN_VARIABLE,
+    show_envvar=True,
+    help="Where to listen when --url leads to a connection pooler: the server itself.",
+)
 @click.option(
     "--metrics-port",
     type=click.IntRange(1, 65535),
@@ -158,6 +165,7 @@ def worker(
     registry: str,
     url: str | None,
     engine: str | None,
+    listen_url: str | None,
     processes: int,
     metrics_port: int | None,
     metrics_address: str,
@@ -192,6 +200,8 @@ def worker(
         environment = dict(os.environ)
         if not engine:  # by the environment: arguments can be read by everybody on the machine
             environment[URL_VARIABLE] = parse_url(url).render_as_string(hide_password=False)
+        if listen_url:
+            environment[LISTEN_VARIABLE] = listen_url
         for variable in VARIABLES:
             environment.pop(variable, None)
         arguments = [registry, *(["--engine", engine] if engine else []), "--log-level", log_level]
@@ -206,7 +216,7 @@ def worker(
         context.exit(asyncio.run(_supervise(commands, environment, lambda died: _take_back(jobs, used, options, died))))
     try:
         found, sessions = _engine_of(source, engine)
-        made = Worker(jobs, found, options=options, app=registry, **sessions)
+        made = Worker(jobs, found, options=options, app=registry, listen_url=listen_url, **sessions)
     except InvalidOptionError as error:
         raise click.UsageError(str(error)) from error
     logs.subscribe(made.events)

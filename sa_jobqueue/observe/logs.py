@@ -66,6 +66,12 @@ def describe(event: told.Event) -> Record:
             fields = {"worker_id": event.worker_id, "schema_version": event.version, "known_version": event.known}
             words = "worker %s runs on tables of version %d and knows those of %d: it is of the release before, replace it"
             return Record(logging.WARNING, words, tuple(fields.values()), fields)
+        case told.PoolerFound():
+            seconds = event.poll_interval.total_seconds()
+            fields = {"worker_id": event.worker_id, "listens": event.listens, "poll_seconds": seconds}
+            how = "listens on a connection of its own" if event.listens else f"polls every {seconds:g} s"
+            words = "worker %s works through a connection pooler and %s"
+            return Record(logging.INFO, words, (event.worker_id, how), fields)
         case told.DrainRequested():
             words = "worker %s was asked to drain: running jobs may finish"
             return Record(logging.INFO, words, (event.worker_id,), {"worker_id": event.worker_id})

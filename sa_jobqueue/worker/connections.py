@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -12,8 +13,9 @@ from sqlalchemy import URL, Engine, NullPool, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from sa_jobqueue.errors import DatabaseUnavailableError
+from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
 from sa_jobqueue.statements.claims import GUARDS
+from sa_jobqueue.worker.poolers import GuardedCursor, is_pooled
 from sa_jobqueue.worker.silence import AnsweredConnection
 
 
@@ -21,13 +23,23 @@ class Connections:
     """Makes a worker's own connections from the application's URL.
 
     They use psycopg whatever driver the application uses, carry the plan guards, notice a dead peer, and a silent one,
-    within `patience`, and show up in `pg_stat_activity` under the worker's name.
+    within `patience`, and show up in `pg_stat_activity` under the worker's name. Behind a connection pooler the guards
+    travel with each transaction, and only `listen_url` leads to where LISTEN hears something.
     """
 
     def __init__(
-        self, url: URL, *, worker_name: str, patience: timedelta, connect_args: Mapping[str, Any] | None = None
+        self,
+        url: URL,
+        *,
+        worker_name: str,
+        patience: timedelta,
+        connect_args: Mapping[str, Any] | None = None,
+        listen_url: URL | None = None,
     ) -> None:
         self._url = url.set(drivername="postgresql+psycopg")
+        self._listen_url = listen_url.set(drivername="postgresql+psycopg") if listen_url else None
+        self.is_pooled = False
+        """Whether it is known that the URL leads to a pooler."""
         self.patience = patience.total_seconds()
         guards = " ".join(f"-c {name}={value}" for name, value in GUARDS.items())
         own = self._url.query.get("options")
@@ -37,6 +49,26 @@ class Connections:
             **noticing_death(patience),
             **(connect_args or {}),
         }
+
+    @property
+    def can_listen(self) -> bool:
+        """Whether there is a way to the server on which notifications arrive."""
+        return self._listen_url is not None or not self.is_pooled
+
+    async def look(self) -> None:
+        """Find out whether the URL leads to a pooler, before anything is opened.
+
+        A server that does not answer is left to whoever asks it first. Raises: InvalidOptionError when `listen_url`
+        leads to a pooler as well.
+        """
+        with suppress(psycopg.Error):
+            if self._listen_url is not None and await is_pooled(self._to(self._listen_url)):
+                raise InvalidOptionError("listen_url", "leads to a connection pooler as well, where LISTEN hears nothing")
+        with suppress(psycopg.Error):
+            self.is_pooled = await is_pooled(self._to(self._url))
+        if self.is_pooled:
+            own = self._url.query.get("options")
+            self._arguments |= {"options": own or "", "prepare_threshold": None}
 
     def engine(self, size: int) -> AsyncEngine:
         """Return an engine of at most `size` connections, each statement its own transaction."""
@@ -58,13 +90,18 @@ class Connections:
     async def _open(self, **arguments: Any) -> AnsweredConnection:
         connection = await AnsweredConnection.connect(**arguments)
         connection.patience = self.patience
+        if self.is_pooled:
+            connection.cursor_factory = GuardedCursor
         return connection
 
     async def listen(self) -> psycopg.AsyncConnection[Any]:
         """Open a connection outside every pool, to LISTEN on."""
+        return await psycopg.AsyncConnection.connect(**self._to(self._listen_url or self._url), autocommit=True)
+
+    def _to(self, url: URL) -> dict[str, Any]:
         # SQLAlchemy's own reading of the URL, several hosts included.
-        arguments: dict[str, Any] = dict(create_engine(self._url).dialect.create_connect_args(self._url)[1])
-        return await psycopg.AsyncConnection.connect(**{**arguments, **self._arguments}, autocommit=True)
+        arguments: dict[str, Any] = dict(create_engine(url).dialect.create_connect_args(url)[1])
+        return arguments | self._arguments
 
 
 def noticing_death(patience: timedelta) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from sa_jobqueue.errors import HandlerCommitError, InvalidOptionError
 from sa_jobqueue.registry import Registry
 from sa_jobqueue.statements.sessions import name_session
 from sa_jobqueue.types import MOST_CONCURRENT
+from sa_jobqueue.worker.poolers import prepare_nothing
 
 HELD: Final = "sa_jobqueue.held"
 """In `Session.info` for as long as the session is the handler's."""
@@ -58,6 +59,14 @@ class Sessions:
         if self.asynchronous is None:
             raise InvalidOptionError("async_session_factory", "is needed by a handler that takes an AsyncSession")
         return self.asynchronous()
+
+
+def prepare_nothing_in(sessions: Sessions) -> None:
+    """Make handlers' sessions prepare no statements: a pooler forgets them."""
+    for factory in (sessions.sync, sessions.asynchronous):
+        bind = factory.kw.get("bind") if factory is not None else None
+        if isinstance(bind, (Engine, AsyncEngine)):
+            prepare_nothing(bind)
 
 
 def sessions_for(registry: Registry, engine: Engine | AsyncEngine, given: Sessions, *, concurrency: int) -> Sessions:

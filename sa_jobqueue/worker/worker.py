@@ -28,6 +28,7 @@ from sa_jobqueue.events import (
     JobTakenBack,
     LeaseEndangered,
     MemoryExceeded,
+    PoolerFound,
     ProviderFailed,
     SchemaAhead,
     WorkerStarted,
@@ -36,6 +37,7 @@ from sa_jobqueue.events import (
 from sa_jobqueue.handlers import JobQueue
 from sa_jobqueue.migrations.versions import LATEST
 from sa_jobqueue.types import WorkerState
+from sa_jobqueue.urls import read_url
 from sa_jobqueue.version import __version__
 from sa_jobqueue.worker.claimer import Claimer
 from sa_jobqueue.worker.completer import Completer
@@ -50,7 +52,7 @@ from sa_jobqueue.worker.memory import MemoryGuard
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.pruner import Pruner
 from sa_jobqueue.worker.scheduler import Scheduler
-from sa_jobqueue.worker.sessions import Sessions, sessions_for
+from sa_jobqueue.worker.sessions import Sessions, prepare_nothing_in, sessions_for
 from sa_jobqueue.worker.settler import Settler
 from sa_jobqueue.worker.sweeper import Sweeper
 from sa_jobqueue.worker.vitals import Phase, Vitals, VitalSigns
@@ -68,7 +70,8 @@ class Worker:
     each of `concurrency` handlers. Beside those it opens up to eight connections of its own: claims, completions, sweeps,
     ends of chains, retention, schedules, heartbeat, notifications. They are made from the engine's URL; `connect_args`
     adds what psycopg needs beyond it. `app`: where child processes of isolated handlers find `jobs`, such as
-    "shop.jobs:jobs"; each such handler where it is declared, unless given.
+    "shop.jobs:jobs"; each such handler where it is declared, unless given. `listen_url`: where to listen for notifications
+    when the engine's URL leads to a connection pooler, which the worker finds out by itself: the server's own address.
 
     **A job may run more than once** (a worker can die after the handler's outside effects): handlers must be idempotent.
     What a handler writes through its session happens once.
@@ -85,6 +88,7 @@ class Worker:
         events: EventBus | None = None,
         connect_args: Mapping[str, Any] | None = None,
         app: str | None = None,
+        listen_url: URL | str | None = None,
     ) -> None:
         if not isinstance(jobs, JobQueue):
             raise InvalidOptionError("jobs", f"must be a JobQueue, got a {type(jobs).__name__}")
@@ -98,6 +102,7 @@ class Worker:
         self._jobs = jobs
         self._app = app
         self._url: URL = engine.url
+        self._listen_url = read_url(listen_url, option="listen_url") if isinstance(listen_url, str) else listen_url
         self._connect_args = dict(connect_args or {})
         self._options = options if options.limits else _serving(options, jobs)
         self.events = events or EventBus()
@@ -190,7 +195,10 @@ class Worker:
             worker_name=self._identity.name,
             patience=options.time_to_live,
             connect_args=self._connect_args,
+            listen_url=self._listen_url,
         )
+        await connections.look()
+        hears = options.listen and not until_idle and connections.can_listen
         engine = connections.engine(7)
 
         def wake(queue: str | None) -> None:
@@ -297,8 +305,11 @@ class Worker:
             if isinstance(error, DBAPIError):
                 raise unavailable(error, self._url) from error
             raise
-        self._signs.watch(heartbeat, listener if options.listen and not until_idle else None)
+        self._signs.watch(heartbeat, listener if hears else None)
         self.events.emit(WorkerStarted(self.id))
+        if connections.is_pooled:
+            prepare_nothing_in(self._sessions)
+            self.events.emit(PoolerFound(self.id, listens=hears, poll_interval=options.poll_interval))
         guard = LeaseGuard(heartbeat, interval=options.beat_interval)
         background = [
             guard,
@@ -310,7 +321,7 @@ class Worker:
             settler,
             *([MemoryGuard(options.max_memory, self._outgrown)] if options.max_memory else []),
             *([] if until_idle else [scheduler]),
-            *([listener] if options.listen and not until_idle else []),
+            *([listener] if hears else []),
         ]
         tasks = [asyncio.create_task(supervise(part, self.events), name=part.name) for part in background]
         claiming = asyncio.create_task(supervise(claimer, self.events), name=claimer.name)
