@@ -13,22 +13,22 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, TypeAlias
 
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import tracing
-from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, ClaimedJob, Continuation, enter_attempt
+from sa_jobqueue.context import AttemptContext, ClaimedJob, Continuation, enter_attempt
 from sa_jobqueue.errors import AttemptTimeoutError, LostAttemptError
 from sa_jobqueue.events import AttemptLost, EventBus, JobCompleted, JobStarted, MiddlewareFailed
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.completing import attach, complete_attempt
 from sa_jobqueue.registry import JobType, Registry
-from sa_jobqueue.statements import blockers, leases
+from sa_jobqueue.statements import blockers
 from sa_jobqueue.types import JobId
 from sa_jobqueue.worker.completer import Completer
+from sa_jobqueue.worker.extending import Extender
 from sa_jobqueue.worker.isolation import Children
-from sa_jobqueue.worker.lending import lent, lent_beside
+from sa_jobqueue.worker.lending import lent, lent_beside, load_blockers
 from sa_jobqueue.worker.linking import Linker
 from sa_jobqueue.worker.middleware import surround
 from sa_jobqueue.worker.options import WorkerOptions
@@ -70,12 +70,20 @@ class Executor:
         self._options = options
         self._children = children
         self._blockers = blockers.outcomes(model)
-        self._extend = leases.extend(model)
         self._linker = Linker(engine, model)
         self.concurrency = options.concurrency
         """How many attempts it may run at once."""
         self._threads = Threads(options.concurrency, "sa_jobqueue")
         self._running: set[Running] = set()
+        self._extender = Extender(
+            engine,
+            model,
+            worker_id=worker_id,
+            grace=options.time_to_live,
+            is_running=self._running.__contains__,
+            set_deadline=self._set_deadline,
+            stop=self.stop,
+        )
         self._by_queue: Counter[str] = Counter()
         self._by_type: Counter[str] = Counter()
         self._stuck_threads = 0
@@ -135,14 +143,15 @@ class Executor:
         """Stop the attempts of a job that was cancelled or taken away; nothing is written for them."""
         for running in list(self._running):
             if str(running.job.id) == job_id:
-                self._stop(running, "lost", "the job was cancelled or taken away")
+                self.stop(running, "lost", "the job was cancelled or taken away")
 
     def release_all(self, reason: str) -> None:
         """Stop every attempt and give its job back, not counted."""
         for running in list(self._running):
-            self._stop(running, "released", reason)
+            self.stop(running, "released", reason)
 
-    def _stop(self, running: Running, kind: str, reason: str) -> None:
+    def stop(self, running: Running, kind: str, reason: str) -> None:
+        """Stop an attempt, unless it is told already: `lost`, `released` or `expired`."""
         if running.stopping is None:
             running.stopping = kind
             running.context.stop(reason)
@@ -154,7 +163,7 @@ class Executor:
             running.deadline.cancel()
         running.timeout = timeout
         reason = "the attempt ran past its timeout"
-        running.deadline = self._loop.call_later(timeout.total_seconds(), self._stop, running, "expired", reason)
+        running.deadline = self._loop.call_later(timeout.total_seconds(), self.stop, running, "expired", reason)
 
     async def idle(self) -> None:
         """Wait until no attempt is running."""
@@ -236,7 +245,7 @@ class Executor:
         arguments = [job_type.decode(job.input, job.input_version)] if decodes else []
         self._events.emit(JobStarted(job.id, job.type_name, job.attempt))
         if job_type.blockers is not None:
-            running.blockers = await self._load_blockers(job, job_type)
+            running.blockers = await load_blockers(self._engine, self._blockers, job, job_type)
         if job_type.isolated:
             begin = partial(self._set_deadline, running)
             return await self._children.call(job, running.context, job_type, running.blockers, begin=begin)
@@ -260,23 +269,16 @@ class Executor:
             self._events.emit(MiddlewareFailed(job.id, job.type_name, job.attempt, error))
         return results[0]
 
-    async def _load_blockers(self, job: ClaimedJob, job_type: JobType) -> Blockers[Any]:
-        async with self._engine.connect() as connection:
-            rows = await connection.execute(self._blockers, {"job_id": job.id})
-            outcomes = tuple(BlockerOutcome(*row) for row in rows)
-        codec: Any = job_type.blockers
-        return Blockers(codec.decode("blockers", [outcome.output for outcome in outcomes]), outcomes)
-
     async def _call_async(self, running: Running, job_type: JobType, arguments: list[Any]) -> Result | None:
         """Call an async handler; return its result, or None when its session's commit completed the job."""
         if job_type.session_argument is None:
-            return self._encode(running, await self._awaited(running, job_type, arguments), job_type)
+            return self.encode(running, await self._awaited(running, job_type, arguments), job_type)
         session: AsyncSession
         async with self._sessions.open_async() as session:
             session.info.update({HELD: True, NAMED: running.job.id})
             returned = await self._awaited(running, job_type, arguments, **{job_type.session_argument: session})
             session.info.pop(NAMED, None)
-            result = self._encode(running, returned, job_type)
+            result = self.encode(running, returned, job_type)
             ended = await session.run_sync(
                 complete_attempt, running.job, result, worker_id=self._worker_id, model=self._model
             )
@@ -290,7 +292,7 @@ class Executor:
                 await asyncio.wait({commit})
                 if commit.exception() is not None:
                     raise
-        self._committed(following, ended)
+        self.committed(following, ended)
         return None
 
     async def _call_in_thread(self, running: Running, job_type: JobType, arguments: list[Any]) -> Result | None:
@@ -323,23 +325,23 @@ class Executor:
 
     def _call_handler(self, running: Running, job_type: JobType, arguments: list[Any]) -> Result | None:
         if job_type.session_argument is None:
-            return self._encode(running, self._called(running, job_type, arguments), job_type)
+            return self.encode(running, self._called(running, job_type, arguments), job_type)
         session: Session
         with self._sessions.open_sync() as session:
             session.info.update({HELD: True, NAMED: running.job.id})
             returned = self._called(running, job_type, arguments, **{job_type.session_argument: session})
             session.info.pop(NAMED, None)
-            result = self._encode(running, returned, job_type)
+            result = self.encode(running, returned, job_type)
             ended = complete_attempt(session, running.job, result, worker_id=self._worker_id, model=self._model)
             if running.context.cancelled:
                 raise LostAttemptError(running.job.id, running.job.attempt)
             following = result.queue if isinstance(result, JobMixin) else None  # before the commit expires it
             session.info[HELD] = False
             session.commit()
-        self._loop.call_soon_threadsafe(self._committed, following, ended)
+        self._loop.call_soon_threadsafe(self.committed, following, ended)
         return None
 
-    def _committed(self, following: str | None, ended: JobId | None) -> None:
+    def committed(self, following: str | None, ended: JobId | None) -> None:
         """Look after what a handler's own commit has set going: the next job's queue, a chain that others wait for."""
         if ended is not None:
             self._settler.put(ended)
@@ -363,7 +365,8 @@ class Executor:
             given[job_type.blockers_argument] = running.blockers
         return given
 
-    def _encode(self, running: Running, returned: Any, job_type: JobType) -> Result:
+    def encode(self, running: Running, returned: Any, job_type: JobType) -> Result:
+        """Return what a handler returned as what is written of it. Raises: InvalidOutputError, InvalidJobError."""
         if isinstance(returned, Continuation):
             return attach(self._model, running.job, returned)
         if returned is None and job_type.output.declared is Any:
@@ -372,25 +375,7 @@ class Executor:
 
     def _request_extension(self, running: Running, timeout: timedelta) -> None:
         # From the handler's thread or task: everything that matters happens on the loop.
-        self._loop.call_soon_threadsafe(self._keep, self._extended(running, timeout))
-
-    async def _extended(self, running: Running, timeout: timedelta) -> None:
-        if running not in self._running or running.stopping is not None:
-            return
-        job = running.job
-        self._set_deadline(running, timeout)
-        given: dict[str, Any] = {"job_id": job.id, "job_attempt": job.attempt, "worker_id": self._worker_id}
-        given |= {"extension": timeout, "grace": self._options.time_to_live}
-        while running in self._running and running.timeout is timeout:
-            try:
-                async with self._engine.connect() as connection:
-                    result = await connection.execute(self._extend, given)
-            except DBAPIError:
-                await asyncio.sleep(1)  # an outage; the attempt may well outlive it
-                continue
-            if result.first() is None:
-                self._stop(running, "lost", "the job was cancelled or taken away")
-            return
+        self._loop.call_soon_threadsafe(self._keep, self._extender.extend(running, timeout))
 
     def _keep(self, coroutine: Any) -> asyncio.Task[Any]:
         # The loop holds tasks weakly; one that nobody awaits is held here until it is done.
