@@ -5,7 +5,7 @@ Both are written by the same statements: `of` is `Job.Queue` or `Job.JobType`, a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Column, Insert, Integer, Select, Table, Text, Update, any_, bindparam, func, null, or_, select, update
 from sqlalchemy.dialects.postgresql import ARRAY, insert
@@ -13,26 +13,31 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sa_jobqueue.models import JobMixin, JobTypeMixin, QueueMixin
 from sa_jobqueue.statements._parts import array, once_a_model, table
 
-_STATE = {"paused_at", "paused_by", "created_at", "updated_at"}
+TOLD: Final = (
+    *("weight", "max_running", "rate_limit", "rate_period", "rate_burst"),
+    *("retain_completed", "retain_cancelled", "retain_dead"),
+)
+"""The columns that say what a queue may take; a job type has some of them."""
+_STATE: Final = ("paused_at", "paused_by", "created_at", "updated_at")
 
 
 @once_a_model
 def put(of: type[QueueMixin] | type[JobTypeMixin]) -> Insert:
     """Write what a queue or type is told, unless its row says just that.
 
-    Parameters: every column but those that say whether it is paused, and since when it is there.
+    Parameters: the name, as its column is called, and those of `TOLD` that the table has.
     Shape: `(name, is_new)` of a row that was written; none of one that said so already.
     Changes: those columns, `updated_at`. It stays paused. Clock: the database's.
     Locks: its row, until the transaction ends; whoever writes it meanwhile is waited for. Index: the primary key.
     """
     row, key = table(of), _key(of)
-    told = [column.name for column in row.columns if column.name not in _STATE]
-    statement = insert(row).values({name: bindparam(name, type_=row.c[name].type) for name in told})
+    told = [name for name in TOLD if name in row.c]
+    statement = insert(row).values({name: bindparam(name, type_=row.c[name].type) for name in (key.name, *told)})
     new = statement.excluded
     return statement.on_conflict_do_update(
         index_elements=[key],
-        set_={name: new[name] for name in told if name != key.name} | {"updated_at": func.now()},
-        where=or_(*(row.c[name].is_distinct_from(new[name]) for name in told if name != key.name)),
+        set_={name: new[name] for name in told} | {"updated_at": func.now()},
+        where=or_(*(row.c[name].is_distinct_from(new[name]) for name in told)),
     ).returning(key.label("name"), (row.c.created_at == row.c.updated_at).label("is_new"))
 
 
@@ -92,7 +97,8 @@ def page(model: type[JobMixin[Any]], *, types: bool = False) -> Select[Any]:
     """Return queues, or job types, by name: those that have a row, and those that workers serve.
 
     Parameters: `names`, or null for all; `limit`.
-    Shape: all columns of the row, null where there is none but for the name, and `workers`: how many have it.
+    Shape: the name, those of `TOLD` that the table has, since when it is paused, by whom, `created_at`, `updated_at`: null
+    where there is no row; and `workers`: how many have it.
     Locks: none. Index: all of both tables, which are small.
     """
     of = model.JobType if types else model.Queue
@@ -101,7 +107,7 @@ def page(model: type[JobMixin[Any]], *, types: bool = False) -> Select[Any]:
     by = select(each.c.name, func.count().label("workers")).group_by(each.c.name).subquery("served")
     names = bindparam("names", type_=ARRAY(Text))
     name = func.coalesce(key, by.c.name)
-    others = [column for column in row.columns if column is not key]
+    others = [row.c[name] for name in (*TOLD, *_STATE) if name in row.c]
     return (
         select(name.label(key.name), *others, func.coalesce(by.c.workers, 0).label("workers"))
         .select_from(row.outerjoin(by, by.c.name == key, full=True))

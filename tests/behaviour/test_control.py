@@ -69,8 +69,15 @@ async def told(log: EventLog, *, paused: tuple[str, ...]) -> None:
     ids=["queue", "type"],
 )
 async def test_pausing_while_claims_run_stops_them_and_resuming_starts_what_came_meanwhile(
-    engine: Engine, jobs: Jobs, pause: Callable[..., Any], resume: Callable[..., Any], name: str
+    engine: Engine,
+    jobs: Jobs,
+    monkeypatch: pytest.MonkeyPatch,
+    pause: Callable[..., Any],
+    resume: Callable[..., Any],
+    name: str,
 ) -> None:
+    for wait in ("TOLD", "ALONE"):
+        monkeypatch.setattr(controls, wait, 3600.0)  # the notification tells it, and nothing else
     queue, ran = counting()
     first = enqueue(engine, *(queue.job("count", number) for number in range(300)))
     worker = Worker(queue, engine, options=quick(concurrency=4))
@@ -95,7 +102,13 @@ async def test_pausing_while_claims_run_stops_them_and_resuming_starts_what_came
     assert len(first) + len(second) + 2 == len(ran) == ran.total()
 
 
-async def test_a_worker_that_starts_does_not_start_what_is_paused(engine: Engine, jobs: Jobs) -> None:
+async def test_a_worker_that_starts_does_not_start_what_is_paused(
+    engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(reader: controls.ControlReader) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(controls.ControlReader, "run", never)  # what it knows, it knows before it claims
     queue, ran = counting()
     paused, free = enqueue(engine, queue.job("count", 1), queue.job("other", 2))
     say(engine, pause_queues, ["default"])

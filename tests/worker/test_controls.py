@@ -77,8 +77,8 @@ class Driven:
             controls=lambda: self.told,
         )
 
-    def tell(self, **told: dict[str, Control]) -> None:
-        self.told = Controls(version=self.told.version + 1, **told)
+    def tell(self, *, queues: dict[str, Control] | None = None, types: dict[str, Control] | None = None) -> None:
+        self.told = Controls(version=self.told.version + 1, queues=queues or {}, types=types or {})
 
     async def claim(self) -> set[Any]:
         await self._claimer.claim(self.connection)
@@ -108,7 +108,8 @@ async def test_what_was_committed_late_to_a_paused_queue_is_found_as_soon_as_it_
         assert await driven.claim() == set()
         slow.commit()
     waits, elsewhere = jobs.add(), jobs.add(queue="other")
-    assert await driven.claim() == {elsewhere}  # looked behind the floors of the lanes it has: the baseline has moved on
+    assert await driven.claim() == {elsewhere}
+    assert await driven.claim() == set()  # looked behind the floors of the lanes it has: the baseline has moved on
     driven.tell()
     assert await driven.claim() == {job_id, waits}
 
@@ -164,4 +165,4 @@ async def test_a_reading_is_kept_until_something_that_concerns_the_worker_is_cha
         is_paused=True, weight=3, max_running=2, rate_limit=5, rate_period=minute, rate_burst=9
     )
     assert (told.type("send"), told.concurrency, told.version) == (Control(max_running=1), 4, 1)
-    assert (told.paused_queues, told.paused_types) == ({"mail"}, frozenset())
+    assert (set(told.paused_queues), set(told.paused_types)) == ({"mail"}, set())
