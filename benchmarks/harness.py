@@ -60,6 +60,8 @@ class Scenario:
     cases: Sequence[Case]
     jobs: int = 10_000
     """Jobs of a case in one round, unless the run is told a number."""
+    close: Callable[[], None] = lambda: None
+    """Lets go of what the cases keep from round to round."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,6 +128,7 @@ def run(
                 opened.append((scenario, None, None))
                 continue
             place = places.enter_context(open_place(server))
+            places.callback(scenario.close)
             meter = places.enter_context(closing(Meter(place)))
             opened.append((scenario, place, meter))
         for number in range(1, rounds + 1):

@@ -38,7 +38,7 @@ def _setting(document: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"{machine['cpus']} CPUs ({machine['architecture']}), client and server on the same machine over a Unix socket; "
         f"PostgreSQL {versions['postgresql']}, Python {versions['python']}, SQLAlchemy {versions['sqlalchemy']}, "
-        f"psycopg {versions['psycopg']}; load {machine['load_average']:.1f} when it ended."
+        f"psycopg {versions['psycopg']}; load {machine['load_before']:.1f} when it began."
     )
     yield "Server: " + ", ".join(f"`{name}={value}`" for name, value in settings.items()) + "."
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
@@ -29,26 +27,27 @@ _OWNERS: Final = {
 }
 
 
-class Samples:
-    """Counts whose code ran, each millisecond of this process's CPU time.
+class Samples(Stopwatch):
+    """Counts whose code ran, as often as the system's clock allows, while it measures; in the main thread.
 
     The standard library's time is its caller's, and that of compiled code is the frame's that called it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, server_pid: int | None) -> None:
+        super().__init__(server_pid)
         self.owners: Counter[str] = Counter()
         self.modules: Counter[str] = Counter()
 
-    @contextmanager
-    def taking(self) -> Iterator[None]:
-        """Take samples during the block; in the main thread."""
-        before = signal.signal(signal.SIGPROF, self._take)
+    def start(self) -> None:
+        """Begin to measure and to take samples."""
+        signal.signal(signal.SIGPROF, self._take)
         signal.setitimer(signal.ITIMER_PROF, _EVERY, _EVERY)
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_PROF, 0.0)
-            signal.signal(signal.SIGPROF, before)
+        super().start()
+
+    def stop(self) -> None:
+        """End both."""
+        super().stop()
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
 
     def _take(self, signum: int, frame: FrameType | None) -> None:
         while frame is not None:
@@ -67,17 +66,16 @@ def profile(server: PostgresServer, jobs: int) -> dict[str, Any]:
     """Drain so many jobs in this process, and by `pgbench`; return microseconds a job, the largest first."""
     with open_place(server) as place:
         rows.fill(place, jobs)
-        samples, watch = Samples(), Stopwatch(place.server_pid)
-        with samples.taking():
-            done = workers.drain(place, watch, jobs, _queue(), concurrency=pgbench.BATCH)
+        samples = Samples(place.server_pid)
+        done = workers.drain(place, samples, jobs, _queue(), concurrency=pgbench.BATCH)
         limit = _limit(place, jobs)
-    client, total = watch.client_cpu / done * 1e6, max(1, sum(samples.owners.values()))
+    client, total = samples.client_cpu / done * 1e6, max(1, sum(samples.owners.values()))
     return {
         "jobs": done,
         "client_us": client,
         "client": {name: count / total * client for name, count in samples.owners.most_common()},
         "queue": {name: count / total * client for name, count in samples.modules.most_common(8)},
-        "server_us": watch.server_cpu / done * 1e6,
+        "server_us": samples.server_cpu / done * 1e6,
         "pgbench": limit,
     }
 

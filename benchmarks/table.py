@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -51,6 +52,7 @@ def run(
     results: list[Result] = []
     chosen: list[Scenario] = []
     found: dict[str, Any] = {}
+    load = os.getloadavg()[0]
     for part in PARTS:
         scenarios = [named[name] for name in part.scenarios]
         jobs, rounds = (QUICK_JOBS, 1) if is_quick else (part.jobs, part.rounds)
@@ -58,6 +60,7 @@ def run(
         chosen += scenarios
         found = report.document(results, chosen, server=described, jobs=None, rounds=rounds)
         found |= {"systems": systems(), "failed": failed}
+        found["machine"]["load_before"] = load
         keep(found)
     return found
 

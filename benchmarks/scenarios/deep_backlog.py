@@ -17,6 +17,7 @@ from sa_jobqueue.ids import uuid7
 _TYPES: Final = [f"type_{number:02}" for number in range(100)]
 _PRIORITIES: Final = 10
 _SHALLOW: Final = "1,000 pending, 1 type, 1 priority"
+_FEWEST: Final = 1_000
 _COLUMNS: Final = (*rows.COLUMNS, "priority")
 
 
@@ -40,12 +41,12 @@ def _shallow(place: Place, watch: Stopwatch, jobs: int) -> int:
 
 
 def _deep(place: Place, watch: Stopwatch, jobs: int) -> int:
-    watch.figures["pending"] = jobs
+    watch.figures["pending"] = max(jobs, _FEWEST)
     return claiming.claim_one_at_a_time(place, watch, types=_TYPES)
 
 
 def _fill_shallow(place: Place, jobs: int) -> None:
-    rows.fill(place, 1_000)
+    rows.fill(place, _FEWEST)
 
 
 def _fill_deep(place: Place, jobs: int) -> None:
@@ -53,7 +54,7 @@ def _fill_deep(place: Place, jobs: int) -> None:
     with place.begin() as connection:
         driver: Any = connection.connection.driver_connection
         with driver.cursor() as cursor, cursor.copy(f"COPY job ({', '.join(_COLUMNS)}) FROM STDIN") as into:
-            for number in range(jobs):
+            for number in range(max(jobs, _FEWEST)):
                 job_id, kind = uuid7(), _TYPES[number % len(_TYPES)]
                 priority = number // len(_TYPES) % _PRIORITIES - _PRIORITIES // 2
                 into.write_row((job_id, kind, job_id, kind, json.dumps(rows.payload(number)), priority))

@@ -48,6 +48,7 @@ def scenario() -> Scenario:
         name="pinned horizon",
         says="claims of one job, their median time against that without a pin; --jobs below 10,000 makes fewer dead",
         cases=cases,
+        close=pinned.release,
     )
 
 
@@ -64,7 +65,8 @@ class Pinned:
         def prepare(place: Place, jobs: int) -> None:
             wanted = depth * jobs // 10_000
             if wanted == 0 or wanted < self._dead:
-                self._release(place)
+                self.release()
+                place.held = 0
                 place.clear()
             elif self._pin is None:
                 self._begin(place)
@@ -75,6 +77,12 @@ class Pinned:
                 rows.copy(connection, 2 * claiming.CLAIMS)
 
         return prepare
+
+    def release(self) -> None:
+        """End the pin, if there is one."""
+        if self._pin is not None:
+            self._pin.close()
+        self._pin, self._dead = None, 0
 
     def run_ours(self, place: Place, watch: Stopwatch, jobs: int) -> int:
         """Claim one job at a time as a worker does that has been running for a while."""
@@ -102,11 +110,6 @@ class Pinned:
         self._pin = place.engine(isolation_level="REPEATABLE READ").connect()
         self._pin.execute(text("SELECT count(*) FROM pg_class"))
         place.held = 1
-
-    def _release(self, place: Place) -> None:
-        if self._pin is not None:
-            self._pin.close()
-        self._pin, self._dead, place.held = None, 0, 0
 
 
 def churn(place: Place, jobs: int) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from protocol import Adapter, Put, main, payload, uvloop
+from protocol import Adapter, Put, Tally, main, payload, uvloop
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
@@ -47,7 +47,7 @@ class Ours(Adapter):
             enqueue_many(session, [Job(TYPE, payload(number)) for number in numbers])
             session.commit()
 
-    async def work(self, seen: Callable[[int], None], done: asyncio.Event) -> None:
+    async def work(self, seen: Tally, done: asyncio.Event) -> None:
         """Count a job when its completion is written: later than any other system here counts it."""
         queue, events = JobQueue(), EventBus()
         stamps = bool(self.orders.get("stamps"))
@@ -56,6 +56,8 @@ class Ours(Adapter):
         async def handle(job: Any) -> None:
             if stamps:
                 seen(job["number"])
+            else:
+                seen.begin()
 
         def on_event(event: Event) -> None:
             if isinstance(event, JobCompleted):

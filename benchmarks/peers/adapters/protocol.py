@@ -4,7 +4,7 @@ An adapter is a script that runs in the virtual environment of the system it ada
 the standard library. The first line it reads are its orders; it says `ready` once it has imported and connected, and
 starts at `go`. What it says then:
 
-- `begin`: the first job was enqueued, or the first handler started
+- `begin`: the first job is about to be enqueued, or the first handler started
 - `end`: the last one; a graceful stop comes after that, and is in nobody's time
 - `told`: what it noted of each job, and the memory it held
 - `gone`: it has stopped
@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import sys
 import threading
 import time
@@ -58,7 +59,7 @@ class Adapter:
         """Enqueue a job of each number in the fastest way there is, on connections it opened before, if it can."""
         raise NotImplementedError
 
-    async def work(self, seen: Callable[[int], None], done: asyncio.Event) -> None:
+    async def work(self, seen: Tally, done: asyncio.Event) -> None:
         """Run a worker until `done`, whose handler calls `seen` with each job's number; stop it gracefully."""
         raise NotImplementedError
 
@@ -78,8 +79,10 @@ def uvloop() -> asyncio.AbstractEventLoop:
 
 
 def say(event: str, **fields: Any) -> None:
-    """Write one line to whoever measures."""
-    _answers.write(json.dumps({"event": event} | fields) + "\n")
+    """Write one line to whoever measures, with the moment and the CPU seconds this process and its children used by then."""
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    cpu = sum(usage.ru_utime + usage.ru_stime for usage in used)
+    _answers.write(json.dumps({"event": event, "at": time.monotonic(), "cpu": cpu} | fields) + "\n")
     _answers.flush()
 
 
@@ -91,6 +94,7 @@ class Tally:
         self._tenth = max(1, self._jobs // 10)
         self._end = end
         self._count = 0
+        self._has_begun = False
         self.stamps: list[tuple[int, float]] = []
         self._stamps = self.stamps if orders.get("stamps") else None
         self.memory: dict[str, int] = {}
@@ -101,13 +105,19 @@ class Tally:
             with Path(path).open("r+b") as file:
                 self._others = memoryview(mmap(file.fileno(), 0)).cast("q")
 
-    def seen(self, number: int) -> None:
+    def begin(self) -> None:
+        """Note that the first handler has started, for those who count a job later than that."""
+        if not self._has_begun:
+            self._has_begun = True
+            say("begin")
+
+    def __call__(self, number: int) -> None:
         """Note that the handler of a job has started."""
         if self._stamps is not None:
             self._stamps.append((number, time.monotonic()))
         self._count = count = self._count + 1
         if count == 1:
-            say("begin")
+            self.begin()
         total = count
         if self._others is not None:
             self._others[self._slot] = count
@@ -204,5 +214,5 @@ async def _work(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, don
     tally = Tally(orders, lambda: loop.call_soon_threadsafe(done.set))
     say("ready")
     await go.wait()
-    await adapter.work(tally.seen, done)
+    await adapter.work(tally, done)
     say("told", stamps=tally.stamps, memory=tally.memory)
