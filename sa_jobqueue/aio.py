@@ -21,6 +21,7 @@ from sa_jobqueue.aio_control import (
     resume_queues as resume_queues,
     sync_queues as sync_queues,
 )
+from sa_jobqueue.handlers import Handler
 from sa_jobqueue.models import AttemptMixin, ChainMixin, DeadLetterMixin, Job, JobMixin
 from sa_jobqueue.operations import (
     ChainFilter,
@@ -43,6 +44,7 @@ from sa_jobqueue.retention import RetentionRules
 from sa_jobqueue.schedules import Fired, Schedule
 from sa_jobqueue.types import JobId
 
+InT = TypeVar("InT")
 JobT = TypeVar("JobT", bound=JobMixin[Any])
 
 after_commit = operations.after_commit
@@ -62,6 +64,13 @@ async def enqueue_unique(session: AsyncSession, new: Iterable[tuple[JobT, Dedupl
 async def enqueue_many(session: AsyncSession, new: Iterable[JobT], *, model: type[JobT] | None = None) -> list[Any]:
     """Insert many jobs in one statement, in the caller's transaction; return their ids in the order given."""
     return await session.run_sync(operations.enqueue_many, new, model=model)
+
+
+async def enqueue_payloads(
+    session: AsyncSession, handler: Handler[InT, Any, Any], payloads: Iterable[InT], **options: Any
+) -> int:
+    """Enqueue one job a payload by COPY, in the caller's transaction; return how many."""
+    return await session.run_sync(operations.enqueue_payloads, handler, payloads, **options)
 
 
 async def get_job(session: AsyncSession, job_id: JobId, *, model: type[JobMixin[Any]] = Job) -> JobMixin[Any]:

@@ -1,18 +1,25 @@
-"""COPY from the database to here: its CSV, a block at a time, whatever is to come."""
+"""COPY: from the database to here as CSV, a block at a time, whatever is to come; and from here into a table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
-from sqlalchemy import Connection
+import psycopg
+from sqlalchemy import Connection, event
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ClauseElement
+from sqlalchemy.util import await_only
+
+from sa_jobqueue.errors import JobQueueError
 
 BLOCK_BYTES: Final = 1024 * 1024
 """How much CSV is kept before it is decoded: with what it becomes, all that a reader needs of memory. A row that is larger
 is a block by itself. Of 8 MiB, which no cache holds, decoding takes a quarter longer."""
 
+_USES: Final = ("before_cursor_execute", "commit")
 _DIALECT: Final = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 
 
@@ -44,3 +51,51 @@ def blocks(
                 block, size = [], 0
         if block:
             yield b"".join(block)
+
+
+def copy_in(connection: Connection, statement: str, chunks: Iterable[str]) -> int:
+    """Run a COPY from here, sending its text in chunks as they are made; return how many rows it took.
+
+    The connection is busy until the last chunk is made; an error on the way takes all rows back. On an asynchronous
+    connection it is to be called as SQLAlchemy's own calls are, under `run_sync`.
+    Raises: what SQLAlchemy raises for the driver's errors, and what making a chunk raises; JobQueueError where that uses
+    this very connection, which would wait for itself.
+    """
+    driver: Any = connection.connection.driver_connection
+    try:
+        with _refusing(connection):
+            if connection.dialect.is_async:
+                return int(await_only(_copy_in_async(driver, statement, chunks)))
+            with driver.cursor() as cursor:
+                with cursor.copy(statement) as copy:
+                    for chunk in chunks:
+                        copy.write(chunk)
+                return int(cursor.rowcount)
+    except psycopg.Error as error:
+        if driver.closed:
+            connection.invalidate(error)
+        raise DBAPIError.instance(statement, None, error, psycopg.Error, dialect=connection.dialect) from error
+
+
+async def _copy_in_async(driver: Any, statement: str, chunks: Iterable[str]) -> int:
+    async with driver.cursor() as cursor:
+        async with cursor.copy(statement) as copy:
+            for chunk in chunks:
+                await copy.write(chunk)
+        return int(cursor.rowcount)
+
+
+@contextmanager
+def _refusing(connection: Connection) -> Iterator[None]:
+    def refuse(*_: Any) -> None:
+        raise JobQueueError(
+            "this connection is busy sending rows: what makes them must not use it; read before, or in another session"
+        )
+
+    for name in _USES:
+        event.listen(connection, name, refuse)
+    try:
+        yield
+    finally:
+        for name in _USES:
+            event.remove(connection, name, refuse)

@@ -80,6 +80,11 @@ class Handler(Generic[InT, OutT, JobT]):
         """The job type's name."""
         return self.job_type.name
 
+    @property
+    def model(self) -> type[JobT]:
+        """The class whose table is the queue: its jobs are rows of it."""
+        return self._model
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function as if it had never been registered: for tests, and for doing the work at once."""
         return self.job_type.func(*args, **kwargs)

@@ -20,8 +20,8 @@ _MAX_DEPTH: Final = 500
 T = TypeVar("T")
 
 
-def check_json(field: str, value: object, *, max_bytes: int = MAX_BYTES) -> None:
-    """Check that PostgreSQL's jsonb can hold `value` and that its text is at most `max_bytes`.
+def check_json(field: str, value: object, *, max_bytes: int = MAX_BYTES) -> str:
+    """Check that PostgreSQL's jsonb can hold `value` and that its text is at most `max_bytes`; return that text, in ASCII.
 
     Raises: InvalidPayloadError with the path of the first value that is not JSON (`input.items[3].price`), or
     PayloadTooLargeError.
@@ -38,6 +38,7 @@ def check_json(field: str, value: object, *, max_bytes: int = MAX_BYTES) -> None
         fault = _first_fault(field, value)
         if fault is not None:
             raise InvalidPayloadError(*fault)
+    return document
 
 
 def _has_plain_shape(value: object) -> bool:
@@ -115,10 +116,17 @@ class Codec(Generic[T]):
 
         Raises: InvalidPayloadError with the path and the reason; PayloadTooLargeError.
         """
+        return self._encode(field, value)[0]
+
+    def encode_text(self, field: str, value: T) -> str:
+        """Return `value` as JSON text in ASCII, checked against its type. Raises: as `encode`."""
+        return self._encode(field, value)[1]
+
+    def _encode(self, field: str, value: T) -> tuple[Json, str]:
         if self._adapter is None:
-            check_json(field, value)
+            text = check_json(field, value)
             self._check_object(field, value)
-            return value
+            return value, text
         from pydantic import ValidationError
         from pydantic_core import PydanticSerializationError
 
@@ -134,8 +142,7 @@ class Codec(Generic[T]):
         except PydanticSerializationError as error:
             raise InvalidPayloadError(field, f"cannot be written as JSON: {error}") from error
         data = json.loads(document)
-        check_json(field, data)
-        return data
+        return data, check_json(field, data)
 
     def encode_output(self, value: T) -> Json:
         """Return what a handler returned as JSON. Raises: InvalidOutputError with the path and the reason."""

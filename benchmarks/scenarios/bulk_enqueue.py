@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -10,7 +11,7 @@ from benchmarks import rows
 from benchmarks.harness import Case, Comparison, Scenario
 from benchmarks.meter import Stopwatch
 from benchmarks.place import Place
-from sa_jobqueue import Job, enqueue_many
+from sa_jobqueue import Job, JobQueue, enqueue_many, enqueue_payloads
 
 _COPY = "COPY"
 
@@ -23,6 +24,7 @@ def scenario() -> Scenario:
         says="all jobs in one transaction; making the objects is part of the time",
         cases=(
             Case(name=_COPY, run=_copy),
+            Case(name="enqueue_payloads", run=_in_session(_enqueue_payloads), against=limit),
             Case(name="enqueue_many", run=_in_session(_enqueue_many), against=limit),
             Case(name="session.add_all", run=_in_session(_add_all), against=limit),
         ),
@@ -31,6 +33,17 @@ def scenario() -> Scenario:
 
 def _jobs(count: int) -> list[Job]:
     return [Job(rows.JOB_TYPE, rows.payload(number)) for number in range(count)]
+
+
+_queue = JobQueue()
+
+
+@_queue.handler(rows.JOB_TYPE)
+def _no_op(payload: dict[str, Any]) -> None: ...
+
+
+def _enqueue_payloads(session: Session, jobs: int) -> None:
+    enqueue_payloads(session, _no_op, map(rows.payload, range(jobs)))
 
 
 def _enqueue_many(session: Session, jobs: int) -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import Boolean, Computed, FromClause, Integer, SmallInteger, Table, Text, func, text
 from sqlalchemy.dialects.postgresql import INTERVAL, JSONB, TIMESTAMP
-from sqlalchemy.orm import Mapped, declared_attr, mapped_column
+from sqlalchemy.orm import Mapped, Mapper, declared_attr, mapped_column
 from typing_extensions import TypeVar
 
 from sa_jobqueue import payloads, tracing
@@ -52,6 +52,7 @@ class JobMixin(Generic[IdT]):
 
     __jobqueue__: ClassVar[Layout]
     __table__: ClassVar[FromClause]
+    __mapper__: ClassVar[Mapper[Any]]
     __id_factory__: ClassVar[staticmethod[[], Any]]
 
     _delay: timedelta | None
@@ -189,7 +190,14 @@ class JobMixin(Generic[IdT]):
             "open_blockers": 0,
             "attempt": 0,
         }
-        super().__init__(**fields | tracing.of_new_chain(columns) | columns)
+        super().__init__(**tracing.of_new_chain(columns) | columns)
+        if any(self.__mapper__.validators.keys() & fields):  # the application's own
+            for name, value in fields.items():
+                setattr(self, name, value)
+        else:
+            # What a flush reads, of an object that was never loaded. Attributes one by one, with their history and
+            # their events, are more than half of all that making a job costs.
+            self.__dict__.update(fields)
 
         # Kept beside the expression for the set-based enqueue, which computes it for all rows at once.
         self._delay, self._at = delay, at

@@ -15,6 +15,7 @@ from sa_jobqueue.operations.chains import (
     list_chains,
 )
 from sa_jobqueue.operations.completing import complete_job, lock_chain
+from sa_jobqueue.operations.copying import enqueue_payloads
 from sa_jobqueue.operations.dead_letters import (
     DeadLetterFilter,
     DeadLetterGroup,
@@ -97,6 +98,7 @@ __all__ = [
     "drain_workers",
     "enqueue",
     "enqueue_many",
+    "enqueue_payloads",
     "enqueue_unique",
     "explain_job",
     "fire_schedules",

@@ -57,10 +57,11 @@ def _wake_after_insert(mapper: Mapper[Any], connection: Connection, job: JobMixi
     """Send the wake-up in the job's own transaction: a rollback, also of a savepoint, takes it back."""
     session = object_session(job)
     if session is not None:
-        _wake(session, connection, type(job), job.queue)
+        wake(session, connection, type(job), job.queue)
 
 
-def _wake(session: Session, connection: Connection, model: type[JobMixin[Any]], queue: str) -> None:
+def wake(session: Session, connection: Connection, model: type[JobMixin[Any]], queue: str) -> None:
+    """Wake the workers of a queue when and if this transaction commits, unless this process has just done so."""
     transaction = cast("SessionTransaction", session.get_transaction())  # it has just written a row
     topic = (model.__jobqueue__.channel("due"), queue)
     wakings = _pending.setdefault(transaction, _Wakings())
@@ -85,7 +86,7 @@ def _outermost(session: Session) -> _Wakings:
 def _wake_late(session: Session) -> None:
     # A transaction that went on for longer than the silence: whoever was woken then sleeps again by now.
     for connection, model, queue in list(_outermost(session).kept.values()):
-        _wake(session, connection, model, queue)
+        wake(session, connection, model, queue)
 
 
 @event.listens_for(Session, "after_commit")
@@ -135,7 +136,7 @@ def enqueue_many(session: Session, new: Iterable[JobT], *, model: type[JobT] | N
             connection.execute(jobs.enqueue_many(kind, list(names)), arrays(kind, names, group))
         write_edges(connection, edges)
         for queue in sorted({job.queue for job in listed}):
-            _wake(session, connection, kind, queue)
+            wake(session, connection, kind, queue)
     for job in listed:
         job._is_enqueued = True
     return [job.id for job in listed]

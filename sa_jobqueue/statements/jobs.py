@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 from sqlalchemy import (
     JSON,
@@ -29,11 +30,16 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, JSONB, TIMESTAMP
 from sqlalchemy.dialects.postgresql import array as array_of
+from sqlalchemy.dialects.postgresql.base import PGIdentifierPreparer
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
+from sa_jobqueue.models.checks import due_at as due
 from sa_jobqueue.statements._parts import array, once_a_model, status, table
 from sa_jobqueue.types import JobId, JobStatus
+
+_IDENTIFIERS: Final = PGIdentifierPreparer(PGDialect_psycopg())  # type: ignore[no-untyped-call]
 
 
 def enqueue_many(model: type[JobMixin[Any]], columns: Sequence[str]) -> Insert:
@@ -60,6 +66,24 @@ def enqueue_many(model: type[JobMixin[Any]], columns: Sequence[str]) -> Insert:
     ]
     due = func.greatest(given.c.at, func.now() + func.coalesce(given.c.delay, literal_column("interval '0'")))
     return insert(job).from_select([*columns, "scheduled_at"], select(*values, due).select_from(given))
+
+
+def copy_new(model: type[JobMixin[Any]], columns: Sequence[str]) -> str:
+    """Return the COPY that takes new jobs as text, these columns of them; the others have the database's defaults.
+
+    Changes: one row a job. Locks: none but the new rows'.
+    """
+    quoted = ", ".join(_IDENTIFIERS.quote(name) for name in columns)
+    return f"COPY {model.__jobqueue__.qualified('job')} ({quoted}) FROM STDIN"
+
+
+def due_at(*, delay: timedelta | None, at: datetime | None) -> Select[Any]:
+    """Tell when what this transaction enqueues with a delay, or for an instant, is due.
+
+    Shape: `(due,)`. Clock: the database's `now()`, to which a delay is added and below which no `at` reaches.
+    """
+    moved = due(delay=delay, at=at)
+    return select(func.now() if moved is None else moved)
 
 
 def job_queue(model: type[JobMixin[Any]]) -> TableClause:

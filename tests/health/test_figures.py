@@ -147,7 +147,7 @@ def test_what_is_waste_is_what_a_rewrite_gives_back(engine: Engine) -> None:
         "SELECT id, id, 'some_type', 'some_type', now() + n * interval '1 s', jsonb_build_object('n', repeat('x', n % 90)) "
         "FROM (SELECT gen_random_uuid() AS id, n FROM generate_series(1, 20000) AS n) AS made",
         "DELETE FROM job WHERE hashtext(id::text) % 10 <> 0",
-        "SELECT pg_stat_force_next_flush()",  # a session reports once a second: after the vacuum, these rows would count twice
+        "SELECT pg_stat_force_next_flush()",  # else they may come after the vacuum, and count twice
         "VACUUM ANALYZE job",
     )
     report = health(engine)

@@ -1,0 +1,113 @@
+"""Enqueueing by COPY: as many jobs of one handler as an iterator has payloads for, at the speed of the table itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from psycopg.adapt import PyFormat, Transformer
+from sqlalchemy import Connection
+from sqlalchemy import inspect as mapping_of
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.copying import copy_in
+from sa_jobqueue.errors import InvalidJobError
+from sa_jobqueue.handlers import Handler
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.operations.enqueueing import wake
+from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.payloads import Codec
+from sa_jobqueue.statements import jobs
+
+InT = TypeVar("InT")
+
+CHUNK: Final = 64 * 1024
+"""Characters of rows that are handed to the driver at once; it sends them while the next ones are made."""
+
+_OF_EACH_ROW: Final = ("id", "chain_id", "input")
+_NOT_ALIKE: Final = ("id", "deduplication_key", "blockers", "input")
+_ESCAPES: Final = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+
+
+def enqueue_payloads(session: Session, handler: Handler[InT, Any, Any], payloads: Iterable[InT], /, **options: Any) -> int:
+    """Enqueue one job a payload by COPY, in the caller's transaction; return how many.
+
+    Several times as fast as `enqueue_many`, because no object is made of a job: all are of one handler and differ by their
+    payloads alone. They wait for nothing and have no deduplication key.
+    `payloads`: read once, each checked and sent as it comes, so that millions need no memory. Whatever makes them must
+    leave this session alone meanwhile: its connection is busy. `options`: as `handler.job` takes them, the same for all.
+    Changes: one row a job. Locks: none but the new rows'.
+    Raises: InvalidJobError naming the option, with nothing written. Once rows are on their way: InvalidPayloadError and
+    PayloadTooLargeError naming the payload by its place from 0 (`payloads[17].order_id`), ConflictError, and what the
+    iterator raises; roll back then.
+    """
+    model, kind = handler.model, handler.job_type
+    for name in _NOT_ALIKE:
+        if name in options:
+            raise InvalidJobError(name, "is not for jobs that differ by their payloads alone; use enqueue_many")
+    given = {name: value for name, value in options.items() if value is not None}
+    own = {"queue": kind.queue, "priority": kind.priority, "max_attempts": kind.max_attempts, "timeout": kind.timeout}
+    # Never written: it has the options checked, and has the values of all the others.
+    alike: JobMixin[Any] = model(kind.name, input_version=kind.version, **own | given)
+    values = _alike(model, alike)
+    connection = session.connection()
+    if alike._delay or alike._at:
+        due = jobs.due_at(delay=alike._delay, at=alike._at)
+        values["scheduled_at"] = connection.execute(due).scalar_one()
+    tail = "".join("\t" + text for text in _texts(connection, model, values)) + "\n"
+    statement = jobs.copy_new(model, [*_OF_EACH_ROW, *values])
+    with translated():
+        count = copy_in(connection, statement, _chunks(kind.input, payloads, model.__id_factory__, tail))
+    if count:
+        wake(session, connection, model, alike.queue)
+    return count
+
+
+def _alike(model: type[JobMixin[Any]], job: JobMixin[Any]) -> dict[str, Any]:
+    """Return what all rows have in common, by column."""
+    values: dict[str, Any] = {}
+    for attribute in mapping_of(model).column_attrs:
+        column = attribute.columns[0]
+        if column.name in {*_OF_EACH_ROW, "scheduled_at"} or column not in model.__table__.c.values():
+            continue
+        default: Any = getattr(column, "default", None)
+        if attribute.key in job.__dict__:
+            value = job.__dict__[attribute.key]
+            values[column.name] = job.type_name if column.name == "chain_type_name" else value
+        elif default is not None and default.is_scalar:
+            values[column.name] = default.arg
+        elif default is not None:
+            raise InvalidJobError(
+                attribute.key, "has a default that is made for each row; use enqueue_many, or give a value"
+            )
+    return values
+
+
+def _texts(connection: Connection, model: type[JobMixin[Any]], values: dict[str, Any]) -> list[str]:
+    """Return values, by column, as a row of COPY's text format has them."""
+    given: list[Any] = []
+    for name, value in values.items():
+        kind = model.__table__.c[name].type.dialect_impl(connection.dialect)
+        processor = kind.bind_processor(connection.dialect)
+        given.append(processor(value) if processor else value)
+    transformer = Transformer(connection.connection.driver_connection)  # type: ignore[arg-type]  # psycopg's own
+    dumped = transformer.dump_sequence(given, [PyFormat.TEXT] * len(given))
+    return ["\\N" if text is None else bytes(text).decode().translate(_ESCAPES) for text in dumped]
+
+
+def _chunks(codec: Codec[Any], payloads: Iterable[Any], make_id: Callable[[], Any], tail: str) -> Iterator[str]:
+    lines: list[str] = []
+    size = 0
+    for place, payload in enumerate(payloads):
+        made = make_id()
+        job_id = made.hex if isinstance(made, UUID) else made.translate(_ESCAPES)
+        # Of what needs escaping, JSON text without other characters than ASCII's has the backslash alone.
+        document = codec.encode_text(f"payloads[{place}]", payload).replace("\\", "\\\\")
+        lines.append(f"{job_id}\t{job_id}\t{document}{tail}")
+        size += len(document)
+        if size >= CHUNK:
+            yield "".join(lines)
+            lines, size = [], 0
+    if lines:
+        yield "".join(lines)

@@ -1,0 +1,239 @@
+"""Enqueueing by COPY: the same rows as one by one, in the caller's transaction, or an error that names the payload."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import uuid4
+from weakref import WeakSet
+
+import psycopg
+import pytest
+from sqlalchemy import ARRAY, Engine, Numeric, Text, cast, func, select
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from sa_jobqueue import Job, JobMixin, JobQueue, aio, enqueue_payloads
+from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidPayloadError, JobQueueError
+from sa_jobqueue.operations import copying
+from tests.fixtures.database import both_servers_swept
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.notifications import Notifications
+
+pytestmark = both_servers_swept
+
+numbers = itertools.count(1)
+NASTY = [
+    {"text": "tab\t, line\n, return\r, \\N, \\., back\\slash, \"quoted\", 'quoted', ä, \U0001f600, \x7f, \u2028", "n": 1},
+    {"text": "", "n": -(2**63)},
+    {"text": "\\", "n": 1.5, "of": [None, True, {"\\t\t": []}]},
+]
+
+queue = JobQueue()
+
+
+@dataclass
+class Order:
+    number: int
+    name: str = "\\N"
+
+
+@queue.handler("send", queue="mail", priority=4, max_attempts=3, timeout=timedelta(seconds=90), version=2)
+def send(order: Order) -> None: ...
+
+
+@queue.handler("any")
+def take(document: Any) -> None: ...
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class CopiedJob(JobMixin[str], Base, queue_prefix="c_", queue_id_factory=lambda: f"a\tb\\{next(numbers)}"):
+    """Text ids that need escaping, and columns of its own."""
+
+    amount: Mapped[Decimal | None] = mapped_column("Amount of it", Numeric(10, 2))
+    kind: Mapped[str] = mapped_column(default="plain\ttext")
+    tags: Mapped[list[str] | None] = mapped_column(ARRAY(Text))
+
+
+own = JobQueue(CopiedJob)
+
+
+@own.handler("own")
+def keep(document: Any) -> None: ...
+
+
+def rows(session: Session, model: type[JobMixin[Any]]) -> list[dict[str, Any]]:
+    """Return what was stored, without what differs by row or time."""
+    left_out = {"id", "chain_id", "created_at", "scheduled_at", "changed_xid"}
+    found = session.execute(select(model.__table__).order_by(func.length(cast(model.id, Text)), "id")).mappings()
+    return [{name: value for name, value in row.items() if name not in left_out} for row in found]
+
+
+@pytest.mark.parametrize("options", [{}, {"priority": -3, "queue": "other", "timeout": timedelta(days=40, microseconds=7)}])
+def test_the_rows_are_those_of_jobs_added_one_by_one(session: Session, options: dict[str, Any]) -> None:
+    for handler, payloads in ((take, NASTY), (send, [Order(1), Order(2, "ä\t\\")])):
+        session.add_all(handler.job(payload, **options) for payload in payloads)  # type: ignore[attr-defined]
+        session.flush()
+        added = rows(session, Job)
+        session.rollback()
+        assert enqueue_payloads(session, handler, iter(payloads), **options) == len(payloads)  # type: ignore[arg-type]
+        assert rows(session, Job) == added
+        assert all(job.id == job.chain_id for job in session.scalars(select(Job)))
+        session.rollback()
+
+
+def test_text_ids_and_columns_of_the_applications_own(engine: Engine) -> None:
+    Base.metadata.create_all(engine)
+    values = {"amount": Decimal("3.50"), "tags": ["a", 'b"\\', "c,d"]}
+    with Session(engine) as session:
+        session.add_all(keep.job(payload, **values) for payload in NASTY)
+        session.flush()
+        added = rows(session, CopiedJob)
+        session.rollback()
+        enqueue_payloads(session, keep, NASTY, **values)
+        assert rows(session, CopiedJob) == added
+        assert all("\t" in job_id and "\\" in job_id for job_id in session.scalars(select(CopiedJob.id)))
+
+
+def test_a_delay_and_an_instant_are_the_databases(session: Session) -> None:
+    future = datetime(2099, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+    past = datetime(2020, 1, 1, tzinfo=UTC)
+    for options, expected in (
+        ({"delay": timedelta(hours=1)}, timedelta(hours=1)),
+        ({"at": past}, timedelta(0)),
+        ({"at": future}, None),
+    ):
+        enqueue_payloads(session, take, [1, 2], **options)
+        for job in session.scalars(select(Job)):
+            assert job.scheduled_at == (future if expected is None else job.created_at + expected)
+        session.rollback()
+
+
+def test_it_is_part_of_the_transaction_and_wakes_workers_with_it(
+    session: Session, jobs: Jobs, notifications: Notifications
+) -> None:
+    enqueue_payloads(session, send, [Order(1)])
+    session.rollback()
+    with session.begin_nested() as savepoint:
+        enqueue_payloads(session, send, [Order(1)])
+        savepoint.rollback()
+    assert enqueue_payloads(session, take, []) == 0
+    session.commit()
+    assert (jobs.count(), notifications.seen()) == (0, [])
+    enqueue_payloads(session, send, [Order(1)])
+    enqueue_payloads(session, send, [Order(2)])
+    assert (jobs.count(), notifications.seen()) == (0, [])
+    session.commit()
+    assert (jobs.count(), notifications.seen()) == (2, [("due", "mail")])
+
+
+async def test_an_async_session_does_the_same(async_sessions: async_sessionmaker[AsyncSession], jobs: Jobs) -> None:
+    async with async_sessions() as session:
+        assert await aio.enqueue_payloads(session, take, ({"n": n} for n in range(20_000))) == 20_000
+        assert jobs.count() == 0
+        await session.commit()
+    assert jobs.count() == 20_000
+    async with async_sessions() as session:
+        with pytest.raises(InvalidPayloadError):
+            await aio.enqueue_payloads(session, take, [1, object()])
+        await session.rollback()
+        await aio.enqueue_payloads(session, take, [1])
+        await session.commit()
+    assert jobs.count() == 20_001
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"id": uuid4()}, "id"),
+        ({"deduplication_key": "k"}, "deduplication_key"),
+        ({"blockers": []}, "blockers"),
+        ({"queue": "no spaces"}, "queue"),
+        ({"delay": timedelta(-1)}, "delay"),
+    ],
+)
+def test_options_are_refused_by_name_before_anything_is_written(session: Session, options: Any, field: str) -> None:
+    with pytest.raises(InvalidJobError) as caught:
+        enqueue_payloads(session, take, [1], **options)
+    assert caught.value.field == field
+    assert not session.in_transaction()
+
+
+def test_a_payload_that_does_not_fit_is_named_by_its_place_and_nothing_is_written(session: Session, jobs: Jobs) -> None:
+    bad: Any = {"number": "one"}
+    many = [*(Order(n) for n in range(5000)), bad]
+    with pytest.raises(InvalidPayloadError, match=r"payloads\[5000\]\.number"):
+        enqueue_payloads(session, send, many)
+    session.rollback()
+    with pytest.raises(InvalidPayloadError, match=r"payloads\[1\]\.of\[0\]"):
+        enqueue_payloads(session, take, [{}, {"of": [object()]}])
+    session.rollback()
+    with pytest.raises(ZeroDivisionError):
+        enqueue_payloads(session, take, (1 // n for n in (1, 0)))
+    session.rollback()
+    enqueue_payloads(session, send, [Order(1)])
+    session.commit()
+    assert jobs.count() == 1
+
+
+def test_an_id_that_is_taken_is_a_conflict(session: Session, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Job, "__id_factory__", staticmethod(lambda made=uuid4(): made))
+    with pytest.raises(ConflictError) as caught:
+        enqueue_payloads(session, take, [1, 2])
+    assert caught.value.constraint == "pk_job"
+
+
+def test_payloads_are_sent_as_they_come(session: Session, jobs: Jobs) -> None:
+    alive: WeakSet[Payload] = WeakSet()
+    most = 0
+
+    class Payload(dict[str, Any]):
+        __hash__ = object.__hash__
+
+    def made() -> Iterator[Payload]:
+        nonlocal most
+        for _ in range(2_000):
+            payload = Payload(text="x" * 1000)
+            alive.add(payload)
+            most = max(most, len(alive))
+            yield payload
+
+    assert enqueue_payloads(session, take, made()) == 2_000
+    assert most * 1000 < 2 * copying.CHUNK
+
+
+def test_payloads_made_by_the_same_session_are_an_error_not_a_hang(session: Session, jobs: Jobs) -> None:
+    jobs.add()
+    for use in (lambda: session.scalar(select(Job.id)), session.commit):
+        with pytest.raises(JobQueueError, match="busy sending rows"):
+            enqueue_payloads(session, take, (str(use()) for _ in range(2)))
+        session.rollback()
+    enqueue_payloads(session, take, [str(session.scalar(select(Job.id)))])
+    session.commit()
+    assert jobs.count() == 2
+
+
+def test_a_connection_that_is_lost_on_the_way_leaves_nothing_and_the_session_goes_on(
+    session: Session, engine: Engine, jobs: Jobs, database_url: str
+) -> None:
+    def cut() -> Iterator[str]:
+        pid = session.connection().connection.driver_connection.info.backend_pid  # type: ignore[union-attr]
+        yield "x" * 100_000
+        with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as other:
+            other.execute("SELECT pg_terminate_backend(%s, 10000)", (pid,))
+        for _ in range(100):
+            yield "x" * 100_000
+
+    with pytest.raises(Exception, match=r"connection|terminating"):
+        enqueue_payloads(session, take, cut())
+    session.rollback()
+    assert enqueue_payloads(session, take, ["again"]) == 1
+    session.commit()
+    assert jobs.count() == 1
