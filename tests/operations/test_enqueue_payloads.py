@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -27,7 +27,7 @@ from tests.fixtures.notifications import Notifications
 pytestmark = both_servers_swept
 
 numbers = itertools.count(1)
-NASTY = [
+NASTY: list[Any] = [
     {"text": "tab\t, line\n, return\r, \\N, \\., back\\slash, \"quoted\", 'quoted', ä, \U0001f600, \x7f, \u2028", "n": 1},
     {"text": "", "n": -(2**63)},
     {"text": "\\", "n": 1.5, "of": [None, True, {"\\t\t": []}]},
@@ -78,12 +78,13 @@ def rows(session: Session, model: type[JobMixin[Any]]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("options", [{}, {"priority": -3, "queue": "other", "timeout": timedelta(days=40, microseconds=7)}])
 def test_the_rows_are_those_of_jobs_added_one_by_one(session: Session, options: dict[str, Any]) -> None:
-    for handler, payloads in ((take, NASTY), (send, [Order(1), Order(2, "ä\t\\")])):
-        session.add_all(handler.job(payload, **options) for payload in payloads)  # type: ignore[attr-defined]
+    cases: list[tuple[Any, list[Any]]] = [(take, NASTY), (send, [Order(1), Order(2, "ä\t\\")])]
+    for handler, payloads in cases:
+        session.add_all(handler.job(payload, **options) for payload in payloads)
         session.flush()
         added = rows(session, Job)
         session.rollback()
-        assert enqueue_payloads(session, handler, iter(payloads), **options) == len(payloads)  # type: ignore[arg-type]
+        assert enqueue_payloads(session, handler, iter(payloads), **options) == len(payloads)
         assert rows(session, Job) == added
         assert all(job.id == job.chain_id for job in session.scalars(select(Job)))
         session.rollback()
@@ -195,7 +196,7 @@ def test_payloads_are_sent_as_they_come(session: Session, jobs: Jobs) -> None:
     most = 0
 
     class Payload(dict[str, Any]):
-        __hash__ = object.__hash__
+        __hash__ = object.__hash__  # type: ignore[assignment]  # dicts have none
 
     def made() -> Iterator[Payload]:
         nonlocal most
@@ -211,7 +212,8 @@ def test_payloads_are_sent_as_they_come(session: Session, jobs: Jobs) -> None:
 
 def test_payloads_made_by_the_same_session_are_an_error_not_a_hang(session: Session, jobs: Jobs) -> None:
     jobs.add()
-    for use in (lambda: session.scalar(select(Job.id)), session.commit):
+    uses: list[Callable[[], object]] = [lambda: session.scalar(select(Job.id)), session.commit]
+    for use in uses:
         with pytest.raises(JobQueueError, match="busy sending rows"):
             enqueue_payloads(session, take, (str(use()) for _ in range(2)))
         session.rollback()
