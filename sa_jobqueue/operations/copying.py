@@ -91,7 +91,7 @@ def _texts(connection: Connection, model: type[JobMixin[Any]], values: dict[str,
         kind = model.__table__.c[name].type.dialect_impl(connection.dialect)
         processor = kind.bind_processor(connection.dialect)
         given.append(processor(value) if processor else value)
-    transformer = Transformer(connection.connection.driver_connection)  # type: ignore[arg-type]  # psycopg's own
+    transformer = Transformer(connection.connection.driver_connection)
     dumped = transformer.dump_sequence(given, [PyFormat.TEXT] * len(given))
     return ["\\N" if text is None else bytes(text).decode().translate(_ESCAPES) for text in dumped]
 

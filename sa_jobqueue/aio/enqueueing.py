@@ -1,0 +1,40 @@
+"""Enqueueing on an `AsyncSession`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from sa_jobqueue import operations
+from sa_jobqueue.handlers import Handler
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.operations import (
+    Deduplicate,
+)
+
+InT = TypeVar("InT")
+JobT = TypeVar("JobT", bound=JobMixin[Any])
+
+
+async def enqueue(session: AsyncSession, job: JobT, *, deduplicate: Deduplicate) -> tuple[JobT, bool]:
+    """Enqueue a job unless its key is taken; return the job that has it, and whether it was made now."""
+    return await session.run_sync(operations.enqueue, job, deduplicate=deduplicate)
+
+
+async def enqueue_unique(session: AsyncSession, new: Iterable[tuple[JobT, Deduplicate]]) -> list[tuple[JobT, bool]]:
+    """Enqueue many jobs, each unless its key is taken; return for each what `enqueue` returns, in the order given."""
+    return await session.run_sync(operations.enqueue_unique, new)
+
+
+async def enqueue_many(session: AsyncSession, new: Iterable[JobT], *, model: type[JobT] | None = None) -> list[Any]:
+    """Insert many jobs in one statement, in the caller's transaction; return their ids in the order given."""
+    return await session.run_sync(operations.enqueue_many, new, model=model)
+
+
+async def enqueue_payloads(
+    session: AsyncSession, handler: Handler[InT, Any, Any], payloads: Iterable[InT], **options: Any
+) -> int:
+    """Enqueue one job a payload by COPY, in the caller's transaction; return how many."""
+    return await session.run_sync(operations.enqueue_payloads, handler, payloads, **options)

@@ -1,0 +1,54 @@
+"""Workers, tables and old rows, on an `AsyncSession`."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from sa_jobqueue import operations
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations import (
+    Pruned,
+    PrunePlace,
+    WorkerFilter,
+    WorkerStatus,
+)
+from sa_jobqueue.retention import RetentionRules
+
+InT = TypeVar("InT")
+JobT = TypeVar("JobT", bound=JobMixin[Any])
+
+
+async def prune(
+    session: AsyncSession,
+    rules: RetentionRules,
+    *,
+    place: PrunePlace | None = None,
+    scan: int = 500,
+    queue_rows: bool = True,
+    by: str = "retention",
+    dry_run: bool = False,
+    model: type[JobMixin[Any]] = Job,
+) -> Pruned:
+    """Delete chains whose time is up among the next `scan` jobs, each whole; return what went and where to go on."""
+    return await session.run_sync(
+        operations.prune, rules, place=place, scan=scan, queue_rows=queue_rows, by=by, dry_run=dry_run, model=model
+    )
+
+
+async def list_workers(
+    session: AsyncSession, *, where: WorkerFilter = WorkerFilter(), limit: int = 1000, model: type[JobMixin[Any]] = Job
+) -> list[WorkerStatus]:
+    """Return workers by name and id, at most `limit`, 1 to 1,000; those killed a few minutes ago are among them."""
+    return await session.run_sync(operations.list_workers, where=where, limit=limit, model=model)
+
+
+async def drain_workers(session: AsyncSession, *, where: WorkerFilter, model: type[JobMixin[Any]] = Job) -> list[str]:
+    """Ask workers to claim no more, finish what they run and stop, as SIGTERM does; return their ids, sorted."""
+    return await session.run_sync(operations.drain_workers, where=where, model=model)
+
+
+async def check_schema(session: AsyncSession, *, model: type[JobMixin[Any]] = Job) -> int:
+    """Check that the server and the queue's tables are ones this library works on; return the version of the tables."""
+    return await session.run_sync(operations.check_schema, model=model)
