@@ -16,7 +16,11 @@ from rich.table import Table
 from rich.text import Text
 from sqlalchemy import inspect
 
+from sa_jobqueue.redaction import redacted, redacted_error
+
 _INTERNAL: Final = frozenset({"changed_xid", "root_id"})
+_PAYLOADS: Final = frozenset({"input", "output"})
+_ERRORS: Final = frozenset({"error", "last_error"})
 _PIPED_WIDTH: Final = 200
 """Columns of a table that goes to a file or another program, where a terminal's width means nothing."""
 
@@ -45,10 +49,17 @@ def plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no JSON form here")
 
 
-def row_of(entity: Any, *, without: Iterable[str] = ()) -> dict[str, Any]:
-    """Return a mapped object's columns by name, but those that only the library needs."""
+def row_of(entity: Any, *, without: Iterable[str] = (), type_name: str | None = None) -> dict[str, Any]:
+    """Return a mapped object's columns by name, but those that only the library needs; payloads as they may be shown.
+
+    `type_name`: whose they are; the object's own unless given.
+    """
     left_out = _INTERNAL | set(without)
-    return {attr.key: getattr(entity, attr.key) for attr in inspect(type(entity)).column_attrs if attr.key not in left_out}
+    row = {attr.key: getattr(entity, attr.key) for attr in inspect(type(entity)).column_attrs if attr.key not in left_out}
+    # The payloads of a chain are its last job's.
+    kind = type_name or row.get("last_type_name") or row.get("type_name")
+    row |= {name: redacted(kind, row[name]) for name in _PAYLOADS & row.keys()}
+    return row | {name: redacted_error(kind, row[name]) for name in _ERRORS & row.keys()}
 
 
 def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -99,8 +110,9 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def first_line(error: Any) -> str:
-    """Return a stored error on one line."""
+def first_line(error: Any, type_name: str | None = None) -> str:
+    """Return a stored error on one line, as it may be shown for a job type."""
+    error = redacted_error(type_name, error)
     if not isinstance(error, dict):
         return ""
     message = next(iter(str(error.get("message") or "").strip().splitlines()), "")

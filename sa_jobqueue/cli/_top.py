@@ -267,7 +267,8 @@ def rows_of(seen: Overview) -> dict[str, list[Cells]]:
         longest.append([*((str(cell), cell) for cell in cells), (span(lasted), lasted), (job.worker_id, job.worker_id)])
     failures: list[Cells] = []
     for failed in seen.failures:
-        error = first_line({"type": failed.error_type, "message": failed.error_message}) if failed.error_type else ""
+        found = {"type": failed.error_type, "message": failed.error_message}
+        error = first_line(found, failed.type_name) if failed.error_type else ""
         what = error or failed.outcome.replace("_", " ")
         cells = (failed.job_id, failed.type_name, failed.status, failed.attempt)
         ago = (f"{span(failed.ago)} ago", failed.ago)

@@ -92,7 +92,7 @@ def list_(
             chain.last_type_name,
             chain.created_at,
             chain.completed_at,
-            first_line(chain.error),
+            first_line(chain.error, chain.last_type_name),
         )
         for chain in page
     ]
@@ -137,7 +137,7 @@ def show(database: Database, /, *, chain_id: str, as_json: bool) -> None:
             job.status,
             f"{job.attempt}/{job.max_attempts}",
             job.completed_at or job.scheduled_at,
-            first_line(job.last_error),
+            first_line(job.last_error, job.type_name),
         )
         for job in jobs
     ]

@@ -109,7 +109,8 @@ def list_(
         return
     headings = ["id", "job", "type", "reason", "died", "resolution", "error"]
     rows = [
-        (one.id, one.job_id, one.type_name, one.reason, one.died_at, one.resolution, first_line(one.error)) for one in page
+        (one.id, one.job_id, one.type_name, one.reason, one.died_at, one.resolution, first_line(one.error, one.type_name))
+        for one in page
     ]
     print_table(counted(len(page), "dead letter"), headings, rows)
     if following:

@@ -87,7 +87,7 @@ def list_(
             job.status,
             f"{job.attempt}/{job.max_attempts}",
             job.completed_at or job.scheduled_at,
-            first_line(job.last_error),
+            first_line(job.last_error, job.type_name),
         )
         for job in page
     ]
@@ -118,7 +118,7 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
             "job": row_of(job),
             "chain": row_of(chain, without=[*_PAYLOADS, "error"]),
             "blockers": [blocker_row(edge) for edge in blockers],
-            "attempts": [row_of(attempt) for attempt in attempts],
+            "attempts": [row_of(attempt, type_name=job.type_name) for attempt in attempts],
             "dead_letters": [row_of(letter, without=["input"]) for letter in letters],
         }
         print_json(document)
@@ -134,7 +134,7 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
         print_blockers(blockers)
     if attempts:
         rows = [
-            (one.attempt, one.outcome, one.started_at, one.ended_at, one.worker_id, first_line(one.error))
+            (one.attempt, one.outcome, one.started_at, one.ended_at, one.worker_id, first_line(one.error, job.type_name))
             for one in attempts
         ]
         print_table("attempts without success", ["attempt", "outcome", "started", "ended", "worker", "error"], rows)

@@ -80,7 +80,7 @@ class _Reader:
                 "started_at": row.started_at,
                 "ended_at": row.ended_at,
                 "worker_id": row.worker_id,
-                "error": first_line(row.error) or None,
+                "error": first_line(row.error, job.type_name) or None,
                 "trace_context": row.error.get("trace_context") if isinstance(row.error, dict) else None,
             }
             for row in list_attempts(self._session, job.id, model=self._model)

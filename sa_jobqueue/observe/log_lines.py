@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from sa_jobqueue.context import AttemptContext, current_attempt
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.redaction import is_redacted
 
 TEXT: Final = "%(asctime)s %(levelname)s [%(process)d] %(name)s: %(attempt)s%(message)s"
 MOST_LINES: Final = 1000
@@ -87,9 +88,9 @@ class LogCapture(logging.Handler):
         self._lines = lines
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line of the attempt that is the current one; others are nobody's."""
+        """Keep a line of the attempt that is the current one, unless its type is not to be shown; others are nobody's."""
         attempt = current_attempt()
-        if attempt is None or "event" in record.__dict__:
+        if attempt is None or "event" in record.__dict__ or is_redacted(attempt.job.type_name):
             return
         try:
             self._keep(attempt, record)

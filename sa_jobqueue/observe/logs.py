@@ -13,6 +13,7 @@ from typing import Any, Final
 from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue import events as told
+from sa_jobqueue.redaction import is_redacted, redacted_error
 from sa_jobqueue.types import AttemptOutcome
 
 LOGGER_NAME: Final = "sa_jobqueue.worker"
@@ -156,7 +157,7 @@ def _of_attempt(event: told.AttemptEvent) -> Record:
             more: dict[str, Any] = {"due_at": due} if event.at else {"delay_seconds": delay}
             if event.error is None:
                 return record(level, f"%s, due again {when}", ended, due, outcome=outcome, **more)
-            kind, line = _kind(event.error), error_line(event.error)
+            kind, line = _kind(event.error), _line(event)
             more["error_type"] = kind
             return record(level, f"%s, due again {when}: %s", ended, due, line, outcome=outcome, **more)
         case told.JobUnblocked():
@@ -164,14 +165,15 @@ def _of_attempt(event: told.AttemptEvent) -> Record:
         case told.JobDied():
             more = {"dead_reason": event.reason.value, "error_type": _kind(event.error)}
             ended = event.reason.value.replace("_", " ")
-            return record(logging.ERROR, "is dead (%s): %s", ended, error_line(event.error), outcome="dead", **more)
+            return record(logging.ERROR, "is dead (%s): %s", ended, _line(event), outcome="dead", **more)
         case told.JobCancelled():
             return record(logging.INFO, "was cancelled by its handler", outcome="cancelled")
         case told.MiddlewareFailed():
             end = "is completed, but its middleware failed afterwards: %s"
-            line, kind = error_line(event.error), _kind(event.error)
+            hidden = is_redacted(event.type_name)
+            line, kind = _kind(event.error) if hidden else error_line(event.error), _kind(event.error)
             written = record(logging.ERROR, end, line, outcome="completed", error_type=kind)
-            return written if isinstance(event.error, DBAPIError) else replace(written, exception=event.error)
+            return written if hidden or isinstance(event.error, DBAPIError) else replace(written, exception=event.error)
         case told.AttemptLost():
             return record(logging.WARNING, "was no longer this worker's, nothing was written", outcome="lost")
         case told.JobTakenBack(died=True):
@@ -184,6 +186,10 @@ def _of_attempt(event: told.AttemptEvent) -> Record:
 
 
 _EXPECTED: Final = frozenset({AttemptOutcome.SNOOZED, AttemptOutcome.RELEASED})
+
+
+def _line(event: told.JobPutBack | told.JobDied) -> str:
+    return error_line(redacted_error(event.type_name, event.error))
 
 
 def error_line(error: Any) -> str:

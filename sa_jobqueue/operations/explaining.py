@@ -16,6 +16,7 @@ from sa_jobqueue.operations.dead_letters import DeadLetterFilter, list_dead_lett
 from sa_jobqueue.operations.jobs import get_job, list_attempts
 from sa_jobqueue.operations.queues import QueueStatus, TypeStatus, list_job_types, list_queues
 from sa_jobqueue.operations.workers import WorkerStatus, list_workers
+from sa_jobqueue.redaction import redacted_error
 from sa_jobqueue.statements import explaining
 from sa_jobqueue.types import ENDED, JobId, JobStatus, WorkerState
 
@@ -165,9 +166,9 @@ class _Explainer:
         letters = list_dead_letters(self.session, where=where, limit=1, model=self.model)
         reason = letters[0].reason if letters else "no letter tells why"
         decided = letters[0].resolution if letters else None
-        evidence |= {"reason": reason, "error": job.last_error, "resolution": decided}
+        evidence |= {"reason": reason, "error": redacted_error(job.type_name, job.last_error), "resolution": decided}
         what = f"It died {self._ago(job.completed_at)} ago ({reason}) after {_times(job.attempt, 'attempt')}"
-        told = f": {_error(job.last_error)}" if job.last_error else ""
+        told = f": {_error(job.type_name, job.last_error)}" if job.last_error else ""
         todo = "it was dismissed" if decided else f"redrive it: sa-jobqueue dead-letters redrive, or jobs retry {job.id}"
         return Cause.DEAD, f"{what}{told}. It will not run again by itself; {todo}.", evidence
 
@@ -226,8 +227,9 @@ class _Explainer:
             if not attempts:
                 return Cause.SCHEDULED, f"It is scheduled for later: due {due}.", evidence
             last = attempts[-1]
-            evidence |= {"outcome": last.outcome, "error": last.error, "worker": last.worker_id}
-            told = f" with {_error(last.error)}" if last.error else ""
+            error = redacted_error(job.type_name, last.error)
+            evidence |= {"outcome": last.outcome, "error": error, "worker": last.worker_id}
+            told = f" with {_error(job.type_name, last.error)}" if last.error else ""
             what = f"Attempt {last.attempt} {last.outcome.replace('_', ' ')}{told}"
             return Cause.RETRYING, f"{what}; attempt {job.attempt + 1} of {job.max_attempts} is due {due}.", evidence
         return self._due(job, evidence)
@@ -335,7 +337,8 @@ def _many(count: int) -> str:
     return f"{COUNTED:,} others or more" if count >= COUNTED else _times(count, "other")
 
 
-def _error(error: Any) -> str:
+def _error(type_name: str, error: Any) -> str:
+    error = redacted_error(type_name, error)
     message = next(iter(str(error.get("message") or "").strip().splitlines()), "") if isinstance(error, dict) else ""
     kind = error.get("type", "an error") if isinstance(error, dict) else "an error"
     return f"{kind}: {message}"[:200] if message else str(kind)

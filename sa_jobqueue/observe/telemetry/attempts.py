@@ -15,6 +15,7 @@ from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.observe.logs import error_line
 from sa_jobqueue.observe.telemetry import names
 from sa_jobqueue.observe.telemetry.producers import context_within, traceparent_of
+from sa_jobqueue.redaction import is_redacted, redacted_error
 from sa_jobqueue.types import AttemptOutcome, JobId
 
 _ENDS: Final = (told.JobCompleted, told.JobPutBack, told.JobDied, told.JobCancelled, told.AttemptLost)
@@ -72,7 +73,7 @@ class AttemptSpans:
                 ran = _describe(span, event)
                 span.end(None if ran is None else began + int(ran / timedelta(microseconds=1)) * 1000)
         elif isinstance(event, told.MiddlewareFailed):
-            if (event.job_id, event.attempt) in self._open:
+            if (event.job_id, event.attempt) in self._open and not is_redacted(event.type_name):
                 self._open[event.job_id, event.attempt][0].record_exception(event.error)
         elif isinstance(event, told.WorkerStopped):
             for span, _ in self._open.values():  # whose end could not be written any more: others take the jobs back
@@ -90,11 +91,11 @@ def _describe(span: Span, event: told.Event) -> timedelta | None:
         case told.JobPutBack():
             span.set_attribute(names.OUTCOME, event.outcome.value)
             if event.outcome in {AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT}:
-                _fail(span, event.error)
+                _fail(span, redacted_error(event.type_name, event.error))
             return event.ran
         case told.JobDied():
             span.set_attributes({names.OUTCOME: "died", names.REASON: event.reason.value})
-            _fail(span, event.error)
+            _fail(span, redacted_error(event.type_name, event.error))
             return event.ran
         case told.JobCancelled():
             span.set_attribute(names.OUTCOME, AttemptOutcome.CANCELLED.value)

@@ -1,0 +1,113 @@
+"""Payloads of the types that the environment names are shown nowhere; their errors are a class and no more."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import timedelta
+from io import StringIO
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from opentelemetry.sdk.trace import TracerProvider
+
+from sa_jobqueue import AttemptOutcome, DeadReason, JobStatus
+from sa_jobqueue import events as told
+from sa_jobqueue.cli import main
+from sa_jobqueue.observe import logs
+from sa_jobqueue.observe.log_lines import LogCapture
+from sa_jobqueue.observe.telemetry.attempts import _describe
+from sa_jobqueue.redaction import REDACTED, VARIABLE, is_redacted, redacted, redacted_error
+from tests.fixtures.database import one_server_swept
+from tests.fixtures.jobs import Jobs
+from tests.unit.test_log_lines import attempt, within
+
+CARD = "4111 1111"
+ERROR = {"type": "Declined", "message": f"card {CARD}", "traceback": CARD, "log": [CARD], "trace_context": "00-1-2-01"}
+
+
+@pytest.mark.parametrize(
+    ("patterns", "type_name", "hidden"),
+    [
+        ("charge", "charge", True),
+        ("charge", "charges", False),
+        ("mail, pay.*", "pay.out", True),
+        ("*", "anything", True),
+        ("*", None, True),
+        ("charge", None, False),
+        (" , ", "", False),
+        ("", "charge", False),
+    ],
+)
+def test_types_are_named_exactly_or_by_patterns(
+    patterns: str, type_name: str | None, hidden: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, patterns)
+    assert is_redacted(type_name) is hidden
+    assert redacted(type_name, {"card": CARD}) == (REDACTED if hidden else {"card": CARD})
+    assert redacted(type_name, None) is None
+    kept = {"type": "Declined", "trace_context": "00-1-2-01", "message": REDACTED}
+    assert redacted_error(type_name, ERROR) == (kept if hidden else ERROR)
+
+
+def test_neither_logs_nor_spans_nor_captured_lines_quote_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "charge,test")
+    job = ("7", "charge", 2)
+    ends: list[Any] = [
+        told.JobPutBack(*job, AttemptOutcome.FAILED, timedelta(seconds=1), ERROR),
+        told.JobDied(*job, DeadReason.EXHAUSTED, ERROR),
+        told.MiddlewareFailed(*job, ValueError(CARD)),
+    ]
+    stream = StringIO()
+    logger = logging.getLogger("redacted")
+    handler = logging.StreamHandler(stream)
+    logger.addHandler(handler)
+    bus = told.EventBus()
+    logs.subscribe(bus, logger)
+    for end in ends:
+        bus.emit(end)
+        assert CARD not in str(logs.describe(end))
+    logger.removeHandler(handler)
+    assert "Declined: (redacted)" in stream.getvalue()
+    assert CARD not in stream.getvalue()
+    for end in ends[:2]:
+        span: Any = TracerProvider().get_tracer("test").start_span("test")
+        _describe(span, end)
+        assert span.attributes["error.type"] == "Declined"
+        assert CARD not in span.to_json()
+    logger.addHandler(capturing := LogCapture(5, logging.INFO))
+    entered = attempt()  # of the type `test`
+    within(entered, lambda: logger.warning(CARD))
+    logger.removeHandler(capturing)
+    assert entered.notes == {}
+
+
+@one_server_swept
+def test_no_command_shows_them(database_url: str, jobs: Jobs) -> None:
+    hidden = {"input": {"card": CARD}, "last_error": ERROR, "max_attempts": 1}
+    job_id = jobs.add(JobStatus.DEAD, type_name="charge", **hidden)
+    (letter,) = jobs.letters(job_id)
+
+    def run(*arguments: str, patterns: str = "charge") -> str:
+        environment = {"SA_JOBQUEUE_URL": database_url, VARIABLE: patterns}
+        done = CliRunner().invoke(main, [*arguments], env=environment)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    shown = (
+        ("jobs", "show", str(job_id)),
+        ("jobs", "list"),
+        ("chains", "show", str(job_id)),
+        ("chains", "list"),
+        ("dead-letters", "show", str(letter["id"])),
+        ("dead-letters", "list"),
+        ("explain", str(job_id)),
+        ("trace", str(job_id)),
+    )
+    for command in shown:
+        for style in ([], ["--json"]):
+            assert CARD not in run(*command, *style), command
+    assert REDACTED in run("jobs", "show", str(job_id))
+    document = json.loads(run("jobs", "show", str(job_id), "--json", patterns="mail"))
+    assert document["job"]["input"] == {"card": CARD}
