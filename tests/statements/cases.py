@@ -33,6 +33,7 @@ from tests.statements.schedule_cases import SCHEDULE_CASES
 from tests.statements.scheduling_cases import SCHEDULING_CASES
 from tests.statements.shapes import BATCH, NOBODY, PK, Case, World
 from tests.statements.trace_cases import TRACE_CASES
+from tests.statements.upkeep_cases import UPKEEP_CASES
 from tests.statements.worker_cases import WORKER_CASES
 
 START = datetime(1, 1, 1, tzinfo=UTC)
@@ -356,6 +357,7 @@ CASES = [
     *HEALTH_CASES,
     *HISTORY_CASES,
     *RETENTION_CASES,
+    *UPKEEP_CASES,
     *SCHEDULE_CASES,
     *SCHEDULING_CASES,
 ]

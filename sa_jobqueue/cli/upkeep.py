@@ -1,0 +1,168 @@
+"""`sa-jobqueue vacuum`, `reindex` and `optimize`: a queue's tables and indexes kept small by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from sqlalchemy import Engine, NullPool, create_engine
+
+from sa_jobqueue import upkeep
+from sa_jobqueue.cli._options import Database, json_option, seconds, with_database
+from sa_jobqueue.cli._output import console, print_json, print_table, shown
+from sa_jobqueue.observe.health import health
+from sa_jobqueue.observe.health.findings import described
+from sa_jobqueue.operations.explaining import span
+from sa_jobqueue.upkeep import OnProgress, Reindexed, Setting, Vacuumed
+
+_lock_timeout: Final = click.option(
+    "--lock-timeout",
+    type=seconds,
+    metavar="SECONDS",
+    default=timedelta(seconds=10),
+    help="How long to wait for a lock.  [default: 10]",
+)
+
+
+@click.command()
+@click.argument("tables", nargs=-1)
+@click.option("--no-analyze", is_flag=True, help="Leave the planner's statistics as they are.")
+@click.option("--settings", is_flag=True, help="Vacuum nothing: show what autovacuum is told of each table, and should be.")
+@_lock_timeout
+@json_option
+@with_database
+def vacuum(
+    database: Database,
+    /,
+    *,
+    tables: tuple[str, ...],
+    no_analyze: bool,
+    settings: bool,
+    lock_timeout: timedelta,
+    as_json: bool,
+) -> None:
+    """Vacuum the queue's TABLES, all unless given, and say what could not be removed and for whose sake.
+
+    Readers and writers go on. Status 1 where a table was left out, because somebody held a lock or the right is missing.
+    """
+    engine = _engine(database)
+    if settings:
+        _print_settings(upkeep.storage_settings(engine, model=database.model), as_json=as_json)
+        return
+    with _bar() as on_progress:
+        options: dict[str, Any] = {"analyze": not no_analyze, "lock_timeout": lock_timeout, "on_progress": on_progress}
+        done = upkeep.vacuum(engine, tables=tables, model=database.model, **options)
+    _print(done, [], as_json=as_json)
+
+
+@click.command()
+@click.argument("indexes", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="All of the queue's, whatever their size.")
+@_lock_timeout
+@json_option
+@with_database
+def reindex(database: Database, /, *, indexes: tuple[str, ...], every: bool, lock_timeout: timedelta, as_json: bool) -> None:
+    """Build INDEXES anew, one after the other, while everybody goes on working.
+
+    Without names: those that are invalid or mostly waste. What an ended rebuild left is dropped. Status 1 where one was left
+    out, because somebody held a lock or the right is missing.
+    """
+    with _bar() as on_progress:
+        options: dict[str, Any] = {"every": every, "lock_timeout": lock_timeout, "on_progress": on_progress}
+        done = upkeep.reindex(_engine(database), indexes=indexes, model=database.model, **options)
+    _print([], done, as_json=as_json)
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Only tell what it would do.")
+@_lock_timeout
+@json_option
+@with_database
+def optimize(database: Database, /, *, dry_run: bool, lock_timeout: timedelta, as_json: bool) -> None:
+    """Do what is worth doing, and nothing else: vacuum tables full of dead rows, rebuild indexes that are mostly waste."""
+    engine = _engine(database)
+    seen = health(engine, model=database.model)
+    tables = [table.name for table in seen.tables if upkeep.worth_vacuuming(table)]
+    indexes = [index.name for index in seen.indexes if upkeep.worth_rebuilding(index)]
+    if dry_run:
+        if as_json:
+            print_json({"vacuum": tables, "reindex": indexes})
+        else:
+            rows = [("vacuum", name) for name in tables] + [("reindex", name) for name in indexes]
+            if rows:
+                print_table("would do", ["what", "name"], rows)
+            else:
+                console().print("nothing is worth doing")
+        return
+    with _bar() as on_progress:
+        options: dict[str, Any] = {"lock_timeout": lock_timeout, "on_progress": on_progress, "model": database.model}
+        vacuumed = upkeep.vacuum(engine, tables=tables, **options) if tables else []
+        # Afterwards: what was waste in an index may have become free by the vacuum, and a rebuild drops dead entries.
+        reindexed = upkeep.reindex(engine, **options)
+    _print(vacuumed, reindexed, as_json=as_json)
+
+
+def _engine(database: Database) -> Engine:
+    with database.session():
+        pass  # says what is wrong with the tables, where something is
+    return create_engine(database.url, poolclass=NullPool)
+
+
+@contextmanager
+def _bar() -> Iterator[OnProgress | None]:
+    """Show on standard error how far each has come, where somebody watches."""
+    terminal = Console(stderr=True, highlight=False)
+    if not terminal.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=terminal, transient=True) as bar:
+        task = bar.add_task("beginning", total=None)
+
+        def show(name: str, phase: str, done: int, total: int) -> None:
+            bar.update(task, description=f"{name}: {phase}", completed=done, total=total or None)
+
+        yield show
+
+
+def _print(vacuumed: Sequence[Vacuumed], reindexed: Sequence[Reindexed], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"vacuumed": [asdict(one) for one in vacuumed], "reindexed": [asdict(one) for one in reindexed]})
+    else:
+        if vacuumed:
+            headings = ["table", "dead before", "dead after", "size before", "size after", "seconds", "left out because"]
+            print_table("vacuumed", headings, [_cells(one, one.table, one.dead_before, one.dead_after) for one in vacuumed])
+        if reindexed:
+            headings = ["index", "of table", "size before", "size after", "seconds", "left out because"]
+            print_table("rebuilt", headings, [_cells(one, one.index, one.table) for one in reindexed])
+        if not vacuumed and not reindexed:
+            console().print("nothing is worth doing")
+        for one in vacuumed:
+            if one.kept_for is not None:
+                held = "" if one.kept_for.held_for is None else f" for {span(one.kept_for.held_for)}"
+                words = f"{one.dead_after:,} dead rows of {one.table} stay for {described(one.kept_for)}, open{held}"
+                console().print(shown(words), style="yellow", markup=False, soft_wrap=True)
+    if any(one.skipped for one in vacuumed) or any(one.skipped for one in reindexed):
+        raise click.exceptions.Exit(1)
+
+
+def _cells(one: Vacuumed | Reindexed, *first: Any) -> list[Any]:
+    sizes = [f"{size / 2**20:,.1f} MB" for size in (one.bytes_before, one.bytes_after)]
+    return [*first, *sizes, f"{one.seconds:.1f}", one.skipped]
+
+
+def _print_settings(settings: Sequence[Setting], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"settings": [asdict(one) for one in settings]})
+        return
+    rows = [(one.table, one.name, one.current, one.recommended) for one in settings]
+    print_table("storage settings", ["table", "setting", "now", "recommended"], rows)
+    for one in settings:
+        if one.current != one.recommended:
+            console().print(f"{one.sql};", markup=False, soft_wrap=True)

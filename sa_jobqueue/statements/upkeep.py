@@ -1,0 +1,83 @@
+"""Vacuum and the rebuilding of indexes by hand, and how far each has come. None runs in a transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import BigInteger, Integer, Select, Text, TextClause, bindparam, cast, column, func, select, text, union_all
+from sqlalchemy import table as named
+from sqlalchemy.dialects import postgresql
+
+from sa_jobqueue.layout import Layout
+
+_PREPARER = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
+
+
+def vacuum(layout: Layout, table_name: str, *, analyze: bool) -> TextClause:
+    """Remove a table's dead rows, and renew the planner's statistics.
+
+    Locks: SHARE UPDATE EXCLUSIVE on the table, which no reader and no writer waits for; an autovacuum on it gives way.
+    Obliges: no transaction.
+    """
+    return text(f"VACUUM {'(ANALYZE) ' if analyze else ''}{_name(layout, table_name)}")
+
+
+def reindex(layout: Layout, index_name: str) -> TextClause:
+    """Build an index anew beside the old one, and put it in its place.
+
+    Locks: SHARE UPDATE EXCLUSIVE on the table; it waits for every transaction that may use the old index. Ended on its
+    way, it leaves an index behind whose name ends in `_ccnew` or `_ccold`. Obliges: no transaction.
+    """
+    return text(f"REINDEX INDEX CONCURRENTLY {_name(layout, index_name)}")
+
+
+def drop_index(layout: Layout, index_name: str) -> TextClause:
+    """Drop what an ended rebuild left. Locks: as `reindex`. Obliges: no transaction."""
+    return text(f"DROP INDEX CONCURRENTLY IF EXISTS {_name(layout, index_name)}")
+
+
+def bounded(*, lock_timeout_ms: int) -> Select[Any]:
+    """Bound a session's waits for locks, and let its statements take their time; its name tells what it is for."""
+    wanted = {
+        "application_name": "sa_jobqueue upkeep",
+        "lock_timeout": f"{lock_timeout_ms}ms",
+        "statement_timeout": "0",
+        "idle_in_transaction_session_timeout": "0",
+    }
+    return select(*(func.set_config(name, value, False) for name, value in wanted.items()))
+
+
+def progress() -> Select[Any]:
+    """Return what a session's vacuum or rebuild is at. Parameters: `pid`.
+
+    Shape: `(phase, done, total)`, in blocks or whatever the phase counts; no row where it is at neither. Locks: none.
+    """
+    vacuuming = named(
+        "pg_stat_progress_vacuum", *_columns("pid", "phase", "heap_blks_scanned", "heap_blks_total"), schema=_PG
+    )
+    building = named("pg_stat_progress_create_index", *_columns("pid", "phase", "blocks_done", "blocks_total"), schema=_PG)
+    pid = bindparam("pid", type_=Integer)
+    one: Any = select(
+        cast(vacuuming.c.phase, Text).label("phase"),
+        cast(vacuuming.c.heap_blks_scanned, BigInteger).label("done"),
+        cast(vacuuming.c.heap_blks_total, BigInteger).label("total"),
+    ).where(vacuuming.c.pid == pid)
+    other: Any = select(
+        cast(building.c.phase, Text), cast(building.c.blocks_done, BigInteger), cast(building.c.blocks_total, BigInteger)
+    ).where(building.c.pid == pid)
+    both: Any = union_all(one, other)
+    chosen: Select[Any] = select(both.subquery("progress"))
+    return chosen
+
+
+_PG = "pg_catalog"
+
+
+def _columns(*names: str) -> list[Any]:
+    return [column(name) for name in names]
+
+
+def _name(layout: Layout, name: str) -> str:
+    # The database's own names, leftovers among them; the schema is quoted as everywhere.
+    quoted = _PREPARER.quote(name)
+    return f'"{layout.schema}".{quoted}' if layout.schema else quoted

@@ -1,0 +1,155 @@
+"""Vacuum and rebuilt indexes by hand: what they did, whom they did not wait for, and who keeps dead rows alive."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from sqlalchemy import Engine, create_engine, make_url, text
+
+from sa_jobqueue import upkeep
+from sa_jobqueue.cli import main
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.observe.health import HolderKind, health
+from tests.fixtures.database import both_servers
+from tests.fixtures.holders import Holders
+from tests.fixtures.jobs import Jobs
+
+pytestmark = both_servers
+SHORT = timedelta(milliseconds=300)
+
+
+@pytest.fixture
+def dead(engine: Engine, jobs: Jobs) -> Callable[[], None]:
+    """Give a function that leaves dead rows in `job`."""
+
+    def make() -> None:
+        jobs.add_many(2000)
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(text("DELETE FROM job"))
+            connection.execute(text("SELECT pg_stat_force_next_flush()"))
+
+    return make
+
+
+def call(url: str, *arguments: str) -> Result:
+    return CliRunner().invoke(main, [*arguments], env={"SA_JOBQUEUE_URL": url})
+
+
+def document(url: str, *arguments: str) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(call(url, *arguments, "--json").output)
+    return told
+
+
+def test_vacuum_tells_what_went_and_for_whose_sake_the_rest_stays(
+    engine: Engine, database_url: str, dead: Callable[[], None], holders: Holders
+) -> None:
+    with holders.session("BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1", name="report") as pid:
+        dead()
+        (job,) = upkeep.vacuum(engine, tables=["job"])
+        assert (job.dead_before >= 2000, job.dead_after, job.skipped) == (True, 2000, None)
+        assert job.kept_for is not None
+        assert (job.kept_for.kind, job.kept_for.pid) == (HolderKind.SESSION, pid)
+        told = call(database_url, "vacuum")
+        assert told.exit_code == 0
+        assert "2,000 dead rows of job stay for " in told.output
+        assert "report" in told.output
+        assert call(database_url, "vacuum", "--no-analyze", "worker").exit_code == 0
+    (job,) = upkeep.vacuum(engine, tables=["job"])
+    assert (job.dead_after, job.kept_for) == (0, None)
+    every = document(database_url, "vacuum")["vacuumed"]
+    assert [one["table"] for one in every] == ["dead_letter", "job", "job_attempt", "job_blocker", "worker"]
+
+
+def test_what_somebody_holds_or_owns_is_left_out_and_said_and_the_others_are_done(
+    engine: Engine, database_url: str, holders: Holders
+) -> None:
+    with holders.session("BEGIN", "LOCK TABLE job IN SHARE UPDATE EXCLUSIVE MODE"):
+        told = {one.table: one.skipped for one in upkeep.vacuum(engine, lock_timeout=SHORT)}
+        assert told.pop("job") == "somebody held it up for longer than the lock timeout"
+        assert set(told.values()) == {None}
+        held = call(database_url, "vacuum", "job", "--lock-timeout", "0.1")
+        assert (held.exit_code, "somebody held it up" in held.output) == (1, True)
+    with engine.begin() as connection:
+        connection.execute(text("DROP ROLE IF EXISTS upkeep_guest"))
+        connection.execute(text("CREATE ROLE upkeep_guest LOGIN"))
+        connection.execute(text("GRANT SELECT ON ALL TABLES IN SCHEMA public TO upkeep_guest"))
+    guest = create_engine(make_url(database_url).set(username="upkeep_guest"))
+    assert [one.skipped for one in upkeep.vacuum(guest, tables=["job"])] == ["this role may not vacuum it"]
+    (index,) = upkeep.reindex(guest, indexes=["ix_job_claim"])
+    assert index.skipped is not None
+    assert index.skipped.startswith(("must be owner of", "permission denied for"))
+    guest.dispose()
+    with engine.begin() as connection:
+        connection.execute(text("DROP OWNED BY upkeep_guest"))
+        connection.execute(text("DROP ROLE upkeep_guest"))
+
+
+def test_a_rebuilt_index_is_small_again_and_what_an_ended_rebuild_left_is_dropped(
+    engine: Engine, database_url: str, dead: Callable[[], None], jobs: Jobs, holders: Holders
+) -> None:
+    dead()
+    upkeep.vacuum(engine, tables=["job"])
+    jobs.add_many(10)
+    assert upkeep.reindex(engine) == []  # not worth it
+    phases: list[tuple[str, str]] = []
+    with holders.session("BEGIN", "SELECT count(*) FROM job") as _:
+        (claim,) = upkeep.reindex(
+            engine,
+            indexes=["ix_job_claim"],
+            lock_timeout=timedelta(seconds=1),
+            on_progress=lambda name, phase, done, total: phases.append((name, phase)),
+        )
+        assert claim.skipped == "somebody held it up for longer than the lock timeout"
+    assert {name for name, _ in phases} == {"ix_job_claim"}
+    assert any(phase.startswith("waiting for ") for _, phase in phases)
+    invalid = [index.name for index in health(engine).indexes if not index.is_valid]
+    assert invalid in (["ix_job_claim_ccnew"], ["ix_job_claim_ccold"])  # who held it up also held up its end
+    done = document(database_url, "reindex", "--all")["reindexed"]
+    assert all(index.is_valid for index in health(engine).indexes)
+    claim_done = next(one for one in done if one["index"] == "ix_job_claim")
+    assert (claim_done["table"], claim_done["skipped"]) == ("job", None)
+    assert claim_done["bytes_after"] < claim.bytes_before
+    assert len(done) == len(health(engine).indexes)
+
+
+def test_optimize_does_what_is_worth_it_and_nothing_else(
+    engine: Engine, database_url: str, dead: Callable[[], None]
+) -> None:
+    assert document(database_url, "optimize", "--dry-run") == {"vacuum": [], "reindex": []}
+    assert "nothing is worth doing" in call(database_url, "optimize").output
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE job SET (autovacuum_vacuum_threshold = 1000, autovacuum_enabled = off)"))
+    dead()
+    assert document(database_url, "optimize", "--dry-run") == {"vacuum": ["job"], "reindex": []}
+    (one,) = document(database_url, "optimize")["vacuumed"]
+    assert (one["table"], one["dead_after"]) == ("job", 0)
+
+
+def test_settings_that_somebody_changed_are_shown_beside_ours_with_what_puts_them_back(
+    engine: Engine, database_url: str
+) -> None:
+    assert all(one.current == one.recommended for one in upkeep.storage_settings(engine))
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE job SET (fillfactor = 100), RESET (autovacuum_vacuum_threshold)"))
+    changed = {one.name: one for one in upkeep.storage_settings(engine) if one.current != one.recommended}
+    assert {name: one.current for name, one in changed.items()} == {"fillfactor": "100", "autovacuum_vacuum_threshold": None}
+    told = call(database_url, "vacuum", "--settings")
+    assert "ALTER TABLE job SET (fillfactor = 70);" in told.output
+    with engine.begin() as connection:
+        for one in changed.values():
+            connection.execute(text(one.sql))
+    assert all(one["current"] == one["recommended"] for one in document(database_url, "vacuum", "--settings")["settings"])
+
+
+def test_nonsense_is_refused_before_anything_is_done(engine: Engine) -> None:
+    with pytest.raises(InvalidOptionError, match="tables: 'jobs' is none of this queue's: dead_letter, job, "):
+        upkeep.vacuum(engine, tables=["jobs"])
+    with pytest.raises(InvalidOptionError, match="indexes: 'nope' is none of this queue's"):
+        upkeep.reindex(engine, indexes=["nope"])
+    with pytest.raises(InvalidOptionError, match="lock_timeout: must be from 1 ms to 1 hour"):
+        upkeep.vacuum(engine, lock_timeout=timedelta(0))

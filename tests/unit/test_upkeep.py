@@ -1,0 +1,18 @@
+"""Statements of upkeep, as text: they cannot be prepared, and so are none of `tests/statements`."""
+
+from __future__ import annotations
+
+from sa_jobqueue.layout import Layout
+from sa_jobqueue.statements import upkeep as statements
+
+
+def test_names_are_those_of_the_queues_own_schema() -> None:
+    layout = Layout(schema="order", prefix="mail_")
+    told = [statements.vacuum(layout, "mail_job", analyze=True), statements.vacuum(layout, "mail_job", analyze=False)]
+    told += [statements.reindex(layout, "mail_ix_job_claim"), statements.drop_index(layout, "mail_ix_job_claim_ccnew")]
+    assert [str(one) for one in told] == [
+        'VACUUM (ANALYZE) "order".mail_job',
+        'VACUUM "order".mail_job',
+        'REINDEX INDEX CONCURRENTLY "order".mail_ix_job_claim',
+        'DROP INDEX CONCURRENTLY IF EXISTS "order".mail_ix_job_claim_ccnew',
+    ]
