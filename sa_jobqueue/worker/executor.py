@@ -247,8 +247,8 @@ class Executor:
         if job_type.blockers is not None:
             running.blockers = await load_blockers(self._engine, self._blockers, job, job_type)
         if job_type.isolated:
-            begin = partial(self._set_deadline, running)
-            return await self._children.call(job, running.context, job_type, running.blockers, begin=begin)
+            begin, extend = partial(self._set_deadline, running), partial(self._extender.extend, running)
+            return await self._children.call(job, running.context, job_type, running.blockers, begin=begin, extend=extend)
         call = self._call_async if job_type.is_async else self._call_in_thread
         return await call(running, job_type, arguments)
 

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Snooze, Worker
+from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Snooze, Worker, cancel_jobs
 from sa_jobqueue.errors import InvalidHandlerError, InvalidOptionError, IsolatedHandlerError, IsolationError
-from sa_jobqueue.events import JobCompleted, JobDied
+from sa_jobqueue.events import AttemptLost, JobCompleted, JobDied, JobStarted
 from sa_jobqueue.middleware import Proceed
+from sa_jobqueue.worker.isolation.process import Process
 from tests.behaviour.test_attempts import enqueue
 from tests.fixtures import isolated, workers
 from tests.fixtures.isolated import both
@@ -173,6 +175,34 @@ async def test_a_timeout_is_hard_a_handler_is_asked_then_terminated_then_killed(
     started = int((tmp_path / "started").read_text())
     await until(lambda: not is_running(started), what="the end of what the child had started")
     assert len(log.of(JobDied)) == 4
+
+
+async def test_an_attempt_that_is_lost_while_it_waits_for_a_child_never_begins(
+    engine: Engine, jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Starting a child takes long enough for a lease to run out; nobody tells this worker, which does not listen."""
+    fifo, touched, may_start = tmp_path / "fifo", tmp_path / "touched", asyncio.Event()
+    os.mkfifo(fifo)
+    start, starts = Process.start, count()
+
+    async def start_late(**given: Any) -> Process:
+        if next(starts) > 0:
+            await may_start.wait()
+        return await start(**given)
+
+    monkeypatch.setattr(Process, "start", start_late)
+    enqueue(engine, isolated.holds_gil.job(str(fifo), priority=9))
+    (waiting,) = enqueue(engine, isolated.touches.job(str(touched)))
+    worker = Worker(isolated.jobs, engine, options=quick(**PATIENT, listen=False, concurrency=2))
+    async with working(worker) as log:
+        await log.until(JobStarted, 2)
+        with Session(engine) as session, session.begin():
+            cancel_jobs(session, [waiting])
+        may_start.set()
+        await log.until(AttemptLost)
+        await isolated.releases(str(fifo))
+    assert jobs.status(waiting) is JobStatus.CANCELLED
+    assert not touched.exists()
 
 
 async def test_a_child_is_used_again_and_replaced_after_so_many_jobs(engine: Engine, jobs: Jobs) -> None:

@@ -43,8 +43,8 @@ effect = Table(
 )
 
 SCHEMA: Final = """
-CREATE TABLE span (job_id uuid, attempt int, worker_id text, pid int, kind text, began timestamptz, ended timestamptz,
-                   PRIMARY KEY (job_id, attempt));
+CREATE TABLE span (job_id uuid, attempt int, worker_id text, pid int, ran_in int, kind text, began timestamptz,
+                   ended timestamptz, PRIMARY KEY (job_id, attempt));
 CREATE TABLE enqueued (job_id uuid PRIMARY KEY, kind text, at timestamptz DEFAULT clock_timestamp());
 CREATE FUNCTION refuse_commit() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN RAISE EXCEPTION 'the commit was made to fail' USING ERRCODE = '53100'; END $$;
@@ -57,10 +57,26 @@ SOON: Final = Backoff(base=timedelta(milliseconds=200), cap=timedelta(seconds=2)
 ATTEMPTS: Final = 200
 """More than any outage here uses up: only what is meant to die does."""
 
-if skew := float(os.environ.get("CHAOS_CLOCK_SKEW", "0")):  # a worker whose host's clock is wrong
-    _time, _time_ns = time.time, time.time_ns
-    time.time = lambda: _time() + skew
-    time.time_ns = lambda: _time_ns() + int(skew * 1e9)
+_time, _time_ns = time.time, time.time_ns
+
+
+@dataclass
+class Clock:
+    """The wall clock of a worker's host, in Python: what an NTP daemon or an operator may do to it at any moment."""
+
+    ahead: float = float(os.environ.get("CHAOS_CLOCK_SKEW", "0"))
+    """Seconds by which it is wrong."""
+
+    def time_ns(self) -> int:
+        return _time_ns() + int(self.ahead * 1e9)
+
+    def time(self) -> float:
+        return _time() + self.ahead
+
+
+clock = Clock()
+if "CHAOS_RECORD_URL" in os.environ:
+    time.time, time.time_ns = clock.time, clock.time_ns
 
 jobs = JobQueue()
 
@@ -93,8 +109,9 @@ recorder = Recorder(os.environ.get("CHAOS_RECORD_URL", ""))
 def span(ctx: AttemptContext) -> Iterator[None]:
     """Record from when to when this attempt's code ran, by the server's clock; in its process it blocks for a moment."""
     key = (ctx.job.id, ctx.attempt)
-    began = "INSERT INTO span VALUES (%s, %s, %s, %s, %s, clock_timestamp())"
-    recorder.write(began, *key, ctx.worker_id, os.getpid(), ctx.job.type_name)
+    began = "INSERT INTO span VALUES (%s, %s, %s, %s, %s, %s, clock_timestamp())"
+    worker = os.getppid() if ctx.job.type_name == "isolated" else os.getpid()
+    recorder.write(began, *key, ctx.worker_id, worker, os.getpid(), ctx.job.type_name)
     try:
         yield
     finally:
@@ -170,6 +187,40 @@ async def large(payload: str) -> int:
 @jobs.handler("aborts", max_attempts=2, retry=SOON)
 async def aborts(payload: dict[str, Any]) -> None:
     os.abort()
+
+
+@jobs.handler("steps_clock", max_attempts=ATTEMPTS, retry=SOON)
+async def steps_clock(payload: dict[str, Any]) -> None:
+    clock.ahead += payload["seconds"]
+
+
+ISOLATED: Final = ("abort", "crash", "exit", "hog", "hang")
+"""What an `isolated` job does to its process, on its first attempt."""
+
+
+@jobs.handler(
+    "isolated",
+    isolation="process",
+    memory_limit=256 * 2**20,
+    timeout=timedelta(seconds=3),
+    max_attempts=ATTEMPTS,
+    retry=SOON,
+)
+def isolated(payload: dict[str, Any], ctx: AttemptContext) -> None:
+    with span(ctx):
+        match payload["fault"] if ctx.attempt == 1 else None:
+            case "abort":
+                os.abort()
+            case "crash":
+                ctypes.string_at(1)
+            case "exit":
+                os._exit(3)
+            case "hog":
+                held = bytearray()
+                while True:
+                    held += b"x" * 2**20
+            case "hang":
+                ctypes.PyDLL(None).sleep(3600)
 
 
 @jobs.handler("blocks_loop", max_attempts=ATTEMPTS, retry=SOON)

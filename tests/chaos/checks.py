@@ -8,6 +8,7 @@ from uuid import UUID
 
 from tests.chaos.application import ATTEMPTS, LINKS
 from tests.chaos.world import World
+from tests.fixtures.workers import is_running
 
 _EFFECT_KINDS: Final = "('session', 'async_session', 'slow_session', 'link', 'holds_gil', 'commit_fails', 'dies_in_session')"
 
@@ -41,6 +42,15 @@ CHECKS: Final[dict[str, str]] = {
              WHERE a.job_id = job.id AND outcome IN ('released', 'snoozed')) AS recorded
         WHERE max_attempts <> uncounted + CASE WHEN type_name = 'aborts' THEN 2
                                                WHEN input->>'number' = 'not a number' THEN 20 ELSE {ATTEMPTS} END""",
+    "what an isolated job does to its process ends its own attempt, and says what it was": """
+        SELECT id, input->>'fault', outcome, a.error->>'message' FROM job JOIN job_attempt a ON a.job_id = job.id
+        WHERE type_name = 'isolated' AND a.attempt = 1 AND outcome NOT IN ('taken_back', 'released')
+          AND NOT CASE input->>'fault'
+              WHEN 'abort' THEN outcome = 'failed' AND a.error->>'message' LIKE '%was killed by SIGABRT%'
+              WHEN 'crash' THEN outcome = 'failed' AND a.error->>'message' LIKE '%was killed by SIGSEGV%'
+              WHEN 'exit' THEN outcome = 'failed' AND a.error->>'message' LIKE '%ended with status 3%'
+              WHEN 'hog' THEN outcome = 'failed' AND a.error->>'message' LIKE '%over its memory limit of 256 MiB%'
+              ELSE outcome = 'timed_out' END""",
     "chains are whole": f"""
         SELECT root.id, root.type_name, links, done FROM job root, LATERAL
             (SELECT count(*) AS links, count(*) FILTER (WHERE status = 'completed') AS done,
@@ -104,7 +114,9 @@ def judge_remains(world: World, *, stopped: set[int]) -> list[Violation]:
     """Return what workers left behind. Run when all are stopped; `stopped`: those that were told to, with nothing wrong."""
     world.until(lambda: not world.read(_SESSIONS), 10)
     rows = [row for row in world.read("SELECT pid, name, state FROM worker") if row[0] in stopped]
+    left = [pid for (pid,) in world.read("SELECT DISTINCT ran_in FROM span") if is_running(pid)]
     found = [
+        _violation("no process is left, neither of a worker nor a child", left),
         _violation("no session is left on the server", world.read(_SESSIONS)),
         _violation("a worker that stopped leaves no row", rows),
     ]

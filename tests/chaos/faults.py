@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from random import Random
 from typing import Any, Final
 from uuid import UUID
@@ -230,6 +230,22 @@ def _beyond_lease(scene: Scene, more: float = 1) -> dict[str, float]:
     return {"seconds": scene.patience + more}
 
 
+def step_clocks(scene: Scene) -> tuple[str, dict[UUID, int]]:
+    """Set workers' wall clocks forth and back by up to a month, while they hold leases and wait for what is due later."""
+    steps = [round(scene.random.uniform(-30, 30) * 86_400) for _ in range(4)]
+
+    def make() -> list[Job]:
+        late = [app.plain.job({}, delay=timedelta(seconds=1), priority=5) for _ in steps]
+        return [*(app.steps_clock.job({"seconds": one}, priority=9) for one in steps), *late]
+
+    ids = scene.load.insist(make)
+    return ", ".join(f"{one / 86_400:+.1f} d" for one in steps), dict.fromkeys(ids, 1)
+
+
+def _isolated(kind: str) -> Callable[[Scene], list[Job]]:
+    return lambda _: [app.isolated.job({"fault": kind}, priority=5)]
+
+
 FAULTS: Final = (
     Fault("kill -9 of a worker", kill_worker, kills=True),
     *(Fault(f"kill -9 {point}", kill_at(point), kills=True) for point in app.POINTS),
@@ -249,6 +265,8 @@ FAULTS: Final = (
     Fault("GIL held", enqueue(lambda scene: [app.holds_gil.job(_beyond_lease(scene, 3))], "past the lease")),
     Fault("poison payloads", enqueue(lambda _: [poison() for _ in range(5)], "5 jobs")),
     Fault("1 MB payload", enqueue(lambda _: [large() for _ in range(2)], "2 jobs")),
+    Fault("wall clocks step", step_clocks),
+    *(Fault(f"isolated job: {kind}", enqueue(_isolated(kind), "in a child process")) for kind in app.ISOLATED),
     Fault("job that aborts its process", enqueue(lambda _: [app.aborts.job({}, priority=5)], "until it is a dead letter")),
 )
 

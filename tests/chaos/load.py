@@ -97,7 +97,8 @@ class Load:
         while not self._stop.wait(_TICK_SECONDS):
             owed += self._rate * _TICK_SECONDS
             count, owed = int(owed), owed - int(owed)
-            self.add(*(make(self._random) for make in self._random.choices(makers, weights, k=count)))
+            if count:
+                self.add(*(make(self._random) for make in self._random.choices(makers, weights, k=count)))
 
 
 def poison() -> Job:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Final
 
@@ -21,6 +21,8 @@ from sa_jobqueue.worker.isolation.process import Process, request_of
 from sa_jobqueue.worker.memory import CAN_BE_TOLD
 from sa_jobqueue.worker.options import WorkerOptions
 
+_LEASE_OF_WAITING: Final = timedelta(seconds=60)
+"""What an attempt's lease is extended by, again and again, while it waits for a child."""
 _MOST_STARTING: Final = max(1, (os.cpu_count() or 1) // 2)
 """How many are started at once. More would take as long in all, and each of them longer."""
 
@@ -88,23 +90,23 @@ class Children:
         blockers: Blockers[Any] | None,
         *,
         begin: Callable[[timedelta], None],
+        extend: Callable[[timedelta], Awaitable[None]],
     ) -> str | JobMixin[Any]:
         """Run an attempt in a child; return its output as JSON text, or the next job of its chain.
 
-        `begin`: called with the attempt's timeout when a child has it; one that had to wait for a child has its lease
-        extended instead. When this is cancelled, it returns after `stop_grace` at most, and nothing of the attempt is left.
+        `begin`: starts the attempt's time. `extend`: the same and moves its lease, or cancels this where it is lost: for
+        one that has to wait for a child, whose lease would run out meanwhile, and which must not begin when it has.
+        When this is cancelled, it returns after `stop_grace` at most, and nothing of the attempt is left.
         Raises: what the handler raised, as `answers.result_of`; ProcessDiedError, MemoryLimitError; IsolationError when
         no child can be started.
         """
         told = [] if blockers is None else [_told(one) for one in blockers.outcomes]
         request = request_of(packed_job(job), worker_id=self._worker_id, place=job_type.place, blockers=told)
         child = self._warm(job_type)
-        if job.timeout is not None and child is not None:
+        if child is not None and job.timeout is not None:
             begin(job.timeout)
-        if child is None:
-            child = await self._next()
-            if job.timeout is not None:
-                context.extend(job.timeout)
+        elif child is None:
+            child = await self._waited(job.timeout, extend)
         try:
             answer = await child.run(request, job, context, memory_limit=job_type.memory_limit)
         except asyncio.CancelledError:
@@ -141,25 +143,30 @@ class Children:
             self._retire(child)
         return None
 
-    async def _next(self) -> Process:
+    async def _waited(self, timeout: timedelta | None, extend: Callable[[timedelta], Awaitable[None]]) -> Process:
         """Wait for a child: one that an attempt gives back, or a new one, whichever comes first."""
-        waiting = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[Process] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiting)
         self._start_more()
         try:
-            child: Process = await waiting
-        except asyncio.CancelledError:
+            while not waiting.done():
+                if timeout is not None:
+                    await extend(timeout + _LEASE_OF_WAITING)
+                await asyncio.wait({waiting}, timeout=_LEASE_OF_WAITING.total_seconds())
+            child = waiting.result()
+            if timeout is not None:
+                await extend(timeout)
+                await asyncio.sleep(0)  # it cancels this task, which is not felt before it waits
+        except BaseException:
             if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
-                self._offer(waiting.result())
+                self._give_back(waiting.result())
+            waiting.cancel()
             raise
-        finally:
-            if waiting in self._waiting:
-                self._waiting.remove(waiting)
         return child
 
     def _start_more(self) -> None:
         """Start as many as are waited for, a few at a time: each keeps a processor busy for a second."""
-        wanted = len(self._waiting) or int(self._needed and not self._idle)
+        wanted = sum(not one.done() for one in self._waiting) or int(self._needed and not self._idle)
         while len(self._starting) < min(wanted, _MOST_STARTING) and not self._closing:
             starting = asyncio.create_task(self._started(), name="sa_jobqueue child's start")
             self._starting.add(starting)
@@ -185,7 +192,7 @@ class Children:
 
     def _first_waiting(self) -> asyncio.Future[Process] | None:
         while self._waiting:
-            if not (waiting := self._waiting.popleft()).done():
+            if not (waiting := self._waiting.popleft()).done():  # one that was cancelled is
                 return waiting
         return None
 
