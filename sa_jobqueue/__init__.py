@@ -14,6 +14,7 @@ A job is an ORM object: it exists if and only if the caller's transaction commit
 and its completion are one commit. A job may be run more than once, its committed effects happen once.
 """
 
+from sa_jobqueue.batches import BatchFailed, BatchItem
 from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, ClaimedJob, Continuation, current_attempt
 from sa_jobqueue.errors import (
     Cancel,
@@ -105,6 +106,8 @@ __all__ = [
     "AttemptContext",
     "AttemptOutcome",
     "Backoff",
+    "BatchFailed",
+    "BatchItem",
     "BlockerOutcome",
     "Blockers",
     "Cancel",

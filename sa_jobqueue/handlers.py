@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Concatenate, Final, Generic, Literal, Never, ParamSpec, Protocol, TypeAlias, overload
+from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, overload
 from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from typing_extensions import TypeVar
 
+from sa_jobqueue.batching import Batching
 from sa_jobqueue.context import AttemptContext, Blockers, Continuation
+from sa_jobqueue.decorators import HandlerDecorator, InT, JobT
 from sa_jobqueue.errors import InvalidOptionError, NoOutputError
 from sa_jobqueue.middleware import Middleware, check_middleware
 from sa_jobqueue.models import Job, JobMixin
@@ -27,22 +29,9 @@ from sa_jobqueue.retry import Backoff, RetryPolicy
 from sa_jobqueue.scheduling import Scheduling
 from sa_jobqueue.types import JobStatus, Json
 
-JobT = TypeVar("JobT", bound=JobMixin[Any], default=Job)
 T = TypeVar("T")
 MiddlewareT = TypeVar("MiddlewareT", bound=Middleware)
-InT = TypeVar("InT", contravariant=True)
 OutT = TypeVar("OutT", covariant=True)
-P = ParamSpec("P")
-
-
-class Value(Protocol):
-    """To a type checker, anything but a `Continuation`: what a handler may return as its chain's output."""
-
-    def __reduce__(self) -> str | tuple[Any, ...]: ...
-
-
-EndT = TypeVar("EndT", bound=Value | None, default=Any)
-NextT = TypeVar("NextT", default=Never)
 
 
 class Chained(Protocol):
@@ -195,54 +184,13 @@ _WithoutPayload: TypeAlias = (
 """A function that takes nothing, or only what is injected: to a type checker its first parameter is the payload."""
 
 
-class HandlerDecorator(Protocol[JobT]):
-    """What `JobQueue.handler(...)` returns: keeps the payload's and the output's types.
-
-    The output is what comes out at the end of the chain: of `-> Report | Continuation[Page]` it is `Report | Page`.
-    Four shapes of functions, each with three of returns: without continuations, with nothing else, with both.
-    """
-
-    @overload
-    def __call__(self, func: Callable[[], Coroutine[Any, Any, EndT]], /) -> Handler[None, EndT, JobT]: ...
-    @overload
-    def __call__(self, func: Callable[[], Coroutine[Any, Any, Continuation[NextT]]], /) -> Handler[None, NextT, JobT]: ...
-    @overload
-    def __call__(
-        self, func: Callable[[], Coroutine[Any, Any, EndT | Continuation[NextT]]], /
-    ) -> Handler[None, EndT | NextT, JobT]: ...
-    @overload
-    def __call__(self, func: Callable[[], EndT], /) -> Handler[None, EndT, JobT]: ...
-    @overload
-    def __call__(self, func: Callable[[], Continuation[NextT]], /) -> Handler[None, NextT, JobT]: ...
-    @overload
-    def __call__(self, func: Callable[[], EndT | Continuation[NextT]], /) -> Handler[None, EndT | NextT, JobT]: ...
-    @overload
-    def __call__(self, func: Callable[Concatenate[InT, P], Coroutine[Any, Any, EndT]], /) -> Handler[InT, EndT, JobT]: ...
-    @overload
-    def __call__(
-        self, func: Callable[Concatenate[InT, P], Coroutine[Any, Any, Continuation[NextT]]], /
-    ) -> Handler[InT, NextT, JobT]: ...
-    @overload
-    def __call__(
-        self, func: Callable[Concatenate[InT, P], Coroutine[Any, Any, EndT | Continuation[NextT]]], /
-    ) -> Handler[InT, EndT | NextT, JobT]: ...
-    @overload
-    def __call__(self, func: Callable[Concatenate[InT, P], EndT], /) -> Handler[InT, EndT, JobT]: ...
-    @overload
-    def __call__(self, func: Callable[Concatenate[InT, P], Continuation[NextT]], /) -> Handler[InT, NextT, JobT]: ...
-    @overload
-    def __call__(
-        self, func: Callable[Concatenate[InT, P], EndT | Continuation[NextT]], /
-    ) -> Handler[InT, EndT | NextT, JobT]: ...
-
-
 def _decoded(chain: Chained, codec: Codec[Any]) -> Any:
     if chain.status is not JobStatus.COMPLETED:
         raise NoOutputError(chain.id, chain.status)
     return codec.decode("output", chain.output)
 
 
-class JobQueue(Scheduling, Queueing, Generic[JobT]):
+class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
     """A registry of handlers. Holds no connection and no global state: make one at import time, per `Job` class.
 
     `model`: the mapped class whose table is the queue; the ready-made `Job` unless given. `retention`: how long its workers
@@ -292,29 +240,29 @@ class JobQueue(Scheduling, Queueing, Generic[JobT]):
         `concurrency`: how many of its jobs one worker runs at once, 1 to 10,000; as many as it has slots unless given.
         Raises: InvalidJobError, InvalidOptionError, InvalidHandlerError, DuplicateJobTypeError.
         """
+        return self._declare(
+            type_name,
+            queue=queue,
+            priority=priority,
+            max_attempts=max_attempts,
+            timeout=timeout,
+            retry=retry,
+            version=version,
+            isolation=isolation,
+            memory_limit=memory_limit,
+            retention=retention,
+            concurrency=concurrency,
+        )
+
+    def _declare(self, type_name: str, **options: Any) -> Callable[[Callable[..., Any]], Handler[Any, Any, JobT]]:
         # One throw-away job checks the name and the defaults by the same rules as any other.
         # With an id of no meaning: the application's factory is asked for jobs alone.
-        options: dict[str, Any] = {"queue": queue, "priority": priority, "max_attempts": max_attempts, "timeout": timeout}
         never_written: Any = "-" if self.model.__jobqueue__.id_type == "text" else UUID(int=0)
-        self.model(type_name=type_name, id=never_written, **options)
+        of_jobs = {name: options[name] for name in ("queue", "priority", "max_attempts", "timeout")}
+        self.model(type_name=type_name, id=never_written, **of_jobs)
 
         def register(func: Callable[..., Any]) -> Handler[Any, Any, JobT]:
-            kind = describe(
-                func,
-                name=type_name,
-                queue=queue,
-                priority=priority,
-                max_attempts=max_attempts,
-                timeout=timeout,
-                retry=retry,
-                version=version,
-                concurrency=concurrency,
-                middleware=self._middleware,
-                providers=self._providers,
-                isolation=isolation,
-                memory_limit=memory_limit,
-                retention=retention,
-            )
+            kind = describe(func, name=type_name, middleware=self._middleware, providers=self._providers, **options)
             self.registry.add(kind)
             handler: Handler[Any, Any, JobT] = Handler(kind, self.model)
             self._handlers[type_name] = handler

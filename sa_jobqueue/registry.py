@@ -15,6 +15,7 @@ from typing import Any, Final
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.batches import BatchRule, outcome_of
 from sa_jobqueue.context import AttemptContext, Blockers, Continuation
 from sa_jobqueue.errors import (
     DuplicateJobTypeError,
@@ -82,6 +83,8 @@ class JobType:
     """Bytes that such a process may hold; None is without limit."""
     retention: Retention | None = None
     """How long chains that begin with it are kept, where that is said of this type."""
+    batch: BatchRule | None = None
+    """How its jobs are gathered, where its function takes many at once; `input` and `output` are of one of them then."""
 
     def decode(self, data: Json, version: int) -> Any:
         """Return the typed input of a stored payload, brought up from `version` first.
@@ -158,11 +161,13 @@ def describe(
     isolation: str | None = None,
     memory_limit: int | None = None,
     retention: Retention | None = None,
+    batch: BatchRule | None = None,
 ) -> JobType:
     """Return the job type of a function, read from its signature.
 
     The first parameter is the payload, unless it is an injected one; `Session`, `AsyncSession`, `AttemptContext` and
     `Blockers` are injected wherever else they stand, found by their annotation, and so is what `providers` have.
+    With `batch` the payload is that of one job of the list that comes first.
     Raises: InvalidHandlerError for a signature that cannot be called so; InvalidOptionError for an option.
     """
     if not (inspect.isfunction(func) or inspect.ismethod(func)):
@@ -227,6 +232,16 @@ def describe(
             f"{place}: an isolated handler is given no session, for it may be killed at any moment: return what it found, "
             "or continue_with a handler that takes a session and writes it"
         )
+    takes = hints.get(payload.name, Any) if payload else Any
+    returns = hints.get("return", Any)
+    if batch is not None:
+        if AttemptContext in injected or Blockers in injected:
+            raise InvalidHandlerError(
+                f"{place}: an AttemptContext or Blockers is of one attempt, a batch has many: take list[BatchItem[...]], "
+                "which have a context each"
+            )
+        takes, batch = batch.of(place, takes)
+        returns = outcome_of(returns)
     return JobType(
         name=name,
         func=func,
@@ -244,15 +259,16 @@ def describe(
         context_argument=injected.get(AttemptContext),
         blockers_argument=injected.get(Blockers),
         blockers=blockers,
-        input=_codec(place, "payload", hints.get(payload.name, Any) if payload else Any),
-        output=_codec(place, "return value", _terminal(hints.get("return", Any))),
-        chain_output=_codec(place, "return value", _of_chain(hints.get("return", Any))),
+        input=_codec(place, "payload", takes),
+        output=_codec(place, "return value", _terminal(returns)),
+        chain_output=_codec(place, "return value", _of_chain(returns)),
         place=place,
         middleware=middleware,
         provided=provided,
         isolated=isolation is not None,
         memory_limit=memory_limit,
         retention=retention,
+        batch=batch,
     )
 
 

@@ -7,6 +7,7 @@ webhook, a result that came from elsewhere.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -20,6 +21,7 @@ from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.settling import settle_all
 from sa_jobqueue.statements import chains, completions, leases
+from sa_jobqueue.statements._parts import BATCH
 from sa_jobqueue.types import ENDED, JobId, JobStatus
 
 
@@ -64,12 +66,65 @@ def complete_attempt(
     Raises: LostAttemptError when the attempt is no longer the worker's; InvalidJobError and ChainNotFoundError for the
     continuation.
     """
-    following = result if isinstance(result, JobMixin) else None
-    waited = [] if following is None else [one.chain_id for one in following._blockers]
     # What the handler left unflushed may lock other chains: before ours, not after.
     session.flush()
+    waited = _waited(result)
     if job.chain_index > 0 or waited:
         session.execute(chains.lock(model), {"ids": [job.chain_id, job.id, *waited]})
+    return _complete_locked(session, job, result, worker_id=worker_id, model=model)
+
+
+def complete_attempts(
+    session: Session,
+    ends: Sequence[tuple[ClaimedJob, str | JobMixin[Any]]],
+    *,
+    worker_id: str,
+    model: type[JobMixin[Any]],
+) -> tuple[list[JobId], set[tuple[JobId, int]]]:
+    """Complete the attempts of a batch in its handler's own transaction, otherwise as `complete_attempt`.
+
+    Returns the chains that ended and that somebody waits for, and the attempts, as `(job_id, attempt)`, that are no longer
+    the worker's.
+    Locks: as `complete_attempt`, those of all attempts in one order.
+    Obliges: roll everything back when it raises, and when an attempt was lost.
+    """
+    session.flush()
+    rows = {row for job, result in ends for row in (job.chain_id, job.id, *_waited(result))}
+    session.execute(chains.lock(model), {"ids": sorted(rows)})
+    ended: list[JobId] = []
+    lost: set[tuple[JobId, int]] = set()
+    alone = [(job, result) for job, result in ends if job.chain_index == 0 and isinstance(result, str)]
+    for first in range(0, len(alone), BATCH):
+        part = alone[first : first + BATCH]
+        given = {
+            "ids": [job.id for job, _ in part],
+            "attempts": [job.attempt for job, _ in part],
+            "outputs": [result for _, result in part],
+            "worker_id": worker_id,
+        }
+        written = {row.id: row.is_awaited for row in session.execute(completions.complete(model), given)}
+        ended += [job_id for job_id, is_awaited in written.items() if is_awaited]
+        lost |= {(job.id, job.attempt) for job, _ in part if job.id not in written}
+    for job, result in ends:
+        if job.chain_index == 0 and isinstance(result, str):
+            continue
+        try:
+            chain_id = _complete_locked(session, job, result, worker_id=worker_id, model=model)
+        except LostAttemptError:
+            lost.add((job.id, job.attempt))
+        else:
+            ended += [] if chain_id is None else [chain_id]
+    return ended, lost
+
+
+def _waited(result: str | JobMixin[Any]) -> list[JobId]:
+    return [one.chain_id for one in result._blockers] if isinstance(result, JobMixin) else []
+
+
+def _complete_locked(
+    session: Session, job: ClaimedJob, result: str | JobMixin[Any], *, worker_id: str, model: type[JobMixin[Any]]
+) -> JobId | None:
+    following = result if isinstance(result, JobMixin) else None
     row = session.execute(
         completions.complete_one(model, goes_on=following is not None),
         {

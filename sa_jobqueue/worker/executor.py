@@ -25,6 +25,7 @@ from sa_jobqueue.operations.completing import attach, complete_attempt
 from sa_jobqueue.registry import JobType, Registry
 from sa_jobqueue.statements import blockers
 from sa_jobqueue.types import JobId
+from sa_jobqueue.worker.batching import Batches
 from sa_jobqueue.worker.completer import Completer
 from sa_jobqueue.worker.extending import Extender
 from sa_jobqueue.worker.isolation import Children
@@ -74,6 +75,7 @@ class Executor:
         self.concurrency = options.concurrency
         """How many attempts it may run at once."""
         self._threads = Threads(options.concurrency, "sa_jobqueue")
+        self._batches = Batches(self, model, sessions, self._threads, worker_id=worker_id, stop_grace=options.stop_grace)
         self._running: set[Running] = set()
         self._extender = Extender(
             engine,
@@ -249,6 +251,8 @@ class Executor:
         if job_type.isolated:
             begin, extend = partial(self._set_deadline, running), partial(self._extender.extend, running)
             return await self._children.call(job, running.context, job_type, running.blockers, begin=begin, extend=extend)
+        if job_type.batch is not None:
+            return await self._batches.call(running, job_type, *arguments)
         call = self._call_async if job_type.is_async else self._call_in_thread
         return await call(running, job_type, arguments)
 
@@ -305,11 +309,15 @@ class Executor:
             running.context.stop("the attempt ran past its timeout")
             done, _ = await asyncio.wait({call}, timeout=self._options.stop_grace.total_seconds())
             if not done:
-                self._stuck_threads += 1
-                call.add_done_callback(self._thread_came_back)
+                self.leave_behind(call)
             elif call.exception() is None and job_type.session_argument is not None:
                 return call.result()  # it had committed before it could be told
             raise
+
+    def leave_behind(self, call: asyncio.Future[Any]) -> None:
+        """Go on without a thread that does not stop: until it does, it takes a slot."""
+        self._stuck_threads += 1
+        call.add_done_callback(self._thread_came_back)
 
     def _thread_came_back(self, call: asyncio.Future[Any]) -> None:
         self._stuck_threads -= 1

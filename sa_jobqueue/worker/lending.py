@@ -1,4 +1,4 @@
-"""Opens what handlers ask for of providers, for as long as they run."""
+"""What handlers are given: what their job waited for, and what providers lend for as long as they run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,23 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from sa_jobqueue.context import AttemptContext
+from sqlalchemy import Executable
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, ClaimedJob
 from sa_jobqueue.registry import JobType
 from sa_jobqueue.worker.threads import Threads
 
 T = TypeVar("T")
+
+
+async def load_blockers(engine: AsyncEngine, statement: Executable, job: ClaimedJob, job_type: JobType) -> Blockers[Any]:
+    """Return what a job waited for, as `statements.blockers.outcomes` tells it. Raises: InvalidPayloadError."""
+    async with engine.connect() as connection:
+        rows = await connection.execute(statement, {"job_id": job.id})
+        outcomes = tuple(BlockerOutcome(*row) for row in rows)
+    codec: Any = job_type.blockers
+    return Blockers(codec.decode("blockers", [outcome.output for outcome in outcomes]), outcomes)
 
 
 @contextmanager

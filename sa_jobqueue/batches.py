@@ -1,0 +1,116 @@
+"""Batches: what a handler of many jobs at once is given, and how it tells which of them failed. Pure."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Final, Generic, TypeVar
+
+from sa_jobqueue.context import AttemptContext, ClaimedJob
+from sa_jobqueue.errors import AttemptSignal, InvalidHandlerError, InvalidOptionError, InvalidOutputError
+from sa_jobqueue.types import JobId
+
+InT = TypeVar("InT")
+
+MAX_BATCH: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRule:
+    """How jobs of a type are gathered.
+
+    `max_size`: most jobs of one call, 2 to 1,000; each holds a slot of its worker. `max_wait`: how long the first of them
+    waits for others, not negative, at most a minute; zero takes those that were claimed together.
+    Raises: InvalidOptionError naming the option.
+    """
+
+    max_size: int
+    max_wait: timedelta
+    takes_items: bool = False
+    """Whether the handler is given `BatchItem`s, not bare payloads."""
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.max_size <= MAX_BATCH:
+            raise InvalidOptionError("max_size", f"must be from 2 to {MAX_BATCH:,}, got {self.max_size}")
+        if not timedelta(0) <= self.max_wait <= timedelta(minutes=1):
+            raise InvalidOptionError("max_wait", f"must be from 0 to 1 minute, got {self.max_wait}")
+
+    def of(self, place: str, hint: Any) -> tuple[Any, BatchRule]:
+        """Return what one job's payload is where a handler's first argument is annotated so, and the rule for it.
+
+        Raises: InvalidHandlerError for what is no list.
+        """
+        if typing.get_origin(hint) is not list:
+            raise InvalidHandlerError(f"{place}: a batch handler's first argument is annotated list[Payload], got {hint!r}")
+        (element,) = typing.get_args(hint)
+        if element is BatchItem or typing.get_origin(element) is BatchItem:
+            return next(iter(typing.get_args(element)), Any), replace(self, takes_items=True)
+        return element, self
+
+
+@dataclass(frozen=True, slots=True)
+class BatchItem(Generic[InT]):
+    """One job of a batch."""
+
+    payload: InT
+    context: AttemptContext
+    """Of this job's own attempt: whether it should stop, and its logger."""
+
+    @property
+    def job(self) -> ClaimedJob:
+        """The job as it was claimed."""
+        return self.context.job
+
+    @property
+    def id(self) -> JobId:
+        """The job's id."""
+        return self.context.job.id
+
+
+class BatchFailed(AttemptSignal):
+    """Raise to fail some jobs of a batch: `errors` has an exception, or a signal such as `Snooze`, by place in the list.
+
+    The others are completed. In a handler with a session, what was written for the failed ones is committed as well, unless
+    the handler rolled it back, with a savepoint for each.
+    """
+
+    def __init__(self, errors: Mapping[int, BaseException]) -> None:
+        self.errors = dict(errors)
+        places = ", ".join(map(str, sorted(self.errors)[:10]))
+        super().__init__(f"{len(self.errors)} of the batch failed, at {places}{', ...' if len(self.errors) > 10 else ''}")
+
+
+def outcome_of(hint: Any) -> Any:
+    """Return what `-> list[Output | Exception]` says of one job's output; anything where it says less."""
+    (listed,) = typing.get_args(hint) if typing.get_origin(hint) is list else (Any,)
+    if typing.get_origin(listed) not in {typing.Union, types.UnionType}:
+        return listed
+    ends = [part for part in typing.get_args(listed) if not (isinstance(part, type) and issubclass(part, BaseException))]
+    return functools.reduce(operator.or_, ends) if ends else Any
+
+
+def outcomes_of(returned: Any, count: int) -> list[Any]:
+    """Return what a handler returned as one outcome a job: an output, a continuation, or an exception.
+
+    Raises: InvalidOutputError when it is neither None nor a list of as many.
+    """
+    if returned is None:
+        return [None] * count
+    if isinstance(returned, (str, bytes, Mapping)) or not isinstance(returned, Sequence):
+        raise InvalidOutputError(f"a batch handler returns a list of outcomes, or None, got a {type(returned).__name__}")
+    if len(returned) != count:
+        raise InvalidOutputError(f"a batch handler returns an outcome for each of its {count} jobs, got {len(returned)}")
+    return list(returned)
+
+
+def outcomes_without(failed: BatchFailed, count: int) -> list[Any]:
+    """Return the outcomes of a batch some of which failed. Raises: InvalidOutputError for a place that is not there."""
+    beyond = [place for place in failed.errors if not 0 <= place < count]
+    if beyond:
+        raise InvalidOutputError(f"BatchFailed names place {beyond[0]}, and the batch has {count}, from 0")
+    return [failed.errors.get(place) for place in range(count)]

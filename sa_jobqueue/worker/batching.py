@@ -1,0 +1,311 @@
+"""Gathers attempts of a type whose handler takes many at once, calls it, and gives each its own end.
+
+Every attempt is run by the executor as any other, with its own timeout, middleware and fence; where an ordinary one calls
+its handler, these meet here. So an end is written as any other, and those of a batch share a statement.
+
+What stops one attempt of a batch that runs:
+- it is lost: the others go on, unless the handler has a session. What it wrote there for the lost one cannot be told from
+  the rest: all is rolled back, and the others are given back, not counted;
+- its time is up, or the worker shuts down: the call is stopped, for it is one call; the others are given back, not counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from types import TracebackType
+from typing import Any, Protocol
+
+from sa_jobqueue.batches import BatchFailed, BatchItem, outcomes_of, outcomes_without
+from sa_jobqueue.errors import LostAttemptError
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.operations.completing import complete_attempts
+from sa_jobqueue.registry import JobType
+from sa_jobqueue.types import JobId
+from sa_jobqueue.worker.lending import lent, lent_beside
+from sa_jobqueue.worker.running import Running
+from sa_jobqueue.worker.sessions import HELD, NAMED, Sessions
+from sa_jobqueue.worker.threads import Threads
+
+
+class Host(Protocol):
+    """Who runs the attempts: the executor."""
+
+    def free_for(self, type_name: str) -> int:
+        """Return how many more jobs of a type may be started."""
+
+    def encode(self, running: Running, returned: Any, job_type: JobType) -> Any:
+        """Return an outcome as what is written of it."""
+
+    def stop(self, running: Running, kind: str, reason: str) -> None:
+        """Stop an attempt."""
+
+    def leave_behind(self, call: asyncio.Future[Any]) -> None:
+        """Go on without a thread that does not stop."""
+
+    def committed(self, following: str | None, ended: JobId | None) -> None:
+        """Look after what a commit has set going."""
+
+
+@dataclass(slots=True)
+class _Failed:
+    error: BaseException
+    traceback: TracebackType | None
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    running: Running
+    payload: Any
+    end: asyncio.Future[Any]
+    """An encoded result, None when the batch's own commit has completed it, or `_Failed`."""
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    job_type: JobType
+    members: list[_Member] = field(default_factory=list)
+    timer: asyncio.TimerHandle | None = None
+    task: asyncio.Task[None] | None = None
+    """Set once it goes."""
+    is_stopped: bool = False
+    """Whether its call was told to stop."""
+
+
+class _LostOnesError(Exception):
+    """Some attempts of a batch with a session were lost, so nothing was kept. `attempts` has them."""
+
+    def __init__(self, attempts: set[tuple[Any, int]]) -> None:
+        self.attempts = attempts
+
+
+class Batches:
+    """The batches of a worker. Used from its loop."""
+
+    def __init__(
+        self,
+        host: Host,
+        model: type[JobMixin[Any]],
+        sessions: Sessions,
+        threads: Threads,
+        *,
+        worker_id: str,
+        stop_grace: timedelta,
+    ) -> None:
+        self._host = host
+        self._model = model
+        self._worker_id = worker_id
+        self._sessions = sessions
+        self._threads = threads
+        self._stop_grace = stop_grace.total_seconds()
+        self._loop = asyncio.get_running_loop()
+        self._gathering: dict[str, _Batch] = {}
+        self._going: set[asyncio.Task[None]] = set()
+
+    async def call(self, running: Running, job_type: JobType, payload: Any) -> str | JobMixin[Any] | None:
+        """Run an attempt within a batch; return its result, or None when the batch's own commit completed it.
+
+        Raises: what the handler says of this job, or of all.
+        """
+        batch, member = self._join(running, job_type, payload)
+        try:
+            end = await asyncio.shield(member.end)
+        except asyncio.CancelledError:
+            if batch.task is None:
+                batch.members.remove(member)
+            elif running.stopping != "lost":
+                await self._interrupt(batch, member)
+                if member.end.done() and member.end.result() is None:
+                    return None  # it had committed before it could be told
+            raise
+        if isinstance(end, _Failed):
+            # One exception may be the end of many: each raises it with the traceback that it came with.
+            raise end.error.with_traceback(end.traceback)
+        result: str | JobMixin[Any] | None = end
+        return result
+
+    def _join(self, running: Running, job_type: JobType, payload: Any) -> tuple[_Batch, _Member]:
+        rule: Any = job_type.batch
+        batch = self._gathering.get(job_type.name)
+        if batch is None:
+            batch = self._gathering[job_type.name] = _Batch(job_type)
+            batch.timer = self._loop.call_later(rule.max_wait.total_seconds(), self._go, batch)
+        member = _Member(running, payload, self._loop.create_future())
+        batch.members.append(member)
+        if len(batch.members) >= rule.max_size:
+            self._go(batch)
+        elif self._host.free_for(job_type.name) <= 0:
+            # Nobody can come but those who have a slot and are on their way.
+            self._loop.call_soon(self._go, batch)
+        return batch, member
+
+    def _go(self, batch: _Batch) -> None:
+        if batch.task is not None:
+            return
+        if batch.timer is not None:
+            batch.timer.cancel()
+        if self._gathering.get(batch.job_type.name) is batch:
+            del self._gathering[batch.job_type.name]
+        if batch.members:
+            batch.task = self._loop.create_task(self._run(batch), name=batch.job_type.name)
+            self._going.add(batch.task)
+            batch.task.add_done_callback(self._going.discard)
+
+    async def _interrupt(self, batch: _Batch, member: _Member) -> None:
+        """Stop the call that an attempt is part of, for all of it, and wait until it has ended or is left behind."""
+        batch.is_stopped = True
+        for other in batch.members:
+            if other is not member and not other.end.done():
+                self._host.stop(other.running, "released", "another job of its batch was stopped")
+        task = batch.task
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _run(self, batch: _Batch) -> None:
+        """Call the handler and tell each attempt its end. Cancelled, it tells those nothing that were not committed."""
+        members, job_type = batch.members, batch.job_type
+        # In the order of their ids, as everybody locks jobs.
+        members.sort(key=lambda member: member.running.job.id)
+        try:
+            call = self._call_async if job_type.is_async else self._call_in_thread
+            results = await call(batch)
+        except _LostOnesError as lost:
+            for member in members:
+                job = member.running.job
+                if (job.id, job.attempt) in lost.attempts:
+                    self._tell(member, _Failed(LostAttemptError(job.id, job.attempt), None))
+            for member in members:
+                if not member.end.done():
+                    self._host.stop(member.running, "released", "another job of its batch was lost")
+        # User code ends here, and so does everything it can raise; what it awaited may have been cancelled, too.
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and batch.is_stopped:
+                raise
+            for member in members:
+                self._tell(member, _Failed(error, error.__traceback__))
+        else:
+            for member, result in zip(members, results, strict=True):
+                self._tell(member, result)
+
+    @staticmethod
+    def _tell(member: _Member, end: Any) -> None:
+        if not member.end.done():
+            member.end.set_result(end)
+
+    async def _call_async(self, batch: _Batch) -> list[Any]:
+        job_type, first = batch.job_type, batch.members[0].running
+        async with lent_beside(first.context, job_type, self._threads) as given:
+            if job_type.session_argument is None:
+                return self._encoded(batch, await self._outcomes_async(batch, given))
+            async with self._sessions.open_async() as session:
+                session.info.update({HELD: True, NAMED: first.job.id})
+                outcomes = await self._outcomes_async(batch, given | {job_type.session_argument: session})
+                session.info.pop(NAMED, None)
+                results = self._encoded(batch, outcomes)
+                followed = await session.run_sync(self._complete, batch, results)
+                session.info[HELD] = False
+                commit = self._loop.create_task(session.commit())
+                try:
+                    await asyncio.shield(commit)
+                except asyncio.CancelledError:
+                    # Told to stop while the server was deciding: wait for its answer, for it is the one that counts.
+                    await asyncio.wait({commit})
+                    if commit.exception() is not None:
+                        raise
+        self._follow(followed)
+        return _committed(results)
+
+    async def _outcomes_async(self, batch: _Batch, given: dict[str, Any]) -> list[Any]:
+        try:
+            return outcomes_of(await batch.job_type.func(_arguments(batch), **given), len(batch.members))
+        except BatchFailed as failed:
+            return outcomes_without(failed, len(batch.members))
+
+    async def _call_in_thread(self, batch: _Batch) -> list[Any]:
+        call = self._threads.run(partial(contextvars.copy_context().run, self._call_sync, batch))
+        try:
+            results = await asyncio.shield(call)
+        except asyncio.CancelledError:
+            for member in batch.members:
+                member.running.context.stop("its batch was stopped")
+            done, _ = await asyncio.wait({call}, timeout=self._stop_grace)
+            if not done:
+                self._host.leave_behind(call)
+            elif call.exception() is None and batch.job_type.session_argument is not None:
+                return call.result()  # it had committed before it could be told
+            raise
+        return results
+
+    def _call_sync(self, batch: _Batch) -> list[Any]:
+        try:
+            return self._call_handler(batch)
+        except KeyboardInterrupt as error:
+            raise RuntimeError("the handler raised KeyboardInterrupt") from error
+
+    def _call_handler(self, batch: _Batch) -> list[Any]:
+        job_type, first = batch.job_type, batch.members[0].running
+        with lent(first.context, job_type) as given:
+            if job_type.session_argument is None:
+                return self._encoded(batch, self._outcomes(batch, given))
+            with self._sessions.open_sync() as session:
+                session.info.update({HELD: True, NAMED: first.job.id})
+                outcomes = self._outcomes(batch, given | {job_type.session_argument: session})
+                session.info.pop(NAMED, None)
+                results = self._encoded(batch, outcomes)
+                followed = self._complete(session, batch, results)
+                if any(member.running.context.cancelled for member in batch.members):
+                    raise RuntimeError("the batch was stopped; nothing of it is kept")
+                session.info[HELD] = False
+                session.commit()
+        self._loop.call_soon_threadsafe(self._follow, followed)
+        return _committed(results)
+
+    def _outcomes(self, batch: _Batch, given: dict[str, Any]) -> list[Any]:
+        try:
+            return outcomes_of(batch.job_type.func(_arguments(batch), **given), len(batch.members))
+        except BatchFailed as failed:
+            return outcomes_without(failed, len(batch.members))
+
+    def _encoded(self, batch: _Batch, outcomes: list[Any]) -> list[Any]:
+        """Return each outcome as what is written of it; one that cannot be is that job's own failure."""
+        results: list[Any] = []
+        for member, outcome in zip(batch.members, outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                results.append(_Failed(outcome, outcome.__traceback__))
+                continue
+            try:
+                results.append(self._host.encode(member.running, outcome, batch.job_type))
+            except Exception as error:
+                results.append(_Failed(error, error.__traceback__))
+        return results
+
+    def _complete(self, session: Any, batch: _Batch, results: list[Any]) -> list[tuple[str | None, Any]]:
+        """Complete the attempts that did not fail, in the handler's own transaction; return what that sets going."""
+        ends = [
+            (member.running.job, result)
+            for member, result in zip(batch.members, results, strict=True)
+            if not isinstance(result, _Failed)
+        ]
+        ended, lost = complete_attempts(session, ends, worker_id=self._worker_id, model=self._model)
+        if lost:
+            raise _LostOnesError(lost)
+        queues = {result.queue for _, result in ends if isinstance(result, JobMixin)}  # before the commit expires it
+        return [*((None, chain_id) for chain_id in ended), *((queue, None) for queue in sorted(queues))]
+
+    def _follow(self, followed: list[tuple[str | None, Any]]) -> None:
+        for queue, ended in followed:
+            self._host.committed(queue, ended)
+
+
+def _arguments(batch: _Batch) -> list[Any]:
+    if batch.job_type.batch is not None and batch.job_type.batch.takes_items:
+        return [BatchItem(member.payload, member.running.context) for member in batch.members]
+    return [member.payload for member in batch.members]
+
+
+def _committed(results: list[Any]) -> list[Any]:
+    return [result if isinstance(result, _Failed) else None for result in results]
