@@ -41,9 +41,9 @@ def migrate() -> None:
 def upgrade(database: Database, /, *, to_version: int | None, patience: timedelta, as_json: bool) -> None:
     """Take the tables up to a version. Does nothing when they are there; safe at every start of a program.
 
-    Indexes are built first, while the queue goes on working, as by `prepare`.
+    Columns and indexes are made first, while the queue goes on working, as by `prepare`.
     """
-    _prepare(database, to_version)
+    _prepare(database, to_version, patience)
     with _transaction(database) as connection:
         before = runner.upgrade(connection, database.model.__jobqueue__, to_version=to_version, patience=patience)
         after = runner.current_version(connection, database.model.__jobqueue__)
@@ -52,18 +52,19 @@ def upgrade(database: Database, /, *, to_version: int | None, patience: timedelt
 
 @migrate.command()
 @click.option("--to", "to_version", type=_VERSION, help=f"For this version; for the latest, {LATEST}, unless given.")
+@_patience
 @json_option
 @with_database
-def prepare(database: Database, /, *, to_version: int | None, as_json: bool) -> None:
-    """Build indexes of a new version ahead, on tables that are in use.
+def prepare(database: Database, /, *, to_version: int | None, patience: timedelta, as_json: bool) -> None:
+    """Make empty columns and indexes of a new version ahead, on tables that are in use.
 
     For large tables, before `alembic upgrade head`: nobody waits for it, and the migration itself is short then.
     """
-    built = _prepare(database, to_version)
+    made = _prepare(database, to_version, patience)
     if as_json:
-        print_json({"built": built})
+        print_json({"made": made})
     else:
-        click.echo(f"built {', '.join(built)}" if built else "there is nothing to build ahead")
+        click.echo(f"made {', '.join(made)}" if made else "there is nothing to do ahead")
 
 
 @migrate.command()
@@ -110,10 +111,10 @@ def sql(app: str | None, from_version: int, to_version: int) -> None:
     click.echo("COMMIT;")
 
 
-def _prepare(database: Database, to_version: int | None) -> list[str]:
+def _prepare(database: Database, to_version: int | None, patience: timedelta) -> list[str]:
     with database.connection() as connection:
-        separate = connection.execution_options(isolation_level="AUTOCOMMIT")
-        return runner.build_indexes(separate, database.model.__jobqueue__, to_version=to_version)
+        apart = connection.execution_options(isolation_level="AUTOCOMMIT")
+        return runner.prepare(apart, database.model.__jobqueue__, to_version=to_version, patience=patience)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue.errors import SchemaBusyError
 from sa_jobqueue.layout import Layout
+from sa_jobqueue.models.base import verbatim
 
 PATIENCE: Final = timedelta(minutes=2)
 """How long a migration tries to get its locks."""
@@ -57,15 +58,11 @@ def with_short_locks(
         attempt = connection.begin_nested()
         before = connection.scalar(text("SELECT current_setting('lock_timeout')"))
         try:
-            _limit(connection, f"{WAIT // timedelta(milliseconds=1)}ms")
+            _limit(connection, _wait())
             work()
         except DBAPIError as error:
             attempt.rollback()
-            if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
-                raise
-            holders = _holders(connection, layout)
-            if time.monotonic() >= deadline:
-                raise SchemaBusyError(layout.qualified("job"), patience, holders) from error
+            _refuse_unless_busy(connection, layout, error, patience=patience, is_over=time.monotonic() >= deadline)
             rest(REST.total_seconds())
         else:
             _limit(connection, before)  # what else the transaction does is not ours to hurry
@@ -73,8 +70,44 @@ def with_short_locks(
             return
 
 
-def _limit(connection: Connection, value: Any) -> None:
-    connection.execute(text("SELECT set_config('lock_timeout', :value, true)"), {"value": value})
+def execute_with_short_lock(
+    connection: Connection, layout: Layout, statement: str, *, patience: timedelta = PATIENCE
+) -> None:
+    """Run one statement that locks a table, as a transaction of its own, tried again as by `with_short_locks`.
+
+    Obliges: a connection in AUTOCOMMIT. Raises: as `with_short_locks`.
+    """
+    deadline = time.monotonic() + patience.total_seconds()
+    before = connection.scalar(text("SELECT current_setting('lock_timeout')"))
+    while True:
+        _limit(connection, _wait(), local=False)
+        try:
+            connection.execute(verbatim(statement))
+        except DBAPIError as error:
+            _refuse_unless_busy(connection, layout, error, patience=patience, is_over=time.monotonic() >= deadline)
+            time.sleep(REST.total_seconds())
+        else:
+            return
+        finally:
+            _limit(connection, before, local=False)
+
+
+def _refuse_unless_busy(
+    connection: Connection, layout: Layout, error: DBAPIError, *, patience: timedelta, is_over: bool
+) -> None:
+    if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+        raise error
+    if is_over:
+        raise SchemaBusyError(layout.qualified("job"), patience, _holders(connection, layout)) from error
+
+
+def _limit(connection: Connection, value: Any, *, local: bool = True) -> None:
+    query = text("SELECT set_config('lock_timeout', :value, :local)")
+    connection.execute(query, {"value": value, "local": local})
+
+
+def _wait() -> str:
+    return f"{WAIT // timedelta(milliseconds=1)}ms"
 
 
 def _holders(connection: Connection, layout: Layout) -> list[str]:

@@ -5,7 +5,7 @@ come through here; nothing here needs Alembic.
 
 A queue is in use while it is migrated. Whoever waits for a lock that a long transaction holds makes everybody after him
 wait as well, so the steps are tried with a short patience (`migrations.locking`); and an index on a table that is full is
-built before, without holding writers up (`migrations.indexes`).
+built ahead, without holding writers up (`migrations.ahead`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sqlalchemy import Connection, text
 
 from sa_jobqueue.errors import InvalidOptionError, SchemaError, SchemaMissingError, SchemaTooNewError
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.migrations import indexes, versions
+from sa_jobqueue.migrations import ahead, versions
 from sa_jobqueue.migrations.locking import PATIENCE, with_short_locks
 from sa_jobqueue.models.base import stamp, verbatim
 
@@ -88,7 +88,7 @@ def migrate(
 ) -> None:
     """Take a queue's tables from the version they are of to another, up or down.
 
-    An index that `indexes.build_ahead` has built already is taken as it is.
+    What `prepare` has made already is taken as it is.
     Changes: the queue's tables, types, functions and views; its schema appears with the first version and goes with the
     last one if nothing else lives there. Down to 0, all jobs are lost.
     Locks: an advisory lock, so that two of these never run at once, and what the versions' own docstrings say. For each
@@ -109,7 +109,7 @@ def migrate(
 
     def take_steps() -> None:
         for statement in planned:
-            if not indexes.is_built(connection, statement):
+            if not ahead.is_done(connection, statement):
                 connection.execute(verbatim(statement))
 
     with_short_locks(connection, layout, take_steps, patience=patience)
@@ -143,22 +143,31 @@ def downgrade(
     return _walk(connection, layout or Layout(), to_version, up=False, patience=patience)
 
 
-def build_indexes(connection: Connection, layout: Layout | None = None, *, to_version: int | None = None) -> list[str]:
-    """Build ahead what indexes the way up to a version puts on tables that are there; return their names.
+def prepare(
+    connection: Connection,
+    layout: Layout | None = None,
+    *,
+    to_version: int | None = None,
+    patience: timedelta = PATIENCE,
+) -> list[str]:
+    """Do ahead what the way up to a version puts on tables that are there: empty columns, indexes; return their names.
 
-    Run it before `upgrade`, or before `alembic upgrade head`, where a table is large: reads and writes go on meanwhile,
-    and the migration finds the indexes done. Indexes on what only the migration itself makes are left to it. One that an
-    earlier attempt left half built is built again. Does nothing where nothing is to be built.
-    Locks: none that readers or writers wait for; it waits itself for the transactions that were open when it began.
+    Run it before `upgrade`, or before `alembic upgrade head`, where a table is large: reads and writes go on meanwhile, and
+    the migration finds it done. An index that an earlier attempt left half built is built again. Does nothing where nothing
+    is to be done.
+    Changes: the columns and indexes; the version stays, and the programs that know it work on.
+    Locks: as `migrate` for a column, each by itself; for an index none that readers or writers wait for, and it waits
+    itself for the transactions that were open when it began.
     Obliges: a connection in AUTOCOMMIT: PostgreSQL does not do this in a transaction.
-    Raises: SchemaTooNewError, SchemaError as `current_version`; InvalidOptionError when it is not in AUTOCOMMIT.
+    Raises: SchemaTooNewError, SchemaError as `current_version`; SchemaBusyError; InvalidOptionError when it is not in
+    AUTOCOMMIT. What was done until then stays.
     """
     layout = layout or Layout()
     found = known_version(connection, layout)
     wanted = versions.LATEST if to_version is None else to_version
     if not 0 < found < wanted:
         return []
-    return indexes.build_ahead(connection, statements(layout, from_version=found, to_version=wanted))
+    return ahead.do_ahead(connection, layout, statements(layout, from_version=found, to_version=wanted), patience=patience)
 
 
 def _walk(connection: Connection, layout: Layout, to_version: int, *, up: bool, patience: timedelta) -> int:

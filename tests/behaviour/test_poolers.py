@@ -39,12 +39,13 @@ def everything() -> JobQueue[Any]:
 
     @queue.handler("sync")
     def in_thread(n: int, session: Session) -> Any:
-        session.execute(text("SELECT 1"))
+        for _ in range(6):  # more than psycopg needs to prepare
+            session.execute(text("SELECT 1"))
         return alone.continuation(n)
 
     @queue.handler("async")
     async def in_loop(n: int, session: AsyncSession) -> int:
-        return int((await session.execute(text("SELECT 1"))).scalar_one())
+        return sum([(await session.execute(text("SELECT 1"))).scalar_one() for _ in range(6)])
 
     @queue.handler("again", retry=lambda attempt, error: timedelta(0))
     async def again(n: int, ctx: AttemptContext) -> None:
