@@ -30,11 +30,12 @@ INTERVALS: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds between two looks that the keys choose from."""
 STYLES: Final = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.CRITICAL: "bold red"}
 _FINDINGS: Final = 4
+_ERROR: Final = 80
 _COLUMNS: Final = {
     "queues": ("queue", "due", "claim age", "later", "in/s", "out/s", "died"),
     "workers": ("worker", "host", "state", "running", "beat"),
-    "longest": ("job", "type", "queue", "attempt", "for", "worker"),
-    "failures": ("job", "type", "now", "attempt", "ago", "error"),
+    "longest": ("type", "time", "queue", "attempt", "worker", "job"),
+    "failures": ("type", "ago", "error", "attempt", "now", "job"),
 }
 _TITLES: Final = {"longest": "running longest", "failures": "failed last"}
 Cells = Sequence[tuple[str, Any]]
@@ -222,18 +223,18 @@ class TopApp(App[None]):
 def summary(report: Health) -> Text:
     """Return what is wrong, the worst first, and the figures of the whole queue. Pure."""
     at = shown(report.measured_at)
-    told = Text(f"{str(report.severity).upper()}  {at}", style=STYLES[report.severity])
+    told = Text()
+    told.append(f"{str(report.severity).upper()}  {at}", style=STYLES[report.severity])
     rates, workers = report.rates, report.workers
     told.append(
         f"   {report.due:,} due, the oldest for {span(report.claim_age)}; "
         f"{rates.per_second(rates.arrived):,.1f}/s in, {rates.per_second(rates.completed):,.1f}/s out; "
         f"{report.running.running:,} running, {workers.saturation:.0%} of {workers.slots} slots; "
-        f"{report.failures.unresolved:,} dead letters; horizon {report.horizon.age:,}",
-        style="default not bold",
+        f"{report.failures.unresolved:,} dead letters; horizon {report.horizon.age:,}"
     )
     for finding in report.findings[:_FINDINGS]:
         told.append(f"\n{finding.severity!s:8} ", style=STYLES[finding.severity])
-        told.append(f"{finding.code}: {shown(finding.summary)}", style="default not bold")
+        told.append(f"{finding.code}: {shown(finding.summary)}")
     if len(report.findings) > _FINDINGS:
         told.append(f"\nand {len(report.findings) - _FINDINGS} more: sa-jobqueue health", style="dim")
     return told
@@ -263,14 +264,18 @@ def rows_of(seen: Overview) -> dict[str, list[Cells]]:
     longest: list[Cells] = []
     for job in seen.longest:
         lasted = job.running_for or timedelta(0)
-        cells: Any = (job.job_id, job.type_name, job.queue, job.attempt)
-        longest.append([*((str(cell), cell) for cell in cells), (span(lasted), lasted), (job.worker_id, job.worker_id)])
+        longest.append(
+            [_cell(job.type_name), (span(lasted), lasted), *map(_cell, (job.queue, job.attempt, job.worker_id, job.job_id))]
+        )
     failures: list[Cells] = []
     for failed in seen.failures:
-        found = {"type": failed.error_type, "message": failed.error_message}
-        error = first_line(found, failed.type_name) if failed.error_type else ""
-        what = error or failed.outcome.replace("_", " ")
-        cells = (failed.job_id, failed.type_name, failed.status, failed.attempt)
+        error = first_line({"type": failed.error_type, "message": failed.error_message}) if failed.error_type else ""
+        what = (error or failed.outcome.replace("_", " "))[:_ERROR]
         ago = (f"{span(failed.ago)} ago", failed.ago)
-        failures.append([*((str(cell), cell) for cell in cells), ago, (what, what)])
+        last = (what, failed.attempt, failed.status, failed.job_id)
+        failures.append([_cell(failed.type_name), ago, *map(_cell, last)])
     return {"queues": queues, "workers": workers, "longest": longest, "failures": failures}
+
+
+def _cell(value: Any) -> tuple[str, Any]:
+    return str(value), value
