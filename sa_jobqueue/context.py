@@ -30,7 +30,7 @@ class Continuation(Generic[OutT]):
     job: Any
 
     if TYPE_CHECKING:
-        # What every value but this has: by it a type checker tells `Report | Continuation[Page]` apart (`handlers.Value`).
+        # What every value but this has: by it a type checker tells `Report | Continuation[Page]` apart (`decorators.Value`).
         __reduce__: ClassVar[None]  # type: ignore[assignment]
 
 
