@@ -30,6 +30,7 @@ from typing import Any
 # Answers alone go to standard output: what libraries print there goes where errors go.
 _answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
+_stopped = threading.Event()
 
 Put = Callable[[int], Awaitable[Any]]
 """Enqueues the job of a number and returns once that is committed."""
@@ -155,7 +156,10 @@ async def _carry_out(adapter: Adapter, orders: dict[str, Any]) -> None:
 
     def listen() -> None:
         for line in sys.stdin:
+            if line.strip() == "stop":
+                _stopped.set()
             loop.call_soon_threadsafe({"go": go, "stop": done}[line.strip()].set)
+        _stopped.set()
         for event in (go, done, over):
             loop.call_soon_threadsafe(event.set)
 
@@ -203,7 +207,7 @@ async def _produce(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, 
             time.sleep(max(0.0, began + number / orders["rate"] - time.monotonic()))  # noqa: ASYNC251
             await put(number)
             stamps.append((number, time.monotonic()))
-            if done.is_set():
+            if _stopped.is_set():  # a loop that never waits would not see `done`
                 break
         say("end", jobs=len(stamps))
     say("told", stamps=stamps, memory={})
