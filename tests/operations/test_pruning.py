@@ -9,12 +9,14 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy import Engine, func, insert, select, text, update
+from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import FOREVER, Job, JobQueue, JobStatus, Pruned, PrunePlace, Retention, RetentionRules, prune
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.events import ChainsPruned
+from sa_jobqueue.events import ChainsPruned, EventBus
 from sa_jobqueue.operations import pruning
+from sa_jobqueue.worker.pruner import Pruner
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import Start
@@ -187,3 +189,15 @@ async def test_a_worker_prunes_what_its_registry_says(engine: Engine, jobs: Jobs
         (told,) = await log.until(ChainsPruned)
     assert (told.chains, told.jobs) == (len(gone), len(gone))
     assert set(jobs.statuses()) == {kept}
+
+
+async def test_a_walk_ends_where_all_are_young_and_one_to_the_end_finds_what_lies_behind(
+    engine: Engine, async_engine: AsyncEngine, jobs: Jobs
+) -> None:
+    young = jobs.add_many(pruning.SCAN)
+    late = ended(jobs, engine)  # its id says that it is the youngest: of a client whose clock was wrong, say
+    pruner = Pruner(async_engine, Job, EventBus(), MONTH, interval=timedelta(minutes=1))
+    await pruner.walk(to_the_end=False)
+    assert late in jobs.statuses()
+    await pruner.walk(to_the_end=True)
+    assert set(jobs.statuses()) == set(young)
