@@ -55,6 +55,15 @@ def workers_silent(of: Patient) -> None:
     of.jobs.add_worker("quiet:1", silent_for=60)
 
 
+def paused_queue(of: Patient) -> None:
+    of.jobs.add(due_in=-1200)
+    of.run("INSERT INTO queue (name, paused_at, paused_by) VALUES ('default', now() - interval '1 h', 'ann')")
+
+
+def paused_type(of: Patient) -> None:
+    of.run("INSERT INTO job_type (type_name, paused_at) VALUES ('test', now())")
+
+
 def claim_age(of: Patient) -> None:
     of.jobs.add(due_in=-120)
 
@@ -152,6 +161,8 @@ SICK: list[tuple[Callable[[Patient], None], set[tuple[Code, Severity]]]] = [
     (no_worker, {(Code.NO_WORKER, CRITICAL)}),
     (queue_unserved, {(Code.QUEUE_UNSERVED, CRITICAL)}),
     (workers_silent, {(Code.WORKERS_SILENT, WARNING)}),
+    (paused_queue, {(Code.PAUSED, WARNING)}),
+    (paused_type, {(Code.PAUSED, WARNING)}),
     (claim_age, {(Code.CLAIM_AGE, WARNING)}),
     (claim_age_critical, {(Code.CLAIM_AGE, CRITICAL)}),
     (falling_behind, {(Code.FALLING_BEHIND, WARNING)}),

@@ -29,6 +29,7 @@ class Code(StrEnum):
     NO_WORKER = "no_worker"
     QUEUE_UNSERVED = "queue_unserved"
     WORKERS_SILENT = "workers_silent"
+    PAUSED = "paused"
     CLAIM_AGE = "claim_age"
     FALLING_BEHIND = "falling_behind"
     RETRIES = "retries"
@@ -299,6 +300,17 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Paused:
+    """A queue or a job type of which somebody has nothing started."""
+
+    what: str
+    """`queue` or `type`."""
+    name: str
+    paused_for: timedelta
+    by: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """One report. Its figures were read one after the other, each with a snapshot of its own."""
 
@@ -317,6 +329,8 @@ class Health:
     server: Server
     unserved: Sequence[str]
     """Queues with due jobs that no live worker serves."""
+    paused: Sequence[Paused] = ()
+    """Queues, then job types, by name."""
     findings: Sequence[Finding] = ()
     """The worst first."""
 

@@ -18,6 +18,7 @@ def judge(figures: Health, thresholds: Thresholds) -> Health:
     """Return the report with what is to be said about its figures, the worst first."""
     findings = [
         *_workers(figures),
+        *_paused(figures),
         *_waiting(figures, thresholds),
         *_attempts(figures, thresholds),
         *_failures(figures, thresholds),
@@ -46,8 +47,23 @@ def _workers(of: Health) -> Iterator[Finding]:
         yield _found(Code.WORKERS_SILENT, WARNING, summary, advice, workers=[worker.id for worker in silent])
 
 
+def _paused(of: Health) -> Iterator[Finding]:
+    due = {queue.queue: queue.due for queue in of.queues}
+    for one in of.paused:
+        who = f" by {one.by}" if one.by else ""
+        waiting = due.get(one.name, 0) if one.what == "queue" else 0
+        waits = f", and {_many(waiting, 'job')} due" if waiting else ""
+        noun = "Queue" if one.what == "queue" else "Job type"
+        summary = f"{noun} {one.name!r} has been paused for {span(one.paused_for)}{who}{waits}."
+        advice = f"When its reason is gone: sa-jobqueue {one.what}s resume {one.name}."
+        bad = WARNING if waiting or one.what == "type" else OK
+        seen = {one.what: one.name, "paused_for": one.paused_for, "paused_by": one.by}
+        yield _found(Code.PAUSED, bad, summary, advice, **seen)
+
+
 def _waiting(of: Health, at: Thresholds) -> Iterator[Finding]:
-    for queue in of.queues:
+    paused = {one.name for one in of.paused if one.what == "queue"}  # whose jobs are meant to wait
+    for queue in (queue for queue in of.queues if queue.queue not in paused):
         bad = _grade(queue.claim_age, at.claim_age_warning, at.claim_age_critical)
         if bad:
             summary = f"The oldest claimable job of queue {queue.queue!r} has been due for {span(queue.claim_age)}."

@@ -22,6 +22,7 @@ from sa_jobqueue.observe.health.figures import (
     HolderKind,
     Horizon,
     IndexHealth,
+    Paused,
     QueueDepth,
     QueueRates,
     Rates,
@@ -32,7 +33,7 @@ from sa_jobqueue.observe.health.figures import (
 )
 from sa_jobqueue.observe.health.findings import judge
 from sa_jobqueue.observe.health.thresholds import Thresholds
-from sa_jobqueue.operations import list_workers
+from sa_jobqueue.operations import list_job_types, list_queues, list_workers
 from sa_jobqueue.statements import health as statements
 from sa_jobqueue.statements import horizon, jobs, storage
 from sa_jobqueue.statements.claims import GUARDS
@@ -122,8 +123,18 @@ def _measure(
             sees_all=told["sees_all"],
         ),
         unserved=list(session.scalars(jobs.unserved_queues(model), {"ttl": time_to_live})),
+        paused=list(_paused(session, model, now)),
     )
     return judge(figures, thresholds)
+
+
+def _paused(session: Session, model: type[JobMixin[Any]], now: datetime) -> Iterator[Paused]:
+    for queue in list_queues(session, model=model):
+        if queue.paused_at is not None:
+            yield Paused(what="queue", name=queue.name, paused_for=now - queue.paused_at, by=queue.paused_by)
+    for kind in list_job_types(session, model=model):
+        if kind.paused_at is not None:
+            yield Paused(what="type", name=kind.type_name, paused_for=now - kind.paused_at, by=kind.paused_by)
 
 
 def _queues(session: Session, model: type[JobMixin[Any]], now: datetime) -> list[QueueDepth]:
