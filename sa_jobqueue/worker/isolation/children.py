@@ -60,7 +60,8 @@ class Children:
 
     def __init__(self, jobs: JobQueue[Any], *, app: str | None, worker_id: str, options: WorkerOptions) -> None:
         self._model: type[JobMixin[Any]] = jobs.model
-        self._needed = any(kind.isolated for kind in jobs.registry)
+        # One is kept warm where their own queue is served; jobs that come by another one wait for theirs to start.
+        self._needed = any(kind.isolated and kind.queue in options.limits for kind in jobs.registry)
         self._app = app
         # In the order of declaration, by whose first import the application itself came up.
         self._modules = list(dict.fromkeys(kind.func.__module__ for kind in jobs.registry)) if app is None else []
