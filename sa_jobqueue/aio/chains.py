@@ -12,6 +12,7 @@ from sa_jobqueue.models import ChainMixin, Job, JobMixin
 from sa_jobqueue.operations import (
     ChainFilter,
     Page,
+    Progress,
 )
 from sa_jobqueue.types import JobId
 
@@ -22,6 +23,11 @@ JobT = TypeVar("JobT", bound=JobMixin[Any])
 async def get_chain(session: AsyncSession, chain_id: JobId, *, model: type[JobMixin[Any]] = Job) -> ChainMixin[Any]:
     """Return a chain as it is now, fresh from the database."""
     return await session.run_sync(operations.get_chain, chain_id, model=model)
+
+
+async def get_progress(session: AsyncSession, job_id: JobId, *, model: type[JobMixin[Any]] = Job) -> Progress:
+    """Count the chains that a job waits for, or did, by how they stand: of a set, for the job that waits for all of it."""
+    return await session.run_sync(operations.get_progress, job_id, model=model)
 
 
 async def list_chains(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from sa_jobqueue.operations import (
     cancel_chains,
     delete_chains,
     get_chain,
+    get_progress,
     list_blocked_jobs,
     list_blockers,
     list_chain_jobs,
@@ -147,6 +149,22 @@ def show(database: Database, /, *, chain_id: str, as_json: bool) -> None:
     if blocked.items:
         waiting = [(job.id, job.chain_id, job.type_name, job.status, job.open_blockers) for job in blocked]
         print_table("blocks", ["job", "chain", "type", "status", "waits for"], waiting)
+
+
+@chains.command()
+@click.argument("job_id", metavar="JOB-ID")
+@json_option
+@with_database
+def progress(database: Database, /, *, job_id: str, as_json: bool) -> None:
+    """Count the chains that a job waits for, or did, by how they stand. They are a set if one job waits for all of them."""
+    with database.session() as session:
+        found = get_progress(session, database.job_id(job_id), model=database.model)
+    told = asdict(found) | {"total": found.total}
+    if as_json:
+        print_json(told)
+        return
+    click.echo(f"{found.ended} of {counted(found.total, 'chain')} ended")
+    print_fields(f"what job {job_id} waits for", told)
 
 
 @chains.command()

@@ -40,6 +40,7 @@ from sa_jobqueue.operations.jobs import (
     trigger_jobs,
 )
 from sa_jobqueue.operations.pages import Page
+from sa_jobqueue.operations.progress import Progress, get_progress
 from sa_jobqueue.operations.pruning import Pruned, PrunePlace, prune
 from sa_jobqueue.operations.queues import (
     QueueStatus,
@@ -78,6 +79,7 @@ __all__ = [
     "Explanation",
     "JobFilter",
     "Page",
+    "Progress",
     "PrunePlace",
     "Pruned",
     "QueueStatus",
@@ -104,6 +106,7 @@ __all__ = [
     "fire_schedules",
     "get_chain",
     "get_job",
+    "get_progress",
     "group_dead_letters",
     "list_attempts",
     "list_blocked_jobs",

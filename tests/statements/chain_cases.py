@@ -108,6 +108,13 @@ CHAIN_CASES = [
         CHAIN,
         lambda world: {"job_id": world.waiting[0]},
     ),
+    Case(
+        "blocker_progress",
+        lambda: blockers.progress(Job),
+        CHAIN,
+        lambda world: {"job_id": world.waiting[0]},
+        guarded=False,
+    ),
     Case("unsettled", lambda: blockers.unsettled(Job), frozenset({"ix_job_awaited"}), lambda world: {"limit": BATCH}),
     Case("still_unsettled", lambda: blockers.still_unsettled(Job), AWAITED, some),
     Case("lock_ended", lambda: blockers.lock_ended(Job), AWAITED, some),

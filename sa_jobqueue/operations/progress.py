@@ -1,0 +1,49 @@
+"""How far a group of chains has come: those that one job waits for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.errors import JobNotFoundError
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.statements import blockers
+from sa_jobqueue.types import JobId
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The chains that a job waits for, or did, counted by how they stand at one moment."""
+
+    open: int
+    """Not ended yet."""
+    completed: int
+    dead: int
+    """Ended so; one that is redriven is open again."""
+    cancelled: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.open + self.completed + self.dead + self.cancelled
+
+    @property
+    def ended(self) -> int:
+        """Those that are not open."""
+        return self.total - self.open
+
+
+def get_progress(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] = Job) -> Progress:
+    """Count the chains that a job waits for, or did, by how they stand: of a set, for the job that waits for all of it.
+
+    Reads a row a chain: for a bar that moves, not for every job of a set.
+    Locks: none. Raises: JobNotFoundError; InvalidJobError when the id is none of this queue's type.
+    """
+    with translated():
+        row = session.execute(blockers.progress(model), {"job_id": job_id}).one()
+    if not row.is_there:
+        raise JobNotFoundError([job_id])
+    return Progress(*tuple(row)[1:])
