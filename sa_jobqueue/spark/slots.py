@@ -111,7 +111,7 @@ def _work(settings: SlotSettings, slot: int) -> Iterator[pa.RecordBatch]:
     options = _named(settings.options, f"{settings.options.name}.{slot}")
     # A session a running job; gone with the task: Spark uses the process again.
     engine = create_engine(url_of(settings.database), pool_size=options.concurrency, max_overflow=0)
-    run = SlotRun(Worker(jobs, engine, options=options), slot, settings)
+    run = SlotRun(Worker(jobs, engine, options=options, app=settings.app), slot, settings)
     run.start()
     try:
         while not run.ended.wait(REPORT_SECONDS):

@@ -188,6 +188,8 @@ class Process:
                 if size > MAX_FRAME:
                     return
                 self._take(parsed(await self._exactly(size)))
+                # What is there is received without waiting: a child that logs a lot would have the loop to itself.
+                await asyncio.sleep(0)
 
     async def _exactly(self, count: int) -> bytes:
         received = bytearray()
