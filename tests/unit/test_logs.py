@@ -63,6 +63,11 @@ CASES: dict[type, tuple[told.Event, str, str]] = {
         "INFO",
         "worker w:1 runs 4 jobs at once; paused queues: mail; paused types: none",
     ),
+    told.ChainsPruned: (
+        told.ChainsPruned(3, 7),
+        "INFO",
+        "3 chains of 7 jobs were deleted: their time was up",
+    ),
     told.ScheduleFired: (
         told.ScheduleFired("nightly", (NOON,), ("7",), None),
         "INFO",
