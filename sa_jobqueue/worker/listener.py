@@ -53,7 +53,7 @@ class Listener(Component):
         connection = await self._connections.listen()
         try:
             with answered_within(connection, self._connections.patience):
-                for channel in (self._due, self._lost, self._rules):
+                for channel in (self._rules, self._due, self._lost):
                     await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
             self.listening.set()
             self._on_due(None)
