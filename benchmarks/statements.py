@@ -54,11 +54,14 @@ class Statements:
 def counting(place: Place) -> Iterator[Statements | None]:
     """Count every statement that later sessions send; None on a server that does not count, or not for us."""
     url = make_url(place.url).set(drivername="postgresql")
+    if "pg_stat_statements" not in place.scalar("SHOW shared_preload_libraries"):
+        yield None
+        return
     try:
         place.run(
             "CREATE EXTENSION pg_stat_statements", f"ALTER DATABASE {url.database} SET pg_stat_statements.track = 'top'"
         )
-    except DBAPIError:
+    except DBAPIError:  # only superusers may
         yield None
         return
     with psycopg.connect(url.render_as_string(hide_password=False), autocommit=True) as connection:
