@@ -82,8 +82,6 @@ def test_one_command_writes_the_table_of_every_system_at_hand(tmp_path: Path) ->
         "benchmarks",
         "table",
         "--quick",
-        "--url",
-        jobqueue_database_url,
         "--out",
         str(tmp_path),
     ]
