@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, create_engine, select, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import AttemptContext, Backoff, Job, JobQueue, JobStatus, Worker, ids
@@ -20,7 +20,7 @@ from sa_jobqueue.errors import (
     SchemaTooNewError,
     ServerTooOldError,
 )
-from sa_jobqueue.events import ComponentFailed, JobCompleted, JobStarted, LeaseEndangered
+from sa_jobqueue.events import ComponentFailed, JobCompleted, JobStarted, JobTakenBack, LeaseEndangered
 from sa_jobqueue.models import Base
 from sa_jobqueue.operations import schema as schema_operations
 from sa_jobqueue.testing.binaries import binary_dirs
@@ -341,3 +341,46 @@ async def test_only_the_databases_clock_decides(engine: Engine, jobs: Jobs, monk
     with engine.connect() as connection:
         sane = text("SELECT bool_and(abs(extract(epoch FROM scheduled_at - now())) < 7200) FROM job")
         assert connection.execute(sane).scalar_one()
+
+
+async def test_steps_of_a_hosts_clock_within_a_run_change_nothing(
+    engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import time
+
+    queue, over = JobQueue(), asyncio.Event()
+    right, ahead = (time.time, time.time_ns), [0.0]
+    monkeypatch.setattr(ids, "_last", ids._last)
+    monkeypatch.setattr(time, "time", lambda: right[0]() + ahead[0])
+    monkeypatch.setattr(time, "time_ns", lambda: right[1]() + int(ahead[0] * 1e9))
+
+    @queue.handler("holds")
+    async def holds() -> None:
+        await over.wait()
+
+    @queue.handler("late")
+    async def late() -> None: ...
+
+    def last_beat() -> Any:
+        with engine.connect() as connection:
+            return connection.execute(select(Job.Worker.heartbeat_at).where(Job.Worker.id == worker.id)).scalar_one()
+
+    async def step_by(seconds: float) -> None:
+        ahead[0] += seconds
+        before = last_beat()
+        (delayed,) = enqueue(engine, late.job(delay=timedelta(milliseconds=300)))
+        await until(lambda: jobs.status(delayed) is JobStatus.COMPLETED, what="what was due later")
+        await until(lambda: last_beat() > before, what="a beat")
+        row = jobs.get(delayed)
+        assert timedelta(0) <= row["started_at"] - row["scheduled_at"] < timedelta(seconds=PATIENCE)
+
+    (held,) = enqueue(engine, holds.job())
+    worker = Worker(queue, engine, options=quick())
+    async with working(worker) as log:
+        await log.until(JobStarted)
+        for seconds in (86_400.0, -2 * 86_400.0, 365 * 86_400.0):
+            await step_by(seconds)
+        over.set()
+    assert (jobs.status(held), jobs.get(held)["attempt"]) == (JobStatus.COMPLETED, 1)
+    assert not log.of(JobTakenBack)
+    assert not log.of(LeaseEndangered)
