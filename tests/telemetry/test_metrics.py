@@ -8,12 +8,16 @@ import sys
 import pytest
 from prometheus_client import CollectorRegistry
 from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import Job, JobQueue, Worker, enqueue_many
+from sa_jobqueue import Job, JobQueue, JobStatus, Worker, enqueue_many
 from sa_jobqueue.observe import telemetry as observed
+from sa_jobqueue.observe.health import Health, health
+from sa_jobqueue.observe.metrics.database import DatabaseCollector
 from sa_jobqueue.observe.metrics.workers import subscribe
 from tests.fixtures.database import one_server_swept
+from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import quick
 from tests.telemetry.spans import Telemetry
 
@@ -78,6 +82,42 @@ def test_types_in_figures_have_an_end(sessions: sessionmaker[Session], telemetry
     sent = {dict(key)[TYPE]: point.value for (name, key), point in telemetry.points().items() if name.endswith(".messages")}
     assert len(sent) == 201
     assert sent["other"] == 100
+
+
+@one_server_swept
+def test_the_database_s_figures_are_those_of_the_exporter(engine: Engine, jobs: Jobs, telemetry: Telemetry) -> None:
+    jobs.add_many(3, queue="mail")
+    jobs.add(JobStatus.DEAD)
+    report = health(engine)
+    asked: list[int] = []
+
+    def read() -> Health:
+        if len(asked) > 2:
+            raise OperationalError("SELECT 1", {}, Exception("gone"))
+        asked.append(1)
+        return report
+
+    observed.observe_database(read, meter_provider=telemetry.meters)
+    points = telemetry.points()
+    assert len(asked) == 2  # one for the names, one for all figures of an export
+    registry = CollectorRegistry()
+    DatabaseCollector(lambda: report).register(registry)
+    served = {
+        (sample.name.removesuffix("_total"), frozenset(sample.labels.values())): sample.value
+        for family in registry.collect()
+        for sample in family.samples
+    }
+    renamed = {"table.size": "table_bytes", "table.index_size": "table_index_bytes"}
+    seen = {}
+    for (name, attributes), point in points.items():
+        stem = renamed.get(name.removeprefix("sa_jobqueue."), name.removeprefix("sa_jobqueue."))
+        labels = frozenset(str(value) for _, value in attributes)
+        ends = ("", "_seconds", "_bytes", "_ratio", "_per_second")
+        # `horizon_age` is of two: its transactions have no unit to take off.
+        key = next((f"sa_jobqueue_{stem}{end}", labels) for end in ends if (f"sa_jobqueue_{stem}{end}", labels) in served)
+        seen[key] = point.value
+    assert seen == served
+    assert seen["sa_jobqueue_due_jobs", frozenset({"mail"})] == 3
 
 
 @one_server_swept

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from sa_jobqueue import tracing
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.events import EventBus
+from sa_jobqueue.observe.health import Health
+from sa_jobqueue.observe.metrics.figures import of_report
 from sa_jobqueue.observe.telemetry.names import SCHEMA_URL, SCOPE
 from sa_jobqueue.version import __version__
 
@@ -75,6 +77,19 @@ def subscribe(
     events.on_attempt(spans.begin)
     events.subscribe(spans.hear)
     events.subscribe(WorkerMetrics(meter, types=types, running=running, slots=slots))
+
+
+def observe_database(read: Callable[[], Health], *, meter_provider: MeterProvider | None = None) -> None:
+    """Observe what the database knows of a queue: the figures that `sa-jobqueue exporter` serves, read anew an export.
+
+    `read`: such as `lambda: health(engine)`; called once at once, and then from the SDK's thread. In one process a
+    database. `meter_provider`: OpenTelemetry's global one unless given.
+    Raises: MissingOpenTelemetryExtraError; what `read` raises, when it is called here.
+    """
+    meter = _meter(meter_provider)
+    from sa_jobqueue.observe.telemetry.database import DatabaseMetrics
+
+    DatabaseMetrics(meter, read, of_report(read()))
 
 
 def _tracer(provider: TracerProvider | None) -> Tracer:

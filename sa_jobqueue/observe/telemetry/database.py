@@ -1,0 +1,58 @@
+"""What the database knows of a queue, through OpenTelemetry's metrics: a health report, read anew for each export."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final
+
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from sqlalchemy.exc import DBAPIError
+
+from sa_jobqueue.observe.health import Health
+from sa_jobqueue.observe.metrics.figures import Figure, of_report, up
+
+_UNITS: Final = {"_seconds": "s", "_bytes": "By", "_ratio": "1", "_per_second": "{job}/s"}
+"""By how Prometheus' names end; here the unit is no part of the name."""
+_NAMES: Final = {"table_bytes": "table.size", "table_index_bytes": "table.index_size"}
+_KEPT: Final = 2.0
+"""Seconds for which a report is kept: an export asks for each of its figures by itself."""
+
+
+class DatabaseMetrics:
+    """Observes the figures of a report. A database that does not answer is `sa_jobqueue.up` 0, and nothing else."""
+
+    def __init__(self, meter: Meter, read: Callable[[], Health], named: Iterable[Figure]) -> None:
+        self._read = read
+        self._until = float("-inf")
+        self._figures: dict[str, Figure] = {}
+        for figure in (up(True), *named):
+            create = meter.create_observable_counter if figure.only_grows else meter.create_observable_gauge
+            name, unit = _called(figure.name)
+            create(name, [partial(self._observe, figure.name)], unit, figure.words)
+
+    def _observe(self, name: str, options: CallbackOptions) -> Iterable[Observation]:
+        if time.monotonic() > self._until:
+            self._figures = self._look()
+            self._until = time.monotonic() + _KEPT
+        figure = self._figures.get(name)
+        if figure is None:
+            return []
+        keys = [f"sa_jobqueue.{label}" for label in figure.labels]
+        return [Observation(value, dict(zip(keys, labels, strict=True))) for labels, value in figure.values.items()]
+
+    def _look(self) -> dict[str, Figure]:
+        try:
+            report = self._read()
+        except DBAPIError:
+            return {"up": up(False)}
+        return {figure.name: figure for figure in (up(True), *of_report(report))}
+
+
+def _called(name: str) -> tuple[str, str]:
+    """Return a figure's name and unit."""
+    for end, unit in _UNITS.items():
+        if name.endswith(end):
+            return f"sa_jobqueue.{_NAMES.get(name, name.removesuffix(end))}", unit
+    return f"sa_jobqueue.{name}", ""
