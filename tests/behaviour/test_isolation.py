@@ -161,7 +161,8 @@ async def test_a_handler_that_holds_the_gil_in_its_process_does_not_hold_up_the_
 async def test_a_timeout_is_hard_a_handler_is_asked_then_terminated_then_killed(
     engine: Engine, jobs: Jobs, tmp_path: Path
 ) -> None:
-    new = [isolated.heeds.job(), isolated.heeds_async.job(), isolated.extends.job(), isolated.pid.job()]
+    heeded = tmp_path / "heeded"
+    new = [isolated.heeds.job(str(heeded)), isolated.heeds_async.job(), isolated.extends.job(), isolated.pid.job()]
     asked = enqueue(engine, *new)
     told, killed = enqueue(
         engine, isolated.tidies.job(str(tmp_path / "tidied")), isolated.hangs.job(str(tmp_path / "started"))
@@ -171,6 +172,7 @@ async def test_a_timeout_is_hard_a_handler_is_asked_then_terminated_then_killed(
         assert message(jobs, job_id) == "AttemptTimeoutError: ran past its timeout of 0:00:00.200000"
         assert [attempt["outcome"] for attempt in jobs.attempts(job_id)] == ["timed_out"]
     assert jobs.get(asked[2])["output"] is False  # it had asked for more
+    assert jobs.get(asked[3])["output"] == int(heeded.read_text())  # who stops when asked keeps its child
     assert (tmp_path / "tidied").exists()
     started = int((tmp_path / "started").read_text())
     await until(lambda: not is_running(started), what="the end of what the child had started")
