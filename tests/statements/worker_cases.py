@@ -8,6 +8,7 @@ from tests.fixtures.jobs import WORKER
 from tests.statements.shapes import Case
 
 _WHERE = workers.matching(Job, ids=["a"], names=["spark_1-*"], queues=["default"])
+_MAIL = {"name": "mail", "weight": 1}
 
 WORKER_CASES = [
     Case(
@@ -18,8 +19,8 @@ WORKER_CASES = [
     ),
     Case("request_drain", lambda: workers.request_drain(Job, *_WHERE), frozenset(), guarded=False),
     Case("request_concurrency", lambda: workers.request_concurrency(Job, *_WHERE), frozenset(), guarded=False),
-    Case("queues_put", lambda: queues.put(Job.Queue), frozenset(), guarded=False),
-    Case("types_put", lambda: queues.put(Job.JobType), frozenset(), guarded=False),
+    Case("queues_put", lambda: queues.put(Job.Queue), frozenset(), lambda world: _MAIL, guarded=False),
+    Case("types_put", lambda: queues.put(Job.JobType), frozenset(), lambda world: {"type_name": "mail"}, guarded=False),
     Case("queues_pause", lambda: queues.pause(Job.Queue), frozenset(), guarded=False),
     Case("queues_resume", lambda: queues.resume(Job.Queue), frozenset(), guarded=False),
     Case("queues_lock", lambda: queues.lock(Job.Queue), frozenset(), guarded=False),
