@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import asdict, dataclass
@@ -114,11 +115,12 @@ def run(
     rounds: int,
     tell: Callable[[str], None] = lambda _: None,
     failed: dict[str, str] | None = None,
+    most_seconds: float = math.inf,
 ) -> list[Result]:
     """Run every case of the scenarios once a round, each scenario in a database of its own; return them in order.
 
     `jobs`: of a case in one round; those of each scenario unless given. `failed` is told which cases failed, and why.
-    Raises: CaseFailedError without it.
+    No round begins that would likely end after `most_seconds`, but the first. Raises: CaseFailedError without `failed`.
     """
     samples: dict[tuple[str, str], list[Sample]] = {}
     with ExitStack() as places:
@@ -131,7 +133,10 @@ def run(
             places.callback(scenario.close)
             meter = places.enter_context(closing(Meter(place)))
             opened.append((scenario, place, meter))
+        began = time.monotonic()
         for number in range(1, rounds + 1):
+            if number > 1 and (time.monotonic() - began) * number / (number - 1) > most_seconds:
+                break
             for scenario, place, meter in opened:
                 for case in scenario.cases:
                     if number > case.most_rounds:

@@ -24,16 +24,20 @@ class Part:
     rounds: int
     jobs: int | None = None
     """Of a case in a round; what each scenario has unless given."""
+    minutes: float
+    """Rounds are left out rather than that it takes longer."""
 
 
 PARTS: Final = (
-    Part(scenarios=("drain beside peers", "single enqueue beside peers", "bulk enqueue beside peers"), rounds=3),
-    Part(scenarios=("drain", "single enqueue", "session handler", "two workers"), rounds=3),
-    Part(scenarios=("bulk enqueue",), rounds=3, jobs=100_000),
-    Part(scenarios=("latency beside peers", "latency"), rounds=2),
-    Part(scenarios=("pinned horizon", "kinds of pins"), rounds=2),
-    Part(scenarios=("deep backlog", "memory", "idle worker"), rounds=1),
-    Part(scenarios=("degradation",), rounds=1),
+    Part(
+        scenarios=("drain beside peers", "single enqueue beside peers", "bulk enqueue beside peers"), rounds=3, minutes=4.5
+    ),
+    Part(scenarios=("drain", "single enqueue", "session handler", "two workers"), rounds=3, minutes=2.5),
+    Part(scenarios=("bulk enqueue",), rounds=3, jobs=100_000, minutes=1),
+    Part(scenarios=("latency beside peers", "latency"), rounds=2, minutes=2),
+    Part(scenarios=("pinned horizon", "kinds of pins"), rounds=2, minutes=1.5),
+    Part(scenarios=("deep backlog", "memory", "idle worker"), rounds=1, minutes=2.5),
+    Part(scenarios=("degradation",), rounds=1, minutes=5),
 )
 
 QUICK_JOBS: Final = 100
@@ -56,7 +60,9 @@ def run(
     for part in PARTS:
         scenarios = [named[name] for name in part.scenarios]
         jobs, rounds = (QUICK_JOBS, 1) if is_quick else (part.jobs, part.rounds)
-        results += harness.run(server, scenarios, jobs=jobs, rounds=rounds, tell=tell, failed=failed)
+        results += harness.run(
+            server, scenarios, jobs=jobs, rounds=rounds, tell=tell, failed=failed, most_seconds=part.minutes * 60
+        )
         chosen += scenarios
         found = report.document(results, chosen, server=described, jobs=None, rounds=rounds)
         found |= {"systems": systems(), "failed": failed}
