@@ -30,7 +30,7 @@ class Part:
 
 PARTS: Final = (
     Part(
-        scenarios=("drain beside peers", "single enqueue beside peers", "bulk enqueue beside peers"), rounds=3, minutes=4.5
+        scenarios=("drain beside peers", "single enqueue beside peers", "bulk enqueue beside peers"), rounds=3, minutes=4.2
     ),
     Part(scenarios=("drain", "single enqueue", "session handler", "two workers"), rounds=3, minutes=2.5),
     Part(scenarios=("bulk enqueue",), rounds=3, jobs=100_000, minutes=1),
