@@ -64,6 +64,15 @@ def paused_type(of: Patient) -> None:
     of.run("INSERT INTO job_type (type_name, paused_at) VALUES ('test', now())")
 
 
+def schedule_late(of: Patient) -> None:
+    late = "now() - interval '2 min'"
+    of.run(f"INSERT INTO schedule (name, type_name, cron, next_fire_at) VALUES ('n', 't', '@daily', {late})")
+
+
+def schedule_broken(of: Patient) -> None:
+    of.run("INSERT INTO schedule (name, type_name, cron, error) VALUES ('n', 't', 'never', 'cron: is none')")
+
+
 def claim_age(of: Patient) -> None:
     of.jobs.add(due_in=-120)
 
@@ -163,6 +172,8 @@ SICK: list[tuple[Callable[[Patient], None], set[tuple[Code, Severity]]]] = [
     (workers_silent, {(Code.WORKERS_SILENT, WARNING)}),
     (paused_queue, {(Code.PAUSED, WARNING)}),
     (paused_type, {(Code.PAUSED, WARNING)}),
+    (schedule_late, {(Code.SCHEDULE_LATE, WARNING)}),
+    (schedule_broken, {(Code.SCHEDULE_BROKEN, WARNING)}),
     (claim_age, {(Code.CLAIM_AGE, WARNING)}),
     (claim_age_critical, {(Code.CLAIM_AGE, CRITICAL)}),
     (falling_behind, {(Code.FALLING_BEHIND, WARNING)}),

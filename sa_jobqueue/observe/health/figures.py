@@ -30,6 +30,8 @@ class Code(StrEnum):
     QUEUE_UNSERVED = "queue_unserved"
     WORKERS_SILENT = "workers_silent"
     PAUSED = "paused"
+    SCHEDULE_LATE = "schedule_late"
+    SCHEDULE_BROKEN = "schedule_broken"
     CLAIM_AGE = "claim_age"
     FALLING_BEHIND = "falling_behind"
     RETRIES = "retries"
@@ -311,6 +313,17 @@ class Paused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LateSchedule:
+    """A schedule that does not fire as it should."""
+
+    name: str
+    overdue: timedelta | None
+    """For how long its next time has passed."""
+    error: str | None
+    """Why it cannot fire."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """One report. Its figures were read one after the other, each with a snapshot of its own."""
 
@@ -331,6 +344,8 @@ class Health:
     """Queues with due jobs that no live worker serves."""
     paused: Sequence[Paused] = ()
     """Queues, then job types, by name."""
+    schedules: Sequence[LateSchedule] = ()
+    """Those that are overdue or cannot fire, by name."""
     findings: Sequence[Finding] = ()
     """The worst first."""
 

@@ -19,6 +19,7 @@ def judge(figures: Health, thresholds: Thresholds) -> Health:
     findings = [
         *_workers(figures),
         *_paused(figures),
+        *_schedules(figures, thresholds),
         *_waiting(figures, thresholds),
         *_attempts(figures, thresholds),
         *_failures(figures, thresholds),
@@ -59,6 +60,20 @@ def _paused(of: Health) -> Iterator[Finding]:
         bad = WARNING if waiting or one.what == "type" else OK
         seen = {one.what: one.name, "paused_for": one.paused_for, "paused_by": one.by}
         yield _found(Code.PAUSED, bad, summary, advice, **seen)
+
+
+def _schedules(of: Health, at: Thresholds) -> Iterator[Finding]:
+    for one in of.schedules:
+        if one.error is not None:
+            summary = f"Schedule {one.name!r} cannot fire: {one.error}."
+            advice = "Mend its row and set its error to null, or delete it: sa-jobqueue schedules delete."
+            yield _found(Code.SCHEDULE_BROKEN, WARNING, summary, advice, schedule=one.name, error=one.error)
+            continue
+        late = one.overdue or timedelta(0)
+        if bad := _grade(late, at.claim_age_warning, at.claim_age_critical):
+            summary = f"Schedule {one.name!r} should have fired {span(late)} ago."
+            advice = "Any worker fires it: see whether one runs, and who holds its row (pg_locks)."
+            yield _found(Code.SCHEDULE_LATE, bad, summary, advice, schedule=one.name, overdue=late)
 
 
 def _waiting(of: Health, at: Thresholds) -> Iterator[Finding]:

@@ -22,6 +22,7 @@ from sa_jobqueue.observe.health.figures import (
     HolderKind,
     Horizon,
     IndexHealth,
+    LateSchedule,
     Paused,
     QueueDepth,
     QueueRates,
@@ -33,7 +34,7 @@ from sa_jobqueue.observe.health.figures import (
 )
 from sa_jobqueue.observe.health.findings import judge
 from sa_jobqueue.observe.health.thresholds import Thresholds
-from sa_jobqueue.operations import list_job_types, list_queues, list_workers
+from sa_jobqueue.operations import list_job_types, list_queues, list_schedules, list_workers
 from sa_jobqueue.statements import health as statements
 from sa_jobqueue.statements import horizon, jobs, storage
 from sa_jobqueue.statements.claims import GUARDS
@@ -124,6 +125,7 @@ def _measure(
         ),
         unserved=list(session.scalars(jobs.unserved_queues(model), {"ttl": time_to_live})),
         paused=list(_paused(session, model, now)),
+        schedules=list(_late(session, model)),
     )
     return judge(figures, thresholds)
 
@@ -135,6 +137,12 @@ def _paused(session: Session, model: type[JobMixin[Any]], now: datetime) -> Iter
     for kind in list_job_types(session, model=model):
         if kind.paused_at is not None:
             yield Paused(what="type", name=kind.type_name, paused_for=now - kind.paused_at, by=kind.paused_by)
+
+
+def _late(session: Session, model: type[JobMixin[Any]]) -> Iterator[LateSchedule]:
+    for one in list_schedules(session, model=model):
+        if one.overdue is not None or one.error is not None:
+            yield LateSchedule(name=one.name, overdue=one.overdue, error=one.error)
 
 
 def _queues(session: Session, model: type[JobMixin[Any]], now: datetime) -> list[QueueDepth]:
