@@ -59,6 +59,14 @@ LINK_KIND: Final = "messaging.sa_jobqueue.link.kind"
 """The attribute of a link that says it."""
 
 
+def enter_span(traceparent: str | None) -> None:
+    """Make a span of another process the current one of this task, or none; where OpenTelemetry is not loaded, nothing."""
+    if "opentelemetry.trace" in sys.modules and (api := _opentelemetry()) is not None:
+        from opentelemetry.context import attach
+
+        attach(api[2](traceparent or ""))
+
+
 def is_recording() -> bool:
     """Return whether the current span is recorded: not without OpenTelemetry, nor in a trace that is not sampled."""
     if "opentelemetry.trace" not in sys.modules or (api := _opentelemetry()) is None:

@@ -44,7 +44,14 @@ async def flaky(payload: None, attempt):
     log.warning("trying")
     if attempt.attempt == 1:
         raise ValueError("no route")
+
+@jobs.handler("apart", isolation="process")
+async def apart(payload: None):
+    with trace.get_tracer("app").start_as_current_span("in a child"):
+        log.info("apart")
 """.replace("attempt):", "attempt: AttemptContext):").replace("import Backoff", "import AttemptContext, Backoff")
+
+_NAMES = ("process render", "draw", "process flaky", "process apart", "in a child")
 
 
 @one_server_swept
@@ -54,7 +61,8 @@ def test_a_job_s_trace_goes_on_in_the_worker_and_its_log_names_it(
     with sessions.begin() as session, telemetry.tracer.start_as_current_span("request"):
         pages = enqueue_many(session, [Job("render", number) for number in range(3)])
         session.add(flaky := Job("flaky"))
-        flaky_id = flaky.id
+        session.add(apart := Job("apart"))
+        flaky_id, apart_id = flaky.id, apart.id
     (tmp_path / "app.py").write_text(APPLICATION)
     options = ["--opentelemetry", "--log-format", "json", "--capture-logs", "5", "--poll-interval", "0.1"]
     worker = subprocess.Popen(
@@ -66,14 +74,15 @@ def test_a_job_s_trace_goes_on_in_the_worker_and_its_log_names_it(
         text=True,
     )
     try:
-        wait_until(lambda: all(jobs.status(one) is JobStatus.COMPLETED for one in (*pages, flaky_id)))
+        for one in (*pages, flaky_id, apart_id):  # each in its time: two interpreters start, on a machine that may be busy
+            wait_until(lambda one=one: jobs.status(one) is JobStatus.COMPLETED)  # type: ignore[misc]
     finally:
         worker.terminate()
         told = worker.communicate(timeout=PATIENCE)[1]
     assert worker.returncode == 0, told
     spans: list[dict[str, Any]] = [json.loads(line) for line in (tmp_path / "spans.jsonl").read_text().splitlines()]
-    named = {name: [span for span in spans if span["name"] == name] for name in ("process render", "draw", "process flaky")}
-    assert [len(found) for found in named.values()] == [3, 3, 2]
+    named = {name: [span for span in spans if span["name"] == name] for name in _NAMES}
+    assert [len(found) for found in named.values()] == [3, 3, 2, 1, 1]
     enqueued = telemetry.span("enqueue render")
     request = telemetry.span("request").get_span_context()
     assert request is not None
@@ -82,12 +91,16 @@ def test_a_job_s_trace_goes_on_in_the_worker_and_its_log_names_it(
     attempts = {span["context"]["span_id"] for span in named["process render"]}
     assert {span["parent_id"] for span in named["process render"]} == {f"0x{format_span_id(id_of(enqueued))}"}
     assert {span["parent_id"] for span in named["draw"]} == attempts
+    # Also in a process of the handler's own.
+    ((apart_attempt,), (inside,)) = (named["process apart"], named["in a child"])
+    assert inside["parent_id"] == apart_attempt["context"]["span_id"]
     failed, completed = sorted(named["process flaky"], key=lambda span: str(span["start_time"]))
     assert completed["links"][-1]["context"]["span_id"] == failed["context"]["span_id"]
     # The log: each line is JSON, those of handlers name their job, and a failed attempt has kept its own.
     lines = [json.loads(line) for line in told.splitlines()]
     drawn = {line["job_id"] for line in lines if line["message"].startswith("drawing")}
     assert drawn == {str(one) for one in pages}
+    assert [line["job_id"] for line in lines if line["message"] == "apart"] == [str(apart_id)]
     retried = next(line for line in lines if line.get("event") == "JobPutBack")
     assert (retried["job_id"], retried["job_outcome"], retried["level"]) == (str(flaky_id), "failed", "warning")
     (attempt,) = jobs.attempts(flaky_id)

@@ -24,6 +24,7 @@ from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, enter_
 from sa_jobqueue.errors import InvalidOutputError
 from sa_jobqueue.handlers import Handler, JobQueue
 from sa_jobqueue.registry import JobType
+from sa_jobqueue.tracing import enter_span
 from sa_jobqueue.types import JobStatus
 from sa_jobqueue.worker.isolation.answers import of_raise, of_return
 from sa_jobqueue.worker.isolation.logs import forward_to
@@ -116,6 +117,7 @@ class Child:
         job_type: JobType | None = None
         context = AttemptContext(job, request["worker_id"], self._extend)
         enter_attempt(context)
+        enter_span(request["span"])
         try:
             job_type = self._types(job.type_name, request["place"])
             self._providers.update(job_type.provided.values())

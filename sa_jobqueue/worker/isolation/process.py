@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 
 from sa_jobqueue.context import AttemptContext, ClaimedJob
 from sa_jobqueue.errors import IsolationError, MemoryLimitError, ProcessDiedError
+from sa_jobqueue.tracing import current_traceparent
 from sa_jobqueue.worker.isolation.logs import levels, tell
 from sa_jobqueue.worker.isolation.messages import HEAD, MAX_FRAME, Message, frame, length, parsed
 from sa_jobqueue.worker.memory import resident_bytes
@@ -263,4 +264,5 @@ def _death(status: int, stack: str) -> ProcessDiedError:
 
 def request_of(job: Mapping[str, Any], *, worker_id: str, place: str, blockers: list[dict[str, Any]]) -> Message:
     """Return what asks a child for an attempt."""
-    return {"is": "run", "job": job, "worker_id": worker_id, "place": place, "blockers": blockers}
+    told = {"is": "run", "job": job, "worker_id": worker_id, "place": place, "blockers": blockers}
+    return told | {"span": current_traceparent()}
