@@ -75,6 +75,8 @@ def status(value: JobStatus) -> ColumnElement[JobStatus]:
     return literal_column(f"'{value}'")
 
 
+LAST_ATTEMPT: ColumnElement[int] = literal_column("2147483647", Integer)
+"""An attempt after which there is no number for another; by hand alone a job gets there, and then it is passed over."""
 XID = func.pg_current_xact_id()
 BATCH = 200
 """Most rows of one set-based write."""

@@ -40,10 +40,10 @@ from sqlalchemy.sql.selectable import TableValuedAlias
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import Xid8, id_parameter
-from sa_jobqueue.statements._parts import GUARDS, XID, array, once_a_model, status, table
+from sa_jobqueue.statements._parts import GUARDS, LAST_ATTEMPT, XID, array, once_a_model, status, table
 from sa_jobqueue.types import MIN_PRIORITY, JobStatus
 
-__all__ = ["CLAIMED", "GUARDS", "claim", "longest_waiting", "next_due"]
+__all__ = ["CLAIMED", "GUARDS", "claim", "claimed_columns", "longest_waiting", "next_due"]
 
 CLAIMED: Final = (
     "id",
@@ -115,7 +115,7 @@ def claim(model: type[JobMixin[Any]], *, changed: bool, shared: bool = False) ->
             leased_until=func.now() + job.c.timeout + bindparam("grace", type_=Interval),
             changed_xid=XID,
         )
-        .returning(*(job.c[name] for name in CLAIMED))
+        .returning(*claimed_columns(job))
         .cte("claimed")
     )
     here = select(literal_column("1").label("one")).subquery("here")
@@ -186,11 +186,23 @@ def _ahead(job: Table, lane: TableValuedAlias) -> Select[Any]:
     )
 
 
+def claimed_columns(job: Table) -> list[ColumnElement[Any]]:
+    """Return `CLAIMED` of a job, each as Python can hold it: a time far out, written by hand, must not fail the others."""
+    return [_bounded(job.c[name]) if name == "created_at" else job.c[name] for name in CLAIMED]
+
+
+def _bounded(instant: ColumnElement[Any]) -> ColumnElement[Any]:
+    first: ColumnElement[Any] = literal_column("'0001-01-02 00:00:00+00'")
+    last: ColumnElement[Any] = literal_column("'9999-12-30 00:00:00+00'")
+    return func.least(func.greatest(instant, first), last, type_=instant.type).label("created_at")
+
+
 def _due(job: Table) -> Select[Any]:
     return select(job.c.id).where(
         job.c.status == status(JobStatus.PENDING),
         job.c.scheduled_at <= func.now(),
         job.c.type_name == any_(array("types", Text())),
+        job.c.attempt < LAST_ATTEMPT,
     )
 
 

@@ -30,7 +30,17 @@ from sqlalchemy.sql.elements import ColumnElement, Grouping
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.statements._parts import XID, array, element, is_running, once_a_model, position, status, table
+from sa_jobqueue.statements._parts import (
+    LAST_ATTEMPT,
+    XID,
+    array,
+    element,
+    is_running,
+    once_a_model,
+    position,
+    status,
+    table,
+)
 from sa_jobqueue.types import JobStatus
 
 
@@ -156,6 +166,7 @@ def finish(model: type[JobMixin[Any]]) -> Select[Any]:
     error = cast(element(array("errors", Text()), place), JSONB)
     instant = element(array("ats", TIMESTAMP(timezone=True)), place)
     later = func.greatest(instant, func.now() + timedelta_of(element(array("delays", Double()), place)))
+    uncounted = element(array("uncounted", Integer()), place)
     locked = free(job, array("locks", key))
     ended = (
         update(job)
@@ -174,7 +185,8 @@ def finish(model: type[JobMixin[Any]]) -> Select[Any]:
             leased_by=null(),
             leased_until=null(),
             last_error=func.coalesce(error, job.c.last_error),
-            max_attempts=job.c.max_attempts + element(array("uncounted", Integer()), place),
+            # Of a job that may be tried for ever there is no larger number.
+            max_attempts=func.least(job.c.max_attempts, LAST_ATTEMPT - uncounted) + uncounted,
             changed_xid=XID,
         )
         .returning(*remembered(job), job.c.is_awaited)

@@ -34,7 +34,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.statements._parts import XID, element, is_running, once_a_model, status, table
-from sa_jobqueue.statements.claims import CLAIMED
+from sa_jobqueue.statements.claims import claimed_columns
 from sa_jobqueue.statements.completions import awaited, end_chains, free, recorded, remembered, timedelta_of
 from sa_jobqueue.types import AttemptOutcome, DeadReason, JobStatus
 
@@ -101,7 +101,7 @@ def held(model: type[JobMixin[Any]]) -> Select[Any]:
     Parameters: `worker_id`. Shape: a row of `CLAIMED` a job, unordered. Locks: none. Index: `ix_job_running`.
     """
     job = table(model)
-    return select(*(job.c[name] for name in CLAIMED)).where(
+    return select(*claimed_columns(job)).where(
         job.c.status == status(JobStatus.RUNNING), job.c.leased_by == bindparam("worker_id", type_=Text)
     )
 

@@ -5,6 +5,7 @@ JOIN LATERAL (SELECT job.scheduled_at AS scheduled_at
   WHERE job.status = 'pending'
   AND job.scheduled_at <= now()
   AND job.type_name = ANY (%(types)s::TEXT[])
+  AND job.attempt < 2147483647
   AND job.priority >= '-9'
   AND job.queue = lane.queue
   AND job.priority = lane.priority

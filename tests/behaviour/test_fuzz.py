@@ -1,0 +1,355 @@
+"""Whatever comes in from outside is refused or kept exactly; no worker stops, nothing is lost, no SQL is made of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    DeadLetterFilter,
+    Deduplicate,
+    Job,
+    JobFilter,
+    JobQueue,
+    JobStatus,
+    Snooze,
+    Worker,
+    WorkerFilter,
+    WorkerOptions,
+    drain_workers,
+    enqueue,
+    enqueue_many,
+    list_dead_letters,
+    list_jobs,
+)
+from sa_jobqueue.cli import main
+from sa_jobqueue.errors import JobQueueError
+from sa_jobqueue.events import ComponentFailed, JobCompleted, WorkerStarted
+from sa_jobqueue.layout import Layout
+from sa_jobqueue.migrations.grants import role_names
+from tests.fixtures.workers import PATIENCE, EventLog, quick, working
+
+amount = pytest.mark.parametrize("examples", [25, pytest.param(600, marks=pytest.mark.long)])
+"""A few in every run, always the same; many, and new ones, in the long run."""
+
+INJECTIONS = [
+    "'; DROP TABLE job; --",
+    '"; DROP TABLE job; --',
+    "$$; DROP TABLE job; $$",
+    "\\'; SELECT 1; --",
+    "%s",
+    "%(x)s",
+    ":x",
+]
+words = st.one_of(st.text(max_size=40), st.sampled_from(INJECTIONS), st.text("abc_.:/-;'\"\\%$\x00\n", max_size=12))
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def fuzz(examples: int, *strategies: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], None]:
+    """Run a property as often as said."""
+    few = examples < 100
+    checks = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
+    chosen = settings(max_examples=examples, derandomize=few, database=None, deadline=None, suppress_health_check=checks)
+    return lambda holds: chosen(given(*strategies)(holds))()
+
+
+def same(left: Any, right: Any) -> bool:
+    """Say whether two JSON values are one to PostgreSQL: 1 and 1.0 are, true and 1 are not."""
+    return json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True) or left == right
+
+
+@amount
+def test_payloads_and_names_are_kept_exactly_or_refused_before_anything_is_written(engine: Engine, examples: int) -> None:
+    @fuzz(examples, values, words, words, words)
+    def holds(payload: Any, queue: str, type_name: str, key: str) -> None:
+        with Session(engine) as session:
+            for many in (False, True):
+                before = session.scalar(text("SELECT count(*) FROM job"))
+                try:
+                    job = Job(type_name, payload, queue=queue, deduplication_key=key or None)
+                    job_id = job.id
+                    if many:
+                        enqueue_many(session, [job])
+                    else:
+                        session.add(job)
+                        session.flush()
+                except JobQueueError:
+                    session.rollback()
+                    assert session.scalar(text("SELECT count(*) FROM job")) == before
+                    continue
+                read = text("SELECT input, queue, type_name, deduplication_key FROM job WHERE id = :id")
+                stored = session.execute(read, {"id": job_id}).one()
+                assert same(stored[0], payload)
+                assert tuple(stored[1:]) == (queue, type_name, key or None)
+                session.rollback()
+            try:
+                found, made = enqueue(session, Job("known", payload), deduplicate=Deduplicate(key))
+                assert made
+                assert found.deduplication_key == key
+            except JobQueueError:
+                pass
+            session.rollback()
+
+
+@amount
+def test_identifiers_that_become_sql_are_plain_ones(examples: int) -> None:
+    """The only names that reach SQL as text."""
+
+    @fuzz(examples, words)
+    def holds(name: str) -> None:
+        makers: list[Callable[[], Any]] = [
+            lambda: Layout(name),
+            lambda: Layout(None, name),
+            lambda: role_names(name),
+            lambda: WorkerOptions(queues=[name]),
+            lambda: WorkerOptions(name=name),
+        ]
+        for make in makers:
+            try:
+                make()
+            except JobQueueError:
+                continue
+            assert not set(name) & set("\x00'\"\\;%$ \n"), name
+
+
+@amount
+def test_cursors_and_filters_of_any_kind_list_or_are_refused(engine: Engine, examples: int) -> None:
+    with Session(engine) as session, session.begin():
+        session.add(Job("test"))
+
+    @fuzz(examples, values, words)
+    def holds(cursor: Any, word: str) -> None:
+        with Session(engine) as session:
+            for read in (
+                lambda: list_jobs(session, after=cursor),
+                lambda: list_jobs(session, where=JobFilter(types=[word], queues=[word])),
+                lambda: list_dead_letters(session, where=DeadLetterFilter(types=[word])),
+                lambda: drain_workers(session, where=WorkerFilter(names=[word])),
+            ):
+                try:
+                    read()
+                except (JobQueueError, SQLAlchemyError):  # what is no id, or no text that PostgreSQL can hold
+                    session.rollback()
+            assert session.scalar(text("SELECT count(*) FROM job")) == 1
+
+
+@amount
+def test_no_argument_of_a_command_makes_a_traceback_or_changes_a_job(engine: Engine, examples: int) -> None:
+    with Session(engine) as session, session.begin():
+        session.add(Job("test"))
+    url = engine.url.render_as_string(hide_password=False)
+    commands = st.sampled_from(
+        [
+            ["jobs", "show"],
+            ["jobs", "list", "--after"],
+            ["jobs", "list", "--queue"],
+            ["jobs", "cancel"],
+            ["chains", "show"],
+            ["chains", "list", "--since"],
+            ["explain"],
+            ["dead-letters", "list", "--type"],
+            ["workers", "drain", "--name"],
+            ["grants", "--roles"],
+            ["migrate", "sql", "--to"],
+        ]
+    )
+
+    @fuzz(examples, commands, words)
+    def holds(command: list[str], word: str) -> None:
+        done = CliRunner().invoke(main, [*command, word], env={"SA_JOBQUEUE_URL": url})
+        assert done.exit_code in {0, 1, 2}, (command, word, done.output)
+        assert done.exception is None or isinstance(done.exception, SystemExit), (command, word, done.exception)
+        with engine.connect() as connection:
+            assert connection.scalar(text("SELECT status FROM job")) == "pending"
+
+
+COLUMNS = {
+    "queue": words,
+    "type_name": st.just("poison"),
+    "priority": st.integers(-(2**15), 2**15 - 1),
+    "input": st.sampled_from([None, "null", "7", '"\\ud800"', '{"a": {"b": [1e400]}}', "nonsense"]),
+    "input_version": st.integers(-(2**31), 2**31 - 1),
+    "output": st.sampled_from([None, "null", "7", "[]"]),
+    "status": st.sampled_from([*JobStatus, "nonsense"]),
+    "open_blockers": st.sampled_from([-1, 0, 1, 2**31 - 1]),
+    "created_at": st.sampled_from(["infinity", "-infinity", "0044-03-15 BC", "294276-01-01", "now"]),
+    "scheduled_at": st.sampled_from(["infinity", "-infinity", "1900-01-01", "8999-01-01", "now"]),
+    "started_at": st.sampled_from([None, "infinity", "-infinity", "now"]),
+    "completed_at": st.sampled_from([None, "infinity", "now"]),
+    "attempt": st.sampled_from([0, 1, 2**31 - 1]),
+    "max_attempts": st.sampled_from([0, 1, 20, 2**31 - 1]),
+    "timeout": st.sampled_from([None, "0", "1 day", "36500 days", "100000 years", "-1 day"]),
+    "last_error": st.sampled_from([None, "null", "7", '"x"', '{"type": 7}']),
+    "leased_by": st.sampled_from([None, "", "nobody"]),
+    "leased_until": st.sampled_from([None, "infinity", "-infinity"]),
+    "is_awaited": st.booleans(),
+    "chain_status": st.sampled_from([None, "dead"]),
+    "chain_completed_at": st.sampled_from([None, "infinity", "now"]),
+    "trace_context": words,
+    "expires_at": st.sampled_from([None, "infinity", "-infinity", "now"]),
+    "fair_key": words,
+    "ordering_key": words,
+    "changed_xid": st.sampled_from(["0", "1", "18446744073709551615"]),
+}
+
+
+@amount
+async def test_rows_written_by_hand_stop_no_worker(database_url: str, engine: Engine, examples: int) -> None:
+    """Whatever the table lets in, the jobs of others run beside it and after it."""
+    queue = JobQueue()
+    ran: list[int] = []
+
+    @queue.handler("poison")
+    async def poison(payload: Any) -> None: ...
+
+    @queue.handler("good")
+    async def good(n: int) -> None:
+        ran.append(n)
+
+    row = st.fixed_dictionaries({}, optional=COLUMNS)
+    taken: list[dict[str, Any]] = []
+
+    def write(columns: dict[str, Any]) -> None:
+        given = {"type_name": "poison", "queue": "default"} | columns
+        values_of = ", ".join(f"CAST(:{name} AS {_cast(name)})" for name in given)
+        names = ", ".join(["id", "chain_id", "chain_type_name", *given])
+        statement = f"INSERT INTO job ({names}) VALUES (:id, :id, 'poison', {values_of})"
+        try:
+            with engine.begin() as connection:
+                connection.execute(text(statement), given | {"id": Job("x").id})
+        except (DBAPIError, UnicodeEncodeError):
+            return
+        taken.append(given)
+
+    fuzz(examples * 2, row)(write)
+    with Session(engine) as session, session.begin():
+        enqueue_many(session, [Job("good", n) for n in range(3)])
+    worker = Worker(queue, create_engine(database_url), options=quick(queues=["default"]))
+    log = EventLog(worker)
+    await asyncio.wait_for(worker.run_until_idle(), 60)
+    assert sorted(ran) == [0, 1, 2]
+    assert [one.error for one in log.of(ComponentFailed)] == []
+    assert len(taken) > examples / 4
+    with engine.connect() as connection:  # nothing but what was written is there, and nothing of it is gone
+        assert connection.scalar(text("SELECT count(*) FROM job")) == len(taken) + 3
+
+
+FAR = ["attempt = 2147483647", "created_at = 'infinity'", "created_at = '0044-03-15 BC'", "max_attempts = 2147483647"]
+
+
+@pytest.mark.parametrize("change", FAR)
+async def test_a_number_or_a_time_that_nobody_can_count_on_from_holds_up_no_other_job(engine: Engine, change: str) -> None:
+    queue = JobQueue()
+
+    @queue.handler("far")
+    async def far() -> None:
+        raise Snooze(timedelta(hours=1))
+
+    @queue.handler("good")
+    async def good(n: int) -> int:
+        return n
+
+    with Session(engine) as session, session.begin():
+        session.add(Job("far"))
+        session.flush()
+        session.execute(text(f"UPDATE job SET {change}"))
+        session.add(Job("good", 1))
+    worker = Worker(queue, engine, options=quick())
+    log = EventLog(worker)
+    await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
+    assert log.of(ComponentFailed) == []
+    with engine.connect() as connection:
+        assert dict(connection.execute(text("SELECT type_name, status::text FROM job")).all()) == {
+            "far": "pending",
+            "good": "completed",
+        }
+
+
+@amount
+async def test_strangers_notifications_are_hints_and_nothing_else(engine: Engine, examples: int) -> None:
+    """Of any payload, on any of the queue's channels, to a worker that listens; and rows of workers that never were."""
+    queue = JobQueue()
+
+    @queue.handler("good")
+    async def good(n: int) -> int:
+        return n
+
+    def tell(topic: str, payload: str) -> None:
+        with suppress(DBAPIError, UnicodeEncodeError), engine.begin() as connection:
+            connection.execute(
+                text("SELECT pg_notify(:channel, :payload)"), {"channel": f".job:{topic}", "payload": payload}
+            )
+
+    topics, ids = st.sampled_from(["due", "lost", "ended", "rules"]), st.uuids().map(str)
+    payloads = st.one_of(words, ids, st.just("default"), st.just("x" * 7999))
+    async with working(Worker(queue, engine, options=quick())) as log:
+        await log.until(WorkerStarted)
+        with engine.begin() as connection:
+            connection.execute(
+                text(
+                    "INSERT INTO worker (id, name, host, pid, version, queues, job_types, concurrency, heartbeat_at) "
+                    "VALUES ('', '', '', -1, '', '{NULL}', '{NULL}', -7, 'infinity'), "
+                    "('x', '', '', 0, '', '{}', '{}', 0, '-infinity')"
+                )
+            )
+        await asyncio.to_thread(fuzz(examples, topics, payloads), tell)
+        with Session(engine) as session, session.begin():
+            session.add(Job("good", 1))
+        await log.until(JobCompleted)
+        assert log.of(ComponentFailed) == []
+
+
+@amount
+def test_the_view_takes_what_is_legal_and_refuses_the_rest(engine: Engine, examples: int) -> None:
+    """Each refusal is one of the database's own, and leaves every row as it was."""
+    statuses = st.sampled_from([*JobStatus, None])
+    times = st.sampled_from([None, "now", "infinity", "-infinity", "8999-01-01", "294276-01-01"])
+
+    @fuzz(examples, words, words, values, statuses, times)
+    def holds(queue: str, type_name: str, payload: Any, status: Any, at: Any) -> None:
+        insert = text(
+            "INSERT INTO job_queue (queue, type_name, input, status, scheduled_at) VALUES "
+            "(:queue, :type_name, CAST(:input AS jsonb), CAST(:status AS job_status), CAST(:at AS timestamptz)) RETURNING id"
+        )
+        change = text("UPDATE job_queue SET status = :status, scheduled_at = CAST(:at AS timestamptz) WHERE id = :id")
+        given = {"queue": queue, "type_name": type_name, "input": json.dumps(payload), "status": status, "at": at}
+        with engine.connect() as connection:
+            try:
+                job_id = connection.scalar(insert, given)
+            except (DBAPIError, UnicodeEncodeError):
+                return
+            stored = connection.execute(text("SELECT queue, type_name, input, status::text FROM job")).one()
+            assert tuple(stored[:2]) == (queue, type_name)
+            assert same(stored[2], payload)
+            assert stored[3] == "pending"
+            try:
+                with connection.begin_nested():
+                    connection.execute(change, {"status": status, "at": at, "id": job_id})
+            except DBAPIError:
+                assert connection.execute(text("SELECT queue, type_name, input, status::text FROM job")).one() == stored
+
+
+def _cast(name: str) -> str:
+    casts = {"input": "jsonb", "output": "jsonb", "last_error": "jsonb", "timeout": "interval", "changed_xid": "xid8"}
+    casts |= {"status": "job_status", "chain_status": "job_status", "is_awaited": "boolean"}
+    if name.endswith("_at") or name == "leased_until":
+        return "timestamptz"
+    if name in {"priority", "input_version", "open_blockers", "attempt", "max_attempts"}:
+        return "integer"
+    return casts.get(name, "text")
