@@ -83,7 +83,7 @@ def _all(found: Found) -> Iterator[Target]:
     yield from _claims(found)
     yield from _budget(found)
     idle = found.figure("idle worker", OURS.name, "statements_a_second")
-    yield _most("idle worker, statements a second", 1, idle)
+    yield Target("idle worker, statements a second", "under 1", _number(idle), None if idle is None else idle < 1)
     yield _most("idle worker, percent of a core", 0.5, found.figure("idle worker", OURS.name, "client_core_percent"))
     growth = found.figure("memory", "one worker process", "growth_percent")
     yield _most("memory of a worker after all jobs against a tenth of them, growth in percent", 5, growth)
