@@ -21,6 +21,7 @@ from sqlalchemy import (
     case,
     cast,
     delete,
+    false,
     func,
     null,
     or_,
@@ -68,15 +69,16 @@ def due(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     schedule, last = table(model.Schedule), table(model).alias("last_job")
     now = func.coalesce(bindparam("at", type_=TIMESTAMP(timezone=True)), func.now())
+    # Not EXISTS, which the planner may answer for all schedules at once, by reading every job.
     is_open = (
-        select(last.c.id)
-        .where(last.c.id == schedule.c.last_job_id, last.c.chain_completed_at.is_(None))
+        select(last.c.chain_completed_at.is_(None))
+        .where(last.c.id == schedule.c.last_job_id)
         .correlate(schedule)
-        .exists()
+        .scalar_subquery()
     )
     columns = [schedule.c[name] for name in ("name", *TOLD, "next_fire_at", "last_fire_at")]
     return (
-        select(*columns, is_open.label("is_open"), now.label("now"))
+        select(*columns, func.coalesce(is_open, false()).label("is_open"), now.label("now"))
         .where(*_firing(schedule), or_(schedule.c.next_fire_at.is_(None), schedule.c.next_fire_at <= now))
         .order_by(schedule.c.next_fire_at, schedule.c.name)
         .limit(bindparam("limit", type_=Integer))

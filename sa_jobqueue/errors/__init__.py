@@ -6,45 +6,19 @@ fields, and each says what was left changed (nothing, unless it says otherwise).
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import islice
 from typing import Any
 
-from sa_jobqueue.types import LATEST, LONGEST, ChainResult, JobId, JobStatus
-
-
-class _Portable(Exception):  # noqa: N818 - only a base
-    """Survives pickling whatever its constructor takes: an error often crosses from a process pool to its parent."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuilt, (type(self), self.args), self.__dict__
-
-
-def _rebuilt(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
-    error = kind.__new__(kind)
-    error.args = args
-    return error
-
-
-class JobQueueError(_Portable):
-    """The job queue could not do what was asked."""
-
-    def __init__(self, message: str | None = None) -> None:
-        super().__init__(message or (inspect.getdoc(type(self)) or "").partition("\n")[0])
-
-
-class InvalidOptionError(JobQueueError, ValueError):
-    """An option is out of its bounds; nothing was started.
-
-    `option` names it, `reason` says what is wrong and what would be right.
-    """
-
-    def __init__(self, option: str, reason: str) -> None:
-        self.option = option
-        self.reason = reason
-        super().__init__(f"{option}: {reason}")
+from sa_jobqueue.errors.base import InvalidOptionError as InvalidOptionError
+from sa_jobqueue.errors.base import JobQueueError as JobQueueError
+from sa_jobqueue.errors.signals import AttemptSignal as AttemptSignal
+from sa_jobqueue.errors.signals import Cancel as Cancel
+from sa_jobqueue.errors.signals import Discard as Discard
+from sa_jobqueue.errors.signals import Retry as Retry
+from sa_jobqueue.errors.signals import Snooze as Snooze
+from sa_jobqueue.types import ChainResult, JobId, JobStatus
 
 
 class InvalidJobError(JobQueueError, ValueError):
@@ -389,72 +363,3 @@ class IsolatedHandlerError(JobQueueError):
         self.reason = reason
         self.traceback = traceback
         super().__init__(f"{kind}: {reason}")
-
-
-class AttemptSignal(_Portable):  # a signal, not an error
-    """What a handler raises to end its attempt in its own way. Its session's writes are rolled back."""
-
-
-def _check_when(delay: timedelta | None, at: datetime | None) -> None:
-    if (delay is None) == (at is None):
-        raise InvalidOptionError("delay", "give exactly one of delay and at")
-    if at is not None:
-        if not isinstance(at, datetime) or at.utcoffset() is None:
-            raise InvalidOptionError("at", f"must be an aware datetime, such as datetime.now(UTC), got {at!r}")
-        if at >= LATEST:
-            raise InvalidOptionError("at", f"must be before the year {LATEST.year}, got {at!r}")
-        return
-    if not isinstance(delay, timedelta):
-        raise InvalidOptionError("delay", f"must be a timedelta, got {delay!r}")
-    if delay < timedelta(0):
-        raise InvalidOptionError("delay", f"must not be negative, got {delay}")
-    if delay > LONGEST:
-        raise InvalidOptionError("delay", f"must be at most {LONGEST.days} days, got {delay}")
-
-
-def _words(delay: timedelta | None, at: datetime | None) -> str:
-    return f"for {delay}" if at is None else f"until {at.isoformat()}"
-
-
-class Snooze(AttemptSignal):
-    """Raise to put the job back for `delay`, or until `at`, without counting the attempt.
-
-    `at`: an aware instant; one that is past by the database's clock means at once. Give exactly one of the two.
-    """
-
-    def __init__(self, delay: timedelta | None = None, *, at: datetime | None = None) -> None:
-        _check_when(delay, at)
-        self.delay = delay
-        self.at = at
-        super().__init__(f"snoozed {_words(delay, at)}")
-
-
-class Retry(AttemptSignal):
-    """Raise to put the job back for `delay`, or until `at`, instead of what its retry policy says; the attempt counts.
-
-    `delay`, `at`: as for `Snooze`. `reason` is kept as the attempt's error; without one it is the exception that was being
-    handled. After its last attempt the job dies, as after any other failure.
-    """
-
-    def __init__(self, delay: timedelta | None = None, *, at: datetime | None = None, reason: str = "") -> None:
-        _check_when(delay, at)
-        self.delay = delay
-        self.at = at
-        self.reason = reason
-        super().__init__(reason or f"put back {_words(delay, at)}")
-
-
-class Discard(AttemptSignal):
-    """Raise to make the job a dead letter at once, whatever attempts it has left."""
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(reason)
-
-
-class Cancel(AttemptSignal):
-    """Raise to end the job as cancelled: nothing failed, but nothing is left to do."""
-
-    def __init__(self, reason: str = "cancelled by its handler") -> None:
-        self.reason = reason
-        super().__init__(reason)

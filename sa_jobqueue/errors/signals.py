@@ -1,0 +1,87 @@
+"""The signals a handler raises to end its attempt its own way."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from sa_jobqueue.errors.base import MODULE, InvalidOptionError, Portable
+from sa_jobqueue.types import LATEST, LONGEST
+
+
+class AttemptSignal(Portable):  # a signal, not an error
+    """What a handler raises to end its attempt in its own way. Its session's writes are rolled back."""
+
+    __module__ = MODULE
+
+
+def _check_when(delay: timedelta | None, at: datetime | None) -> None:
+    if (delay is None) == (at is None):
+        raise InvalidOptionError("delay", "give exactly one of delay and at")
+    if at is not None:
+        if not isinstance(at, datetime) or at.utcoffset() is None:
+            raise InvalidOptionError("at", f"must be an aware datetime, such as datetime.now(UTC), got {at!r}")
+        if at >= LATEST:
+            raise InvalidOptionError("at", f"must be before the year {LATEST.year}, got {at!r}")
+        return
+    if not isinstance(delay, timedelta):
+        raise InvalidOptionError("delay", f"must be a timedelta, got {delay!r}")
+    if delay < timedelta(0):
+        raise InvalidOptionError("delay", f"must not be negative, got {delay}")
+    if delay > LONGEST:
+        raise InvalidOptionError("delay", f"must be at most {LONGEST.days} days, got {delay}")
+
+
+def _words(delay: timedelta | None, at: datetime | None) -> str:
+    return f"for {delay}" if at is None else f"until {at.isoformat()}"
+
+
+class Snooze(AttemptSignal):
+    """Raise to put the job back for `delay`, or until `at`, without counting the attempt.
+
+    `at`: an aware instant; one that is past by the database's clock means at once. Give exactly one of the two.
+    """
+
+    __module__ = MODULE
+
+    def __init__(self, delay: timedelta | None = None, *, at: datetime | None = None) -> None:
+        _check_when(delay, at)
+        self.delay = delay
+        self.at = at
+        super().__init__(f"snoozed {_words(delay, at)}")
+
+
+class Retry(AttemptSignal):
+    """Raise to put the job back for `delay`, or until `at`, instead of what its retry policy says; the attempt counts.
+
+    `delay`, `at`: as for `Snooze`. `reason` is kept as the attempt's error; without one it is the exception that was being
+    handled. After its last attempt the job dies, as after any other failure.
+    """
+
+    __module__ = MODULE
+
+    def __init__(self, delay: timedelta | None = None, *, at: datetime | None = None, reason: str = "") -> None:
+        _check_when(delay, at)
+        self.delay = delay
+        self.at = at
+        self.reason = reason
+        super().__init__(reason or f"put back {_words(delay, at)}")
+
+
+class Discard(AttemptSignal):
+    """Raise to make the job a dead letter at once, whatever attempts it has left."""
+
+    __module__ = MODULE
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class Cancel(AttemptSignal):
+    """Raise to end the job as cancelled: nothing failed, but nothing is left to do."""
+
+    __module__ = MODULE
+
+    def __init__(self, reason: str = "cancelled by its handler") -> None:
+        self.reason = reason
+        super().__init__(reason)
