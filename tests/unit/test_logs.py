@@ -83,6 +83,21 @@ CASES: dict[type, tuple[told.Event, str, str]] = {
         "WARNING",
         "schedules that this code does not declare any more fire on, until somebody deletes them: a, b",
     ),
+    told.SchemaAhead: (
+        told.SchemaAhead("w:1", 4, 3),
+        "WARNING",
+        "worker w:1 runs on tables of version 4 and knows those of 3: it is of the release before, replace it",
+    ),
+    told.PoolerFound: (
+        told.PoolerFound("w:1", False, SECOND),
+        "INFO",
+        "worker w:1 works through a connection pooler and polls every 1 s",
+    ),
+    told.MemoryExceeded: (
+        told.MemoryExceeded("w:1", 3 * 2**20, 2 * 2**20),
+        "WARNING",
+        "worker w:1 holds 3 MiB, over its limit of 2: running jobs may finish, then it stops",
+    ),
     told.WorkerStarted: (told.WorkerStarted("w:1"), "INFO", "worker w:1 started"),
     told.DrainRequested: (
         told.DrainRequested("w:1"),
