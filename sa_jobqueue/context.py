@@ -92,6 +92,7 @@ class ClaimedJob(NamedTuple):
     started_at: datetime
     trace_context: str | None
     chain_trace_context: str | None
+    ordering_key: str | None = None
 
 
 class AttemptContext:

@@ -63,6 +63,7 @@ CLAIMED: Final = (
     "started_at",
     "trace_context",
     "chain_trace_context",
+    "ordering_key",
 )
 """What a claim returns of each job, in this order, after its own three columns."""
 
@@ -82,7 +83,8 @@ def claim(model: type[JobMixin[Any]], *, changed: bool, shared: bool = False) ->
     Locks: the rows taken, until that transaction ends, but not their keys: a foreign key that an application is just
     pointing at a job does not hide it. Rows held by others are skipped, not awaited.
     Obliges: run it alone in a READ COMMITTED transaction of its own and commit at once, before any handler runs.
-    Index: `ix_job_claim`, one probe a lane; with `changed`, `ix_job_changed`.
+    Index: `ix_job_claim`, one probe a lane; with `changed`, `ix_job_changed`. For a job with an ordering key also
+    `ix_job_ordering` and `uq_job_ordering`, whose violation means that another claim has just started one of that key.
     """
     job = table(model)
     limit = bindparam("limit", type_=Integer)
@@ -203,7 +205,40 @@ def _due(job: Table) -> Select[Any]:
         job.c.scheduled_at <= func.now(),
         job.c.type_name == any_(array("types", Text())),
         job.c.attempt < LAST_ATTEMPT,
+        job.c.expires_at.is_(None) | (job.c.expires_at > func.now()),
+        job.c.ordering_key.is_(None) | _is_next(job),
     )
+
+
+def _is_next(job: Table) -> ColumnElement[bool]:
+    """Return whether a job is the first open one of its ordering key, and none of them is running.
+
+    One that is passed over for it comes back: the trigger `tr_job_next` stamps it when it is next.
+    """
+    # Scalar subqueries: an EXISTS may be planned as a hash of all keys.
+    first, other = job.alias("first"), job.alias("other")
+    earliest = (
+        select(first.c.id)
+        .where(
+            first.c.ordering_key == job.c.ordering_key,
+            first.c.ordering_key.is_not(None),
+            first.c.status.in_([status(JobStatus.BLOCKED), status(JobStatus.PENDING), status(JobStatus.RUNNING)]),
+        )
+        .order_by(first.c.ordering_key, first.c.created_at, first.c.id)
+        .limit(literal_column("1"))
+        .correlate(job)
+    )
+    running = (
+        select(other.c.id)
+        .where(
+            other.c.ordering_key == job.c.ordering_key,
+            other.c.ordering_key.is_not(None),
+            other.c.status == status(JobStatus.RUNNING),
+        )
+        .limit(literal_column("1"))
+        .correlate(job)
+    )
+    return and_(job.c.id == earliest.scalar_subquery(), running.scalar_subquery().is_(None))
 
 
 def _lanes(model: type[JobMixin[Any]], name: str, block: Any = None) -> TableValuedAlias:

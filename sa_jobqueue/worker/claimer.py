@@ -6,9 +6,9 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
-from uuid import UUID
 
 from sqlalchemy import Row
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from sa_jobqueue.context import ClaimedJob
@@ -21,6 +21,7 @@ from sa_jobqueue.worker.controls import Controls
 from sa_jobqueue.worker.executor import Executor
 from sa_jobqueue.worker.floors import Lane, Reading, most_behind
 from sa_jobqueue.worker.groups import Group, Groups
+from sa_jobqueue.worker.limits import Limits, transaction
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.outcomes import released
 from sa_jobqueue.worker.settler import Settler
@@ -80,7 +81,8 @@ class Claimer(Component):
         self._longest_waiting = claims.longest_waiting(model)
         self._next_due = claims.next_due(model)
         self._held = leases.held(model)
-        self._lowest_id = "" if model.__jobqueue__.id_type == "text" else UUID(int=0)
+        self._model = model
+        self._ordered = False
         self._controls = controls
         self._obeyed = Controls()
         self._slots = slots
@@ -101,6 +103,11 @@ class Claimer(Component):
     def look(self) -> None:
         """Look once more before the next rest: this worker just put a job back, due sooner than it may know."""
         self._woken.set()
+
+    def follow(self) -> None:
+        """Look once more if this worker runs jobs that others wait for in order: one of them has just ended."""
+        if self._ordered:
+            self._woken.set()
 
     async def run(self) -> None:
         """Claim until cancelled, or until idle if so asked."""
@@ -123,10 +130,10 @@ class Claimer(Component):
                 self._woken.clear()
                 self._executor.changed.clear()
                 if await self.claim(connection) == 0:
-                    if self.until_idle and self._executor.running == 0:
+                    if self.until_idle and self._executor.running == 0 and self._again_in() is None:
                         await self._completer.drained()
                         await self._settler.drained()
-                        if await self.claim(connection) == 0:
+                        if await self.claim(connection) == 0 and self._again_in() is None:
                             return
                         continue
                     await self._rest(connection)
@@ -150,7 +157,15 @@ class Claimer(Component):
         """Return the lanes of what is not paused, each scanned from its start."""
         limits = {queue: limit for queue, limit in self._options.limits.items() if not self._obeyed.queue(queue).is_paused}
         types = [name for name in self._types if not self._obeyed.type(name).is_paused]
-        plan = Groups(limits, types, self._slots, self._executor, self._lowest_id, fair=self._options.fair)
+        plan = Groups(
+            limits,
+            types,
+            self._slots,
+            executor=self._executor,
+            model=self._model,
+            controls=self._obeyed,
+            fair=self._options.fair,
+        )
         plan.reweigh({queue: told.weight for queue, told in self._obeyed.queues.items()})
         for group in plan.groups:
             group.floors.reset(self._loop.time())
@@ -159,7 +174,7 @@ class Claimer(Component):
     def _obey(self) -> None:
         """Take in what was said since the last claim. Never during one: it moves the floors it was given."""
         before, self._obeyed = self._obeyed, self._controls()
-        if (before.paused_queues, before.paused_types) != (self._obeyed.paused_queues, self._obeyed.paused_types):
+        if _lanes_of(before) != _lanes_of(self._obeyed):
             # Fresh floors: what came to a lane or of a type that was left out may lie behind the old ones.
             self._plan = self._planned()
         else:
@@ -181,20 +196,53 @@ class Claimer(Component):
 
     async def _claim_group(self, connection: AsyncConnection, group: Group, limit: int) -> int:
         behind = group.floors.prepare(self._loop.time(), idle=False)
-        if not behind and (owed := min(group.ageing.due(self._loop.time()), limit)):
+        if not behind and group.limits is None and (owed := min(group.ageing.due(self._loop.time()), limit)):
             return await self._claim_longest_waiting(connection, group, owed)
-        taken = await self._claim_planned(connection, group, limit, behind=behind)
-        if taken == 0 and not behind:
+        try:
+            taken = await self._claim_planned(connection, group, limit, behind=behind)
+        except IntegrityError:
+            # Another claim has just started a job of an ordering key of ours, which this one could not see. Now it can.
+            self.look()
+            return 0
+        if taken == 0 and not behind and not (group.limits is not None and group.limits.again_in):
             # Nothing ahead: before that is taken for idleness, look behind the floors as well.
             group.floors.prepare(self._loop.time(), idle=True)
             taken = await self._claim_planned(connection, group, limit, behind=True)
         return taken
 
     async def _claim_planned(self, connection: AsyncConnection, group: Group, limit: int, *, behind: bool) -> int:
+        if group.limits is not None:
+            return await self._claim_under(group.limits, connection, group, limit, behind=behind)
         shares, reading = group.plan(limit)
         jobs = await self._take(connection, group, limit, behind=behind, reading=reading)
+        self._start(jobs)
         group.take(shares, jobs, limit)
         return len(jobs)
+
+    async def _claim_under(
+        self, limits: Limits, connection: AsyncConnection, group: Group, limit: int, *, behind: bool
+    ) -> int:
+        """Claim what limits across all workers let start. Nothing is started before the claim has committed."""
+        jobs: list[ClaimedJob] = []
+        try:
+            async with transaction(connection):
+                limit = await limits.room(connection, limit)
+                shares, reading = group.plan(limit) if limit > 0 else ([], None)
+                if limit > 0:
+                    jobs = await self._take(connection, group, limit, behind=behind, reading=reading)
+                    await limits.spend(connection, jobs)
+        except BaseException:
+            group.floors.reset(self._loop.time())
+            raise
+        self._start(jobs)
+        if limit > 0:
+            group.take(shares, jobs, limit)
+        return len(jobs)
+
+    def _start(self, jobs: list[ClaimedJob]) -> None:
+        for job in jobs:
+            self._ordered = self._ordered or job.ordering_key is not None
+            self._executor.start(job)
 
     async def _claim_longest_waiting(self, connection: AsyncConnection, group: Group, limit: int) -> int:
         given = group.floors.parameters(changed=False) | {"types": group.types}
@@ -203,6 +251,7 @@ class Claimer(Component):
             return await self._claim_planned(connection, group, limit, behind=False)
         reading = group.floors.single(Lane(*lane), limit)
         jobs = await self._take(connection, group, limit, behind=False, reading=reading)
+        self._start(jobs)
         if group.planner is not None:
             group.planner.take([], Counter(job.queue for job in jobs), free=limit)
         return len(jobs)
@@ -228,8 +277,6 @@ class Claimer(Component):
             floors.reset(self._loop.time())
             raise
         jobs = [_job(row) for row in rows if row[3] is not None]
-        for job in jobs:
-            self._executor.start(job)
         floors.advance(
             [(job.queue, job.priority, job.scheduled_at, job.id) for job in jobs],
             limit=limit,
@@ -259,6 +306,8 @@ class Claimer(Component):
             due_in = (await connection.execute(self._next_due, self._lanes())).scalar_one()
             if due_in is not None:
                 seconds = min(seconds, max(due_in, 0.001))
+        if (again_in := self._again_in()) is not None:
+            seconds = min(seconds, again_in)
         waits = [asyncio.ensure_future(self._woken.wait())]
         if self.until_idle or any(group.room is not None for group in self._plan.groups):
             waits.append(asyncio.ensure_future(self._executor.changed.wait()))
@@ -268,6 +317,11 @@ class Claimer(Component):
             for wait in waits:
                 wait.cancel()
 
+    def _again_in(self) -> float | None:
+        """Return in how many seconds a limit that left no room may leave some; None where none stands in the way."""
+        waits = [group.limits.again_in for group in self._plan.groups if group.limits is not None and group.limits.again_in]
+        return min(waits, default=None)
+
     def _lanes(self) -> dict[str, Any]:
         groups = self._plan.groups
         lanes = dict.fromkeys(lane for group in groups for lane in group.floors.lanes)
@@ -276,6 +330,11 @@ class Claimer(Component):
             "priorities": [lane.priority for lane in lanes],
             "types": sorted({name for group in groups for name in group.types}),
         }
+
+
+def _lanes_of(told: Controls) -> tuple[Any, ...]:
+    """Return what of the controls decides over lanes and groups."""
+    return told.paused_queues, told.paused_types, told.limited
 
 
 def _job(row: Row[Any]) -> ClaimedJob:

@@ -42,6 +42,8 @@ class Connections:
         """Whether it is known that the URL leads to a pooler."""
         self.patience = patience.total_seconds()
         guards = " ".join(f"-c {name}={value}" for name, value in GUARDS.items())
+        # A claim under a limit holds its lock for a transaction: where this machine vanishes meanwhile, no longer than that.
+        guards += f" -c idle_in_transaction_session_timeout={max(1000, round(1000 * self.patience))}"
         own = self._url.query.get("options")
         self._arguments: dict[str, Any] = {
             "options": f"{own} {guards}" if isinstance(own, str) else guards,

@@ -42,6 +42,11 @@ class Control:
     rate_period: timedelta | None = None
     rate_burst: int | None = None
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether its jobs are claimed one claim at a time, across all workers."""
+        return self.max_running is not None or self.rate_limit is not None
+
 
 UNTOLD: Final = Control()
 
@@ -74,6 +79,12 @@ class Controls:
     def paused_types(self) -> frozenset[str]:
         """The job types of which no job may be started."""
         return frozenset(name for name, told in self.types.items() if told.is_paused)
+
+    @property
+    def limited(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The queues and the job types that have limits across all workers."""
+        queues = frozenset(name for name, told in self.queues.items() if told.is_limited)
+        return queues, frozenset(name for name, told in self.types.items() if told.is_limited)
 
 
 class ControlReader(Component):

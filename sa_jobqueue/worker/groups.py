@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.models import JobMixin
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
+from sa_jobqueue.worker.controls import Controls
 from sa_jobqueue.worker.executor import Executor
 from sa_jobqueue.worker.floors import Floors, Lane, Reading
+from sa_jobqueue.worker.limits import Limits
 from sa_jobqueue.worker.planning import Ageing, Planner, Share
 
 
@@ -17,15 +21,24 @@ class Group:
     """Lanes of some queues, for jobs of some types, that are claimed by one statement.
 
     `room`: how many of its jobs may be started beside those that run; None where only the free slots limit it.
+    `limits`: those that hold across all workers, or None.
     `fair`: its queues share by weight; otherwise priorities go first, over all of them.
     """
 
     def __init__(
-        self, queues: Sequence[str], types: Sequence[str], lowest_id: Any, *, room: Callable[[], int] | None, fair: bool
+        self,
+        queues: Sequence[str],
+        types: Sequence[str],
+        lowest_id: Any,
+        *,
+        room: Callable[[], int] | None,
+        limits: Limits | None,
+        fair: bool,
     ) -> None:
         self.queues = list(queues)
         self.types = list(types)
         self.room = room
+        self.limits = limits
         self.name = f"{','.join(queues)}/{','.join(types) if room else ''}"
         priorities = range(MAX_PRIORITY, MIN_PRIORITY - 1, -1)
         self.floors = Floors([Lane(queue, priority) for priority in priorities for queue in queues], lowest_id)
@@ -53,7 +66,8 @@ class Groups:
     """The groups of one worker, and whose turn it is: they share the slots as the queues within one do.
 
     What has a limit of its own is a group of its own, so that nothing is skipped for a reason that passes: the queues with a
-    number in `limits`, and the job types of `slots`, by name, in each of those and in the rest.
+    number in `limits`, the job types of `slots`, by name, and what `controls` limit across workers: each such type in each
+    such queue and in the rest.
     """
 
     def __init__(
@@ -61,21 +75,25 @@ class Groups:
         limits: Mapping[str, int | None],
         types: Sequence[str],
         slots: Mapping[str, int],
-        executor: Executor,
-        lowest_id: Any,
         *,
+        executor: Executor,
+        model: type[JobMixin[Any]],
+        controls: Controls,
         fair: bool,
     ) -> None:
-        free = [queue for queue, limit in limits.items() if limit is None]
-        limited = [queue for queue, limit in limits.items() if limit is not None]
-        rest = [name for name in types if name not in slots]
+        lowest_id = "" if model.__jobqueue__.id_type == "text" else UUID(int=0)
+        limited = [queue for queue, limit in limits.items() if limit is not None or controls.queue(queue).is_limited]
+        apart = [name for name in types if name in slots or controls.type(name).is_limited]
+        free = [queue for queue in limits if queue not in limited]
+        rest = [name for name in types if name not in apart]
         self.fair = fair
         self.groups: list[Group] = []
         for queues, queue in [(free, None), *(([one], one) for one in limited)]:
-            for names, type_name in [(rest, None), *(([one], one) for one in types if one in slots)]:
+            for names, type_name in [(rest, None), *(([one], one) for one in apart)]:
                 if queues and names:
                     room = _room(executor, queue, type_name)
-                    self.groups.append(Group(queues, names, lowest_id, room=room, fair=fair))
+                    told = _limits(model, controls, queue, type_name)
+                    self.groups.append(Group(queues, names, lowest_id, room=room, limits=told, fair=fair))
         self._planner = Planner(group.name for group in self.groups)
         self._shares: list[Share] = []
         self.reweigh({})
@@ -105,6 +123,12 @@ class Groups:
         """Take in what the claims of the last plan started, by the name of the group."""
         if len(self.groups) > 1 and self.fair:
             self._planner.take(self._shares, started, free=free)
+
+
+def _limits(model: type[JobMixin[Any]], controls: Controls, queue: str | None, type_name: str | None) -> Limits | None:
+    of_queue = queue if queue is not None and controls.queue(queue).is_limited else None
+    of_type = type_name if type_name is not None and controls.type(type_name).is_limited else None
+    return Limits(model, of_queue, of_type) if of_queue is not None or of_type is not None else None
 
 
 def _room(executor: Executor, queue: str | None, type_name: str | None) -> Callable[[], int] | None:

@@ -9,10 +9,10 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from sa_jobqueue.events import EventBus, JobTakenBack, UnknownTypesPending, UnservedQueues
+from sa_jobqueue.events import EventBus, JobCancelled, JobTakenBack, UnknownTypesPending, UnservedQueues
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.retry import Backoff
-from sa_jobqueue.statements import blockers, jobs, leases
+from sa_jobqueue.statements import blockers, expiry, jobs, leases
 from sa_jobqueue.types import JobStatus
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.options import WorkerOptions
@@ -56,6 +56,7 @@ class Sweeper(Component):
         self._take_back = leases.take_back(model)
         self._take_orphans = leases.take_back(model, orphans=True)
         self._forget = leases.forget_dead_workers(model)
+        self._expire = expiry.expire(model)
         self._unknown = jobs.unknown_types(model)
         self._unserved = jobs.unserved_queues(model)
 
@@ -65,6 +66,8 @@ class Sweeper(Component):
         while True:
             if await self.sweep(orphans=rounds % _RARELY == 0) < BATCH:
                 await self.find_unsettled()
+                while await self.expire() == BATCH:
+                    pass
                 if rounds % _RARELY == 0:
                     await self.tidy()
                 rounds += 1
@@ -93,6 +96,16 @@ class Sweeper(Component):
                 self._settler.put(chain_id)
             self._events.emit(JobTakenBack(job_id, type_name, attempt, worker_id, died))
         return len(taken) if not orphans else len(taken) + await self.sweep()
+
+    async def expire(self) -> int:
+        """Cancel one batch of jobs that were not started in time, and tell; return how many."""
+        async with self._engine.connect() as connection:
+            late = (await connection.execute(self._expire, {"limit": BATCH})).all()
+        for job_id, type_name, attempt, chain_id, is_awaited in late:
+            if is_awaited:
+                self._settler.put(chain_id)
+            self._events.emit(JobCancelled(job_id, type_name, attempt))
+        return len(late)
 
     async def find_unsettled(self) -> None:
         """Have the ends of chains passed on that were not: ended by somebody who died, or by hand."""

@@ -24,6 +24,9 @@ from sa_jobqueue.events import (
     DrainRequested,
     Event,
     EventBus,
+    JobCancelled,
+    JobCompleted,
+    JobDied,
     JobPutBack,
     JobTakenBack,
     LeaseEndangered,
@@ -268,6 +271,8 @@ class Worker:
         def look_again(event: Event) -> None:
             if isinstance(event, (JobPutBack, JobTakenBack)):  # due again, perhaps sooner than the claimer means to sleep
                 claimer.look()
+            elif isinstance(event, (JobCompleted, JobDied, JobCancelled)):
+                claimer.follow()
 
         unsubscribe = self.events.subscribe(look_again)
         sweeper = Sweeper(

@@ -171,7 +171,7 @@ def find(name: str) -> Case:
     return next(case for case in CASES if case.name == name)
 
 
-CLAIM = frozenset({"ix_job_claim", "pk_job"})
+CLAIM = frozenset({"ix_job_claim", "pk_job", "ix_job_ordering", "uq_job_ordering"})
 RUNNING = frozenset({"ix_job_running", "pk_job"})
 NONE: frozenset[str] = frozenset()
 COLUMNS = ("id", "chain_id", "type_name", "chain_type_name", "input")

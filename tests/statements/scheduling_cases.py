@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from sa_jobqueue import Job
-from sa_jobqueue.statements import claims
+from sa_jobqueue.statements import claims, expiry, limits
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
 from sa_jobqueue.worker.floors import Floors, Lane, most_behind
 from sa_jobqueue.worker.planning import Share
@@ -35,7 +35,9 @@ def shared(world: World, *, looked: bool) -> dict[str, Any]:
     }
 
 
-_CLAIM = frozenset({"ix_job_claim", "pk_job"})
+_ONE = {"queue": "default", "type_name": "test"}
+_COUNT = {"limited": "default", "count": 1}
+_CLAIM = frozenset({"ix_job_claim", "pk_job", "ix_job_ordering", "uq_job_ordering"})
 
 SCHEDULING_CASES = [
     Case("claim_shared", lambda: claims.claim(Job, changed=False, shared=True), _CLAIM, lambda w: shared(w, looked=False)),
@@ -48,7 +50,17 @@ SCHEDULING_CASES = [
     Case(
         "longest_waiting",
         lambda: claims.longest_waiting(Job),
-        frozenset({"ix_job_claim"}),
+        frozenset({"ix_job_claim", "ix_job_ordering", "uq_job_ordering"}),
         lambda w: shared(w, looked=False),
     ),
+    Case("expire", lambda: expiry.expire(Job), frozenset({"ix_job_expiring", "pk_job"}), lambda w: {"limit": BATCH}),
+    Case("limits_lock", lambda: limits.lock(Job), frozenset(), lambda w: _ONE),
+    Case("limits_running", lambda: limits.running(Job), frozenset({"ix_job_running"}), lambda w: _ONE, looks_at=2000),
+    Case(
+        "limits_spend_queue",
+        lambda: limits.spend(Job, of_type=False),
+        frozenset(),
+        lambda w: {"name": "default", "count": 1},
+    ),
+    Case("limits_spend_type", lambda: limits.spend(Job, of_type=True), frozenset(), lambda w: {"name": "test", "count": 1}),
 ]

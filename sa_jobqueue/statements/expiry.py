@@ -1,0 +1,55 @@
+"""Jobs that were not started in time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Integer, Select, any_, bindparam, case, func, select, true, update
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.statements._parts import XID, once_a_model, status, table
+from sa_jobqueue.statements.completions import awaited, end_chains, free
+from sa_jobqueue.types import JobStatus
+
+
+@once_a_model
+def expire(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Cancel pending jobs whose `expires_at` has passed. No claim takes them either: this only says so.
+
+    Parameters: `limit`. Shape: `(id, type_name, attempt, chain_id, is_awaited)` a job, the last as in `completions.finish`;
+    fewer than `limit` rows: none are left but those that somebody holds. Unordered.
+    Changes: pending -> cancelled; `last_error` says when it should have started. The chain ends.
+    Clock: the database's. Locks: the rows taken, and the roots of continuations, until the transaction ends; rows held by
+    others are skipped: somebody is just claiming or changing them. Index: `ix_job_expiring`.
+    """
+    job = table(model)
+    late = (
+        select(job.c.id, job.c.root_id)
+        .where(job.c.status == status(JobStatus.PENDING), job.c.expires_at.is_not(None), job.c.expires_at <= func.now())
+        .order_by(job.c.expires_at)
+        .limit(bindparam("limit", type_=Integer))
+        .with_for_update(key_share=True, skip_locked=True)
+        .cte("late")
+    )
+    roots_held = free(job, func.array(select(late.c.root_id).where(late.c.root_id.is_not(None)).scalar_subquery()))
+    error = func.jsonb_build_object(
+        "type", "Expired", "message", func.concat("was to start by ", job.c.expires_at, " and no worker was free by then")
+    )
+    gone = (
+        update(job)
+        .where(
+            job.c.id == any_(func.array(select(late.c.id).scalar_subquery())),
+            job.c.root_id.is_(None) | (job.c.root_id == any_(roots_held)),
+        )
+        .values(
+            status=status(JobStatus.CANCELLED),
+            completed_at=func.now(),
+            chain_completed_at=case((job.c.chain_index == 0, func.now())),
+            last_error=error,
+            changed_xid=XID,
+        )
+        .returning(job.c.id, job.c.type_name, job.c.attempt, job.c.chain_id, job.c.status, job.c.is_awaited)
+        .cte("gone")
+    )
+    roots = end_chains(job, gone, true())
+    return select(gone.c.id, gone.c.type_name, gone.c.attempt, gone.c.chain_id, awaited(gone, roots))

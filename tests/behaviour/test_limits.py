@@ -1,0 +1,177 @@
+"""Limits hold across all workers, at every instant of the server's clock; what is late never runs; keys keep their order."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Any
+
+from sqlalchemy import Engine, text
+
+from sa_jobqueue import JobQueue, JobStatus
+from sa_jobqueue.context import AttemptContext
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import Spawn, Start, until
+
+_RUNS = """
+CREATE TABLE run (id bigint GENERATED ALWAYS AS IDENTITY, job_id uuid, attempt int, key text,
+  began timestamptz NOT NULL DEFAULT clock_timestamp(), ended timestamptz)
+"""
+_BEGIN = "INSERT INTO run (job_id, attempt, key) VALUES (:job_id, :attempt, :key) RETURNING id"
+_END = "UPDATE run SET ended = clock_timestamp() WHERE id = :id"
+# What was killed never said when it ended; it had when its job was taken back.
+_AT_ONCE = """
+SELECT max(n) FROM (SELECT count(*) AS n FROM run AS one JOIN run AS other
+  ON one.began >= other.began AND one.began < coalesce(other.ended, other.began) GROUP BY one.id) AS counted
+"""
+VICTIM = f"""
+import asyncio, os
+from datetime import timedelta
+from sqlalchemy import create_engine, text
+from sqlalchemy.pool import NullPool
+from sa_jobqueue import JobQueue, Worker, WorkerOptions
+from sa_jobqueue.context import AttemptContext
+
+engine = create_engine(os.environ["SA_JOBQUEUE_URL"], poolclass=NullPool)
+queue = JobQueue()
+
+@queue.handler("recorded")
+def recorded(payload: dict, ctx: AttemptContext) -> None:
+    with engine.connect() as connection:
+        given = {{"job_id": ctx.job.id, "attempt": ctx.attempt, "key": payload.get("key")}}
+        number = connection.execute(text({_BEGIN!r}), given).scalar_one()
+        connection.commit()
+        connection.execute(text("SELECT pg_sleep(0.02)"))
+        connection.execute(text({_END!r}), {{"id": number}})
+        connection.commit()
+
+options = WorkerOptions(
+    name="victim", concurrency=6, poll_interval=timedelta(milliseconds=100), beat_interval=timedelta(milliseconds=200),
+    time_to_live=timedelta(seconds=1), sweep_interval=timedelta(milliseconds=200),
+)
+asyncio.run(Worker(queue, create_engine(os.environ["SA_JOBQUEUE_URL"]), options=options).run())
+"""
+
+
+def execute(engine: Engine, statement: str, **given: Any) -> None:
+    with engine.begin() as connection:
+        connection.execute(text(statement), given)
+
+
+def scalar(engine: Engine, statement: str, **given: Any) -> Any:
+    with engine.begin() as connection:
+        return connection.execute(text(statement), given).scalar()
+
+
+async def test_a_queue_never_runs_more_than_its_limit_across_workers_of_which_one_is_killed(
+    engine: Engine, jobs: Jobs, spawn: Spawn, start: Start
+) -> None:
+    execute(engine, _RUNS)
+    execute(engine, "INSERT INTO queue (name, max_running) VALUES ('default', 3)")
+    queue = JobQueue()
+
+    @queue.handler("recorded")
+    async def recorded(payload: dict[str, Any], ctx: AttemptContext) -> None:
+        number = await asyncio.to_thread(scalar, engine, _BEGIN, job_id=ctx.job.id, attempt=ctx.attempt, key=None)
+        await asyncio.to_thread(execute, engine, _END, id=number)
+
+    for number in range(120):
+        jobs.add(type_name="recorded", input={"number": number})
+    victim = spawn(VICTIM)
+    await until(lambda: scalar(engine, "SELECT count(*) FROM run") > 0, what="the victim works")
+    async with start(queue), start(queue):
+        await until(lambda: scalar(engine, "SELECT count(*) FROM run") > 15, what="all work")
+        victim.send_signal(signal.SIGKILL)
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
+    # Without the lock of the queue's row two claims count the same room: 6 and more at once.
+    assert scalar(engine, _AT_ONCE) <= 3
+    assert scalar(engine, "SELECT max(n) FROM (SELECT count(*) AS n FROM run GROUP BY job_id) AS counted") <= 2
+
+
+async def test_a_type_starts_no_faster_than_its_rate_across_workers(engine: Engine, jobs: Jobs, start: Start) -> None:
+    execute(
+        engine,
+        "INSERT INTO job_type (type_name, rate_limit, rate_period, rate_burst) VALUES ('test', 20, interval '1 second', 5)",
+    )
+    for _ in range(25):
+        jobs.add()
+    queue = JobQueue()
+
+    @queue.handler("test")
+    async def work() -> None:
+        pass
+
+    async with start(queue), start(queue):
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
+    # In no stretch of time more than the burst and what the rate lets through in it.
+    excess = scalar(
+        engine,
+        "SELECT max(n - 5 - 20 * extract(epoch FROM later - earlier)) FROM (SELECT one.started_at AS earlier,"
+        " other.started_at AS later, (SELECT count(*) FROM job WHERE started_at BETWEEN one.started_at AND other.started_at)"
+        " AS n FROM job AS one JOIN job AS other ON other.started_at >= one.started_at) AS stretches",
+    )
+    assert excess <= 1
+
+
+async def test_what_has_expired_is_cancelled_and_never_run(engine: Engine, jobs: Jobs, start: Start) -> None:
+    ran: list[str] = []
+    queue = JobQueue()
+
+    @queue.handler("test")
+    async def work(payload: str) -> None:
+        ran.append(payload)
+
+    late = jobs.add(input="late")
+    execute(engine, "UPDATE job SET expires_at = now() - interval '1 second'")
+    in_time = jobs.add(input="in time")
+    execute(engine, "UPDATE job SET expires_at = now() + interval '1 hour' WHERE id = :id", id=in_time)
+    async with start(queue):
+        await until(lambda: jobs.status(late) is JobStatus.CANCELLED, what="it is cancelled")
+        await until(lambda: jobs.status(in_time) is JobStatus.COMPLETED, what="the other one completes")
+    assert ran == ["in time"]
+    assert jobs.get(late)["last_error"]["type"] == "Expired"
+    assert jobs.get(late)["chain_completed_at"] is not None
+
+
+async def test_jobs_of_a_key_run_one_at_a_time_in_order_and_a_retry_blocks(jobs: Jobs, start: Start) -> None:
+    seen: list[tuple[str, int]] = []
+    running: set[str] = set()
+    queue = JobQueue()
+
+    @queue.handler("test")
+    async def work(payload: dict[str, Any]) -> None:
+        key = payload["key"]
+        assert key not in running
+        running.add(key)
+        seen.append((key, payload["n"]))
+        await asyncio.sleep(0)
+        running.discard(key)
+        if key == "a" and payload["n"] == 2 and seen.count(("a", 2)) == 1:
+            raise ValueError("once")
+
+    for number in range(10):
+        for key in "abc":
+            jobs.add(input={"key": key, "n": number}, ordering_key=key)
+    async with start(queue), start(queue):
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
+    for key in "bc":
+        assert [number for name, number in seen if name == key] == list(range(10))
+    assert [number for name, number in seen if name == "a"] == [0, 1, 2, *range(2, 10)]
+
+
+def test_the_next_of_a_key_is_found_behind_the_floor_when_the_one_before_it_ends(
+    engine: Engine, jobs: Jobs, hands: Any
+) -> None:
+    first, second = jobs.add(ordering_key="k", due_in=-5), jobs.add(ordering_key="k", due_in=-5)
+    other, worker = hands("other:1"), hands("worker:1")
+    (mine,) = other.claim()
+    assert mine.id == first
+    assert worker.claim() == []  # its floor has passed the second one
+    other.complete(mine)
+    # Without the trigger that stamps it, it is not found before the floors are dropped.
+    assert [job.id for job in worker.claim()] == [second]
+    execute(engine, "DELETE FROM job WHERE id = :id", id=first)
+    third = jobs.add(ordering_key="k", due_in=-9)
+    assert worker.claim() == []
+    execute(engine, "UPDATE job SET status = 'cancelled', completed_at = now(), leased_by = NULL WHERE id = :id", id=second)
+    assert [job.id for job in worker.claim()] == [third]
