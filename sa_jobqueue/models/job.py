@@ -296,11 +296,11 @@ class JobMixin(Generic[IdT]):
     """The transaction that last changed its state, queue, priority or time; a trigger stamps it where the writer did not."""
 
     expires_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True), sort_order=1)
-    """Not started by then, it is not run any more; null for never."""
+    """Not started by then, it is cancelled and never run; null for never."""
     fair_key: Mapped[str | None] = mapped_column(Text, sort_order=2)
-    """Whose it is, among those that share its queue: a tenant, a customer; null for nobody's."""
+    """Whose it is, among those that share its queue: a tenant, a customer; null for nobody's. No policy reads it."""
     ordering_key: Mapped[str | None] = mapped_column(Text, sort_order=3)
-    """Jobs of one key run one at a time, in order; null for any order."""
+    """Jobs of one key run one at a time, in the order of `created_at`; null for any order."""
 
     @declared_attr
     def chain(cls) -> Mapped[ChainMixin[IdT]]:

@@ -91,12 +91,13 @@ def job_table_args(layout: Layout) -> tuple[Any, ...]:
             "id",
             postgresql_where=text("ordering_key IS NOT NULL AND status IN ('blocked', 'pending', 'running')"),
         ),
-        # A claim picks no job of a key that has one running; this holds where two claims cannot see each other.
+        # A claim picks no job of a key that has one running; this holds where two claims cannot see each other. What is
+        # leased is running; said so, no statement that means this index can be planned with `ix_job_running`.
         Index(
             conv(name("uq_job_ordering")),
             "ordering_key",
             unique=True,
-            postgresql_where=text("ordering_key IS NOT NULL AND status = 'running'"),
+            postgresql_where=text("ordering_key IS NOT NULL AND leased_by IS NOT NULL"),
         ),
         # For incremental reads. BRIN has no operators for xid8; of single transactions each one would write to it, of blocks
         # of 64 hardly any does, and a btree grows with every change.

@@ -165,7 +165,7 @@ def longest_waiting(model: type[JobMixin[Any]]) -> Select[Any]:
     """Tell which of the lanes has the job ahead of its floor that has been due the longest.
 
     Parameters: as `claim`, without its limit and its worker. Shape: `(queue, priority)`, no row where nothing is due.
-    Locks: none. Index: `ix_job_claim`, one probe a lane.
+    Locks: none. Index: `ix_job_claim`, one probe a lane; `ix_job_ordering` and `uq_job_ordering` as in `claim`.
     """
     job = table(model)
     lane = _lanes(model, "lane")
@@ -233,7 +233,7 @@ def _is_next(job: Table) -> ColumnElement[bool]:
         .where(
             other.c.ordering_key == job.c.ordering_key,
             other.c.ordering_key.is_not(None),
-            other.c.status == status(JobStatus.RUNNING),
+            other.c.leased_by.is_not(None),
         )
         .limit(literal_column("1"))
         .correlate(job)

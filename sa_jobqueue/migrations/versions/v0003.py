@@ -126,7 +126,7 @@ CREATE INDEX ${p}ix_job_expiring ON ${q}job (expires_at) WHERE status = 'pending
 CREATE INDEX ${p}ix_job_ordering ON ${q}job (ordering_key, created_at, id)
   WHERE ordering_key IS NOT NULL AND status IN ('blocked', 'pending', 'running')
 --;
-CREATE UNIQUE INDEX ${p}uq_job_ordering ON ${q}job (ordering_key) WHERE ordering_key IS NOT NULL AND status = 'running'
+CREATE UNIQUE INDEX ${p}uq_job_ordering ON ${q}job (ordering_key) WHERE ordering_key IS NOT NULL AND leased_by IS NOT NULL
 --;
 ALTER TABLE ${q}worker ADD COLUMN concurrency_requested integer,
   ADD CONSTRAINT ${p}ck_worker_concurrency_requested CHECK (concurrency_requested >= 1)"""

@@ -1,7 +1,7 @@
 SELECT limits.max_running, limits.tokens, limits.per_second
 FROM (SELECT queue.max_running AS max_running, queue.tokens AS tokens, queue.per_second AS per_second
   FROM (SELECT queue.max_running AS max_running, CASE WHEN (queue.rate_limit IS NOT NULL) THEN least(CAST(coalesce(queue.rate_burst, queue.rate_limit) AS DOUBLE PRECISION), coalesce(queue.rate_tokens + CAST(greatest(EXTRACT(epoch
-              FROM clock_timestamp() - queue.rate_at), 0) AS DOUBLE PRECISION) * CAST(queue.rate_limit / CAST(EXTRACT(epoch
+              FROM now() - queue.rate_at), 0) AS DOUBLE PRECISION) * CAST(queue.rate_limit / CAST(EXTRACT(epoch
               FROM queue.rate_period) AS NUMERIC) AS DOUBLE PRECISION), CAST(coalesce(queue.rate_burst, queue.rate_limit) AS DOUBLE PRECISION))) END AS tokens, CAST(queue.rate_limit / CAST(EXTRACT(epoch
           FROM queue.rate_period) AS NUMERIC) AS DOUBLE PRECISION) AS per_second
     FROM queue
@@ -10,7 +10,7 @@ FROM (SELECT queue.max_running AS max_running, queue.tokens AS tokens, queue.per
   UNION ALL
   SELECT type_name.max_running AS max_running, type_name.tokens AS tokens, type_name.per_second AS per_second
   FROM (SELECT job_type.max_running AS max_running, CASE WHEN (job_type.rate_limit IS NOT NULL) THEN least(CAST(coalesce(job_type.rate_burst, job_type.rate_limit) AS DOUBLE PRECISION), coalesce(job_type.rate_tokens + CAST(greatest(EXTRACT(epoch
-              FROM clock_timestamp() - job_type.rate_at), 0) AS DOUBLE PRECISION) * CAST(job_type.rate_limit / CAST(EXTRACT(epoch
+              FROM now() - job_type.rate_at), 0) AS DOUBLE PRECISION) * CAST(job_type.rate_limit / CAST(EXTRACT(epoch
               FROM job_type.rate_period) AS NUMERIC) AS DOUBLE PRECISION), CAST(coalesce(job_type.rate_burst, job_type.rate_limit) AS DOUBLE PRECISION))) END AS tokens, CAST(job_type.rate_limit / CAST(EXTRACT(epoch
           FROM job_type.rate_period) AS NUMERIC) AS DOUBLE PRECISION) AS per_second
     FROM job_type
