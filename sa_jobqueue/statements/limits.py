@@ -39,8 +39,9 @@ def lock(model: type[JobMixin[Any]]) -> Select[Any]:
     Parameters: `queue`, `type_name`, null for none.
     Shape: `(max_running, tokens, per_second)` a row that is there and free, first the queue's: how many may run at once, how
     many may be started now, and how many more each second; null where there is no such limit.
-    Clock: the database's, at the start of the transaction, as of `started_at`. Locks: those rows, until the transaction ends; skipped where another claim holds
-    them, so a caller that gets fewer rows than it asked for must not claim. Index: the primary keys.
+    Clock: the database's, at the start of the transaction, as of `started_at`.
+    Locks: those rows, until the transaction ends; skipped where another claim holds them.
+    Obliges: a caller that gets fewer rows than it asked for must not claim. Index: the primary keys.
     """
     queue, kind = table(model.Queue), table(model.JobType)
     parts = [
