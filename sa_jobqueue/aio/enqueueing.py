@@ -34,7 +34,7 @@ async def enqueue_many(session: AsyncSession, new: Iterable[JobT], *, model: typ
 
 
 async def enqueue_payloads(
-    session: AsyncSession, handler: Handler[InT, Any, Any], payloads: Iterable[InT], **options: Any
+    session: AsyncSession, handler: Handler[InT, Any, Any], payloads: Iterable[InT], /, **options: Any
 ) -> int:
     """Enqueue one job a payload by COPY, in the caller's transaction; return how many."""
     return await session.run_sync(operations.enqueue_payloads, handler, payloads, **options)
