@@ -136,6 +136,8 @@ class Process:
         finally:
             if not answer.done():
                 self.kill()
+                # The attempt is over when its code is: the next one may begin as soon as that is written.
+                await asyncio.wait({self.ended}, timeout=_LAST_WORDS_SECONDS)
 
     def kill(self) -> None:
         """End it at once, with everything it has started."""
