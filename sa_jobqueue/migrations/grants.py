@@ -34,10 +34,11 @@ _VIEWS: Final = ("job_queue", "job_chain", "job_transition")
 
 RIGHTS: Final = {
     "producer": _ENQUEUE | _BULK,
+    # It prunes what is past its retention.
     "worker": {
-        "job": _WRITE,
-        "job_blocker": _WRITE,
-        "job_attempt": _READ,
+        "job": _ALL,
+        "job_blocker": _ALL,
+        "job_attempt": f"{_READ}, DELETE",
         "dead_letter": _WRITE,
         "worker": _ALL,
         **dict.fromkeys(_RULES, _WRITE),

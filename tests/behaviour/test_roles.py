@@ -21,6 +21,7 @@ from sa_jobqueue import (
     Job,
     JobQueue,
     JobStatus,
+    Schedule,
     Worker,
     WorkerFilter,
     cancel_jobs,
@@ -32,14 +33,17 @@ from sa_jobqueue import (
     list_dead_letters,
     list_jobs,
     list_workers,
+    prune,
     redrive_dead_letters,
     reschedule_jobs,
+    sync_schedules,
 )
 from sa_jobqueue.cli import main
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations.grants import RIGHTS, grant_statements
 from sa_jobqueue.observe.health import health
+from sa_jobqueue.retention import Retention, RetentionRules
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import quick
@@ -207,11 +211,16 @@ async def test_a_worker_runs_jobs_and_alters_nothing(engine: Engine, acting: As,
                 "VALUES ('gone', 'gone', 'h', 1, '0', '{}', '{}', 1, now() - interval '1 hour')"
             )
         )
-    worker = Worker(queue, acting("worker"), options=quick())
+    acting_worker = acting("worker")
+    worker = Worker(queue, acting_worker, options=quick())
     while jobs.status(lost) is not JobStatus.COMPLETED:
         await worker.run_until_idle()
     with engine.connect() as connection:
         ended = sorted(connection.execute(select(Job.type_name, Job.status)))
+    with Session(acting_worker) as session, session.begin():
+        assert sync_schedules(session, [Schedule(name="daily", cron="@daily", type_name="second")]).created == ("daily",)
+        rules = RetentionRules(default=Retention(completed=timedelta(0), dead=timedelta(0)))
+        assert prune(session, rules).jobs == len(ended)
     assert [(name, status.value) for name, status in ended] == [
         ("dies", "dead"),
         ("enqueues", "completed"),
@@ -252,7 +261,7 @@ def test_an_operator_redrives_cancels_and_deletes_and_alters_nothing(acting: As,
 
 def test_the_sql_is_printed_for_any_place_and_names_are_checked() -> None:
     statements = grant_statements(Layout("jobs", "mail_"), roles="mail")
-    assert 'GRANT SELECT, INSERT, UPDATE ON "jobs".mail_job TO "mail_worker"' in statements
+    assert 'GRANT SELECT, INSERT, UPDATE, DELETE ON "jobs".mail_job TO "mail_worker"' in statements
     printed = CliRunner().invoke(main, ["grants"], env={"SA_JOBQUEUE_URL": None})
     assert printed.exit_code == 0
     assert printed.stdout.startswith("BEGIN;\n\nDO $$ BEGIN\n  IF to_regrole('jobqueue_producer') IS NULL")
