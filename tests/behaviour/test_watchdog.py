@@ -163,6 +163,7 @@ def test_a_lost_database_turns_readyz_red_alone_and_the_worker_works_again_when_
     assert "STOPPING=1" in manager.heard
 
 
+@pytest.mark.long
 def test_the_parent_of_several_speaks_for_them_and_each_answers_on_a_port_of_its_own(
     spawn: Spawn, manager: Manager, tmp_path: Path
 ) -> None:
