@@ -131,10 +131,11 @@ class Process:
         self._send({"is": "stop", "reason": reason})
         try:
             if not (await asyncio.wait({answer}, timeout=half))[0]:
+                self._doomed = True  # whatever it makes of it: a handler that was broken off may leave anything behind
                 self._signal(signal.SIGTERM)
                 await asyncio.wait({answer}, timeout=half)
         finally:
-            if not answer.done():
+            if self._doomed or not answer.done():
                 self.kill()
                 # The attempt is over when its code is: the next one may begin as soon as that is written.
                 await asyncio.wait({self.ended}, timeout=_LAST_WORDS_SECONDS)
