@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select, text, update
+from sqlalchemy import func, insert, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import (
@@ -300,11 +300,12 @@ def test_running_one_for_a_span_makes_each_time_once(sessions: Sessions) -> None
             made.append(len(run_schedule(session, "nightly", since=since, until=noon)))
     assert made == [3, 2]
     with sessions() as session:
-        for given, option in (
+        refusals: list[tuple[dict[str, Any], str]] = [
             ({"since": noon}, "since"),
             ({"since": noon - timedelta(days=8), "until": noon}, "since"),
             ({"since": noon.replace(tzinfo=None), "until": noon}, "since"),
-        ):
+        ]
+        for given, option in refusals:
             with pytest.raises(InvalidOptionError) as refused:
                 run_schedule(session, "nightly", **given)
             assert refused.value.option == option
@@ -320,7 +321,8 @@ def test_a_row_that_is_no_schedule_rests_and_stops_no_other(sessions: Sessions) 
             ("no zone", "@daily", "Atlantis", "default"),
             ("no queue", "@daily", "UTC", "no queue!"),
         ):
-            session.add(Job.Schedule(name=name, cron=cron, time_zone=zone, queue=queue, type_name="test"))
+            row = {"name": name, "cron": cron, "time_zone": zone, "queue": queue, "type_name": "test"}
+            session.execute(insert(Job.Schedule).values(row))
     told = {fired.schedule: fired.error for fired in fire(sessions)}
     assert set(told) == {"nightly", "no cron", "no zone", "no queue"}
     assert told["nightly"] is None

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event, func, select, update
+from sqlalchemy import event, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -75,7 +75,7 @@ async def test_a_worker_tells_of_rows_that_are_none_and_of_what_code_has_dropped
     async with start(jobs):
         await until(lambda: names(sessions) == ["old"])
     with sessions.begin() as session:
-        session.add(Job.Schedule(name="broken", cron="never", type_name="tick"))
+        session.execute(insert(Job.Schedule).values(name="broken", cron="never", type_name="tick"))
     jobs, _ = ticking(name="new")
     async with start(jobs) as log:
         (left,) = await log.until(SchedulesUndeclared)
