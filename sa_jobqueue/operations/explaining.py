@@ -17,7 +17,7 @@ from sa_jobqueue.operations.jobs import get_job, list_attempts
 from sa_jobqueue.operations.queues import QueueStatus, TypeStatus, list_job_types, list_queues
 from sa_jobqueue.operations.workers import WorkerStatus, list_workers
 from sa_jobqueue.redaction import redacted_error
-from sa_jobqueue.statements import explaining
+from sa_jobqueue.statements import explaining, limits
 from sa_jobqueue.types import ENDED, JobId, JobStatus, WorkerState
 
 COUNTED: Final = 10_000
@@ -45,6 +45,12 @@ class Cause(StrEnum):
     """Its last attempt failed, and the next is not due yet."""
     QUEUE_PAUSED = "queue_paused"
     TYPE_PAUSED = "type_paused"
+    EXPIRED = "expired"
+    """It was to start by now, and is about to be cancelled."""
+    OUT_OF_TURN = "out_of_turn"
+    """Another job of its ordering key goes first."""
+    LIMITED = "limited"
+    """As many of its queue or its type run as may, across all workers."""
     NO_WORKER = "no_worker"
     QUEUE_UNSERVED = "queue_unserved"
     TYPE_UNKNOWN = "type_unknown"
@@ -93,7 +99,9 @@ _STUCK: Final = (
         Cause.QUEUE_UNSERVED,
         Cause.TYPE_UNKNOWN,
         Cause.DRAINING,
+        Cause.EXPIRED,
     ),
+    *(Cause.LIMITED, Cause.OUT_OF_TURN),
     *(Cause.WORKER_SILENT, Cause.RETRYING, Cause.SCHEDULED, Cause.BUSY, Cause.BEHIND, Cause.BLOCKED, Cause.RUNNING),
     *(Cause.ABOUT_TO_RUN, Cause.SETTLING, Cause.COMPLETED),
 )
@@ -253,6 +261,9 @@ class _Explainer:
             return Cause.TYPE_UNKNOWN, sentence, evidence
         if not ready:
             return Cause.DRAINING, f"{since}, and every worker that could run it is stopping.", evidence
+        held = self._held_back(job, since, evidence)
+        if held is not None:
+            return held
         slots, running = sum(worker.concurrency for worker in ready), sum(worker.running for worker in ready)
         place = {"queue": job.queue, "priority": job.priority, "scheduled_at": job.scheduled_at, "id": job.id}
         before: int = self.session.execute(explaining.ahead(self.model), place | {"limit": COUNTED}).scalar_one()
@@ -294,6 +305,37 @@ class _Explainer:
                     f"{since}, but its {what} {name!r} was paused {self._ago(since_when)} ago{who}: {todo}.",
                     evidence,
                 )
+        return None
+
+    def _held_back(self, job: Any, since: str, evidence: dict[str, Any]) -> tuple[Cause, str, dict[str, Any]] | None:
+        """Say that a policy holds it back, where one does: its deadline, its ordering key, a limit across workers."""
+        if job.expires_at is not None and job.expires_at <= self.now:
+            evidence |= {"expires_at": job.expires_at}
+            return Cause.EXPIRED, f"{since}, but was to start by {job.expires_at}: it is about to be cancelled.", evidence
+        if job.ordering_key is not None:
+            key = {"ordering_key": job.ordering_key}
+            first = self.session.execute(explaining.before_in_order(self.model), key).first()
+            if first is not None and first.id != job.id:
+                evidence |= key | {"waits_for": first.id}
+                what = f"job {first.id} of its ordering key {job.ordering_key!r}, which is {first.status}"
+                return Cause.OUT_OF_TURN, f"{since}, and waits for {what}.", evidence
+        names = {"queue": job.queue, "type_name": job.type_name}
+        told = (
+            ("queue", job.queue, list_queues(self.session, names=[job.queue], model=self.model)),
+            ("type", job.type_name, list_job_types(self.session, names=[job.type_name], model=self.model)),
+        )
+        most = [found[0].max_running if found else None for _, _, found in told]
+        if most != [None, None]:
+            counts = self.session.execute(limits.running(self.model), names).one()
+            for (what, name, _), limit, count in zip(told, most, counts, strict=True):
+                if limit is not None and count >= limit:
+                    evidence |= {"max_running": limit, "running": count}
+                    todo = f"sa-jobqueue {what}s set {name} --max-running"
+                    return (
+                        Cause.LIMITED,
+                        f"{since}, but {count} of at most {limit} of its {what} {name!r} run: {todo}.",
+                        evidence,
+                    )
         return None
 
     def _expected(self, job: Any, before: int, evidence: dict[str, Any]) -> str:

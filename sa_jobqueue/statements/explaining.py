@@ -104,3 +104,24 @@ def ended_lately(model: type[JobMixin[Any]]) -> Select[int, Any]:
     )
     since = cast(func.extract("epoch", func.now() - func.min(lately.c.completed_at)), Double)
     return select(func.count(), since).select_from(lately)
+
+
+@once_a_model
+def before_in_order(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return the job of an ordering key that holds another one of it up: one that runs, else the first that is open.
+
+    Parameters: `ordering_key`. Shape: `(id, status)`, no row where none is open. Locks: none.
+    Index: `ix_job_ordering`, every open job of the key.
+    """
+    job = table(model)
+    is_open = [status(one) for one in (JobStatus.BLOCKED, JobStatus.PENDING, JobStatus.RUNNING)]
+    return (
+        select(job.c.id, job.c.status)
+        .where(
+            job.c.ordering_key == bindparam("ordering_key", type_=Text),
+            job.c.ordering_key.is_not(None),
+            job.c.status.in_(is_open),
+        )
+        .order_by(job.c.leased_by.is_(None), job.c.created_at, job.c.id)
+        .limit(literal_column("1"))
+    )

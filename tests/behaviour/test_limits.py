@@ -6,10 +6,13 @@ import asyncio
 import signal
 from typing import Any
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, func, text
+from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, JobStatus
 from sa_jobqueue.context import AttemptContext
+from sa_jobqueue.operations import explain_job
+from sa_jobqueue.operations.explaining import Cause
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import Spawn, Start, until
 
@@ -175,3 +178,16 @@ def test_the_next_of_a_key_is_found_behind_the_floor_when_the_one_before_it_ends
     assert worker.claim() == []
     execute(engine, "UPDATE job SET status = 'cancelled', completed_at = now(), leased_by = NULL WHERE id = :id", id=second)
     assert [job.id for job in worker.claim()] == [third]
+
+
+def test_explain_names_the_policy_that_holds_a_job_back(engine: Engine, jobs: Jobs, hands: Any) -> None:
+    jobs.add_worker("free:1", concurrency=5)
+    first, second = jobs.add(ordering_key="k", due_in=-5), jobs.add(ordering_key="k", due_in=-5)
+    with Session(engine) as session:
+        told = explain_job(session, second)
+        assert (told.cause, told.evidence["waits_for"]) == (Cause.OUT_OF_TURN, first)
+        execute(engine, "INSERT INTO queue (name, max_running) VALUES ('default', 1)")
+        assert len(hands("other:1").claim()) == 1
+        assert explain_job(session, jobs.add()).cause is Cause.LIMITED
+        late = jobs.add(expires_at=func.now())
+        assert explain_job(session, late).cause is Cause.EXPIRED

@@ -36,4 +36,11 @@ EXPLAINING_CASES = [
         lambda world: {"job_id": world.pending[0], "limit": 20},
         guarded=False,
     ),
+    Case(
+        "explain_before_in_order",
+        lambda: explaining.before_in_order(Job),
+        frozenset({"ix_job_ordering"}),
+        lambda world: {"ordering_key": "none"},
+        guarded=False,
+    ),
 ]
