@@ -63,7 +63,7 @@ def main(  # noqa: PLR0917 - click gives options by name
         return
     # Progress and tables leave standard output alone when that is where the JSON goes.
     console = Console(stderr=to == "-", width=None if sys.stdout.isatty() else 200)
-    scenarios = [one for name, one in _SCENARIOS.items() if not chosen or name.startswith(chosen)]
+    scenarios = [one for name, one in _SCENARIOS.items() if not chosen or _is_chosen(name, chosen)]
     with serve(url or server) as running, console.status("starting") as status, places.templates(running):
         results = harness.run(running, scenarios, jobs=jobs, rounds=rounds, tell=status.update)
         found = report.document(results, scenarios, server=describe(running), jobs=jobs, rounds=rounds)
@@ -72,6 +72,10 @@ def main(  # noqa: PLR0917 - click gives options by name
         click.echo(report.dump(found))
     elif to is not None:
         Path(to).write_text(report.dump(found) + "\n")
+
+
+def _is_chosen(name: str, chosen: tuple[str, ...]) -> bool:
+    return name in chosen or ("pipeline" in chosen and name.startswith("pipeline"))
 
 
 @main.command("table")
