@@ -105,8 +105,8 @@ class Claimer(Component):
         self._woken.set()
 
     def follow(self) -> None:
-        """Look once more if this worker runs jobs that others wait for in order: one of them has just ended."""
-        if self._ordered:
+        """Look once more if one that has just ended may let another start: of its ordering key, or under its limit."""
+        if self._ordered or self._plan.is_limited:
             self._woken.set()
 
     async def run(self) -> None:

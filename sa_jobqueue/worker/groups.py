@@ -96,6 +96,8 @@ class Groups:
                     self.groups.append(Group(queues, names, lowest_id, room=room, limits=told, fair=fair))
         self._planner = Planner(group.name for group in self.groups)
         self._shares: list[Share] = []
+        self.is_limited = any(group.limits is not None for group in self.groups)
+        """Whether limits across all workers hold for any of them."""
         self.reweigh({})
 
     def reweigh(self, weights: Mapping[str, int]) -> None:

@@ -34,6 +34,7 @@ class Limits:
         self._spend = limits.spend(model, of_type=False), limits.spend(model, of_type=True)
         self._names = {"queue": queue, "type_name": type_name}
         self._full = FULL
+        self._has_rate = False
         self.again_in = 0.0
         """Seconds until it is worth asking again, after there was no room."""
 
@@ -43,6 +44,7 @@ class Limits:
         if len(told) < sum(name is not None for name in self._names.values()):
             self.again_in = BUSY
             return 0
+        self._has_rate = any(tokens is not None for _, tokens, _ in told)
         counts: Sequence[int] = (await connection.execute(self._running, self._names)).one()
         counts = [count for count, name in zip(counts, self._names.values(), strict=True) if name is not None]
         for (max_running, tokens, per_second), count in zip(told, counts, strict=True):
@@ -63,7 +65,7 @@ class Limits:
         """Take what was started from the rates. Within the transaction of `room`."""
         if jobs:
             for statement, name in zip(self._spend, self._names.values(), strict=True):
-                if name is not None:
+                if name is not None and self._has_rate:
                     await connection.execute(statement, {"limited": name, "count": len(jobs)})
 
 
