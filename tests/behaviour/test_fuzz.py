@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -41,8 +41,11 @@ from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations.grants import role_names
 from tests.fixtures.workers import PATIENCE, EventLog, quick, working
 
-amount = pytest.mark.parametrize("examples", [25, pytest.param(600, marks=pytest.mark.long)])
+amount = pytest.mark.parametrize("examples", [25, pytest.param(300, marks=[pytest.mark.long, pytest.mark.timeout(300)])])
 """A few in every run, always the same; many, and new ones, in the long run."""
+
+PATIENT = quick(time_to_live=timedelta(seconds=15))
+"""A server that is slow to answer is no failure here."""
 
 INJECTIONS = [
     "'; DROP TABLE job; --",
@@ -210,7 +213,7 @@ COLUMNS = {
 
 
 @amount
-async def test_rows_written_by_hand_stop_no_worker(database_url: str, engine: Engine, examples: int) -> None:
+async def test_rows_written_by_hand_stop_no_worker(engine: Engine, examples: int) -> None:
     """Whatever the table lets in, the jobs of others run beside it and after it."""
     queue = JobQueue()
     ran: list[int] = []
@@ -240,7 +243,7 @@ async def test_rows_written_by_hand_stop_no_worker(database_url: str, engine: En
     fuzz(examples * 2, row)(write)
     with Session(engine) as session, session.begin():
         enqueue_many(session, [Job("good", n) for n in range(3)])
-    worker = Worker(queue, create_engine(database_url), options=quick(queues=["default"]))
+    worker = Worker(queue, engine, options=PATIENT)
     log = EventLog(worker)
     await asyncio.wait_for(worker.run_until_idle(), 60)
     assert sorted(ran) == [0, 1, 2]
@@ -270,7 +273,7 @@ async def test_a_number_or_a_time_that_nobody_can_count_on_from_holds_up_no_othe
         session.flush()
         session.execute(text(f"UPDATE job SET {change}"))
         session.add(Job("good", 1))
-    worker = Worker(queue, engine, options=quick())
+    worker = Worker(queue, engine, options=PATIENT)
     log = EventLog(worker)
     await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
     assert log.of(ComponentFailed) == []
@@ -298,7 +301,7 @@ async def test_strangers_notifications_are_hints_and_nothing_else(engine: Engine
 
     topics, ids = st.sampled_from(["due", "lost", "ended", "rules"]), st.uuids().map(str)
     payloads = st.one_of(words, ids, st.just("default"), st.just("x" * 7999))
-    async with working(Worker(queue, engine, options=quick())) as log:
+    async with working(Worker(queue, engine, options=PATIENT)) as log:
         await log.until(WorkerStarted)
         with engine.begin() as connection:
             connection.execute(
