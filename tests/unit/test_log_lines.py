@@ -31,7 +31,9 @@ def logger() -> Iterator[logging.Logger]:
     """Give an application's logger that writes nowhere yet."""
     logger = logging.getLogger("application")
     logger.setLevel(logging.DEBUG)
+    logger.propagate = False  # a lone surrogate in what pytest has captured ends a worker of pytest-xdist
     yield logger
+    logger.propagate = True
     logger.handlers.clear()
 
 
