@@ -26,11 +26,15 @@ from sa_jobqueue.tracing import announce, is_announced
 JobT = TypeVar("JobT", bound=JobMixin[Any])
 
 QUIET: Final = timedelta(milliseconds=9)
-"""After a committed wake-up of a queue this process sends no other for so long: a woken worker keeps looking for longer."""
+"""This process wakes a queue's workers once in so long, on average. Who is not woken has been within the last of them: a
+woken worker keeps looking for longer."""
+BURST: Final = 5
+"""So many wake-ups may come closer together: jobs at a steady rate below the average are told one by one, jitter and all."""
 
 _Topic = tuple[str, str]
 _told: WeakKeyDictionary[Engine, dict[_Topic, float]] = WeakKeyDictionary()
-"""When this process last woke whom, by its clock; by engine, because another database has other workers."""
+"""Until when what this process has told fills its average, by its clock: the theoretical arrival time of the generic cell
+rate algorithm (ITU-T I.371). By engine, because another database has other workers."""
 
 
 @dataclass(slots=True)
@@ -67,8 +71,8 @@ def wake(session: Session, connection: Connection, model: type[JobMixin[Any]], q
     wakings = _pending.setdefault(transaction, _Wakings())
     if topic in wakings.sent:
         return
-    last = _told.get(connection.engine, {}).get(topic)
-    if last is not None and time.monotonic() - last < QUIET.total_seconds():
+    filled = _told.get(connection.engine, {}).get(topic)
+    if filled is not None and filled - time.monotonic() > (BURST - 0.5) * QUIET.total_seconds():
         wakings.kept[topic] = (connection, model, queue)
         return
     wakings.sent[topic] = connection.engine
@@ -94,7 +98,8 @@ def _remember_told(session: Session) -> None:
     # Only a committed wake-up has woken anybody, so only that may silence the next one.
     now = time.monotonic()
     for topic, engine in _outermost(session).sent.items():
-        _told.setdefault(engine, {})[topic] = now
+        filled = _told.setdefault(engine, {})
+        filled[topic] = max(filled.get(topic, now), now) + QUIET.total_seconds()
 
 
 @event.listens_for(Session, "after_soft_rollback")

@@ -90,6 +90,7 @@ class Claimer(Component):
         self._woken = asyncio.Event()
         self._awake_until = 0.0
         self._glance = _GLANCE
+        self._rested = False
         self.until_idle = False
         """Whether `run` returns when nothing is due, nothing runs and nothing waits to be written."""
 
@@ -192,10 +193,11 @@ class Claimer(Component):
                 break
             started[group.name] += await self._claim_group(connection, group, limit)
         self._plan.take(started, free)
+        self._rested = False
         return started.total()
 
     async def _claim_group(self, connection: AsyncConnection, group: Group, limit: int) -> int:
-        behind = group.floors.prepare(self._loop.time(), idle=False)
+        behind = group.floors.prepare(self._loop.time(), idle=self._rested)
         if not behind and group.limits is None and (owed := min(group.ageing.due(self._loop.time()), limit)):
             return await self._claim_longest_waiting(connection, group, owed)
         try:
@@ -312,7 +314,8 @@ class Claimer(Component):
         if self.until_idle or any(group.room is not None for group in self._plan.groups):
             waits.append(asyncio.ensure_future(self._executor.changed.wait()))
         try:
-            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            told, _ = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            self._rested = not told  # nobody knows of anything ahead: then look behind the floors in the same statement
         finally:
             for wait in waits:
                 wait.cancel()

@@ -65,9 +65,12 @@ class Sweeper(Component):
         rounds = 0
         while True:
             if await self.sweep(orphans=rounds % _RARELY == 0) < BATCH:
-                await self.find_unsettled()
-                while await self.expire() == BATCH:
-                    pass
+                # By turns: an idle worker asks for little, and neither is in a hurry.
+                if rounds % 2 == 0:
+                    await self.find_unsettled()
+                else:
+                    while await self.expire() == BATCH:
+                        pass
                 if rounds % _RARELY == 0:
                     await self.tidy()
                 rounds += 1

@@ -44,6 +44,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(enqueueing, "time", clock)
+    monkeypatch.setattr(enqueueing, "BURST", 1)
     return clock
 
 
@@ -159,12 +160,28 @@ def test_a_queue_just_woken_is_not_woken_again(
     sessions: sessionmaker[Session], notifications: Notifications, clock: Clock
 ) -> None:
     told = []
-    for wait in (0.0, 0.0089, 0.0002, 0.0091):
+    for wait in (0.0, 0.0004, 0.0047, 0.0091, 0.0089):
         clock.now += wait
         with sessions.begin() as session:
             session.add(Job("test"))
         told.append(len(notifications.seen()))
-    assert told == [1, 0, 1, 1]
+    assert told == [1, 0, 1, 1, 1]
+
+
+def test_a_burst_is_told_one_by_one_and_then_as_often_as_the_average_lets_it(
+    sessions: sessionmaker[Session], notifications: Notifications, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(enqueueing, "time", clock)
+    told = []
+    for step in [0.0] * 7 + [0.001] * 36:
+        clock.now += step
+        with sessions.begin() as session:
+            session.add(Job("test"))
+        told.append(len(notifications.seen()))
+    assert told[:7] == [1] * enqueueing.BURST + [0, 0]
+    assert sum(told[7:]) == 4
+    assert all(1 in told[end - 9 : end] for end in range(9, len(told)))  # who was not told came soon after one who was
 
 
 def test_a_wake_up_that_was_rolled_back_silences_nobody(
