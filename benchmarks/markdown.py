@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.peers.catalogue import OURS
+from benchmarks.scenarios.degradation import SECONDS
 from benchmarks.targets import Found, all_targets
 
 _LIMIT = "pgbench, our SQL"
@@ -140,13 +141,23 @@ def _degradation(document: Mapping[str, Any]) -> str:
     rows = [
         [
             one["case"],
+            f"{one['jobs'] / SECONDS:,.0f}",
             *(_number(one["figures"].get(name), ".2f") for name in names),
             *(_number(one["figures"].get(name), ",.0f") for name in ("deepest", "depth_at_the_end", "dead")),
         ]
         for one in document["results"]
         if one["scenario"] == "degradation"
     ]
-    head = ["system", "claim before, ms", "pinned, last third", "after", "wait before, ms", "pinned, last third", "after"]
+    head = [
+        "system",
+        "jobs done, /s",
+        "claim before, ms",
+        "pinned, last third",
+        "after",
+        "wait before, ms",
+        "pinned, last third",
+        "after",
+    ]
     return _table([*head, "deepest backlog", "backlog at the end", "dead tuples"], rows, left=1)
 
 

@@ -16,8 +16,8 @@ _WIDTH: Final = 1000
 _HEIGHT: Final = 460
 _BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _CURVES: Final = {
-    "claims": ("claim_ms", "time of one claim, ms", True),
-    "depth": ("depth", "jobs waiting", False),
+    "claims": ("claim_ms", "time of one claim, ms"),
+    "depth": ("depth", "jobs waiting, none shown as one"),
 }
 _COLOURS: Final = ("#c0392b", "#2471a3", "#229954", "#8e44ad", "#b9770e", "#5d6d7e")
 
@@ -29,14 +29,14 @@ def draw(document: Mapping[str, Any], folder: Path) -> list[str]:
     if browser is None or not results:
         return []
     names = []
-    for name, (field, title, is_logarithmic) in _CURVES.items():
-        page = _page(results, field, title, is_logarithmic=is_logarithmic)
+    for name, (field, title) in _CURVES.items():
+        page = _page(results, field, title)
         _photograph(browser, page, folder / f"{name}.png")
         names.append(f"{name}.png")
     return names
 
 
-def _page(results: list[Any], field: str, title: str, *, is_logarithmic: bool) -> str:
+def _page(results: list[Any], field: str, title: str) -> str:
     from plotly import graph_objects
 
     figure = graph_objects.Figure()
@@ -44,7 +44,7 @@ def _page(results: list[Any], field: str, title: str, *, is_logarithmic: bool) -
         ours = result["case"] == OURS.name
         figure.add_scatter(
             x=[point["second"] for point in result["series"]],
-            y=[point[field] for point in result["series"]],
+            y=[_shown(point[field], field) for point in result["series"]],
             name=result["case"],
             mode="lines",
             connectgaps=True,
@@ -60,10 +60,15 @@ def _page(results: list[Any], field: str, title: str, *, is_logarithmic: bool) -
         margin={"l": 70, "r": 20, "t": 20, "b": 50},
         xaxis_title="seconds",
         yaxis_title=title,
-        yaxis_type="log" if is_logarithmic else "linear",
+        yaxis_type="log",
         font={"family": "sans-serif", "size": 14},
     )
     return str(figure.to_html(include_plotlyjs=True, config={"staticPlot": True}))
+
+
+def _shown(value: float | None, field: str) -> float | None:
+    # A logarithm has no place for nothing.
+    return max(1.0, value) if field == "depth" and value is not None else value
 
 
 def _photograph(browser: str, page: str, picture: Path) -> None:

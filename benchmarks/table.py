@@ -32,8 +32,8 @@ PARTS: Final = (
     Part(
         scenarios=("drain beside peers", "single enqueue beside peers", "bulk enqueue beside peers"), rounds=3, minutes=4.2
     ),
-    Part(scenarios=("drain", "single enqueue", "session handler", "two workers"), rounds=3, minutes=2.5),
-    Part(scenarios=("bulk enqueue",), rounds=3, jobs=100_000, minutes=1),
+    Part(scenarios=("drain", "single enqueue", "session handler", "two workers"), rounds=3, minutes=4),
+    Part(scenarios=("bulk enqueue",), rounds=3, jobs=100_000, minutes=2),
     Part(scenarios=("latency beside peers", "latency"), rounds=2, minutes=2),
     Part(scenarios=("pinned horizon", "kinds of pins"), rounds=2, minutes=1.5),
     Part(scenarios=("deep backlog", "memory", "idle worker"), rounds=1, minutes=2.5),
