@@ -115,7 +115,7 @@ def commit_write(
         session.execute(bulk.clear_left_over(model), {"age": LEFT_OVER})
     if enqueued:
         for queue in sorted({row.queue or defaults.queue for row in counted}):
-            session.execute(notifications.notify_due(model, queue))
+            session.execute(notifications.notify_due(model), {"queue": queue})
     return WriteResult(write_id=write_id, sequence=sequence, **numbers)
 
 

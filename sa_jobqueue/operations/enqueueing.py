@@ -76,7 +76,7 @@ def wake(session: Session, connection: Connection, model: type[JobMixin[Any]], q
         wakings.kept[topic] = (connection, model, queue)
         return
     wakings.sent[topic] = connection.engine
-    connection.execute(notifications.notify_due(model, queue))
+    connection.execute(notifications.notify_due(model), {"queue": queue})
 
 
 def _outermost(session: Session) -> _Wakings:

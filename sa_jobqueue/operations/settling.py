@@ -72,7 +72,7 @@ def settle(connection: Connection, model: type[JobMixin[Any]], chains: dict[JobI
     if result.settled:
         connection.execute(blockers.tell_settled(model), {"ids": result.settled})
     for queue in sorted({moved.queue for moved in result.moved if moved.status is JobStatus.PENDING}):
-        connection.execute(notifications.notify_due(model, queue))
+        connection.execute(notifications.notify_due(model), {"queue": queue})
     return result
 
 

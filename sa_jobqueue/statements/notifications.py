@@ -8,14 +8,17 @@ from sqlalchemy import Select, Text, bindparam, func, select
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.statements._parts import once_a_model
 
 
-def notify_due(model: type[JobMixin[Any]], queue: str) -> Select[Any]:
+@once_a_model
+def notify_due(model: type[JobMixin[Any]]) -> Select[Any]:
     """Tell idle workers, when and if this transaction commits, that a queue has something new.
 
-    Locks: a commit that carries a notification takes one lock a database for a moment; send few.
+    Parameters: `queue`. Locks: a commit that carries a notification takes one lock a database for a moment; send few.
     """
-    return select(func.pg_notify(model.__jobqueue__.channel("due"), queue))
+    # Made once: with single jobs, making it anew each time costs more than the server takes.
+    return select(func.pg_notify(model.__jobqueue__.channel("due"), bindparam("queue", type_=Text)))
 
 
 def notify_each(model: type[JobMixin[Any]], topic: Literal["lost", "ended"]) -> Select[Any]:

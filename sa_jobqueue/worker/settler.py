@@ -85,7 +85,7 @@ class Settler(Component):
         due = list(self._due)
         async with self._engine.begin() as connection:
             for queue in due:
-                await connection.execute(notifications.notify_due(self._model, queue))
+                await connection.execute(notifications.notify_due(self._model), {"queue": queue})
             done = await connection.run_sync(settle, self._model, batch) if batch else None
         self._due.difference_update(due)
         if done is None:

@@ -295,7 +295,7 @@ CASES = [
         lambda world: {"queues": ["default", "other"], "types": ["test"], "ttl": timedelta(seconds=15)},
         looks_at=2000,  # the oldest thousand of each queue
     ),
-    Case("notify_due", lambda: notifications.notify_due(Job, "default"), NONE, guarded=False),
+    Case("notify_due", lambda: notifications.notify_due(Job), NONE, lambda world: {"queue": "default"}, guarded=False),
     Case(
         "look",
         lambda: waiting.look(Job),
