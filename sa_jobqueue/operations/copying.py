@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.copying import copy_in
 from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.handlers import Handler
+from sa_jobqueue.ids import uuid7, uuid7_hex
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.enqueueing import wake
 from sa_jobqueue.operations.errors import translated
@@ -96,12 +97,16 @@ def _texts(connection: Connection, model: type[JobMixin[Any]], values: dict[str,
     return ["\\N" if text is None else bytes(text).decode().translate(_ESCAPES) for text in dumped]
 
 
+def _id_text(made: Any) -> str:
+    return made.hex if isinstance(made, UUID) else str(made).translate(_ESCAPES)
+
+
 def _chunks(codec: Codec[Any], payloads: Iterable[Any], make_id: Callable[[], Any], tail: str) -> Iterator[str]:
     lines: list[str] = []
     size = 0
+    make_text = uuid7_hex if make_id is uuid7 else lambda: _id_text(make_id())
     for place, payload in enumerate(payloads):
-        made = make_id()
-        job_id = made.hex if isinstance(made, UUID) else made.translate(_ESCAPES)
+        job_id = make_text()
         # Of what needs escaping, JSON text without other characters than ASCII's has the backslash alone.
         document = codec.encode_text(f"payloads[{place}]", payload).replace("\\", "\\\\")
         lines.append(f"{job_id}\t{job_id}\t{document}{tail}")
