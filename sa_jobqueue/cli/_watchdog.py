@@ -112,8 +112,10 @@ def watching(read: Callable[[], Vitals], *, limit: timedelta | None, end: Callab
         while not stopped.wait(rest):
             watchdog.look()
 
-    threading.Thread(target=run, name="sa_jobqueue watchdog", daemon=True).start()
+    thread = threading.Thread(target=run, name="sa_jobqueue watchdog", daemon=True)
+    thread.start()
     try:
         yield used
     finally:
         stopped.set()
+        thread.join(_PATIENCE)  # bounded: it may be telling a log that is stuck

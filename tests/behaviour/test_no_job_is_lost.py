@@ -195,9 +195,7 @@ async def test_a_job_claimed_by_an_answer_that_was_lost_is_given_back(engine: En
         if lost:
             return await take(self, *arguments, **options)
         # The claim commits, and its answer never arrives.
-        self._executor.start, keep = lost.append, self._executor.start  # type: ignore[assignment, method-assign]
-        await take(self, *arguments, **options)
-        self._executor.start = keep  # type: ignore[method-assign]
+        lost.extend(await take(self, *arguments, **options))
         raise ConnectionError("the answer was lost")
 
     ids = enqueue(engine, *(queue.job("plain", {}) for _ in range(3)))
