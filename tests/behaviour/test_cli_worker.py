@@ -239,6 +239,7 @@ def test_several_processes_are_not_started_on_a_database_they_cannot_use(
         assert words in line
 
 
+@pytest.mark.long
 def test_two_processes_run_and_a_killed_one_is_started_again(
     start_worker: StartWorker, engine: Engine, jobs: Jobs, tmp_path: Path
 ) -> None:
@@ -282,6 +283,7 @@ def test_what_a_dead_process_held_is_due_at_once_for_its_parent_knows_that_it_di
     assert ended(parent) == 0
 
 
+@pytest.mark.long
 def test_a_second_signal_to_the_parent_gives_running_jobs_back(
     start_worker: StartWorker, engine: Engine, jobs: Jobs, tmp_path: Path
 ) -> None:
@@ -295,6 +297,7 @@ def test_a_second_signal_to_the_parent_gives_running_jobs_back(
     assert jobs.status(running) is JobStatus.PENDING
 
 
+@pytest.mark.long
 def test_a_signal_to_the_whole_group_drains_as_one(
     start_worker: StartWorker, engine: Engine, jobs: Jobs, tmp_path: Path
 ) -> None:

@@ -61,6 +61,7 @@ def assert_is_right(report: dict[str, Any]) -> None:
     assert not [pid for pid in report["pids"] if is_running(pid)]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not binary_dirs(), reason="no programs of PostgreSQL at hand")
 def test_it_brings_its_own_database_and_leaves_no_process() -> None:
     done = demo("--json")

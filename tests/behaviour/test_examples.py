@@ -61,6 +61,7 @@ def test_example_prints_what_its_last_comment_says(script: Path, empty_database_
     assert run(str(script), url=empty_database_url, cwd=EXAMPLES.parent) == promised_output(script)
 
 
+@pytest.mark.long
 def test_the_build_graph_is_built_in_order_and_notices_when_it_was_not(
     empty_database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -158,6 +158,7 @@ async def test_a_stopped_process_that_wakes_up_is_fenced_and_works_on(
     assert jobs.get(job_id) == done  # its late end changed nothing
 
 
+@pytest.mark.long
 async def test_a_handler_that_holds_the_gil_past_its_lease_loses_it_and_doubles_no_effect(
     engine: Engine, jobs: Jobs, spawn: Spawn, start: Start
 ) -> None:

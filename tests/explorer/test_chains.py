@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -112,6 +113,7 @@ def test_a_waiting_job_completed_by_hand_is_not_started_by_its_blocker(explorer:
     assert set(report.endings) == {"j=completed k=pending x=completed"}
 
 
+@pytest.mark.long
 def test_a_cancellation_meets_a_chain_that_goes_on(explorer: Explorer) -> None:
     """Of the job, it ends the chain or comes too late; of the chain, it ends it at whatever job it has come to."""
 
@@ -127,6 +129,7 @@ def test_a_cancellation_meets_a_chain_that_goes_on(explorer: Explorer) -> None:
         assert set(report.endings) <= {later, in_time}
 
 
+@pytest.mark.long
 def test_a_cancellation_meets_the_end_of_a_chain_and_who_waits_for_it(explorer: Explorer) -> None:
     prove(
         explorer,

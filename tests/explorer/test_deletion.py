@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+import pytest
 from psycopg.errors import DeadlockDetected, ForeignKeyViolation
 from sqlalchemy import Connection, event, func, insert, or_, select, update
 from sqlalchemy.orm import Session
@@ -416,6 +417,7 @@ def test_jobs_cancelled_and_their_chains_deleted(explorer: Explorer) -> None:
     assert set(endings) == {"nothing"}
 
 
+@pytest.mark.long
 def test_chains_cancelled_and_deleted_and_jobs_of_them_cancelled(explorer: Explorer) -> None:
     endings = explore(
         explorer,

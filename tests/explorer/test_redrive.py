@@ -67,6 +67,7 @@ def test_a_waiting_job_cancelled_or_deleted_meets_the_end_it_waits_for(explorer:
     assert set(report.endings) == {"k=pending x=completed"}
 
 
+@pytest.mark.long
 def test_the_redrive_of_a_job_meets_the_end_of_what_it_still_waits_for(explorer: Explorer) -> None:
     """Dead of one blocker, it waits for the other when it is redriven, if that has not ended by then."""
 

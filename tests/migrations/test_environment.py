@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Engine, inspect
@@ -63,6 +64,7 @@ for module in sys.argv[1:]:
 """
 
 
+@pytest.mark.long
 def test_alembic_is_whole_whatever_is_imported_first() -> None:
     command = [sys.executable, "-W", "error", "-c", IMPORTER, *FIRST_IMPORTS]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -70,6 +70,7 @@ async def test_a_worker_whose_connections_all_fall_silent_works_again(
         await until(lambda: jobs.status(second) is JobStatus.COMPLETED, what="it works again, on new connections")
 
 
+@pytest.mark.long
 async def test_a_beat_that_is_not_answered_is_given_up_in_time_for_another(
     engine: Engine, jobs: Jobs, proxy: Proxy, behind_proxy: Engine
 ) -> None:
@@ -87,6 +88,7 @@ async def test_a_beat_that_is_not_answered_is_given_up_in_time_for_another(
     assert jobs.get(job_id)["attempt"] == 1
 
 
+@pytest.mark.long
 async def test_a_stop_is_bounded_while_nothing_is_answered(engine: Engine, proxy: Proxy, behind_proxy: Engine) -> None:
     queue, _ = two_kinds()
     enqueue(engine, queue.job("waits", {}))
