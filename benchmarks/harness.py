@@ -167,7 +167,7 @@ def run(
 
 def measure(case: Case, place: Place, meter: Meter, jobs: int) -> Sample:
     """Run a case once. Raises: RuntimeError when it did no job, twice."""
-    # Seen once, of two clients of pgbench with a hundred jobs on a busy machine, and not understood; 25 tries did not show it.
+    # Seen once, of two clients of pgbench with a hundred jobs on a busy machine; 25 tries did not show it again.
     for _ in range(2):
         case.prepare(place, jobs)
         counted: list[Counted] = []
