@@ -74,8 +74,7 @@ def _alike(model: type[JobMixin[Any]], job: JobMixin[Any]) -> dict[str, Any]:
             continue
         default: Any = getattr(column, "default", None)
         if attribute.key in job.__dict__:
-            value = job.__dict__[attribute.key]
-            values[column.name] = job.type_name if column.name == "chain_type_name" else value
+            values[column.name] = job.__dict__[attribute.key]
         elif default is not None and default.is_scalar:
             values[column.name] = default.arg
         elif default is not None:

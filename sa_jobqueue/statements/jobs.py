@@ -30,7 +30,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, JSONB, TIMESTAMP
 from sqlalchemy.dialects.postgresql import array as array_of
-from sqlalchemy.dialects.postgresql.base import PGIdentifierPreparer
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from sa_jobqueue.models import JobMixin
@@ -39,7 +38,7 @@ from sa_jobqueue.models.checks import due_at as due
 from sa_jobqueue.statements._parts import array, once_a_model, status, table
 from sa_jobqueue.types import JobId, JobStatus
 
-_IDENTIFIERS: Final = PGIdentifierPreparer(PGDialect_psycopg())  # type: ignore[no-untyped-call]
+_IDENTIFIERS: Final = PGDialect_psycopg().identifier_preparer  # type: ignore[no-untyped-call]
 
 
 def enqueue_many(model: type[JobMixin[Any]], columns: Sequence[str]) -> Insert:
