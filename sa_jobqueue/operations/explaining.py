@@ -248,7 +248,8 @@ class _Explainer:
         able = [worker for worker in serving if job.type_name in worker.job_types]
         ready = [worker for worker in able if worker.state == WorkerState.RUNNING]
         evidence |= {"live_workers": len(self.live), "serving_queue": len(serving), "knowing_type": len(able)}
-        paused = self._paused(job, since, evidence)
+        told = self._told(job)
+        paused = self._paused(told, since, evidence)
         if paused is not None:
             return paused
         if not self.live:
@@ -261,7 +262,7 @@ class _Explainer:
             return Cause.TYPE_UNKNOWN, sentence, evidence
         if not ready:
             return Cause.DRAINING, f"{since}, and every worker that could run it is stopping.", evidence
-        held = self._held_back(job, since, evidence)
+        held = self._held_back(job, told, since, evidence)
         if held is not None:
             return held
         slots, running = sum(worker.concurrency for worker in ready), sum(worker.running for worker in ready)
@@ -286,15 +287,17 @@ class _Explainer:
             evidence,
         )
 
-    def _paused(self, job: Any, since: str, evidence: dict[str, Any]) -> tuple[Cause, str, dict[str, Any]] | None:
-        """Say that somebody paused its queue or its type, where somebody has."""
-        queues = list_queues(self.session, names=[job.queue], model=self.model)
-        types = list_job_types(self.session, names=[job.type_name], model=self.model)
-        each: tuple[tuple[Cause, str, str, Sequence[QueueStatus | TypeStatus]], ...] = (
-            (Cause.QUEUE_PAUSED, "queue", job.queue, queues),
-            (Cause.TYPE_PAUSED, "type", job.type_name, types),
+    def _told(self, job: Any) -> _Told:
+        """Return what is said of its queue and of its type."""
+        return (
+            ("queue", job.queue, list_queues(self.session, names=[job.queue], model=self.model)),
+            ("type", job.type_name, list_job_types(self.session, names=[job.type_name], model=self.model)),
         )
-        for cause, what, name, found in each:
+
+    def _paused(self, told: _Told, since: str, evidence: dict[str, Any]) -> tuple[Cause, str, dict[str, Any]] | None:
+        """Say that somebody paused its queue or its type, where somebody has."""
+        causes = (Cause.QUEUE_PAUSED, Cause.TYPE_PAUSED)
+        for cause, (what, name, found) in zip(causes, told, strict=True):
             since_when, by = (found[0].paused_at, found[0].paused_by) if found else (None, None)
             if since_when is not None:
                 evidence |= {"paused_at": since_when, "paused_by": by}
@@ -307,7 +310,9 @@ class _Explainer:
                 )
         return None
 
-    def _held_back(self, job: Any, since: str, evidence: dict[str, Any]) -> tuple[Cause, str, dict[str, Any]] | None:
+    def _held_back(
+        self, job: Any, told: _Told, since: str, evidence: dict[str, Any]
+    ) -> tuple[Cause, str, dict[str, Any]] | None:
         """Say that a policy holds it back, where one does: its deadline, its ordering key, a limit across workers."""
         if job.expires_at is not None and job.expires_at <= self.now:
             evidence |= {"expires_at": job.expires_at}
@@ -320,10 +325,6 @@ class _Explainer:
                 what = f"job {first.id} of its ordering key {job.ordering_key!r}, which is {first.status}"
                 return Cause.OUT_OF_TURN, f"{since}, and waits for {what}.", evidence
         names = {"queue": job.queue, "type_name": job.type_name}
-        told = (
-            ("queue", job.queue, list_queues(self.session, names=[job.queue], model=self.model)),
-            ("type", job.type_name, list_job_types(self.session, names=[job.type_name], model=self.model)),
-        )
         most = [found[0].max_running if found else None for _, _, found in told]
         if most != [None, None]:
             counts = self.session.execute(limits.running(self.model), names).one()
@@ -377,6 +378,10 @@ def _times(count: int, noun: str) -> str:
 
 def _many(count: int) -> str:
     return f"{COUNTED:,} others or more" if count >= COUNTED else _times(count, "other")
+
+
+_Told = tuple[tuple[str, str, Sequence[QueueStatus | TypeStatus]], ...]
+"""Of a job's queue and of its type: what it is, its name, and its row where there is one."""
 
 
 def _error(type_name: str, error: Any) -> str:
