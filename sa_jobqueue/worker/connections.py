@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakSet
 
 import psycopg
 from sqlalchemy import URL, Engine, NullPool, create_engine
@@ -17,6 +19,8 @@ from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
 from sa_jobqueue.statements.claims import GUARDS
 from sa_jobqueue.worker.poolers import GuardedCursor, is_pooled
 from sa_jobqueue.worker.silence import AnsweredConnection
+
+C = TypeVar("C", bound=psycopg.AsyncConnection[Any])
 
 
 class Connections:
@@ -51,6 +55,8 @@ class Connections:
             **noticing_death(patience),
             **(connect_args or {}),
         }
+        self._opening: set[asyncio.Task[Any]] = set()
+        self._opened: WeakSet[psycopg.AsyncConnection[Any]] = WeakSet()
 
     @property
     def can_listen(self) -> bool:
@@ -90,7 +96,7 @@ class Connections:
         return create_engine(self._url, isolation_level="AUTOCOMMIT", poolclass=NullPool, connect_args=self._arguments)
 
     async def _open(self, **arguments: Any) -> AnsweredConnection:
-        connection = await AnsweredConnection.connect(**arguments)
+        connection = await self._known(AnsweredConnection, arguments)
         connection.patience = self.patience
         if self.is_pooled:
             connection.cursor_factory = GuardedCursor
@@ -98,7 +104,34 @@ class Connections:
 
     async def listen(self) -> psycopg.AsyncConnection[Any]:
         """Open a connection outside every pool, to LISTEN on."""
-        return await psycopg.AsyncConnection.connect(**self._to(self._listen_url or self._url), autocommit=True)
+        arguments = self._to(self._listen_url or self._url) | {"autocommit": True}
+        return await self._known(psycopg.AsyncConnection[Any], arguments)
+
+    async def close(self, within: timedelta) -> None:
+        """Close every connection opened so far, those included that are being opened, or that a pool has lost.
+
+        One that is not open `within` that time is given up.
+        """
+        if self._opening:
+            await asyncio.wait(self._opening, timeout=within.total_seconds())
+        for opening in self._opening:
+            opening.cancel()
+        await asyncio.gather(*self._opening, return_exceptions=True)
+        for connection in list(self._opened):
+            await connection.close()
+
+    async def _known(self, kind: type[C], arguments: Mapping[str, Any]) -> C:
+        # In a task of its own: who asked may be cancelled meanwhile, and what is half open then would stay open until
+        # the garbage collector finds it. SQLAlchemy's pools do not know of such a connection either.
+        opening: asyncio.Task[C] = asyncio.create_task(kind.connect(**arguments))
+        self._opening.add(opening)
+        opening.add_done_callback(self._remember)
+        return await asyncio.shield(opening)
+
+    def _remember(self, opening: asyncio.Task[Any]) -> None:
+        self._opening.discard(opening)
+        if not opening.cancelled() and opening.exception() is None:
+            self._opened.add(opening.result())
 
     def _to(self, url: URL) -> dict[str, Any]:
         # SQLAlchemy's own reading of the URL, several hosts included.

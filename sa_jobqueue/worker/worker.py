@@ -307,6 +307,7 @@ class Worker:
             unsubscribe()
             await children.close()
             await engine.dispose()
+            await connections.close(timedelta(seconds=1))
             if isinstance(error, DBAPIError):
                 raise unavailable(error, self._url) from error
             raise
@@ -352,6 +353,7 @@ class Worker:
             await children.close()
             await asyncio.to_thread(heartbeat.stop)
             await engine.dispose()
+            await connections.close(timedelta(seconds=1))
             for made in self._sessions.own_engines:
                 await made.dispose() if isinstance(made, AsyncEngine) else made.dispose()
             await _within(self._close_providers(), _CLOSING)

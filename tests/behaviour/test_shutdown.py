@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from datetime import timedelta
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from sqlalchemy import Engine, text
 
 from sa_jobqueue import AttemptContext, JobQueue, JobStatus, Worker
-from sa_jobqueue.events import Event, JobStarted, WorkerStopped
+from sa_jobqueue.events import Event, JobStarted, WorkerStarted, WorkerStopped
 from tests.behaviour.test_attempts import enqueue
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, EventLog, quick
@@ -162,12 +163,42 @@ async def test_a_stopped_worker_leaves_no_row_no_connection_and_no_thread(engine
     await asyncio.wait_for(run, PATIENCE)
     with engine.connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM worker")).scalar_one() == 0
-        left = text("SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'sa_jobqueue%'")
-        deadline = asyncio.get_running_loop().time() + PATIENCE
-        while connection.execute(left).scalar_one() and asyncio.get_running_loop().time() < deadline:
-            connection.rollback()  # a backend is gone a moment after its connection is
-        assert connection.execute(left).scalar_one() == 0
+    await connections_end(engine)
     assert not {thread.name for thread in set(threading.enumerate()) - before if "heartbeat" in thread.name}
+
+
+async def connections_end(engine: Engine) -> None:
+    """Wait until no worker has a connection to this database: a backend is gone a moment after its connection is."""
+    left = text(
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND application_name LIKE 'sa_jobqueue%'"
+    )
+    async with asyncio.timeout(PATIENCE):
+        with engine.connect() as connection:
+            while connection.execute(left).scalar_one():
+                connection.rollback()
+                await asyncio.sleep(0)
+
+
+async def test_a_worker_stopped_while_it_connects_leaves_no_connection(engine: Engine) -> None:
+    # Whatever it was about to open: each run is stopped some steps of the loop later than the one before. Without the
+    # garbage collector, which would hide that nobody closed a connection.
+    gc.collect()
+    gc.disable()
+    try:
+        for steps in range(0, 120, 10):
+            queue, _ = waiting_queue()
+            worker = Worker(queue, engine, options=quick())
+            log = EventLog(worker)
+            run = asyncio.create_task(worker.run())
+            await log.until(WorkerStarted)
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            worker.stop()
+            await asyncio.wait_for(run, PATIENCE)
+            await connections_end(engine)
+    finally:
+        gc.enable()
 
 
 def _now(engine: Engine) -> Any:
