@@ -170,8 +170,7 @@ async def test_a_stopped_worker_leaves_no_row_no_connection_and_no_thread(engine
 async def connections_end(engine: Engine) -> None:
     """Wait until no worker has a connection to this database: a backend is gone a moment after its connection is."""
     left = text(
-        "SELECT count(*) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND application_name LIKE 'sa_jobqueue%'"
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'sa_jobqueue%'"
     )
     async with asyncio.timeout(PATIENCE):
         with engine.connect() as connection:
