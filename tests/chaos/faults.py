@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -44,12 +44,11 @@ class Injection:
     """Whether whoever held those jobs died of it."""
 
 
-@dataclass
-class Scene:
-    """What a fault may use."""
+@dataclass(kw_only=True)
+class Stage:
+    """What a fault may use that breaks things from outside, whichever queue runs there."""
 
     world: World
-    load: Load
     random: Random
     released: list[Callable[[], None]] = field(default_factory=list)
     """What still has to be put right when the last fault is over."""
@@ -66,22 +65,36 @@ class Scene:
         return next((slot for slot in alive if slot.number >= number), alive[0])
 
     def held_by(self, pid: int) -> dict[UUID, int]:
+        """Return the attempts a process holds, where it can be told."""
+        return {}
+
+
+@dataclass(kw_only=True)
+class Scene(Stage):
+    """What a fault may use on this queue."""
+
+    load: Load
+
+    def held_by(self, pid: int) -> dict[UUID, int]:
         """Return the attempts a process holds by the database's account."""
         query = """SELECT j.id, j.attempt FROM job j JOIN worker w ON w.id = j.leased_by
                    WHERE w.pid = %(pid)s AND j.status = 'running'"""
         return dict(self.world.read(query, pid=pid))
 
 
+S = TypeVar("S", bound=Stage)
+
+
 @dataclass(frozen=True)
-class Fault:
+class Fault(Generic[S]):
     """A kind of fault: its name, and what injects it; that returns a word on how, and the jobs it concerns."""
 
     name: str
-    inject: Callable[[Scene], tuple[str, dict[UUID, int]]]
+    inject: Callable[[S], tuple[str, dict[UUID, int]]]
     kills: bool = False
 
 
-def kill_worker(scene: Scene) -> tuple[str, dict[UUID, int]]:
+def kill_worker(scene: Stage) -> tuple[str, dict[UUID, int]]:
     """Kill a worker with SIGKILL, wherever it stands."""
     slot = scene.victim(scene.random.randrange(8))
     # Frozen first, so that what it holds now is what it holds when it dies.
@@ -105,14 +118,14 @@ def kill_at(point: str) -> Callable[[Scene], tuple[str, dict[UUID, int]]]:
     return inject
 
 
-def terminate(scene: Scene) -> tuple[str, dict[UUID, int]]:
+def terminate(scene: Stage) -> tuple[str, dict[UUID, int]]:
     """Ask a worker to stop, as a deployment does."""
     slot = scene.victim(scene.random.randrange(8))
     scene.world.fleet.signal(slot, signal.SIGTERM)
     return f"worker {slot.number}", {}
 
 
-def terminate_twice(scene: Scene) -> tuple[str, dict[UUID, int]]:
+def terminate_twice(scene: Stage) -> tuple[str, dict[UUID, int]]:
     """Ask a worker to stop, and lose patience."""
     slot, wait = scene.victim(scene.random.randrange(8)), round(scene.random.uniform(0.05, 0.5), 2)
     scene.world.fleet.signal(slot, signal.SIGTERM)
@@ -121,7 +134,7 @@ def terminate_twice(scene: Scene) -> tuple[str, dict[UUID, int]]:
     return f"worker {slot.number}, again after {wait} s", {}
 
 
-def freeze(scene: Scene) -> tuple[str, dict[UUID, int]]:
+def freeze(scene: Stage) -> tuple[str, dict[UUID, int]]:
     """Stop a worker's process for longer than its lease, and let it wake up: a zombie."""
     slot, extra = scene.victim(scene.random.randrange(8)), round(scene.random.uniform(1.0, 3.0), 1)
     pid = scene.world.fleet.signal(slot, signal.SIGSTOP)
@@ -140,7 +153,7 @@ def freeze(scene: Scene) -> tuple[str, dict[UUID, int]]:
     return f"worker {slot.number} for {scene.patience + extra:.1f} s, {len(held)} jobs in hand", held
 
 
-def crash_server(scene: Scene) -> tuple[str, dict[UUID, int]]:
+def crash_server(scene: Stage) -> tuple[str, dict[UUID, int]]:
     """Kill PostgreSQL with SIGKILL, and start it again."""
     down = round(scene.random.uniform(0.2, 1.5 * scene.patience), 1)
     scene.world.server.crash()
@@ -149,10 +162,10 @@ def crash_server(scene: Scene) -> tuple[str, dict[UUID, int]]:
     return f"down for {down} s", {}
 
 
-def end_sessions(query: str) -> Callable[[Scene], tuple[str, dict[UUID, int]]]:
+def end_sessions(query: str) -> Callable[[Stage], tuple[str, dict[UUID, int]]]:
     """Return a fault that ends the workers' sessions on the server, three times in a row."""
 
-    def inject(scene: Scene) -> tuple[str, dict[UUID, int]]:
+    def inject(scene: Stage) -> tuple[str, dict[UUID, int]]:
         ended = 0
         for _ in range(3):
             ended += scene.world.read(_TERMINATE, query=query)[0][0]
@@ -162,7 +175,7 @@ def end_sessions(query: str) -> Callable[[Scene], tuple[str, dict[UUID, int]]]:
     return inject
 
 
-def cut_network(scene: Scene) -> tuple[str, dict[UUID, int]]:
+def cut_network(scene: Stage) -> tuple[str, dict[UUID, int]]:
     """Break every connection, again and again for a moment."""
     times = scene.random.randint(1, 4)
     for _ in range(times):
@@ -171,7 +184,7 @@ def cut_network(scene: Scene) -> tuple[str, dict[UUID, int]]:
     return f"{times} times", {}
 
 
-def stall_network(scene: Scene) -> tuple[str, dict[UUID, int]]:
+def stall_network(scene: Stage) -> tuple[str, dict[UUID, int]]:
     """Let nothing through for longer than the lease; what was under way arrives afterwards, late."""
     seconds = round(scene.patience + scene.random.uniform(0.5, 2.0), 1)
     scene.world.proxy.stall()
@@ -180,14 +193,14 @@ def stall_network(scene: Scene) -> tuple[str, dict[UUID, int]]:
     return f"for {seconds} s", {}
 
 
-def half_open(scene: Scene) -> tuple[str, dict[UUID, int]]:
+def half_open(scene: Stage) -> tuple[str, dict[UUID, int]]:
     """Lose every connection without a word to the workers. What they hold of it is never answered."""
     scene.world.proxy.half_open()
     time.sleep(scene.patience)
     return "no answer ever, on any connection", {}
 
 
-def slow_network(scene: Scene) -> tuple[str, dict[UUID, int]]:
+def slow_network(scene: Stage) -> tuple[str, dict[UUID, int]]:
     """Delay everything."""
     delay, seconds = round(scene.random.uniform(0.02, 0.15), 2), round(scene.random.uniform(2.0, 4.0), 1)
     scene.world.proxy.delay(delay)
@@ -196,7 +209,7 @@ def slow_network(scene: Scene) -> tuple[str, dict[UUID, int]]:
     return f"{delay * 1000:.0f} ms each way for {seconds} s", {}
 
 
-def use_up_slots(scene: Scene) -> tuple[str, dict[UUID, int]]:
+def use_up_slots(scene: Stage) -> tuple[str, dict[UUID, int]]:
     """Take every connection slot of the server, and then end the workers' sessions, so that they need new ones."""
     seconds = round(scene.random.uniform(1.0, 3.0), 1)
     taken: list[psycopg.Connection[Any]] = []
@@ -246,7 +259,7 @@ def _isolated(kind: str) -> Callable[[Scene], list[Job]]:
     return lambda _: [app.isolated.job({"fault": kind}, priority=5)]
 
 
-FAULTS: Final = (
+FAULTS: Final[tuple[Fault[Scene], ...]] = (
     Fault("kill -9 of a worker", kill_worker, kills=True),
     *(Fault(f"kill -9 {point}", kill_at(point), kills=True) for point in app.POINTS),
     Fault("SIGTERM", terminate),
@@ -271,16 +284,16 @@ FAULTS: Final = (
 )
 
 
-def in_order(seed: int, names: tuple[str, ...] = ()) -> Iterator[tuple[Fault, Random]]:
+def in_order(seed: int, faults: Sequence[Fault[S]], names: tuple[str, ...] = ()) -> Iterator[tuple[Fault[S], Random]]:
     """Yield faults for ever, each as often as every other, with the chance that each is to use: the same for a seed."""
     random = Random(seed)
-    chosen = [fault for fault in FAULTS if not names or fault.name in names]
+    chosen = [fault for fault in faults if not names or fault.name in names]
     while True:
         for fault in random.sample(chosen, len(chosen)):
             yield fault, Random(random.getrandbits(64))
 
 
-def inject(number: int, fault: Fault, scene: Scene) -> Injection:
+def inject(number: int, fault: Fault[S], scene: S) -> Injection:
     """Let one fault happen, and return when it is over; times are the server's."""
     began = scene.world.now()
     detail, held = fault.inject(scene)

@@ -137,15 +137,19 @@ class Fleet:
             os.close(slot.pipe)
         return faults
 
+    def _command(self, number: int, control: int) -> tuple[list[str], dict[str, str]]:
+        """Return how a worker is started, and its environment; `control` ends with this process."""
+        skew = {"CHAOS_CLOCK_SKEW": str(365 * 86_400)} if number == 0 else {}
+        command = worker_command(*self._arguments, "--name", f"chaos-{number}", "--control-fd", str(control))
+        return command, self._environment | skew
+
     def _start(self, number: int, before: Slot | None = None) -> Slot:
-        environment = dict(self._environment)
-        if number == 0:
-            environment["CHAOS_CLOCK_SKEW"] = str(365 * 86_400)
         reading, writing = os.pipe()
+        command, environment = self._command(number, reading)
         try:
             with (self._log_dir / f"worker-{number}.log").open("ab") as log:
                 process = subprocess.Popen(
-                    worker_command(*self._arguments, "--name", f"chaos-{number}", "--control-fd", str(reading)),
+                    command,
                     env=environment,
                     cwd=_ROOT,
                     stdin=subprocess.DEVNULL,

@@ -12,7 +12,7 @@ from random import Random
 from typing import Final
 
 from tests.chaos.checks import Violation, fenced_zombies, judge, judge_remains
-from tests.chaos.faults import Injection, Scene, in_order, inject
+from tests.chaos.faults import FAULTS, Injection, Scene, Stage, in_order, inject
 from tests.chaos.fleet import Timing
 from tests.chaos.load import Load
 from tests.chaos.world import World, open_world
@@ -83,7 +83,7 @@ def run(options: Options, tell: Tell = lambda _line, _done: None) -> Result:
     """Break things for as long as `options` say, and judge."""
     with open_world(workers=options.workers, timing=options.timing, log_dir=options.log_dir) as world:
         load = Load(world.engine, rate=options.rate, seed=options.seed)
-        scene = Scene(world, load, Random(options.seed))
+        scene = Scene(world=world, load=load, random=Random(options.seed))
         load.start()
         try:
             tell("starting workers", 0.0)
@@ -95,7 +95,7 @@ def run(options: Options, tell: Tell = lambda _line, _done: None) -> Result:
             edges.append(world.now())
             injections = _break_things(scene, options, tell)
             tell("nothing is broken any more", 1.0)
-            _heal(scene)
+            heal(scene)
             edges.append(world.now())
             world.until(lambda: _workers(world) == options.workers, _START_PATIENCE)
             edges.append(world.now())
@@ -131,7 +131,7 @@ def run(options: Options, tell: Tell = lambda _line, _done: None) -> Result:
 def _break_things(scene: Scene, options: Options, tell: Tell) -> list[Injection]:
     began = time.monotonic()
     injections: list[Injection] = []
-    for number, (fault, chance) in enumerate(in_order(options.seed, options.faults), 1):
+    for number, (fault, chance) in enumerate(in_order(options.seed, FAULTS, options.faults), 1):
         scene.random = chance
         gap = chance.uniform(0.5, 2.0)
         done = (time.monotonic() - began) / options.seconds
@@ -146,7 +146,8 @@ def _break_things(scene: Scene, options: Options, tell: Tell) -> list[Injection]
     return injections
 
 
-def _heal(scene: Scene) -> None:
+def heal(scene: Stage) -> None:
+    """Put right what still is broken when the last fault is over."""
     for release in scene.released:
         release()
     scene.world.proxy.resume()
