@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -64,6 +65,7 @@ class Claimer(Component):
         may_start: Callable[[], bool],
         controls: Callable[[], Controls],
         slots: Mapping[str, int] = {},
+        is_told: Callable[[], bool] = lambda: False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._engine = engine
@@ -91,6 +93,9 @@ class Claimer(Component):
         self._awake_until = 0.0
         self._glance = _GLANCE
         self._rested = False
+        self._is_told = is_told
+        self._due_at: float | None = None
+        """When the next job is due, by the loop's clock, as far as is known; None where that has to be asked."""
         self.until_idle = False
         """Whether `run` returns when nothing is due, nothing runs and nothing waits to be written."""
 
@@ -99,10 +104,12 @@ class Claimer(Component):
         if queue is None or queue in self._options.limits:
             self._awake_until = self._loop.time() + _AWAKE
             self._glance = _GLANCE
+            self._due_at = None
             self._woken.set()
 
     def look(self) -> None:
         """Look once more before the next rest: this worker just put a job back, due sooner than it may know."""
+        self._due_at = None
         self._woken.set()
 
     def follow(self) -> None:
@@ -175,6 +182,7 @@ class Claimer(Component):
     def _obey(self) -> None:
         """Take in what was said since the last claim. Never during one: it moves the floors it was given."""
         before, self._obeyed = self._obeyed, self._controls()
+        self._due_at = None
         if _lanes_of(before) != _lanes_of(self._obeyed):
             # Fresh floors: what came to a lane or of a type that was left out may lie behind the old ones.
             self._plan = self._planned()
@@ -304,10 +312,7 @@ class Claimer(Component):
         if now < self._awake_until:
             seconds, self._glance = self._glance, 2 * self._glance
         else:
-            seconds = self._options.poll_interval.total_seconds()
-            due_in = (await connection.execute(self._next_due, self._lanes())).scalar_one()
-            if due_in is not None:
-                seconds = min(seconds, max(due_in, 0.001))
+            seconds = min(self._options.poll_interval.total_seconds(), await self._due_in(connection))
         if (again_in := self._again_in()) is not None:
             seconds = min(seconds, again_in)
         waits = [asyncio.ensure_future(self._woken.wait())]
@@ -319,6 +324,17 @@ class Claimer(Component):
         finally:
             for wait in waits:
                 wait.cancel()
+
+    async def _due_in(self, connection: AsyncConnection) -> float:
+        """Return in how many seconds the next job is due; infinite where none is.
+
+        Asked once until something is told, where it is told: an insert of a job for later is. One that comes without a word
+        is found by the poll after it is due, as ever.
+        """
+        if self._due_at is None or self._due_at <= self._loop.time() or not self._is_told():
+            due_in = (await connection.execute(self._next_due, self._lanes())).scalar_one()
+            self._due_at = self._loop.time() + (math.inf if due_in is None else max(due_in, 0.001))
+        return self._due_at - self._loop.time()
 
     def _again_in(self) -> float | None:
         """Return in how many seconds a limit that left no room may leave some; None where none stands in the way."""

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
 from sa_jobqueue.statements.claims import GUARDS
 from sa_jobqueue.worker.poolers import GuardedCursor, is_pooled
-from sa_jobqueue.worker.silence import AnsweredConnection
+from sa_jobqueue.worker.silence import AnsweredConnection, QuietConnection
 
 C = TypeVar("C", bound=psycopg.AsyncConnection[Any])
 
@@ -105,7 +105,7 @@ class Connections:
     async def listen(self) -> psycopg.AsyncConnection[Any]:
         """Open a connection outside every pool, to LISTEN on."""
         arguments = self._to(self._listen_url or self._url) | {"autocommit": True}
-        return await self._known(psycopg.AsyncConnection[Any], arguments)
+        return await self._known(QuietConnection, arguments)
 
     async def close(self, within: timedelta) -> None:
         """Close every connection opened so far, those included that are being opened, or that a pool has lost.

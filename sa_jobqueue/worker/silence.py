@@ -17,6 +17,9 @@ from typing import Any
 import psycopg
 from psycopg import capabilities
 
+_SELDOM = 60.0
+"""Seconds between two looks whether something else has happened to a wait: on asyncio a signal comes by itself. psycopg
+looks ten times a second, which is most of what an idle worker would cost."""
 _CANCEL_SECONDS = 2.0
 """What a request to cancel may take, and then what the server may take to obey."""
 
@@ -55,12 +58,20 @@ async def _give_up(connection: psycopg.AsyncConnection[Any]) -> None:
     hang_up(connection)
 
 
-class AnsweredConnection(psycopg.AsyncConnection[Any]):
+class QuietConnection(psycopg.AsyncConnection[Any]):
+    """A connection that waits for the server without waking up in between."""
+
+    async def wait(self, gen: Any, interval: float = _SELDOM, timeout: float | None = None) -> Any:
+        """Wait for the server, as psycopg does with everything it sends."""
+        return await super().wait(gen, interval=interval, timeout=timeout)
+
+
+class AnsweredConnection(QuietConnection):
     """A connection that ends when the server owes it an answer for longer than `patience` seconds."""
 
     patience: float = 60.0
 
-    async def wait(self, *arguments: Any, **options: Any) -> Any:
+    async def wait(self, gen: Any, interval: float = _SELDOM, timeout: float | None = None) -> Any:
         """Wait for the server, as psycopg does with everything it sends."""
         with answered_within(self, self.patience):
-            return await super().wait(*arguments, **options)
+            return await super().wait(gen, interval=interval, timeout=timeout)

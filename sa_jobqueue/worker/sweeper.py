@@ -66,9 +66,9 @@ class Sweeper(Component):
         while True:
             if await self.sweep(orphans=rounds % _RARELY == 0) < BATCH:
                 # By turns: an idle worker asks for little, and neither is in a hurry.
-                if rounds % 2 == 0:
+                if rounds % 4 == 0:
                     await self.find_unsettled()
-                else:
+                elif rounds % 4 == 2:
                     while await self.expire() == BATCH:
                         pass
                 if rounds % _RARELY == 0:

@@ -207,6 +207,9 @@ class Worker:
         def wake(queue: str | None) -> None:
             claimer.wake(queue)
 
+        def listening() -> bool:
+            return listener.listening.is_set()
+
         settler = Settler(engine, model, self.events, on_due=wake)
         completer = Completer(engine, model, self.id, self.events, settler=settler, flush_size=options.flush_size)
         children = Children(self._jobs, app=self._app, worker_id=self.id, options=options)
@@ -251,6 +254,7 @@ class Worker:
             may_start=lambda: heartbeat.is_safe,
             controls=lambda: reader.current,
             slots={kind.name: kind.concurrency for kind in self._jobs.registry if kind.concurrency is not None},
+            is_told=listening,
         )
         claimer.until_idle = until_idle
 
@@ -296,7 +300,7 @@ class Worker:
             queues=self._identity.queues,
             types=self._identity.job_types,
             on_change=changed,
-            is_told=listener.listening.is_set,
+            is_told=listening,
         )
         try:
             await self._check(engine)

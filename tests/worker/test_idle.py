@@ -1,0 +1,78 @@
+"""A worker that has nothing to do asks for little and sleeps between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event
+
+from sa_jobqueue import JobQueue, Worker
+from sa_jobqueue.events import JobStarted
+from sa_jobqueue.worker.connections import Connections
+from tests.behaviour.test_attempts import enqueue
+from tests.fixtures.workers import quick, until, working
+
+
+@pytest.fixture
+def asked() -> Iterator[list[str]]:
+    """Record what looks for jobs: `claim`, and `next due` for the question when the next one is."""
+    seen: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if statement.startswith("WITH picked"):
+            seen.append("claim")
+        elif "min(probe.scheduled_at)" in statement:
+            seen.append("next due")
+
+    event.listen(Engine, "before_cursor_execute", note)
+    yield seen
+    event.remove(Engine, "before_cursor_execute", note)
+
+
+def _at_rest(asked: list[str], polls: int) -> Callable[[], bool]:
+    return lambda: len(asked) > polls and asked[-polls:] == ["claim"] * polls
+
+
+async def test_it_asks_once_when_the_next_job_is_due_until_it_is_told_of_another(engine: Engine, asked: list[str]) -> None:
+    queue = JobQueue()
+
+    @queue.handler("nothing")
+    async def nothing(payload: dict[str, Any]) -> None: ...
+
+    async with working(Worker(queue, engine, options=quick(poll_interval=timedelta(milliseconds=20)))) as log:
+        await until(_at_rest(asked, 5), what="five polls on end that look for due jobs alone")
+        enqueue(engine, nothing.job({}, delay=timedelta(milliseconds=300)))
+        await log.until(JobStarted)
+        await until(_at_rest(asked, 5), what="the same again")
+    assert 2 <= asked.count("next due") < asked.count("claim") / 2
+
+
+async def test_unheard_it_asks_each_time_since_nobody_tells_it(engine: Engine, asked: list[str]) -> None:
+    queue = JobQueue()
+
+    @queue.handler("nothing")
+    async def nothing(payload: dict[str, Any]) -> None: ...
+
+    polling = quick(poll_interval=timedelta(milliseconds=20), listen=False)
+    async with working(Worker(queue, engine, options=polling)):
+        await until(lambda: asked.count("next due") > 5, what="it asks with each poll")
+
+
+async def test_a_connection_that_waits_does_not_wake_the_loop(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    connections = Connections(engine.url, worker_name="tester", patience=timedelta(seconds=20))
+    connection = await connections.listen()
+    loop, rests = asyncio.get_running_loop(), []
+    call_later = loop.call_later
+
+    def noted(delay: float, *arguments: Any, **options: Any) -> asyncio.TimerHandle:
+        rests.append(delay)
+        return call_later(delay, *arguments, **options)
+
+    monkeypatch.setattr(loop, "call_later", noted)
+    await connection.execute("SELECT pg_sleep(0.3)")
+    await connections.close(timedelta(seconds=1))
+    assert all(rest >= 20 for rest in rests)
