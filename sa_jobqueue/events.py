@@ -7,7 +7,7 @@ them into logs, metrics and traces; nobody below them imports them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
@@ -258,19 +258,47 @@ Entrant: TypeAlias = Callable[[Any], None]
 _log = logging.getLogger("sa_jobqueue.events")
 
 
+@dataclass(frozen=True, slots=True)
+class _Subscription:
+    subscriber: Subscriber
+    kinds: frozenset[type[Any]] | None
+    wanted: Callable[[], bool] | None
+    many: Callable[[Sequence[Any]], None] | None
+
+
 class EventBus:
     """Tells each event to each subscriber, in order of subscription, on the worker's event loop; they must be quick."""
 
-    __slots__ = ("_entrants", "_subscribers")
+    __slots__ = ("_entrants", "_heard_by", "_subscriptions")
 
     def __init__(self) -> None:
-        self._subscribers: list[Subscriber] = []
+        self._subscriptions: list[_Subscription] = []
+        self._heard_by: dict[type[Any], tuple[_Subscription, ...]] = {}
+        """By the kind of an event, found once: a worker tells two of each job."""
         self._entrants: list[Entrant] = []
 
-    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Tell `subscriber` every event from now on; return the function that ends it."""
-        self._subscribers.append(subscriber)
-        return lambda: self._subscribers.remove(subscriber)
+    def subscribe(
+        self,
+        subscriber: Subscriber,
+        *,
+        kinds: Iterable[type[Event]] | None = None,
+        wanted: Callable[[], bool] | None = None,
+        many: Callable[[Sequence[Any]], None] | None = None,
+    ) -> Callable[[], None]:
+        """Tell `subscriber` every event from now on; return the function that ends it.
+
+        `kinds`: only events of these classes. `wanted`: asked each time, before an event is even made. `many`: told
+        instead, where several of one kind happened together, in their order.
+        """
+        made = _Subscription(subscriber, None if kinds is None else frozenset(kinds), wanted, many)
+        self._subscriptions.append(made)
+        self._heard_by = {}
+
+        def end() -> None:
+            self._subscriptions.remove(made)
+            self._heard_by = {}
+
+        return end
 
     def on_attempt(self, entrant: Entrant) -> Callable[[], None]:
         """Call `entrant` with the context of each attempt that begins; return the function that ends it.
@@ -288,10 +316,41 @@ class EventBus:
             except Exception:
                 _log.exception("%s failed on the beginning of an attempt", entrant)
 
+    def hears(self, kind: type[Event]) -> bool:
+        """Return whether anybody wants events of a kind now: if not, none need be made."""
+        for one in self._heard_by.get(kind) or self._subscribed(kind):  # noqa: SIM110 - any() costs more than it all
+            if one.wanted is None or one.wanted():
+                return True
+        return False
+
     def emit(self, event: Event) -> None:
         """Tell an event. A subscriber that raises is logged and the next one told: watching must not stop the work."""
-        for subscriber in self._subscribers:
-            try:
-                subscriber(event)
-            except Exception:
-                _log.exception("a subscriber failed on %s", type(event).__name__)
+        kind = type(event)
+        for one in self._heard_by.get(kind) or self._subscribed(kind):
+            if one.wanted is None or one.wanted():
+                _tell(one.subscriber, event, kind)
+
+    def emit_many(self, events: Sequence[Event]) -> None:
+        """Tell events of one kind that happened together, as `emit` does; who takes many at once is told once."""
+        kind = type(events[0]) if events else None
+        for one in () if kind is None else self._subscribed(kind):
+            if one.wanted is None or one.wanted():
+                if one.many is not None:
+                    _tell(one.many, events, kind)
+                else:
+                    for event in events:
+                        _tell(one.subscriber, event, kind)
+
+    def _subscribed(self, kind: type[Any]) -> tuple[_Subscription, ...]:
+        found = self._heard_by.get(kind)
+        if found is None:
+            found = tuple(one for one in self._subscriptions if one.kinds is None or kind in one.kinds)
+            self._heard_by[kind] = found
+        return found
+
+
+def _tell(subscriber: Callable[[Any], None], told: Any, kind: type[Any] | None) -> None:
+    try:
+        subscriber(told)
+    except Exception:
+        _log.exception("a subscriber failed on %s", kind.__name__ if kind else kind)

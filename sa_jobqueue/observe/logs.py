@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from sqlalchemy.exc import DBAPIError
 
@@ -39,15 +39,14 @@ def subscribe(events: told.EventBus, logger: logging.Logger | None = None) -> No
     target = logger or logging.getLogger(LOGGER_NAME)
 
     def write(event: told.Event) -> None:
-        # Two of each job; without this their words are made to be thrown away.
-        if isinstance(event, _DETAILS) and not target.isEnabledFor(logging.DEBUG):
-            return
         record = describe(event)
         if target.isEnabledFor(record.level):
             fields = {"event": type(event).__name__} | record.fields
             target.log(record.level, record.message, *record.arguments, extra=fields, exc_info=record.exception)
 
-    events.subscribe(write)
+    # Two of each job: without being asked first their words, and they themselves, are made to be thrown away.
+    events.subscribe(write, kinds=_DETAILS, wanted=lambda: target.isEnabledFor(logging.DEBUG))
+    events.subscribe(write, kinds=[kind for kind in get_args(told.Event) if kind not in _DETAILS])
 
 
 def describe(event: told.Event) -> Record:

@@ -113,9 +113,14 @@ class Completer(Component):
         for _ in batch:
             self._queue.popleft()
         self._uncertain = False
+        completed: list[JobCompleted] = []
+        hears = self._events.hears(JobCompleted)
         for end in batch:
             if end.job.id in written:
-                self._tell(end)
+                if not isinstance(end, Completed):
+                    self._tell(end)
+                elif hears:
+                    completed.append(JobCompleted(end.job.id, end.job.type_name, end.job.attempt, end.ran))
             elif end.job.id in failed:
                 self._queue.append(failed[end.job.id])
             elif end.job.id in held:
@@ -123,6 +128,7 @@ class Completer(Component):
             elif not repeated:
                 # After a failed try an attempt that is gone may have been ended by that very try: nothing to report.
                 self._events.emit(AttemptLost(end.job.id, end.job.type_name, end.job.attempt))
+        self._events.emit_many(completed)
         if len(held) == len(batch):
             await asyncio.sleep(_HELD_REST)
 
@@ -174,11 +180,9 @@ class Completer(Component):
         )
         return note_ended(result, self._settler)
 
-    def _tell(self, end: Completed | Finished) -> None:
+    def _tell(self, end: Finished) -> None:
         job = end.job
-        if isinstance(end, Completed):
-            self._events.emit(JobCompleted(job.id, job.type_name, job.attempt, end.ran))
-        elif end.status is JobStatus.DEAD:
+        if end.status is JobStatus.DEAD:
             reason = end.reason or DeadReason.EXHAUSTED
             self._events.emit(JobDied(job.id, job.type_name, job.attempt, reason, end.error, end.ran))
         elif end.status is JobStatus.CANCELLED:

@@ -35,6 +35,12 @@ ALL: Final = (ATTEMPTS, DEATHS, TAKEN_BACK, FAILURES, ENDANGERED)
 
 Count = tuple[Counted, tuple[str, ...]]
 
+_RARE: Final = (
+    *(told.JobPutBack, told.JobDied, told.JobCancelled, told.AttemptLost, told.JobTakenBack),
+    *(told.ComponentFailed, told.LeaseEndangered),
+)
+"""Events that are counted, but for the one that is told of every job."""
+
 BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 """Seconds: upper ends of the buckets that durations of attempts are counted in."""
 
@@ -76,11 +82,6 @@ class Durations:
         """How many fell between each bound and the one before; the last above them all."""
         self.seconds = 0.0
 
-    def add(self, seconds: float) -> None:
-        """Count one."""
-        self.buckets[bisect_left(BOUNDS, seconds)] += 1
-        self.seconds += seconds
-
 
 class Tally:
     """Adds up a worker's events in plain numbers, for whoever asks: the metrics libraries take ten times as long a count.
@@ -94,13 +95,26 @@ class Tally:
         self.completed = {kind: Durations() for kind in (*sorted(self.known), OTHER)}
         """By job type: how long attempts ran that completed."""
 
+    def follow(self, events: told.EventBus) -> None:
+        """Count from now on."""
+        events.subscribe(self, kinds=_RARE)
+        events.subscribe(self, kinds=[told.JobCompleted], many=self.add_completed)
+
     def __call__(self, event: told.Event) -> None:
         """Count an event."""
         if isinstance(event, told.JobCompleted):  # told for each job, so counted once, with how long it took
-            self.completed[event.type_name if event.type_name in self.known else OTHER].add(event.ran.total_seconds())
-        elif not isinstance(event, told.JobStarted):
+            self.add_completed([event])
+        else:
             for count in counts(event, self.known):
                 self.totals[count] += 1
+
+    def add_completed(self, events: Iterable[told.JobCompleted]) -> None:
+        """Count completions."""
+        of_types, others = self.completed, self.completed[OTHER]
+        for event in events:
+            durations, seconds = of_types.get(event.type_name, others), event.ran.total_seconds()
+            durations.buckets[bisect_left(BOUNDS, seconds)] += 1
+            durations.seconds += seconds
 
     def of(self, counted: Counted) -> list[tuple[tuple[str, ...], int]]:
         """Return a figure's totals by the values of its labels; one without labels is nought before anything is counted."""

@@ -26,7 +26,7 @@ def subscribe(
     `types`: the job types that get a label of their own. `running`: asked at every scrape.
     """
     tally = Tally(types)
-    events.subscribe(tally)
+    tally.follow(events)
     registry.register(TallyCollector(tally))
     gauge = Gauge("sa_jobqueue_worker_running_jobs", "Jobs that run in this worker.", registry=registry)
     gauge.set_function(running)

@@ -28,6 +28,8 @@ class AttemptSpans:
     A worker that is killed takes its open spans with it.
     """
 
+    heard: Final = (*_ENDS, told.MiddlewareFailed, told.WorkerStopped)
+
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
         self._open: dict[tuple[JobId, int], tuple[Span, int]] = {}

@@ -92,9 +92,14 @@ class WorkerMetrics:
         keys = [_ATTRIBUTES[name] for name in counted.labels]
         return [Observation(total, dict(zip(keys, labels, strict=True))) for labels, total in self._tally.of(counted)]
 
+    def follow(self, events: told.EventBus) -> None:
+        """Count from now on."""
+        self._tally.follow(events)
+        kinds = (told.JobStarted, told.JobCompleted, told.JobCancelled, told.JobPutBack, told.JobDied)
+        events.subscribe(self, kinds=kinds)
+
     def __call__(self, event: told.Event) -> None:
-        """Count an event."""
-        self._tally(event)
+        """Count an event, but for what the tally counts by itself."""
         match event:
             case told.JobCompleted() | told.JobCancelled():
                 self._observe(event, event.ran)
@@ -108,8 +113,10 @@ class WorkerMetrics:
 
     def _observe(self, event: told.AttemptEvent, ran: timedelta | None, error: str | None = None) -> None:
         if ran is not None:
-            more = {} if error is None else {names.ERROR_TYPE: self._errors(error)}
-            self._seconds.record(ran.total_seconds(), self._attributes[self._kind(event)] | more)
+            attributes = self._attributes[self._kind(event)]
+            if error is not None:
+                attributes = attributes | {names.ERROR_TYPE: self._errors(error)}
+            self._seconds.record(ran.total_seconds(), attributes)
 
     def _kind(self, event: told.AttemptEvent) -> str:
         return event.type_name if event.type_name in self._known else OTHER

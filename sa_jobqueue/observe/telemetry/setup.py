@@ -75,8 +75,8 @@ def subscribe(
 
     spans = AttemptSpans(tracer)
     events.on_attempt(spans.begin)
-    events.subscribe(spans.hear)
-    events.subscribe(WorkerMetrics(meter, types=types, running=running, slots=slots))
+    events.subscribe(spans.hear, kinds=spans.heard)
+    WorkerMetrics(meter, types=types, running=running, slots=slots).follow(events)
 
 
 def observe_database(read: Callable[[], Health], *, meter_provider: MeterProvider | None = None) -> None:

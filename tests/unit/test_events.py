@@ -1,0 +1,79 @@
+"""The bus: who hears what, that what nobody wants need not be made, and that a watcher's fault stays its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sa_jobqueue import events as told
+from sa_jobqueue.observe import logs
+from sa_jobqueue.observe.metrics.counting import ATTEMPTS, Tally
+
+DONE = [told.JobCompleted(str(number), "mail", 1, timedelta(seconds=number)) for number in range(3)]
+STARTED = told.JobStarted("7", "mail", 1)
+CANCELLED = told.JobCancelled("7", "mail", 1)
+
+
+def test_who_takes_many_is_told_once_and_the_others_one_by_one_in_order() -> None:
+    bus, alone, together = told.EventBus(), list[told.Event](), list[Sequence[told.Event]]()
+    bus.subscribe(alone.append)
+    bus.subscribe(alone.append, kinds=[told.JobCompleted], many=together.append)
+    bus.emit_many(DONE)
+    bus.emit_many([])
+    assert (alone, together) == (DONE, [DONE])
+    bus.emit(DONE[0])
+    assert alone == [*DONE, DONE[0], DONE[0]]
+
+
+def test_what_nobody_wants_need_not_be_made(caplog: pytest.LogCaptureFixture) -> None:
+    bus = told.EventBus()
+    assert not bus.hears(told.JobStarted)
+    logs.subscribe(bus)
+    tally = Tally(["mail"])
+    tally.follow(bus)
+    caplog.set_level(logging.INFO, logs.LOGGER_NAME)
+    assert not bus.hears(told.JobStarted)  # nobody counts it, and it would not be logged
+    assert bus.hears(told.JobCompleted)
+    caplog.set_level(logging.DEBUG, logs.LOGGER_NAME)  # changed while it runs
+    assert bus.hears(told.JobStarted)
+    end = bus.subscribe(lambda event: None, kinds=[told.JobStarted])
+    caplog.set_level(logging.INFO, logs.LOGGER_NAME)
+    assert bus.hears(told.JobStarted)
+    end()
+    assert not bus.hears(told.JobStarted)
+
+
+def test_a_tally_counts_the_same_whether_told_together_or_one_by_one() -> None:
+    tallies = [Tally(["mail"]), Tally(["mail"])]
+    for tally, alone in zip(tallies, (True, False), strict=True):
+        bus = told.EventBus()
+        tally.follow(bus)
+        for event in DONE if alone else ():
+            bus.emit(event)
+        bus.emit_many([] if alone else DONE)
+        bus.emit(CANCELLED)
+        bus.emit(STARTED)
+    for tally in tallies:
+        assert sorted(tally.of(ATTEMPTS)) == [(("mail", "cancelled"), 1), (("mail", "completed"), 3)]
+        assert tally.completed["mail"].seconds == 3
+        assert tally.completed["mail"].buckets == tallies[0].completed["mail"].buckets
+        assert sum(tally.completed["mail"].buckets) == 3
+
+
+def test_a_subscriber_that_raises_is_logged_and_the_next_one_told(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(event: Any) -> None:
+        raise ZeroDivisionError
+
+    bus, heard = told.EventBus(), list[told.Event]()
+    bus.subscribe(fail)
+    bus.subscribe(fail, many=fail)
+    bus.subscribe(heard.append)
+    bus.emit_many(DONE[:2])
+    bus.emit(CANCELLED)
+    assert heard == [*DONE[:2], CANCELLED]
+    words = [record.getMessage() for record in caplog.records]
+    assert words == ["a subscriber failed on JobCompleted"] * 3 + ["a subscriber failed on JobCancelled"] * 2
