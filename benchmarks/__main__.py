@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: run scenarios, print tables, write JSON; `table`, `profile` and `peers` beside that."""
+"""`python -m benchmarks`: run scenarios, print tables, write JSON; `table`, `profile`, `simulate`, `peers` beside that."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import harness, markdown, plots, profiling, report, table
+from benchmarks import flood, harness, markdown, plots, profiling, report, table
 from benchmarks.peers import environments, places
 from benchmarks.peers.catalogue import SYSTEMS
 from benchmarks.place import describe, serve
@@ -122,6 +122,60 @@ def show_profile(url: str | None, server: str, jobs: int) -> None:
     shown.add_row("pgbench, our SQL", f"{found['pgbench']['client_us']:.1f}")
     shown.add_row("its server", f"{found['pgbench']['server_us']:.1f}")
     Console().print(shown)
+
+
+@main.command("flood")
+@_on_a_server
+@click.option("--jobs", type=click.IntRange(1_000), default=100_000, show_default=True, help="Of the backlog.")
+@click.option("--out", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The picture to write.")
+def draw_flood(url: str | None, server: str, jobs: int, out: Path) -> None:
+    """Draw when ten jobs start beside a backlog in another queue, with shares and without. Needs a browser."""
+    with serve(url or server) as running:
+        found = flood.run(running, jobs)
+    for name in ("shares", "order of queues"):
+        few = [at * 1000 for at in found[name]["few"]]
+        click.echo(f"{name}: the ten started {few[0]:,.1f} to {few[-1]:,.1f} ms after their commit")
+    if not flood.draw(found, out):
+        raise click.ClickException("no browser is at hand: the picture is drawn by one")
+
+
+@main.command("simulate")
+@_on_a_server
+@click.option("--seed", default=1, show_default=True, help="Of what comes when, and how long each job runs.")
+@click.option("--real/--no-real", default=True, show_default=True, help="Run the same jobs by real workers, too.")
+@click.option("--scale", type=click.FloatRange(0.01, 1), default=1.0, show_default=True, help="Of the 35 s of jobs.")
+@click.option("--workers", type=click.IntRange(1), default=100, show_default=True, help="Of the fleet, 10 slots each.")
+@click.option("--tenants", type=click.IntRange(2), default=1_000, show_default=True, help="Of the fleet.")
+@click.option("--seconds", type=click.FloatRange(1), default=20.0, show_default=True, help="Of the fleet's jobs.")
+@click.option("--json", "to", metavar="FILE|-", help="Also write everything as JSON; to standard output, it comes alone.")
+def simulate(  # noqa: PLR0917 - click gives options by name
+    url: str | None,
+    server: str,
+    seed: int,
+    real: bool,
+    scale: float,
+    workers: int,
+    tenants: int,
+    seconds: float,
+    to: str | None,
+) -> None:
+    """Predict how long jobs wait, with the worker's own planner, and run the same jobs for real: two minutes."""
+    from benchmarks.simulation import command  # needs SimPy
+
+    console = Console(stderr=to == "-", width=None if sys.stdout.isatty() else 200)
+    found = command.predict(seed=seed, scale=scale)
+    if real:
+        with serve(url or server) as running, console.status("real workers"):
+            found["real"] = command.run(running, seed=seed, scale=scale)
+    with console.status("simulating") as status:
+        found["fleet"] = command.predict_fleet(
+            seed=seed, workers=workers, slots=10, tenants=tenants, seconds=seconds, tell=status.update
+        )
+    command.show(console, found)
+    if to == "-":
+        click.echo(report.dump(found))
+    elif to is not None:
+        Path(to).write_text(report.dump(found) + "\n")
 
 
 @main.group("peers")

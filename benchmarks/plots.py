@@ -24,19 +24,28 @@ _COLOURS: Final = ("#c0392b", "#2471a3", "#229954", "#8e44ad", "#b9770e", "#5d6d
 
 def draw(document: Mapping[str, Any], folder: Path) -> list[str]:
     """Write a picture a curve into a folder and return their names; none without a browser, or without the curves."""
-    browser = next((found for name in _BROWSERS if (found := shutil.which(name))), None)
     results = [one for one in document["results"] if one["scenario"] == "degradation" and one["series"]]
-    if browser is None or not results:
-        return []
-    names = []
-    for name, (field, title) in _CURVES.items():
-        page = _page(results, field, title)
-        _photograph(browser, page, folder / f"{name}.png")
-        names.append(f"{name}.png")
-    return names
+    pictures = {f"{name}.png": _figure(results, *curve) for name, curve in _CURVES.items()} if results else {}
+    return [name for name, figure in pictures.items() if photograph(figure, folder / name)]
 
 
-def _page(results: list[Any], field: str, title: str) -> str:
+def photograph(figure: Any, picture: Path) -> bool:
+    """Write a figure of plotly as a picture, in the style of all of them; False without a browser at hand."""
+    browser = next((found for name in _BROWSERS if (found := shutil.which(name))), None)
+    if browser is None:
+        return False
+    figure.update_layout(
+        template="plotly_white",
+        width=_WIDTH,
+        height=_HEIGHT,
+        margin={"l": 70, "r": 20, "t": 20, "b": 50},
+        font={"family": "sans-serif", "size": 14},
+    )
+    _photograph(browser, str(figure.to_html(include_plotlyjs=True, config={"staticPlot": True})), picture)
+    return True
+
+
+def _figure(results: list[Any], field: str, title: str) -> Any:
     from plotly import graph_objects
 
     figure = graph_objects.Figure()
@@ -53,17 +62,8 @@ def _page(results: list[Any], field: str, title: str) -> str:
     figure.add_vrect(
         x0=PINNED[0], x1=PINNED[1], fillcolor="#888", opacity=0.15, line_width=0, annotation_text="a transaction stays open"
     )
-    figure.update_layout(
-        template="plotly_white",
-        width=_WIDTH,
-        height=_HEIGHT,
-        margin={"l": 70, "r": 20, "t": 20, "b": 50},
-        xaxis_title="seconds",
-        yaxis_title=title,
-        yaxis_type="log",
-        font={"family": "sans-serif", "size": 14},
-    )
-    return str(figure.to_html(include_plotlyjs=True, config={"staticPlot": True}))
+    figure.update_layout(xaxis_title="seconds", yaxis_title=title, yaxis_type="log")
+    return figure
 
 
 def _shown(value: float | None, field: str) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from benchmarks.meter import Stopwatch
 from benchmarks.place import Place
@@ -19,16 +20,17 @@ def drain(
     *,
     concurrency: int,
     observe: Callable[[Worker], None] = lambda worker: None,
+    **options: Any,
 ) -> int:
     """Run a worker in this process until so many jobs are completed and it is idle; return how many it completed.
 
-    `observe`: called with the worker before it runs.
+    `observe`: called with the worker before it runs. `options`: more of `WorkerOptions`.
     """
-    return asyncio.run(_drain(place, watch, jobs, queue, concurrency, observe))
+    return asyncio.run(_drain(place, watch, jobs, queue, WorkerOptions(concurrency=concurrency, **options), observe))
 
 
 async def _drain(  # noqa: PLR0917
-    place: Place, watch: Stopwatch, jobs: int, queue: JobQueue, concurrency: int, observe: Callable[[Worker], None]
+    place: Place, watch: Stopwatch, jobs: int, queue: JobQueue, options: WorkerOptions, observe: Callable[[Worker], None]
 ) -> int:
     left = jobs
 
@@ -43,8 +45,8 @@ async def _drain(  # noqa: PLR0917
 
     events = EventBus()
     events.subscribe(on_event)
-    engine = place.async_engine(size=concurrency)
-    worker = Worker(queue, engine, options=WorkerOptions(concurrency=concurrency), events=events)
+    engine = place.async_engine(size=options.concurrency)
+    worker = Worker(queue, engine, options=options, events=events)
     observe(worker)
     await worker.run_until_idle()
     await engine.dispose()

@@ -10,6 +10,7 @@ from benchmarks.scenarios import (
     chains,
     deep_backlog,
     degradation,
+    dispatch,
     drain,
     guards,
     horizon,
@@ -26,6 +27,7 @@ from benchmarks.scenarios import (
     pipeline_archive,
     pipeline_read,
     pipeline_write,
+    policy,
     session_handler,
     single_enqueue,
 )
@@ -45,6 +47,8 @@ _MODULES = (
     deep_backlog,
     memory,
     observed,
+    policy,
+    dispatch,
 )
 _PIPELINE = (pipeline_write, pipeline_read, pipeline_archive)
 

@@ -1,0 +1,131 @@
+"""What each scheduling policy costs: the same drain of jobs that do nothing, with the policy on and off, in the same rounds.
+
+A policy is measured where it is in nobody's way, so that what it keeps waiting is not taken for what it costs: limits are as
+high as the worker has slots, and there are more ordering keys than slots.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final
+
+from sqlalchemy.orm import Session
+
+from benchmarks import rows, workers
+from benchmarks.harness import Case, Comparison, Scenario
+from benchmarks.meter import Stopwatch
+from benchmarks.place import Place
+from sa_jobqueue import JobQueue, QueueSettings, put_queue
+from sa_jobqueue.ids import uuid7
+from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
+
+CONCURRENCY: Final = 100
+NAME: Final = "policy"
+_COLUMNS: Final = (*rows.COLUMNS, "queue", "priority", "ordering_key")
+_SECOND_TYPE: Final = "no_op_too"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Jobs that are there when the worker starts, and how it is set up."""
+
+    queues: int = 1
+    types: Sequence[str] = (rows.JOB_TYPE,)
+    priorities: Sequence[int] = (0,)
+    keys: int = 0
+    """Of their order; none of them has one unless given."""
+    slots: Mapping[str, int] = field(default_factory=dict)
+    """At most so many at once of a type, in the worker."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of each of the queues, as its row has them."""
+    fair: bool = True
+
+    @property
+    def names(self) -> list[str]:
+        """The queues."""
+        return [f"q{number}" for number in range(self.queues)]
+
+
+LOADS: Final[Mapping[str, Load]] = {
+    "one queue": Load(),
+    "4 queues, priorities over all": Load(queues=4, fair=False),
+    "4 queues that share": Load(queues=4),
+    "20 queues, priorities over all": Load(queues=20, fair=False),
+    "20 queues that share": Load(queues=20),
+    "100 queues that share": Load(queues=100),
+    "every priority": Load(priorities=range(MIN_PRIORITY, MAX_PRIORITY + 1)),
+    "two types": Load(types=(rows.JOB_TYPE, _SECOND_TYPE)),
+    "two types, slots for one": Load(types=(rows.JOB_TYPE, _SECOND_TYPE), slots={_SECOND_TYPE: CONCURRENCY}),
+    "max_running": Load(settings={"max_running": CONCURRENCY}),
+    "rate": Load(settings={"rate_limit": 1_000_000, "rate_period": timedelta(seconds=1)}),
+    "1,000 ordering keys": Load(keys=1_000),
+}
+
+_AGAINST: Final[Mapping[str, str]] = {
+    "4 queues that share": "4 queues, priorities over all",
+    "20 queues that share": "20 queues, priorities over all",
+    "two types, slots for one": "two types",
+} | dict.fromkeys(("100 queues that share", "every priority", "max_running", "rate", "1,000 ordering keys"), "one queue")
+
+
+def scenario() -> Scenario:
+    """Return the cases."""
+    return Scenario(
+        name=NAME,
+        says=f"jobs that do nothing, {CONCURRENCY} at once, one worker; with a policy, and without it",
+        cases=[
+            Case(
+                name=name,
+                run=partial(_drain, load),
+                prepare=partial(fill, load),
+                against=Comparison(case=_AGAINST[name]) if name in _AGAINST else None,
+            )
+            for name, load in LOADS.items()
+        ],
+    )
+
+
+def fill(load: Load, place: Place, jobs: int) -> None:
+    """Empty the queue, put so many due jobs into it, their queues, types, priorities and keys in turn, and vacuum it."""
+    place.clear()
+    put(load, place, jobs)
+    place.run("VACUUM job")
+
+
+def put(load: Load, place: Place, jobs: int) -> None:
+    """Say what holds for the queues, and COPY so many due jobs into them."""
+    with Session(place.engine()) as session, session.begin():
+        for name in load.names if load.settings else ():
+            put_queue(session, QueueSettings(name=name, **load.settings))
+    with place.begin() as connection:
+        driver: Any = connection.connection.driver_connection
+        with driver.cursor() as cursor, cursor.copy(f"COPY job ({', '.join(_COLUMNS)}) FROM STDIN") as into:
+            for number in range(jobs):
+                job_id, kind = uuid7(), load.types[number % len(load.types)]
+                # What goes round in step is told apart by how often the others have gone round.
+                priority = load.priorities[number // load.queues % len(load.priorities)]
+                key = f"key {number % load.keys}" if load.keys else None
+                queue = f"q{number // len(load.types) % load.queues}"
+                into.write_row((job_id, kind, job_id, kind, json.dumps(rows.payload(number)), queue, priority, key))
+
+
+def drain(load: Load, place: Place, watch: Stopwatch, jobs: int, *, concurrency: int = CONCURRENCY) -> int:
+    """Drain them by one worker in this process; return how many were done."""
+    queue = JobQueue()
+    for kind in load.types:
+        queue.handler(kind, concurrency=load.slots.get(kind))(_nothing)
+    return workers.drain(place, watch, jobs, queue, concurrency=concurrency, queues=load.names, fair=load.fair)
+
+
+def _drain(load: Load, place: Place, watch: Stopwatch, jobs: int) -> int:
+    done = drain(load, place, watch, jobs)
+    watch.figures["cpu_us"] = (watch.client_cpu + watch.server_cpu) / done * 1e6
+    return done
+
+
+async def _nothing(order: Any) -> None:
+    return None

@@ -1,0 +1,163 @@
+"""Workers simulated: slots, claims that take a moment, notifications; whose turn it is, the worker's own planner decides."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import simpy
+
+from benchmarks.simulation.workload import Arrival, Workload
+from sa_jobqueue.worker.planning import Ageing, Planner, Share
+
+Steps = Generator[simpy.Event, Any, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What the queue itself takes, in seconds."""
+
+    claim: float = 0.002
+    """From asking for jobs to the start of their handlers."""
+    end: float = 0.001
+    """From the end of a handler until its slot is seen to be free."""
+    wake: float = 0.001
+    """From a commit until a worker that sleeps hears of it."""
+    pace: float = 0.004
+    """Between two claims while slots become free one by one: `claimer._PACE`."""
+
+
+FREE_OF_COST: Final = Costs(claim=0, end=0, wake=0, pace=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """One job that was started."""
+
+    arrival: Arrival
+    at: float
+    worker: int
+
+    @property
+    def waited(self) -> float:
+        """Seconds from its arrival."""
+        return self.at - self.arrival.at
+
+
+@dataclass(slots=True)
+class _Lanes:
+    """The jobs that wait: by queue and priority, in the order in which they came."""
+
+    jobs: dict[str, dict[int, deque[Arrival]]] = field(default_factory=dict)
+
+    def put(self, arrival: Arrival) -> None:
+        lanes = self.jobs[arrival.kind.queue]
+        if arrival.kind.priority not in lanes:
+            lanes[arrival.kind.priority] = deque()
+            self.jobs[arrival.kind.queue] = dict(sorted(lanes.items(), reverse=True))
+        self.jobs[arrival.kind.queue][arrival.kind.priority].append(arrival)
+
+    def take(self, queue: str, most: int) -> list[Arrival]:
+        taken: list[Arrival] = []
+        for lane in self.jobs[queue].values():
+            while lane and len(taken) < most:
+                taken.append(lane.popleft())
+        return taken
+
+    def take_longest_waiting(self, most: int) -> list[Arrival]:
+        lanes = [lane for lanes in self.jobs.values() for lane in lanes.values() if lane]
+        lane = min(lanes, key=lambda one: one[0].at, default=deque[Arrival]())
+        return [lane.popleft() for _ in range(min(most, len(lane)))]
+
+
+class _Worker:
+    """One worker: a claim for the free slots, then the next, and sleep when there is nothing."""
+
+    def __init__(self, model: _Model, number: int, slots: int, weights: dict[str, int]) -> None:
+        self._model = model
+        self._number = number
+        self._slots = self._free = slots
+        self._planner = Planner(weights)
+        self._planner.reweigh(weights)
+        self._ageing = Ageing()
+        self._changed = model.world.event()
+        self._woken = model.world.event()
+
+    def wake(self) -> None:
+        if not self._woken.triggered:
+            self._woken.succeed()
+
+    def run(self) -> Steps:
+        world, costs = self._model.world, self._model.costs
+        while True:
+            if self._free == 0:
+                self._changed = world.event()
+                yield self._changed
+                continue
+            # Made anew before looking: what comes from here on ends the sleep that may follow.
+            self._woken = world.event()
+            yield world.timeout(costs.claim)
+            if not self._claim():
+                yield self._woken
+            elif 0 < self._free < self._slots // 2:
+                yield world.timeout(costs.pace)
+
+    def _claim(self) -> int:
+        free, lanes = self._free, self._model.lanes
+        owed = min(self._ageing.due(self._model.world.now), free)
+        shares: list[Share] = []
+        taken = lanes.take_longest_waiting(owed) if owed else []
+        if not taken:
+            shares = self._planner.plan(free)
+            for share in shares:
+                taken += lanes.take(share.queue, min(share.quota, free - len(taken)))
+        started = Counter(one.kind.queue for one in taken)
+        self._planner.take(shares, started, free=free if shares else owed)
+        if shares:
+            full = len(taken) >= free or any(started[share.queue] >= share.quota for share in shares)
+            self._ageing.started(len(taken), full=full)
+        self._free -= len(taken)
+        for arrival in taken:
+            self._model.started.append(Started(arrival, self._model.world.now, self._number))
+            self._model.world.process(self._handle(arrival))
+        return len(taken)
+
+    def _handle(self, arrival: Arrival) -> Steps:
+        yield self._model.world.timeout(arrival.seconds + self._model.costs.end)
+        self._free += 1
+        if not self._changed.triggered:
+            self._changed.succeed()
+
+
+class _Model:
+    def __init__(self, workload: Workload, costs: Costs) -> None:
+        self.world = simpy.Environment()
+        self.costs = costs
+        self.lanes = _Lanes({queue: {} for queue in workload.weights})
+        self.started: list[Started] = []
+        self.workers = [_Worker(self, number, workload.slots, workload.weights) for number in range(workload.workers)]
+
+    def produce(self, coming: Sequence[Arrival]) -> Steps:
+        for number, arrival in enumerate(coming):
+            if arrival.at > self.world.now:
+                yield self.world.timeout(arrival.at - self.world.now)
+            self.lanes.put(arrival)
+            if number + 1 == len(coming) or coming[number + 1].at > arrival.at:
+                self.world.process(self._notify())
+
+    def _notify(self) -> Steps:
+        yield self.world.timeout(self.costs.wake)
+        for worker in self.workers:
+            worker.wake()
+
+
+def simulate(workload: Workload, coming: Sequence[Arrival], costs: Costs = FREE_OF_COST) -> list[Started]:
+    """Return when each job was started, in that order, by workers that share one queue; nothing random is left."""
+    model = _Model(workload, costs)
+    for worker in model.workers:
+        model.world.process(worker.run())
+    model.world.process(model.produce(coming))
+    model.world.run()  # until nothing is left but workers that sleep
+    return model.started
