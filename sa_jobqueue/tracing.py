@@ -10,7 +10,7 @@ import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -89,8 +89,15 @@ def context_of(traceparent: str | None) -> SpanContext | None:
     return found if found.is_valid else None
 
 
-Producer: TypeAlias = Callable[[Any, Sequence[Any]], None]
-"""Called with a session and the jobs that it is about to write, all of one class."""
+class Producer(Protocol):
+    """Who wants to know of jobs that are enqueued."""
+
+    def __call__(self, session: Any, jobs: Sequence[Any]) -> None:
+        """Hear which jobs a session is about to write, all of one class."""
+
+    def alike(self, session: Any, job: Any) -> Callable[[int], None]:
+        """Hear that a session is about to write jobs that are all like one; return what is told how many they were."""
+
 
 _producers: list[Producer] = []
 
@@ -105,6 +112,17 @@ def announce(session: Any, jobs: Sequence[Any]) -> None:
     """Tell that a session is about to insert jobs."""
     for producer in _producers:
         producer(session, jobs)
+
+
+def announce_alike(session: Any, job: Any) -> Callable[[int], None]:
+    """Tell that a session is about to insert jobs that are all like one; return what is to be told how many were."""
+    written = [producer.alike(session, job) for producer in _producers]
+
+    def tell(count: int) -> None:
+        for one in written:
+            one(count)
+
+    return tell
 
 
 def is_announced() -> bool:

@@ -20,6 +20,7 @@ from sa_jobqueue.operations.enqueueing import wake
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.payloads import Codec
 from sa_jobqueue.statements import jobs
+from sa_jobqueue.tracing import announce_alike
 
 InT = TypeVar("InT")
 
@@ -47,12 +48,14 @@ def enqueue_payloads(session: Session, handler: Handler[InT, Any, Any], payloads
     for name in _NOT_ALIKE:
         if name in options:
             raise InvalidJobError(name, "is not for jobs that differ by their payloads alone; use enqueue_many")
-    given = {name: value for name, value in options.items() if value is not None}
+    # No trace is something that can be said; of the others None says nothing.
+    given = {name: value for name, value in options.items() if value is not None or name == "trace_context"}
     own = {"queue": kind.queue, "priority": kind.priority, "max_attempts": kind.max_attempts, "timeout": kind.timeout}
     # Never written: it has the options checked, and has the values of all the others.
     alike: JobMixin[Any] = model(kind.name, input_version=kind.version, **own | given)
-    values = _alike(model, alike)
     connection = session.connection()
+    tell = announce_alike(session, alike)
+    values = _alike(model, alike)
     if alike._delay or alike._at:
         due = jobs.due_at(delay=alike._delay, at=alike._at)
         values["scheduled_at"] = connection.execute(due).scalar_one()
@@ -61,6 +64,7 @@ def enqueue_payloads(session: Session, handler: Handler[InT, Any, Any], payloads
     with translated():
         count = copy_in(connection, statement, _chunks(kind.input, payloads, model.__id_factory__, tail))
     if count:
+        tell(count)
         wake(session, connection, model, alike.queue)
     return count
 

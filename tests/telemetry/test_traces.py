@@ -10,7 +10,7 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.trace import SpanKind, StatusCode
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -27,7 +27,9 @@ from sa_jobqueue import (
     current_attempt,
     enqueue,
     enqueue_many,
+    enqueue_payloads,
 )
+from sa_jobqueue.errors import InvalidPayloadError
 from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import quick
@@ -107,6 +109,42 @@ def test_a_bulk_call_is_one_span_for_the_jobs_of_each_place_they_were_made_in(
     assert [jobs.get(one)["trace_context"] for one in (ids[0], ids[499])] == [written(within)] * 2
     assert jobs.get(ids[500])["trace_context"] is None  # given, so kept
     assert jobs.get(ids[501])["trace_context"] == written(alone)
+
+
+def test_a_copy_is_one_span_that_counts_its_rows_and_none_if_it_is_rolled_back(
+    sessions: sessionmaker[Session], telemetry: Telemetry
+) -> None:
+    queue = JobQueue()
+
+    @queue.handler("row", queue="bulk")
+    def row(payload: int) -> None: ...
+
+    with sessions() as session:
+        with telemetry.tracer.start_as_current_span("import"):
+            enqueue_payloads(session, row, range(500))
+            assert enqueue_payloads(session, row, []) == 0
+            with session.begin_nested() as savepoint:
+                enqueue_payloads(session, row, range(7))
+                savepoint.rollback()
+            with pytest.raises(InvalidPayloadError), session.begin_nested():
+                enqueue_payloads(session, row, ["none of them"])
+        assert telemetry.spans("enqueue row") == []
+        session.commit()
+        assert enqueue_payloads(session, row, [500], trace_context=None) == 1
+        session.commit()
+    within, span = telemetry.span("import"), telemetry.span("enqueue row")
+    assert is_child(span, within)
+    assert span.kind is SpanKind.PRODUCER
+    told = dict(span.attributes or {})
+    assert (told["messaging.batch.message_count"], told["messaging.destination.name"]) == (500, "bulk")
+    assert "messaging.message.id" not in told
+    with sessions() as session:
+        rows = session.execute(select(Job.input, Job.trace_context, Job.chain_trace_context)).all()
+    assert {tuple(row) for row in rows} == {(number, written(span), written(span)) for number in range(500)} | {
+        (500, None, None)
+    }
+    sent = [point.value for (name, _), point in telemetry.points().items() if name == "messaging.client.sent.messages"]
+    assert sent == [500]
 
 
 async def test_a_handler_s_own_spans_are_within_the_attempt_s_which_is_within_the_enqueue_s(

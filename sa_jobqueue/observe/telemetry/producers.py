@@ -43,25 +43,34 @@ class EnqueueSpans:
                 if made_in is not None:  # None was given: it is not to be traced
                     groups.setdefault((made_in or None, job.type_name, job.queue), []).append(job)
         waiting: list[tuple[Span, JobMixin[Any]]] = []
-        for (made_in, type_name, queue), group in groups.items():
+        for (made_in, type_name, _), group in groups.items():
             began = time.time_ns()
-            span = self._begin(made_in, type_name, queue, group)
+            span = self._begin(made_in, group, _named(group))
             after_commit(session, self._end, span, began, type_name, len(group))
             waiting += [(span, job) for job in group if job._blockers]
         for span, job in waiting:  # now that what they wait for has its own span too
             _link(span, job)
 
-    def _begin(self, made_in: str | None, type_name: str, queue: str, group: list[JobMixin[Any]]) -> Span:
-        attributes = names.ENQUEUE | {names.JOB_TYPE: type_name, names.DESTINATION: queue}
-        if len(group) == 1:
-            attributes |= {names.MESSAGE_ID: str(group[0].id), names.CONVERSATION_ID: str(group[0].chain_id)}
-        else:
-            attributes[names.MESSAGE_COUNT] = len(group)
+    def alike(self, session: Any, job: JobMixin[Any]) -> Callable[[int], None]:
+        """Begin the span of jobs that are all like one, and write its context into that; it ends as others do."""
+        began, made_in = time.time_ns(), job.__dict__.get("trace_context", "")
+        if made_in is None:  # as was given: they are not to be traced
+            return lambda count: None
+        span = self._begin(made_in or None, [job], {})
+
+        def written(count: int) -> None:
+            span.set_attribute(names.MESSAGE_COUNT, count)
+            after_commit(session, self._end, span, began, job.type_name, count)
+
+        return written
+
+    def _begin(self, made_in: str | None, group: list[JobMixin[Any]], more: dict[str, Any]) -> Span:
+        type_name = group[0].type_name
         span = self._tracer.start_span(
             f"enqueue {type_name}",
             context=context_within(tracing.context_of(made_in)),
             kind=SpanKind.PRODUCER,
-            attributes=attributes,
+            attributes=names.ENQUEUE | {names.JOB_TYPE: type_name, names.DESTINATION: group[0].queue} | more,
         )
         if (own := span.get_span_context()).is_valid:
             traceparent = traceparent_of(own)
@@ -75,6 +84,12 @@ class EnqueueSpans:
         ended = time.time_ns()
         span.end(ended)
         self._told(type_name, count, (ended - began) / 1e9)
+
+
+def _named(group: Sequence[JobMixin[Any]]) -> dict[str, Any]:
+    if len(group) > 1:
+        return {names.MESSAGE_COUNT: len(group)}
+    return {names.MESSAGE_ID: str(group[0].id), names.CONVERSATION_ID: str(group[0].chain_id)}
 
 
 def _link(span: Span, job: JobMixin[Any]) -> None:
