@@ -8,7 +8,9 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
+from psycopg.rows import dict_row
 from sqlalchemy import Engine, NullPool, create_engine, make_url, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
@@ -23,9 +25,11 @@ from sa_jobqueue.worker.connections import Connections
 from tests.fixtures.poolers import MakePooler
 from tests.fixtures.workers import quick, until, working
 
+DROPS: dict[str, object] = {"ignore_startup_parameters": "options,extra_float_digits"}
 SETTINGS: dict[str, dict[str, object]] = {
     "refuses options": {},
-    "drops options": {"ignore_startup_parameters": "options,extra_float_digits"},
+    "drops options": DROPS,
+    "keeps track of what is prepared": DROPS | {"max_prepared_statements": 5},
 }
 
 
@@ -55,10 +59,16 @@ def everything() -> JobQueue[Any]:
     return queue
 
 
-async def test_producers_and_workers_work_through_a_pooler(engine: Engine, pooler: MakePooler) -> None:
-    """Many jobs on few server sessions: nothing prepared, listened to or set on one of them is looked for on another."""
-    url = pooler(pool=3).url
-    through = create_engine(url, pool_size=5, max_overflow=15, connect_args={"prepare_threshold": None})
+@pytest.mark.parametrize("tracked", [None, 0, 100], ids=["old", "new", "new, producers prepare"])
+async def test_producers_and_workers_work_through_a_pooler(engine: Engine, pooler: MakePooler, tracked: int | None) -> None:
+    """Many jobs on few server sessions: nothing prepared, listened to or set on one of them is looked for on another.
+
+    Unless the pooler keeps track of prepared statements, and makes them on whichever session comes.
+    """
+    settings = {} if tracked is None else {"max_prepared_statements": tracked}
+    url = pooler(pool=3, **settings).url
+    prepare = {"prepare_threshold": 2 if tracked else None}
+    through = create_engine(url, pool_size=5, max_overflow=15, connect_args=prepare)
     queue = everything()
     with Session(through) as session, session.begin():
         first = Job("alone", 0)
@@ -87,8 +97,17 @@ async def test_producers_and_workers_work_through_a_pooler(engine: Engine, poole
     (told,) = log.of(PoolerFound)
     record = describe(told)
     assert (record.message % record.arguments).endswith("works through a connection pooler and polls every 0.1 s")
+    if tracked is not None:
+        assert (_prepared_by_clients(url) > 0) is (tracked > 0)
     through.dispose()
     careless.dispose()
+
+
+def _prepared_by_clients(url: str) -> int:
+    """Return how many statements clients of a new PgBouncer have prepared, by its own account."""
+    console = make_url(url).set(drivername="postgresql", database="pgbouncer").render_as_string(hide_password=False)
+    with psycopg.connect(console, autocommit=True, row_factory=dict_row) as connection:
+        return int(sum(row["total_client_parse_count"] for row in connection.execute("SHOW STATS")))
 
 
 async def test_a_worker_behind_a_pooler_listens_where_it_is_told_to(
