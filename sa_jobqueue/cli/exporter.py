@@ -1,4 +1,4 @@
-"""`sa-jobqueue exporter`: what the database knows of a queue, for Prometheus."""
+"""`sa-jobqueue exporter`: what the database knows of a queue, for Prometheus or through OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 from sqlalchemy import NullPool, create_engine
 
 from sa_jobqueue.cli._options import Database, seconds, with_database
+from sa_jobqueue.observe import telemetry
 from sa_jobqueue.observe.health import Health, health
 from sa_jobqueue.observe.metrics.serving import new_registry, serve_metrics
 
@@ -31,13 +32,30 @@ PORT: Final = 9464
     default=timedelta(seconds=15),
     help="How long a worker may be silent, as the workers have it.  [default: 15]",
 )
+@click.option(
+    "--opentelemetry",
+    is_flag=True,
+    help="Instead of serving them: through the SDK that --app's module or `opentelemetry-instrument` has set up.",
+)
 @with_database
-def exporter(database: Database, /, *, port: int, address: str, window: timedelta, time_to_live: timedelta) -> None:
+def exporter(
+    database: Database,
+    /,
+    *,
+    port: int,
+    address: str,
+    window: timedelta,
+    time_to_live: timedelta,
+    opentelemetry: bool,
+) -> None:
     """Serve the figures of a health report as metrics, read anew at every scrape. One is enough for a database.
 
-    SIGTERM or Ctrl-C ends it. Needs: pip install "sa-jobqueue[metrics]".
+    SIGTERM or Ctrl-C ends it. Needs: pip install "sa-jobqueue[metrics]"; with --opentelemetry "sa-jobqueue[otel]" and an
+    SDK.
     """
-    registry = new_registry()
+    if opentelemetry:
+        telemetry.check_sdk()
+    registry = None if opentelemetry else new_registry()
     with database.session():
         pass  # says what is wrong with the tables, where something is
     engine = create_engine(database.url, poolclass=NullPool)
@@ -45,12 +63,23 @@ def exporter(database: Database, /, *, port: int, address: str, window: timedelt
     def read() -> Health:
         return health(engine, window=window, time_to_live=time_to_live, model=database.model)
 
+    ended = _ending()
+    if registry is None:
+        telemetry.observe_database(read)
+        click.echo("observing through OpenTelemetry")
+        ended.wait()  # the SDK exports what there is once more when the process ends
+        return
     from sa_jobqueue.observe.metrics.database import DatabaseCollector
 
     DatabaseCollector(read).register(registry)
-    ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
     with serve_metrics(registry, port=port, address=address) as serving:
         click.echo(f"serving metrics on http://{address}:{serving}/metrics")
         ended.wait()
+
+
+def _ending() -> threading.Event:
+    """Return what is set when somebody asks this process to end."""
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    return ended

@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import Job, JobQueue, JobStatus, Worker, enqueue_many
+from sa_jobqueue.cli import main
 from sa_jobqueue.observe import telemetry as observed
 from sa_jobqueue.observe.health import Health, health
 from sa_jobqueue.observe.metrics.database import DatabaseCollector
 from sa_jobqueue.observe.metrics.workers import subscribe
 from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
-from tests.fixtures.workers import quick
+from tests.fixtures.workers import PATIENCE, quick
 from tests.telemetry.spans import Telemetry
 
 ENQUEUE = {"messaging.system": "sa_jobqueue", "messaging.operation.name": "enqueue", "messaging.operation.type": "send"}
 PROCESS = {"messaging.system": "sa_jobqueue", "messaging.operation.name": "process", "messaging.operation.type": "process"}
+SDK = """
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
+from sa_jobqueue import JobQueue
+jobs = JobQueue()
+exporter = ConsoleMetricExporter(out=open("told.json", "w"), formatter=lambda data: data.to_json(indent=None) + "\\n")
+metrics.set_meter_provider(MeterProvider([PeriodicExportingMetricReader(exporter, export_interval_millis=3_600_000)]))
+"""
 TYPE, OUTCOME = "messaging.sa_jobqueue.job.type", "messaging.sa_jobqueue.job.outcome"
 
 
@@ -118,6 +134,35 @@ def test_the_database_s_figures_are_those_of_the_exporter(engine: Engine, jobs: 
         seen[key] = point.value
     assert seen == served
     assert seen["sa_jobqueue_due_jobs", frozenset({"mail"})] == 3
+
+
+@one_server_swept
+def test_the_exporter_tells_the_sdk_that_the_application_has_set_up(database_url: str, jobs: Jobs, tmp_path: Path) -> None:
+    jobs.add_many(3, queue="mail")
+    (tmp_path / "app.py").write_text(SDK)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sa_jobqueue.cli", "exporter", "--opentelemetry", "--app", "app:jobs"],
+        cwd=tmp_path,
+        env=os.environ | {"SA_JOBQUEUE_URL": database_url, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "observing through OpenTelemetry\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    finally:
+        process.kill()
+        process.communicate()
+    (told,) = (json.loads(line) for line in (tmp_path / "told.json").read_text().splitlines())
+    (scope,) = told["resource_metrics"][0]["scope_metrics"]
+    found = {metric["name"]: metric for metric in scope["metrics"]}
+    (depth,) = found["sa_jobqueue.due_jobs"]["data"]["data_points"]
+    assert (depth["attributes"], depth["value"]) == ({"sa_jobqueue.queue": "mail"}, 3)
+    assert found["sa_jobqueue.claim_age"]["unit"] == "s"
+    without = CliRunner().invoke(main, ["exporter", "--opentelemetry", "--url", database_url])
+    assert (without.exit_code, "no OpenTelemetry SDK is set up" in without.output) == (1, True)
 
 
 @one_server_swept

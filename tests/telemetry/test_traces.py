@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from opentelemetry import trace
@@ -127,7 +127,7 @@ def test_a_copy_is_one_span_that_counts_its_rows_and_none_if_it_is_rolled_back(
                 enqueue_payloads(session, row, range(7))
                 savepoint.rollback()
             with pytest.raises(InvalidPayloadError), session.begin_nested():
-                enqueue_payloads(session, row, ["none of them"])
+                enqueue_payloads(session, row, cast("list[int]", ["none of them"]))
         assert telemetry.spans("enqueue row") == []
         session.commit()
         assert enqueue_payloads(session, row, [500], trace_context=None) == 1

@@ -9,6 +9,20 @@ Needs: pip install "sa-jobqueue[otel]".
 Source: OpenTelemetry semantic conventions 1.43, messaging spans and messaging metrics.
 """
 
-from sa_jobqueue.observe.telemetry.setup import MissingOpenTelemetryExtraError, instrument, observe_database, subscribe
+from sa_jobqueue.observe.telemetry.setup import (
+    MissingOpenTelemetryExtraError,
+    NoTelemetrySdkError,
+    check_sdk,
+    instrument,
+    observe_database,
+    subscribe,
+)
 
-__all__ = ["MissingOpenTelemetryExtraError", "instrument", "observe_database", "subscribe"]
+__all__ = [
+    "MissingOpenTelemetryExtraError",
+    "NoTelemetrySdkError",
+    "check_sdk",
+    "instrument",
+    "observe_database",
+    "subscribe",
+]

@@ -27,6 +27,27 @@ class MissingOpenTelemetryExtraError(JobQueueError, ImportError):
         super().__init__('opentelemetry-api is not installed: pip install "sa-jobqueue[otel]"')
 
 
+class NoTelemetrySdkError(JobQueueError):
+    """Nobody has set up OpenTelemetry's SDK in this process, so whatever is told goes nowhere."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no OpenTelemetry SDK is set up in this process: name with --app the module that does, or run it under "
+            "opentelemetry-instrument (pip install opentelemetry-distro opentelemetry-exporter-otlp)"
+        )
+
+
+def check_sdk() -> None:
+    """Check that metrics go somewhere. Raises: MissingOpenTelemetryExtraError, NoTelemetrySdkError."""
+    try:
+        from opentelemetry.metrics import get_meter_provider
+    except ModuleNotFoundError as error:
+        raise MissingOpenTelemetryExtraError from error
+    # Until one is set the API gives a stand-in of its own, which has no public name.
+    if type(get_meter_provider()).__module__.startswith("opentelemetry.metrics"):
+        raise NoTelemetrySdkError
+
+
 def instrument(
     *, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
 ) -> Callable[[], None]:
