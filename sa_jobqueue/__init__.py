@@ -57,6 +57,7 @@ from sa_jobqueue.operations import (
     drain_workers,
     enqueue,
     enqueue_many,
+    enqueue_many_unique,
     enqueue_payloads,
     enqueue_unique,
     explain_job,
@@ -99,7 +100,7 @@ from sa_jobqueue.queues import QueueSettings, TypeSettings
 from sa_jobqueue.retention import FOREVER, Retention, RetentionRules
 from sa_jobqueue.retry import Backoff, RetryPolicy
 from sa_jobqueue.schedules import Fired, Missed, Schedule
-from sa_jobqueue.types import AttemptOutcome, ChainResult, DeadReason, JobId, JobStatus, Resolution
+from sa_jobqueue.types import AttemptOutcome, ChainResult, DeadReason, Enqueued, JobId, JobStatus, Resolution
 from sa_jobqueue.version import __version__
 from sa_jobqueue.waiting import await_chain, wait_chain
 from sa_jobqueue.worker import Worker, WorkerOptions
@@ -125,6 +126,7 @@ __all__ = [
     "DeadReason",
     "Deduplicate",
     "Discard",
+    "Enqueued",
     "Explanation",
     "FOREVER",
     "Fired",
@@ -174,6 +176,7 @@ __all__ = [
     "drain_workers",
     "enqueue",
     "enqueue_many",
+    "enqueue_many_unique",
     "enqueue_payloads",
     "enqueue_unique",
     "explain_job",

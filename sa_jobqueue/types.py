@@ -126,6 +126,20 @@ class ChainResult(Generic[OutT]):
     last_type_name: str
 
 
+class Enqueued(StrEnum):
+    """What became of a job that was enqueued under a deduplication key. True exactly where it was made."""
+
+    MADE = "made"
+    """It is a new job."""
+    CHANGED = "changed"
+    """Another has the key, and was given what this one was to replace of it."""
+    FOUND = "found"
+    """Another has the key, and is as it was."""
+
+    def __bool__(self) -> bool:
+        return self is Enqueued.MADE
+
+
 class OnFailure(StrEnum):
     """What the death or cancellation of a chain means for a job that waits for it."""
 

@@ -25,7 +25,7 @@ from sa_jobqueue.aio.control import (
     sync_queues,
 )
 from sa_jobqueue.aio.dead_letters import dismiss_dead_letters, group_dead_letters, list_dead_letters, redrive_dead_letters
-from sa_jobqueue.aio.enqueueing import enqueue, enqueue_many, enqueue_payloads, enqueue_unique
+from sa_jobqueue.aio.enqueueing import enqueue, enqueue_many, enqueue_many_unique, enqueue_payloads, enqueue_unique
 from sa_jobqueue.aio.jobs import (
     cancel_jobs,
     complete_job,
@@ -63,6 +63,7 @@ __all__ = [
     "drain_workers",
     "enqueue",
     "enqueue_many",
+    "enqueue_many_unique",
     "enqueue_payloads",
     "enqueue_unique",
     "explain_job",

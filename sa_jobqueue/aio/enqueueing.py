@@ -13,17 +13,18 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations import (
     Deduplicate,
 )
+from sa_jobqueue.types import Enqueued
 
 InT = TypeVar("InT")
 JobT = TypeVar("JobT", bound=JobMixin[Any])
 
 
-async def enqueue(session: AsyncSession, job: JobT, *, deduplicate: Deduplicate) -> tuple[JobT, bool]:
-    """Enqueue a job unless its key is taken; return the job that has it, and whether it was made now."""
+async def enqueue(session: AsyncSession, job: JobT, *, deduplicate: Deduplicate) -> tuple[JobT, Enqueued]:
+    """Enqueue a job unless its key is taken; return the job that has it, and what became of this one."""
     return await session.run_sync(operations.enqueue, job, deduplicate=deduplicate)
 
 
-async def enqueue_unique(session: AsyncSession, new: Iterable[tuple[JobT, Deduplicate]]) -> list[tuple[JobT, bool]]:
+async def enqueue_unique(session: AsyncSession, new: Iterable[tuple[JobT, Deduplicate]]) -> list[tuple[JobT, Enqueued]]:
     """Enqueue many jobs, each unless its key is taken; return for each what `enqueue` returns, in the order given."""
     return await session.run_sync(operations.enqueue_unique, new)
 
@@ -31,6 +32,11 @@ async def enqueue_unique(session: AsyncSession, new: Iterable[tuple[JobT, Dedupl
 async def enqueue_many(session: AsyncSession, new: Iterable[JobT], *, model: type[JobT] | None = None) -> list[Any]:
     """Insert many jobs in one statement, in the caller's transaction; return their ids in the order given."""
     return await session.run_sync(operations.enqueue_many, new, model=model)
+
+
+async def enqueue_many_unique(session: AsyncSession, new: Iterable[tuple[JobT, Deduplicate]]) -> list[tuple[Any, Enqueued]]:
+    """Enqueue thousands of jobs, each unless its key is taken; return for each the id that has it, and what became of it."""
+    return await session.run_sync(operations.enqueue_many_unique, new)
 
 
 async def enqueue_payloads(

@@ -25,6 +25,7 @@ from sa_jobqueue.operations.dead_letters import (
     redrive_dead_letters,
 )
 from sa_jobqueue.operations.deduplicate import Deduplicate, enqueue, enqueue_unique
+from sa_jobqueue.operations.deduplicate_many import enqueue_many_unique
 from sa_jobqueue.operations.deletion import delete_chains
 from sa_jobqueue.operations.enqueueing import enqueue_many
 from sa_jobqueue.operations.explaining import Cause, Explanation, explain_job
@@ -100,6 +101,7 @@ __all__ = [
     "drain_workers",
     "enqueue",
     "enqueue_many",
+    "enqueue_many_unique",
     "enqueue_payloads",
     "enqueue_unique",
     "explain_job",

@@ -5,7 +5,7 @@ Why not `session.add`: a second job with an open chain's key violates a unique i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeVar
@@ -14,9 +14,10 @@ from sqlalchemy.orm import Session, object_session
 
 from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidOptionError
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.operations.enqueueing import wake
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.statements import deduplication
-from sa_jobqueue.types import JobId
+from sa_jobqueue.types import INITIAL, LONGEST, Enqueued, JobId
 
 JobT = TypeVar("JobT", bound=JobMixin[Any])
 
@@ -25,53 +26,70 @@ _TRIES: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Deduplicate:
-    """What counts as the same job.
+    """What counts as the same job, and what becomes of it when there is another.
 
     `key`: any text but the empty one; it counts within the job's type. `scope`: "open" finds chains that have not ended,
-    "any" finds ended ones too. `window`: only chains enqueued within it, by the database's clock; above zero.
+    "any" finds ended ones too; "waiting" finds those whose first job has not begun: one that has hands its key over, so
+    that nothing is said in vain while it runs. `window`: only chains enqueued within it, by the database's clock; above 0.
     `exclude`: chains that do not count; an open one among them hands its key over, so that a recurring job can enqueue
     its own successor. An open chain always counts, however old: at most one has a key.
+    `replace`: what a later job gives the one that has the key, as long as that one has not begun or waits for another
+    attempt: "input", "schedule", "priority". With "schedule" each one moves it: a debounce. `within`: moved again and again,
+    it stays due so long after it was enqueued; above zero, at most 36,500 days.
     Raises: InvalidOptionError naming the field.
     """
 
     key: str
-    scope: Literal["open", "any"] = "open"
+    scope: Literal["open", "any", "waiting"] = "open"
     window: timedelta | None = None
     exclude: Sequence[JobId] = ()
+    replace: Collection[Literal["input", "schedule", "priority"]] = ()
+    within: timedelta | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.key, str) or not self.key or "\x00" in self.key:
             raise InvalidOptionError("key", f"must be text that is not empty, got {self.key!r}")
-        if self.scope not in {"open", "any"}:
-            raise InvalidOptionError("scope", f"must be 'open' or 'any', got {self.scope!r}")
-        if self.window is not None and not isinstance(self.window, timedelta):
-            raise InvalidOptionError("window", f"must be a timedelta, got {self.window!r}")
-        if self.window is not None and self.window <= timedelta(0):
-            raise InvalidOptionError("window", f"must be above zero, got {self.window}")
-        if self.window is not None and self.scope == "open":
+        if self.scope not in {"open", "any", "waiting"}:
+            raise InvalidOptionError("scope", f"must be 'open', 'any' or 'waiting', got {self.scope!r}")
+        _check_duration("window", self.window)
+        if self.window is not None and self.scope != "any":
             raise InvalidOptionError("window", "needs scope='any': an open chain counts however old it is")
         if isinstance(self.exclude, (str, bytes)):
             raise InvalidOptionError("exclude", "must be a list of ids, not one id")
+        if isinstance(self.replace, str) or not set(self.replace) <= deduplication.REPLACEABLE.keys():
+            known = ", ".join(deduplication.REPLACEABLE)
+            raise InvalidOptionError("replace", f"must be a list of some of {known}, got {self.replace!r}")
+        _check_duration("within", self.within)
+        if self.within is not None and "schedule" not in self.replace:
+            raise InvalidOptionError("within", "needs 'schedule' among replace: nothing else moves it")
 
 
-def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate) -> tuple[JobT, bool]:
-    """Enqueue a job unless its key is taken; return the job that has it, and whether it was made now.
+def _check_duration(option: str, given: timedelta | None) -> None:
+    if given is not None and not isinstance(given, timedelta):
+        raise InvalidOptionError(option, f"must be a timedelta, got {given!r}")
+    if given is not None and not timedelta(0) < given <= LONGEST:
+        raise InvalidOptionError(option, f"must be above zero and at most {LONGEST.days} days, got {given}")
 
-    `job`: as `Job(...)` or `handler.job(...)` make it, in no session. Found or made, the job returned is in the session.
-    Inputs are not compared.
-    Changes: one row, or none; a job among `exclude` may lose its key.
-    Locks: the key, until the transaction ends: another transaction that enqueues with it waits for the end of this one.
+
+def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate) -> tuple[JobT, Enqueued]:
+    """Enqueue a job unless its key is taken; return the job that has it, and what became of this one.
+
+    `job`: as `Job(...)` or `handler.job(...)` make it, in no session. Found, changed or made, the job returned is in the
+    session. Inputs are not compared. What became of it is true exactly where it was made.
+    Changes: one row, or none; a job among `exclude`, or with scope "waiting" one that has begun, may lose its key.
+    Locks: the key, until the transaction ends: another transaction that enqueues with it waits for the end of this one. A
+    job that is changed, likewise: a claim under way is awaited, later ones pass it until then.
     Raises: InvalidJobError when the job is in a session already. Nothing is written then.
     """
     (result,) = enqueue_unique(session, [(job, deduplicate)])
     return result
 
 
-def enqueue_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]]) -> list[tuple[JobT, bool]]:
+def enqueue_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]]) -> list[tuple[JobT, Enqueued]]:
     """Enqueue many jobs, each unless its key is taken; return for each what `enqueue` returns, in the order given.
 
     Later ones find earlier ones of the same call. Keys are locked in one order, so two such calls never deadlock.
-    Otherwise as `enqueue`.
+    Each costs some statements: for thousands there is `enqueue_many_unique`. Otherwise as `enqueue`.
     """
     listed = list(new)
     for index, (job, _) in enumerate(listed):
@@ -85,13 +103,16 @@ def enqueue_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]]) ->
     return [_find_or_make(session, job, given) for job, given in listed]
 
 
-def _find_or_make(session: Session, job: JobT, given: Deduplicate) -> tuple[JobT, bool]:
+def _find_or_make(session: Session, job: JobT, given: Deduplicate) -> tuple[JobT, Enqueued]:
     if given.exclude:
         session.execute(deduplication.give_up_key(type(job), job.type_name, given.key, given.exclude))
     for _ in range(_TRIES):
         found = _find(session, job, given)
         if found is not None:
-            return found, False
+            outcome = _merge(session, found, job, given)
+            if outcome is not None:
+                return found, outcome
+            continue
         job.deduplication_key = given.key
         try:
             # A savepoint, because the lock does not bind those who bypass this function: a plain insert with the key,
@@ -103,8 +124,28 @@ def _find_or_make(session: Session, job: JobT, given: Deduplicate) -> tuple[JobT
             if "uq_job_deduplication" not in error.constraint:
                 raise
             continue
-        return job, True
+        return job, Enqueued.MADE
     raise ConflictError(f"the key {given.key!r} is taken and given up again too fast to follow", "uq_job_deduplication")
+
+
+def _merge(session: Session, found: JobT, job: JobT, given: Deduplicate) -> Enqueued | None:
+    """Give the job that has the key what it is to have of the other. None where that key is free now."""
+    model = type(job)
+    if found.chain_completed_at is not None or (found.status in INITIAL and not given.replace):
+        return Enqueued.FOUND
+    if found.status in INITIAL:
+        changed = deduplication.replace(model, found.id, given.key, new=job, replaced=given.replace, within=given.within)
+        with translated():
+            is_changed = session.execute(changed).first() is not None
+        session.refresh(found)
+        if is_changed:
+            wake(session, session.connection(), model, found.queue)
+            return Enqueued.CHANGED
+        return None  # a claim was faster, or it has ended: the next round tells
+    if given.scope == "waiting":
+        session.execute(deduplication.give_up_key(model, job.type_name, given.key, [found.id]))
+        return None
+    return Enqueued.FOUND
 
 
 def _find(session: Session, job: JobT, given: Deduplicate) -> JobT | None:

@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Select, Update, any_, func, literal, null, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Insert,
+    Interval,
+    Select,
+    Table,
+    Text,
+    Update,
+    any_,
+    bindparam,
+    cast,
+    column,
+    exists,
+    func,
+    literal,
+    literal_column,
+    null,
+    or_,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.sql.selectable import TableValuedAlias
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.statements._parts import table
-from sa_jobqueue.types import JobId
+from sa_jobqueue.models.checks import due_at
+from sa_jobqueue.statements._parts import XID, array, once_a_model, status, table
+from sa_jobqueue.statements.jobs import new_rows
+from sa_jobqueue.types import JobId, JobStatus
+
+REPLACEABLE: Final = {"input": ("input", "input_version"), "schedule": ("scheduled_at",), "priority": ("priority",)}
+"""What a later job may replace of one that has not begun, and the columns it is."""
 
 
 def lock_key(model: type[JobMixin[Any]], type_name: str, key: str) -> Select[Any]:
@@ -21,8 +49,21 @@ def lock_key(model: type[JobMixin[Any]], type_name: str, key: str) -> Select[Any
     Locks: one advisory lock, by a 64-bit hash of queue, type and key; two keys that share a hash wait for each other
     for nothing. Obliges: several keys in one transaction are locked in the order of `(type_name, key)`.
     """
-    name = f"{model.__jobqueue__.channel('due')}\x1f{type_name}\x1f{key}"
-    return select(func.pg_advisory_xact_lock(func.hashtextextended(name, 0)))
+    return select(func.pg_advisory_xact_lock(func.hashtextextended(lock_name(model, type_name, key), 0)))
+
+
+def lock_name(model: type[JobMixin[Any]], type_name: str, key: str) -> str:
+    """Return the text whose hash is the lock of a key."""
+    return f"{model.__jobqueue__.channel('due')}\x1f{type_name}\x1f{key}"
+
+
+def lock_keys() -> Select[Any]:
+    """Lock many keys as `lock_key` does. Parameters: `names`, as `lock_name` makes them, in the order of `(type_name, key)`.
+
+    Shape: a row a key. Locks: those, in the order given. Each takes a place in the server's lock table: hundreds, not more.
+    """
+    named = func.unnest(array("names", Text())).table_valued(column("name", Text)).render_derived("named")
+    return select(func.pg_advisory_xact_lock(func.hashtextextended(named.c.name, 0))).select_from(named)
 
 
 def find(
@@ -67,6 +108,156 @@ def give_up_key(model: type[JobMixin[Any]], type_name: str, key: str, chains: Se
         )
         .values(deduplication_key=null())
     )
+
+
+def replace(
+    model: type[JobMixin[Any]],
+    job_id: JobId,
+    key: str,
+    *,
+    new: JobMixin[Any],
+    replaced: Collection[str],
+    within: timedelta | None,
+) -> Update:
+    """Give the first job of a chain what another says, unless it has begun meanwhile.
+
+    `replaced`: of `REPLACEABLE`. `within`: it stays due so long after it was enqueued, however often it is moved.
+    Shape: its id; no row where it has begun, has ended, or has the key no longer.
+    Changes: those columns, `changed_xid`. Clock: the database's `now()`, from which a delay counts.
+    Locks: its row, awaited: a claim under way decides whether it has begun. Index: the primary key.
+    """
+    job = table(model)
+    values: dict[str, Any] = {"changed_xid": XID}  # also where no trigger would: a claim has passed what we hold
+    for part in replaced:
+        values |= {name: getattr(new, name) for name in REPLACEABLE[part] if name != "scheduled_at"}
+    if "schedule" in replaced:
+        moved = due_at(delay=new._delay, at=new._at)
+        due: ColumnElement[Any] = func.now() if moved is None else moved
+        values["scheduled_at"] = due if within is None else func.least(due, job.c.created_at + literal(within, INTERVAL))
+    return (
+        update(job)
+        .where(job.c.id == job_id, job.c.deduplication_key == key, _waits(job))
+        .values(**values)
+        .returning(job.c.id)
+    )
+
+
+@once_a_model
+def give_up_begun(model: type[JobMixin[Any]]) -> Update:
+    """Take the keys from open chains whose first job has begun. Parameters: `type_names` and `keys`, in one order.
+
+    Locks: their root jobs. Index: `uq_job_deduplication`, a probe a key.
+    """
+    job, given = table(model), _keys()
+    return (
+        update(job)
+        .where(*_open(job, given), ~_waits(job))
+        .values(deduplication_key=null())
+        .execution_options(synchronize_session=False)
+    )
+
+
+@once_a_model
+def put(model: type[JobMixin[Any]], columns: tuple[str, ...], replaced: tuple[str, ...], *, ended: bool) -> Insert:
+    """Insert many jobs, each unless an open chain has its key; replace those parts of one that has not begun.
+
+    Parameters: as `jobs.enqueue_many`, of distinct keys; with `schedule` among `replaced` also `within`, as of `replace`, or
+    null; with `ended`, where chains that have ended count as well, `window`, how long they do, null for ever.
+    Shape: the ids of the rows inserted and of those changed, not those of jobs left as they are.
+    Changes: a row each; or what is `replaced`, and `changed_xid`. Clock: the database's `now()`.
+    Locks: the rows returned. An equal key of a transaction that is under way, and a claim of the job that has it, are
+    awaited. Obliges: keys in one order, for that is the order of locks; with `ended`, `lock_keys` before.
+    Index: `uq_job_deduplication`; with `ended`, `ix_job_deduplication`.
+    """
+    job = table(model)
+    names, chosen, given = new_rows(model, columns)
+    if ended:
+        past = job.alias("past")
+        window = _duration("window")
+        chosen = chosen.where(
+            ~exists(
+                select(literal_column("1")).where(
+                    past.c.chain_type_name == given.c.chain_type_name,
+                    past.c.deduplication_key == given.c.deduplication_key,
+                    past.c.deduplication_key.is_not(None),
+                    past.c.chain_index == literal_column("0"),
+                    past.c.chain_completed_at.is_not(None),  # an open one conflicts, and may be changed
+                    or_(window.is_(None), past.c.created_at >= func.now() - window),
+                )
+            )
+        )
+    statement: Any = upsert(job).from_select(names, chosen)
+    arbiter: dict[str, Any] = {
+        "index_elements": [job.c.chain_type_name, job.c.deduplication_key],
+        "index_where": literal_column("deduplication_key IS NOT NULL AND chain_index = 0 AND chain_completed_at IS NULL"),
+    }
+    if not replaced:
+        kept: Insert = statement.on_conflict_do_nothing(**arbiter).returning(job.c.id)
+        return kept
+    new = statement.excluded
+    values: dict[str, Any] = {name: new[name] for part in replaced for name in REPLACEABLE[part]} | {"changed_xid": XID}
+    if "schedule" in replaced:  # LEAST passes over null
+        values["scheduled_at"] = func.least(new.scheduled_at, job.c.created_at + _duration("within"))
+    merged: Insert = statement.on_conflict_do_update(**arbiter, set_=values, where=_waits(job)).returning(job.c.id)
+    return merged
+
+
+@once_a_model
+def holders(model: type[JobMixin[Any]], *, ended: bool) -> Select[Any]:
+    """Return the first job of the chain that has each key: of the open one, else with `ended` of the newest.
+
+    Parameters: `type_names` and `keys`, in one order; with `ended`, `window` as of `put`.
+    Shape: `(chain_type_name, deduplication_key, id, queue, waits)`, no row for a key that nobody has; `waits`: it is open
+    and its first job has not begun. Locks: none. Index: `uq_job_deduplication`; with `ended`, `ix_job_deduplication`.
+    """
+    job, given = table(model), _keys()
+    if not ended:
+        chosen = select(given.c.type_name, given.c.key, job.c.id, job.c.queue, _waits(job)).select_from(
+            given.join(job, true())
+        )
+        return chosen.where(*_open(job, given))
+    window = _duration("window")
+    newest = (
+        select(job.c.id, job.c.queue, _waits(job).label("waits"))
+        .where(
+            job.c.chain_type_name == given.c.type_name,
+            job.c.deduplication_key == given.c.key,
+            job.c.deduplication_key.is_not(None),
+            job.c.chain_index == literal_column("0"),
+            or_(job.c.chain_completed_at.is_(None), window.is_(None), job.c.created_at >= func.now() - window),
+        )
+        .order_by(job.c.chain_completed_at.is_not(None), job.c.created_at.desc())
+        .limit(literal_column("1"))
+        .lateral("newest")
+    )
+    found = (newest.c.id, newest.c.queue, newest.c.waits)
+    return select(given.c.type_name, given.c.key, *found).select_from(given.join(newest, true()))
+
+
+def _duration(name: str) -> ColumnElement[Any]:
+    return cast(bindparam(name, type_=Interval), Interval)  # which a null by itself would not tell
+
+
+def _keys() -> TableValuedAlias:
+    return (
+        func.unnest(array("type_names", Text()), array("keys", Text()))
+        .table_valued(column("type_name", Text), column("key", Text))
+        .render_derived("given")
+    )
+
+
+def _open(job: Table, given: TableValuedAlias) -> list[ColumnElement[bool]]:
+    return [
+        job.c.chain_type_name == given.c.type_name,
+        job.c.deduplication_key == given.c.key,
+        job.c.deduplication_key.is_not(None),
+        job.c.chain_index == literal_column("0"),
+        job.c.chain_completed_at.is_(None),
+    ]
+
+
+def _waits(job: Table) -> ColumnElement[bool]:
+    return job.c.status.in_([status(JobStatus.PENDING), status(JobStatus.BLOCKED)])
 
 
 def _has(model: type[JobMixin[Any]], type_name: str, key: str) -> list[ColumnElement[bool]]:

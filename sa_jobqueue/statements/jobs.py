@@ -31,6 +31,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, JSONB, TIMESTAMP
 from sqlalchemy.dialects.postgresql import array as array_of
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.sql.selectable import TableValuedAlias
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
@@ -49,6 +50,12 @@ def enqueue_many(model: type[JobMixin[Any]], columns: Sequence[str]) -> Insert:
     Clock: the database's `now()`, to which delays are added and below which no `at` reaches.
     Shape: no rows returned: ids are made by the client. Locks: none but the new rows'.
     """
+    names, chosen, _ = new_rows(model, columns)
+    return insert(table(model)).from_select(names, chosen)
+
+
+def new_rows(model: type[JobMixin[Any]], columns: Sequence[str]) -> tuple[list[str], Select[Any], TableValuedAlias]:
+    """Return the columns of `enqueue_many`, the select that makes their values, and the relation of arrays it reads."""
     job = table(model)
     arrays: list[Any] = []
     read: list[Any] = []
@@ -64,7 +71,7 @@ def enqueue_many(model: type[JobMixin[Any]], columns: Sequence[str]) -> Insert:
         cast(given.c[name], job.c[name].type) if isinstance(job.c[name].type, JSON) else given.c[name] for name in columns
     ]
     due = func.greatest(given.c.at, func.now() + func.coalesce(given.c.delay, literal_column("interval '0'")))
-    return insert(job).from_select([*columns, "scheduled_at"], select(*values, due).select_from(given))
+    return [*columns, "scheduled_at"], select(*values, due).select_from(given), given
 
 
 def copy_new(model: type[JobMixin[Any]], columns: Sequence[str]) -> str:

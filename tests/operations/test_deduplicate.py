@@ -14,7 +14,18 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import AttemptContext, Deduplicate, Job, JobQueue, JobStatus, Worker, aio, enqueue, enqueue_unique
+from sa_jobqueue import (
+    AttemptContext,
+    Deduplicate,
+    Enqueued,
+    Job,
+    JobQueue,
+    JobStatus,
+    Worker,
+    aio,
+    enqueue,
+    enqueue_unique,
+)
 from sa_jobqueue.errors import ConflictError, InvalidJobError
 from sa_jobqueue.operations import DeadLetterFilter, redrive_dead_letters
 from tests.fixtures.database import both_servers_swept
@@ -38,7 +49,7 @@ def test_a_key_finds_the_job_it_made_and_the_session_lives_on(sessions: Sessions
         again, made_again = enqueue(session, Job("test", {"n": 2}), deduplicate=KEY)
         other, other_made = enqueue(session, Job("other"), deduplicate=KEY)  # a key counts within its type
         session.add(Job("test"))
-    assert (made, made_again, other_made) == (True, False, True)
+    assert (made, made_again, other_made) == (Enqueued.MADE, Enqueued.FOUND, Enqueued.MADE)
     assert again is first
     assert other is not first
     assert jobs.count() == 3
@@ -55,7 +66,7 @@ def test_a_plain_add_of_a_taken_key_is_refused_by_the_database(sessions: Session
 def test_of_many_who_enqueue_at_once_one_makes_it_and_all_others_find_it(sessions: Sessions, jobs: Jobs, scope: Any) -> None:
     together = threading.Barrier(8)
 
-    def one(key: int) -> tuple[Any, bool]:
+    def one(key: int) -> tuple[Any, Enqueued]:
         together.wait(PATIENCE)
         with sessions.begin() as session:
             found, made = enqueue(session, Job("test"), deduplicate=Deduplicate(f"k{key}", scope=scope))
@@ -64,7 +75,7 @@ def test_of_many_who_enqueue_at_once_one_makes_it_and_all_others_find_it(session
     with ThreadPoolExecutor(8) as threads:
         for key in range(25):
             results = list(threads.map(one, [key] * 8))
-            assert sum(made for _, made in results) == 1
+            assert sum(bool(made) for _, made in results) == 1
             assert len({job_id for job_id, _ in results}) == 1
     assert jobs.count() == 25
 
@@ -73,25 +84,25 @@ def test_of_many_who_enqueue_at_once_one_makes_it_and_all_others_find_it(session
 def test_who_comes_second_waits_for_the_first_to_decide(
     engine: Engine, sessions: Sessions, jobs: Jobs, commits: bool
 ) -> None:
-    made_by_second: list[bool] = []
+    made_by_second: list[Enqueued] = []
 
     def second() -> None:
         with sessions.begin() as session:
             made_by_second.append(enqueue(session, Job("test"), deduplicate=KEY)[1])
 
     with sessions() as first:
-        assert enqueue(first, Job("test"), deduplicate=KEY)[1] is True
+        assert enqueue(first, Job("test"), deduplicate=KEY)[1]
         waiting = threading.Thread(target=second)
         waiting.start()
         wait_until(lambda: _waiting(engine) == 1, what="the second waits")
         first.commit() if commits else first.rollback()
         waiting.join(PATIENCE)
-    assert made_by_second == [not commits]
+    assert made_by_second == [Enqueued.FOUND if commits else Enqueued.MADE]
     assert jobs.count() == 1
 
 
 def test_a_bypass_of_the_lock_is_found_not_stumbled_over(engine: Engine, sessions: Sessions) -> None:
-    found: list[tuple[Any, bool]] = []
+    found: list[tuple[Any, Enqueued]] = []
 
     def polite() -> None:
         with sessions.begin() as session:
@@ -108,7 +119,7 @@ def test_a_bypass_of_the_lock_is_found_not_stumbled_over(engine: Engine, session
         wait_until(lambda: _waiting(engine) == 1, what="the polite one waits at the index")
         rude.commit()
         waiting.join(PATIENCE)
-        assert found == [(bypass.id, False)]
+        assert found == [(bypass.id, Enqueued.FOUND)]
 
 
 def test_an_ended_chain_counts_by_scope_and_window(engine: Engine, sessions: Sessions, jobs: Jobs) -> None:
@@ -117,20 +128,20 @@ def test_an_ended_chain_counts_by_scope_and_window(engine: Engine, sessions: Ses
         connection.execute(text("UPDATE job SET created_at = now() - interval '1 hour'"))
     with sessions() as session:
         found, made = enqueue(session, Job("test"), deduplicate=Deduplicate("k", scope="any"))
-        assert (found.id, made) == (old, False)
+        assert (found.id, made) == (old, Enqueued.FOUND)
         wide = Deduplicate("k", scope="any", window=timedelta(hours=2))
-        assert enqueue(session, Job("test"), deduplicate=wide)[1] is False
+        assert enqueue(session, Job("test"), deduplicate=wide)[1] is Enqueued.FOUND
         narrow = Deduplicate("k", scope="any", window=timedelta(minutes=30))
-        assert enqueue(session, Job("test"), deduplicate=narrow)[1] is True
-        assert enqueue(session, Job("test"), deduplicate=narrow)[1] is False  # that one is within it
+        assert enqueue(session, Job("test"), deduplicate=narrow)[1] is Enqueued.MADE
+        assert enqueue(session, Job("test"), deduplicate=narrow)[1] is Enqueued.FOUND  # that one is within it
         session.rollback()
-        assert enqueue(session, Job("test"), deduplicate=KEY)[1] is True  # open ones only
+        assert enqueue(session, Job("test"), deduplicate=KEY)[1]  # open ones only
 
 
 def test_many_at_once_find_each_other_and_never_deadlock(sessions: Sessions, jobs: Jobs) -> None:
     together = threading.Barrier(2)
 
-    def enqueue_in(order: list[int]) -> list[bool]:
+    def enqueue_in(order: list[int]) -> list[Enqueued]:
         together.wait(PATIENCE)
         with sessions.begin() as session:
             new = [(Job("test", {"n": n}), Deduplicate(f"k{n}")) for n in order]
@@ -147,7 +158,7 @@ def test_many_at_once_find_each_other_and_never_deadlock(sessions: Sessions, job
 def test_a_redrive_of_a_chain_whose_key_is_taken_is_a_conflict(sessions: Sessions, jobs: Jobs) -> None:
     dead = jobs.add(JobStatus.DEAD, deduplication_key="k")
     with sessions.begin() as session:
-        assert enqueue(session, Job("test"), deduplicate=KEY)[1] is True
+        assert enqueue(session, Job("test"), deduplicate=KEY)[1]
     with pytest.raises(ConflictError, match="uq_job_deduplication"), sessions.begin() as session:
         redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[dead]))
     assert jobs.status(dead) is JobStatus.DEAD
@@ -155,7 +166,7 @@ def test_a_redrive_of_a_chain_whose_key_is_taken_is_a_conflict(sessions: Session
 
 async def test_a_recurring_job_enqueues_its_successor_from_its_own_completion(engine: Engine, jobs: Jobs) -> None:
     queue = JobQueue()
-    runs: list[bool] = []
+    runs: list[Enqueued] = []
 
     @queue.handler("recurs")
     def recurs(payload: dict[str, Any], session: Session, ctx: AttemptContext) -> None:
@@ -167,7 +178,7 @@ async def test_a_recurring_job_enqueues_its_successor_from_its_own_completion(en
         enqueue(session, recurs.job({}), deduplicate=Deduplicate("nightly"))
     worker = Worker(queue, engine, options=quick())
     await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
-    assert runs == [True, False]
+    assert runs == [Enqueued.MADE, Enqueued.FOUND]
     assert sorted(jobs.statuses().values()) == [JobStatus.COMPLETED, JobStatus.PENDING]
     with Session(engine) as session:
         held = select(func.count()).where(Job.deduplication_key == "nightly", Job.chain_completed_at.is_(None))
@@ -178,8 +189,8 @@ async def test_both_colours_deduplicate(async_sessions: async_sessionmaker[Async
     async with async_sessions.begin() as session:
         first, made = await aio.enqueue(session, Job("test"), deduplicate=KEY)
         results = await aio.enqueue_unique(session, [(Job("test"), KEY), (Job("test"), Deduplicate("other"))])
-    assert made is True
-    assert [made for _, made in results] == [False, True]
+    assert made is Enqueued.MADE
+    assert [made for _, made in results] == [Enqueued.FOUND, Enqueued.MADE]
     assert results[0][0] is first
 
 

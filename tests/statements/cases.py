@@ -25,6 +25,7 @@ from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
 from tests.fixtures.jobs import WORKER
 from tests.statements.bulk_cases import BULK_CASES
 from tests.statements.chain_cases import CHAIN_CASES
+from tests.statements.deduplication_cases import DEDUPLICATION_CASES
 from tests.statements.explaining_cases import EXPLAINING_CASES
 from tests.statements.health_cases import HEALTH_CASES
 from tests.statements.history_cases import HISTORY_CASES
@@ -352,6 +353,7 @@ CASES = [
     *BULK_CASES,
     *CHAIN_CASES,
     *WORKER_CASES,
+    *DEDUPLICATION_CASES,
     *EXPLAINING_CASES,
     *TRACE_CASES,
     *HEALTH_CASES,

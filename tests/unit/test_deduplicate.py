@@ -17,6 +17,11 @@ BAD: list[tuple[str, Callable[[], Any]]] = [
     ("scope", lambda: Deduplicate("k", scope="all")),  # type: ignore[arg-type]
     ("window", lambda: Deduplicate("k", scope="any", window=timedelta(0))),
     ("window", lambda: Deduplicate("k", window=timedelta(1))),
+    ("window", lambda: Deduplicate("k", scope="waiting", window=timedelta(1))),
+    ("replace", lambda: Deduplicate("k", replace="input")),  # type: ignore[arg-type]
+    ("replace", lambda: Deduplicate("k", replace=["queue"])),  # type: ignore[list-item]
+    ("within", lambda: Deduplicate("k", replace=["input"], within=timedelta(1))),
+    ("within", lambda: Deduplicate("k", replace=["schedule"], within=timedelta(0))),
     ("exclude", lambda: Deduplicate("k", exclude="id")),
 ]
 

@@ -1,0 +1,133 @@
+"""Enqueueing thousands at most once each: the same promise as `enqueue`, kept by a few statements for all of them.
+
+`INSERT ... ON CONFLICT` decides by the unique index itself, so of two transactions with an equal key the second waits for
+the first to end and then finds its job. Only windows, and ended chains, need the keys' locks besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import inspect
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.errors import ConflictError, InvalidJobError
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.operations.deduplicate import Deduplicate
+from sa_jobqueue.operations.enqueueing import alike, arrays, wake
+from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.statements import deduplication
+from sa_jobqueue.tracing import announce
+from sa_jobqueue.types import Enqueued
+
+JobT = TypeVar("JobT", bound=JobMixin[Any])
+
+MOST_LOCKED: Final = 1_000
+"""Keys of one call that are locked: each has a place in the server's lock table, which by default has some 6,000."""
+_TRIES: Final = 10
+
+_Key = tuple[str, str]
+_Result = tuple[Any, Enqueued]
+
+
+def enqueue_many_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]]) -> list[tuple[Any, Enqueued]]:
+    """Enqueue thousands of jobs, each unless its key is taken; return for each the id that has it, and what became of it.
+
+    As `enqueue_unique`, by a few statements for all; the jobs stay transient. All are of one class, and say the same but for
+    their keys; they exclude nothing and wait for nothing. Of equal keys the first is made; of what they replace the last
+    one's is what stays. Jobs that set different columns of the application's own are one statement for each set.
+    Changes: a row each, or what is replaced; with scope "waiting" those that have begun lose their keys.
+    Locks: the new rows and the changed ones, in the order of their keys, until the transaction ends: equal keys of other
+    transactions are awaited. With scope "any" also the keys, of which a call has at most 1,000.
+    Raises: InvalidJobError naming the job and what is not for many; nothing is written then. ConflictError for an id that
+    is taken.
+    """
+    listed = list(new)
+    if not listed:
+        return []
+    given = _check(listed)
+    model = type(listed[0][0])
+    by_key: dict[_Key, list[JobT]] = {}
+    for job, one in listed:
+        job.deduplication_key = one.key
+        by_key.setdefault((job.type_name, one.key), []).append(job)
+    if given.scope == "any":
+        _lock(session, model, sorted(by_key))
+    firsts = {key: jobs[0] for key, jobs in sorted(by_key.items())}
+    results = _put(session, model, firsts, given)
+    lasts = {key: jobs[-1] for key, jobs in sorted(by_key.items()) if len(jobs) > 1}
+    repeated = _put(session, model, lasts, given) if given.replace and lasts else {}
+    told: list[_Result] = []
+    for job, one in listed:
+        key = (job.type_name, one.key)
+        if firsts[key] is job:
+            told.append(results[key])
+        else:
+            told.append(repeated.get(key, (results[key][0], Enqueued.FOUND)))
+    return told
+
+
+def _check(listed: Sequence[tuple[JobMixin[Any], Deduplicate]]) -> Deduplicate:
+    """Return what all have in common. Raises: InvalidJobError."""
+    (first, given) = listed[0]
+    for index, (job, one) in enumerate(listed):
+        field = f"new[{index}]"
+        if type(job) is not type(first) or not isinstance(job, JobMixin):
+            raise InvalidJobError(field, f"is a {type(job).__name__}, the first is a {type(first).__name__}")
+        if not inspect(job).transient:
+            raise InvalidJobError(field, "is or was in a session; pass a fresh job")
+        if replace(one, key=given.key) != given:
+            raise InvalidJobError(field, "is deduplicated otherwise than the first; use enqueue_unique, or several calls")
+        if one.exclude:
+            raise InvalidJobError(field, "excludes chains; use enqueue_unique")
+        if job._blockers:
+            raise InvalidJobError(field, "has blockers; use enqueue_unique")
+    return given
+
+
+def _lock(session: Session, model: type[JobMixin[Any]], keys: Sequence[_Key]) -> None:
+    if len(keys) > MOST_LOCKED:
+        raise InvalidJobError("new", f"has {len(keys):,} keys of scope 'any', at most {MOST_LOCKED:,}: take them in parts")
+    names = [deduplication.lock_name(model, *key) for key in keys]
+    session.execute(deduplication.lock_keys(), {"names": names})
+
+
+def _put(session: Session, model: type[JobMixin[Any]], jobs: dict[_Key, Any], given: Deduplicate) -> dict[_Key, _Result]:
+    """Insert one job a key or find who has it; return what became of each."""
+    connection = session.connection()
+    replaced, ended = tuple(sorted(given.replace)), given.scope == "any"
+    window = {"window": given.window} if ended else {}
+    more = window | ({"within": given.within} if "schedule" in replaced else {})
+    results: dict[_Key, _Result] = {}
+    queues: set[str] = set()
+    left = dict(jobs)
+    announce(session, list(jobs.values()))
+    for _ in range(_TRIES):
+        keys = {"type_names": [name for name, _ in left], "keys": [key for _, key in left]}
+        if given.scope == "waiting":
+            connection.execute(deduplication.give_up_begun(model), keys)
+        touched: set[Any] = set()
+        with translated():
+            for names, group in alike(model, list(left.values())):
+                statement = deduplication.put(model, tuple(names), replaced, ended=ended)
+                touched |= set(connection.execute(statement, arrays(model, names, group) | more).scalars())
+        for type_name, key, holder, queue, waits in connection.execute(
+            deduplication.holders(model, ended=ended), keys | window
+        ).all():
+            job = left[type_name, key]
+            if holder in touched:
+                queues.add(queue)
+                results[type_name, key] = (holder, Enqueued.MADE if holder == job.id else Enqueued.CHANGED)
+            elif given.scope != "waiting" or (waits and not replaced):
+                results[type_name, key] = (holder, Enqueued.FOUND)
+        for key in results.keys() & left.keys():
+            job = left.pop(key)
+            job._is_enqueued = results[key][1] is Enqueued.MADE
+        if not left:
+            for queue in sorted(queues):
+                wake(session, connection, model, queue)
+            return results
+    (_, key), *_ = left
+    raise ConflictError(f"the key {key!r} is taken and given up again too fast to follow", "uq_job_deduplication")

@@ -1,0 +1,254 @@
+"""Debounce, replace, throttle, follow up: exact whatever claims and others do at the same time, one by one and in bulk."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
+
+from sa_jobqueue import Deduplicate, Enqueued, Job, JobStatus, aio, enqueue, enqueue_many_unique
+from sa_jobqueue.errors import ConflictError, InvalidJobError
+from tests.fixtures.database import both_servers_swept
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import PATIENCE, wait_until
+
+pytestmark = both_servers_swept
+Sessions = sessionmaker[Session]
+HOUR = timedelta(hours=1)
+MADE, CHANGED, FOUND = Enqueued
+Put = Callable[[Session, Job, Deduplicate], tuple[Any, Enqueued]]
+
+
+def singly(session: Session, job: Job, given: Deduplicate) -> tuple[Any, Enqueued]:
+    found, outcome = enqueue(session, job, deduplicate=given)
+    return found.id, outcome
+
+
+def in_bulk(session: Session, job: Job, given: Deduplicate) -> tuple[Any, Enqueued]:
+    ((job_id, outcome),) = enqueue_many_unique(session, [(job, given)])
+    return job_id, outcome
+
+
+each_way = pytest.mark.parametrize("put", [singly, in_bulk])
+
+
+def _waiting(engine: Engine) -> bool:
+    with engine.connect() as connection:
+        return bool(connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one())
+
+
+def _due_in(engine: Engine, job_id: Any) -> float:
+    with engine.connect() as connection:
+        chosen = text("SELECT extract(epoch FROM scheduled_at - created_at)::float FROM job WHERE id = :id")
+        return float(connection.execute(chosen, {"id": job_id}).scalar_one())
+
+
+@each_way
+def test_a_debounce_moves_the_job_and_no_further_than_it_may(
+    engine: Engine, sessions: Sessions, jobs: Jobs, put: Put
+) -> None:
+    given = Deduplicate("k", replace=["schedule"], within=timedelta(minutes=90))
+    ids, outcomes = [], []
+    for number in range(3):
+        with sessions.begin() as session:
+            job_id, outcome = put(session, Job("test", {"n": number}, delay=HOUR, priority=number), given)
+        ids.append(job_id)
+        outcomes.append(outcome)
+        with engine.begin() as connection:  # half an hour and a minute pass
+            connection.execute(text("UPDATE job SET created_at = created_at - interval '31 min'"))
+    assert outcomes == [MADE, CHANGED, CHANGED]
+    assert len(set(ids)) == jobs.count() == 1
+    row = jobs.get(ids[0])
+    assert (row["input"], row["priority"]) == ({"n": 0}, 0)  # no more than the schedule
+    # The third is 62 minutes after the first: an hour from there were too long.
+    assert abs(_due_in(engine, ids[0]) - 31 * 60 - 90 * 60) < 1
+
+
+@each_way
+@pytest.mark.parametrize("state", [JobStatus.PENDING, JobStatus.BLOCKED])
+def test_a_later_job_replaces_what_it_says_of_one_that_has_not_begun(
+    sessions: Sessions, jobs: Jobs, put: Put, state: JobStatus
+) -> None:
+    old = jobs.add(state, deduplication_key="k", input={"n": 1})
+    given = Deduplicate("k", replace=["input", "priority"])
+    with sessions.begin() as session:
+        kept = session.get(Job, old)
+        assert put(session, Job("test", {"n": 2}, input_version=2, priority=5), given) == (old, CHANGED)
+        session.refresh(kept)
+        assert kept is not None
+        assert (kept.input, kept.input_version, kept.priority) == ({"n": 2}, 2, 5)
+    assert jobs.count() == 1
+
+
+@each_way
+@pytest.mark.parametrize("scope", ["open", "waiting"])
+def test_who_replaces_what_is_just_claimed_waits_and_sees_that_it_has_begun(
+    engine: Engine, sessions: Sessions, jobs: Jobs, hands: Any, put: Put, scope: Any
+) -> None:
+    old = jobs.add(deduplication_key="k", input={"n": 1})
+    told: list[tuple[Any, Enqueued]] = []
+
+    def replaces() -> None:
+        with sessions.begin() as session:
+            told.append(put(session, Job("test", {"n": 2}), Deduplicate("k", scope=scope, replace=["input"])))
+
+    with hands("worker:1").connection as claiming:
+        claiming.execute(text("UPDATE job SET status = 'running', attempt = 1, leased_by = 'worker:1'"))
+        replacing = threading.Thread(target=replaces)
+        replacing.start()
+        wait_until(lambda: _waiting(engine), what="the other waits for the claim")
+        claiming.commit()
+        replacing.join(PATIENCE)
+    # Without the condition on its status, which is read again under the lock, a running job's input would be changed.
+    assert jobs.get(old)["input"] == {"n": 1}
+    ((holder, outcome),) = told
+    if scope == "open":
+        assert (holder, outcome, jobs.count()) == (old, FOUND, 1)
+    else:  # what was said while it runs is not lost: another run follows
+        assert (outcome, jobs.count(), jobs.get(holder)["input"]) == (MADE, 2, {"n": 2})
+        assert jobs.get(old)["deduplication_key"] is None
+
+
+@each_way
+def test_a_claim_that_passed_a_job_for_being_held_finds_it_changed(
+    sessions: Sessions, jobs: Jobs, hands: Any, put: Put
+) -> None:
+    old = jobs.add(deduplication_key="k", due_in=-5)
+    worker = hands("worker:1")
+    with sessions() as session:
+        assert put(session, Job("test", {"n": 2}), Deduplicate("k", replace=["input"])) == (old, CHANGED)
+        later = jobs.add(due_in=-1)
+        assert [job.id for job in worker.claim()] == [later]  # its floor has passed the one that is held
+        session.commit()
+    # Without the stamp it is found when the floors are dropped: seconds later.
+    assert [job.id for job in worker.claim()] == [old]
+
+
+@each_way
+def test_of_many_who_replace_at_once_one_makes_it_and_the_last_has_the_say(sessions: Sessions, jobs: Jobs, put: Put) -> None:
+    together = threading.Barrier(6)
+    order: list[int] = []
+
+    def one(number: int, key: int) -> tuple[Any, Enqueued]:
+        together.wait(PATIENCE)
+        with sessions.begin() as session:
+            told = put(session, Job("test", {"n": number}), Deduplicate(f"k{key}", replace=["input"]))
+            order.append(number)  # under the lock of the row or the key
+            return told
+
+    with ThreadPoolExecutor(6) as threads:
+        for key in range(10):
+            order.clear()
+            results = list(threads.map(one, range(6), [key] * 6))
+            assert sorted(outcome for _, outcome in results) == [CHANGED] * 5 + [MADE]
+            (job_id,) = {job_id for job_id, _ in results}
+            assert jobs.get(job_id)["input"] == {"n": order[-1]}
+
+
+@each_way
+def test_a_throttle_lets_one_of_two_at_once_through_even_if_the_first_has_ended(
+    engine: Engine, sessions: Sessions, jobs: Jobs, put: Put
+) -> None:
+    given = Deduplicate("k", scope="any", window=HOUR)
+    told: list[tuple[Any, Enqueued]] = []
+
+    def second() -> None:
+        with sessions.begin() as session:
+            told.append(put(session, Job("test"), given))
+
+    with sessions() as first:
+        made = put(first, Job("test"), given)
+        # It ends before the other one looks: no unique index knows it any more, the lock of the key alone.
+        first.execute(text("UPDATE job SET status = 'completed', completed_at = now(), chain_completed_at = now()"))
+        waiting = threading.Thread(target=second)
+        waiting.start()
+        wait_until(lambda: _waiting(engine), what="the second waits")
+        first.commit()
+        waiting.join(PATIENCE)
+    assert told == [(made[0], FOUND)]
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE job SET created_at = created_at - interval '61 min'"))
+    with sessions.begin() as session:
+        assert put(session, Job("test"), Deduplicate("k", scope="any"))[1] is FOUND  # without a window: for ever
+        assert put(session, Job("test"), given)[1] is MADE
+
+
+def test_thousands_are_told_one_by_one_what_became_of_each(sessions: Sessions, jobs: Jobs) -> None:
+    running = jobs.add(JobStatus.RUNNING, deduplication_key="k3")
+    pending = jobs.add(deduplication_key="k1", input="old")
+    new = [Job("test", f"{n}") for n in range(5)] + [Job("test", "again"), Job("test", "at last"), Job("other", "o")]
+    keys = ["k0", "k1", "k2", "k3", "k4", "k0", "k0", "k0"]
+    with sessions.begin() as session:
+        pairs = [(job, Deduplicate(key, replace=["input"])) for job, key in zip(new, keys, strict=True)]
+        told = enqueue_many_unique(session, pairs)
+    first = new[0].id
+    assert told == [
+        (first, MADE),
+        (pending, CHANGED),
+        (new[2].id, MADE),
+        (running, FOUND),
+        (new[4].id, MADE),
+        (first, CHANGED),
+        (first, CHANGED),
+        (new[7].id, MADE),
+    ]
+    assert (jobs.get(first)["input"], jobs.get(pending)["input"]) == ("at last", "1")
+    with sessions.begin() as session:
+        many = [(Job("test"), Deduplicate(f"k{n % 1500}")) for n in range(3000)]
+        outcomes = [outcome for _, outcome in enqueue_many_unique(session, many)]
+        assert (outcomes.count(MADE), outcomes.count(FOUND)) == (1495, 1505)
+        assert enqueue_many_unique(session, []) == []
+
+
+def test_two_bulks_in_opposite_orders_wait_for_each_other_and_never_deadlock(sessions: Sessions, jobs: Jobs) -> None:
+    together = threading.Barrier(2)
+
+    def put(order: list[int]) -> list[Enqueued]:
+        together.wait(PATIENCE)
+        with sessions.begin() as session:
+            pairs = [(Job("test", n), Deduplicate(f"k{n}", replace=["input"])) for n in order]
+            return [outcome for _, outcome in enqueue_many_unique(session, pairs)]
+
+    with ThreadPoolExecutor(2) as threads:
+        for part in range(5):
+            # Without the order of keys these end in a deadlock.
+            numbers = range(part * 200, part * 200 + 200)
+            up, down = threads.map(put, [[*numbers], [*reversed(numbers)]])
+            assert sorted(map(bool, up + down)) == [False] * 200 + [True] * 200
+    assert jobs.count() == 1000
+
+
+def test_what_is_not_for_many_is_refused_before_anything_is_written(sessions: Sessions, jobs: Jobs) -> None:
+    one = Deduplicate("a")
+    blocked = Job("test", blockers=[Job("test")])
+    with sessions.begin() as session:
+        refusals: list[tuple[list[Any], str]] = [
+            ([(Job("test"), one), (Job("test"), Deduplicate("b", scope="any"))], "otherwise than the first"),
+            ([(Job("test"), Deduplicate("a", exclude=[Job("test").id]))], "excludes chains"),
+            ([(blocked, one)], "has blockers"),
+            ([(Job("test"), Deduplicate(f"{n}", scope="any")) for n in range(1001)], "at most 1,000"),
+        ]
+        for new, why in refusals:
+            with pytest.raises(InvalidJobError, match=why):
+                enqueue_many_unique(session, new)
+    assert jobs.count() == 0
+    with sessions() as session:
+        taken = jobs.add()
+        with pytest.raises(ConflictError, match="pk_job"):
+            enqueue_many_unique(session, [(Job("test", id=taken), one)])
+
+
+async def test_both_colours_tell_the_same(async_sessions: async_sessionmaker[AsyncSession]) -> None:
+    given = Deduplicate("k", replace=["input"])
+    async with async_sessions.begin() as session:
+        (made,) = await aio.enqueue_many_unique(session, [(Job("test", 1), given)])
+        found, outcome = await aio.enqueue(session, Job("test", 2), deduplicate=given)
+        assert (found.id, found.input) == (made[0], 2)  # loaded, for there is no lazy loading here
+    assert (made[1], outcome) == (MADE, CHANGED)
