@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
@@ -13,7 +14,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, run_state_machine_as_test
+from sqlalchemy.orm import Session
 
+from sa_jobqueue import Cause, explain_job
 from tests.model.machine import (
     COMMITS,
     WORKER,
@@ -200,6 +203,33 @@ class TheQueue(QueueMachine):
         found = self.system.unsettled()
         same(found, self.model.debts())
         self._settle(worker, found, held=self._draw_concerned(data, found), commit=commit)
+
+    @precondition(has_jobs)
+    @step(data=st.data())
+    def explain(self, data: st.DataObject) -> None:
+        """Ask of some jobs why they do not run: what is said is so, and never that nobody knows."""
+        for n in self._draw_some(data, self.model.jobs, "explained"):
+            with Session(self.system.engine) as session:
+                found = explain_job(session, self.system.id(n), time_to_live=HALF)
+            same(found.cause in self._causes(n), True)
+            assert found.sentence.endswith(".")
+            assert not {"None", "unknown"} & set(re.findall(r"\w+", found.sentence)), found.sentence
+
+    def _causes(self, n: int) -> set[Cause]:
+        row, model = self.state[f"job {n}"], self.model
+        living = {worker for worker, beat in model.beats.items() if beat == model.now}
+        match row["status"]:
+            case "running":
+                return {Cause.RUNNING if row["worker"] in living else Cause.WORKER_SILENT}
+            case "blocked":
+                waits = [model.last(chain).status for chain in model.jobs[n].open_edges]
+                return {Cause.BLOCKED} if {"completed"} != set(waits) else {Cause.SETTLING}
+            case "pending" if row["due"]:
+                return {Cause.SCHEDULED, Cause.RETRYING}
+            case "pending":
+                return {Cause.BEHIND, Cause.BUSY, Cause.ABOUT_TO_RUN} if living else {Cause.NO_WORKER}
+            case ended:
+                return {Cause(ended)}
 
     def _draw_concerned(self, data: st.DataObject, chains: Iterable[int]) -> frozenset[int]:
         waiting = [job.n for chain in chains for job, _ in self.model.waiting_for(chain)]

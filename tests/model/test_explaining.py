@@ -1,0 +1,158 @@
+"""Whatever holds a due job back, alone or with others: `explain` names the first that does, by an oracle of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Engine, func, insert, text
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Cause, Job, JobStatus, explain_job
+from tests.fixtures.database import SWEEP, one_server_swept
+from tests.fixtures.jobs import Jobs
+
+WORKERS = ("ready", "busy", "draining", "silent", "of another queue", "of another type")
+COLUMNS: dict[str, dict[str, Any]] = {
+    "draining": {"state": "draining"},
+    "silent": {"silent_for": 60},
+    "of another queue": {"queues": ["mail"]},
+    "of another type": {"job_types": ["another"]},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """A pending job, and all that may be true around it."""
+
+    workers: frozenset[str]
+    later: bool
+    failed_before: bool
+    queue_paused: bool
+    type_paused: bool
+    expired: bool
+    turn: str
+    """Of its ordering key: "none", "first", "after one that waits", "after one that runs"."""
+    limit: str
+    """Across workers: "none", "room", "queue full", "type full"."""
+    ahead: int
+
+    def cause(self) -> Cause:
+        """Return what should be said, the first that holds."""
+        live = self.workers - {"silent"}
+        serving = live - {"of another queue"}
+        able = serving - {"of another type"}
+        ready = able - {"draining"}
+        answers = (
+            (self.later, Cause.RETRYING if self.failed_before else Cause.SCHEDULED),
+            (self.queue_paused, Cause.QUEUE_PAUSED),
+            (self.type_paused, Cause.TYPE_PAUSED),
+            (not live, Cause.NO_WORKER),
+            (not serving, Cause.QUEUE_UNSERVED),
+            (not able, Cause.TYPE_UNKNOWN),
+            (not ready, Cause.DRAINING),
+            (self.expired, Cause.EXPIRED),
+            (self.turn.startswith("after"), Cause.OUT_OF_TURN),
+            (self.limit.endswith("full"), Cause.LIMITED),
+            (self.ahead > 0, Cause.BEHIND),
+            ("ready" not in ready, Cause.BUSY),
+        )
+        return next((cause for holds, cause in answers if holds), Cause.ABOUT_TO_RUN)
+
+
+FLEETS = [{"ready"}, {"ready", "busy"}, {"busy"}, {"draining", "of another type"}, {"of another type", "silent"}]
+FLEETS += [{"of another queue", "silent"}, {"silent"}, set(), set(WORKERS), {"busy", "draining"}]
+RARELY = st.sampled_from([False] * 9 + [True])
+WORLDS = st.builds(
+    World,
+    workers=st.sampled_from(FLEETS).map(frozenset),
+    later=RARELY,
+    failed_before=st.booleans(),
+    queue_paused=RARELY,
+    type_paused=RARELY,
+    expired=RARELY,
+    turn=st.sampled_from(["none"] * 4 + ["first", "after one that waits", "after one that runs"]),
+    limit=st.sampled_from(["none"] * 4 + ["room", "queue full", "type full"]),
+    ahead=st.sampled_from([0, 0, 2]),
+)
+
+
+PLAIN = World(
+    workers=frozenset({"ready"}),
+    later=False,
+    failed_before=False,
+    queue_paused=False,
+    type_paused=False,
+    expired=False,
+    turn="none",
+    limit="none",
+    ahead=0,
+)
+
+
+def build(world: World, engine: Engine, jobs: Jobs) -> Any:
+    """Write a world; return its job's id."""
+    for name in sorted(world.workers):
+        jobs.add_worker(name, **COLUMNS.get(name, {}))
+    if "busy" in world.workers:
+        jobs.add(JobStatus.RUNNING, worker_id="busy", queue="elsewhere", type_name="filler")
+    key = None if world.turn == "none" else "k"
+    if world.turn.startswith("after"):
+        running = world.turn == "after one that runs"
+        status = JobStatus.RUNNING if running else JobStatus.PENDING
+        # Elsewhere: its turn is to be what holds the job back, and not its place in the queue.
+        jobs.add(status, worker_id="gone", queue="elsewhere", type_name="filler", ordering_key=key, due_in=-3600)
+    if world.limit.endswith("full"):
+        place = {"queue": "elsewhere"} if world.limit == "type full" else {"type_name": "filler"}
+        jobs.add(JobStatus.RUNNING, worker_id="gone", **place)
+    if world.ahead:
+        jobs.add_many(world.ahead, priority=3)
+    columns: dict[str, Any] = {"due_in": 3600 if world.later else -60, "ordering_key": key}
+    if world.expired:
+        columns["expires_at"] = func.now() - timedelta(seconds=1)
+    job_id = jobs.add(**columns, attempt=int(world.failed_before))
+    with engine.begin() as connection:
+        if world.failed_before:
+            error = {"type": "ValueError", "message": "no route", "traceback": ""}
+            attempt = {"job_id": job_id, "attempt": 1, "outcome": "failed", "error": error}
+            connection.execute(insert(Job.Attempt).values(attempt))
+        rules: list[tuple[Any, dict[str, Any], bool, bool]] = [
+            (Job.Queue, {"name": "default"}, world.queue_paused, world.limit in {"room", "queue full"}),
+            (Job.JobType, {"type_name": "test"}, world.type_paused, world.limit in {"room", "type full"}),
+        ]
+        for table, name, paused, limited in rules:
+            row: dict[str, Any] = {**name, "max_running": 1 if limited else None}
+            row |= {"paused_at": func.now(), "paused_by": "somebody"} if paused else {}
+            connection.execute(insert(table).values(row))
+    return job_id
+
+
+@one_server_swept
+def test_the_first_that_holds_a_job_back_is_named_whatever_else_does(engine: Engine, jobs: Jobs) -> None:
+    seen: set[Cause] = set()
+
+    @settings(max_examples=70, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(world=WORLDS)
+    @example(replace(PLAIN, workers=frozenset({"of another queue"})))
+    @example(replace(PLAIN, workers=frozenset({"draining"})))
+    @example(replace(PLAIN, limit="queue full"))
+    @example(replace(PLAIN, limit="type full", ahead=2))
+    @example(replace(PLAIN, later=True))
+    def look(world: World) -> None:
+        with engine.begin() as connection:
+            connection.execute(text(SWEEP))
+        job_id = build(world, engine, jobs)
+        with Session(engine) as session:
+            found = explain_job(session, job_id)
+        assert found.cause is world.cause(), found.sentence
+        assert found.sentence.endswith(".")
+        assert "None" not in found.sentence
+        assert "unknown" not in found.sentence
+        seen.add(found.cause)
+
+    look()
+    of_pending = set(Cause) - {Cause.COMPLETED, Cause.CANCELLED, Cause.DEAD, Cause.RUNNING, Cause.WORKER_SILENT}
+    assert seen == of_pending - {Cause.BLOCKED, Cause.SETTLING}  # those are the state machine's
