@@ -44,6 +44,14 @@ def test_the_beat_is_bounded_as_well() -> None:
             WorkerOptions(beat_interval=beat, time_to_live=1 * H)
 
 
+def test_a_dead_worker_is_found_in_less_than_twenty_seconds_unless_told_otherwise() -> None:
+    given = WorkerOptions()
+    assert given.time_to_live + given.sweep_interval == 19 * S  # what the guide says
+    assert given.time_to_live - given.beat_interval == 10 * S  # by then it has stopped its attempts itself, if it lives
+    sooner = WorkerOptions(beat_interval=MS * 500, time_to_live=3 * S, sweep_interval=MS * 500)
+    assert sooner.time_to_live + sooner.sweep_interval == 3.5 * S
+
+
 def test_a_worker_lives_longer_than_two_beats() -> None:
     assert WorkerOptions(beat_interval=1 * S, time_to_live=2 * S + MS)
     with pytest.raises(InvalidOptionError, match="time_to_live: must be more than two beats"):

@@ -1,0 +1,174 @@
+"""Three workers at one job: claims, beats, silence, take-backs, completions and redrives in every order there is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine, event
+
+from tests.explorer import Explorer, Operation, Outcomes, Scenario, ScheduleFailed
+from tests.explorer.leases import Given, Life, commit, complete_and_commit, keeps_the_promises, lives, one_job, redrives
+from tests.model.protocol import Held, State, steps
+
+FENCE = r" AND job\.attempt = [^=]*? AND job\.leased_by = %\(worker_id\)s::VARCHAR"
+LOCK = r" FOR NO KEY UPDATE SKIP LOCKED"
+
+
+def of_the_model(connection: Connection, given: Given, outcomes: Outcomes) -> str:
+    """Check the promises, and that all that happened is a way through the model, which ends where the row stands."""
+    state = State(Held(most=given.most))
+    for deed in given.deeds:
+        possible = [
+            step
+            for step in steps(state)
+            if (step.action, step.worker, step.accepted) == (deed.action, deed.worker, deed.accepted)
+            and (step.action != "claim" or step.after.holds[step.worker] is not None)
+        ]
+        if deed.action in {"claim", "take back"} and deed.attempt is None:
+            assert not possible, f"{deed} found nothing in {state}"
+            continue
+        assert possible or deed.action == "beat", f"{deed} in {state}"
+        state = possible[0].after if possible else state
+    ending = keeps_the_promises(connection, given, outcomes)
+    assert ending == state.job.status.value
+    return ending
+
+
+@contextmanager
+def without(mechanism: str, instead: str = "") -> Iterator[None]:
+    """Take what matches out of every statement that is sent; fail if that was in none."""
+    found = 0
+
+    def change(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_more: Any) -> tuple[str, Any]:
+        nonlocal found
+        changed, count = re.subn(mechanism, instead, statement, flags=re.DOTALL)
+        found += count
+        return changed, parameters
+
+    event.listen(Engine, "before_cursor_execute", change, retval=True)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "before_cursor_execute", change)
+    assert found, f"no statement has {mechanism!r}"
+
+
+def three_lives() -> Scenario[Given]:
+    """One worker falls silent with the job in hand, and wakes up; two others live on, one of them to its end."""
+    return Scenario(
+        name="three workers, one of them silent for a while",
+        setup=one_job,
+        operations=[
+            lives(0, Life.claim, Life.fall_silent, Life.beat, Life.complete),
+            lives(1, Life.take_back, Life.claim, Life.complete),
+            lives(2, Life.take_back, Life.claim),
+        ],
+        check=of_the_model,
+    )
+
+
+def held_by_the_silent(*operations: Operation[Given], most: int = 2) -> Scenario[Given]:
+    """The first worker has the job and is silent; what follows holds its locks for longer than a statement."""
+    return Scenario(
+        name="three workers, transactions that last",
+        setup=partial(one_job, most=most, held=True),
+        operations=operations,
+        check=keeps_the_promises,
+    )
+
+
+def locks() -> Scenario[Given]:
+    return held_by_the_silent(
+        lives(0, Life.complete_in_session, autocommit=False, has_the_job=True),
+        lives(1, Life.take_back, autocommit=False),
+        lives(2, Life.claim, commit, complete_and_commit, autocommit=False),
+    )
+
+
+def claims() -> Scenario[Given]:
+    """All three claim at once, and the transaction of each claim lasts."""
+    return Scenario(
+        name="three claims at once",
+        setup=one_job,
+        operations=[lives(number, Life.claim, autocommit=False) for number in range(3)],
+        check=keeps_the_promises,
+    )
+
+
+def redriven() -> Scenario[Given]:
+    return held_by_the_silent(
+        lives(0, Life.complete, has_the_job=True),
+        lives(1, Life.take_back),
+        lives(2, Life.claim),
+        redrives(),
+        most=1,
+    )
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_three_workers_in_every_order_do_what_the_model_does(explorer: Explorer) -> None:
+    report = explorer.explore(three_lives())
+    assert report.is_complete
+    assert report.schedules == 1260
+    assert set(report.endings) == {"completed", "pending", "running"}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_late_completion_a_take_back_and_a_claim_hold_each_other_up_and_one_wins(explorer: Explorer) -> None:
+    report = explorer.explore(locks())
+    assert report.is_complete
+    assert report.blocked > 0
+    assert any("worker-0=Lost" in kinds for kinds in report.outcomes)
+    assert any("worker-0=committed" in kinds for kinds in report.outcomes)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_job_that_died_with_its_worker_is_redriven_and_done_once(explorer: Explorer) -> None:
+    report = explorer.explore(redriven())
+    assert report.is_complete
+    assert set(report.endings) >= {"completed", "dead", "pending"}
+
+
+def test_of_three_who_claim_at_once_one_gets_the_job(explorer: Explorer) -> None:
+    report = explorer.explore(claims())
+    assert (report.schedules, report.is_complete) == (90, True)
+    assert report.blocked == 0  # what one has locked the others pass by
+    assert set(report.endings) == {"running"}
+
+
+@pytest.mark.parametrize(
+    ("scenario", "order", "mechanism", "instead", "violated"),
+    [
+        # Silent with the job in hand, taken back, claimed by another, completed by the first.
+        (three_lives, "0 0 1 1 0 0", FENCE, "", "action='complete', worker=0, attempt=1, accepted=True"),
+        (locks, "1 1 2 2 0", FENCE, "", "an attempt ends once"),
+        # Claimed by one who beats, and swept.
+        (
+            three_lives,
+            "0 1",
+            r"worker\.heartbeat_at < now\(\) - %\(ttl\)s",
+            "true",
+            "action='take back', worker=1",
+        ),
+        # Two claims before either commits.
+        (claims, "0 1 0", LOCK + r"(?=\) AS (probe|since|in_flight))", "", "an attempt has one owner"),
+        # A sweep while the completion is not committed.
+        (locks, "0 1 0", LOCK + r"(?=\) AS (gone|expired))", "", "worker-1 must not end in DatabaseError"),
+    ],
+    ids=["no fence", "no fence in a session", "no look at the beat", "no lock of the claim", "no lock of the sweep"],
+)
+def test_without_a_mechanism_an_order_breaks_a_promise(
+    explorer: Explorer, scenario: Callable[[], Scenario[Given]], order: str, mechanism: str, instead: str, violated: str
+) -> None:
+    line = " ".join(f"worker-{number}" for number in order.split())
+    explorer.replay(scenario(), line)
+    with without(mechanism, instead), pytest.raises(ScheduleFailed, match=violated):
+        explorer.replay(scenario(), line)

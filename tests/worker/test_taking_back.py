@@ -1,0 +1,71 @@
+"""What a worker that is gone held goes to others in batches; what comes of it too late is fenced, at every try."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+
+from sqlalchemy import Engine, func, text, update
+
+from sa_jobqueue import JobQueue, JobStatus
+from sa_jobqueue.events import ComponentFailed, JobStarted
+from sa_jobqueue.worker.sweeper import BATCH
+from tests.behaviour.test_attempts import enqueue
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import Hands, Start, until
+
+_REFUSE_COMPLETIONS = """
+CREATE FUNCTION refuse_completion() RETURNS trigger LANGUAGE plpgsql AS
+'BEGIN RAISE EXCEPTION ''no completion now'' USING ERRCODE = ''53100''; END';
+CREATE TRIGGER outage BEFORE UPDATE ON job FOR EACH ROW WHEN (NEW.status = 'completed') EXECUTE FUNCTION refuse_completion();
+"""
+
+
+async def test_what_a_lost_worker_held_is_taken_back_in_batches_with_no_rest_between(
+    engine: Engine, jobs: Jobs, start: Start
+) -> None:
+    """Hundreds are due again after the first sweep; the second one here would be ten minutes later."""
+    lost = jobs.add_many(2 * BATCH + 50)
+    jobs.add_worker("gone:1", silent_for=60)
+    with engine.begin() as connection:
+        running = {"status": JobStatus.RUNNING, "attempt": 1, "leased_by": "gone:1", "started_at": func.now()}
+        connection.execute(update(jobs.table).where(jobs.table.c.id.in_(lost)).values(running))
+    queue = JobQueue()
+
+    @queue.handler("another")
+    async def another() -> None: ...
+
+    async with start(queue, sweep_interval=timedelta(minutes=10)):
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.PENDING}, what="all of them are taken back")
+
+
+async def test_a_completion_that_met_an_outage_is_tried_again_and_fenced(
+    engine: Engine, jobs: Jobs, start: Start, hands: Callable[..., Hands]
+) -> None:
+    queue, go_on = JobQueue(), asyncio.Event()
+
+    @queue.handler("waits")
+    async def waits() -> None:
+        await go_on.wait()
+
+    (job_id,) = enqueue(engine, waits.job())
+    async with start(queue, time_to_live=timedelta(seconds=30)) as log:
+        await log.until(JobStarted)
+        with engine.begin() as connection:
+            connection.execute(text(_REFUSE_COMPLETIONS))
+        go_on.set()
+        await until(lambda: any(told.component == "completer" for told in log.of(ComponentFailed)), what="it is in vain")
+        jobs.add_worker("other:1")
+        with engine.begin() as connection:  # as a sweep and a claim of another would have it
+            for then in (
+                {"status": JobStatus.PENDING, "leased_by": None},
+                {"status": JobStatus.RUNNING, "attempt": 2, "leased_by": "other:1"},
+            ):
+                connection.execute(update(jobs.table).where(jobs.table.c.id == job_id).values(then))
+            connection.execute(text("DROP TRIGGER outage ON job"))
+        (later,) = enqueue(engine, waits.job())
+        await until(lambda: jobs.status(later) is JobStatus.COMPLETED, what="what was queued behind it is written")
+        row = jobs.get(job_id)
+        assert (row["status"], row["attempt"], row["leased_by"]) == (JobStatus.RUNNING, 2, "other:1")
+    assert jobs.get(job_id)["completed_at"] is None
