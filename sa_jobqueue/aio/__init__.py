@@ -34,6 +34,7 @@ from sa_jobqueue.aio.jobs import (
     list_attempts,
     list_jobs,
     reschedule_jobs,
+    set_priority,
     trigger_jobs,
 )
 from sa_jobqueue.aio.schedules import (
@@ -98,6 +99,7 @@ __all__ = [
     "resume_queues",
     "resume_schedules",
     "run_schedule",
+    "set_priority",
     "sync_queues",
     "sync_schedules",
     "trigger_jobs",

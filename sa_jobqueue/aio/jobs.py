@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
+from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from sa_jobqueue import operations
@@ -30,6 +31,7 @@ async def list_jobs(
     session: AsyncSession,
     *,
     where: JobFilter = JobFilter(),
+    matching: ColumnElement[bool] | None = None,
     columns: Sequence[str] = (),
     after: JobId | None = None,
     limit: int = 50,
@@ -41,6 +43,7 @@ async def list_jobs(
     return await session.run_sync(
         operations.list_jobs,
         where=where,
+        matching=matching,
         columns=columns,
         after=after,
         limit=limit,
@@ -90,6 +93,30 @@ async def reschedule_jobs(
 ) -> None:
     """Move pending or blocked jobs to another time, all of them or none."""
     await session.run_sync(operations.reschedule_jobs, ids, delay=delay, at=at, model=model)
+
+
+async def set_priority(
+    session: AsyncSession,
+    priority: int,
+    *,
+    where: JobFilter = JobFilter(),
+    matching: ColumnElement[bool] | None = None,
+    after: JobId | None = None,
+    limit: int = 1_000,
+    scan_limit: int = 10_000,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[Any]:
+    """Give waiting jobs that fit a priority, a page a call; return the ids of those that had another."""
+    return await session.run_sync(
+        operations.set_priority,
+        priority,
+        where=where,
+        matching=matching,
+        after=after,
+        limit=limit,
+        scan_limit=scan_limit,
+        model=model,
+    )
 
 
 async def trigger_jobs(session: AsyncSession, ids: Sequence[JobId], *, model: type[JobMixin[Any]] = Job) -> None:

@@ -12,6 +12,7 @@ from sa_jobqueue.cli._listing import collected, listing_options
 from sa_jobqueue.cli._options import Database, json_option, with_database
 from sa_jobqueue.cli._output import counted, first_line, print_fields, print_json, print_table, row_of, shown
 from sa_jobqueue.cli.chains import blocker_row, blockers_of, print_blockers
+from sa_jobqueue.cli.priorities import priority
 from sa_jobqueue.errors import IllegalTransitionError, JobNotFoundError
 from sa_jobqueue.operations import (
     DeadLetterFilter,
@@ -38,7 +39,10 @@ _PAYLOADS: Final = ("input", "output", "last_error")
 
 @click.group()
 def jobs() -> None:
-    """List, show, retry and cancel jobs."""
+    """List, show, retry and cancel jobs, and say which go first."""
+
+
+jobs.add_command(priority)
 
 
 @jobs.command("list")

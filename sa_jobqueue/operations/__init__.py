@@ -41,6 +41,7 @@ from sa_jobqueue.operations.jobs import (
     trigger_jobs,
 )
 from sa_jobqueue.operations.pages import Page
+from sa_jobqueue.operations.priorities import set_priority
 from sa_jobqueue.operations.progress import Progress, get_progress
 from sa_jobqueue.operations.pruning import Pruned, PrunePlace, prune
 from sa_jobqueue.operations.queues import (
@@ -136,6 +137,7 @@ __all__ = [
     "resume_queues",
     "resume_schedules",
     "run_schedule",
+    "set_priority",
     "sync_queues",
     "sync_schedules",
     "trigger_jobs",

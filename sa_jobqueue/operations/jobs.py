@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, func
+from sqlalchemy import ColumnElement, Row, func
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.errors import InvalidJobError, JobNotFoundError, NotReschedulableError
+from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, JobNotFoundError, NotReschedulableError
 from sa_jobqueue.models import AttemptMixin, Job, JobMixin
 from sa_jobqueue.models.checks import due_at
 from sa_jobqueue.operations.errors import translated
@@ -70,6 +70,7 @@ def list_jobs(
     session: Session,
     *,
     where: JobFilter = JobFilter(),
+    matching: ColumnElement[bool] | None = None,
     columns: Sequence[str] = (),
     after: JobId | None = None,
     limit: int = 50,
@@ -79,6 +80,7 @@ def list_jobs(
 ) -> Page[Any]:
     """Return one page of jobs, in the order of their ids.
 
+    `matching`: a condition of yours beside the filter, on columns of the job alone: `Job.input["tenant"].as_integer() == 7`.
     `columns`: names of what to read; each item is a mapping of them then, else an object of the session.
     `after`: the `next` of the page before; None for the first page. `limit`: 1 to 1,000.
     `scan_limit`: at most so many jobs are read a call, 1 to 1,000,000; a filter that few of them fit makes short pages.
@@ -88,6 +90,7 @@ def list_jobs(
     """
     check_limit(limit, scan_limit)
     check_columns(model, columns)
+    own = [] if matching is None else [_checked(matching, model)]
     # Few jobs of chains are found by their index; many are walked past by id, like any others.
     few = bool(where.chain_ids) and len(where.chain_ids) + _continuations(session, where.chain_ids, model) <= scan_limit
     statement = listings.jobs(
@@ -102,6 +105,7 @@ def list_jobs(
             created_after=where.created_after,
             created_before=where.created_before,
         ),
+        *own,
         narrowed=listings.jobs_among(model, ids=where.ids, chain_ids=where.chain_ids if few else ()),
         columns=columns,
         after=after,
@@ -111,6 +115,17 @@ def list_jobs(
     )
     with translated():
         return scanned_page(session, statement, columns=columns, limit=limit, scan_limit=scan_limit)
+
+
+def _checked(matching: ColumnElement[bool], model: type[JobMixin[Any]]) -> ColumnElement[bool]:
+    """Return a condition that reads the jobs' table alone: another one would be joined without a condition."""
+    if not isinstance(matching, ColumnElement):
+        raise InvalidOptionError(
+            "matching", f"must be a condition such as Job.input['tenant'].as_integer() == 7, got {matching!r}"
+        )
+    if listings.foreign(model, matching):
+        raise InvalidOptionError("matching", f"must be about columns of {model.__name__} alone")
+    return matching
 
 
 def _continuations(session: Session, chain_ids: Sequence[JobId], model: type[JobMixin[Any]]) -> int:

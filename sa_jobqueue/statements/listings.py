@@ -191,6 +191,11 @@ def jobs_like(
     return found
 
 
+def foreign(model: type[JobMixin[Any]], condition: ColumnElement[bool]) -> bool:
+    """Return whether a condition reads another relation than the jobs' table, but for subqueries of its own."""
+    return any(getattr(source, "fullname", None) != table(model).fullname for source in select(condition).get_final_froms())
+
+
 def chains_like(
     model: type[JobMixin[Any]],
     *,

@@ -18,6 +18,7 @@ from sa_jobqueue.statements import (
     leases,
     listings,
     notifications,
+    priorities,
     schema,
     waiting,
 )
@@ -287,6 +288,14 @@ CASES = [
         lambda: listings.count_continuations(Job, [NOBODY]),
         frozenset({"uq_job_chain"}),
         guarded=False,
+    ),
+    Case(
+        "set_priority",
+        lambda: priorities.set_priority(Job),
+        PK,
+        lambda world: {"ids": list(world.pending[:BATCH]), "to": 5},
+        guarded=False,
+        looks_at=BATCH,
     ),
     Case("attempts", lambda: jobs.attempts(Job, NOBODY), NONE, guarded=False),
     Case(

@@ -1,0 +1,112 @@
+"""`sa-jobqueue jobs priority`: what is waiting goes earlier, or later."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from sqlalchemy import type_coerce
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.cli._options import Database, json_option, with_database
+from sa_jobqueue.cli._output import counted, print_json
+from sa_jobqueue.operations import JobFilter, list_jobs, set_priority
+from sa_jobqueue.statements import storage
+from sa_jobqueue.types import INITIAL, MAX_PRIORITY, MIN_PRIORITY
+
+_WHOLE = click.IntRange(MIN_PRIORITY, MAX_PRIORITY)
+
+
+@click.command()
+@click.argument("ids", metavar="[ID...]", nargs=-1)
+@click.option("--to", type=_WHOLE, required=True, metavar="N", help="The priority: -9 to 9, larger first.")
+@click.option("--chain", "chain_ids", multiple=True, metavar="ID", help="The jobs of this chain; may be repeated.")
+@click.option("--type", "types", multiple=True, metavar="NAME", help="Only of this job type; may be repeated.")
+@click.option("--queue", "queues", multiple=True, metavar="NAME", help="Only in this queue; may be repeated.")
+@click.option("--payload", metavar="JSON", help="Only those whose payload contains this: '{\"tenant\": 7}'.")
+@click.option("--dry-run", is_flag=True, help="Only tell how many.")
+@json_option
+@with_database
+def priority(
+    database: Database,
+    /,
+    *,
+    ids: tuple[str, ...],
+    to: int,
+    chain_ids: tuple[str, ...],
+    types: tuple[str, ...],
+    queues: tuple[str, ...],
+    payload: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Give jobs that are waiting another priority: those named, those of chains, or every one that fits.
+
+    A thousand a transaction, so nobody waits long; workers obey with their next claim. What runs is left as it is.
+    """
+    model = database.model
+    job_ids = [database.job_id(one) for one in ids]
+    where = JobFilter(
+        ids=job_ids,
+        chain_ids=[database.job_id(one) for one in chain_ids],
+        types=types,
+        queues=queues,
+        statuses=sorted(INITIAL),
+    )
+    if not (ids or chain_ids or types or queues or payload):
+        raise click.UsageError("give ids, or at least one of --chain, --type, --queue and --payload")
+    matching = None if payload is None else model.input.contains(type_coerce(_document(payload), JSONB))
+    changed, after = 0, None
+    with database.session() as session, _bar(session, database) as show:
+        while True:
+            if dry_run:
+                page = list_jobs(
+                    session,
+                    where=where,
+                    matching=model.priority != to if matching is None else matching & (model.priority != to),
+                    columns=["id"],
+                    after=after,
+                    limit=1000,
+                    newest_first=False,
+                    model=model,
+                )
+            else:
+                page = set_priority(session, to, where=where, matching=matching, after=after, model=model)
+            session.commit()
+            changed, after = changed + len(page.items), page.next
+            show(changed)
+            if after is None:
+                break
+    if as_json:
+        print_json({"priority": to, "dry_run": dry_run, "jobs": changed})
+    else:
+        click.echo(f"{counted(changed, 'job')} {'would get' if dry_run else 'got'} priority {to}")
+
+
+def _document(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"is no JSON: {error}", param_hint="--payload") from error
+
+
+@contextmanager
+def _bar(session: Session, database: Database) -> Iterator[Callable[[int], None]]:
+    """Show on standard error how many it has changed, where somebody watches."""
+    terminal = Console(stderr=True, highlight=False)
+    if not terminal.is_terminal:
+        yield lambda changed: None
+        return
+    name = database.model.__jobqueue__.name("job")
+    total = next((row.live for row in session.execute(storage.tables(database.model)) if row.name == name), None)
+    session.rollback()
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=terminal, transient=True) as bar:
+        task = bar.add_task("changing", total=total or None)
+        yield lambda changed: bar.update(task, description=f"{changed:,} jobs", completed=changed)

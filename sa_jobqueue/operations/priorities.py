@@ -1,0 +1,66 @@
+"""Changing the priority of jobs that are waiting: some, those of a chain, or all that fit a filter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import ColumnElement
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.operations.jobs import JobFilter, list_jobs
+from sa_jobqueue.operations.pages import MAX_PAGE, SCAN_LIMIT, Page
+from sa_jobqueue.statements import priorities
+from sa_jobqueue.types import INITIAL, MAX_PRIORITY, MIN_PRIORITY, JobId
+
+
+def set_priority(
+    session: Session,
+    priority: int,
+    *,
+    where: JobFilter = JobFilter(),
+    matching: ColumnElement[bool] | None = None,
+    after: JobId | None = None,
+    limit: int = MAX_PAGE,
+    scan_limit: int = SCAN_LIMIT,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[Any]:
+    """Give waiting jobs that fit a priority, a page a call; return the ids of those that had another.
+
+    `priority`: -9 to 9, larger first. `where`: `ids`, the jobs of `chain_ids`, or whatever fits; those that are pending or
+    blocked are meant. One that runs keeps its own, and so does what is enqueued later. `matching`, `after`, `limit`,
+    `scan_limit`: as of `list_jobs`, oldest first. Commit after each page: workers see it with their next claim.
+    Changes: `priority`. Locks: the jobs, roots first, each kind in the order of their ids, until the transaction ends; a
+    claim under way is awaited, later ones pass them until then.
+    Raises: InvalidOptionError naming the option. Nothing is written then.
+    """
+    if not isinstance(priority, int) or isinstance(priority, bool) or not MIN_PRIORITY <= priority <= MAX_PRIORITY:
+        raise InvalidOptionError("priority", f"must be from {MIN_PRIORITY} to {MAX_PRIORITY}, got {priority!r}")
+    statuses = sorted(INITIAL.intersection(where.statuses) if where.statuses else INITIAL)
+    if not statuses:
+        raise InvalidOptionError("where", "names no status of a job that waits: pending, blocked")
+    session.flush()
+    page: Page[Any] = list_jobs(
+        session,
+        where=replace(where, statuses=statuses),
+        matching=matching,
+        columns=["id"],
+        after=after,
+        limit=limit,
+        newest_first=False,
+        scan_limit=scan_limit,
+        model=model,
+    )
+    ids = [job["id"] for job in page]
+    if not ids:
+        return page
+    with translated():
+        changed = set(session.execute(priorities.set_priority(model), {"ids": ids, "to": priority}).scalars())
+    for job_id in changed:
+        known = session.identity_map.get(session.identity_key(model, job_id))
+        if known is not None:
+            session.expire(known, ["priority", "changed_xid"])
+    return Page([job_id for job_id in ids if job_id in changed], page.next)

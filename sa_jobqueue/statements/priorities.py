@@ -1,0 +1,44 @@
+"""Changing what goes before what, of jobs that are waiting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import SmallInteger, Update, any_, bindparam, func, select, update
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import id_parameter
+from sa_jobqueue.statements._parts import XID, array, once_a_model, status, table
+from sa_jobqueue.types import JobStatus
+
+
+@once_a_model
+def set_priority(model: type[JobMixin[Any]]) -> Update:
+    """Give jobs a priority, those that have not begun, or wait for another attempt, and have another one.
+
+    Parameters: `ids`, `to`. Shape: `(id,)` of those that were changed.
+    Changes: `priority`, and `changed_xid`, by which claims find what is now in a lane whose floor has passed it.
+    Locks: those rows, awaited, roots first, each kind in the order of their ids, until the caller's transaction ends.
+    Index: the primary key.
+    """
+    job = table(model)
+    row = job.alias("row")
+    to = bindparam("to", type_=SmallInteger)
+    locked = (
+        select(row.c.id)
+        .where(
+            row.c.id == any_(array("ids", id_parameter(model.__jobqueue__))),
+            row.c.status.in_([status(JobStatus.PENDING), status(JobStatus.BLOCKED)]),
+            row.c.priority != to,
+        )
+        .order_by(row.c.root_id.is_not(None), row.c.id)
+        .with_for_update(key_share=True)
+        .cte("locked")
+    )
+    return (
+        update(job)
+        .where(job.c.id == any_(func.array(select(locked.c.id).scalar_subquery())))
+        .values(priority=to, changed_xid=XID)
+        .returning(job.c.id)
+        .execution_options(synchronize_session=False)
+    )

@@ -1,0 +1,129 @@
+"""Priorities that change: of a job, a chain, or whatever fits; exact beside claims, and obeyed by the next one."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
+
+from sa_jobqueue import Job, JobFilter, JobStatus, aio, list_jobs, set_priority
+from sa_jobqueue.errors import InvalidOptionError
+from tests.behaviour.test_cli import Run, document, run
+from tests.fixtures.chains import Chains
+from tests.fixtures.database import both_servers_swept
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import PATIENCE, wait_until
+
+__all__ = ["run"]  # a fixture
+
+pytestmark = both_servers_swept
+Sessions = sessionmaker[Session]
+
+
+def priorities(jobs: Jobs) -> dict[Any, int]:
+    return {job_id: jobs.get(job_id)["priority"] for job_id in jobs.statuses()}
+
+
+def test_a_claim_whose_floor_has_passed_the_lane_finds_what_was_moved_into_it(
+    sessions: Sessions, jobs: Jobs, hands: Any
+) -> None:
+    worker = hands()
+    late, old, older = jobs.add(priority=-9), jobs.add(priority=-5, due_in=-50), jobs.add(due_in=-80)
+    first = jobs.add(priority=9, due_in=-1)
+    assert [job.id for job in worker.claim(1)] == [first]
+    with sessions.begin() as session:
+        kept = session.get(Job, old)
+        page = set_priority(session, 9, where=JobFilter(ids=[old, late, first]))
+        assert sorted(page.items) == sorted([old, late])  # the one that runs keeps its own
+        assert kept is not None
+        assert kept.priority == 9
+        assert set_priority(session, 9, where=JobFilter(ids=[old, late])).items == []
+    # Behind its lane's floor, by the stamp alone: without it the older one, of priority 0, would be next.
+    assert {job.id for job in worker.claim(2)} == {old, late}
+    assert [job.id for job in worker.claim(2)] == [older]
+
+
+def test_what_fits_is_changed_page_by_page_and_nothing_else(sessions: Sessions, jobs: Jobs, chains: Chains) -> None:
+    tenants = [jobs.add(input={"tenant": n % 2}) for n in range(6)]
+    elsewhere = jobs.add(queue="other", input={"tenant": 1})
+    blocked = jobs.add(JobStatus.BLOCKED, input={"tenant": 1})
+    done = jobs.add(JobStatus.COMPLETED, input={"tenant": 1})
+    root, following = chains.add(JobStatus.COMPLETED, JobStatus.PENDING)
+    seven = Job.input["tenant"].as_integer() == 1
+    changed, after = [], None
+    with sessions() as session:
+        while True:
+            where = JobFilter(queues=["default"])
+            page = set_priority(session, 3, where=where, matching=seven, after=after, limit=2, scan_limit=4)
+            session.commit()
+            changed += page.items
+            after = page.next
+            if after is None:
+                break
+        assert changed == [*tenants[1::2], blocked]
+        assert set_priority(session, -4, where=JobFilter(chain_ids=[root])).items == [following]
+        assert [job.id for job in list_jobs(session, matching=seven & (Job.priority == 0))] == [done, elsewhere]
+        session.commit()
+    assert {job_id for job_id, one in priorities(jobs).items() if one} == {*changed, following}
+
+
+def test_what_is_just_claimed_keeps_its_priority(engine: Engine, sessions: Sessions, jobs: Jobs, hands: Any) -> None:
+    first, second = jobs.add(), jobs.add()
+    told: list[Any] = []
+
+    def change() -> None:
+        with sessions.begin() as session:
+            told.extend(set_priority(session, 5, where=JobFilter(types=["test"])).items)
+
+    worker = hands()
+    assert [job.id for job in worker.claim(1, commit=False)] == [first]
+    changing = threading.Thread(target=change)
+    changing.start()
+    with engine.connect() as connection:
+        waits = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        wait_until(lambda: bool(connection.execute(waits).scalar_one()), what="it waits for the claim")
+    worker.connection.commit()
+    changing.join(PATIENCE)
+    # Without the condition on its status under the lock, a running job would be changed.
+    assert (told, priorities(jobs)) == ([second], {first: 0, second: 5})
+
+
+def test_what_cannot_be_meant_is_refused(sessions: Sessions) -> None:
+    other: Any = Job.Attempt.job_id == Job.id
+    refusals: list[tuple[str, int, dict[str, Any]]] = [
+        ("priority", 10, {}),
+        ("priority", True, {}),
+        ("where", 1, {"where": JobFilter(statuses=[JobStatus.RUNNING])}),
+        ("matching", 1, {"matching": other}),
+        ("matching", 1, {"matching": "tenant = 7"}),
+        ("limit", 1, {"limit": 0}),
+    ]
+    with sessions() as session:
+        for option, priority, given in refusals:
+            with pytest.raises(InvalidOptionError) as refused:
+                set_priority(session, priority, **given)
+            assert refused.value.option == option
+
+
+async def test_an_async_session_does_the_same(async_sessions: async_sessionmaker[AsyncSession], jobs: Jobs) -> None:
+    job_id = jobs.add()
+    async with async_sessions.begin() as session:
+        assert (await aio.set_priority(session, 2, where=JobFilter(types=["test"]))).items == [job_id]
+    assert priorities(jobs) == {job_id: 2}
+
+
+def test_the_command_tells_how_many_and_asks_for_something_to_go_by(run: Run, jobs: Jobs) -> None:
+    mine = [jobs.add(input={"tenant": 7, "n": n}) for n in range(3)]
+    jobs.add(input={"tenant": 8})
+    given = ["jobs", "priority", "--to", "5", "--queue", "default", "--payload", '{"tenant": 7}']
+    assert document(run(*given, "--dry-run", "--json")) == {"priority": 5, "dry_run": True, "jobs": 3}
+    assert "3 jobs got priority 5" in run(*given).stdout
+    assert "0 jobs got priority 5" in run(*given).stdout
+    assert "1 job got priority -1" in run("jobs", "priority", str(mine[0]), "--to", "-1").stdout
+    assert sorted(priorities(jobs).values()) == [-1, 0, 5, 5]
+    assert "give ids" in run("jobs", "priority", "--to", "5", status=2).stderr
+    assert "is no JSON" in run("jobs", "priority", "--to", "5", "--payload", "{", status=2).stderr
