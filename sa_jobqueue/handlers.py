@@ -17,6 +17,7 @@ from sa_jobqueue.batching import Batching
 from sa_jobqueue.context import AttemptContext, Blockers, Continuation
 from sa_jobqueue.decorators import HandlerDecorator, InT, JobT
 from sa_jobqueue.errors import InvalidOptionError, NoOutputError
+from sa_jobqueue.fair_keys import SEPARATOR, FairBy, check_fair_by, check_whole, key_of
 from sa_jobqueue.middleware import Middleware, check_middleware
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
@@ -94,6 +95,7 @@ class Handler(Generic[InT, OutT, JobT]):
         id: Any = None,
         deduplication_key: str | None = None,
         blockers: Iterable[Any] = (),
+        fair_key: str | int | None = None,
         **columns: Any,
     ) -> JobT: ...
     def job(
@@ -109,6 +111,7 @@ class Handler(Generic[InT, OutT, JobT]):
         id: Any = None,
         deduplication_key: str | None = None,
         blockers: Iterable[Any] = (),
+        fair_key: str | int | None = None,
         **columns: Any,
     ) -> JobT:
         """Describe a job of this type, its payload checked now; add it to a session to enqueue it.
@@ -117,11 +120,16 @@ class Handler(Generic[InT, OutT, JobT]):
         Raises: InvalidPayloadError with the path of what does not fit; InvalidJobError naming any other field.
         """
         kind = self.job_type
+        document = kind.input.encode("input", payload)
+        queue = kind.queue if queue is None else queue
+        if fair_key is None and kind.fair_by is not None and SEPARATOR not in queue:
+            fair_key = key_of(kind.fair_by, payload, document)
         return self._model(
             type_name=kind.name,
-            input=kind.input.encode("input", payload),
+            input=document,
             input_version=kind.version,
-            queue=kind.queue if queue is None else queue,
+            queue=queue,
+            fair_key=fair_key,
             priority=kind.priority if priority is None else priority,
             delay=delay,
             at=at,
@@ -228,6 +236,7 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
         memory_limit: int | None = None,
         retention: Retention | None = None,
         concurrency: int | None = None,
+        fair_by: FairBy | None = None,
     ) -> HandlerDecorator[JobT]:
         """Register a function as the handler of `type_name`.
 
@@ -238,6 +247,8 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
         ends alone. `memory_limit`: bytes that it may hold, at least 128 MiB; watched on Linux.
         `retention`: how long chains that begin with it are kept; what it does not say is the queue's or the registry's.
         `concurrency`: how many of its jobs one worker runs at once, 1 to 10,000; as many as it has slots unless given.
+        `fair_by`: where a payload says whose it is, for `fair_key`: the path of a field, such as "order.customer_id", or a
+        function of the payload; jobs that are made without `job` or `continuation` say it themselves.
         Raises: InvalidJobError, InvalidOptionError, InvalidHandlerError, DuplicateJobTypeError.
         """
         return self._declare(
@@ -252,12 +263,15 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
             memory_limit=memory_limit,
             retention=retention,
             concurrency=concurrency,
+            fair_by=fair_by,
         )
 
     def _declare(self, type_name: str, **options: Any) -> Callable[[Callable[..., Any]], Handler[Any, Any, JobT]]:
         # One throw-away job checks the name and the defaults by the same rules as any other.
         # With an id of no meaning: the application's factory is asked for jobs alone.
         never_written: Any = "-" if self.model.__jobqueue__.id_type == "text" else UUID(int=0)
+        check_whole("queue", options["queue"])
+        check_fair_by(options.get("fair_by"))
         of_jobs = {name: options[name] for name in ("queue", "priority", "max_attempts", "timeout")}
         self.model(type_name=type_name, id=never_written, **of_jobs)
 

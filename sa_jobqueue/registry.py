@@ -25,6 +25,7 @@ from sa_jobqueue.errors import (
     UnknownJobTypeError,
     UnreadableInputError,
 )
+from sa_jobqueue.fair_keys import FairBy
 from sa_jobqueue.middleware import Middleware
 from sa_jobqueue.payloads import Codec
 from sa_jobqueue.providers import Provider, Providers
@@ -83,6 +84,8 @@ class JobType:
     """Bytes that such a process may hold; None is without limit."""
     retention: Retention | None = None
     """How long chains that begin with it are kept, where that is said of this type."""
+    fair_by: FairBy | None = None
+    """Where a payload says whose it is; None where only `fair_key` does."""
     batch: BatchRule | None = None
     """How its jobs are gathered, where its function takes many at once; `input` and `output` are of one of them then."""
 
@@ -162,6 +165,7 @@ def describe(
     memory_limit: int | None = None,
     retention: Retention | None = None,
     batch: BatchRule | None = None,
+    fair_by: FairBy | None = None,
 ) -> JobType:
     """Return the job type of a function, read from its signature.
 
@@ -269,6 +273,7 @@ def describe(
         memory_limit=memory_limit,
         retention=retention,
         batch=batch,
+        fair_by=fair_by,
     )
 
 

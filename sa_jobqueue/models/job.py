@@ -14,6 +14,7 @@ from typing_extensions import TypeVar
 
 from sa_jobqueue import payloads, tracing
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
+from sa_jobqueue.fair_keys import fair_key_of, part
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.models.archive import ArchiveChainMixin, ArchiveRunMixin
@@ -134,6 +135,7 @@ class JobMixin(Generic[IdT]):
         input_version: int = 1,
         deduplication_key: str | None = None,
         blockers: Iterable[Any] = (),
+        fair_key: str | int | None = None,
         **columns: Any,
     ) -> None:
         """Describe a job; nothing is written until a session flushes it.
@@ -150,11 +152,15 @@ class JobMixin(Generic[IdT]):
         text, both are 1 to 500 characters.
         `blockers`: chains it waits for, each a job, a chain, the id of one, or a `WaitFor`; new jobs among them are added
         to the session with this one. It is `blocked` until the last of them has completed.
+        `fair_key`: whose it is, such as a customer's id: jobs of different keys share the queue fairly. It lies in the part
+        `queue/fair_key`, together 1 to 100 characters.
         `columns`: the application's own; `trace_context`, where it is not to be OpenTelemetry's current span.
         Raises: InvalidJobError naming the field.
         """
         check_name("type_name", type_name)
         check_name("queue", queue)
+        if fair_key is not None:
+            queue = part(queue, fair_key)
         check_number("priority", priority, MIN_PRIORITY, MAX_PRIORITY)
         check_number("max_attempts", max_attempts, 1, 2**31 - 1)
         check_number("input_version", input_version, 1, 2**31 - 1)
@@ -218,7 +224,7 @@ class JobMixin(Generic[IdT]):
         return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-50)
 
     queue: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'default'"), sort_order=-49)
-    """Which queue; workers choose the queues they serve."""
+    """Which queue; workers choose the queues they serve. With a fair key its part, such as `mail/42`."""
     type_name: Mapped[str] = mapped_column(Text, nullable=False, sort_order=-48)
     """Which handler runs it."""
     priority: Mapped[int] = mapped_column(SmallInteger, nullable=False, server_default=text("0"), sort_order=-47)
@@ -297,10 +303,13 @@ class JobMixin(Generic[IdT]):
 
     expires_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True), sort_order=1)
     """Not started by then, it is cancelled and never run; null for never."""
-    fair_key: Mapped[str | None] = mapped_column(Text, sort_order=2)
-    """Whose it is, among those that share its queue: a tenant, a customer; null for nobody's. No policy reads it."""
-    ordering_key: Mapped[str | None] = mapped_column(Text, sort_order=3)
+    ordering_key: Mapped[str | None] = mapped_column(Text, sort_order=2)
     """Jobs of one key run one at a time, in the order of `created_at`; null for any order."""
+
+    @property
+    def fair_key(self) -> str | None:
+        """Whose it is, among those that share its queue: what follows the slash in `queue`; None for nobody's."""
+        return fair_key_of(self.queue)
 
     @declared_attr
     def chain(cls) -> Mapped[ChainMixin[IdT]]:

@@ -17,6 +17,7 @@ from sqlalchemy import ARRAY, JSON, ColumnElement, Connection, Engine, event, in
 from sqlalchemy.orm import Mapper, Session, SessionTransaction, object_session
 
 from sa_jobqueue.errors import InvalidJobError
+from sa_jobqueue.fair_keys import whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.blocking import declare, write_edges
 from sa_jobqueue.operations.errors import translated
@@ -67,7 +68,7 @@ def _wake_after_insert(mapper: Mapper[Any], connection: Connection, job: JobMixi
 def wake(session: Session, connection: Connection, model: type[JobMixin[Any]], queue: str) -> None:
     """Wake the workers of a queue when and if this transaction commits, unless this process has just done so."""
     transaction = cast("SessionTransaction", session.get_transaction())  # it has just written a row
-    topic = (model.__jobqueue__.channel("due"), queue)
+    topic = (model.__jobqueue__.channel("due"), whole(queue))  # not a topic for each of a thousand keys
     wakings = _pending.setdefault(transaction, _Wakings())
     if topic in wakings.sent:
         return

@@ -11,6 +11,7 @@ from typing import Any, Final
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.fair_keys import whole
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, list_dead_letters
 from sa_jobqueue.operations.jobs import get_job, list_attempts
@@ -244,7 +245,7 @@ class _Explainer:
 
     def _due(self, job: Any, evidence: dict[str, Any]) -> tuple[Cause, str, dict[str, Any]]:
         since = f"It has been due for {self._ago(job.scheduled_at)}"
-        serving = [worker for worker in self.live if job.queue in worker.queues]
+        serving = [worker for worker in self.live if whole(job.queue) in worker.queues]
         able = [worker for worker in serving if job.type_name in worker.job_types]
         ready = [worker for worker in able if worker.state == WorkerState.RUNNING]
         evidence |= {"live_workers": len(self.live), "serving_queue": len(serving), "knowing_type": len(able)}
@@ -256,9 +257,11 @@ class _Explainer:
             return Cause.NO_WORKER, f"{since}, and no worker is alive: start one (sa-jobqueue worker).", evidence
         if not serving:
             alive = _times(len(self.live), "live worker")
-            return Cause.QUEUE_UNSERVED, f"{since}, and none of {alive} serves queue {job.queue!r}.", evidence
+            return Cause.QUEUE_UNSERVED, f"{since}, and none of {alive} serves queue {whole(job.queue)!r}.", evidence
         if not able:
-            sentence = f"{since}, and none of {_times(len(serving), 'worker')} of {job.queue!r} knows {job.type_name!r}."
+            sentence = (
+                f"{since}, and none of {_times(len(serving), 'worker')} of {whole(job.queue)!r} knows {job.type_name!r}."
+            )
             return Cause.TYPE_UNKNOWN, sentence, evidence
         if not ready:
             return Cause.DRAINING, f"{since}, and every worker that could run it is stopping.", evidence

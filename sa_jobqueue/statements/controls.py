@@ -9,16 +9,17 @@ from sqlalchemy import cast as sql_cast
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements._parts import array, once_a_model, table
+from sa_jobqueue.statements.parts import whole
 
 
 @once_a_model
 def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Return what was told of the queues and job types of one worker, and of the worker itself.
+    """Return what was told of the queues and job types of one worker, of their parts, and of the worker itself.
 
     Parameters: `queues`, `types`, `worker_id`.
     Shape: a row each that has one: `kind` (`queue`, `type` or `worker`), `name`, `is_paused`, `weight`, `max_running`,
     `rate_limit`, `rate_period`, `rate_burst`; of the worker `max_running` is the concurrency asked for, null for its own.
-    Unordered. Locks: none. Index: the primary keys of the three tables, a probe a name.
+    Unordered. Locks: none. Index: the primary keys; all of `queue`, which is small.
     """
     queue, kind, worker = table(model.Queue), table(model.JobType), table(model.Worker)
 
@@ -32,7 +33,7 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
     told = union_all(
         rows(
             "queue", queue, queue.c.name, queue.c.paused_at.is_not(None).label("is_paused"), queue.c.weight, *limits(queue)
-        ).where(queue.c.name == any_(array("queues", Text()))),
+        ).where(whole(queue.c.name) == any_(array("queues", Text()))),
         rows("type", kind, kind.c.type_name, kind.c.paused_at.is_not(None), one, *limits(kind)).where(
             kind.c.type_name == any_(array("types", Text()))
         ),

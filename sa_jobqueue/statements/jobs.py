@@ -37,6 +37,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.models.checks import due_at as due
 from sa_jobqueue.statements._parts import array, once_a_model, status, table
+from sa_jobqueue.statements.parts import whole
 from sa_jobqueue.types import JobId, JobStatus
 
 _IDENTIFIERS: Final = PGDialect_psycopg().identifier_preparer  # type: ignore[no-untyped-call]
@@ -179,10 +180,10 @@ def unknown_types(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def unserved_queues(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Name the queues with due jobs that no live worker serves.
+    """Name the queues with due jobs, theirs or of parts of them, that no live worker serves.
 
     Parameters: `ttl` of a worker's beat. Shape: `(name,)`, by name.
-    Index: `ix_job_claim`, one probe a queue: each finds the next name after the one before.
+    Index: `ix_job_claim`, one probe a queue or part: each finds the next name after the one before.
     """
     job, worker = table(model), table(model.Worker)
     pending = select(job.c.queue).where(job.c.status == status(JobStatus.PENDING), job.c.priority >= literal_column("'-9'"))
@@ -192,11 +193,13 @@ def unserved_queues(model: type[JobMixin[Any]]) -> Select[Any]:
         select(following.correlate(names).scalar_subquery()).where(names.c.queue.is_not(None)),
     )
     is_due: Select[Any] = pending.where(job.c.queue == names.c.queue, job.c.scheduled_at <= func.now())
+    queue = whole(names.c.queue).label("queue")
     serving: Select[Any] = select(literal_column("1")).where(
-        worker.c.heartbeat_at > func.now() - bindparam("ttl", type_=Interval), names.c.queue == any_(worker.c.queues)
+        worker.c.heartbeat_at > func.now() - bindparam("ttl", type_=Interval), queue == any_(worker.c.queues)
     )
     return (
-        select(names.c.queue)
+        select(queue)
         .where(names.c.queue.is_not(None), is_due.correlate(names).exists(), ~serving.correlate(names).exists())
-        .order_by(names.c.queue)
+        .distinct()
+        .order_by(queue)
     )

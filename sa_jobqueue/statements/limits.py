@@ -29,6 +29,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements._parts import once_a_model, status, table
+from sa_jobqueue.statements.parts import whole
 from sa_jobqueue.types import JobStatus
 
 
@@ -56,14 +57,14 @@ def lock(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def running(model: type[JobMixin[Any]]) -> Select[int, int]:
-    """Count the running jobs of a queue and those of a type.
+    """Count the running jobs of a queue, its parts among them, and those of a type.
 
     Parameters: `queue`, `type_name`, null for none. Shape: `(in_queue, of_type)`. Locks: none.
     Obliges: run it after `lock`, as a statement of its own, for one that locks sees what was before it waited.
     Index: `ix_job_running`, every running job: a limit costs as much as there are slots in all workers together.
     """
     job = table(model)
-    in_queue = func.count().filter(job.c.queue == bindparam("queue", type_=Text))
+    in_queue = func.count().filter(whole(job.c.queue) == bindparam("queue", type_=Text))
     of_type = func.count().filter(job.c.type_name == bindparam("type_name", type_=Text))
     return select(in_queue, of_type).where(job.c.status == status(JobStatus.RUNNING))
 

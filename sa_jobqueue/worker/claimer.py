@@ -13,6 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.fair_keys import whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import claims, leases
 from sa_jobqueue.worker.compiled import Compiled
@@ -25,6 +26,7 @@ from sa_jobqueue.worker.groups import Group, Groups
 from sa_jobqueue.worker.limits import Limits, transaction
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.outcomes import released
+from sa_jobqueue.worker.scout import Scout
 from sa_jobqueue.worker.settler import Settler
 
 _PACE: Final = 0.004
@@ -88,6 +90,7 @@ class Claimer(Component):
         self._controls = controls
         self._obeyed = Controls()
         self._slots = slots
+        self._scout = Scout(model, engine.dialect, types)
         self._plan = self._planned()
         self._woken = asyncio.Event()
         self._awake_until = 0.0
@@ -101,7 +104,8 @@ class Claimer(Component):
 
     def wake(self, queue: str | None = None) -> None:
         """Look now: something of this queue (None: of any) may be due."""
-        if queue is None or queue in self._options.limits:
+        if queue is None or whole(queue) in self._options.limits:
+            self._scout.hint(queue)
             self._awake_until = self._loop.time() + _AWAKE
             self._glance = _GLANCE
             self._due_at = None
@@ -177,6 +181,7 @@ class Claimer(Component):
         plan.reweigh({queue: told.weight for queue, told in self._obeyed.queues.items()})
         for group in plan.groups:
             group.floors.reset(self._loop.time())
+        self._scout.reset()
         return plan
 
     def _obey(self) -> None:
@@ -193,6 +198,24 @@ class Claimer(Component):
         """Claim for every group with a free slot and start what came; return how many jobs."""
         if self._controls() is not self._obeyed:
             self._obey()
+        await self._look(connection, idle=False)
+        started = await self._claim_all(connection)
+        if started == 0 and await self._look(connection, idle=True):
+            started = await self._claim_all(connection)
+        self._rested = False
+        return started
+
+    async def _look(self, connection: AsyncConnection, *, idle: bool) -> bool:
+        """Look for parts of our queues, where that is due; return whether any has a job that is."""
+        groups, now = self._plan.groups, self._loop.time()
+        asleep = idle and (now >= self._awake_until or self.until_idle)
+        if self._scout.is_due(now, idle=idle, asleep=asleep):
+            await self._scout.look(connection, groups, now, self._loop.time)
+        for group in groups:
+            group.parts.wake(now)
+        return any(group.parts.is_ready for group in groups)
+
+    async def _claim_all(self, connection: AsyncConnection) -> int:
         free = min(self._executor.free, _MOST)
         started: Counter[str] = Counter()
         for group, quota in self._plan.plan(free):
@@ -201,7 +224,6 @@ class Claimer(Component):
                 break
             started[group.name] += await self._claim_group(connection, group, limit)
         self._plan.take(started, free)
-        self._rested = False
         return started.total()
 
     async def _claim_group(self, connection: AsyncConnection, group: Group, limit: int) -> int:
@@ -255,15 +277,15 @@ class Claimer(Component):
             self._executor.start(job)
 
     async def _claim_longest_waiting(self, connection: AsyncConnection, group: Group, limit: int) -> int:
-        given = group.floors.parameters(changed=False) | {"types": group.types}
+        _, reading = group.plan(limit)  # with parts, those whose turn it is are among the lanes
+        given = group.floors.parameters(changed=False, reading=reading) | {"types": group.types}
         lane = (await connection.execute(self._longest_waiting, given)).first()
         if lane is None:
             return await self._claim_planned(connection, group, limit, behind=False)
         reading = group.floors.single(Lane(*lane), limit)
         jobs = await self._take(connection, group, limit, behind=False, reading=reading)
         self._start(jobs)
-        if group.planner is not None:
-            group.planner.take([], Counter(job.queue for job in jobs), free=limit)
+        group.take_aside(jobs, limit)
         return len(jobs)
 
     async def _take(
@@ -315,6 +337,7 @@ class Claimer(Component):
             seconds = min(self._options.poll_interval.total_seconds(), await self._due_in(connection))
         if (again_in := self._again_in()) is not None:
             seconds = min(seconds, again_in)
+        seconds = min(seconds, self._parts_in(now))
         waits = [asyncio.ensure_future(self._woken.wait())]
         if self.until_idle or any(group.room is not None for group in self._plan.groups):
             waits.append(asyncio.ensure_future(self._executor.changed.wait()))
@@ -340,6 +363,14 @@ class Claimer(Component):
         """Return in how many seconds a limit that left no room may leave some; None where none stands in the way."""
         waits = [group.limits.again_in for group in self._plan.groups if group.limits is not None and group.limits.again_in]
         return min(waits, default=None)
+
+    def _parts_in(self, now: float) -> float:
+        """Return in how many seconds a part may have a job: very soon, where the last claim had no turn for one that has."""
+        groups = [group for group in self._plan.groups if group.limits is None or not group.limits.again_in]
+        if any(group.parts.is_ready for group in groups):
+            return _PACE
+        next_at = min((at for group in groups if (at := group.parts.next_at) is not None), default=float("inf"))
+        return max(next_at - now, _PACE)
 
     def _lanes(self) -> dict[str, Any]:
         groups = self._plan.groups

@@ -20,6 +20,7 @@ from sa_jobqueue import tracing
 from sa_jobqueue.context import AttemptContext, ClaimedJob, Continuation, enter_attempt
 from sa_jobqueue.errors import AttemptTimeoutError, LostAttemptError
 from sa_jobqueue.events import AttemptLost, EventBus, JobCompleted, JobStarted, MiddlewareFailed
+from sa_jobqueue.fair_keys import whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.completing import attach, complete_attempt
 from sa_jobqueue.registry import JobType, Registry
@@ -137,7 +138,7 @@ class Executor:
         running = Running(job)
         running.context = AttemptContext(job, self._worker_id, partial(self._request_extension, running))
         self._running.add(running)
-        self._by_queue[job.queue] += 1
+        self._by_queue[whole(job.queue)] += 1
         self._by_type[job.type_name] += 1
         running.task = self._loop.create_task(self._run(running), name=job.type_name)
 
@@ -184,7 +185,7 @@ class Executor:
             if running.deadline is not None:
                 running.deadline.cancel()
             self._running.discard(running)
-            self._by_queue[running.job.queue] -= 1
+            self._by_queue[whole(running.job.queue)] -= 1
             self._by_type[running.job.type_name] -= 1
             self.changed.set()
 

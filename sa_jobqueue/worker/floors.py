@@ -57,7 +57,10 @@ class Reading:
 
 
 class Floors:
-    """Floors and baseline of a fixed list of lanes, for one worker.
+    """Floors and baseline of a fixed list of lanes, for one worker, and floors of lanes that come and go (`worker.parts`).
+
+    Those have no baseline: whoever tracks them lowers their floors to what was written behind them. They are read by
+    `blocks` alone, while they are open.
 
     `lowest_id`: an id that sorts before every other of the queue's id type. The clock is an argument everywhere:
     monotonic seconds of this process, used for pacing alone.
@@ -69,6 +72,12 @@ class Floors:
         self._lowest_id = lowest_id
         self._queues = [lane.queue for lane in self.lanes]
         self._priorities = [lane.priority for lane in self.lanes]
+        self._fixed = len(self.lanes)
+        self._all = list(self.lanes)
+        self._given = {"queues": list(self._queues), "priorities": list(self._priorities)}
+        self._unused: list[int] = []
+        self._ended: dict[int, None] = {}
+        self._floors: list[tuple[datetime, Any]] = [(_START, lowest_id)] * self._fixed
         self._of_queue: dict[str, list[int]] = {}
         for index, lane in enumerate(self.lanes):
             self._of_queue.setdefault(lane.queue, []).append(index)
@@ -77,8 +86,8 @@ class Floors:
         self.reset(0.0)
 
     def reset(self, now: float) -> None:
-        """Forget everything: the next claim scans each lane from its start."""
-        self._floors: list[tuple[datetime, Any]] = [(_START, self._lowest_id)] * len(self.lanes)
+        """Forget everything: the next claim scans each lane of the list from its start."""
+        self._floors[: self._fixed] = [(_START, self._lowest_id)] * self._fixed
         self._xmax = _NO_TRANSACTION
         self._xip: list[str] = []
         self._cold = True
@@ -105,6 +114,48 @@ class Floors:
             lasts.append(len(lanes))
         return Reading(lanes, firsts, lasts, [share.quota for share in shares])
 
+    def track(self, lane: Lane, at: datetime) -> None:
+        """Have a lane beside the list whose jobs before `at` are known to be gone; one that is there, read it from there."""
+        place = self._place.get((lane.queue, lane.priority))
+        if place is not None:
+            self._floors[place] = min(self._floors[place], (at, self._lowest_id))
+            return
+        if self._unused:
+            place = self._unused.pop()
+            self._all[place], self._queues[place], self._priorities[place] = lane, lane.queue, lane.priority
+            self._floors[place] = (at, self._lowest_id)
+        else:
+            place = len(self._all)
+            self._all.append(lane)
+            self._queues.append(lane.queue)
+            self._priorities.append(lane.priority)
+            self._floors.append((at, self._lowest_id))
+        self._place[lane.queue, lane.priority] = place
+
+    def open(self, lane: Lane) -> None:
+        """Read a tracked lane with its queue, until it is read to its end."""
+        places = self._of_queue.setdefault(lane.queue, [])
+        if (place := self._place[lane.queue, lane.priority]) not in places:
+            places.append(place)
+            places.sort(key=lambda place: -self._priorities[place])
+
+    def read_to_end(self) -> list[Lane]:
+        """Return the tracked lanes that claims have read to their end since this was last asked; they are closed."""
+        ended, self._ended = self._ended, {}
+        for place in ended:
+            self._of_queue[self._queues[place]].remove(place)
+        return [self._all[place] for place in ended]
+
+    def forget(self, lane: Lane) -> None:
+        """Have a tracked lane no more, after it was read to its end."""
+        self._unused.append(self._place.pop((lane.queue, lane.priority)))
+        if not self._of_queue.get(lane.queue, [0]):
+            del self._of_queue[lane.queue]
+
+    def floor_of(self, lane: Lane) -> tuple[datetime, Any]:
+        """Return the key up to which a tracked lane has been read."""
+        return self._floors[self._place[lane.queue, lane.priority]]
+
     def single(self, lane: Lane, quota: int) -> Reading:
         """Return the reading of one lane alone."""
         return Reading([self._place[lane.queue, lane.priority]], [1], [1], [quota])
@@ -113,11 +164,10 @@ class Floors:
         """Return the claim's parameters that say where to look; without a `reading` for one that is not shared."""
         given: dict[str, Any]
         if reading is None:
-            given = {
-                "queues": self._queues,
-                "priorities": self._priorities,
-                "floor_at": [at for at, _ in self._floors],
-                "floor_id": [job_id for _, job_id in self._floors],
+            floors = self._floors[: self._fixed]
+            given = self._given | {
+                "floor_at": [at for at, _ in floors],
+                "floor_id": [job_id for _, job_id in floors],
             }
         else:
             floors = [self._floors[lane] for lane in reading.lanes]
@@ -170,7 +220,7 @@ class Floors:
                     last_lane, last_key = lane, key
             if len(claimed) < limit:
                 # Every lane was read to its end.
-                self._floors = [max(floor, top) for floor in self._floors]
+                self._floors[: self._fixed] = [max(floor, top) for floor in self._floors[: self._fixed]]
             elif last_lane >= 0:
                 # Cut off in the last lane that gave anything; those before it were read to their end.
                 for lane in range(last_lane):
@@ -218,6 +268,7 @@ class Floors:
                 cut = len(block)
             for place, lane in enumerate(block[: cut + 1]):
                 self._floors[lane] = last_keys[lane] if place == cut else max(self._floors[lane], top)
+            self._ended.update((lane, None) for lane in block[: max(cut, 0)] if lane >= self._fixed)
             if left <= 0:
                 break
         return strays

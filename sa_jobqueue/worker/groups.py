@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.fair_keys import whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
 from sa_jobqueue.worker.controls import Controls
 from sa_jobqueue.worker.executor import Executor
 from sa_jobqueue.worker.floors import Floors, Lane, Reading
 from sa_jobqueue.worker.limits import Limits
+from sa_jobqueue.worker.parts import Parts
 from sa_jobqueue.worker.planning import Ageing, Planner, Share
 
 
@@ -34,6 +36,7 @@ class Group:
         room: Callable[[], int] | None,
         limits: Limits | None,
         fair: bool,
+        paused: Iterable[str] = (),
     ) -> None:
         self.queues = list(queues)
         self.types = list(types)
@@ -42,24 +45,40 @@ class Group:
         self.name = f"{','.join(queues)}/{','.join(types) if room else ''}"
         priorities = range(MAX_PRIORITY, MIN_PRIORITY - 1, -1)
         self.floors = Floors([Lane(queue, priority) for priority in priorities for queue in queues], lowest_id)
+        self.parts = Parts(queues, self.floors, paused)
+        """What is known of parts of its queues, by fair keys; those that are `paused` are left out."""
         self.ageing = Ageing()
         self.planner = Planner(queues) if fair and len(self.queues) > 1 else None
 
     def plan(self, limit: int) -> tuple[list[Share], Reading | None]:
         """Return how to read its lanes for so many jobs; no reading where the order of the lanes is all there is."""
-        if self.planner is None:
-            return [], None
-        shares = self.planner.plan(limit)
-        return shares, self.floors.blocks(shares)
+        shares = self.planner.plan(limit) if self.planner is not None else []
+        if self.parts.is_ready:
+            divided = self.parts.divide(shares or [Share(queue, limit) for queue in self.queues], limit)
+            return shares, self.floors.blocks(divided)
+        return shares, self.floors.blocks(shares) if shares else None
+
+    def reweigh(self, weights: Mapping[str, int]) -> None:
+        """Take the weights of queues and of parts."""
+        self.parts.reweigh(weights)
+        if self.planner is not None:
+            self.planner.reweigh(weights)
 
     def take(self, shares: Sequence[Share], jobs: Sequence[ClaimedJob], limit: int) -> None:
         """Take in what a claim that was planned so has started; one that nobody planned has no shares."""
         full = len(jobs) >= limit
         if self.planner is not None:
-            started = Counter(job.queue for job in jobs)
+            started = Counter(whole(job.queue) for job in jobs)
             full = full or any(started[share.queue] >= share.quota for share in shares)
             self.planner.take(shares, started, free=limit)
         self.ageing.started(len(jobs), full=full)
+        self.parts.take(Counter(job.queue for job in jobs))
+
+    def take_aside(self, jobs: Sequence[ClaimedJob], limit: int) -> None:
+        """Take in what a claim has started of one lane, whoever's turn it was."""
+        if self.planner is not None:
+            self.planner.take([], Counter(whole(job.queue) for job in jobs), free=limit)
+        self.parts.take(Counter(job.queue for job in jobs))
 
 
 class Groups:
@@ -93,7 +112,9 @@ class Groups:
                 if queues and names:
                     room = _room(executor, queue, type_name)
                     told = _limits(model, controls, queue, type_name)
-                    self.groups.append(Group(queues, names, lowest_id, room=room, limits=told, fair=fair))
+                    paused = controls.paused_queues
+                    group = Group(queues, names, lowest_id, room=room, limits=told, fair=fair, paused=paused)
+                    self.groups.append(group)
         self._planner = Planner(group.name for group in self.groups)
         self._shares: list[Share] = []
         self.is_limited = any(group.limits is not None for group in self.groups)
@@ -103,8 +124,7 @@ class Groups:
     def reweigh(self, weights: Mapping[str, int]) -> None:
         """Take the weights of queues; those that are not named weigh 1."""
         for group in self.groups:
-            if group.planner is not None:
-                group.planner.reweigh(weights)
+            group.reweigh(weights)
         whole = {group.name: sum(weights.get(queue, 1) for queue in group.queues) for group in self.groups}
         self._planner.reweigh(whole)
 

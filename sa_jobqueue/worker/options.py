@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.fair_keys import check_whole
 from sa_jobqueue.types import MOST_CONCURRENT
 from sa_jobqueue.worker.memory import CAN_BE_TOLD
 
@@ -69,6 +70,7 @@ class WorkerOptions:
         if self.name is not None and not _NAME.fullmatch(self.name):
             raise InvalidOptionError("name", f"must be 1 to 64 letters, digits and _.-, got {self.name!r}")
         for queue, limit in limits.items():
+            check_whole("queues", queue)
             if not isinstance(queue, str) or not _QUEUE.fullmatch(queue):
                 raise InvalidOptionError(
                     "queues", f"{queue!r} is no queue's name; a limit is given by a mapping: {{'reports': 2, 'mail': None}}"

@@ -18,19 +18,30 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 MAX_WEIGHT: Final = 100
-_STRIDE: Final = 232_792_560
+STRIDE: Final = 232_792_560
 """What a job costs at weight 1: divisible by every weight to 20, and so large that rounding never matters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one queue may start with the next claim."""
+    """What one queue, or one part of one, may start with the next claim."""
 
     queue: str
     quota: int
+
+
+class Sharer(Protocol):
+    """What has a pass and a weight: a queue, or a part of one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def weight(self) -> int: ...
+    @property
+    def passed(self) -> int: ...
 
 
 @dataclass(slots=True)
@@ -69,8 +80,8 @@ class Planner:
         busy = sorted((queue for queue in self._queues.values() if queue.busy and room[queue.name] > 0), key=_pass)
         idle = sorted((queue for queue in self._queues.values() if not queue.busy and room[queue.name] > 0), key=_pass)
         weight = sum(queue.weight for queue in busy)
-        shares = [Share(queue.name, min(_beside(weight, queue, free), room[queue.name])) for queue in idle]
-        quotas = _strides(busy, free, room)
+        shares = [Share(queue.name, min(beside(weight, queue, free), room[queue.name])) for queue in idle]
+        quotas = strides(busy, free, room)
         served = [queue.name for queue in busy if quotas[queue.name]]
         shares += [Share(name, quotas[name]) for name in served[:-1]]
         rest = served[-1:] + [queue.name for queue in busy if not quotas[queue.name]]
@@ -82,7 +93,7 @@ class Planner:
             queue = self._queues[name]
             if not queue.busy:
                 queue.passed = max(queue.passed, self._time)
-            queue.passed += count * _STRIDE // queue.weight
+            queue.passed += count * STRIDE // queue.weight
         left = free
         for share in shares:
             if left <= 0:
@@ -97,12 +108,12 @@ def _pass(queue: _Queue) -> int:
     return queue.passed
 
 
-def _beside(weight: int, queue: _Queue, free: int) -> int:
+def beside(weight: int, queue: Sharer, free: int) -> int:
     """Return what a queue would get of `free` beside others that weigh so much together, rounded up."""
     return -(-free * queue.weight // (queue.weight + weight))
 
 
-def _strides(queues: Sequence[_Queue], free: int, room: Mapping[str, int]) -> dict[str, int]:
+def strides(queues: Sequence[Sharer], free: int, room: Mapping[str, int]) -> dict[str, int]:
     """Give `free` slots away one by one, each to the queue whose pass is smallest; equals in their own order."""
     quotas = {queue.name: 0 for queue in queues}
     heap = [(queue.passed, place, queue) for place, queue in enumerate(queues)]
@@ -113,7 +124,7 @@ def _strides(queues: Sequence[_Queue], free: int, room: Mapping[str, int]) -> di
         if quotas[queue.name] >= room[queue.name]:
             heapq.heappop(heap)
         else:
-            heapq.heapreplace(heap, (passed + _STRIDE // queue.weight, place, queue))
+            heapq.heapreplace(heap, (passed + STRIDE // queue.weight, place, queue))
     return quotas
 
 

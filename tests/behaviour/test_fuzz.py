@@ -206,7 +206,6 @@ COLUMNS = {
     "chain_completed_at": st.sampled_from([None, "infinity", "now"]),
     "trace_context": words,
     "expires_at": st.sampled_from([None, "infinity", "-infinity", "now"]),
-    "fair_key": words,
     "ordering_key": words,
     "changed_xid": st.sampled_from(["0", "1", "18446744073709551615"]),
 }

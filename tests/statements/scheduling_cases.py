@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from sa_jobqueue import Job
-from sa_jobqueue.statements import claims, expiry, limits
+from sa_jobqueue.statements import claims, expiry, limits, parts
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
 from sa_jobqueue.worker.floors import Floors, Lane, most_behind
 from sa_jobqueue.worker.planning import Share
@@ -39,7 +39,27 @@ _ONE = {"queue": "default", "type_name": "test"}
 _COUNT = {"limited": "default", "count": 1}
 _CLAIM = frozenset({"ix_job_claim", "pk_job", "ix_job_ordering", "uq_job_ordering"})
 
+_SURVEY = {"after_queue": "", "after_priority": -1000, "most": BATCH}
+
+
+def news(world: World) -> dict[str, Any]:
+    """Give the parameters of a look at what was written, and behind what was read of four lanes."""
+    return {
+        "queues": ["default"],
+        "xmax": "3",
+        "xip": ["3"],
+        "most": BATCH,
+        "lane_queues": ["default", "other"] * 2,
+        "lane_priorities": [0, 0, 5, 5],
+        "lane_at": [world.now] * 4,
+        "lane_id": [NOBODY] * 4,
+        "types": ["test", "mail"],
+    }
+
+
 SCHEDULING_CASES = [
+    Case("survey_parts", lambda: parts.survey(Job), frozenset({"ix_job_claim"}), lambda w: _SURVEY),
+    Case("news_of_parts", lambda: parts.news(Job), frozenset({"ix_job_changed", "ix_job_claim"}), news, looks_at=BATCH),
     Case("claim_shared", lambda: claims.claim(Job, changed=False, shared=True), _CLAIM, lambda w: shared(w, looked=False)),
     Case(
         "claim_shared_changed",

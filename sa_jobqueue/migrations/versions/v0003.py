@@ -1,4 +1,4 @@
-"""Version 3: queues, job types and schedules as rows; what a job may say of its lateness, its fairness and its order.
+"""Version 3: queues, job types and schedules as rows; what a job may say of its lateness and its order.
 
 Roll-out: before the code that uses it. Locks: ACCESS EXCLUSIVE on `job`, then on `worker`, each for a moment: columns
 are added that are null everywhere, so no row is rewritten. Both are held until the migration commits; the one on `job` lasts
@@ -119,7 +119,7 @@ CREATE INDEX ${p}ix_schedule_due ON ${q}schedule (next_fire_at)"""
 
 # On tables that are there: `job` first, as workers lock them, and `worker` at the very end, for beats wait from then on.
 _COLUMNS = """\
-ALTER TABLE ${q}job ADD COLUMN expires_at timestamptz, ADD COLUMN fair_key text, ADD COLUMN ordering_key text
+ALTER TABLE ${q}job ADD COLUMN expires_at timestamptz, ADD COLUMN ordering_key text
 --;
 CREATE INDEX ${p}ix_job_expiring ON ${q}job (expires_at) WHERE status = 'pending' AND expires_at IS NOT NULL
 --;
@@ -167,6 +167,6 @@ DROP INDEX ${q}ix_job_ordering
 --;
 DROP INDEX ${q}ix_job_expiring
 --;
-ALTER TABLE ${q}job DROP COLUMN ordering_key, DROP COLUMN fair_key, DROP COLUMN expires_at
+ALTER TABLE ${q}job DROP COLUMN ordering_key, DROP COLUMN expires_at
 --;
 ALTER TABLE ${q}worker DROP COLUMN concurrency_requested"""

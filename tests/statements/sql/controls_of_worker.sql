@@ -1,7 +1,7 @@
 SELECT told.kind, told.name, told.is_paused, told.weight, told.max_running, told.rate_limit, told.rate_period, told.rate_burst
 FROM (SELECT 'queue' AS kind, queue.name AS name, queue.paused_at IS NOT NULL AS is_paused, queue.weight AS weight, queue.max_running AS max_running, queue.rate_limit AS rate_limit, queue.rate_period AS rate_period, queue.rate_burst AS rate_burst
   FROM queue
-  WHERE queue.name = ANY (%(queues)s::TEXT[])
+  WHERE split_part(queue.name, '/', 1) = ANY (%(queues)s::TEXT[])
   UNION ALL
   SELECT 'type' AS kind, job_type.type_name AS type_name, job_type.paused_at IS NOT NULL AS anon_1, 1, job_type.max_running AS max_running, job_type.rate_limit AS rate_limit, job_type.rate_period AS rate_period, job_type.rate_burst AS rate_burst
   FROM job_type

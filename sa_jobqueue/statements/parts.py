@@ -1,0 +1,162 @@
+"""Which parts of queues have jobs: what a worker knows of fair keys, at first and from then on.
+
+A part is a queue such as `mail/42`. Their number is not bounded, and no table lists them: a worker surveys them once, then
+asks for what was written since.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    Boolean,
+    Double,
+    Integer,
+    Select,
+    SmallInteger,
+    Table,
+    Text,
+    any_,
+    bindparam,
+    case,
+    cast,
+    column,
+    func,
+    literal_column,
+    select,
+    true,
+    tuple_,
+    union_all,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
+from sqlalchemy.sql.elements import ColumnElement
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import Xid8, id_parameter
+from sa_jobqueue.statements._parts import array, once_a_model, status, table
+from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY, JobStatus
+
+
+def is_part(queue: ColumnElement[str]) -> ColumnElement[bool]:
+    """Return whether a queue is a part of another."""
+    return func.strpos(queue, literal_column("'/'")) > literal_column("0")
+
+
+def whole(queue: ColumnElement[str]) -> ColumnElement[str]:
+    """Return the queue that a part is of; of a queue that is no part itself."""
+    return func.split_part(queue, literal_column("'/'"), literal_column("1"), type_=Text)
+
+
+@once_a_model
+def survey(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Name the parts of some queues that have pending jobs, a page at a time, with the first job of each priority.
+
+    Parameters: `queues`; `after_queue`, `after_priority`: where the page before ended; `most` lanes to look at.
+    Shape: `now, xmax, xip, queue, priority, scheduled_at, wait` a lane, `wait` in seconds from now and negative of what is
+    due; also lanes of other queues, so that the last row, in the order of the index, is where the page ended, and fewer rows
+    than `most` are the last page; a single row with a null queue for none.
+    Locks: none. Index: `ix_job_claim`, one probe a part and priority, and one for each queue that is no part.
+    """
+    job = table(model)
+    pending = (
+        select(job.c.queue, job.c.priority, job.c.scheduled_at)
+        .where(job.c.status == status(JobStatus.PENDING), job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"))
+        .order_by(job.c.queue, job.c.priority, job.c.scheduled_at, job.c.id)
+        .limit(literal_column("1"))
+    )
+    start = tuple_(bindparam("after_queue", type_=Text), bindparam("after_priority", type_=SmallInteger))
+    lane = select(pending.where(tuple_(job.c.queue, job.c.priority) > start).subquery("first")).cte("lane", recursive=True)
+    # Of a queue that is no part, one row is enough to go on behind it.
+    behind = case((is_part(lane.c.queue), lane.c.priority), else_=literal_column(str(MAX_PRIORITY), SmallInteger))
+    rest = pending.where(tuple_(job.c.queue, job.c.priority) > tuple_(lane.c.queue, behind))
+    following = rest.correlate(lane).lateral("following")
+    lane = lane.union_all(select(*following.c).select_from(lane.join(following, true())))
+    found = select(*lane.c, _seconds_to(lane.c.scheduled_at)).limit(bindparam("most", type_=Integer)).subquery("found")
+    return select(*_snapshot(), *found.c).select_from(_here().outerjoin(found, true()))
+
+
+@once_a_model
+def news(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Tell what was written to parts of some queues since a snapshot, and what is next in lanes that were read to their end.
+
+    Parameters: `queues`; `xmax`, `xip` of that snapshot, as text; `most` rows to look at; lanes as the arrays
+    `lane_queues`, `lane_priorities`, `lane_at`, `lane_id`: the last two the key behind which to look; `types`.
+    Shape: `now, xmax, xip, is_cut, is_news, queue, priority, scheduled_at, wait`; `is_cut` where there was more than `most`;
+    `is_news` of the earliest job written in a lane, else of the next one in a lane that was asked for, which has no row when
+    it has none; a single row with a null queue for none of either.
+    Locks: none. Index: `ix_job_changed`; `ix_job_claim`, one probe a lane.
+    """
+    job = table(model)
+    seen = union_all(*_written_since(job)).limit(bindparam("most", type_=Integer)).cte("seen")
+    written = (
+        select(
+            literal_column("true", Boolean).label("is_news"),
+            seen.c.queue,
+            seen.c.priority,
+            func.min(seen.c.scheduled_at).label("scheduled_at"),
+        )
+        .where(is_part(seen.c.queue), whole(seen.c.queue) == any_(array("queues", Text())))
+        .group_by(seen.c.queue, seen.c.priority)
+    )
+    key, stamp = id_parameter(model.__jobqueue__), TIMESTAMP(timezone=True)
+    types: dict[str, Any] = {"queue": Text(), "priority": SmallInteger(), "floor_at": stamp, "floor_id": key}
+    names = ("lane_queues", "lane_priorities", "lane_at", "lane_id")
+    given = func.unnest(*(array(name, type_) for name, type_ in zip(names, types.values(), strict=True)))
+    lane = given.table_valued(*(column(name, type_) for name, type_ in types.items())).render_derived("lane")
+    following = (
+        select(job.c.scheduled_at)
+        .where(
+            job.c.status == status(JobStatus.PENDING),
+            job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"),
+            job.c.queue == lane.c.queue,
+            job.c.priority == lane.c.priority,
+            tuple_(job.c.scheduled_at, job.c.id) > tuple_(lane.c.floor_at, lane.c.floor_id),
+            job.c.type_name == any_(array("types", Text())),
+        )
+        .order_by(job.c.scheduled_at, job.c.id)
+        .limit(literal_column("1"))
+        .lateral("following")
+    )
+    left = select(literal_column("false"), lane.c.queue, lane.c.priority, following.c.scheduled_at).select_from(
+        lane.join(following, true())
+    )
+    found = union_all(written, left).subquery("found")
+    is_cut = select(func.count() >= bindparam("most", type_=Integer)).select_from(seen).scalar_subquery().label("is_cut")
+    return select(*_snapshot(), is_cut, *found.c, _seconds_to(found.c.scheduled_at)).select_from(
+        _here().outerjoin(found, true())
+    )
+
+
+def _written_since(job: Table) -> list[Select[Any]]:
+    """Select pending rows whose writer was not visible to the snapshot before: in flight then, or begun since."""
+    columns = (job.c.queue, job.c.priority, job.c.scheduled_at)
+    # The tag of ix_job_changed.
+    written = select(*columns).where(job.c.status == status(JobStatus.PENDING), job.c.changed_xid > literal_column("'0'"))
+    then = func.unnest(cast(array("xip", Text()), ARRAY(Xid8()))).table_valued(column("xid", Xid8())).render_derived("then")
+    in_flight = (
+        written.where(job.c.changed_xid >= then.c.xid, job.c.changed_xid <= then.c.xid)
+        .order_by(job.c.changed_xid)
+        .lateral("in_flight")
+    )
+    since = (
+        written.where(job.c.changed_xid >= cast(bindparam("xmax", type_=Text), Xid8()))
+        .order_by(job.c.changed_xid)
+        .subquery("since")
+    )
+    return [select(*in_flight.c).select_from(then.join(in_flight, true())), select(*since.c)]
+
+
+def _here() -> Any:
+    return select(literal_column("1").label("one")).subquery("here")
+
+
+def _snapshot() -> list[ColumnElement[Any]]:
+    return [
+        func.now().label("now"),
+        literal_column("pg_snapshot_xmax(pg_current_snapshot())::text", Text).label("xmax"),
+        literal_column("ARRAY(SELECT x::text FROM pg_snapshot_xip(pg_current_snapshot()) AS x)", ARRAY(Text)).label("xip"),
+    ]
+
+
+def _seconds_to(instant: ColumnElement[Any]) -> ColumnElement[float]:
+    return cast(func.extract("epoch", instant - func.now()), Double).label("wait")

@@ -1,0 +1,160 @@
+"""Finds the parts of queues that have jobs: by a survey at first, then by what was written since.
+
+What is known after each look with snapshot S: every part that had a pending job of our queues in S, or the survey under way
+finds it. A job that becomes visible later was written by a transaction that S did not see, and is stamped with its id: the
+next look finds it by that and lowers the floor of its lane to it, wherever it lies. A lane is forgotten when it was read to
+its end and a look found nothing behind that; so whatever comes into it afterwards is news.
+
+Not covered is a job that was skipped because another claim held it, and that claim then rolled back; nor one of a type that
+its lane was first seen without. For those the survey is repeated (`SAFETY`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Dialect
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from sa_jobqueue.fair_keys import SEPARATOR, whole
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.statements import parts
+from sa_jobqueue.worker.compiled import Compiled
+from sa_jobqueue.worker.floors import Lane
+from sa_jobqueue.worker.groups import Group
+
+OFTEN: Final = 0.05
+"""Seconds between two looks while there are parts: a new one is known that much later at most, notification or not."""
+SELDOM: Final = 1.0
+"""The same while there has been none for a minute; a notification that names one is answered at once."""
+SAFETY: Final = 5.0
+"""Seconds between two surveys while there are parts, at least; a minute while there are none."""
+_DUTY: Final = 200
+"""A survey may cost one part in so many of the time."""
+_KEYED_FOR: Final = 60.0
+_PAGE: Final = 1000
+"""Lanes of one page of a survey."""
+_NEWS: Final = 2000
+"""Rows that one look reads at most; where more were written, a survey tells the same for less."""
+
+
+class Scout:
+    """What one worker knows of parts, for its groups. The clock, monotonic seconds, is an argument everywhere."""
+
+    def __init__(self, model: type[JobMixin[Any]], dialect: Dialect, types: Sequence[str]) -> None:
+        self._survey = Compiled(parts.survey(model), dialect)
+        self._news = Compiled(parts.news(model), dialect)
+        self._types = list(types)
+        self.reset()
+
+    def reset(self) -> None:
+        """Know of nothing: the next look begins a survey."""
+        self._seen: tuple[str, list[str]] | None = None
+        self._after: tuple[str, int] | None = "", -1000
+        self._survey_at = self._looked_at = 0.0
+        self._survey_began = self._spent_on_survey = 0.0
+        self._keyed_until = float("-inf")
+        self._hinted = False
+
+    def hint(self, queue: str | None) -> None:
+        """Take in that something came, by a notification."""
+        self._hinted = self._hinted or (queue is not None and SEPARATOR in queue)
+
+    def is_due(self, now: float, *, idle: bool, asleep: bool) -> bool:
+        """Return whether to look before the next claim; `idle`: nothing else is due; `asleep`: nor looks anybody soon."""
+        if asleep or self._after is not None or self._hinted or now >= self._survey_at:
+            return True
+        is_keyed = now < self._keyed_until
+        return (idle and is_keyed) or now - self._looked_at >= (OFTEN if is_keyed else SELDOM)
+
+    async def look(
+        self, connection: AsyncConnection, groups: Sequence[Group], now: float, clock: Callable[[], float]
+    ) -> None:
+        """Look once, and tell the groups what was found. One page of a survey, where one is due."""
+        self._hinted = False
+        self._looked_at = now
+        queues = sorted({queue for group in groups for queue in group.parts.queues})
+        if self._seen is not None:
+            await self._hear(connection, groups, queues, self._seen, now)
+        if self._after is None and now >= self._survey_at:
+            self._after = "", -1000
+        if self._after is not None:
+            await self._look_over(connection, groups, self._after, now, clock)
+
+    async def _hear(
+        self,
+        connection: AsyncConnection,
+        groups: Sequence[Group],
+        queues: list[str],
+        seen: tuple[str, list[str]],
+        now: float,
+    ) -> None:
+        asked = [(group, lane) for group in groups for lane in group.parts.spent]
+        # Of a lane that two groups have read, the lower floor: what is next for one may be for the other.
+        floors: dict[Lane, tuple[datetime, Any]] = {}
+        for group, lane in asked:
+            floor = group.floors.floor_of(lane)
+            floors[lane] = min(floors.get(lane, floor), floor)
+        lanes = list(floors)
+        given = {
+            "queues": queues,
+            "xmax": seen[0],
+            "xip": seen[1],
+            "most": _NEWS,
+            "lane_queues": [lane.queue for lane in lanes],
+            "lane_priorities": [lane.priority for lane in lanes],
+            "lane_at": [floors[lane][0] for lane in lanes],
+            "lane_id": [floors[lane][1] for lane in lanes],
+            "types": self._types,
+        }
+        rows = await self._news.execute(connection, given)
+        found = [(is_news, Lane(queue, priority), at, wait) for *_, is_news, queue, priority, at, wait in rows if queue]
+        left = {lane: wait for is_news, lane, _, wait in found if not is_news}
+        for group, lane in asked:
+            if lane in left:
+                group.parts.learn(lane, now + left[lane])
+        for group in groups:
+            group.parts.forget([lane for other, lane in asked if other is group and lane not in left])
+        for is_news, lane, at, wait in found:
+            if is_news:
+                self._tell(groups, lane, at, now + wait, now)
+        if rows[0][3]:
+            self._survey_at = min(self._survey_at, self._survey_began + _DUTY / 10 * self._spent_on_survey)
+        else:
+            self._seen = rows[0][1], rows[0][2]
+
+    async def _look_over(
+        self,
+        connection: AsyncConnection,
+        groups: Sequence[Group],
+        after: tuple[str, int],
+        now: float,
+        clock: Callable[[], float],
+    ) -> None:
+        queues = {queue for group in groups for queue in group.parts.queues}
+        began = clock()
+        given = {"after_queue": after[0], "after_priority": after[1], "most": _PAGE}
+        rows = await self._survey.execute(connection, given)
+        if not after[0]:
+            self._survey_began, self._spent_on_survey = began, 0.0
+            self._seen = rows[0][1], rows[0][2]
+        self._spent_on_survey += clock() - began
+        for *_, queue, priority, at, wait in rows:
+            if queue and SEPARATOR in queue and whole(queue) in queues:
+                self._tell(groups, Lane(queue, priority), at, now + wait, now)
+        if len(rows) < _PAGE:
+            self._after = None
+            every = SAFETY if now < self._keyed_until else _KEYED_FOR
+            self._survey_at = self._survey_began + max(every, _DUTY * self._spent_on_survey)
+        else:
+            last = rows[-1]
+            self._after = last[3], last[4] if SEPARATOR in last[3] else 1000
+
+    def _tell(self, groups: Sequence[Group], lane: Lane, at: datetime, due: float, now: float) -> None:
+        self._keyed_until = now + _KEYED_FOR
+        for group in groups:
+            if whole(lane.queue) in group.parts.queues and lane.queue not in group.parts.paused:
+                group.floors.track(lane, at)
+                group.parts.learn(lane, due)

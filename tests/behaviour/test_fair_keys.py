@@ -1,0 +1,143 @@
+"""Customers share a queue: no flood of one keeps another's first job waiting, and every job of a part is found."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Job, JobQueue, JobStatus, Worker, pause_queues, resume_queues
+from sa_jobqueue.worker import scout
+from tests.fixtures.database import both_servers
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import PATIENCE, Start, quick, until
+
+_FILL = """
+INSERT INTO job (id, chain_id, type_name, chain_type_name, queue, scheduled_at, input)
+SELECT id, id, 'test', 'test', :queue || (n % :keys), now() - interval '1 minute', to_jsonb(:queue || (n % :keys))
+FROM (SELECT job_uuid7() AS id, n FROM generate_series(1, :count) AS n) AS made
+"""
+
+
+def fill(engine: Engine, queue: str, *, count: int, keys: int = 1) -> None:
+    """Enqueue many jobs for keys in turn, all due, and tell nobody."""
+    with engine.begin() as connection:
+        connection.execute(text(_FILL), {"queue": queue, "count": count, "keys": keys})
+
+
+def recorder() -> tuple[JobQueue[Any], list[str]]:
+    queue, seen = JobQueue(), []
+
+    @queue.handler("test", retry=lambda attempt, error: timedelta(milliseconds=20))
+    async def note(payload: str) -> None:
+        seen.append(payload)
+        if payload == "fails once" and seen.count(payload) == 1:
+            raise ValueError(payload)
+
+    return queue, seen
+
+
+@pytest.fixture
+def no_survey(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have parts found by what was written alone, but for those that were there at first."""
+    monkeypatch.setattr(scout, "SAFETY", 1e6)
+    monkeypatch.setattr(scout, "_KEYED_FOR", 1e6)
+
+
+@both_servers
+async def test_a_flood_of_one_key_keeps_no_other_waiting(engine: Engine) -> None:
+    queue, seen = recorder()
+    fill(engine, "default/flood", count=1500)
+    fill(engine, "default/few", count=40, keys=20)
+    fill(engine, "other/few", count=40, keys=20)
+    await asyncio.wait_for(
+        Worker(queue, engine, options=quick(queues=["default", "other"], concurrency=20)).run_until_idle(), PATIENCE
+    )
+    assert len(seen) == 1580
+    # Two rounds of 21 keys in one queue, of 20 in the other, side by side.
+    few = [place for place, name in enumerate(seen) if not name.startswith("default/flood")]
+    assert max(few) < 150
+
+
+async def test_keys_share_a_queue_also_where_several_workers_do(engine: Engine) -> None:
+    queue, seen = recorder()
+    fill(engine, "default/", count=2400, keys=4)
+    tasks = [asyncio.create_task(Worker(queue, engine, options=quick(concurrency=8)).run_until_idle()) for _ in range(3)]
+    await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE)
+    assert len(seen) == 2400
+    counts = Counter(seen[:1200])
+    assert max(counts.values()) - min(counts.values()) <= 2 * 3 * 8
+
+
+async def test_what_commits_late_is_found_in_parts_that_are_known_and_in_new_ones(
+    engine: Engine, start: Start, no_survey: None
+) -> None:
+    queue, seen = recorder()
+    with Session(engine) as late, late.begin():
+        late.add(Job("test", "before", fair_key="known"))
+        late.add(Job("test", "before", fair_key="new"))
+        late.flush()
+        fill(engine, "default/known", count=50)
+        async with start(queue, poll_interval=timedelta(seconds=60)):
+            await until(lambda: len(seen) == 50, what="the known part is empty")
+            late.commit()
+            # Without lowering the floor of the one and learning of the other, they wait for the next survey.
+            await until(lambda: seen.count("before") == 2, what="both are found")
+
+
+async def test_what_is_scheduled_for_later_in_a_part_starts_then(
+    engine: Engine, jobs: Jobs, start: Start, no_survey: None
+) -> None:
+    queue, seen = recorder()
+    jobs.add(queue="default/a", input="there before", due_in=0.3)
+    fill(engine, "default/a", count=1)
+    async with start(queue, poll_interval=timedelta(seconds=60)):
+        await until(lambda: len(seen) == 1, what="the first one")
+        with Session(engine) as session, session.begin():
+            session.add(Job("test", "delayed", fair_key="b", delay=timedelta(seconds=0.4)))
+            session.add(Job("test", "fails once", fair_key="c"))
+        await until(lambda: len(seen) == 5, what="all of them")
+    assert Counter(seen) == {"default/a0": 1, "there before": 1, "delayed": 1, "fails once": 2}
+    assert set(jobs.statuses().values()) == {JobStatus.COMPLETED}
+
+
+async def test_pausing_a_queue_pauses_its_parts_and_pausing_a_part_leaves_the_others(
+    engine: Engine, start: Start, jobs: Jobs
+) -> None:
+    queue, seen = recorder()
+    with Session(engine) as session, session.begin():
+        pause_queues(session, ["other", "default/1"])
+    async with start(queue, queues=["default", "other"]):
+        fill(engine, "default/", count=30, keys=3)
+        fill(engine, "other/", count=30, keys=3)
+        await until(lambda: len(seen) >= 20, what="the parts that are not paused")
+        assert set(seen) == {"default/0", "default/2"}
+        with Session(engine) as session, session.begin():
+            resume_queues(session, ["other", "default/1"])
+        await until(lambda: len(seen) == 60, what="all")
+
+
+@pytest.mark.parametrize("by", ["worker", "row"])
+async def test_the_limit_of_a_queue_is_one_of_all_its_parts(engine: Engine, by: str) -> None:
+    queue, running, most = JobQueue(), 0, 0
+
+    @queue.handler("test")
+    async def work(payload: str) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+
+    if by == "row":
+        with engine.begin() as connection:
+            connection.execute(text("INSERT INTO queue (name, max_running) VALUES ('default', 3)"))
+    fill(engine, "default/", count=40, keys=10)
+    limits = {"default": 3} if by == "worker" else ["default"]
+    await asyncio.wait_for(Worker(queue, engine, options=quick(queues=limits, concurrency=9)).run_until_idle(), PATIENCE)
+    assert most == 3

@@ -1,0 +1,41 @@
+WITH seen AS (SELECT in_flight.queue AS queue, in_flight.priority AS priority, in_flight.scheduled_at AS scheduled_at
+  FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
+  JOIN LATERAL (SELECT job.queue AS queue, job.priority AS priority, job.scheduled_at AS scheduled_at
+    FROM job
+    WHERE job.status = 'pending'
+    AND job.changed_xid > '0'
+    AND job.changed_xid >= "then".xid
+    AND job.changed_xid <= "then".xid
+    ORDER BY job.changed_xid) AS in_flight ON true
+  UNION ALL
+  SELECT since.queue AS queue, since.priority AS priority, since.scheduled_at AS scheduled_at
+  FROM (SELECT job.queue AS queue, job.priority AS priority, job.scheduled_at AS scheduled_at
+    FROM job
+    WHERE job.status = 'pending'
+    AND job.changed_xid > '0'
+    AND job.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
+    ORDER BY job.changed_xid) AS since
+  LIMIT %(most)s::INTEGER)
+SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
+  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, (SELECT count(*) >= %(most)s::INTEGER AS anon_1
+  FROM seen) AS is_cut, found.is_news, found.queue, found.priority, found.scheduled_at, CAST(EXTRACT(epoch
+    FROM found.scheduled_at - now()) AS DOUBLE PRECISION) AS wait
+FROM (SELECT 1 AS one) AS here
+LEFT OUTER JOIN (SELECT true AS is_news, seen.queue AS queue, seen.priority AS priority, min(seen.scheduled_at) AS scheduled_at
+  FROM seen
+  WHERE strpos(seen.queue, '/') > 0
+  AND split_part(seen.queue, '/', 1) = ANY (%(queues)s::TEXT[])
+  GROUP BY seen.queue, seen.priority
+  UNION ALL
+  SELECT false, lane.queue AS queue, lane.priority AS priority, following.scheduled_at AS scheduled_at
+  FROM unnest(%(lane_queues)s::TEXT[], %(lane_priorities)s::SMALLINT[], %(lane_at)s::TIMESTAMP WITH TIME ZONE[], %(lane_id)s::UUID[]) AS lane(queue, priority, floor_at, floor_id)
+  JOIN LATERAL (SELECT job.scheduled_at AS scheduled_at
+    FROM job
+    WHERE job.status = 'pending'
+    AND job.priority >= '-9'
+    AND job.queue = lane.queue
+    AND job.priority = lane.priority
+    AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
+    AND job.type_name = ANY (%(types)s::TEXT[])
+    ORDER BY job.scheduled_at, job.id
+    LIMIT 1) AS following ON true) AS found ON true

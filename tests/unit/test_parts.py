@@ -1,0 +1,137 @@
+"""Keys share their queue: the bounds that `Parts` promises over any course of events, with floors as a worker has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sa_jobqueue.worker.floors import Floors, Lane
+from sa_jobqueue.worker.parts import MOST, Parts
+from sa_jobqueue.worker.planning import Share
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+Key = tuple[datetime, UUID]
+
+
+class World:
+    """What a queue holds, and one worker that looks after every claim."""
+
+    def __init__(self, weights: dict[str, int] | None = None) -> None:
+        self.floors = Floors([Lane("mail", 0)], UUID(int=0))
+        self.parts = Parts(["mail"], self.floors)
+        self.parts.reweigh(weights or {})
+        self.jobs: dict[str, list[Key]] = {}
+        self.now = 0.0
+        self.made = 0
+        self.locked: set[str] = set()
+
+    def at(self, seconds: float) -> datetime:
+        return BEGAN + timedelta(seconds=seconds)
+
+    def add(self, name: str, count: int = 1, *, late: float = 0.0) -> None:
+        """Enqueue, and look: the worker is told the earliest."""
+        for _ in range(count):
+            self.made += 1
+            self.jobs.setdefault(name, []).append((self.at(self.now - late), UUID(int=self.made)))
+        if name != "mail":
+            self.floors.track(Lane(name, 0), self.at(self.now - late))
+            self.parts.learn(Lane(name, 0), self.now)
+
+    def claim(self, free: int) -> list[str]:
+        """Claim as the statement does; return the queues of what started, in order."""
+        self.now += 1.0
+        self.parts.wake(self.now)
+        shares = [Share("mail", free)]
+        if self.parts.is_ready:
+            shares = self.parts.divide(shares, free)
+        assert len(shares) <= MOST + 1
+        reading = self.floors.blocks(shares)
+        taken: list[tuple[str, int, datetime, UUID]] = []
+        for share in shares:
+            floor = self.floors.floor_of(Lane(share.queue, 0))
+            ahead = sorted(key for key in self.jobs.get(share.queue, []) if key > floor and share.queue not in self.locked)
+            for key in ahead[: min(share.quota, free - len(taken))]:
+                self.jobs[share.queue].remove(key)
+                taken.append((share.queue, 0, *key))
+        snapshot: tuple[str, list[str]] = ("1", [])
+        told = {"database_now": self.at(self.now), "snapshot": snapshot, "started": self.now, "now": self.now}
+        self.floors.advance(taken, limit=free, changed=False, reading=reading, **told)  # type: ignore[arg-type]
+        self.parts.take(Counter(queue for queue, *_ in taken))
+        self.parts.forget(self.parts.spent)
+        return [queue for queue, *_ in taken]
+
+
+NAMES = [f"mail/{key}" for key in range(6)] + ["mail"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 30), st.integers(1, 12)), max_size=30), st.integers(1, 8))
+@settings(max_examples=80, deadline=None)
+def test_the_first_job_of_a_key_waits_for_at_most_one_of_each_other(course: list[tuple[str, int, int]], free: int) -> None:
+    world = World()
+    for name, count, slots in course:
+        world.add(name, count)
+        world.claim(slots)
+    others = {name for name, jobs in world.jobs.items() if jobs}
+    world.add("mail/new")
+    before: list[str] = []
+    while "mail/new" not in before:
+        started = world.claim(free)
+        assert started
+        before += started
+    # Started in one claim is started at once.
+    before = before[: (before.index("mail/new") // free) * free]
+    assert len(before) <= len(others)
+    assert all(count <= 1 for name, count in Counter(before).items() if name != "mail")
+
+
+@given(st.lists(st.integers(1, 100), min_size=2, max_size=6), st.lists(st.integers(1, 40), min_size=10, max_size=40))
+@settings(max_examples=50, deadline=None)
+def test_keys_with_backlogs_start_in_proportion_to_their_weights(weights: list[int], course: list[int]) -> None:
+    named = {f"mail/{place}": weight for place, weight in enumerate(weights)}
+    world = World(named)
+    for name in named:
+        world.add(name, 1700)
+    world.claim(1)  # the jobs without a key, of which there are none, are thought to be busy once
+    started: Counter[str] = Counter()
+    for free in course:
+        started.update(world.claim(free))
+    pairs = [(one, other) for one in named for other in named]
+    for one, other in pairs:
+        # The last of a claim gets what is left of it, a claim's worth; a quantum each beside.
+        assert abs(started[one] / named[one] - started[other] / named[other]) <= 2 / named[one] + 2 / named[other] + 1e-6
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(NAMES[:-1]), st.integers(0, 3), st.floats(0, 5), st.booleans()), min_size=1, max_size=40
+    ),
+    st.integers(1, 6),
+)
+@settings(max_examples=80, deadline=None)
+def test_every_job_is_started_though_it_came_late_or_its_lane_was_held(
+    course: list[tuple[str, int, float, bool]], free: int
+) -> None:
+    world = World()
+    for name, count, late, held in course:
+        world.add(name, count, late=late)
+        world.locked = {name} if held else set()
+        world.claim(free)
+        if held:  # whoever held them has started them
+            world.jobs[name] = []
+    world.locked = set()
+    while world.claim(free):
+        pass
+    assert not any(world.jobs.values())
+    assert not world.parts.is_ready
+
+
+def test_a_claim_names_a_bounded_number_of_keys_and_each_has_its_turn() -> None:
+    world = World()
+    for key in range(3 * MOST):
+        world.add(f"mail/{key}", 2)
+    firsts = [queue for _ in range(3 * MOST // 16) for queue in world.claim(16)]
+    assert len(set(firsts)) == len(firsts) == 3 * MOST
