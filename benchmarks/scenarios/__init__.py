@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 from benchmarks.harness import Scenario
 from benchmarks.scenarios import (
+    budgets,
     bulk_enqueue,
     chains,
     deep_backlog,
@@ -28,6 +29,7 @@ from benchmarks.scenarios import (
     pipeline_read,
     pipeline_write,
     policy,
+    policy_pins,
     session_handler,
     single_enqueue,
 )
@@ -48,6 +50,8 @@ _MODULES = (
     memory,
     observed,
     policy,
+    policy_pins,
+    budgets,
     dispatch,
 )
 _PIPELINE = (pipeline_write, pipeline_read, pipeline_archive)

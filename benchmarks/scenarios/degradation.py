@@ -12,10 +12,9 @@ import statistics
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
-from benchmarks import systems
+from benchmarks import steady, systems
 from benchmarks.harness import Scenario
 from benchmarks.meter import Stopwatch
 from benchmarks.peers import running
@@ -23,7 +22,7 @@ from benchmarks.peers.catalogue import System
 from benchmarks.place import Place
 from benchmarks.scenarios import pins
 from benchmarks.scenarios.peers_latency import stamps
-from benchmarks.statements import Statements, counting
+from benchmarks.statements import counting
 
 RATE: Final = 600
 _OFF_SECONDS: Final = 6
@@ -31,19 +30,8 @@ _ON_SECONDS: Final = 30
 _AFTER_SECONDS: Final = 9
 PINNED: Final = (_OFF_SECONDS, _OFF_SECONDS + _ON_SECONDS)
 SECONDS: Final = _OFF_SECONDS + _ON_SECONDS + _AFTER_SECONDS
-_VACUUM_EVERY: Final = 2
 _LEFT_OUT: Final = {"pgqueuer, psycopg"}
 """The same SQL as over asyncpg, and half a minute more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What was seen at one moment."""
-
-    at: float
-    claims: float
-    claim_ms: float
-    dead: float
 
 
 def scenario() -> Scenario:
@@ -64,7 +52,7 @@ def scenario() -> Scenario:
 
 def _sustain(system: System, place: Place, watch: Stopwatch, jobs: int) -> int:
     scale = jobs / (RATE * SECONDS)
-    over, looks = threading.Event(), list[Look]()
+    over, looks = threading.Event(), list[steady.Look]()
     with (
         counting(place) as statements,
         running.working(system, place, jobs=10**9, stamps=True) as worker,
@@ -73,7 +61,7 @@ def _sustain(system: System, place: Place, watch: Stopwatch, jobs: int) -> int:
         producer.expect("ready")
         watch.beside = lambda: [worker.pid, producer.pid]
         watch.round_trips = None
-        watcher = threading.Thread(target=_watch, args=(system, statements, over, looks, scale))
+        watcher = threading.Thread(target=steady.watch, args=(system.claim_like, statements, over, looks, scale))
         watcher.start()
         began = time.monotonic()
         with watch:
@@ -87,55 +75,10 @@ def _sustain(system: System, place: Place, watch: Stopwatch, jobs: int) -> int:
         producer.tell("stop")
         worker.tell("stop")
         committed, started = (stamps(process.expect("told")) for process in (producer, worker))
-    watch.series = _series(began, scale, committed, started, looks)
+    watch.series = steady.series(began, looks, scale=scale, seconds=SECONDS, committed=committed, started=started)
     during = [one for one in watch.series if _is_pinned(one)]
     watch.figures = _figures([one for one in watch.series if one not in during], during)
     return len([number for number in started if number >= 0])
-
-
-def _watch(system: System, statements: Statements | None, over: threading.Event, looks: list[Look], scale: float) -> None:
-    if statements is None:
-        return
-    number = 0
-    while not over.wait(scale):
-        number += 1
-        if number % _VACUUM_EVERY == 0:
-            statements.run("VACUUM")
-        calls = statements.read(system.claim_like)
-        dead = statements.scalar("SELECT sum(n_dead_tup) FROM pg_stat_user_tables")
-        looks.append(Look(time.monotonic(), calls.count, calls.milliseconds, float(dead or 0)))
-
-
-def _series(
-    began: float, scale: float, committed: Mapping[int, float], started: Mapping[int, float], looks: list[Look]
-) -> list[dict[str, float | None]]:
-    """Return what each second was like: jobs waiting at its end, the median wait of those begun in it, its claims."""
-    found: list[dict[str, float | None]] = []
-    for second in range(SECONDS):
-        first, last = (began + edge * scale for edge in (second, second + 1))
-        waits = [
-            (at - committed[number]) * 1000 for number, at in started.items() if first <= at < last and number in committed
-        ]
-        enqueued = sum(at < last for at in committed.values())
-        begun = sum(at < last for number, at in started.items() if number in committed)
-        found.append(
-            {
-                "second": float(second),
-                "depth": float(max(0, enqueued - begun)),
-                "wait_ms": statistics.median(waits) if waits else None,
-                "started": float(len(waits)),
-                "claim_ms": _claim_ms(looks, first, last),
-                "dead": next((look.dead for look in looks if look.at >= last), None),
-            }
-        )
-    return found
-
-
-def _claim_ms(looks: list[Look], first: float, last: float) -> float | None:
-    inside = [look for look in looks if first - 1.5 * (last - first) <= look.at < last]
-    if len(inside) < 2 or inside[-1].claims == inside[0].claims:
-        return None
-    return (inside[-1].claim_ms - inside[0].claim_ms) / (inside[-1].claims - inside[0].claims)
 
 
 def _is_pinned(one: Mapping[str, float | None]) -> bool:
