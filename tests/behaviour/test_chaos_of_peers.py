@@ -66,7 +66,6 @@ def test_jobs_lost_stuck_and_run_twice_are_counted_and_no_others(database_url: s
     )
     assert judge.recovery(conninfo, over=1.5) == pytest.approx(1.5)
     assert judge.recovery(conninfo, over=9.5) is None
-    assert judge.silent(conninfo, [FROZEN, AWAKE], since=4.5) == 2
 
 
 @pytest.mark.long

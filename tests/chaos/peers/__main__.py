@@ -9,7 +9,7 @@ import click
 
 from tests.chaos.peers import report
 from tests.chaos.peers.faults import FAULTS
-from tests.chaos.peers.run import Options, run
+from tests.chaos.peers.run import NotStarted, Options, run
 from tests.chaos.peers.systems import SYSTEMS, named
 
 
@@ -18,7 +18,7 @@ from tests.chaos.peers.systems import SYSTEMS, named
 @click.option("--seed", type=int, default=1, show_default=True, help="Decides the order of the faults and of the load.")
 @click.option("--rounds", type=click.IntRange(1), default=2, show_default=True, help="How often each fault is injected.")
 @click.option("--workers", type=click.IntRange(2), default=3, show_default=True, help="Worker processes.")
-@click.option("--rate", type=click.FloatRange(1), default=10.0, show_default=True, help="Jobs enqueued a second.")
+@click.option("--rate", type=click.FloatRange(1), default=8.0, show_default=True, help="Jobs enqueued a second.")
 @click.option("--fault", "faults", type=click.Choice([one.name for one in FAULTS]), multiple=True, help="Only this one.")
 @click.option("--logs", type=click.Path(path_type=Path, file_okay=False), help="Keep the workers' logs in this directory.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
@@ -44,8 +44,12 @@ def main(
     results = []
     for system in chosen:
         click.echo(f"{system.name} {system.version}", err=True)
-        results.append(run(system, options, lambda line: click.echo(line, err=True)))
+        try:
+            results.append(run(system, options, lambda line: click.echo(line, err=True)))
+        except NotStarted as problem:
+            click.echo(problem, err=True)
     click.echo(json.dumps(report.document(options, results), indent=2) if as_json else report.markdown(results))
+    raise SystemExit(len(results) < len(chosen))
 
 
 if __name__ == "__main__":

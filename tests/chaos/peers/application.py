@@ -25,7 +25,8 @@ from uuid import uuid4
 PATIENCE: Final = 3.0
 """Seconds of silence after which each queue takes a worker for dead, as far as it can be told to."""
 BEAT: Final = 0.5
-CONCURRENCY: Final = 8
+CONCURRENCY: Final = 2
+"""Jobs at once in a worker: so few that two workers are needed, and none can take everything."""
 ATTEMPTS: Final = 10
 """More than any fault uses up; a poison job ends after them."""
 DRAIN: Final = 3.0

@@ -87,13 +87,6 @@ def rate(conninfo: str, begin: float, end: float) -> float:
     return found / max(end - begin, 0.001)
 
 
-def silent(conninfo: str, pids: list[int], since: float) -> int:
-    """Return how many of these processes began no job since an instant."""
-    busy = "SELECT count(DISTINCT pid) FROM chaos_run WHERE began >= %(since)s AND pid = ANY (%(pids)s)"
-    found: int = _one(conninfo, busy, since=since, pids=pids)
-    return len(pids) - found
-
-
 def _one(conninfo: str, query: str, **values: Any) -> Any:
     with psycopg.connect(conninfo) as connection:
         row = connection.execute(query.encode(), values).fetchone()

@@ -21,7 +21,6 @@ _COLUMNS = (
     "Recovery, median",
     "Worst",
     "Restarted by hand",
-    "Silent at the end",
     "Jobs a second before",
     "During",
     "After",
@@ -63,7 +62,6 @@ def _described(result: Result) -> dict[str, Any]:
         "recovery_worst_s": _rounded(result.recovery_worst),
         "never_recovered": sum(one is None for one in result.recoveries),
         "restarted_by_hand": result.restarts,
-        "silent_at_the_end": result.silent,
         "worker_processes": result.processes,
         "throughput": {when: round(rate, 1) for when, rate in result.throughput.items()},
         "seconds": round(result.seconds),
@@ -76,7 +74,7 @@ def _row(name: str, result: Result) -> list[str]:
     rates = [f"{result.throughput[when]:.1f}" for when in ("before", "during", "after")]
     whole = (counts.lost, counts.stuck, counts.ended_twice, counts.overlapped, counts.overlapped_awake)
     recovery = [_seconds(result.recovery_median), _seconds(result.recovery_worst)]
-    return [name, f"{counts.enqueued:,}", *map(str, whole), *recovery, str(result.restarts), str(result.silent), *rates]
+    return [name, f"{counts.enqueued:,}", *map(str, whole), *recovery, str(result.restarts), *rates]
 
 
 def _worst_by_fault(result: Result) -> dict[str, float | None]:

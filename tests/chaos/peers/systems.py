@@ -48,7 +48,7 @@ class System:
 _PGQUEUER: Final = (
     "`pgqueuer.run` as `pgq run`: `heartbeat_timeout` 3 s (30), `dequeue_timeout` 0.5 s (30), "
     "`shutdown_on_listener_failure` as its checklist has it, `restart_on_failure` after 0.5 s (5), "
-    "`DatabaseRetryEntrypointExecutor`, `batch_size` 4, `max_concurrent_tasks` 8"
+    "`DatabaseRetryEntrypointExecutor`, `batch_size` 1, `max_concurrent_tasks` 2"
 )
 _PGQUEUER_OPEN: Final = """SELECT (convert_from(payload, 'UTF8')::json->>'number')::int AS number
                            FROM pgqueuer WHERE status IN ('queued', 'picked')"""
@@ -60,7 +60,7 @@ SYSTEMS: Final = (
         open_jobs="""SELECT (input->>'number')::int AS number
                      FROM job WHERE status NOT IN ('completed', 'dead', 'cancelled')""",
         settings="`sa-jobqueue worker`: beats every 0.5 s (5), `--time-to-live` 3 s (20), `--sweep-interval` 0.5 s (5), "
-        "`--poll-interval` 0.5 s (5), `--drain-timeout` 3 s (30), `--concurrency` 8",
+        "`--poll-interval` 0.5 s (5), `--drain-timeout` 3 s (30), `--concurrency` 2",
     ),
     System(
         name="procrastinate",
@@ -69,7 +69,7 @@ SYSTEMS: Final = (
                      WHERE status IN ('todo', 'doing') AND task_name = 'handle'""",
         settings="the periodic `retry_stalled_jobs` of its production guide, every second (10 minutes), with "
         "`seconds_since_heartbeat` 3 (30); `update_heartbeat_interval` 0.5 s (10), `stalled_worker_timeout` 3 s (30), "
-        "`fetch_job_polling_interval` 0.5 s (5), `shutdown_graceful_timeout` 3 s (none), `RetryStrategy`, `concurrency` 8",
+        "`fetch_job_polling_interval` 0.5 s (5), `shutdown_graceful_timeout` 3 s (none), `RetryStrategy`, `concurrency` 2",
     ),
     System(
         name="pgqueuer, asyncpg",
@@ -92,7 +92,7 @@ SYSTEMS: Final = (
                      WHERE state IN ('pending', 'running', 'retrying')""",
         settings="its default plugins with `Recovery(poll_interval=1)` (60) and `Leadership(poll_interval=1, timeout=3)` "
         "(60, 120); `heartbeat_poll_interval` 1 s (30), `heartbeat_timeout` 3 s (90), `backoff_initial` 0.5 s (1), "
-        "`backoff_max` 2 s (60), `shutdown_timeout` 3 s (30), asyncio executor, `eager_polling`, `concurrency` 8",
+        "`backoff_max` 2 s (60), `shutdown_timeout` 3 s (30), asyncio executor, `eager_polling`, `concurrency` 2",
     ),
 )
 """Ours first. In brackets of the settings stand the defaults."""
