@@ -101,7 +101,11 @@ def kill_worker(scene: Stage) -> tuple[str, dict[UUID, int]]:
     pid = scene.world.fleet.signal(slot, signal.SIGSTOP)
     held = scene.held_by(pid)
     scene.world.fleet.signal(slot, signal.SIGKILL)
-    return f"worker {slot.number}, {len(held)} jobs in hand", held
+    return f"worker {slot.number}{_in_hand(held)}", held
+
+
+def _in_hand(held: dict[UUID, int]) -> str:
+    return f", {len(held)} jobs in hand" if held else ""
 
 
 def kill_at(point: str) -> Callable[[Scene], tuple[str, dict[UUID, int]]]:
@@ -150,7 +154,7 @@ def freeze(scene: Stage) -> tuple[str, dict[UUID, int]]:
     timer.start()
     scene.released.append(timer.cancel)
     scene.released.append(wake)
-    return f"worker {slot.number} for {scene.patience + extra:.1f} s, {len(held)} jobs in hand", held
+    return f"worker {slot.number} for {scene.patience + extra:.1f} s{_in_hand(held)}", held
 
 
 def crash_server(scene: Stage) -> tuple[str, dict[UUID, int]]:
@@ -160,6 +164,21 @@ def crash_server(scene: Stage) -> tuple[str, dict[UUID, int]]:
     time.sleep(down)
     scene.world.server.start()
     return f"down for {down} s", {}
+
+
+def fill_disk(scene: Stage) -> tuple[str, dict[UUID, int]]:
+    """Leave the server's disk no room: its tables cannot grow; at times it cannot write its log either, and ends."""
+    disk, seconds = scene.world.disk, round(scene.random.uniform(1.0, 4.0), 1)
+    if disk is None:
+        return "not here: no disk could be mounted", {}
+    disk.fill()
+    if scene.random.random() < 0.5:
+        scene.world.write_log()
+    time.sleep(seconds)
+    disk.free()
+    ended = not scene.world.server.is_running
+    scene.world.until(scene.world.revive, 30)
+    return f"for {seconds} s" + (", of which the server died" if ended else ""), {}
 
 
 def end_sessions(query: str) -> Callable[[Stage], tuple[str, dict[UUID, int]]]:
@@ -266,6 +285,7 @@ FAULTS: Final[tuple[Fault[Scene], ...]] = (
     Fault("SIGTERM, then again", terminate_twice),
     Fault("frozen past its lease", freeze, kills=True),
     Fault("kill -9 of PostgreSQL", crash_server),
+    Fault("disk full", fill_disk),
     Fault("all sessions terminated", end_sessions("%")),
     Fault("listeners terminated", end_sessions("LISTEN%")),
     Fault("connections cut", cut_network),

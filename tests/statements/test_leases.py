@@ -125,13 +125,17 @@ def test_a_lease_that_ran_out_is_taken_back_from_a_live_worker(run: Run, jobs: J
     assert jobs.status(within) is jobs.status(endless) is RUNNING
 
 
-def test_a_job_taken_back_waits_no_longer_than_its_backoff(run: Run, jobs: Jobs) -> None:
+def test_a_job_taken_back_waits_and_no_longer_than_its_backoff(run: Run, jobs: Jobs) -> None:
     jobs.add_worker(silent_for=60)
-    made = {jobs.add(RUNNING, attempt=attempt, max_attempts=100): attempt for attempt in (1, 2, 3, 8, 80)}
+    made = {jobs.add(RUNNING, attempt=attempt, max_attempts=100): attempt for attempt in (1, 2, 3, 8, *[80] * 10)}
+    waits = []
     assert taken(run(TAKE_BACK, take_back_parameters(base=2.0, cap=100.0))) == sorted(made)
     for job_id, attempt in made.items():
         wait = (jobs.get(job_id)["scheduled_at"] - jobs.attempts(job_id)[0]["ended_at"]).total_seconds()
         assert 0 <= wait <= min(100.0, 2.0 * 2 ** (attempt - 1))
+        waits.append(wait)
+    assert max(waits) > 1  # by chance all of them are shorter once in 10^20 times
+    assert len(set(waits)) == len(waits)  # so that those who fell together do not come back together
 
 
 def test_a_job_that_kills_its_last_worker_dies(run: Run, jobs: Jobs, engine: Engine) -> None:
