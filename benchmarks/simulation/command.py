@@ -15,7 +15,7 @@ from benchmarks.simulation.model import Costs, Started, simulate
 from benchmarks.simulation.workload import MIXED, PERCENTS, Waits, Workload, arrivals, fleet, summarise
 from sa_jobqueue.testing.servers import PostgresServer
 
-_SHARED: Final = {"a queue each": True, "all in one queue": False}
+_SHARED: Final = {"a fair key each": True, "no keys": False}
 
 
 def predict(*, seed: int, scale: float) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def run(server: PostgresServer, *, seed: int, scale: float) -> list[dict[str, An
 def predict_fleet(
     *, seed: int, workers: int, slots: int, tenants: int, seconds: float, tell: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Return what is predicted where one of many tenants floods the others: with a queue for each, and without."""
+    """Return what is predicted where one of many tenants floods the others: with a fair key for each, and without."""
     found: dict[str, Any] = {"workers": workers, "slots": slots, "tenants": tenants, "seconds": seconds}
     for name, shared in _SHARED.items():
         tell(f"{workers} workers, {tenants} tenants, {name}")
@@ -71,7 +71,7 @@ def show(console: Console, found: dict[str, Any]) -> None:
     console.print(
         f"{many['workers']} workers of {many['slots']} slots, {many['tenants']:,} tenants, one of which floods the others"
     )
-    table = Table("tenants lie in", "jobs", "of them", *(f"p{percent}\npredicted" for percent in PERCENTS), "longest")
+    table = Table("tenants have", "jobs", "of them", *(f"p{percent}\npredicted" for percent in PERCENTS), "longest")
     for name in _SHARED:
         for one in many[name]:
             table.add_row(name, one["kind"], f"{one['count']:,}", *_seconds(one), f"{one['longest']:.3f}")

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from benchmarks.harness import percentile
+from sa_jobqueue.fair_keys import part
 
 PERCENTS: Final = (50, 90, 99)
 
@@ -150,12 +151,12 @@ MIXED: Final = Workload(
 def fleet(*, workers: int, slots: int, tenants: int, seconds: float, shared: bool = True) -> Workload:
     """Return a load for many workers: tenants that keep half of the slots busy, and one of them that floods the others.
 
-    Each tenant has a queue of its own, or all lie in one queue where they are not `shared` fairly.
+    Each tenant is a fair key of one queue; without, where the queue is not `shared` fairly.
     """
     busy = workers * slots / 2
 
     def queue(number: int) -> str:
-        return f"tenant {number}" if shared else "all tenants"
+        return part("tenants", number) if shared else "tenants"
 
     steady = [
         Kind(name="the others", queue=queue(number), rate=busy / (tenants - 1) / 0.5, seconds=0.5)

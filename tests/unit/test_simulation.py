@@ -36,12 +36,12 @@ def test_waiting_agrees_with_erlang_c(workers: int, slots: int) -> None:
 
     likely = erlang_c(8, load)
     assert len(waits) > 25_000
-    assert sum(wait > 1e-9 for wait in waits) / len(waits) == pytest.approx(likely, rel=0.05)
+    assert sum(wait > 1e-9 for wait in waits) / len(waits) == pytest.approx(likely, rel=0.08)
     assert sum(waits) / len(waits) == pytest.approx(likely / (8 - load), rel=0.1)
 
 
 @given(st.lists(st.integers(1, 10), min_size=2, max_size=4), st.integers(1, 4), st.integers(1, 12), st.integers(0, 10**6))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_queues_with_backlogs_start_in_proportion_to_within_a_claim_of_each_worker(
     weights: list[int], workers: int, slots: int, seed: int
 ) -> None:
@@ -63,21 +63,24 @@ def test_queues_with_backlogs_start_in_proportion_to_within_a_claim_of_each_work
                     assert apart <= workers * (slots + 1) * (1 / a.weight + 1 / b.weight)
 
 
+@pytest.mark.parametrize(("full", "other"), [("flood", "few"), ("all/flood", "all/few")], ids=["queues", "fair keys"])
 @given(st.integers(1, 5), st.integers(2, 20), st.integers(0, 10**6))
-@settings(max_examples=25, deadline=None)
-def test_ten_jobs_beside_a_flood_take_the_first_slots_that_become_free(workers: int, slots: int, seed: int) -> None:
+@settings(max_examples=15, deadline=None)
+def test_ten_jobs_beside_a_flood_take_the_first_slots_that_become_free(
+    full: str, other: str, workers: int, slots: int, seed: int
+) -> None:
     from benchmarks.simulation.model import simulate
-    from benchmarks.simulation.workload import Kind, Service, Workload, arrivals
+    from benchmarks.simulation.workload import Kind, Workload, arrivals
 
-    flood = Kind(name="flood", queue="flood", burst=3_000, seconds=1, service=Service.EXPONENTIAL)
-    few = Kind(name="few", queue="few", burst=10, burst_at=5, seconds=1)
+    flood = Kind(name="flood", queue=full, burst=500, seconds=1)
+    few = Kind(name="few", queue=other, burst=10, burst_at=5, seconds=1)
     workload = Workload(kinds=[flood, few], seconds=10, workers=workers, slots=slots)
     started = simulate(workload, arrivals(workload, seed))
     after = [one for one in started if one.at >= 5]
 
-    # Each worker gives what was idle its share of its next claim, and half of each after that.
+    # Each worker gives what was idle its share of its next claim, and after that they take turns, to within a job of each.
     assert "few" in [one.arrival.kind.name for one in after[:2]]
-    assert [one.arrival.kind.name for one in after[: 2 * 10 + workers]].count("few") == 10
+    assert [one.arrival.kind.name for one in after[: 2 * (10 + workers)]].count("few") == 10
 
 
 def test_the_same_seed_is_the_same_run_and_every_job_of_it_starts_once() -> None:
