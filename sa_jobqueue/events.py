@@ -113,6 +113,13 @@ class ChainsPruned:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadLettersPruned:
+    """Dead letters that were resolved long enough ago are gone: `letters` of them."""
+
+    letters: int
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduleFired:
     """A schedule's jobs were enqueued, one for each of its times; none where all were left out."""
 
@@ -235,6 +242,7 @@ Event: TypeAlias = (
     | UnknownTypesPending
     | UnservedQueues
     | ChainsPruned
+    | DeadLettersPruned
     | ScheduleFired
     | ScheduleBroken
     | SchedulesUndeclared

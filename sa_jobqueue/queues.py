@@ -40,6 +40,9 @@ class QueueSettings:
         _check_limits(self)
         if not isinstance(self.retention, Retention):
             raise InvalidOptionError("retention", f"must be a Retention, got {self.retention!r}")
+        if self.retention.dead_letters is not None:
+            reason = "is not said of a queue's row; give it to the JobQueue or to a type"
+            raise InvalidOptionError("retention.dead_letters", reason)
 
     @property
     def row(self) -> dict[str, Any]:

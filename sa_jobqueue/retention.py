@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Final
@@ -29,6 +29,9 @@ class Retention:
     """Of chains that were cancelled."""
     dead: timedelta | None = None
     """Of chains that died. Their open dead letters are dismissed then: nothing is left to redrive."""
+    dead_letters: timedelta | None = None
+    """Of dead letters that were redriven or dismissed, counted from then. One that is open stays, and so does one whose
+    job is still dead: it says why."""
 
     def __post_init__(self) -> None:
         for option in fields(self):
@@ -42,7 +45,7 @@ class Retention:
 
     @property
     def ages(self) -> list[timedelta]:
-        """The ages at which something goes."""
+        """The ages at which chains go."""
         said = (self.completed, self.cancelled, self.dead)
         return [age for age in said if age is not None and age < FOREVER]
 
@@ -62,15 +65,31 @@ class RetentionRules:
 
     @property
     def shortest(self) -> timedelta | None:
-        """The shortest age of all: nothing that ended later can go. None where nothing ever goes."""
-        every = (self.default, *self.queues.values(), *self.types.values())
-        return min((age for rule in every for age in rule.ages), default=None)
+        """The shortest age of chains: nothing that ended later can go. None where none ever goes."""
+        return min((age for rule in self._every for age in rule.ages), default=None)
+
+    @property
+    def shortest_of_letters(self) -> timedelta | None:
+        """The shortest age of resolved dead letters; None where none ever goes."""
+        said = (rule.dead_letters for rule in self._every)
+        return min((age for age in said if age is not None and age < FOREVER), default=None)
+
+    @property
+    def _every(self) -> tuple[Retention, ...]:
+        return (self.default, *self.queues.values(), *self.types.values())
 
     def parameters(self) -> dict[str, Any]:
         """Return the parameters of `statements.retention` that say which age is whose."""
+        return self._named(OUTCOMES)
+
+    def letter_parameters(self) -> dict[str, Any]:
+        """Return the same of dead letters."""
+        return self._named(["dead_letters"])
+
+    def _named(self, fields_of_rules: Sequence[str]) -> dict[str, Any]:
         given: dict[str, Any] = {"types": list(self.types), "queues": list(self.queues)}
-        for outcome in OUTCOMES:
-            given[f"default_{outcome}"] = getattr(self.default, outcome)
-            for name, rules in (("queues", self.queues), ("types", self.types)):
-                given[f"{name}_{outcome}"] = [getattr(rule, outcome) for rule in rules.values()]
+        for name in fields_of_rules:
+            given[f"default_{name}"] = getattr(self.default, name)
+            for where, rules in (("queues", self.queues), ("types", self.types)):
+                given[f"{where}_{name}"] = [getattr(rule, name) for rule in rules.values()]
         return given

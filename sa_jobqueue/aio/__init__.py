@@ -47,7 +47,7 @@ from sa_jobqueue.aio.schedules import (
     run_schedule,
     sync_schedules,
 )
-from sa_jobqueue.aio.upkeep import check_schema, drain_workers, list_workers, prune
+from sa_jobqueue.aio.upkeep import check_schema, drain_workers, list_workers, prune, prune_dead_letters
 
 after_commit = operations.after_commit
 """The same function: it does no I/O, so it has no colour."""
@@ -89,6 +89,7 @@ __all__ = [
     "pause_queues",
     "pause_schedules",
     "prune",
+    "prune_dead_letters",
     "put_job_type",
     "put_queue",
     "put_schedule",

@@ -10,11 +10,13 @@ from sa_jobqueue import operations
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import (
     Pruned,
+    PrunedLetters,
     PrunePlace,
     WorkerFilter,
     WorkerStatus,
 )
 from sa_jobqueue.retention import RetentionRules
+from sa_jobqueue.types import JobId
 
 InT = TypeVar("InT")
 JobT = TypeVar("JobT", bound=JobMixin[Any])
@@ -35,6 +37,19 @@ async def prune(
     return await session.run_sync(
         operations.prune, rules, place=place, scan=scan, queue_rows=queue_rows, by=by, dry_run=dry_run, model=model
     )
+
+
+async def prune_dead_letters(
+    session: AsyncSession,
+    rules: RetentionRules,
+    *,
+    after: JobId | None = None,
+    scan: int = 500,
+    dry_run: bool = False,
+    model: type[JobMixin[Any]] = Job,
+) -> PrunedLetters:
+    """Delete, of the next `scan` dead letters, those resolved longer ago than `rules` keep them; return where to go on."""
+    return await session.run_sync(operations.prune_dead_letters, rules, after=after, scan=scan, dry_run=dry_run, model=model)
 
 
 async def list_workers(

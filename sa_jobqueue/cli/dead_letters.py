@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias, TypeVar
 
 import click
@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.progress import Progress
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._options import Database, instant, json_option, user_name, with_database
+from sa_jobqueue.cli._options import Database, age, instant, json_option, user_name, with_database
 from sa_jobqueue.cli._output import counted, first_line, print_fields, print_json, print_table, row_of, shown
+from sa_jobqueue.cli.prune import prune_letters
 from sa_jobqueue.errors import ConflictError, JobQueueError
 from sa_jobqueue.operations import (
     DeadLetterFilter,
@@ -22,6 +23,7 @@ from sa_jobqueue.operations import (
     list_dead_letters,
     redrive_dead_letters,
 )
+from sa_jobqueue.retention import Retention, RetentionRules
 from sa_jobqueue.types import DeadReason
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -70,7 +72,7 @@ def _where(
 
 @click.group("dead-letters")
 def dead_letters() -> None:
-    """List, group, redrive and dismiss dead letters."""
+    """List, group, redrive, dismiss and prune dead letters."""
 
 
 @dead_letters.command("list")
@@ -206,6 +208,25 @@ def dismiss(database: Database, /, *, by: str | None, dry_run: bool, as_json: bo
         return [letter for letter in letters if letter[0] in found]
 
     _resolve(database, "dismissed", dismiss_some, dry_run=dry_run, as_json=as_json, **chosen)
+
+
+@dead_letters.command()
+@click.option("--older-than", type=age, metavar="AGE", required=True, help="Resolved longer ago than this: 90d.")
+@click.option("--type", "types", multiple=True, metavar="NAME", help="Only of this job type; may be repeated.")
+@click.option("--dry-run", is_flag=True, help="Only tell how many.")
+@json_option
+@with_database
+def prune(database: Database, /, *, older_than: timedelta, types: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
+    """Delete dead letters that were redriven or dismissed long enough ago. One whose job is still dead stays."""
+    said = Retention(dead_letters=older_than)
+    rules = RetentionRules(types=dict.fromkeys(types, said)) if types else RetentionRules(default=said)
+    with database.session() as session:
+        session.rollback()
+        letters = prune_letters(session, rules, dry_run=dry_run, model=database.model)
+    if as_json:
+        print_json({"dry_run": dry_run, "dead_letters": letters})
+    else:
+        click.echo(f"{counted(letters, 'dead letter')} {'would go' if dry_run else 'deleted'}")
 
 
 def _resolve(

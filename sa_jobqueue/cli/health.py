@@ -22,13 +22,20 @@ from sqlalchemy.exc import DBAPIError
 from sa_jobqueue.cli._options import Database, json_option, seconds, with_database
 from sa_jobqueue.cli._output import console, plain, print_json, shown
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError
-from sa_jobqueue.observe.health import Finding, Health, Severity, Thresholds
+from sa_jobqueue.observe.health import Failures, Finding, Health, Severity, Thresholds
 from sa_jobqueue.observe.health import health as measure
 from sa_jobqueue.observe.health.findings import described
 from sa_jobqueue.operations.explaining import span
 
 UNKNOWN: Final = 3
 """The exit status where nothing is known: no database, no tables, no such option. As the Monitoring Plugins have it."""
+_AGES: Final = {
+    "under_1h": "under 1 h",
+    "1h_to_1d": "under 1 d",
+    "1d_to_7d": "under 7 d",
+    "7d_to_30d": "under 30 d",
+    "over_30d": "older",
+}
 _STYLES: Final = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.CRITICAL: "bold red"}
 
 
@@ -171,6 +178,7 @@ def document(report: Health) -> dict[str, Any]:
     }
     told["workers"] |= {"live": len(report.workers.live), "slots": report.workers.slots}
     told["workers"] |= {"saturation": report.workers.saturation}
+    told["failures"] |= {"by_age": report.failures.by_age}
     told["horizon"] |= {"age": report.horizon.age, "held_for": report.horizon.held_for}
     return {"severity": str(report.severity), "due": report.due, "claim_age": report.claim_age} | told
 
@@ -211,8 +219,7 @@ def _summary(report: Health) -> Table:
         f"{report.workers.saturation:.0%} of {report.workers.slots} slots taken",
         "running": f"{running.running:,}"
         + (f", the longest {running.longest_type_name} for {span(running.longest_for)}" if running.longest_for else ""),
-        "dead letters": f"{dead.unresolved:,} undecided"
-        + (f", the oldest {span(dead.oldest_for)} old" if dead.oldest_for else ""),
+        "dead letters": f"{dead.unresolved:,} undecided" + _ages(dead),
         "waiting for dead": f"{dead.waiting:,} jobs",
         "horizon": f"{report.horizon.age:,} transactions"
         + (f", {span(report.horizon.held_for)}" if report.horizon.held_for else ""),
@@ -220,6 +227,13 @@ def _summary(report: Health) -> Table:
     for name, value in rows.items():
         grid.add_row(name, Text(shown(value)))
     return grid
+
+
+def _ages(dead: Failures) -> str:
+    if dead.oldest_for is None:
+        return ""
+    ages = ", ".join(f"{count:,} {_AGES[name]}" for name, count in dead.by_age.items() if count)
+    return f": {ages}; the oldest {span(dead.oldest_for)} old"
 
 
 def _queues(report: Health) -> Table:

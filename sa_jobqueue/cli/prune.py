@@ -11,12 +11,14 @@ from typing import Any, Final
 import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._options import APP_VARIABLE, Database, age, json_option, load_jobs, parse_url, url_option
 from sa_jobqueue.cli._output import counted, print_json, print_table
-from sa_jobqueue.models import Job
-from sa_jobqueue.operations import Pruned, PrunePlace
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations import Pruned, PrunePlace, prune_dead_letters
 from sa_jobqueue.operations import prune as prune_page
+from sa_jobqueue.operations.pruning import MAX_SCAN
 from sa_jobqueue.retention import OUTCOMES, Retention, RetentionRules
 from sa_jobqueue.statements import retention, storage
 from sa_jobqueue.types import JobStatus
@@ -33,6 +35,7 @@ class _Sum:
     jobs: int = 0
     kept: int = 0
     scanned: int = 0
+    letters: int = 0
 
     def add(self, page: Pruned) -> None:
         """Count one page."""
@@ -75,7 +78,7 @@ def prune(
 
     A chain stays as long as a job of one that stays waits for it or waited. Dead ones go with --status dead alone. With
     --older-than it goes by that and by nothing else; without, by what the JobQueue and the queues' own rows say, as workers
-    do by themselves.
+    do by themselves, and resolved dead letters go too, by what the JobQueue says of those (see dead-letters prune).
     """
     jobs = load_jobs(app) if app is not None else None
     if older_than is None:
@@ -99,7 +102,20 @@ def prune(
             done.add(page)
             place = page.next
             show(done, estimate)
+        if older_than is None:
+            done.letters = prune_letters(session, rules, dry_run=dry_run, model=database.model)
     _print(done, as_json=as_json, dry_run=dry_run)
+
+
+def prune_letters(session: Session, rules: RetentionRules, *, dry_run: bool, model: type[JobMixin[Any]]) -> int:
+    """Delete resolved dead letters, a page a transaction; return how many."""
+    after, letters, is_last = None, 0, False
+    while not is_last:
+        with session.begin():
+            page = prune_dead_letters(session, rules, after=after, scan=MAX_SCAN, dry_run=dry_run, model=model)
+        letters, after = letters + page.letters, page.next
+        is_last = after is None
+    return letters
 
 
 def _rules(older_than: timedelta, statuses: tuple[str, ...], types: tuple[str, ...]) -> RetentionRules:
@@ -130,10 +146,13 @@ def _print(done: _Sum, *, as_json: bool, dry_run: bool) -> None:
     if as_json:
         by_kind = [{"type_name": name, "status": outcome.value, "chains": n} for (name, outcome), n in kinds]
         totals = {"chains": sum(done.chains.values()), "jobs": done.jobs, "kept": done.kept, "scanned": done.scanned}
+        totals["dead_letters"] = done.letters
         print_json({"dry_run": dry_run} | totals | {"by": by_kind})
         return
     chains, jobs = counted(sum(done.chains.values()), "chain"), counted(done.jobs, "job")
     title = f"{chains} of {jobs} {'would go' if dry_run else 'deleted'}"
+    if done.letters:
+        title += f", and {counted(done.letters, 'dead letter')}"
     if done.kept:
         title += f"; {counted(done.kept, 'chain')} stay for now: others refer to them, or somebody holds them"
     print_table(title, ["type", "status", "chains"], [(name, outcome, count) for (name, outcome), count in kinds])

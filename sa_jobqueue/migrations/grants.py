@@ -39,7 +39,7 @@ RIGHTS: Final = {
         "job": _ALL,
         "job_blocker": _ALL,
         "job_attempt": f"{_READ}, DELETE",
-        "dead_letter": _WRITE,
+        "dead_letter": _ALL,
         "worker": _ALL,
         **dict.fromkeys(_RULES, _WRITE),
         "job_queue": _READ,

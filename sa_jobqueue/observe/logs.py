@@ -98,6 +98,9 @@ def describe(event: told.Event) -> Record:
             fields = {"chains": event.chains, "jobs": event.jobs}
             words = "%d chains of %d jobs were deleted: their time was up"
             return Record(logging.INFO, words, tuple(fields.values()), fields)
+        case told.DeadLettersPruned():
+            words = "%d dead letters were deleted: resolved long enough ago"
+            return Record(logging.INFO, words, (event.letters,), {"dead_letters": event.letters})
         case told.ScheduleFired() | told.ScheduleBroken() | told.SchedulesUndeclared():
             return _of_schedule(event)
         case told.ProviderFailed():

@@ -43,7 +43,7 @@ from sa_jobqueue.operations.jobs import (
 from sa_jobqueue.operations.pages import Page
 from sa_jobqueue.operations.priorities import set_priority
 from sa_jobqueue.operations.progress import Progress, get_progress
-from sa_jobqueue.operations.pruning import Pruned, PrunePlace, prune
+from sa_jobqueue.operations.pruning import Pruned, PrunedLetters, PrunePlace, prune, prune_dead_letters
 from sa_jobqueue.operations.queues import (
     QueueStatus,
     SyncedQueues,
@@ -84,6 +84,7 @@ __all__ = [
     "Progress",
     "PrunePlace",
     "Pruned",
+    "PrunedLetters",
     "QueueStatus",
     "ScheduleStatus",
     "SyncedQueues",
@@ -127,6 +128,7 @@ __all__ = [
     "pause_queues",
     "pause_schedules",
     "prune",
+    "prune_dead_letters",
     "put_job_type",
     "put_queue",
     "put_schedule",

@@ -1,4 +1,4 @@
-"""Retention: ended chains deleted when their time is up, a page of the table a call."""
+"""Retention: ended chains and resolved dead letters deleted when their time is up, a page of the table a call."""
 
 from __future__ import annotations
 
@@ -76,8 +76,7 @@ def prune(
     what is held stays for a later walk. Needs READ COMMITTED, as is PostgreSQL's default.
     Raises: InvalidOptionError. Nothing is written then.
     """
-    if not 1 <= scan <= MAX_SCAN:
-        raise InvalidOptionError("scan", f"must be from 1 to {MAX_SCAN:,}, got {scan}")
+    _check_scan(scan)
     session.flush()
     if queue_rows:
         rules = replace(rules, queues={**rules.queues, **_said(session, model)})
@@ -108,6 +107,50 @@ def prune(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrunedLetters:
+    """What one call did with dead letters, or with `dry_run` what it would do."""
+
+    letters: int
+    """How many went."""
+    scanned: int
+    """How many were looked at."""
+    is_young: bool
+    """Whether all of these died so lately that none could go."""
+    next: JobId | None = field(repr=False)
+    """Where to go on; None at the end of the table."""
+
+
+def prune_dead_letters(
+    session: Session,
+    rules: RetentionRules,
+    *,
+    after: JobId | None = None,
+    scan: int = SCAN,
+    dry_run: bool = False,
+    model: type[JobMixin[Any]] = Job,
+) -> PrunedLetters:
+    """Delete, of the next `scan` dead letters, those resolved longer ago than `rules` keep them; return where to go on.
+
+    Commit, then call again with `after=pruned.next`, until that is None. A letter that is open stays, and so does one whose
+    job is still dead: it says why. What queues' rows say is of chains alone. Any number may prune at once.
+    Changes: rows of `dead_letter` are deleted. Clock: the database's. Locks: the letters that go, until the transaction
+    ends; it waits for nobody. Raises: InvalidOptionError. Nothing is written then.
+    """
+    _check_scan(scan)
+    shortest = rules.shortest_of_letters
+    if shortest is None:
+        return PrunedLetters(letters=0, scanned=0, is_young=True, next=None)
+    session.flush()
+    statement = retention.letters(model, first=after is None, remove=not dry_run)
+    given = rules.letter_parameters() | {"scan": scan, "shortest": shortest}
+    page = session.execute(statement, given if after is None else given | {"after": after}).one()
+    is_last = page.scanned < scan
+    return PrunedLetters(
+        letters=page.gone, scanned=page.scanned, is_young=bool(page.is_young), next=None if is_last else page.last_id
+    )
+
+
 @dataclass(slots=True)
 class _Found:
     gone: dict[Any, tuple[str, JobStatus]] = field(default_factory=dict)
@@ -115,6 +158,11 @@ class _Found:
     freed: list[Any] = field(default_factory=list)
     expired: int = 0
     """Of those asked for; who was held by somebody is not among them."""
+
+
+def _check_scan(scan: int) -> None:
+    if not 1 <= scan <= MAX_SCAN:
+        raise InvalidOptionError("scan", f"must be from 1 to {MAX_SCAN:,}, got {scan}")
 
 
 def _said(session: Session, model: type[JobMixin[Any]]) -> dict[str, Retention]:

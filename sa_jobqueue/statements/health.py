@@ -175,11 +175,11 @@ def running(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def unresolved(model: type[JobMixin[Any]]) -> Select[int, int, int, Any]:
+def unresolved(model: type[JobMixin[Any]]) -> Select[int, int, int, int, int, Any]:
     """Count the dead letters that nobody has decided on, by age, and tell the oldest.
 
-    Parameters: `limit`: it counts no further. Shape: one row `(unresolved, last_hour, last_day, oldest_at)`.
-    Clock: the database's. Locks: none. Index: `uq_dead_letter_open`.
+    Parameters: `limit`: it counts no further. Shape: one row `(unresolved, last_hour, last_day, last_week, last_month,
+    oldest_at)`; a month has 30 days. Clock: the database's. Locks: none. Index: `uq_dead_letter_open`.
     """
     letter = table(model.DeadLetter)
     found = select(letter.c.died_at).where(letter.c.resolution.is_(None)).limit(_LIMIT).subquery("found")
@@ -191,6 +191,8 @@ def unresolved(model: type[JobMixin[Any]]) -> Select[int, int, int, Any]:
         func.count().label("unresolved"),
         within("1").label("last_hour"),
         within("24").label("last_day"),
+        within("168").label("last_week"),
+        within("720").label("last_month"),
         func.min(found.c.died_at).label("oldest_at"),
     ).select_from(found)
 

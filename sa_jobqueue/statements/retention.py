@@ -7,13 +7,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Integer, Select, Text, any_, bindparam, case, cast, func, literal_column, select, true
-from sqlalchemy.dialects.postgresql import INTERVAL, aggregate_order_by
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    Select,
+    Text,
+    any_,
+    bindparam,
+    case,
+    cast,
+    delete,
+    func,
+    literal_column,
+    select,
+    true,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, aggregate_order_by
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.retention import FOREVER, OUTCOMES
 from sa_jobqueue.statements._parts import array, element, once_a_model, position, table
+
+_ONE: ColumnElement[Any] = literal_column("1")
 
 
 def bounded() -> Select[Any]:
@@ -82,6 +98,40 @@ def look(model: type[JobMixin[Any]], *, first: bool) -> Select[Any]:
 
 
 @once_a_model
+def letters(model: type[JobMixin[Any]], *, first: bool, remove: bool) -> Select[Any]:
+    """Look at one page of dead letters, by id, and delete those that were resolved long enough ago.
+
+    Parameters: `after`, unless it is the `first` page; `scan`, how many to look at; `shortest`, the shortest age of all;
+    `RetentionRules.letter_parameters`. Shape: one row `(scanned, last_id, is_young, gone)`, as `look` has them; `gone` is
+    how many were deleted, or without `remove` would be. A letter whose job is dead stays.
+    Clock: the database's `now()`. Locks: the letters that go, until the transaction ends; held ones are skipped.
+    Index: the primary key, `scan` entries; that of the jobs, one probe a letter that is due.
+    """
+    letter, job = table(model.DeadLetter), table(model)
+    key = id_parameter(model.__jobqueue__)
+    names = ("id", "job_id", "type_name", "queue", "died_at", "resolved_at")
+    page = select(*(letter.c[name] for name in names)).order_by(letter.c.id).limit(bindparam("scan", type_=Integer))
+    if not first:
+        page = page.where(letter.c.id > bindparam("after", type_=key))
+    seen = page.cte("page")
+    # A value and arrays, not joins: a plan from the statistics of empty tables would read all of both.
+    is_dead = select(cast(job.c.status, Text) == literal_column("'dead'")).where(job.c.id == seen.c.job_id).scalar_subquery()
+    due = select(seen.c.id).where(seen.c.resolved_at < func.now() - _letter_age(seen), is_dead.is_not(true()))
+    if remove:
+        locked = select(letter.c.id).where(letter.c.id == any_(_array_of(due, key))).with_for_update(skip_locked=True)
+        chosen = select(locked.cte("chosen").c.id)
+        gone = delete(letter).where(letter.c.id == any_(_array_of(chosen, key))).returning(letter.c.id).cte("gone")
+    else:
+        gone = due.cte("gone")
+    return select(
+        func.count().label("scanned"),
+        select(seen.c.id).order_by(seen.c.id.desc()).limit(_ONE).scalar_subquery().label("last_id"),
+        func.bool_and(seen.c.died_at >= func.now() - bindparam("shortest", type_=INTERVAL)).label("is_young"),
+        select(func.count()).select_from(gone).scalar_subquery().label("gone"),
+    ).select_from(seen)
+
+
+@once_a_model
 def roots(model: type[JobMixin[Any]], *, lock: bool) -> Select[Any]:
     """Return those of some chains that have ended, that nobody awaits and whose time is up.
 
@@ -118,6 +168,17 @@ def waited_for(model: type[JobMixin[Any]]) -> Select[Any]:
     edge = table(model.Blocker)
     of_them = edge.c.job_id == any_(array("job_ids", id_parameter(model.__jobqueue__)))
     return select(edge.c.blocked_by_chain_id).where(of_them).distinct()
+
+
+def _letter_age(of: Any) -> ColumnElement[Any]:
+    said = []
+    for name, key in (("types", of.c.type_name), ("queues", of.c.queue)):
+        said.append(element(array(f"{name}_dead_letters", INTERVAL()), position(array(name, Text()), key)))
+    return func.coalesce(*said, bindparam("default_dead_letters", type_=INTERVAL), type_=INTERVAL())
+
+
+def _array_of(chosen: Select[Any], of: Any) -> ColumnElement[Any]:
+    return func.array(chosen.scalar_subquery(), type_=ARRAY(of))
 
 
 def _outcome(of: Any) -> ColumnElement[str]:

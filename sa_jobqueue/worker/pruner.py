@@ -1,4 +1,4 @@
-"""Deletes chains whose time is up, in every worker, without a leader."""
+"""Deletes chains and dead letters whose time is up, in every worker, without a leader."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from sa_jobqueue import aio
-from sa_jobqueue.events import ChainsPruned, EventBus
+from sa_jobqueue.events import ChainsPruned, DeadLettersPruned, EventBus
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations import Pruned, PrunePlace
 from sa_jobqueue.retention import RetentionRules
@@ -26,7 +26,7 @@ _PATIENCE: Final = 2
 
 
 class Pruner(Component):
-    """Walks through the jobs by id, the oldest first, and deletes what may go, a page a transaction.
+    """Walks through the jobs by id, then through the dead letters, and deletes what may go, a page a transaction.
 
     Every worker runs one; any number may overlap: what one has locked, the others pass over. A crash rolls one page back and
     leaves the rest to the next walk, of any worker. Woken by its rest alone; between pages it rests for as long as
@@ -66,6 +66,7 @@ class Pruner(Component):
             started = loop.time()
             is_whole = started >= self._whole_at
             await self.walk(to_the_end=is_whole)
+            await self.walk_letters(to_the_end=is_whole)
             if is_whole:
                 spent = loop.time() - started
                 self._whole_at = loop.time() + max(_TO_THE_END.total_seconds(), _DUTY * spent) * random.uniform(0.8, 1.2)
@@ -85,6 +86,20 @@ class Pruner(Component):
             await asyncio.sleep(loop.time() - started)
         if chains:
             self._events.emit(ChainsPruned(chains, jobs))
+
+    async def walk_letters(self, *, to_the_end: bool) -> None:
+        """Go once through the dead letters, after the chains: those of chains that went are resolved then."""
+        loop = asyncio.get_running_loop()
+        letters, after, is_last = 0, None, self._rules.shortest_of_letters is None
+        while not is_last:
+            started = loop.time()
+            async with AsyncSession(self._engine) as session, session.begin():
+                pruned = await aio.prune_dead_letters(session, self._rules, after=after, model=self._model)
+            letters, after = letters + pruned.letters, pruned.next
+            is_last = after is None or (pruned.is_young and not to_the_end)
+            await asyncio.sleep(loop.time() - started)
+        if letters:
+            self._events.emit(DeadLettersPruned(letters))
 
     async def prune(self, place: PrunePlace) -> Pruned:
         """Do one page, and commit."""

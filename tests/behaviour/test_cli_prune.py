@@ -12,7 +12,7 @@ from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.cli import main
 from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
-from tests.operations.test_pruning import CANCELLED, DAY, DEAD, ended
+from tests.operations.test_pruning import CANCELLED, DAY, DEAD, ended, letters_of, resolved
 
 pytestmark = one_server_swept
 
@@ -51,7 +51,7 @@ def test_with_the_application_alone_it_goes_by_what_that_and_the_queues_rows_say
 ) -> None:
     (tmp_path / "prunes.py").write_text(
         "from datetime import timedelta\nfrom sa_jobqueue import JobQueue, Retention\n"
-        "jobs = JobQueue(retention=Retention(completed=timedelta(days=30)))\n"
+        "jobs = JobQueue(retention=Retention(completed=timedelta(days=30), dead_letters=timedelta(days=90)))\n"
     )
     monkeypatch.chdir(tmp_path)
     ended(jobs, engine)
@@ -59,7 +59,9 @@ def test_with_the_application_alone_it_goes_by_what_that_and_the_queues_rows_say
     kept = ended(jobs, engine, queue="kept")
     with engine.begin() as connection:
         connection.execute(insert(Job.Queue).values(name="kept", retain_completed=60 * DAY))
-    assert document(database_url, "--app", "prunes:jobs")["jobs"] == 1
+    resolved(jobs, engine)
+    pruned = document(database_url, "--app", "prunes:jobs")
+    assert (pruned["jobs"], pruned["dead_letters"]) == (1, 1)
     assert jobs.statuses()[kept] is JobStatus.COMPLETED
     for arguments, told in (
         ([], "say how old: --older-than 30d"),
@@ -69,3 +71,24 @@ def test_with_the_application_alone_it_goes_by_what_that_and_the_queues_rows_say
     ):
         refused = call(database_url, *arguments)
         assert (refused.exit_code, told in refused.output) == (2, True), refused.output
+
+
+def test_resolved_dead_letters_go_by_age_and_type(database_url: str, engine: Engine, jobs: Jobs) -> None:
+    mail, other, young = (
+        resolved(jobs, engine, type_name="mail"),
+        resolved(jobs, engine),
+        resolved(jobs, engine, type_name="mail", days=3),
+    )
+    opened = jobs.add(DEAD)
+
+    def prune(*arguments: str) -> Result:
+        environment = {"SA_JOBQUEUE_URL": database_url}
+        return CliRunner().invoke(main, ["dead-letters", "prune", *arguments], env=environment)
+
+    assert prune("--older-than", "30d", "--dry-run").output == "2 dead letters would go\n"
+    assert prune("--older-than", "30d", "--type", "mail").output == "1 dead letter deleted\n"
+    assert letters_of(jobs) == {other, young, opened}
+    assert json.loads(prune("--older-than", "1d", "--json").output) == {"dry_run": False, "dead_letters": 2}
+    assert letters_of(jobs) == {opened}
+    assert prune().exit_code == 2
+    assert mail

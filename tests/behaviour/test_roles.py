@@ -34,6 +34,7 @@ from sa_jobqueue import (
     list_jobs,
     list_workers,
     prune,
+    prune_dead_letters,
     redrive_dead_letters,
     reschedule_jobs,
     sync_schedules,
@@ -219,8 +220,11 @@ async def test_a_worker_runs_jobs_and_alters_nothing(engine: Engine, acting: As,
         ended = sorted(connection.execute(select(Job.type_name, Job.status)))
     with Session(acting_worker) as session, session.begin():
         assert sync_schedules(session, [Schedule(name="daily", cron="@daily", type_name="second")]).created == ("daily",)
-        rules = RetentionRules(default=Retention(completed=timedelta(0), dead=timedelta(0)))
+        nothing = timedelta(0)
+        rules = RetentionRules(default=Retention(completed=nothing, dead=nothing, dead_letters=nothing))
         assert prune(session, rules).jobs == len(ended)
+    with Session(acting_worker) as session, session.begin():
+        assert prune_dead_letters(session, rules).letters == 1
     assert [(name, status.value) for name, status in ended] == [
         ("dies", "dead"),
         ("enqueues", "completed"),

@@ -38,6 +38,8 @@ def some_of_everything(jobs: Jobs, engine: Engine, dice: random.Random) -> None:
         "UPDATE job SET leased_until = now() - interval '1 second' WHERE status = 'running' AND hashtext(id::text) % 5 = 0",
         "UPDATE dead_letter SET died_at = now() - interval '3 hours' WHERE hashtext(job_id::text) % 3 = 0",
         "UPDATE dead_letter SET died_at = now() - interval '3 days' WHERE hashtext(job_id::text) % 5 = 0",
+        "UPDATE dead_letter SET died_at = now() - interval '20 days' WHERE hashtext(job_id::text) % 7 = 0",
+        "UPDATE dead_letter SET died_at = now() - interval '40 days' WHERE hashtext(job_id::text) % 11 = 0",
         "UPDATE dead_letter SET resolution = 'dismissed', resolved_at = now() WHERE hashtext(job_id::text) % 4 = 0",
         "INSERT INTO job_attempt (job_id, attempt, outcome, ended_at) SELECT id, 1, "
         "(ARRAY['failed', 'timed_out', 'taken_back', 'snoozed', 'released'])[1 + abs(hashtext(id::text)) % 5], "
@@ -107,6 +109,10 @@ def test_the_queues_figures_are_what_a_plain_count_says(jobs: Jobs, engine: Engi
     dead = report.failures
     assert (dead.unresolved, dead.last_hour, dead.last_day) == tuple(letters[0])[:3]
     assert dead.oldest_for == report.measured_at - letters[0][3]
+    ages = ask(f"""
+        SELECT width_bucket(extract(epoch from {at} - died_at), ARRAY[3600, 86400, 604800, 2592000]) AS n, count(*)
+        FROM dead_letter WHERE resolution IS NULL GROUP BY n ORDER BY n""")
+    assert dict(enumerate(dead.by_age.values())) == dict.fromkeys(range(5), 0) | {row[0]: row[1] for row in ages}
     waiting = ask("""SELECT count(DISTINCT job_id), count(DISTINCT blocked_by_chain_id) FROM job_blocker
         WHERE open AND blocked_by_chain_id IN (SELECT chain_id FROM job WHERE status = 'dead')""")
     assert (dead.waiting, dead.dead_chains) == tuple(waiting[0])

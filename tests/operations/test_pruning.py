@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -12,9 +13,21 @@ from sqlalchemy import Engine, func, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import FOREVER, Job, JobQueue, JobStatus, Pruned, PrunePlace, Retention, RetentionRules, prune
+from sa_jobqueue import (
+    FOREVER,
+    Job,
+    JobQueue,
+    JobStatus,
+    Pruned,
+    PrunePlace,
+    QueueSettings,
+    Retention,
+    RetentionRules,
+    prune,
+    prune_dead_letters,
+)
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.events import ChainsPruned, EventBus
+from sa_jobqueue.events import ChainsPruned, DeadLettersPruned, EventBus
 from sa_jobqueue.operations import pruning
 from sa_jobqueue.worker.pruner import Pruner
 from tests.fixtures.database import both_servers_swept
@@ -201,3 +214,66 @@ async def test_a_walk_ends_where_all_are_young_and_one_to_the_end_finds_what_lie
     assert late in jobs.statuses()
     await pruner.walk(to_the_end=True)
     assert set(jobs.statuses()) == set(young)
+
+
+def resolved(jobs: Jobs, engine: Engine, *, days: float = 100, dead: bool = False, **columns: Any) -> UUID:
+    """Write a dead letter that was resolved so many days ago; its job went, or is `dead` still."""
+    job_id = jobs.add(DEAD, **columns)
+    at = func.now() - days * DAY
+    with engine.begin() as connection:
+        values = {"resolution": "dismissed", "resolved_at": at, "died_at": at - DAY}
+        connection.execute(update(Job.DeadLetter).where(Job.DeadLetter.job_id == job_id).values(values))
+        if not dead:
+            connection.execute(text("DELETE FROM job WHERE id = :id"), {"id": job_id})
+    return job_id
+
+
+def letters_of(jobs: Jobs) -> set[UUID]:
+    return {letter["job_id"] for letter in jobs.letters()}
+
+
+def test_resolved_letters_go_by_the_rule_nearest_to_them_and_open_ones_and_those_of_dead_jobs_stay(
+    engine: Engine, jobs: Jobs, session: Session
+) -> None:
+    gone = {
+        resolved(jobs, engine),
+        resolved(jobs, engine, type_name="mail", days=8),
+        resolved(jobs, engine, queue="q", days=9),
+    }
+    kept = {resolved(jobs, engine, days=80), resolved(jobs, engine, type_name="kept", queue="q", days=900), jobs.add(DEAD)}
+    kept |= {resolved(jobs, engine, dead=True)}  # it alone tells why
+    rules = RetentionRules(
+        default=Retention(completed=DAY, dead_letters=90 * DAY),
+        queues={"q": Retention(dead_letters=DAY)},
+        types={"mail": Retention(dead_letters=7 * DAY), "kept": Retention(dead_letters=FOREVER)},
+    )
+    assert prune_dead_letters(session, rules, dry_run=True).letters == len(gone)
+    assert letters_of(jobs) == gone | kept
+    pages, after, is_first = [], None, True
+    while is_first or after is not None:
+        pages.append(prune_dead_letters(session, rules, after=after, scan=3))
+        session.commit()
+        after, is_first = pages[-1].next, False
+    assert (sum(page.letters for page in pages), sum(page.scanned for page in pages)) == (3, 7)
+    assert letters_of(jobs) == kept
+    assert prune_dead_letters(session, MONTH).scanned == 0  # nothing is said of letters there
+    with pytest.raises(InvalidOptionError, match=r"retention\.dead_letters"):
+        QueueSettings(name="q", retention=Retention(dead_letters=DAY))
+
+
+async def test_the_worker_prunes_letters_after_the_chains_and_waits_for_none_that_somebody_holds(
+    engine: Engine, async_engine: AsyncEngine, jobs: Jobs
+) -> None:
+    free, held = resolved(jobs, engine), resolved(jobs, engine)
+    bus, told = EventBus(), list[Any]()
+    bus.subscribe(told.append)
+    rules = RetentionRules(default=Retention(dead_letters=90 * DAY))
+    pruner = Pruner(async_engine, Job, bus, rules, interval=timedelta(minutes=1))
+    with engine.connect() as holder:
+        holder.execute(text("SELECT 1 FROM dead_letter WHERE job_id = :id FOR UPDATE"), {"id": held})
+        await asyncio.wait_for(pruner.walk_letters(to_the_end=False), 20)
+    assert free not in letters_of(jobs)
+    assert letters_of(jobs) == {held}
+    assert told == [DeadLettersPruned(1)]
+    await pruner.walk_letters(to_the_end=False)
+    assert letters_of(jobs) == set()

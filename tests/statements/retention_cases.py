@@ -11,6 +11,9 @@ from tests.statements.shapes import NOBODY, PK, Case
 _RULES = RetentionRules(
     default=Retention(completed=timedelta(days=30)), types={"mail": Retention(dead=timedelta(days=90))}
 ).parameters()
+_LETTERS = RetentionRules(
+    default=Retention(dead_letters=timedelta(days=90)), types={"mail": Retention(dead_letters=timedelta(days=30))}
+).letter_parameters() | {"scan": 500, "shortest": timedelta(days=30)}
 _LOOK = _RULES | {"scan": 500, "shortest": timedelta(days=30)}
 
 RETENTION_CASES = [
@@ -22,6 +25,20 @@ RETENTION_CASES = [
         lambda: retention.look(Job, first=False),
         PK,
         lambda world: _LOOK | {"after": NOBODY},
+        looks_at=500,
+    ),
+    Case(
+        "prune_letters_first",
+        lambda: retention.letters(Job, first=True, remove=False),
+        PK,
+        lambda world: _LETTERS,
+        looks_at=500,
+    ),
+    Case(
+        "prune_letters",
+        lambda: retention.letters(Job, first=False, remove=True),
+        PK,
+        lambda world: _LETTERS | {"after": NOBODY},
         looks_at=500,
     ),
     Case(

@@ -68,6 +68,7 @@ CASES: dict[type, tuple[told.Event, str, str]] = {
         "INFO",
         "3 chains of 7 jobs were deleted: their time was up",
     ),
+    told.DeadLettersPruned: (told.DeadLettersPruned(3), "INFO", "3 dead letters were deleted: resolved long enough ago"),
     told.ScheduleFired: (
         told.ScheduleFired("nightly", (NOON,), ("7",), None),
         "INFO",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
+from itertools import pairwise
 from typing import Any
 
 from sa_jobqueue.operations import WorkerStatus
@@ -194,6 +195,9 @@ class Failures:
     unresolved: int
     last_hour: int
     last_day: int
+    last_week: int
+    last_month: int
+    """Of thirty days."""
     oldest_for: timedelta | None
     """How long the oldest undecided dead letter has been there."""
     waiting: int
@@ -204,6 +208,13 @@ class Failures:
     unsettled: int
     """Chains that have ended and whose end nobody has passed on yet."""
     unsettled_for: timedelta | None
+
+    @property
+    def by_age(self) -> dict[str, int]:
+        """Return how many undecided dead letters are how old, each counted once: `under_1h` to `over_30d`."""
+        names = ("under_1h", "1h_to_1d", "1d_to_7d", "7d_to_30d", "over_30d")
+        within = (0, self.last_hour, self.last_day, self.last_week, self.last_month, self.unresolved)
+        return {name: older - younger for name, (younger, older) in zip(names, pairwise(within), strict=True)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

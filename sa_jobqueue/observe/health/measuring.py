@@ -208,6 +208,8 @@ def _failures(session: Session, model: type[JobMixin[Any]], now: datetime) -> Fa
         unresolved=letters["unresolved"],
         last_hour=letters["last_hour"],
         last_day=letters["last_day"],
+        last_week=letters["last_week"],
+        last_month=letters["last_month"],
         oldest_for=_since(letters["oldest_at"], now),
         waiting=behind["waiting"],
         dead_chains=behind["chains"],

@@ -70,6 +70,7 @@ def _jobs(report: Health) -> Iterator[Figure]:
     yield _one("slots", "Jobs that live workers may run at once.", report.workers.slots)
     yield _one("saturation_ratio", "Slots that are taken.", report.workers.saturation)
     yield _one("undecided_dead_letters", "Dead letters that nobody has decided on, up to 10,000.", dead.unresolved)
+    yield _labelled("undecided_dead_letters_by_age", "The same by how long they have been there.", "age", dead.by_age)
     yield _one("jobs_blocked_by_dead", "Jobs that wait for a dead chain.", dead.waiting)
     yield _one("unsettled_chains", "Chains whose end was not passed on yet.", dead.unsettled)
 
