@@ -15,12 +15,25 @@ from typing import Any, Final
 VARIABLE: Final = "SA_JOBQUEUE_REDACT"
 """Names of job types, separated by commas; `*` and `?` stand for others, so `*` alone means all."""
 REDACTED: Final = "(redacted)"
+PAYLOADS: Final = frozenset({"input", "output"})
+"""Columns that hold them."""
+ERRORS: Final = frozenset({"error", "last_error"})
 
 
 def is_redacted(type_name: str | None) -> bool:
     """Return whether payloads of a job type are not to be shown; of None, an unknown type, only where all are not."""
     patterns = os.environ.get(VARIABLE)
     return bool(patterns) and _matches(patterns or "", type_name or "")
+
+
+def is_redacting() -> bool:
+    """Return whether payloads of any job type are not to be shown."""
+    return bool(patterns_in(os.environ.get(VARIABLE, "")))
+
+
+def patterns_in(text: str) -> list[str]:
+    """Return the patterns that a text names, as the variable has it."""
+    return [pattern.strip() for pattern in text.split(",") if pattern.strip()]
 
 
 def redacted(type_name: str | None, value: Any) -> Any:
@@ -38,4 +51,4 @@ def redacted_error(type_name: str | None, error: Any) -> Any:
 
 @lru_cache(1000)
 def _matches(patterns: str, type_name: str) -> bool:
-    return any(fnmatchcase(type_name, pattern.strip()) for pattern in patterns.split(",") if pattern.strip())
+    return any(fnmatchcase(type_name, pattern) for pattern in patterns_in(patterns))

@@ -16,11 +16,9 @@ from rich.table import Table
 from rich.text import Text
 from sqlalchemy import inspect
 
-from sa_jobqueue.redaction import redacted, redacted_error
+from sa_jobqueue.redaction import ERRORS, PAYLOADS, redacted, redacted_error
 
 _INTERNAL: Final = frozenset({"changed_xid", "root_id"})
-_PAYLOADS: Final = frozenset({"input", "output"})
-_ERRORS: Final = frozenset({"error", "last_error"})
 _PIPED_WIDTH: Final = 200
 """Columns of a table that goes to a file or another program, where a terminal's width means nothing."""
 
@@ -58,8 +56,8 @@ def row_of(entity: Any, *, without: Iterable[str] = (), type_name: str | None = 
     row = {attr.key: getattr(entity, attr.key) for attr in inspect(type(entity)).column_attrs if attr.key not in left_out}
     # The payloads of a chain are its last job's.
     kind = type_name or row.get("last_type_name") or row.get("type_name")
-    row |= {name: redacted(kind, row[name]) for name in _PAYLOADS & row.keys()}
-    return row | {name: redacted_error(kind, row[name]) for name in _ERRORS & row.keys()}
+    row |= {name: redacted(kind, row[name]) for name in PAYLOADS & row.keys()}
+    return row | {name: redacted_error(kind, row[name]) for name in ERRORS & row.keys()}
 
 
 def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from sa_jobqueue.redaction import REDACTED, is_redacted, is_redacting
 from sa_jobqueue.types import ENDED, JobStatus
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def collect(
 
     `sources` are shown as they are: give none with a password in it. `since` to `slots`: as `History.where` and
     `capacity` have them. `now`: when ages are taken and until when running jobs have run; this machine's clock unless
-    given.
+    given. Of errors of job types that SA_JOBQUEUE_REDACT names the class alone is told.
     Raises: InvalidOptionError when an option is out of its bounds.
     """
     from sa_jobqueue.spark import analytics
@@ -143,7 +144,7 @@ def collect(
             latency=_longest_first(latency),
             retries=sorted(retries, key=lambda row: (-row["retry_rate"], -row["jobs"], row["type_name"] or "")),
             errors=sorted(
-                _rows(analytics.error_groups(kept, every=max(every, timedelta(hours=1)))),
+                map(_as_shown, _rows(analytics.error_groups(kept, every=max(every, timedelta(hours=1))))),
                 key=lambda row: (-row["count"], row["fingerprint"]),
             ),
             dead_letters=sorted(letters, key=lambda row: (-row["open"], -row["letters"], row["type_name"], row["reason"])),
@@ -165,6 +166,16 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "asDict"):
         return {name: _plain(one) for name, one in value.asDict().items()}
     return [_plain(one) for one in value] if isinstance(value, list) else value
+
+
+def _as_shown(group: Row) -> Row:
+    """Return a group of errors without its example, where that is not to be shown or nobody knows whose it is."""
+    if not (group["example_message"] or group["example_traceback"]):
+        return group
+    kind = group["example_type_name"]
+    if not (is_redacted(kind) if kind else is_redacting()):
+        return group
+    return group | {"example_message": REDACTED, "example_traceback": None}
 
 
 def _span(history: History) -> tuple[datetime | None, datetime | None]:

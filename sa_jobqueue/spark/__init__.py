@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from sa_jobqueue.spark.enqueueing import enqueue, written
     from sa_jobqueue.spark.lag import Holder, StreamLag, stream_lag
     from sa_jobqueue.spark.options import REDACTION
+    from sa_jobqueue.spark.redacting import redacted
     from sa_jobqueue.spark.source import JobQueueSource, register
     from sa_jobqueue.spark.workers import WorkerSet, WorkersReport, run_workers
 
@@ -46,6 +47,7 @@ _HOMES: Final = {
     "WorkersReport": "workers",
     "archive": "archiving",
     "enqueue": "enqueueing",
+    "redacted": "redacting",
     "register": "source",
     "run_workers": "workers",
     "stream_lag": "lag",
@@ -75,6 +77,7 @@ __all__ = [
     "archive",
     "enqueue",
     "java_home",
+    "redacted",
     "register",
     "run_workers",
     "stream_lag",

@@ -219,6 +219,7 @@ def test_error_groups_are_by_stored_fingerprint_with_the_last_as_example(history
             "example_message": error["message"],
             "example_traceback": error["traceback"],
             "trend": [{"bucket_start": day, "count": count} for day, count in sorted(days.items())],
+            "example_type_name": type_of[last["job_id"]],
         }
     assert collected(error_groups(history), "fingerprint") == expected
     assert len(expected["f-ConnectionError",]["trend"]) == 5

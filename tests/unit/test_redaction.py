@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from datetime import timedelta
 from io import StringIO
 from typing import Any
@@ -19,8 +20,11 @@ from sa_jobqueue.observe import logs
 from sa_jobqueue.observe.log_lines import LogCapture
 from sa_jobqueue.observe.telemetry.attempts import _describe
 from sa_jobqueue.redaction import REDACTED, VARIABLE, is_redacted, redacted, redacted_error
+from sa_jobqueue.report import render
+from sa_jobqueue.report.contents import _as_shown
 from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
+from tests.report.contents import filled
 from tests.unit.test_log_lines import attempt, within
 
 CARD = "4111 1111"
@@ -49,6 +53,24 @@ def test_types_are_named_exactly_or_by_patterns(
     assert redacted(type_name, None) is None
     kept = {"type": "Declined", "trace_context": "00-1-2-01", "message": REDACTED}
     assert redacted_error(type_name, ERROR) == (kept if hidden else ERROR)
+
+
+def test_a_report_quotes_no_error_that_may_be_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(kind: str | None) -> str:
+        group = {"example_type_name": kind, "error_type": "Declined"}
+        texts = {"example_message": f"card {CARD}", "example_traceback": CARD}
+        return render(replace(filled(), errors=[filled().errors[0] | group | _as_shown(group | texts)]))
+
+    assert CARD in shown("charge")
+    assert CARD in shown(None)
+    monkeypatch.setenv(VARIABLE, "charge")
+    assert CARD in shown("mail")
+    for kind in ("charge", None):  # a job that is not in the history may be of any type
+        page = shown(kind)
+        assert CARD not in page
+        assert f"<strong>Declined</strong> {REDACTED}" in page
+    without = {"example_type_name": "charge", "example_message": None, "example_traceback": None}
+    assert _as_shown(without) == without
 
 
 def test_neither_logs_nor_spans_nor_captured_lines_quote_them(monkeypatch: pytest.MonkeyPatch) -> None:

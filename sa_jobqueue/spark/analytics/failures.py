@@ -38,14 +38,15 @@ def error_groups(history: History, *, every: timedelta = DAY) -> DataFrame:
     Shape: `fingerprint`, `error_type`, `count` (attempts), `jobs`, `type_names` (sorted, of jobs in the history),
     `share` (of all attempts with a fingerprint, 0 to 1), `first_seen`, `last_seen`, `example_job_id`, `example_message`,
     `example_traceback` (of the last one; null where errors were left out of an archive), `trend` (an array of
-    `bucket_start` and `count`, in the order of time, without empty buckets).
+    `bucket_start` and `count`, in the order of time, without empty buckets), `example_type_name` (null where its job is
+    not in the history).
     Raises: InvalidOptionError when `every` is not above zero.
     """
     width_of(every)
     failed = history.attempts.where("error_fingerprint IS NOT NULL").withColumnRenamed("error_fingerprint", "fingerprint")
     # The greatest job decides between two of one instant, so that the example is the same each time.
     latest = sf.struct("ended_at", "job_id", "attempt")
-    example = sf.max_by(sf.struct("job_id", "error"), latest)
+    example = sf.max_by(sf.struct("job_id", "error", "type_name"), latest)
     grouped = (
         with_jobs(failed, history.jobs, ["type_name"])
         .groupBy("fingerprint")
@@ -82,6 +83,7 @@ def error_groups(history: History, *, every: timedelta = DAY) -> DataFrame:
             sf.get_json_object(error, "$.message").alias("example_message"),
             sf.get_json_object(error, "$.traceback").alias("example_traceback"),
             "trend",
+            sf.col("example.type_name").alias("example_type_name"),
         )
     )
 
