@@ -123,8 +123,8 @@ def build(world: World, engine: Engine, jobs: Jobs) -> Any:
             (Job.Queue, {"name": "default"}, world.queue_paused, world.limit in {"room", "queue full"}),
             (Job.JobType, {"type_name": "test"}, world.type_paused, world.limit in {"room", "type full"}),
         ]
-        for table, name, paused, limited in rules:
-            row: dict[str, Any] = {**name, "max_running": 1 if limited else None}
+        for table, named, paused, limited in rules:
+            row: dict[str, Any] = {**named, "max_running": 1 if limited else None}
             row |= {"paused_at": func.now(), "paused_by": "somebody"} if paused else {}
             connection.execute(insert(table).values(row))
     return job_id
