@@ -25,8 +25,11 @@ from tests.chaos.world import MAX_CONNECTIONS, World
 _TERMINATE: Final = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 WHERE datname = current_database() AND backend_type = 'client backend'
-AND application_name NOT LIKE 'chaos%%' AND query LIKE %(query)s
+AND application_name NOT LIKE 'chaos%%' AND query LIKE ANY (%(queries)s)
 """
+
+LISTENING: Final = ("LISTEN%", "SELECT 1")
+"""The last statement of a session that listens: now and then ours asks whether the server is still there."""
 
 
 @dataclass
@@ -181,13 +184,13 @@ def fill_disk(scene: Stage) -> tuple[str, dict[UUID, int]]:
     return f"for {seconds} s" + (", of which the server died" if ended else ""), {}
 
 
-def end_sessions(query: str) -> Callable[[Stage], tuple[str, dict[UUID, int]]]:
-    """Return a fault that ends the workers' sessions on the server, three times in a row."""
+def end_sessions(*queries: str) -> Callable[[Stage], tuple[str, dict[UUID, int]]]:
+    """Return a fault that ends the workers' sessions whose last statement was like this, three times in a row."""
 
     def inject(scene: Stage) -> tuple[str, dict[UUID, int]]:
         ended = 0
         for _ in range(3):
-            ended += scene.world.read(_TERMINATE, query=query)[0][0]
+            ended += scene.world.read(_TERMINATE, queries=list(queries))[0][0]
             time.sleep(round(scene.random.uniform(0.05, 0.4), 2))
         return f"{ended} sessions", {}
 
@@ -238,7 +241,7 @@ def use_up_slots(scene: Stage) -> tuple[str, dict[UUID, int]]:
             taken.append(psycopg.connect(conninfo, autocommit=True, application_name="chaos hog"))
     ended = 0
     with suppress(IndexError, psycopg.OperationalError):
-        ended = taken[0].execute(_TERMINATE, {"query": "%"}).fetchall()[0][0]
+        ended = taken[0].execute(_TERMINATE, {"queries": ["%"]}).fetchall()[0][0]
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             with suppress(psycopg.OperationalError):
@@ -287,7 +290,7 @@ FAULTS: Final[tuple[Fault[Scene], ...]] = (
     Fault("kill -9 of PostgreSQL", crash_server),
     Fault("disk full", fill_disk),
     Fault("all sessions terminated", end_sessions("%")),
-    Fault("listeners terminated", end_sessions("LISTEN%")),
+    Fault("listeners terminated", end_sessions(*LISTENING)),
     Fault("connections cut", cut_network),
     Fault("network stalls", stall_network),
     Fault("half-open connections", half_open),

@@ -60,7 +60,7 @@ _SHARED: Final[dict[str, Callable[[PeerScene], tuple[str, dict[UUID, int]]]]] = 
     "frozen past its lease": any_fleets.freeze,
     "kill -9 of PostgreSQL": any_fleets.crash_server,
     "all sessions terminated": any_fleets.end_sessions("%"),
-    "listeners terminated": any_fleets.end_sessions("LISTEN%"),
+    "listeners terminated": any_fleets.end_sessions(*any_fleets.LISTENING),
     "connections cut": any_fleets.cut_network,
     "network stalls": any_fleets.stall_network,
     "half-open connections": any_fleets.half_open,
