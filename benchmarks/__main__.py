@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import flood, harness, markdown, plots, profiling, report, table
+from benchmarks import flood, harness, markdown, plots, policies, profiling, report, table
 from benchmarks.peers import environments, places
 from benchmarks.peers.catalogue import SYSTEMS
 from benchmarks.place import describe, serve
@@ -68,6 +68,8 @@ def main(  # noqa: PLR0917 - click gives options by name
         results = harness.run(running, scenarios, jobs=jobs, rounds=rounds, tell=status.update)
         found = report.document(results, scenarios, server=describe(running), jobs=jobs, rounds=rounds)
     report.show(console, results, scenarios, found)
+    if (shown := policies.table(found)) is not None:
+        console.print(shown)
     if to == "-":
         click.echo(report.dump(found))
     elif to is not None:

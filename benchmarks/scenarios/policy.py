@@ -20,6 +20,7 @@ from benchmarks.harness import Case, Comparison, Scenario
 from benchmarks.meter import Stopwatch
 from benchmarks.place import Place
 from sa_jobqueue import JobQueue, QueueSettings, put_queue
+from sa_jobqueue.fair_keys import part
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
 
@@ -38,6 +39,8 @@ class Load:
     priorities: Sequence[int] = (0,)
     keys: int = 0
     """Of their order; none of them has one unless given."""
+    fair_keys: int = 0
+    """Parts of each queue; none of them lies in one unless given."""
     slots: Mapping[str, int] = field(default_factory=dict)
     """At most so many at once of a type, in the worker."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -62,6 +65,8 @@ LOADS: Final[Mapping[str, Load]] = {
     "two types, slots for one": Load(types=(rows.JOB_TYPE, _SECOND_TYPE), slots={_SECOND_TYPE: CONCURRENCY}),
     "max_running": Load(settings={"max_running": CONCURRENCY}),
     "rate": Load(settings={"rate_limit": 1_000_000, "rate_period": timedelta(seconds=1)}),
+    "10 fair keys": Load(fair_keys=10),
+    "1,000 fair keys": Load(fair_keys=1_000),
     "1,000 ordering keys": Load(keys=1_000),
 }
 
@@ -69,7 +74,18 @@ _AGAINST: Final[Mapping[str, str]] = {
     "4 queues that share": "4 queues, priorities over all",
     "20 queues that share": "20 queues, priorities over all",
     "two types, slots for one": "two types",
-} | dict.fromkeys(("100 queues that share", "every priority", "max_running", "rate", "1,000 ordering keys"), "one queue")
+} | dict.fromkeys(
+    (
+        "100 queues that share",
+        "every priority",
+        "max_running",
+        "rate",
+        "10 fair keys",
+        "1,000 fair keys",
+        "1,000 ordering keys",
+    ),
+    "one queue",
+)
 
 
 def scenario() -> Scenario:
@@ -110,6 +126,8 @@ def put(load: Load, place: Place, jobs: int) -> None:
                 priority = load.priorities[number // load.queues % len(load.priorities)]
                 key = f"key {number % load.keys}" if load.keys else None
                 queue = f"q{number // len(load.types) % load.queues}"
+                if load.fair_keys:
+                    queue = part(queue, number % load.fair_keys)
                 into.write_row((job_id, kind, job_id, kind, json.dumps(rows.payload(number)), queue, priority, key))
 
 

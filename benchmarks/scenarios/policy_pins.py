@@ -23,6 +23,7 @@ _POLICIES: Final = (
     "every priority",
     "max_running",
     "rate",
+    "1,000 fair keys",
     "1,000 ordering keys",
 )
 
