@@ -305,6 +305,8 @@ class JobMixin(Generic[IdT]):
     """Not started by then, it is cancelled and never run; null for never."""
     ordering_key: Mapped[str | None] = mapped_column(Text, sort_order=2)
     """Jobs of one key run one at a time, in the order of `created_at`; null for any order."""
+    steps_aside: Mapped[bool | None] = mapped_column(Boolean, sort_order=3)
+    """Whether others of its ordering key go on while it waits for another attempt; null: they wait for it."""
 
     @property
     def fair_key(self) -> str | None:

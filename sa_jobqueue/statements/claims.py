@@ -26,6 +26,7 @@ from sqlalchemy import (
     cast,
     column,
     exists,
+    false,
     func,
     literal_column,
     select,
@@ -210,8 +211,19 @@ def _due(job: Table) -> Select[Any]:
     )
 
 
+def is_aside(job: Any) -> ColumnElement[bool]:
+    """Return whether a job has been tried and lets others of its ordering key go on until it is due again."""
+    stepped = func.coalesce(job.c.steps_aside, false())
+    return and_(
+        stepped,
+        job.c.status == status(JobStatus.PENDING),
+        job.c.attempt > literal_column("0"),
+        job.c.scheduled_at > func.now(),
+    )
+
+
 def _is_next(job: Table) -> ColumnElement[bool]:
-    """Return whether a job is the first open one of its ordering key, and none of them is running.
+    """Return whether a job is the first open one of its ordering key that has not stepped aside, and none is running.
 
     One that is passed over for it comes back: the trigger `tr_job_next` stamps it when it is next.
     """
@@ -223,6 +235,7 @@ def _is_next(job: Table) -> ColumnElement[bool]:
             first.c.ordering_key == job.c.ordering_key,
             first.c.ordering_key.is_not(None),
             first.c.status.in_([status(JobStatus.BLOCKED), status(JobStatus.PENDING), status(JobStatus.RUNNING)]),
+            ~is_aside(first),
         )
         .order_by(first.c.ordering_key, first.c.created_at, first.c.id)
         .limit(literal_column("1"))

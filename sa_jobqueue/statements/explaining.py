@@ -23,6 +23,7 @@ from sqlalchemy import (
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.statements._parts import once_a_model, status, table
+from sa_jobqueue.statements.claims import is_aside
 from sa_jobqueue.statements.history import block, number
 from sa_jobqueue.types import JobStatus
 
@@ -108,7 +109,7 @@ def ended_lately(model: type[JobMixin[Any]]) -> Select[int, Any]:
 
 @once_a_model
 def before_in_order(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Return the job of an ordering key that holds another one of it up: one that runs, else the first that is open.
+    """Return the job of an ordering key that holds another one of it up: one that runs, else the first in order.
 
     Parameters: `ordering_key`. Shape: `(id, status)`, no row where none is open. Locks: none.
     Index: `ix_job_ordering`, every open job of the key.
@@ -121,6 +122,7 @@ def before_in_order(model: type[JobMixin[Any]]) -> Select[Any]:
             job.c.ordering_key == bindparam("ordering_key", type_=Text),
             job.c.ordering_key.is_not(None),
             job.c.status.in_(is_open),
+            ~is_aside(job),
         )
         .order_by(job.c.leased_by.is_(None), job.c.created_at, job.c.id)
         .limit(literal_column("1"))

@@ -14,7 +14,7 @@ from sa_jobqueue.migrations import versions
 DIGESTS = {
     1: "cda80ed7d73b2c78c7356edcd11e3bde563f1223904a837bc7e0fd9d163e1ba3",
     2: "4853513165be70ab421af20df3704bfad07fc75cd6845a16c53b1b4120655285",
-    3: "60eb803b308aa8669f59866abfcd337e5262a620bb973e37c4e645551b323530",
+    3: "5744aeea7ef47787eb8999c10b73759fdfaeaffb8364200943d0f280ef5be2c8",
 }
 PLACES = [
     {"schema": schema, "prefix": prefix, "id_type": id_type}

@@ -119,7 +119,7 @@ CREATE INDEX ${p}ix_schedule_due ON ${q}schedule (next_fire_at)"""
 
 # On tables that are there: `job` first, as workers lock them, and `worker` at the very end, for beats wait from then on.
 _COLUMNS = """\
-ALTER TABLE ${q}job ADD COLUMN expires_at timestamptz, ADD COLUMN ordering_key text
+ALTER TABLE ${q}job ADD COLUMN expires_at timestamptz, ADD COLUMN ordering_key text, ADD COLUMN steps_aside boolean
 --;
 CREATE INDEX ${p}ix_job_expiring ON ${q}job (expires_at) WHERE status = 'pending' AND expires_at IS NOT NULL
 --;
@@ -131,15 +131,21 @@ CREATE UNIQUE INDEX ${p}uq_job_ordering ON ${q}job (ordering_key) WHERE ordering
 ALTER TABLE ${q}worker ADD COLUMN concurrency_requested integer,
   ADD CONSTRAINT ${p}ck_worker_concurrency_requested CHECK (concurrency_requested >= 1)"""
 
-# Whatever may let the next job of an ordering key run stamps that job, so that workers find it behind their floors. The
-# WHEN clauses keep every other job out of plpgsql. SKIP LOCKED, for whoever holds that row may be waiting for ours.
+# Whatever may let the next job of an ordering key run stamps that job, so that workers find it behind their floors; and
+# where that one steps aside until it is due, the next that does not. It is stamped in any case, for it may be due before
+# this commits. The WHEN clauses keep every other job out of plpgsql. SKIP LOCKED, for whoever holds a row may be waiting for
+# ours.
 _ROUTINES = """\
 CREATE FUNCTION ${q}job_next() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$$$
 BEGIN
-  UPDATE ${q}job SET changed_xid = pg_current_xact_id() WHERE status = 'pending' AND id = (
+  UPDATE ${q}job SET changed_xid = pg_current_xact_id() WHERE status = 'pending' AND id = ANY (ARRAY(
     SELECT id FROM ${q}job
     WHERE ordering_key = OLD.ordering_key AND ordering_key IS NOT NULL AND status IN ('blocked', 'pending', 'running')
-    ORDER BY created_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED);
+    ORDER BY created_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) || ARRAY(
+    SELECT id FROM ${q}job
+    WHERE ordering_key = OLD.ordering_key AND ordering_key IS NOT NULL AND status IN ('blocked', 'pending', 'running')
+      AND NOT (COALESCE(steps_aside, false) AND status = 'pending' AND attempt > 0 AND scheduled_at > now())
+    ORDER BY created_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED));
   RETURN NULL;
 END $$$$
 --;
@@ -167,6 +173,6 @@ DROP INDEX ${q}ix_job_ordering
 --;
 DROP INDEX ${q}ix_job_expiring
 --;
-ALTER TABLE ${q}job DROP COLUMN ordering_key, DROP COLUMN expires_at
+ALTER TABLE ${q}job DROP COLUMN steps_aside, DROP COLUMN ordering_key, DROP COLUMN expires_at
 --;
 ALTER TABLE ${q}worker DROP COLUMN concurrency_requested"""

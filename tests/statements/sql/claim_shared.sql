@@ -14,6 +14,10 @@ WITH picked AS (SELECT block.id AS id
           WHERE first.ordering_key = job.ordering_key
           AND first.ordering_key IS NOT NULL
           AND first.status IN ('blocked', 'pending', 'running')
+          AND NOT (coalesce(first.steps_aside, false)
+            AND first.status = 'pending'
+            AND first.attempt > 0
+            AND first.scheduled_at > now())
           ORDER BY first.ordering_key, first.created_at, first.id
           LIMIT 1)
         AND (SELECT other.id

@@ -1,0 +1,131 @@
+"""Jobs of a key run one at a time, even where two claims cannot see each other; one that is told to steps aside."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Job, JobQueue, JobStatus
+from sa_jobqueue.operations import explain_job
+from sa_jobqueue.operations.explaining import Cause
+from tests.fixtures.database import both_servers
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import PATIENCE, Start, until, wait_until
+
+HOUR = timedelta(hours=1)
+
+
+def execute(engine: Engine, statement: str, **given: Any) -> None:
+    with engine.begin() as connection:
+        connection.execute(text(statement), given)
+
+
+def _waiting(engine: Engine) -> bool:
+    with engine.connect() as connection:
+        return bool(connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one())
+
+
+@both_servers
+@pytest.mark.parametrize("index", ["with the index", "without it"])
+def test_two_claims_that_see_no_running_job_of_a_key_do_not_both_start_one(
+    engine: Engine, jobs: Jobs, hands: Any, index: str
+) -> None:
+    if index == "without it":
+        execute(engine, "DROP INDEX uq_job_ordering")
+    one, other = hands("one:1"), hands("other:1")
+    with Session(engine) as late, ThreadPoolExecutor(1) as thread:
+        first = Job("test", ordering_key="k")
+        late.add(first)
+        late.flush()
+        first_id = first.id
+        second_id = jobs.add(ordering_key="k")  # it began later, and is visible earlier
+        assert [job.id for job in other.claim(commit=False)] == [second_id]
+        late.commit()
+        claiming = thread.submit(one.claim)  # it sees the first one, due and next, and none that runs
+        if index == "without it":
+            assert [job.id for job in claiming.result(PATIENCE)] == [first_id]
+            other.connection.commit()
+            assert set(jobs.statuses().values()) == {JobStatus.RUNNING}
+            return
+        wait_until(lambda: _waiting(engine), what="the claim waits at the index")
+        other.connection.commit()
+        with pytest.raises(IntegrityError, match="uq_job_ordering"):
+            claiming.result(PATIENCE)
+        one.connection.rollback()
+        assert one.claim() == []
+        (mine,) = other.connection.execute(text("SELECT * FROM job WHERE status = 'running'")).all()
+        other.complete(mine)
+        assert [job.id for job in one.claim()] == [first_id]
+
+
+@both_servers
+@pytest.mark.parametrize("aside", [True, None], ids=["steps aside", "blocks"])
+def test_a_job_that_waits_for_its_next_attempt_blocks_or_steps_aside(
+    engine: Engine, jobs: Jobs, hands: Any, aside: bool | None
+) -> None:
+    first = jobs.add(ordering_key="k", due_in=-9, steps_aside=aside)
+    second, third = jobs.add(ordering_key="k", due_in=-9), jobs.add(ordering_key="k", due_in=-9)
+    other, worker = hands("other:1"), hands("worker:1")
+    (failing,) = other.claim()
+    assert failing.id == first
+    assert worker.claim() == []  # its floor has passed the others
+    other.finish(failing, delay=3600)
+    with Session(engine) as session:
+        told = explain_job(session, second)
+        assert (told.cause is Cause.OUT_OF_TURN) is not aside
+    if not aside:
+        assert worker.claim() == []
+        return
+    # Without the second stamp of the trigger they are found when the floors are dropped: seconds later.
+    (mine,) = worker.claim()
+    assert mine.id == second
+    assert other.claim() == []  # one at a time all the same
+    worker.complete(mine)
+    execute(engine, "UPDATE job SET scheduled_at = now() WHERE id = :id", id=first)
+    (again,) = worker.claim()
+    assert again.id == first  # when it is due, it is first in order
+    worker.complete(again)
+    assert [job.id for job in worker.claim()] == [third]
+
+
+@both_servers
+def test_one_that_stepped_aside_is_found_though_it_became_due_while_the_one_before_it_ended(
+    engine: Engine, jobs: Jobs, hands: Any
+) -> None:
+    first = jobs.add(ordering_key="k", due_in=-9, steps_aside=True)
+    second = jobs.add(ordering_key="k", due_in=-9)
+    other, worker = hands("other:1"), hands("worker:1")
+    other.finish(*other.claim(), delay=3600)
+    (mine,) = other.claim()
+    assert mine.id == second
+    other.connection.execute(text("SELECT now()"))  # the transaction that completes it has begun
+    execute(engine, "UPDATE job SET scheduled_at = clock_timestamp() WHERE id = :id", id=first)
+    assert worker.claim() == []  # its floor has passed the first, which is due and waits for the second
+    other.complete(mine)
+    # By the clock of that transaction it was not due yet. Without the first stamp of the trigger nobody finds it now.
+    assert [job.id for job in worker.claim()] == [first]
+
+
+async def test_workers_go_on_with_a_key_while_one_of_it_waits(engine: Engine, jobs: Jobs, start: Start) -> None:
+    queue = JobQueue()
+
+    @queue.handler("test", retry=lambda attempt, error: HOUR)
+    async def work(number: int) -> None:
+        if number == 0:
+            raise ValueError("the customer's server is down")
+
+    with Session(engine) as session, session.begin():
+        new = [work.job(number, ordering_key="customer 42", steps_aside=True) for number in range(8)]
+        session.add_all(new)
+        ids = [job.id for job in new]
+    async with start(queue), start(queue):
+        await until(lambda: list(jobs.statuses().values()).count(JobStatus.COMPLETED) == 7, what="the others complete")
+    assert jobs.status(ids[0]) is JobStatus.PENDING
+    ended = sorted(ids[1:], key=lambda job_id: jobs.get(job_id)["started_at"])
+    assert ended == ids[1:]
