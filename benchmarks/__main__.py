@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 from rich.console import Console
@@ -134,11 +135,21 @@ def draw_flood(url: str | None, server: str, jobs: int, out: Path) -> None:
     """Draw when ten jobs start beside a backlog in another queue, with shares and without. Needs a browser."""
     with serve(url or server) as running:
         found = flood.run(running, jobs)
-    for name in ("shares", "order of queues"):
+    for name in flood.CASES:
         few = [at * 1000 for at in found[name]["few"]]
         click.echo(f"{name}: the ten started {few[0]:,.1f} to {few[-1]:,.1f} ms after their commit")
     if not flood.draw(found, out):
         raise click.ClickException("no browser is at hand: the picture is drawn by one")
+
+
+@main.command("draw")
+@click.option("--from", "document", required=True, type=click.File(), help="What a run wrote with --json.")
+@click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Where to write.")
+def draw(document: TextIO, out: Path) -> None:
+    """Draw the curves of a run of the scenarios `degradation` and `workload-budgets`. Needs a browser."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name in plots.draw(json.load(document), out):
+        click.echo(out / name)
 
 
 @main.command("simulate")

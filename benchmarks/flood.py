@@ -19,6 +19,7 @@ from sa_jobqueue import Job, JobQueue
 from sa_jobqueue.testing.servers import PostgresServer
 
 FEW: Final = 10
+CASES: Final = {"queues share": True, "fair=False": False}
 CONCURRENCY: Final = 20
 _HEAD: Final = 0.02
 """Of the backlog, that has started when the ten come."""
@@ -29,7 +30,7 @@ _POINTS: Final = 400
 def run(server: PostgresServer, jobs: int) -> dict[str, Any]:
     """Return when the jobs of both queues started, in seconds from the commit of the ten."""
     found: dict[str, Any] = {"jobs": jobs, "few": FEW, "concurrency": CONCURRENCY}
-    for name, fair in (("shares", True), ("order of queues", False)):
+    for name, fair in CASES.items():
         with open_place(server) as place:
             found[name] = _flooded(place, jobs, fair=fair)
     return found
@@ -40,7 +41,7 @@ def draw(found: dict[str, Any], picture: Path) -> bool:
     from plotly import graph_objects
 
     figure = graph_objects.Figure()
-    for name, colour, symbol in (("shares", "#2471a3", "circle"), ("order of queues", "#c0392b", "diamond")):
+    for name, colour, symbol in zip(CASES, ("#2471a3", "#c0392b"), ("circle", "diamond"), strict=True):
         seen = found[name]
         flood = [(at, number) for at, number in seen["flood"] if at > 0.0005]
         figure.add_scatter(
