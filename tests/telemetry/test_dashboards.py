@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -10,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from sa_jobqueue.observe.metrics.workers import subscribe
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, wait_until
 from tests.health.test_metrics import APPLICATION
+from tests.telemetry.grafana import faults
 from tests.telemetry.prometheus import promtool, serving
 
 ASKED = re.compile(r"sa_jobqueue_[a-z0-9_]+")
@@ -87,6 +89,27 @@ def test_every_query_of_the_dashboard_is_promql(dashboard: Any, tmp_path: Path) 
     # YAML is a superset of JSON.
     (tmp_path / "panels.yml").write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
     promtool("check", "rules", "panels.yml", within=tmp_path)
+
+
+def test_the_dashboard_is_of_grafana_s_own_schema(dashboard: Any) -> None:
+    assert faults(dashboard) == []
+
+    def broken(change: Callable[[Any], None]) -> list[str]:
+        other = copy.deepcopy(dashboard)
+        change(other)
+        return faults(other)
+
+    stat = next(number for number, panel in enumerate(dashboard["panels"]) if panel["type"] == "stat")
+    # What a hand may do to it: the schema sees each, and says where.
+    (unknown,) = broken(lambda other: other["panels"][stat]["targets"][0].update(exprr="up"))
+    assert unknown == f"$.panels[{stat}].targets[0].exprr is not known"
+    for change in (
+        lambda other: other.update(schemaVersion="39"),
+        lambda other: other["panels"][stat]["options"].update(colorMode="loud"),
+        lambda other: other["panels"][stat]["gridPos"].update(w="wide"),
+        lambda other: other.update(graphTooltip=7),
+    ):
+        assert broken(change) != []
 
 
 def test_the_dashboard_can_be_imported_as_it_is(dashboard: Any) -> None:
