@@ -59,7 +59,11 @@ def everything() -> JobQueue[Any]:
     return queue
 
 
-@pytest.mark.parametrize("tracked", [None, 0, 100], ids=["old", "new", "new, producers prepare"])
+@pytest.mark.parametrize(
+    "tracked",
+    [None, pytest.param(0, marks=pytest.mark.long), 100],
+    ids=["old", "new, nothing is prepared", "new, producers prepare"],
+)
 async def test_producers_and_workers_work_through_a_pooler(engine: Engine, pooler: MakePooler, tracked: int | None) -> None:
     """Many jobs on few server sessions: nothing prepared, listened to or set on one of them is looked for on another.
 
