@@ -37,8 +37,8 @@ class Journals:
     directory: Path
     runs: dict[str, Run] = field(default_factory=dict)
     enqueued: list[tuple[int, str, bool, float]] = field(default_factory=list)
-    last_ended: float = 0.0
-    """When the latest run ended well."""
+    latest: float = 0.0
+    """When the latest of the runs that came to their end began."""
     _read: dict[Path, int] = field(default_factory=dict)
 
     def read(self) -> None:
@@ -77,6 +77,6 @@ class Journals:
                 run = self.runs[line["run"]]
                 run.finished, run.how = line["at"], line["how"]
                 if run.how == "ended":
-                    self.last_ended = max(self.last_ended, line["at"])
+                    self.latest = max(self.latest, run.began)
             case "enqueued":
                 self.enqueued.append((line["number"], line["kind"], line["acknowledged"], line["at"]))

@@ -73,8 +73,8 @@ def judge(conninfo: str, *, open_jobs: str, frozen: set[int]) -> Counts:
 
 
 def recovery(conninfo: str, over: float) -> float | None:
-    """Return the seconds from the end of a fault to the next run that ended; None when there was none."""
-    first = "SELECT min(finished) - %(over)s FROM chaos_run WHERE how = 'ended' AND finished > %(over)s"
+    """Return the seconds from the end of a fault to the end of the first run that began after it; None: there was none."""
+    first = "SELECT min(finished) - %(over)s FROM chaos_run WHERE how = 'ended' AND began > %(over)s"
     found: float | None = _one(conninfo, first, over=over)
     return found
 

@@ -34,7 +34,7 @@ from tests.chaos.world import SETTINGS, World
 _START_PATIENCE: Final = 120.0
 _BREATH: Final = 5.0
 _RESTART_AFTER: Final = 40.0
-"""Seconds without a job that ended, nothing being broken any more, after which all workers are restarted by hand."""
+"""Seconds in which no job began and ended, nothing being broken any more, after which all workers are restarted by hand."""
 SETTLING_SECONDS: Final = 60.0
 """What each queue has at the end, nothing being broken or enqueued any more, to end every job: 20 times the patience."""
 
@@ -65,7 +65,7 @@ class Result:
     counts: judge.Counts
     injections: list[Injection]
     recoveries: list[float | None]
-    """Of each injection: seconds from its end to the next run that ended; None when there was none."""
+    """Of each injection: seconds from its end to the end of the first run that began after it; None when there was none."""
     restarts: int
     """How often nothing ended any more, and all workers were restarted by hand."""
     processes: int
@@ -101,7 +101,7 @@ def run(system: System, options: Options, tell: Tell = lambda _: None) -> Result
         left = f"SELECT count(*) FROM ({system.open_jobs}) AS its_own"
         # What had gathered while workers started is not the throughput of an unbroken queue.
         if not world.until(
-            lambda: _has_ended(journals, since=began) and world.read(left)[0][0] <= options.rate, _START_PATIENCE
+            lambda: _has_run(journals, since=began) and world.read(left)[0][0] <= options.rate, _START_PATIENCE
         ):
             raise NotStarted(f"{system.name} did not start, or did not keep up; its logs are in {world.log_dir}")
         _pause(_BREATH)
@@ -155,19 +155,19 @@ def _break_things(scene: PeerScene, options: Options, tell: Tell) -> tuple[list[
 
 
 def _wait_or_restart(scene: PeerScene, *, since: float) -> int:
-    if scene.world.until(lambda: _has_ended(scene.journals, since=since), _RESTART_AFTER):
+    if scene.world.until(lambda: _has_run(scene.journals, since=since), _RESTART_AFTER):
         return 0
     fleet = scene.world.fleet
     assert isinstance(fleet, PeerFleet)
     fleet.restart()
     since = time.time()
-    scene.world.until(lambda: _has_ended(scene.journals, since=since), _START_PATIENCE)
+    scene.world.until(lambda: _has_run(scene.journals, since=since), _START_PATIENCE)
     return 1
 
 
-def _has_ended(journals: Journals, *, since: float) -> bool:
+def _has_run(journals: Journals, *, since: float) -> bool:
     journals.read()
-    return journals.last_ended > since
+    return journals.latest > since
 
 
 def _pause(seconds: float) -> None:

@@ -1,9 +1,7 @@
-"""This queue: `sa-jobqueue worker` with the times of the chaos run beside it, and an AsyncSession that adds and commits."""
+"""This queue: what `sa-jobqueue worker` runs, and an AsyncSession that adds and commits."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -25,7 +23,7 @@ async def handle(payload: dict[str, object]) -> None:
 
 
 class Ours(app.System):
-    """A worker as the command line runs it."""
+    """Only the producer's side is run as a script."""
 
     def __init__(self, url: str) -> None:
         super().__init__(make_url(url).set(drivername="postgresql+psycopg").render_as_string(hide_password=False))
@@ -54,19 +52,8 @@ class Ours(app.System):
             await engine.dispose()
 
     async def work(self) -> None:
-        """Become `sa-jobqueue worker`."""
-        times = {
-            "beat-interval": app.BEAT,
-            "time-to-live": app.PATIENCE,
-            "sweep-interval": app.BEAT,
-            "poll-interval": app.BEAT,
-            "drain-timeout": app.DRAIN,
-            "concurrency": app.CONCURRENCY,
-            "control-fd": os.environ["CHAOS_CONTROL_FD"],
-        }
-        arguments = [part for name, value in times.items() for part in (f"--{name}", str(value))]
-        command = [sys.executable, "-m", "sa_jobqueue", "worker", "tests.chaos.peers.workers.ours:jobs", *arguments]
-        os.execve(sys.executable, command, os.environ | {"SA_JOBQUEUE_URL": self.url})
+        """Do not run here: `sa-jobqueue worker` does, as users have it. Raises: NotImplementedError."""
+        raise NotImplementedError
 
 
 if __name__ == "__main__":
