@@ -52,6 +52,8 @@ class Cause(StrEnum):
     """Another job of its ordering key goes first."""
     LIMITED = "limited"
     """As many of its queue or its type run as may, across all workers."""
+    RATE_LIMITED = "rate_limited"
+    """As many of its queue or its type were started lately as may, across all workers."""
     NO_WORKER = "no_worker"
     QUEUE_UNSERVED = "queue_unserved"
     TYPE_UNKNOWN = "type_unknown"
@@ -102,7 +104,7 @@ _STUCK: Final = (
         Cause.DRAINING,
         Cause.EXPIRED,
     ),
-    *(Cause.LIMITED, Cause.OUT_OF_TURN),
+    *(Cause.LIMITED, Cause.RATE_LIMITED, Cause.OUT_OF_TURN),
     *(Cause.WORKER_SILENT, Cause.RETRYING, Cause.SCHEDULED, Cause.BUSY, Cause.BEHIND, Cause.BLOCKED, Cause.RUNNING),
     *(Cause.ABOUT_TO_RUN, Cause.SETTLING, Cause.COMPLETED),
 )
@@ -306,11 +308,8 @@ class _Explainer:
                 evidence |= {"paused_at": since_when, "paused_by": by}
                 who = f" by {by}" if by else ""
                 todo = f"sa-jobqueue {what}s resume {name}"
-                return (
-                    cause,
-                    f"{since}, but its {what} {name!r} was paused {self._ago(since_when)} ago{who}: {todo}.",
-                    evidence,
-                )
+                paused = f"its {what} {name!r} was paused {self._ago(since_when)} ago{who}"
+                return cause, f"{since}, but {paused}: {todo}.", evidence
         return None
 
     def _held_back(
@@ -335,11 +334,16 @@ class _Explainer:
                 if limit is not None and count >= limit:
                     evidence |= {"max_running": limit, "running": count}
                     todo = f"sa-jobqueue {what}s set {name} --max-running"
-                    return (
-                        Cause.LIMITED,
-                        f"{since}, but {count} of at most {limit} of its {what} {name!r} run: {todo}.",
-                        evidence,
-                    )
+                    sentence = f"{since}, but {count} of at most {limit} of its {what} {name!r} run: {todo}."
+                    return Cause.LIMITED, sentence, evidence
+        asked = {"queues": [job.queue, whole(job.queue)], "type_name": job.type_name}
+        for rate in self.session.execute(explaining.rates(self.model), asked):
+            if rate.tokens < 1:
+                wait = timedelta(seconds=(1 - rate.tokens) / rate.per_second)
+                evidence |= {"per_second": rate.per_second, "next_start": wait}
+                started = f"its {rate.what} {rate.name!r} starts no more by its rate; the next in {span(wait)}"
+                todo = f"sa-jobqueue {rate.what}s set {rate.name} --rate-limit"
+                return Cause.RATE_LIMITED, f"{since}, but {started}: {todo}.", evidence
         return None
 
     def _expected(self, job: Any, before: int, evidence: dict[str, Any]) -> str:

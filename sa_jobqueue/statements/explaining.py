@@ -11,6 +11,7 @@ from sqlalchemy import (
     Interval,
     Select,
     Text,
+    any_,
     bindparam,
     case,
     cast,
@@ -18,14 +19,42 @@ from sqlalchemy import (
     literal_column,
     select,
     tuple_,
+    union_all,
 )
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.statements._parts import once_a_model, status, table
+from sa_jobqueue.statements._parts import array, once_a_model, status, table
 from sa_jobqueue.statements.claims import is_aside
 from sa_jobqueue.statements.history import block, number
+from sa_jobqueue.statements.limits import _per_second, _tokens
 from sa_jobqueue.types import JobStatus
+
+
+@once_a_model
+def rates(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Tell how many jobs of some queues and of a job type may be started now by their rates, and how many more each second.
+
+    Parameters: `queues`, `type_name`. Shape: `(what, name, tokens, per_second)` a row that has a rate, queues first.
+    Clock: the database's `now()`. Locks: none. Index: the primary keys.
+    """
+    queue, kind = table(model.Queue), table(model.JobType)
+    of_queues = queue.c.name == any_(array("queues", Text()))
+    of_type = kind.c.type_name == bindparam("type_name", type_=Text)
+    every = [
+        select(
+            literal_column(f"'{what}'", Text()).label("what"),
+            name.label("name"),
+            _tokens(of).label("tokens"),
+            _per_second(of).label("per_second"),
+        ).where(where, of.c.rate_limit.is_not(None))
+        for what, of, name, where in (
+            ("queue", queue, queue.c.name, of_queues),
+            ("type", kind, kind.c.type_name, of_type),
+        )
+    ]
+    found = union_all(*every).subquery("found")
+    return select(*found.c).order_by(found.c.what, found.c.name)
 
 
 @once_a_model

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, func, insert, text
 from sqlalchemy.orm import Session
@@ -38,6 +38,8 @@ class World:
     """Of its ordering key: "none", "first", "after one that waits", "after one that runs"."""
     limit: str
     """Across workers: "none", "room", "queue full", "type full"."""
+    rate: str
+    """Across workers: "none", "some left", "used up"."""
     ahead: int
 
     def cause(self) -> Cause:
@@ -57,6 +59,7 @@ class World:
             (self.expired, Cause.EXPIRED),
             (self.turn.startswith("after"), Cause.OUT_OF_TURN),
             (self.limit.endswith("full"), Cause.LIMITED),
+            (self.rate == "used up", Cause.RATE_LIMITED),
             (self.ahead > 0, Cause.BEHIND),
             ("ready" not in ready, Cause.BUSY),
         )
@@ -76,6 +79,7 @@ WORLDS = st.builds(
     expired=RARELY,
     turn=st.sampled_from(["none"] * 4 + ["first", "after one that waits", "after one that runs"]),
     limit=st.sampled_from(["none"] * 4 + ["room", "queue full", "type full"]),
+    rate=st.sampled_from(["none"] * 4 + ["some left", "used up"]),
     ahead=st.sampled_from([0, 0, 2]),
 )
 
@@ -89,8 +93,21 @@ PLAIN = World(
     expired=False,
     turn="none",
     limit="none",
+    rate="none",
     ahead=0,
 )
+
+
+CHANGES: tuple[dict[str, Any], ...] = (
+    {},
+    {"later": True},
+    {"later": True, "failed_before": True},
+    *({"workers": frozenset({fleet})} for fleet in WORKERS),
+    *({"queue_paused": True}, {"type_paused": True}, {"expired": True}, {"ahead": 2}, {"rate": "used up"}),
+    *({"turn": "after one that waits"}, {"turn": "after one that runs"}, {"turn": "first"}),
+    *({"limit": "queue full"}, {"limit": "type full", "ahead": 2}),
+)
+"""One thing that is so, beside what is plain."""
 
 
 def build(world: World, engine: Engine, jobs: Jobs) -> Any:
@@ -125,6 +142,10 @@ def build(world: World, engine: Engine, jobs: Jobs) -> Any:
         ]
         for table, named, paused, limited in rules:
             row: dict[str, Any] = {**named, "max_running": 1 if limited else None}
+            if table is Job.Queue and world.rate != "none":
+                left = 1.5 if world.rate == "some left" else 0.5
+                row |= {"rate_limit": 1, "rate_period": timedelta(days=1), "rate_burst": 5}
+                row |= {"rate_tokens": left, "rate_at": func.now()}
             row |= {"paused_at": func.now(), "paused_by": "somebody"} if paused else {}
             connection.execute(insert(table).values(row))
     return job_id
@@ -134,13 +155,6 @@ def build(world: World, engine: Engine, jobs: Jobs) -> Any:
 def test_the_first_that_holds_a_job_back_is_named_whatever_else_does(engine: Engine, jobs: Jobs) -> None:
     seen: set[Cause] = set()
 
-    @settings(max_examples=70, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-    @given(world=WORLDS)
-    @example(replace(PLAIN, workers=frozenset({"of another queue"})))
-    @example(replace(PLAIN, workers=frozenset({"draining"})))
-    @example(replace(PLAIN, limit="queue full"))
-    @example(replace(PLAIN, limit="type full", ahead=2))
-    @example(replace(PLAIN, later=True))
     def look(world: World) -> None:
         with engine.begin() as connection:
             connection.execute(text(SWEEP))
@@ -153,6 +167,11 @@ def test_the_first_that_holds_a_job_back_is_named_whatever_else_does(engine: Eng
         assert "unknown" not in found.sentence
         seen.add(found.cause)
 
-    look()
+    for change in CHANGES:
+        look(replace(PLAIN, **change))
     of_pending = set(Cause) - {Cause.COMPLETED, Cause.CANCELLED, Cause.DEAD, Cause.RUNNING, Cause.WORKER_SILENT}
     assert seen == of_pending - {Cause.BLOCKED, Cause.SETTLING}  # those are the state machine's
+    together = given(world=WORLDS)(look)
+    settings(max_examples=50, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))(
+        together
+    )()

@@ -10,6 +10,13 @@ from tests.statements.shapes import PK, Case
 
 EXPLAINING_CASES = [
     Case(
+        "explain_rates",
+        lambda: explaining.rates(Job),
+        frozenset(),
+        lambda world: {"queues": ["default"], "type_name": "test"},
+        guarded=False,
+    ),
+    Case(
         "explain_ahead",
         lambda: explaining.ahead(Job),
         frozenset({"ix_job_claim"}),
