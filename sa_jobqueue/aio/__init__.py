@@ -39,6 +39,7 @@ from sa_jobqueue.aio.jobs import (
 )
 from sa_jobqueue.aio.schedules import (
     delete_schedules,
+    explain_schedule,
     fire_schedules,
     list_schedules,
     pause_schedules,
@@ -68,6 +69,7 @@ __all__ = [
     "enqueue_payloads",
     "enqueue_unique",
     "explain_job",
+    "explain_schedule",
     "fire_schedules",
     "get_chain",
     "get_job",

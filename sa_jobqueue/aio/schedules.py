@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sa_jobqueue import operations
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import (
+    ScheduleExplanation,
     ScheduleStatus,
     SyncedSchedules,
 )
@@ -51,6 +52,17 @@ async def pause_schedules(
 async def resume_schedules(session: AsyncSession, names: Sequence[str], *, model: type[JobMixin[Any]] = Job) -> None:
     """Let paused schedules fire again, first at their next time from now: what came meanwhile was not missed."""
     return await session.run_sync(operations.resume_schedules, names, model=model)
+
+
+async def explain_schedule(
+    session: AsyncSession,
+    name: str,
+    *,
+    time_to_live: timedelta = timedelta(seconds=15),
+    model: type[JobMixin[Any]] = Job,
+) -> ScheduleExplanation:
+    """Say why a schedule does not fire, or when it does: one cause, in words, with the evidence."""
+    return await session.run_sync(operations.explain_schedule, name, time_to_live=time_to_live, model=model)
 
 
 async def run_schedule(

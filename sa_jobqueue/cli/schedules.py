@@ -26,6 +26,7 @@ from sa_jobqueue.errors import ScheduleNotFoundError
 from sa_jobqueue.operations import (
     ScheduleStatus,
     delete_schedules,
+    explain_schedule,
     list_schedules,
     pause_schedules,
     resume_schedules,
@@ -76,6 +77,21 @@ def show(database: Database, /, *, name: str, as_json: bool) -> None:
     with database.session() as session:
         told = asdict(_found(session, database, name))
     print_json(told) if as_json else print_fields(f"schedule {name}", told)
+
+
+@schedules.command()
+@click.argument("name")
+@json_option
+@with_database
+def explain(database: Database, /, *, name: str, as_json: bool) -> None:
+    """Say why a schedule does not fire, or when it does, and what became of its last times."""
+    with database.session() as session:
+        told = explain_schedule(session, name, model=database.model)
+    if as_json:
+        print_json(asdict(told))
+        return
+    click.echo(shown(told.sentence))
+    print_fields(f"schedule {name} ({told.cause})", told.evidence)
 
 
 def _found(session: Session, database: Database, name: str) -> ScheduleStatus:

@@ -29,6 +29,7 @@ from sa_jobqueue.operations.deduplicate_many import enqueue_many_unique
 from sa_jobqueue.operations.deletion import delete_chains
 from sa_jobqueue.operations.enqueueing import enqueue_many
 from sa_jobqueue.operations.explaining import Cause, Explanation, explain_job
+from sa_jobqueue.operations.explaining_schedules import ScheduleCause, ScheduleExplanation, explain_schedule
 from sa_jobqueue.operations.firing import fire_schedules
 from sa_jobqueue.operations.hooks import after_commit
 from sa_jobqueue.operations.jobs import (
@@ -86,6 +87,8 @@ __all__ = [
     "Pruned",
     "PrunedLetters",
     "QueueStatus",
+    "ScheduleCause",
+    "ScheduleExplanation",
     "ScheduleStatus",
     "SyncedQueues",
     "SyncedSchedules",
@@ -107,6 +110,7 @@ __all__ = [
     "enqueue_payloads",
     "enqueue_unique",
     "explain_job",
+    "explain_schedule",
     "fire_schedules",
     "get_chain",
     "get_job",

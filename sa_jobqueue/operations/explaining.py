@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.fair_keys import whole
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, list_dead_letters
+from sa_jobqueue.operations.firing import schedule_of
 from sa_jobqueue.operations.jobs import get_job, list_attempts
 from sa_jobqueue.operations.queues import QueueStatus, TypeStatus, list_job_types, list_queues
 from sa_jobqueue.operations.workers import WorkerStatus, list_workers
@@ -146,6 +147,9 @@ class _Explainer:
 
     def explain(self, job: Any, above: frozenset[Any]) -> Explanation:
         cause, sentence, evidence, blockers = self._answer(job, above)
+        if (made := schedule_of(self.session, job, self.model)) is not None:
+            evidence |= {"schedule": made[0], "fired_for": made[1]}
+            sentence += f" The schedule {made[0]!r} made it."
         return Explanation(
             job_id=job.id,
             type_name=job.type_name,

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import RowMapping
 from sqlalchemy.orm import Session
@@ -119,6 +120,24 @@ def id_of(name: str, fire_time: datetime, model: type[JobMixin[Any]]) -> Any:
     """Return the id of the one job that a schedule makes for a time."""
     job_id = uuid8_of(fire_time, model.__jobqueue__.qualified("job"), name)
     return str(job_id) if model.__jobqueue__.id_type == "text" else job_id
+
+
+def schedule_of(session: Session, job: JobMixin[Any], model: type[JobMixin[Any]]) -> tuple[str, datetime | None] | None:
+    """Return which schedule made a job, and for which time: none for one that was run out of its turn, and made last."""
+    found = session.execute(schedules.page(model), {"names": None, "limit": 1_000}).mappings().all()
+    number = job.id.int if isinstance(job.id, UUID) else _number(job.id)
+    for row in found:
+        for time in {row["last_fire_at"], datetime.fromtimestamp((number >> 80) / 1000, UTC)} - {None}:
+            if id_of(row["name"], time, model) == job.id:
+                return row["name"], time
+    return next(((row["name"], None) for row in found if row["last_job_id"] == job.id), None)
+
+
+def _number(text: str) -> int:
+    try:
+        return UUID(text).int
+    except ValueError:
+        return 0
 
 
 def fire_times(session: Session, schedule: Schedule, times: Sequence[datetime], model: type[JobMixin[Any]]) -> list[Any]:

@@ -1,0 +1,114 @@
+"""A schedule says why it does not fire, and each job that it made says so."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select, text, update
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
+
+from sa_jobqueue import (
+    Job,
+    Schedule,
+    ScheduleCause,
+    aio,
+    explain_job,
+    explain_schedule,
+    fire_schedules,
+    pause_schedules,
+    put_schedule,
+    run_schedule,
+)
+from sa_jobqueue.errors import ScheduleNotFoundError
+from tests.behaviour.test_cli import Run, document, run
+from tests.fixtures.jobs import Jobs
+
+__all__ = ["run"]  # a fixture
+
+Sessions = sessionmaker[Session]
+
+
+def change(sessions: Sessions, **columns: Any) -> None:
+    with sessions.begin() as session:
+        session.execute(update(Job.Schedule).values(columns))
+
+
+def put(sessions: Sessions, **options: Any) -> None:
+    with sessions.begin() as session:
+        put_schedule(session, Schedule(name="nightly", type_name="test", **{"cron": "@hourly"} | options))
+
+
+def test_it_names_what_keeps_a_schedule_from_firing(sessions: Sessions, jobs: Jobs, run: Run) -> None:
+    put(sessions, overlap=False)
+
+    def told() -> Any:
+        with sessions() as session:
+            return explain_schedule(session, "nightly")
+
+    assert told().cause is ScheduleCause.WAITING
+    assert "fires next in" in told().sentence
+    change(sessions, next_fire_at=func.now() - timedelta(minutes=1))
+    assert (told().cause, told().evidence["live_workers"]) == (ScheduleCause.NO_WORKER, 0)
+    jobs.add_worker()
+    assert told().cause is ScheduleCause.ABOUT_TO_FIRE
+    with sessions.begin() as session:
+        (fired,) = fire_schedules(session)
+    seen = told()
+    assert (seen.cause, seen.evidence["last_job"]) == (ScheduleCause.OVERLAPPING, fired.job_ids[0])
+    assert seen.evidence["left_out"] == 0
+    # Five of its times pass while its last job is open; each is left out.
+    change(sessions, updated_at=func.now() - timedelta(days=1), last_fire_at=func.now() - timedelta(hours=5))
+    seen = told()
+    assert 4 <= seen.evidence["left_out"] <= 5
+    assert "made no job" in seen.sentence
+    with sessions.begin() as session:
+        pause_schedules(session, ["nightly"], by="ann")
+    assert (told().cause, told().evidence["paused_by"]) == (ScheduleCause.PAUSED, "ann")
+    assert "paused" in run("schedules", "explain", "nightly").stdout
+    assert document(run("schedules", "explain", "nightly", "--json"))["cause"] == "paused"
+    change(sessions, error="no such zone")
+    assert (told().cause, "no such zone" in told().sentence) == (ScheduleCause.BROKEN, True)
+    with sessions() as session, pytest.raises(ScheduleNotFoundError):
+        explain_schedule(session, "another")
+
+
+def test_what_is_skipped_for_being_late_is_told_with_its_reason(sessions: Sessions) -> None:
+    put(sessions, missed="skip", cron="*/10 * * * *")
+    change(sessions, next_fire_at=func.now() - timedelta(hours=3), updated_at=func.now() - timedelta(hours=3))
+    with sessions.begin() as session:
+        session.execute(text("UPDATE schedule SET grace = '0'"))
+        fire_schedules(session)
+    with sessions() as session:
+        told = explain_schedule(session, "nightly")
+        # What was made of that span by hand was not left out.
+        now = session.scalar(select(func.now()))
+        assert now is not None
+        made = run_schedule(session, "nightly", since=now - timedelta(hours=1), until=now)
+        after = explain_schedule(session, "nightly")
+    assert 17 <= told.evidence["left_out"] <= 19
+    assert "missed='skip'" in told.sentence
+    assert told.evidence["left_out"] - after.evidence["left_out"] == len(made) >= 6
+
+
+async def test_a_job_names_the_schedule_that_made_it(
+    sessions: Sessions, jobs: Jobs, async_sessions: async_sessionmaker[AsyncSession]
+) -> None:
+    put(sessions)
+    put_time = select(Job.Schedule.next_fire_at)
+    with sessions() as session:
+        at: datetime = session.scalars(put_time).one()  # type: ignore[assignment]
+        fired = [fire_schedules(session, at=at + timedelta(hours=n))[0] for n in range(2)]
+        (by_hand,) = run_schedule(session, "nightly")
+        session.commit()
+        for one in fired:  # also one that is not its last
+            told = explain_job(session, one.job_ids[0])
+            assert (told.evidence["schedule"], told.evidence["fired_for"]) == ("nightly", one.fire_times[0])
+            assert told.sentence.endswith("The schedule 'nightly' made it.")
+        told = explain_job(session, by_hand)
+        assert (told.evidence["schedule"], told.evidence["fired_for"]) == ("nightly", None)
+        assert "schedule" not in explain_job(session, jobs.add()).evidence
+    async with async_sessions() as asynchronous:
+        assert (await aio.explain_schedule(asynchronous, "nightly")).cause is ScheduleCause.WAITING
