@@ -159,7 +159,7 @@ def draw(document: TextIO, out: Path) -> None:
 @click.option("--scale", type=click.FloatRange(0.01, 1), default=1.0, show_default=True, help="Of the 35 s of jobs.")
 @click.option("--workers", type=click.IntRange(1), default=100, show_default=True, help="Of the fleet, 10 slots each.")
 @click.option("--tenants", type=click.IntRange(2), default=1_000, show_default=True, help="Of the fleet.")
-@click.option("--seconds", type=click.FloatRange(1), default=20.0, show_default=True, help="Of the fleet's jobs.")
+@click.option("--seconds", type=click.FloatRange(1), default=12.0, show_default=True, help="Of the fleet's jobs.")
 @click.option("--json", "to", metavar="FILE|-", help="Also write everything as JSON; to standard output, it comes alone.")
 def simulate(  # noqa: PLR0917 - click gives options by name
     url: str | None,

@@ -22,8 +22,9 @@ _CURVES: Final = {
 }
 _BUDGETS: Final = {
     "horizon_seconds": "oldest transaction, s",
+    "claim_ms": "a claim, ms",
     "dead": "dead rows",
-    "wait_ms": "wait of light jobs, ms",
+    "depth": "light jobs waiting",
 }
 _COLOURS: Final = ("#c0392b", "#2471a3", "#229954", "#8e44ad", "#b9770e", "#5d6d7e")
 
@@ -55,7 +56,7 @@ def _budgets(results: list[Any]) -> Any:
                 row=1,
                 col=column,
             )
-    figure.update_yaxes(type="log", col=len(_BUDGETS))
+    figure.update_annotations(font_size=14)
     figure.update_xaxes(title="seconds")
     figure.update_layout(legend={"orientation": "h", "y": -0.25})
     return figure
