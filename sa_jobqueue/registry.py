@@ -89,6 +89,14 @@ class JobType:
     batch: BatchRule | None = None
     """How its jobs are gathered, where its function takes many at once; `input` and `output` are of one of them then."""
 
+    is_bare: bool = field(init=False)
+    """Whether an attempt is no more than a call of its async function, in the worker's process."""
+
+    def __post_init__(self) -> None:
+        beside = (self.blockers, self.batch, self.session_argument)
+        bare = self.is_async and not self.isolated and not self.provided and all(one is None for one in beside)
+        object.__setattr__(self, "is_bare", bare)
+
     def decode(self, data: Json, version: int) -> Any:
         """Return the typed input of a stored payload, brought up from `version` first.
 

@@ -151,6 +151,8 @@ class Claimer(Component):
                     await self._rest(connection)
                 elif 0 < self._executor.free < self._executor.concurrency // 2:
                     await asyncio.sleep(_PACE)
+                elif self._loop.time() < self._awake_until and not self._plan.may_have_more:
+                    await self._rest(connection)
 
     async def give_back_strays(self, connection: AsyncConnection) -> int:
         """Give back jobs that the database says are ours and we do not know of; return how many.
@@ -356,7 +358,10 @@ class Claimer(Component):
         """
         if self._due_at is None or self._due_at <= self._loop.time() or not self._is_told():
             due_in = (await connection.execute(self._next_due, self._lanes())).scalar_one()
-            self._due_at = self._loop.time() + (math.inf if due_in is None else max(due_in, 0.001))
+            due_at = self._loop.time() + (math.inf if due_in is None else max(due_in, 0.001))
+            if self._woken.is_set():
+                return 0.0  # what was told meanwhile may be due sooner
+            self._due_at = due_at
         return self._due_at - self._loop.time()
 
     def _again_in(self) -> float | None:

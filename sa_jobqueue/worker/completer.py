@@ -94,13 +94,22 @@ class Completer(Component):
         """Write one batch and tell what it did. One that fails stays queued: the next run writes it again."""
         batch = [self._queue[index] for index in range(min(len(self._queue), self._flush_size))]
         repeated, self._uncertain = self._uncertain, True
-        done = [end for end in batch if isinstance(end, Completed)]
-        alone = [end for end in done if end.job.chain_index == 0 and isinstance(end.result, str)]
-        chained = [end for end in done if end.job.chain_index > 0 or isinstance(end.result, JobMixin)]
-        ended = [end for end in batch if isinstance(end, Finished)]
-        written: set[Any] = set()
-        if alone:
-            written |= await self._write_completed(connection, alone)
+        alone: list[Completed] = []
+        chained: list[Completed] = []
+        ended: list[Finished] = []
+        for end in batch:
+            if isinstance(end, Finished):
+                ended.append(end)
+            elif end.job.chain_index == 0 and isinstance(end.result, str):
+                alone.append(end)
+            else:
+                chained.append(end)
+        completed = await self._write_completed(connection, alone) if alone else []
+        if len(completed) == len(batch):  # as nearly always: nothing to find out about any of them
+            self._forget(batch)
+            self._tell_completed(alone)
+            return
+        written = set(completed)
         failed: dict[Any, Finished] = {}
         if chained:
             ends = await self._chained.write(connection, chained)
@@ -110,17 +119,11 @@ class Completer(Component):
             written |= await self._write_finished(connection, ended)
         unwritten = [end for end in batch if end.job.id not in written and end.job.id not in failed]
         held = await self._held(connection, unwritten) if unwritten else set()
-        for _ in batch:
-            self._queue.popleft()
-        self._uncertain = False
-        completed: list[JobCompleted] = []
-        hears = self._events.hears(JobCompleted)
+        self._forget(batch)
         for end in batch:
             if end.job.id in written:
-                if not isinstance(end, Completed):
+                if isinstance(end, Finished):
                     self._tell(end)
-                elif hears:
-                    completed.append(JobCompleted(end.job.id, end.job.type_name, end.job.attempt, end.ran))
             elif end.job.id in failed:
                 self._queue.append(failed[end.job.id])
             elif end.job.id in held:
@@ -128,9 +131,14 @@ class Completer(Component):
             elif not repeated:
                 # After a failed try an attempt that is gone may have been ended by that very try: nothing to report.
                 self._events.emit(AttemptLost(end.job.id, end.job.type_name, end.job.attempt))
-        self._events.emit_many(completed)
+        self._tell_completed([end for end in batch if isinstance(end, Completed) and end.job.id in written])
         if len(held) == len(batch):
             await asyncio.sleep(_HELD_REST)
+
+    def _forget(self, batch: Sequence[Completed | Finished]) -> None:
+        for _ in batch:
+            self._queue.popleft()
+        self._uncertain = False
 
     async def _held(self, connection: AsyncConnection, ends: Sequence[Completed | Finished]) -> set[Any]:
         """Return those whose rows somebody else has locked: they are still ours, and their turn comes."""
@@ -144,7 +152,7 @@ class Completer(Component):
         )
         return set(result.scalars())
 
-    async def _write_completed(self, connection: AsyncConnection, ends: Sequence[Completed]) -> set[Any]:
+    async def _write_completed(self, connection: AsyncConnection, ends: Sequence[Completed]) -> list[Any]:
         rows = await self._complete.execute(
             connection,
             {
@@ -157,7 +165,7 @@ class Completer(Component):
         for job_id, is_awaited in rows:
             if is_awaited:
                 self._settler.put(job_id)
-        return {job_id for job_id, _ in rows}
+        return [job_id for job_id, _ in rows]
 
     async def _write_finished(self, connection: AsyncConnection, ends: Sequence[Finished]) -> set[Any]:
         result = await connection.execute(
@@ -179,6 +187,11 @@ class Completer(Component):
             },
         )
         return note_ended(result, self._settler)
+
+    def _tell_completed(self, ends: Sequence[Completed]) -> None:
+        if self._events.hears(JobCompleted):
+            told = [JobCompleted(end.job.id, end.job.type_name, end.job.attempt, end.ran) for end in ends]
+            self._events.emit_many(told)
 
     def _tell(self, end: Finished) -> None:
         job = end.job

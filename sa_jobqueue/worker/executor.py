@@ -248,6 +248,8 @@ class Executor:
         arguments = [job_type.decode(job.input, job.input_version)] if decodes else []
         if self._events.hears(JobStarted):
             self._events.emit(JobStarted(job.id, job.type_name, job.attempt))
+        if job_type.is_bare:  # with nothing to open, to lend or to load: one coroutine instead of three
+            return self.encode(running, await job_type.func(*arguments, **self._injected(running, job_type)), job_type)
         if job_type.blockers is not None:
             running.blockers = await load_blockers(self._engine, self._blockers, job, job_type)
         if job_type.isolated:

@@ -210,22 +210,23 @@ class Floors:
         if reading is not None:
             strays = self._advance_blocks(reading, claimed, limit, top)
         else:
+            ahead: dict[int, list[tuple[datetime, Any]]] = {}
             strays = 0
-            last_lane, last_key = -1, (_START, self._lowest_id)
             for queue, priority, at, job_id in claimed:
                 lane, key = self._place[queue, priority], (at, job_id)
-                if key <= self._floors[lane]:
+                if changed and key <= self._floors[lane]:
                     strays += 1
-                elif lane > last_lane or (lane == last_lane and key > last_key):
-                    last_lane, last_key = lane, key
+                else:
+                    ahead.setdefault(lane, []).append(key)
             if len(claimed) < limit:
                 # Every lane was read to its end.
                 self._floors[: self._fixed] = [max(floor, top) for floor in self._floors[: self._fixed]]
-            elif last_lane >= 0:
+            elif ahead:
                 # Cut off in the last lane that gave anything; those before it were read to their end.
+                last_lane = max(ahead)
                 for lane in range(last_lane):
                     self._floors[lane] = max(self._floors[lane], top)
-                self._floors[last_lane] = last_key
+                self._floors[last_lane] = max(ahead[last_lane])
         if changed:
             if strays >= (limit if reading is None else most_behind(limit)):
                 # Cut off behind the floors: there may be more, so the old baseline stands and the next claim looks again.

@@ -49,6 +49,8 @@ class Group:
         """What is known of parts of its queues, by fair keys; those that are `paused` are left out."""
         self.ageing = Ageing()
         self.planner = Planner(queues) if fair and len(self.queues) > 1 else None
+        self.may_have_more = False
+        """Whether the last claim may have left jobs that are due."""
 
     def plan(self, limit: int) -> tuple[list[Share], Reading | None]:
         """Return how to read its lanes for so many jobs; no reading where the order of the lanes is all there is."""
@@ -72,6 +74,8 @@ class Group:
             full = full or any(started[share.queue] >= share.quota for share in shares)
             self.planner.take(shares, started, free=limit)
         self.ageing.started(len(jobs), full=full)
+        # What lies behind the floors fills at most half of a claim.
+        self.may_have_more = full or 2 * len(jobs) >= limit
         self.parts.take(Counter(job.queue for job in jobs))
 
     def take_aside(self, jobs: Sequence[ClaimedJob], limit: int) -> None:
@@ -79,6 +83,7 @@ class Group:
         if self.planner is not None:
             self.planner.take([], Counter(whole(job.queue) for job in jobs), free=limit)
         self.parts.take(Counter(job.queue for job in jobs))
+        self.may_have_more = True
 
 
 class Groups:
@@ -140,6 +145,11 @@ class Groups:
         named = {group.name: group for group in self.groups}
         self._shares = self._planner.plan(free, rooms)
         return [(named[share.queue], share.quota) for share in self._shares]
+
+    @property
+    def may_have_more(self) -> bool:
+        """Whether the last claims may have left jobs that are due."""
+        return any(group.may_have_more or group.parts.is_ready for group in self.groups)
 
     def take(self, started: Counter[str], free: int) -> None:
         """Take in what the claims of the last plan started, by the name of the group."""
