@@ -67,7 +67,6 @@ class Claimer(Component):
         may_start: Callable[[], bool],
         controls: Callable[[], Controls],
         slots: Mapping[str, int] = {},
-        is_told: Callable[[], bool] = lambda: False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._engine = engine
@@ -96,9 +95,10 @@ class Claimer(Component):
         self._awake_until = 0.0
         self._glance = _GLANCE
         self._rested = False
-        self._is_told = is_told
         self._due_at: float | None = None
         """When the next job is due, by the loop's clock, as far as is known; None where that has to be asked."""
+        self.is_told: Callable[[], bool] = lambda: False
+        """Whether inserts of jobs are told right now."""
         self.until_idle = False
         """Whether `run` returns when nothing is due, nothing runs and nothing waits to be written."""
 
@@ -356,7 +356,7 @@ class Claimer(Component):
         Asked once until something is told, where it is told: an insert of a job for later is. One that comes without a word
         is found by the poll after it is due, as ever.
         """
-        if self._due_at is None or self._due_at <= self._loop.time() or not self._is_told():
+        if self._due_at is None or self._due_at <= self._loop.time() or not self.is_told():
             due_in = (await connection.execute(self._next_due, self._lanes())).scalar_one()
             due_at = self._loop.time() + (math.inf if due_in is None else max(due_in, 0.001))
             if self._woken.is_set():

@@ -205,8 +205,7 @@ class Executor:
                 self._set_deadline(running, job.timeout)
             if tracing.is_recording():
                 await self._linker.link(job, job_type)
-            call = self._surrounded if job_type.middleware else self._attempt
-            result = await call(running, job_type)
+            result = await (self._surrounded if job_type.middleware else self._attempt)(running, job_type)
         except asyncio.CancelledError as error:
             if running.stopping == "lost":
                 self._events.emit(AttemptLost(job.id, job.type_name, job.attempt))
@@ -248,7 +247,7 @@ class Executor:
         arguments = [job_type.decode(job.input, job.input_version)] if decodes else []
         if self._events.hears(JobStarted):
             self._events.emit(JobStarted(job.id, job.type_name, job.attempt))
-        if job_type.is_bare:  # with nothing to open, to lend or to load: one coroutine instead of three
+        if job_type.is_bare:  # one coroutine instead of three
             return self.encode(running, await job_type.func(*arguments, **self._injected(running, job_type)), job_type)
         if job_type.blockers is not None:
             running.blockers = await load_blockers(self._engine, self._blockers, job, job_type)
@@ -257,8 +256,7 @@ class Executor:
             return await self._children.call(job, running.context, job_type, running.blockers, begin=begin, extend=extend)
         if job_type.batch is not None:
             return await self._batches.call(running, job_type, *arguments)
-        call = self._call_async if job_type.is_async else self._call_in_thread
-        return await call(running, job_type, arguments)
+        return await (self._call_async if job_type.is_async else self._call_in_thread)(running, job_type, arguments)
 
     async def _surrounded(self, running: Running, job_type: JobType) -> Result | None:
         """Do the same within the middleware of the job's type."""

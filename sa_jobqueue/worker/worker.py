@@ -207,9 +207,6 @@ class Worker:
         def wake(queue: str | None) -> None:
             claimer.wake(queue)
 
-        def listening() -> bool:
-            return listener.listening.is_set()
-
         settler = Settler(engine, model, self.events, on_due=wake)
         completer = Completer(engine, model, self.id, self.events, settler=settler, flush_size=options.flush_size)
         children = Children(self._jobs, app=self._app, worker_id=self.id, options=options)
@@ -254,7 +251,6 @@ class Worker:
             may_start=lambda: heartbeat.is_safe,
             controls=lambda: reader.current,
             slots={kind.name: kind.concurrency for kind in self._jobs.registry if kind.concurrency is not None},
-            is_told=listening,
         )
         claimer.until_idle = until_idle
 
@@ -300,8 +296,9 @@ class Worker:
             queues=self._identity.queues,
             types=self._identity.job_types,
             on_change=changed,
-            is_told=listening,
+            is_told=listener.listening.is_set,
         )
+        claimer.is_told = listener.listening.is_set
         try:
             await self._check(engine)
             await children.start()
@@ -320,9 +317,8 @@ class Worker:
         if connections.is_pooled:
             prepare_nothing_in(self._sessions)
             self.events.emit(PoolerFound(self.id, listens=hears, poll_interval=options.poll_interval))
-        guard = LeaseGuard(heartbeat, interval=options.beat_interval)
         background = [
-            guard,
+            LeaseGuard(heartbeat, interval=options.beat_interval),
             self._signs,
             reader,
             sweeper,

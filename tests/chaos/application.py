@@ -289,7 +289,7 @@ def _plant() -> None:
             die()
         start(self, job)
 
-    async def write_and_die(self: Completer, connection: Any, ends: Any) -> set[Any]:
+    async def write_and_die(self: Completer, connection: Any, ends: Any) -> list[Any]:
         if any(is_due_to_die(end.job, "before the flush") for end in ends):
             die()
         written = await write(self, connection, ends)
