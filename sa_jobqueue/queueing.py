@@ -26,6 +26,7 @@ class Queueing:
         name: str,
         *,
         weight: int = 1,
+        key_max_running: int | None = None,
         max_running: int | None = None,
         rate_limit: int | None = None,
         rate_period: timedelta | None = None,
@@ -42,6 +43,7 @@ class Queueing:
         declared = QueueSettings(
             name=name,
             weight=weight,
+            key_max_running=key_max_running,
             max_running=max_running,
             rate_limit=rate_limit,
             rate_period=rate_period,

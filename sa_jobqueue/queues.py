@@ -22,12 +22,14 @@ class QueueSettings:
     `name`: as jobs have it. `weight`: its share of the workers that serve several queues, beside the others' weights; 1 to
     100. `max_running`: how many of its jobs may run at once, across all workers. `rate_limit`: how many may be started
     within `rate_period`, across all workers; `rate_burst`: how many at once after a while without any, `rate_limit`
-    unless given. None is without a limit. `retention`: how long its ended chains are kept.
+    unless given. `key_max_running`: how many of each fair key may run at once; a part such as `mail/42`
+    has settings of its own. None is without a limit. `retention`: how long its ended chains are kept.
     Raises: InvalidOptionError naming the field.
     """
 
     name: str
     weight: int = 1
+    key_max_running: int | None = None
     max_running: int | None = None
     rate_limit: int | None = None
     rate_period: timedelta | None = None
@@ -37,6 +39,8 @@ class QueueSettings:
     def __post_init__(self) -> None:
         check_names("name", [self.name])
         _check_number("weight", self.weight, MIN_WEIGHT, MAX_WEIGHT)
+        if self.key_max_running is not None:
+            _check_number("key_max_running", self.key_max_running, 1, _MOST)
         _check_limits(self)
         if not isinstance(self.retention, Retention):
             raise InvalidOptionError("retention", f"must be a Retention, got {self.retention!r}")
@@ -49,7 +53,13 @@ class QueueSettings:
         """The columns that it is written to."""
         ages = self.retention
         retained = {"retain_completed": ages.completed, "retain_cancelled": ages.cancelled, "retain_dead": ages.dead}
-        return {"name": self.name, "weight": self.weight, **_limits(self), **retained}
+        return {
+            "name": self.name,
+            "weight": self.weight,
+            "key_max_running": self.key_max_running,
+            **_limits(self),
+            **retained,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,9 @@ def limits_told(one: QueueStatus | TypeStatus) -> str | None:
 def read_limits(said: QueueSettings | TypeSettings, given: Mapping[str, str | None]) -> dict[str, Any]:
     """Return the limits: what is given, `none` for none, and what was said before. Raises: click.BadParameter."""
     found: dict[str, Any] = {}
-    for name in ("max_running", "rate_limit", "rate_period", "rate_burst"):
+    for name in ("key_max_running", "max_running", "rate_limit", "rate_period", "rate_burst"):
+        if name not in given:  # a job type has no keys
+            continue
         text = given[name]
         if text is None:
             found[name] = getattr(said, name)

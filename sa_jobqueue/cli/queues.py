@@ -57,6 +57,7 @@ def show(database: Database, /, *, name: str, as_json: bool) -> None:
 @queues.command("set")
 @click.argument("name")
 @click.option("--weight", type=int, help="Its share beside the other queues, 1 to 100.")
+@click.option("--key-max-running", metavar="N", help="How many of each fair key may run at once, across all workers.")
 @MAX_RUNNING
 @RATE
 @PERIOD
@@ -134,7 +135,10 @@ def sync(application: str, url: str | None, *, dry_run: bool, as_json: bool) -> 
 
 
 def _settings(said: QueueStatus) -> QueueSettings:
-    limits = {key: getattr(said, key) for key in ("weight", "max_running", "rate_limit", "rate_period", "rate_burst")}
+    limits = {
+        key: getattr(said, key)
+        for key in ("weight", "key_max_running", "max_running", "rate_limit", "rate_period", "rate_burst")
+    }
     kept = Retention(completed=said.retain_completed, cancelled=said.retain_cancelled, dead=said.retain_dead)
     return QueueSettings(name=said.name, retention=kept, **limits)
 

@@ -67,6 +67,9 @@ class QueueMixin(_Controlled):
     """As jobs have it in `queue`."""
     weight: Mapped[int] = mapped_column(SmallInteger, nullable=False, server_default=text("1"), sort_order=-15)
     """Its share of the workers that serve several queues, beside the weights of the others; 1 to 100."""
+    key_max_running: Mapped[int | None] = mapped_column(Integer, sort_order=-14)
+    """How many jobs of each fair key may run at once, across all workers, unless the row of its part says it; null for any
+    number."""
     retain_completed: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-4)
     """How long its completed chains are kept at least; null: as long as elsewhere said."""
     retain_cancelled: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-3)
@@ -80,6 +83,7 @@ class QueueMixin(_Controlled):
         return (
             *_rules(name, "queue", "name"),
             CheckConstraint(f"weight BETWEEN {MIN_WEIGHT} AND {MAX_WEIGHT}", name=conv(name("ck_queue_weight"))),
+            CheckConstraint("key_max_running >= 1", name=conv(name("ck_queue_key_max_running"))),
             {"schema": cls.__jobqueue__.schema},
         )
 

@@ -30,6 +30,7 @@ class QueueStatus:
     paused_at: datetime | None
     """Since when no job of it is started."""
     paused_by: str | None
+    key_max_running: int | None
     max_running: int | None
     rate_limit: int | None
     rate_period: timedelta | None

@@ -77,7 +77,8 @@ def claim(model: type[JobMixin[Any]], *, changed: bool, shared: bool = False) ->
     `worker_id`; `grace` added to a job's own timeout for its lease. With `changed` also `xmax` and `xip` of the
     snapshot before, as text, and `highest_floor`: what those transactions made due behind the floors is taken first.
     With `shared` the lanes lie in blocks, from `firsts` to `lasts` (positions from 1), of which each gives at most its
-    number in `quotas`; and what lies behind the floors takes at most half of the limit, rounded up (`most_behind`).
+    number in `quotas`; and what lies behind the floors takes at most half of the limit, rounded up (`most_behind`): with
+    `changed` it is looked for in the first `lanes_behind` lanes alone.
     Shape: one row a job, `now, xmax, xip` and `CLAIMED`; a single row with a null id when there is none. Unordered.
     Changes: pending -> running; `attempt` + 1; `leased_by`, `leased_until`, `started_at`.
     Clock: the database's, at the start of the transaction.
@@ -90,7 +91,7 @@ def claim(model: type[JobMixin[Any]], *, changed: bool, shared: bool = False) ->
     job = table(model)
     limit = bindparam("limit", type_=Integer)
     share = _shares()
-    lane = _lanes(model, "lane", share.c if shared else None)
+    lane = _lanes(model, "lane", (share.c.first, share.c.last) if shared else None)
     probe = _ahead(job, lane).limit(limit).with_for_update(key_share=True, skip_locked=True).lateral("probe")
     in_order = select(probe.c.id).select_from(lane.join(probe, true()))
     if shared:
@@ -100,7 +101,9 @@ def claim(model: type[JobMixin[Any]], *, changed: bool, shared: bool = False) ->
     sources = [in_order]
     if changed and shared:
         behind = (
-            union_all(*_behind_floors(model, job, limit)).limit(bindparam("most_behind", type_=Integer)).subquery("behind")
+            union_all(*_behind_floors(model, job, limit, bindparam("lanes_behind", type_=Integer)))
+            .limit(bindparam("most_behind", type_=Integer))
+            .subquery("behind")
         )
         sources = [select(behind.c.id), in_order]
     elif changed:
@@ -254,14 +257,14 @@ def _is_next(job: Table) -> ColumnElement[bool]:
     return and_(job.c.id == earliest.scalar_subquery(), running.scalar_subquery().is_(None))
 
 
-def _lanes(model: type[JobMixin[Any]], name: str, block: Any = None) -> TableValuedAlias:
-    """Return the lanes given as parameters as a relation; with `block` those from its `first` to its `last` position."""
+def _lanes(model: type[JobMixin[Any]], name: str, block: tuple[Any, Any] | None = None) -> TableValuedAlias:
+    """Return the lanes given as parameters as a relation; with `block` those from its first to its last position."""
     key = id_parameter(model.__jobqueue__)
     stamp = TIMESTAMP(timezone=True)
     types = {"queues": Text(), "priorities": SmallInteger(), "floor_at": stamp, "floor_id": key}
     values: list[ColumnElement[Any]] = [array(parameter, type_) for parameter, type_ in types.items()]
     if block is not None:
-        values = [Grouping(value)[block.first : block.last] for value in values]
+        values = [Grouping(value)[block[0] : block[1]] for value in values]
     columns = (column("queue", Text), column("priority", SmallInteger), column("floor_at", stamp), column("floor_id", key))
     return func.unnest(*values).table_valued(*columns).render_derived(name)
 
@@ -275,12 +278,14 @@ def _shares() -> TableValuedAlias:
     )
 
 
-def _behind_floors(model: type[JobMixin[Any]], job: Table, limit: ColumnElement[int]) -> list[Select[Any]]:
+def _behind_floors(
+    model: type[JobMixin[Any]], job: Table, limit: ColumnElement[int], lanes: ColumnElement[int] | None = None
+) -> list[Select[Any]]:
     """Select due rows at or behind their lane's floor whose writer was not visible to the snapshot before.
 
     Two sources: transactions that were in flight then (`xip`), and those that began since (from `xmax` on).
     """
-    floor = _lanes(model, "floor")
+    floor = _lanes(model, "floor", None if lanes is None else (literal_column("1"), lanes))
     behind = exists(
         select(literal_column("1"))
         .select_from(floor)

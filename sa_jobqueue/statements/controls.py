@@ -18,8 +18,8 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
 
     Parameters: `queues`, `types`, `worker_id`.
     Shape: a row each that has one: `kind` (`queue`, `type` or `worker`), `name`, `is_paused`, `weight`, `max_running`,
-    `rate_limit`, `rate_period`, `rate_burst`; of the worker `max_running` is the concurrency asked for, null for its own.
-    Unordered. Locks: none. Index: the primary keys; all of `queue`, which is small.
+    `rate_limit`, `rate_period`, `rate_burst`, `key_max_running`; of the worker `max_running` is the concurrency asked for,
+    null for its own. Unordered. Locks: none. Index: the primary keys; all of `queue`, which is small.
     """
     queue, kind, worker = table(model.Queue), table(model.JobType), table(model.Worker)
 
@@ -32,9 +32,15 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
     one, nothing = literal_column("1", Integer), sql_cast(null(), Integer)
     told = union_all(
         rows(
-            "queue", queue, queue.c.name, queue.c.paused_at.is_not(None).label("is_paused"), queue.c.weight, *limits(queue)
+            "queue",
+            queue,
+            queue.c.name,
+            queue.c.paused_at.is_not(None).label("is_paused"),
+            queue.c.weight,
+            *limits(queue),
+            queue.c.key_max_running,
         ).where(whole(queue.c.name) == any_(array("queues", Text()))),
-        rows("type", kind, kind.c.type_name, kind.c.paused_at.is_not(None), one, *limits(kind)).where(
+        rows("type", kind, kind.c.type_name, kind.c.paused_at.is_not(None), one, *limits(kind), nothing).where(
             kind.c.type_name == any_(array("types", Text()))
         ),
         rows(
@@ -46,6 +52,7 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
             worker.c.concurrency_requested,
             nothing,
             sql_cast(null(), Interval),
+            nothing,
             nothing,
         ).where(worker.c.id == bindparam("worker_id", type_=Text)),
     ).subquery("told")

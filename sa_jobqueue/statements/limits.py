@@ -10,17 +10,20 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import (
+    Boolean,
     Double,
     Integer,
     Select,
     Table,
     Text,
     Update,
+    any_,
     bindparam,
     case,
     cast,
     func,
     literal_column,
+    null,
     select,
     union_all,
     update,
@@ -28,29 +31,41 @@ from sqlalchemy import (
 from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.statements._parts import once_a_model, status, table
+from sa_jobqueue.statements._parts import array, element, once_a_model, position, status, table
 from sa_jobqueue.statements.parts import whole
 from sa_jobqueue.types import JobStatus
 
 
 @once_a_model
 def lock(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Lock what limits a queue and a job type, and tell the limits.
+    """Lock what limits a queue, parts of it and a job type, and tell the limits.
 
-    Parameters: `queue`, `type_name`, null for none.
-    Shape: `(max_running, tokens, per_second)` a row that is there and free, first the queue's: how many may run at once, how
-    many may be started now, and how many more each second; null where there is no such limit.
+    Parameters: `queues`, names of queues and parts; `type_name`, null for none.
+    Shape: `(is_type, name, max_running, key_max_running, tokens, per_second)` a row that is there and free: how many may run
+    at once, how many of each fair key, how many may be started now, and how many more each second; null where there is no
+    such limit. Unordered.
     Clock: the database's, at the start of the transaction, as of `started_at`.
     Locks: those rows, until the transaction ends; skipped where another claim holds them.
-    Obliges: a caller that gets fewer rows than it asked for must not claim. Index: the primary keys.
+    Obliges: a caller must claim nothing that a row limits which it asked for and did not get. Index: the primary keys.
     """
     queue, kind = table(model.Queue), table(model.JobType)
+    none = cast(null(), Integer)
     parts = [
-        select(of.c.max_running, _tokens(of).label("tokens"), _per_second(of).label("per_second"))
-        .where(name == bindparam(parameter, type_=Text))
+        select(
+            literal_column("true" if of is kind else "false", Boolean).label("is_type"),
+            name.label("name"),
+            of.c.max_running,
+            (none if of is kind else of.c.key_max_running).label("key_max_running"),
+            _tokens(of).label("tokens"),
+            _per_second(of).label("per_second"),
+        )
+        .where(where)
         .with_for_update(key_share=True, skip_locked=True)
-        .subquery(parameter)
-        for of, name, parameter in ((queue, queue.c.name, "queue"), (kind, kind.c.type_name, "type_name"))
+        .subquery("of_type" if of is kind else "of_queues")
+        for of, name, where in (
+            (queue, queue.c.name, queue.c.name == any_(array("queues", Text()))),
+            (kind, kind.c.type_name, kind.c.type_name == bindparam("type_name", type_=Text)),
+        )
     ]
     return select(union_all(*(select(*part.c) for part in parts)).subquery("limits"))
 
@@ -70,18 +85,36 @@ def running(model: type[JobMixin[Any]]) -> Select[int, int]:
 
 
 @once_a_model
-def spend(model: type[JobMixin[Any]], *, of_type: bool) -> Update:
-    """Take `count` from what a queue, or a type, may start by its rate; nothing where it has none.
+def running_by_part(model: type[JobMixin[Any]]) -> Select[str, int]:
+    """Count the running jobs of parts.
 
-    Parameters: `limited`, its name, and `count`. Changes: `rate_tokens`, `rate_at`. Clock: as `lock`.
-    Locks: the row, which the transaction has locked before. Index: the primary key.
+    Parameters: `queues`, their names. Shape: `(queue, n)` of each that has any, unordered. Locks: none.
+    Obliges: as `running`. Index: `ix_job_running`, every running job.
+    """
+    job = table(model)
+    is_asked = job.c.queue == any_(array("queues", Text()))
+    return (
+        select(job.c.queue, func.count().label("n"))
+        .where(job.c.status == status(JobStatus.RUNNING), is_asked)
+        .group_by(job.c.queue)
+    )
+
+
+@once_a_model
+def spend(model: type[JobMixin[Any]], *, of_type: bool) -> Update:
+    """Take from what queues and parts, or types, may start by their rates; nothing where they have none.
+
+    Parameters: `names`, and `counts` in their order. Changes: `rate_tokens`, `rate_at`. Clock: as `lock`.
+    Locks: the rows, which the transaction has locked before. Index: the primary key.
     """
     of = table(model.JobType) if of_type else table(model.Queue)
     name = of.c.type_name if of_type else of.c.name
+    names = array("names", Text())
+    count = element(array("counts", Integer()), position(names, name))
     return (
         update(of)
-        .where(name == bindparam("limited", type_=Text), of.c.rate_limit.is_not(None))
-        .values(rate_tokens=_tokens(of) - bindparam("count", type_=Integer), rate_at=func.greatest(of.c.rate_at, func.now()))
+        .where(name == any_(names), of.c.rate_limit.is_not(None))
+        .values(rate_tokens=_tokens(of) - count, rate_at=func.greatest(of.c.rate_at, func.now()))
     )
 
 

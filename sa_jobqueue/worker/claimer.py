@@ -13,9 +13,10 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from sa_jobqueue.context import ClaimedJob
-from sa_jobqueue.fair_keys import whole
+from sa_jobqueue.fair_keys import SEPARATOR, whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import claims, leases
+from sa_jobqueue.types import MOST_CONCURRENT
 from sa_jobqueue.worker.compiled import Compiled
 from sa_jobqueue.worker.completer import Completer
 from sa_jobqueue.worker.component import Component
@@ -23,7 +24,7 @@ from sa_jobqueue.worker.controls import Controls
 from sa_jobqueue.worker.executor import Executor
 from sa_jobqueue.worker.floors import Lane, Reading, most_behind
 from sa_jobqueue.worker.groups import Group, Groups
-from sa_jobqueue.worker.limits import Limits, transaction
+from sa_jobqueue.worker.limits import SELDOM, Limits, transaction
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.outcomes import released
 from sa_jobqueue.worker.scout import Scout
@@ -86,6 +87,7 @@ class Claimer(Component):
         self._held = leases.held(model)
         self._model = model
         self._ordered = False
+        self._held_room: dict[Any, str] = {}
         self._controls = controls
         self._obeyed = Controls()
         self._slots = slots
@@ -116,8 +118,11 @@ class Claimer(Component):
         self._due_at = None
         self._woken.set()
 
-    def follow(self) -> None:
-        """Look once more if one that has just ended may let another start: of its ordering key, or under its limit."""
+    def follow(self, job_id: Any) -> None:
+        """Look once more if a job that has just ended may let another start: of its ordering key, or under its limit."""
+        if (part := self._held_room.pop(job_id, None)) is not None:
+            for group in self._plan.groups:
+                group.parts.follow(part, self._loop.time())
         if self._ordered or self._plan.is_limited:
             self._woken.set()
 
@@ -260,8 +265,9 @@ class Claimer(Component):
         jobs: list[ClaimedJob] = []
         try:
             async with transaction(connection):
-                limit = await limits.room(connection, limit)
-                shares, reading = group.plan(limit) if limit > 0 else ([], None)
+                limit, rooms = await limits.room(connection, limit, group.parts.names())
+                group.parts.put_off(rooms, self._loop.time())
+                shares, reading = group.plan(limit, rooms) if limit > 0 else ([], None)
                 if limit > 0:
                     jobs = await self._take(connection, group, limit, behind=behind, reading=reading)
                     await limits.spend(connection, jobs)
@@ -269,6 +275,10 @@ class Claimer(Component):
             group.floors.reset(self._loop.time())
             raise
         self._start(jobs)
+        self._held_room = (
+            {} if len(self._held_room) > MOST_CONCURRENT else self._held_room
+        )  # of attempts that ended otherwise
+        self._held_room |= {job.id: job.queue for job in jobs if SEPARATOR in job.queue}
         if limit > 0:
             group.take(shares, jobs, limit)
         return len(jobs)
@@ -367,6 +377,7 @@ class Claimer(Component):
     def _again_in(self) -> float | None:
         """Return in how many seconds a limit that left no room may leave some; None where none stands in the way."""
         waits = [group.limits.again_in for group in self._plan.groups if group.limits is not None and group.limits.again_in]
+        waits += [SELDOM for group in self._plan.groups if group.parts.has_put_off]
         return min(waits, default=None)
 
     def _parts_in(self, now: float) -> float:
@@ -374,17 +385,14 @@ class Claimer(Component):
         groups = [group for group in self._plan.groups if group.limits is None or not group.limits.again_in]
         if any(group.parts.is_ready for group in groups):
             return _PACE
-        next_at = min((at for group in groups if (at := group.parts.next_at) is not None), default=float("inf"))
+        next_at = min((at for group in groups if (at := group.parts.next_at) is not None), default=math.inf)
         return max(next_at - now, _PACE)
 
     def _lanes(self) -> dict[str, Any]:
         groups = self._plan.groups
         lanes = dict.fromkeys(lane for group in groups for lane in group.floors.lanes)
-        return {
-            "queues": [lane.queue for lane in lanes],
-            "priorities": [lane.priority for lane in lanes],
-            "types": sorted({name for group in groups for name in group.types}),
-        }
+        types = sorted({name for group in groups for name in group.types})
+        return {"queues": [lane.queue for lane in lanes], "priorities": [lane.priority for lane in lanes], "types": types}
 
 
 def _lanes_of(told: Controls) -> tuple[Any, ...]:

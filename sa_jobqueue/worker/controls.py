@@ -41,11 +41,13 @@ class Control:
     """How many may be started within `rate_period`, across all workers."""
     rate_period: timedelta | None = None
     rate_burst: int | None = None
+    key_max_running: int | None = None
+    """How many of each fair key may run at once, of a queue and across all workers, unless the part has a number itself."""
 
     @property
     def is_limited(self) -> bool:
         """Whether its jobs are claimed one claim at a time, across all workers."""
-        return self.max_running is not None or self.rate_limit is not None
+        return self.max_running is not None or self.rate_limit is not None or self.key_max_running is not None
 
 
 UNTOLD: Final = Control()
@@ -137,7 +139,7 @@ class ControlReader(Component):
             rows = (await connection.execute(self._statement, self._parameters)).all()
         found: dict[str, dict[str, Control]] = {"queue": {}, "type": {}}
         concurrency = None
-        for kind, name, is_paused, weight, max_running, rate_limit, rate_period, rate_burst in rows:
+        for kind, name, is_paused, weight, max_running, rate_limit, rate_period, rate_burst, key_max in rows:
             if kind == "worker":
                 concurrency = max_running
                 continue
@@ -148,6 +150,7 @@ class ControlReader(Component):
                 rate_limit=rate_limit,
                 rate_period=rate_period,
                 rate_burst=rate_burst,
+                key_max_running=key_max,
             )
         before = self.current
         now = replace(before, queues=found["queue"], types=found["type"], concurrency=concurrency)

@@ -54,6 +54,8 @@ class Reading:
     lasts: Sequence[int]
     """Where each block begins and ends in `lanes`, from 1."""
     quotas: Sequence[int]
+    behind: int
+    """How many of the lanes, from the first, have a baseline."""
 
 
 class Floors:
@@ -107,12 +109,18 @@ class Floors:
     def blocks(self, shares: Sequence[Share]) -> Reading:
         """Return the reading of queue after queue, each by falling priority and up to its quota."""
         lanes: list[int] = []
-        firsts, lasts = [], []
-        for share in shares:
-            firsts.append(len(lanes) + 1)
-            lanes += self._of_queue[share.queue]
-            lasts.append(len(lanes))
-        return Reading(lanes, firsts, lasts, [share.quota for share in shares])
+        ends: dict[str, tuple[int, int]] = {}
+        behind = 0
+        # Those with a baseline first: nothing else is looked for behind its floor, past its quota.
+        for is_tracked in (False, True):
+            for share in shares:
+                places = self._of_queue[share.queue]
+                if (places[0] >= self._fixed) is is_tracked:
+                    ends[share.queue] = len(lanes) + 1, len(lanes) + len(places)
+                    lanes += places
+            behind = behind or len(lanes)
+        firsts, lasts = zip(*(ends[share.queue] for share in shares), strict=True)
+        return Reading(lanes, list(firsts), list(lasts), [share.quota for share in shares], behind)
 
     def track(self, lane: Lane, at: datetime) -> None:
         """Have a lane beside the list whose jobs before `at` are known to be gone; one that is there, read it from there."""
@@ -139,6 +147,10 @@ class Floors:
             places.append(place)
             places.sort(key=lambda place: -self._priorities[place])
 
+    def close(self, lane: Lane) -> None:
+        """Read it no more, until it is opened again."""
+        self._of_queue[lane.queue].remove(self._place[lane.queue, lane.priority])
+
     def read_to_end(self) -> list[Lane]:
         """Return the tracked lanes that claims have read to their end since this was last asked; they are closed."""
         ended, self._ended = self._ended, {}
@@ -158,7 +170,7 @@ class Floors:
 
     def single(self, lane: Lane, quota: int) -> Reading:
         """Return the reading of one lane alone."""
-        return Reading([self._place[lane.queue, lane.priority]], [1], [1], [quota])
+        return Reading([self._place[lane.queue, lane.priority]], [1], [1], [quota], 1)
 
     def parameters(self, *, changed: bool, reading: Reading | None = None) -> dict[str, Any]:
         """Return the claim's parameters that say where to look; without a `reading` for one that is not shared."""
@@ -180,6 +192,8 @@ class Floors:
                 "lasts": reading.lasts,
                 "quotas": reading.quotas,
             }
+        if changed and reading is not None:
+            given["lanes_behind"] = reading.behind
         if changed:
             given |= {"xmax": self._xmax, "xip": self._xip, "highest_floor": max(at for at, _ in self._floors)}
         return given

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from sa_jobqueue.context import ClaimedJob
-from sa_jobqueue.fair_keys import whole
+from sa_jobqueue.fair_keys import SEPARATOR, whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
 from sa_jobqueue.worker.controls import Controls
@@ -52,11 +52,14 @@ class Group:
         self.may_have_more = False
         """Whether the last claim may have left jobs that are due."""
 
-    def plan(self, limit: int) -> tuple[list[Share], Reading | None]:
-        """Return how to read its lanes for so many jobs; no reading where the order of the lanes is all there is."""
+    def plan(self, limit: int, rooms: Mapping[str, int] | None = None) -> tuple[list[Share], Reading | None]:
+        """Return how to read its lanes for so many jobs; no reading where the order of the lanes is all there is.
+
+        `rooms`: how many jobs parts may start that have limits of their own, of those that `parts.names` has named.
+        """
         shares = self.planner.plan(limit) if self.planner is not None else []
         if self.parts.is_ready:
-            divided = self.parts.divide(shares or [Share(queue, limit) for queue in self.queues], limit)
+            divided = self.parts.divide(shares or [Share(queue, limit) for queue in self.queues], limit, rooms or {})
             return shares, self.floors.blocks(divided)
         return shares, self.floors.blocks(shares) if shares else None
 
@@ -106,7 +109,9 @@ class Groups:
         fair: bool,
     ) -> None:
         lowest_id = "" if model.__jobqueue__.id_type == "text" else UUID(int=0)
-        limited = [queue for queue, limit in limits.items() if limit is not None or controls.queue(queue).is_limited]
+        parts = [name for name, told in controls.queues.items() if told.is_limited and SEPARATOR in name]
+        with_limits = {whole(name) for name in parts} | {name for name in limits if controls.queue(name).is_limited}
+        limited = [queue for queue, limit in limits.items() if limit is not None or queue in with_limits]
         apart = [name for name in types if name in slots or controls.type(name).is_limited]
         free = [queue for queue in limits if queue not in limited]
         rest = [name for name in types if name not in apart]
@@ -116,7 +121,7 @@ class Groups:
             for names, type_name in [(rest, None), *(([one], one) for one in apart)]:
                 if queues and names:
                     room = _room(executor, queue, type_name)
-                    told = _limits(model, controls, queue, type_name)
+                    told = _limits(model, controls, queue, type_name, [name for name in parts if whole(name) == queue])
                     paused = controls.paused_queues
                     group = Group(queues, names, lowest_id, room=room, limits=told, fair=fair, paused=paused)
                     self.groups.append(group)
@@ -157,10 +162,12 @@ class Groups:
             self._planner.take(self._shares, started, free=free)
 
 
-def _limits(model: type[JobMixin[Any]], controls: Controls, queue: str | None, type_name: str | None) -> Limits | None:
+def _limits(
+    model: type[JobMixin[Any]], controls: Controls, queue: str | None, type_name: str | None, parts: Sequence[str]
+) -> Limits | None:
     of_queue = queue if queue is not None and controls.queue(queue).is_limited else None
     of_type = type_name if type_name is not None and controls.type(type_name).is_limited else None
-    return Limits(model, of_queue, of_type) if of_queue is not None or of_type is not None else None
+    return Limits(model, of_queue, of_type, parts) if of_queue is not None or of_type is not None or parts else None
 
 
 def _room(executor: Executor, queue: str | None, type_name: str | None) -> Callable[[], int] | None:

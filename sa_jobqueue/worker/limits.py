@@ -1,8 +1,9 @@
-"""Claims under limits that hold across all workers: one at a time a queue or a type, in a transaction that counts first."""
+"""Claims under limits that hold across all workers: one at a time for what they limit, in a transaction that counts."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
@@ -22,51 +23,100 @@ SELDOM: Final = 0.5
 
 
 class Limits:
-    """How much room the limits of a queue and of a type leave, as of now; asked and used in one transaction.
+    """How much room the limits of a queue, of its parts and of a type leave, as of now; asked and used in one transaction.
 
-    Both are optional. What a crash leaves: nothing; the transaction ends with its connection, at the latest when the server
-    has heard nothing for `patience`.
+    `queue`, `type_name`: those that have limits, or None. `parts`: the parts that have some of their own. What a crash
+    leaves: nothing; the transaction ends with its connection, at the latest when the server has heard none for `patience`.
     """
 
-    def __init__(self, model: type[JobMixin[Any]], queue: str | None, type_name: str | None) -> None:
+    def __init__(
+        self, model: type[JobMixin[Any]], queue: str | None, type_name: str | None, parts: Collection[str] = ()
+    ) -> None:
         self._lock = limits.lock(model)
         self._running = limits.running(model)
+        self._running_by_part = limits.running_by_part(model)
         self._spend = limits.spend(model, of_type=False), limits.spend(model, of_type=True)
-        self._names = {"queue": queue, "type_name": type_name}
+        self._queue, self._type = queue, type_name
+        self._own = frozenset(parts)
         self._full = FULL
-        self._has_rate = False
+        self._rated: set[tuple[bool, str]] = set()
         self.again_in = 0.0
-        """Seconds until it is worth asking again, after there was no room."""
+        """Seconds until it is worth asking again, after there was no room for any."""
 
-    async def room(self, connection: AsyncConnection, limit: int) -> int:
-        """Lock the limits and return how many of `limit` jobs they let start now. Within a transaction."""
-        told: Sequence[Any] = (await connection.execute(self._lock, self._names)).all()
-        if len(told) < sum(name is not None for name in self._names.values()):
+    async def room(self, connection: AsyncConnection, limit: int, parts: Sequence[str] = ()) -> tuple[int, dict[str, int]]:
+        """Lock the limits and return how many of `limit` jobs they let start now, and how many of those of `parts`.
+
+        A part that is not among those has room for all. Within a transaction.
+        """
+        own = [name for name in parts if name in self._own]
+        queues = [*([self._queue] if self._queue is not None else []), *own]
+        asked = {"queues": queues, "type_name": self._type}
+        rows = (await connection.execute(self._lock, asked)).all()
+        told = {(row.is_type, row.name): row for row in rows}
+        whole = [(False, self._queue)] if self._queue is not None else []
+        whole += [(True, self._type)] if self._type is not None else []
+        self.again_in = 0.0
+        if any(key not in told for key in whole):
             self.again_in = BUSY
-            return 0
-        self._has_rate = any(tokens is not None for _, tokens, _ in told)
-        counts: Sequence[int] = (await connection.execute(self._running, self._names)).one()
-        counts = [count for count, name in zip(counts, self._names.values(), strict=True) if name is not None]
-        for (max_running, tokens, per_second), count in zip(told, counts, strict=True):
-            if max_running is not None:
-                limit = min(limit, max_running - count)
-            if tokens is not None:
-                limit = min(limit, int(tokens))
-                if limit <= 0 and tokens < 1:
-                    self.again_in = max((1 - tokens) / per_second, BUSY)
-                    return 0
+            return 0, {}
+        self._rated = {key for key, row in told.items() if row.tokens is not None}
+        if any(told[key].max_running is not None for key in whole):
+            names = {"queue": self._queue, "type_name": self._type}
+            in_queue, of_type = (await connection.execute(self._running, names)).one()
+        else:
+            in_queue = of_type = 0
+        for key in whole:
+            row = told[key]
+            if row.max_running is not None:
+                limit = min(limit, row.max_running - (of_type if row.is_type else in_queue))
+            if row.tokens is not None:
+                limit = min(limit, int(row.tokens))
+                if limit <= 0 and row.tokens < 1:
+                    self.again_in = max((1 - row.tokens) / row.per_second, BUSY)
+                    return 0, {}
         if limit <= 0:
             self.again_in, self._full = self._full, min(2 * self._full, SELDOM)
-            return 0
-        self.again_in, self._full = 0.0, FULL
-        return limit
+            return 0, {}
+        self._full = FULL
+        return limit, await self._room_of_parts(connection, limit, parts, own, told)
+
+    async def _room_of_parts(
+        self,
+        connection: AsyncConnection,
+        limit: int,
+        parts: Sequence[str],
+        own: Sequence[str],
+        told: Mapping[tuple[bool, str], Any],
+    ) -> dict[str, int]:
+        of_queue = told.get((False, self._queue or ""))
+        each = of_queue.key_max_running if of_queue is not None else None
+        # Held by another claim: no room in this one.
+        rooms = {name: limit if (False, name) in told else 0 for name in own}
+        most = {name: row.max_running for name in own if (row := told.get((False, name))) is not None}
+        if each is not None:
+            most |= {name: each for name in parts if most.get(name) is None}
+        most = {name: number for name, number in most.items() if number is not None}
+        if most:
+            found = await connection.execute(self._running_by_part, {"queues": list(most)})
+            counts = {row.queue: row.n for row in found}
+            for name, number in most.items():
+                rooms[name] = min(rooms.get(name, limit), number - counts.get(name, 0))
+        for name in own:
+            row = told.get((False, name))
+            if row is not None and row.tokens is not None:
+                rooms[name] = min(rooms[name], int(row.tokens))
+        return rooms
 
     async def spend(self, connection: AsyncConnection, jobs: Sequence[ClaimedJob]) -> None:
         """Take what was started from the rates. Within the transaction of `room`."""
-        if jobs:
-            for statement, name in zip(self._spend, self._names.values(), strict=True):
-                if name is not None and self._has_rate:
-                    await connection.execute(statement, {"limited": name, "count": len(jobs)})
+        started = Counter(job.queue for job in jobs if job.queue != self._queue)
+        started |= Counter({self._queue: len(jobs)}) if self._queue is not None else Counter()
+        of_queues = {name: count for name, count in started.items() if (False, name) in self._rated}
+        of_types = {name: len(jobs) for name in [self._type] if name is not None and (True, name) in self._rated}
+        spending: list[dict[str, int]] = [of_queues, of_types]
+        for statement, spent in zip(self._spend, spending, strict=True):
+            if jobs and spent:
+                await connection.execute(statement, {"names": list(spent), "counts": list(spent.values())})
 
 
 @asynccontextmanager

@@ -24,6 +24,10 @@ from sa_jobqueue.worker.planning import STRIDE, Share, beside, strides
 
 MOST: Final = 64
 """Parts of a queue that one claim names at most."""
+FULL: Final = 0.02
+"""Seconds until a part that had no room is asked for again, then twice as many each time."""
+SELDOM: Final = 0.5
+"""The most of those; at once, where a job of it ends in this worker."""
 _ASKED: Final = 256
 """Lanes that were read to their end, of which one statement tells what is next."""
 
@@ -64,8 +68,8 @@ class _Sharing:
         if part is not None:
             part.lanes.discard(priority)
 
-    def divide(self, quota: int, limit: int) -> tuple[list[Share], list[Share]]:
-        """Return what its parts may start of its own share, and then of what others leave of `limit`."""
+    def name(self) -> list[_Part]:
+        """Return the parts whose turn it is, in turn."""
         self._return_named()
         while self._heap and len(self._named) < MOST:
             part = heapq.heappop(self._heap)[2]
@@ -73,16 +77,22 @@ class _Sharing:
                 self._named.append(part)
             else:
                 self._forget(part)
+        return self._named
+
+    def divide(self, quota: int, limit: int, rooms: Mapping[str, int]) -> tuple[list[Share], list[Share]]:
+        """Return what its parts may start of its own share, and then of what others leave of `limit`."""
         own = self._own
-        busy = list(self._named)
+        busy = self.name()[:]
         if self._own_is_busy:
             own.passed = max(own.passed, self._time)
             busy = sorted([*busy, own], key=lambda part: part.passed)
-        quotas = strides(busy, quota, dict.fromkeys((part.name for part in busy), limit))
+        room = {part.name: min(rooms.get(part.name, limit), limit) for part in busy}
+        quotas = strides(busy, quota, room)
         served = [Share(part.name, quotas[part.name]) for part in busy if quotas[part.name]]
-        others = [Share(part.name, limit) for part in busy if not quotas[part.name]]
-        if quota >= limit:  # asked last: the last of them gets what is left
-            others.insert(0, Share(served.pop().queue, limit))
+        others = [Share(part.name, room[part.name]) for part in busy if not quotas[part.name]]
+        if quota >= limit and served:  # asked last: the last of them gets what is left
+            last = served.pop().queue
+            others.insert(0, Share(last, room[last]))
         self._own_quota = quotas.get(own.name, 0)
         if not self._own_is_busy:
             # Idle: asked first, for what would be its share.
@@ -105,6 +115,12 @@ class _Sharing:
         self._time = max(self._time, min(passes, default=0))
         if len(self._debts) > 2 * MOST:
             self._debts = {name: passed for name, passed in self._debts.items() if passed > self._time}
+
+    def put_off(self, name: str) -> list[Lane]:
+        part = self.ready[name]
+        lanes = [Lane(name, priority) for priority in part.lanes]
+        part.lanes.clear()
+        return lanes
 
     def reweigh(self, weights: Mapping[str, int]) -> None:
         for part in self.ready.values():
@@ -142,6 +158,7 @@ class Parts:
         self._waiting: list[tuple[float, str, int]] = []
         self._due: dict[tuple[str, int], float] = {}
         self._spent: dict[tuple[str, int], None] = {}
+        self._put_off: dict[str, tuple[float, list[Lane]]] = {}
 
     @property
     def is_ready(self) -> bool:
@@ -190,14 +207,21 @@ class Parts:
             self.floors.open(Lane(name, priority))
             self._sharing[whole(name)].add(name, priority, self._weights.get(name, 1))
 
-    def divide(self, shares: Sequence[Share], limit: int) -> list[Share]:
-        """Return the shares of queues as those of their parts; what a part leaves of its own, others may take at the end."""
+    def names(self) -> list[str]:
+        """Return the parts that the next claim may name."""
+        return [part.name for sharing in self._sharing.values() for part in sharing.name()]
+
+    def divide(self, shares: Sequence[Share], limit: int, rooms: Mapping[str, int]) -> list[Share]:
+        """Return the shares of queues as those of their parts; what a part leaves of its own, others may take at the end.
+
+        `rooms`: how many jobs parts may start, of those that have limits; at least one each.
+        """
         first: list[Share] = []
         last: list[Share] = []
         left: list[Share] = []
         for share in shares:
             sharing = self._sharing[share.queue]
-            served, others = sharing.divide(share.quota, limit) if sharing.ready else ([share], [])
+            served, others = sharing.divide(share.quota, limit, rooms) if sharing.ready else ([share], [])
             if share.quota < limit:
                 first += served
                 left += others
@@ -212,3 +236,28 @@ class Parts:
             self._sharing[whole(lane.queue)].rest(lane.queue, lane.priority)
         for sharing in self._sharing.values():
             sharing.take(started)
+        for name in started.keys() & self._put_off.keys():
+            del self._put_off[name]
+
+    def put_off(self, rooms: Mapping[str, int], now: float) -> None:
+        """Ask no more, for a while, for parts that have no room: they would stand before those that have."""
+        for name, room in rooms.items():
+            if room > 0:
+                continue
+            seconds = min(2 * self._put_off[name][0], SELDOM) if name in self._put_off else FULL
+            lanes = self._sharing[whole(name)].put_off(name)
+            self._put_off[name] = seconds, lanes
+            for lane in lanes:
+                self.floors.close(lane)
+                self.learn(lane, now + seconds)
+
+    def follow(self, name: str, now: float) -> None:
+        """Ask for a part again that had no room, as one of its jobs has ended."""
+        for lane in self._put_off.pop(name, (0.0, []))[1]:
+            if (lane.queue, lane.priority) in self._due:
+                self.learn(lane, now)
+
+    @property
+    def has_put_off(self) -> bool:
+        """Whether a part has jobs that are due, and had no room."""
+        return any((lane.queue, lane.priority) in self._due for _, lanes in self._put_off.values() for lane in lanes)

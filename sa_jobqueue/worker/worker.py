@@ -272,7 +272,7 @@ class Worker:
             if isinstance(event, (JobPutBack, JobTakenBack)):  # due again, perhaps sooner than the claimer means to sleep
                 claimer.look()
             elif isinstance(event, (JobCompleted, JobDied, JobCancelled)):
-                claimer.follow()
+                claimer.follow(event.job_id)
 
         unsubscribe = self.events.subscribe(look_again)
         sweeper = Sweeper(

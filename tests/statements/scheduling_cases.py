@@ -35,8 +35,8 @@ def shared(world: World, *, looked: bool) -> dict[str, Any]:
     }
 
 
-_ONE = {"queue": "default", "type_name": "test"}
-_COUNT = {"limited": "default", "count": 1}
+_ONE = {"queue": "default", "queues": ["default", "default/1"], "type_name": "test"}
+_SPENT = {"names": ["default", "default/1"], "counts": [2, 1]}
 _CLAIM = frozenset({"ix_job_claim", "pk_job", "ix_job_ordering", "uq_job_ordering"})
 
 _SURVEY = {"after_queue": "", "after_priority": -1000, "most": BATCH}
@@ -80,7 +80,14 @@ SCHEDULING_CASES = [
         "limits_spend_queue",
         lambda: limits.spend(Job, of_type=False),
         frozenset(),
-        lambda w: {"name": "default", "count": 1},
+        lambda w: _SPENT,
     ),
-    Case("limits_spend_type", lambda: limits.spend(Job, of_type=True), frozenset(), lambda w: {"name": "test", "count": 1}),
+    Case("limits_spend_type", lambda: limits.spend(Job, of_type=True), frozenset(), lambda w: _SPENT),
+    Case(
+        "limits_running_by_part",
+        lambda: limits.running_by_part(Job),
+        frozenset({"ix_job_running"}),
+        lambda w: _ONE,
+        looks_at=2000,
+    ),
 ]

@@ -51,6 +51,7 @@ CREATE TABLE ${q}queue (
   name text NOT NULL,
   paused_at timestamptz, paused_by text,
   weight smallint DEFAULT 1 NOT NULL,
+  key_max_running integer,
   max_running integer,
   rate_limit integer, rate_period interval, rate_burst integer,
   rate_tokens double precision, rate_at timestamptz,
@@ -63,7 +64,8 @@ CREATE TABLE ${q}queue (
   CONSTRAINT ${p}ck_queue_max_running CHECK (max_running >= 1),
   CONSTRAINT ${p}ck_queue_rate CHECK ((rate_limit IS NULL) = (rate_period IS NULL) AND rate_limit >= 1
     AND rate_period > '0'::interval AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1),
-  CONSTRAINT ${p}ck_queue_weight CHECK (weight BETWEEN 1 AND 100)
+  CONSTRAINT ${p}ck_queue_weight CHECK (weight BETWEEN 1 AND 100),
+  CONSTRAINT ${p}ck_queue_key_max_running CHECK (key_max_running >= 1)
 )
 --;
 CREATE TABLE ${q}job_type (

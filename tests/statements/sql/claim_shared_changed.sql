@@ -28,7 +28,7 @@ WITH picked AS (SELECT behind.id AS id
       AND job.changed_xid > '0'
       AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
       AND (EXISTS (SELECT 1
-          FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS floor(queue, priority, floor_at, floor_id)
+          FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, priority, floor_at, floor_id)
           WHERE job.queue = floor.queue
           AND job.priority = floor.priority
           AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
@@ -66,7 +66,7 @@ WITH picked AS (SELECT behind.id AS id
       AND job.changed_xid > '0'
       AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
       AND (EXISTS (SELECT 1
-          FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS floor(queue, priority, floor_at, floor_id)
+          FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, priority, floor_at, floor_id)
           WHERE job.queue = floor.queue
           AND job.priority = floor.priority
           AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
