@@ -211,7 +211,7 @@ class Parts:
         """Return the parts that the next claim may name."""
         return [part.name for sharing in self._sharing.values() for part in sharing.name()]
 
-    def divide(self, shares: Sequence[Share], limit: int, rooms: Mapping[str, int]) -> list[Share]:
+    def divide(self, shares: Sequence[Share], limit: int, rooms: Mapping[str, int] = {}) -> list[Share]:
         """Return the shares of queues as those of their parts; what a part leaves of its own, others may take at the end.
 
         `rooms`: how many jobs parts may start, of those that have limits; at least one each.

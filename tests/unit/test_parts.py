@@ -47,7 +47,7 @@ class World:
         self.parts.wake(self.now)
         shares = [Share("mail", free)]
         if self.parts.is_ready:
-            shares = self.parts.divide(shares, free, {})
+            shares = self.parts.divide(shares, free)
         assert len(shares) <= MOST + 1
         reading = self.floors.blocks(shares)
         taken: list[tuple[str, int, datetime, UUID]] = []
