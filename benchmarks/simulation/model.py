@@ -138,7 +138,7 @@ class _Worker:
         taken = lanes.take_longest_waiting(owed) if owed else []
         if not taken:
             shares = self._planner.plan(free)
-            for share in self._parts.divide(shares, free) if self._parts.is_ready else shares:
+            for share in self._parts.divide(shares, free, {}) if self._parts.is_ready else shares:
                 if len(taken) == free:
                     break
                 taken += lanes.take(share.queue, min(share.quota, free - len(taken)))
