@@ -50,6 +50,8 @@ def enqueue_payloads(session: Session, handler: Handler[InT, Any, Any], payloads
             raise InvalidJobError(name, "is not for jobs that differ by their payloads alone; use enqueue_many")
     # No trace is something that can be said; of the others None says nothing.
     given = {name: value for name, value in options.items() if value is not None or name == "trace_context"}
+    if kind.fair_by is not None and "fair_key" not in given:
+        raise InvalidJobError("fair_key", "is read from each payload by fair_by: give one for all, or use enqueue_many")
     own = {"queue": kind.queue, "priority": kind.priority, "max_attempts": kind.max_attempts, "timeout": kind.timeout}
     # Never written: it has the options checked, and has the values of all the others.
     alike: JobMixin[Any] = model(kind.name, input_version=kind.version, **own | given)

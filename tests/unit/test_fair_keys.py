@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, WorkerOptions
+from sa_jobqueue import Job, JobQueue, WorkerOptions, enqueue_payloads
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 
 
@@ -29,6 +30,8 @@ def test_a_handler_reads_the_key_from_the_payload() -> None:
     assert by_path.job({"order": {"customer": None}}).queue == "mail"
     assert by_path.job({"order": {}}, fair_key="x").queue == "mail/x"
     assert by_path.job({}, queue="other/x").queue == "other/x"
+    with pytest.raises(InvalidJobError, match=r"fair_key.*give one for all, or use enqueue_many"):
+        enqueue_payloads(Session(), by_path, [])
     assert by_function.job({"n": 9}).queue == "default/2"
     payloads: list[dict[str, Any]] = [
         {"order": {}},
