@@ -25,7 +25,7 @@ from sa_jobqueue.errors import InvalidOptionError, JobQueueError
 from sa_jobqueue.observe.health import Failures, Finding, Health, Severity, Thresholds
 from sa_jobqueue.observe.health import health as measure
 from sa_jobqueue.observe.health.findings import described
-from sa_jobqueue.operations.explaining import span
+from sa_jobqueue.operations.spans import span
 
 UNKNOWN: Final = 3
 """The exit status where nothing is known: no database, no tables, no such option. As the Monitoring Plugins have it."""

@@ -18,7 +18,7 @@ from sa_jobqueue.cli._options import Database, json_option, seconds, with_databa
 from sa_jobqueue.cli._output import console, print_json, print_table, shown
 from sa_jobqueue.observe.health import health
 from sa_jobqueue.observe.health.findings import described
-from sa_jobqueue.operations.explaining import span
+from sa_jobqueue.operations.spans import span
 from sa_jobqueue.upkeep import OnProgress, Reindexed, Setting, Vacuumed
 
 _lock_timeout: Final = click.option(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -17,6 +17,7 @@ from sa_jobqueue.operations.dead_letters import DeadLetterFilter, list_dead_lett
 from sa_jobqueue.operations.firing import schedule_of
 from sa_jobqueue.operations.jobs import get_job, list_attempts
 from sa_jobqueue.operations.queues import QueueStatus, TypeStatus, list_job_types, list_queues
+from sa_jobqueue.operations.spans import span
 from sa_jobqueue.operations.workers import WorkerStatus, list_workers
 from sa_jobqueue.redaction import redacted_error
 from sa_jobqueue.statements import explaining, limits
@@ -297,16 +298,17 @@ class _Explainer:
         )
 
     def _told(self, job: Any) -> _Told:
-        """Return what is said of its queue and of its type."""
+        """Return what is said of its queue, of the part that it lies in, where that is one, and of its type."""
+        queues = dict.fromkeys((whole(job.queue), job.queue))
         return (
-            ("queue", job.queue, list_queues(self.session, names=[job.queue], model=self.model)),
+            *(("queue", name, list_queues(self.session, names=[name], model=self.model)) for name in queues),
             ("type", job.type_name, list_job_types(self.session, names=[job.type_name], model=self.model)),
         )
 
     def _paused(self, told: _Told, since: str, evidence: dict[str, Any]) -> tuple[Cause, str, dict[str, Any]] | None:
         """Say that somebody paused its queue or its type, where somebody has."""
-        causes = (Cause.QUEUE_PAUSED, Cause.TYPE_PAUSED)
-        for cause, (what, name, found) in zip(causes, told, strict=True):
+        for what, name, found in told:
+            cause = Cause.TYPE_PAUSED if what == "type" else Cause.QUEUE_PAUSED
             since_when, by = (found[0].paused_at, found[0].paused_by) if found else (None, None)
             if since_when is not None:
                 evidence |= {"paused_at": since_when, "paused_by": by}
@@ -330,10 +332,14 @@ class _Explainer:
                 evidence |= key | {"waits_for": first.id}
                 what = f"job {first.id} of its ordering key {job.ordering_key!r}, which is {first.status}"
                 return Cause.OUT_OF_TURN, f"{since}, and waits for {what}.", evidence
-        names = {"queue": job.queue, "type_name": job.type_name}
         most = [found[0].max_running if found else None for _, _, found in told]
-        if most != [None, None]:
-            counts = self.session.execute(limits.running(self.model), names).one()
+        if len(told) > 2 and most[1] is None and told[0][2]:
+            most[1] = cast("QueueStatus", told[0][2][0]).key_max_running
+        if any(most):
+            names = {"queue": whole(job.queue), "queues": [job.queue], "type_name": job.type_name}
+            counts = list(self.session.execute(limits.running(self.model), names).one())
+            if len(told) > 2:
+                counts[1:1] = [sum(row.n for row in self.session.execute(limits.running_by_part(self.model), names))]
             for (what, name, _), limit, count in zip(told, most, counts, strict=True):
                 if limit is not None and count >= limit:
                     evidence |= {"max_running": limit, "running": count}
@@ -365,22 +371,6 @@ class _Explainer:
 
     def _ago(self, instant: datetime) -> str:
         return span(self.now - instant)
-
-
-def span(given: timedelta) -> str:
-    """Return a duration in the two largest units that matter."""
-    seconds = max(given.total_seconds(), 0.0)
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    parts: list[str] = []
-    rest = round(seconds)
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        if rest >= size and len(parts) < 2:
-            parts.append(f"{rest // size} {unit}")
-            rest %= size
-        elif parts:
-            break
-    return " ".join(parts)
 
 
 def _times(count: int, noun: str) -> str:

@@ -12,10 +12,10 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import JobNotFoundError, ScheduleNotFoundError
 from sa_jobqueue.models import Job, JobMixin
-from sa_jobqueue.operations.explaining import span
 from sa_jobqueue.operations.firing import declared, id_of
 from sa_jobqueue.operations.jobs import get_job
 from sa_jobqueue.operations.schedules import ScheduleStatus, list_schedules
+from sa_jobqueue.operations.spans import span
 from sa_jobqueue.operations.workers import list_workers
 from sa_jobqueue.schedules import Missed
 from sa_jobqueue.statements import schedules

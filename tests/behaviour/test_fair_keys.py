@@ -12,6 +12,8 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, JobStatus, Worker, pause_queues, resume_queues
+from sa_jobqueue.operations import explain_job
+from sa_jobqueue.operations.explaining import Cause
 from sa_jobqueue.worker import scout
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
@@ -120,6 +122,21 @@ async def test_pausing_a_queue_pauses_its_parts_and_pausing_a_part_leaves_the_ot
         with Session(engine) as session, session.begin():
             resume_queues(session, ["other", "default/1"])
         await until(lambda: len(seen) == 60, what="all")
+
+
+def test_explain_names_the_limit_of_the_key_and_the_pause_of_the_queue(engine: Engine, jobs: Jobs) -> None:
+    jobs.add_worker("free:1", concurrency=5)
+    jobs.add(JobStatus.RUNNING, queue="default/a")
+    held, free = jobs.add(queue="default/a"), jobs.add(queue="default/b")
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO queue (name, key_max_running) VALUES ('default', 1)"))
+    with Session(engine) as session:
+        told = explain_job(session, held)
+        assert (told.cause, told.evidence["max_running"]) == (Cause.LIMITED, 1)
+        assert "default/a" in told.sentence
+        assert explain_job(session, free).cause not in {Cause.LIMITED, Cause.QUEUE_UNSERVED}
+        pause_queues(session, ["default"])
+        assert explain_job(session, free).cause is Cause.QUEUE_PAUSED
 
 
 @pytest.mark.parametrize("by", ["worker", "row"])

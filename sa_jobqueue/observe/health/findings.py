@@ -9,7 +9,7 @@ from typing import Any
 
 from sa_jobqueue.observe.health.figures import Code, Finding, Health, Holder, HolderKind, Severity
 from sa_jobqueue.observe.health.thresholds import Thresholds
-from sa_jobqueue.operations.explaining import span
+from sa_jobqueue.operations.spans import span
 
 OK, WARNING, CRITICAL = Severity.OK, Severity.WARNING, Severity.CRITICAL
 
