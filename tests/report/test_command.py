@@ -58,10 +58,14 @@ def test_an_archive_and_a_database_are_one_report(
         "--slots",
         "3",
     ]
+    monkeypatch.setenv("SA_JOBQUEUE_REDACT", "charge")
     done = CliRunner().invoke(main, command, catch_exceptions=False)
     assert done.exit_code == 0, done.output
 
     document = json.loads(done.stdout)
+    examples = {group["example_type_name"]: group["example_message"] for group in document["errors"]}
+    assert len(examples) > 1
+    assert {name for name, message in examples.items() if message == "(redacted)"} == {"charge"}
     statuses = Counter(job["status"] for job in rows.jobs)
     summary = document["summary"]
     assert summary["jobs"] == len(rows.jobs)
