@@ -275,9 +275,8 @@ class Claimer(Component):
             group.floors.reset(self._loop.time())
             raise
         self._start(jobs)
-        self._held_room = (
-            {} if len(self._held_room) > MOST_CONCURRENT else self._held_room
-        )  # of attempts that ended otherwise
+        if len(self._held_room) > MOST_CONCURRENT:  # of attempts that ended otherwise
+            self._held_room.clear()
         self._held_room |= {job.id: job.queue for job in jobs if SEPARATOR in job.queue}
         if limit > 0:
             group.take(shares, jobs, limit)
@@ -349,7 +348,7 @@ class Claimer(Component):
             seconds = min(self._options.poll_interval.total_seconds(), await self._due_in(connection))
         if (again_in := self._again_in()) is not None:
             seconds = min(seconds, again_in)
-        seconds = min(seconds, self._parts_in(now))
+        seconds = min(seconds, max(self._plan.parts_at() - now, _PACE))
         waits = [asyncio.ensure_future(self._woken.wait())]
         if self.until_idle or any(group.room is not None for group in self._plan.groups):
             waits.append(asyncio.ensure_future(self._executor.changed.wait()))
@@ -379,14 +378,6 @@ class Claimer(Component):
         waits = [group.limits.again_in for group in self._plan.groups if group.limits is not None and group.limits.again_in]
         waits += [SELDOM for group in self._plan.groups if group.parts.has_put_off]
         return min(waits, default=None)
-
-    def _parts_in(self, now: float) -> float:
-        """Return in how many seconds a part may have a job: very soon, where the last claim had no turn for one that has."""
-        groups = [group for group in self._plan.groups if group.limits is None or not group.limits.again_in]
-        if any(group.parts.is_ready for group in groups):
-            return _PACE
-        next_at = min((at for group in groups if (at := group.parts.next_at) is not None), default=math.inf)
-        return max(next_at - now, _PACE)
 
     def _lanes(self) -> dict[str, Any]:
         groups = self._plan.groups

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -155,6 +156,13 @@ class Groups:
     def may_have_more(self) -> bool:
         """Whether the last claims may have left jobs that are due."""
         return any(group.may_have_more or group.parts.is_ready for group in self.groups)
+
+    def parts_at(self) -> float:
+        """Return when a part has a job, by the worker's clock: at once, where the last claim had no turn for one."""
+        groups = [group for group in self.groups if group.limits is None or not group.limits.again_in]
+        if any(group.parts.is_ready for group in groups):
+            return -math.inf
+        return min((at for group in groups if (at := group.parts.next_at) is not None), default=math.inf)
 
     def take(self, started: Counter[str], free: int) -> None:
         """Take in what the claims of the last plan started, by the name of the group."""
