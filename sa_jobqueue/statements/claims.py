@@ -137,9 +137,10 @@ def claim(model: type[JobMixin[Any]], *, changed: bool, shared: bool = False) ->
 def next_due(model: type[JobMixin[Any]]) -> Select[Any]:
     """Tell how long until the next job of the lanes is due.
 
-    Parameters: `queues`, `priorities`, `types`.
-    Shape: one row, seconds from now as a float; null when nothing is scheduled for later.
-    Index: `ix_job_claim`, one probe a lane, from now on: what is due already is the claim's business.
+    Parameters: `queues`, `priorities`, `types`; `since`, null for now: what was due then is the claim's business, whose time
+    it is. What has become due after it is not, or nobody would look before the next poll.
+    Shape: one row, seconds from now as a float, below zero for what is due since then; null when nothing is scheduled.
+    Index: `ix_job_claim`, one probe a lane, from `since` on.
     """
     job = table(model)
     lane = func.unnest(array("queues", Text()), array("priorities", SmallInteger())).table_valued(
@@ -153,7 +154,7 @@ def next_due(model: type[JobMixin[Any]]) -> Select[Any]:
             job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"),
             job.c.queue == lane.c.queue,
             job.c.priority == lane.c.priority,
-            job.c.scheduled_at > func.now(),
+            job.c.scheduled_at > func.coalesce(bindparam("since", None, type_=TIMESTAMP(timezone=True)), func.now()),
             job.c.type_name == any_(array("types", Text())),
         )
         .order_by(job.c.scheduled_at, job.c.id)

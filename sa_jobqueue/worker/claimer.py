@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import Row
@@ -25,6 +25,7 @@ from sa_jobqueue.worker.executor import Executor
 from sa_jobqueue.worker.floors import Lane, Reading, most_behind
 from sa_jobqueue.worker.groups import Group, Groups
 from sa_jobqueue.worker.limits import SELDOM, Limits, transaction
+from sa_jobqueue.worker.nextdue import NextDue
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.outcomes import released
 from sa_jobqueue.worker.scout import Scout
@@ -83,7 +84,7 @@ class Claimer(Component):
         self._shared_ahead = Compiled(claims.claim(model, changed=False, shared=True), engine.dialect)
         self._shared_all = Compiled(claims.claim(model, changed=True, shared=True), engine.dialect)
         self._longest_waiting = claims.longest_waiting(model)
-        self._next_due = claims.next_due(model)
+        self._next_due = NextDue(model)
         self._held = leases.held(model)
         self._model = model
         self._ordered = False
@@ -97,10 +98,8 @@ class Claimer(Component):
         self._awake_until = 0.0
         self._glance = _GLANCE
         self._rested = False
-        self._due_at: float | None = None
-        """When the next job is due, by the loop's clock, as far as is known; None where that has to be asked."""
-        self.is_told: Callable[[], bool] = lambda: False
-        """Whether inserts of jobs are told right now."""
+        self._claimed_at: datetime | None = None
+        """When the last round of claims began, by the database's clock; None where there was nothing to claim for."""
         self.until_idle = False
         """Whether `run` returns when nothing is due, nothing runs and nothing waits to be written."""
 
@@ -110,12 +109,16 @@ class Claimer(Component):
             self._scout.hint(queue)
             self._awake_until = self._loop.time() + _AWAKE
             self._glance = _GLANCE
-            self._due_at = None
+            self._next_due.forget()
             self._woken.set()
+
+    def listen_by(self, is_told: Callable[[], bool]) -> None:
+        """Ask for the next due job less often while `is_told` says that inserts of jobs are told."""
+        self._next_due.is_told = is_told
 
     def look(self) -> None:
         """Look once more before the next rest: this worker just put a job back, due sooner than it may know."""
-        self._due_at = None
+        self._next_due.forget()
         self._woken.set()
 
     def follow(self, job_id: Any) -> None:
@@ -194,7 +197,7 @@ class Claimer(Component):
     def _obey(self) -> None:
         """Take in what was said since the last claim. Never during one: it moves the floors it was given."""
         before, self._obeyed = self._obeyed, self._controls()
-        self._due_at = None
+        self._next_due.forget()
         if _lanes_of(before) != _lanes_of(self._obeyed):
             # Fresh floors: what came to a lane or of a type that was left out may lie behind the old ones.
             self._plan = self._planned()
@@ -223,6 +226,7 @@ class Claimer(Component):
         return any(group.parts.is_ready for group in groups)
 
     async def _claim_all(self, connection: AsyncConnection) -> int:
+        self._claimed_at = None
         free = min(self._executor.free, _MOST)
         started: Counter[str] = Counter()
         for group, quota in self._plan.plan(free):
@@ -319,6 +323,7 @@ class Claimer(Component):
         except BaseException:
             floors.reset(self._loop.time())
             raise
+        self._claimed_at = self._claimed_at or rows[0][0]
         jobs = [_job(row) for row in rows if row[3] is not None]
         floors.advance(
             [(job.queue, job.priority, job.scheduled_at, job.id) for job in jobs],
@@ -345,7 +350,8 @@ class Claimer(Component):
         if now < self._awake_until:
             seconds, self._glance = self._glance, 2 * self._glance
         else:
-            seconds = min(self._options.poll_interval.total_seconds(), await self._due_in(connection))
+            due_in = await self._next_due.seconds(connection, self._lanes(), self._claimed_at)
+            seconds = min(self._options.poll_interval.total_seconds(), due_in)
         if (again_in := self._again_in()) is not None:
             seconds = min(seconds, again_in)
         seconds = min(seconds, max(self._plan.parts_at() - now, _PACE))
@@ -358,20 +364,6 @@ class Claimer(Component):
         finally:
             for wait in waits:
                 wait.cancel()
-
-    async def _due_in(self, connection: AsyncConnection) -> float:
-        """Return in how many seconds the next job is due; infinite where none is.
-
-        Asked once until something is told, where it is told: an insert of a job for later is. One that comes without a word
-        is found by the poll after it is due, as ever.
-        """
-        if self._due_at is None or self._due_at <= self._loop.time() or not self.is_told():
-            due_in = (await connection.execute(self._next_due, self._lanes())).scalar_one()
-            due_at = self._loop.time() + (math.inf if due_in is None else max(due_in, 0.001))
-            if self._woken.is_set():
-                return 0.0  # what was told meanwhile may be due sooner
-            self._due_at = due_at
-        return self._due_at - self._loop.time()
 
     def _again_in(self) -> float | None:
         """Return in how many seconds a limit that left no room may leave some; None where none stands in the way."""

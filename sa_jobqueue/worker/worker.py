@@ -298,7 +298,7 @@ class Worker:
             on_change=changed,
             is_told=listener.listening.is_set,
         )
-        claimer.is_told = listener.listening.is_set
+        claimer.listen_by(listener.listening.is_set)
         try:
             await self._check(engine)
             await children.start()

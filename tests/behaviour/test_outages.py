@@ -205,6 +205,22 @@ async def test_a_wake_up_that_comes_while_the_worker_goes_to_sleep_is_not_lost(
         await log.until(JobCompleted)
 
 
+async def test_a_job_that_becomes_due_while_the_worker_goes_to_sleep_does_not_wait_for_the_next_poll(
+    engine: Engine, jobs: Jobs, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest = Claimer._rest
+    late = iter([True])
+
+    async def become_due(self: Claimer, connection: Any) -> None:
+        if next(late, False):  # after a claim that has not seen it, and before it is asked what comes next
+            await asyncio.to_thread(jobs.add, type_name="nothing", input={})
+        await rest(self, connection)
+
+    monkeypatch.setattr(Claimer, "_rest", become_due)
+    async with start(simple(), poll_interval=timedelta(minutes=10), listen=False) as log:
+        await log.until(JobCompleted)
+
+
 def test_a_pool_too_small_for_the_handlers_is_refused(database_url: str) -> None:
     queue = JobQueue()
 

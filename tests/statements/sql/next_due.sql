@@ -7,7 +7,7 @@ JOIN LATERAL (SELECT job.scheduled_at AS scheduled_at
   AND job.priority >= '-9'
   AND job.queue = lane.queue
   AND job.priority = lane.priority
-  AND job.scheduled_at > now()
+  AND job.scheduled_at > coalesce(%(since)s::TIMESTAMP WITH TIME ZONE, now())
   AND job.type_name = ANY (%(types)s::TEXT[])
   ORDER BY job.scheduled_at, job.id
   LIMIT 1) AS probe ON true
