@@ -46,7 +46,7 @@ async def test_it_asks_once_when_the_next_job_is_due_until_it_is_told_of_another
     async with working(Worker(queue, engine, options=quick(poll_interval=timedelta(milliseconds=20)))) as log:
         await until(_at_rest(asked, 5), what="five polls on end that look for due jobs alone")
         asked.clear()
-        enqueue(engine, nothing.job({}, delay=timedelta(milliseconds=300)))
+        enqueue(engine, nothing.job({}, delay=timedelta(seconds=1)))  # longer than it stays awake
         await log.until(JobStarted)
         await until(_at_rest(asked, 5), what="the same again")
     assert asked.count("next due") >= 1
