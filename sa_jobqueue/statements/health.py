@@ -14,12 +14,12 @@ from sqlalchemy import (
     any_,
     bindparam,
     cast,
-    column,
     exists,
     func,
     literal_column,
     select,
     true,
+    tuple_,
 )
 from sqlalchemy.dialects.postgresql import ARRAY
 
@@ -27,7 +27,8 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import Xid8, id_parameter
 from sa_jobqueue.statements._parts import once_a_model, status, table
 from sa_jobqueue.statements.history import block, number
-from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY, AttemptOutcome, JobStatus, Resolution
+from sa_jobqueue.statements.parts import whole
+from sa_jobqueue.types import MIN_PRIORITY, AttemptOutcome, JobStatus, Resolution
 
 _LIMIT = bindparam("limit", type_=Integer)
 _ONE: ColumnElement[Any] = literal_column("1")
@@ -41,53 +42,44 @@ def lanes(model: type[JobMixin[Any]]) -> Select[Any]:
     """Count the pending jobs of each lane, those due and those scheduled for later, and tell the oldest and the next.
 
     Parameters: `limit`: of each kind and lane it counts no further. Shape: a row a lane that has any, `(queue, priority,
-    due, oldest_at, later, next_at)`; unordered. Clock: the database's `now()`. Locks: none.
-    Index: `ix_job_claim`, one probe a queue for its name, two a lane, at most `limit` entries each and those that have
-    ended since a vacuum.
+    due, oldest_at, later, next_at)`, parts under the queue that they are of; unordered. Clock: the database's `now()`.
+    Locks: none. Index: `ix_job_claim`, three probes a lane, at most `limit` entries each and those that have ended since a
+    vacuum.
     """
     job = table(model)
     tag = (job.c.status == status(JobStatus.PENDING), job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"))
-    first = select(job.c.queue).where(*tag).order_by(job.c.queue).limit(_ONE)
-    names = first.cte("names", recursive=True)
-    following = first.where(job.c.queue > names.c.queue).correlate(names).scalar_subquery()
-    names = names.union_all(select(following).where(names.c.queue.is_not(None)))
-    bounds: tuple[ColumnElement[Any], ...] = (
-        literal_column(f"'{MIN_PRIORITY}'::int"),
-        literal_column(f"'{MAX_PRIORITY}'::int"),
-    )
-    levels = func.generate_series(*bounds).table_valued(column("priority", Integer)).render_derived("levels")
-    priority = levels.c.priority
+    first = select(job.c.queue, job.c.priority).where(*tag).order_by(job.c.queue, job.c.priority).limit(_ONE)
+    lane = select(first.subquery("first")).cte("lane", recursive=True)
+    behind = tuple_(job.c.queue, job.c.priority) > tuple_(lane.c.queue, lane.c.priority)
+    following = first.where(behind).correlate(lane).lateral("following")
+    lane = lane.union_all(select(*following.c).select_from(lane.join(following, true())))
 
     def counted(name: str, when: ColumnElement[bool]) -> Any:
         found = (
             select(job.c.scheduled_at)
-            .where(*tag, job.c.queue == names.c.queue, job.c.priority == priority, when)
+            .where(*tag, job.c.queue == lane.c.queue, job.c.priority == lane.c.priority, when)
             .order_by(job.c.scheduled_at, job.c.id)
             .limit(_LIMIT)
-            .correlate(names, levels)
+            .correlate(lane)
             .subquery(f"{name}_jobs")
         )
         return select(func.count().label("n"), func.min(found.c.scheduled_at).label("first_at")).select_from(found)
 
     due = counted("due", job.c.scheduled_at <= func.now()).lateral("due")
     later = counted("later", job.c.scheduled_at > func.now()).lateral("later")
-    return (
-        select(
-            names.c.queue,
-            priority,
-            due.c.n.label("due"),
-            due.c.first_at.label("oldest_at"),
-            later.c.n.label("later"),
-            later.c.first_at.label("next_at"),
-        )
-        .select_from(names.join(levels, true()).join(due, true()).join(later, true()))
-        .where(names.c.queue.is_not(None), due.c.n + later.c.n > literal_column("0"))
-    )
+    return select(
+        whole(lane.c.queue).label("queue"),
+        lane.c.priority,
+        due.c.n.label("due"),
+        due.c.first_at.label("oldest_at"),
+        later.c.n.label("later"),
+        later.c.first_at.label("next_at"),
+    ).select_from(lane.join(due, true()).join(later, true()))
 
 
 @once_a_model
 def lately(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Count what happened to jobs within the last while, by queue.
+    """Count what happened to jobs within the last while, by queue; parts count with the queue that they are of.
 
     Parameters: `window`, `transactions` (how far back to look in those), `limit` (at most so many jobs are looked at).
     Shape: `(queue, looked_at, arrived, completed, died, cancelled)`, by queue. Where the sum of `looked_at` reaches the
@@ -97,7 +89,7 @@ def lately(model: type[JobMixin[Any]]) -> Select[Any]:
     job = table(model)
     since = func.now() - _WINDOW
     seen = (
-        select(job.c.queue, job.c.status, job.c.created_at, job.c.completed_at)
+        select(whole(job.c.queue).label("queue"), job.c.status, job.c.created_at, job.c.completed_at)
         .where(
             block(number(job)) >= block(_newest() - bindparam("transactions", type_=BigInteger)),
             (job.c.created_at > since) | (job.c.completed_at > since),

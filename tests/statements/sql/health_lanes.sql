@@ -1,29 +1,29 @@
-WITH RECURSIVE names(queue) AS ((SELECT job.queue AS queue
+WITH RECURSIVE lane(queue, priority) AS (SELECT first.queue AS queue, first.priority AS priority
+  FROM (SELECT job.queue AS queue, job.priority AS priority
     FROM job
     WHERE job.status = 'pending'
     AND job.priority >= '-9'
-    ORDER BY job.queue
-    LIMIT 1)
+    ORDER BY job.queue, job.priority
+    LIMIT 1) AS first
   UNION ALL
-  SELECT (SELECT job.queue
+  SELECT following.queue AS queue, following.priority AS priority
+  FROM lane
+  JOIN LATERAL (SELECT job.queue AS queue, job.priority AS priority
     FROM job
     WHERE job.status = 'pending'
     AND job.priority >= '-9'
-    AND job.queue > names.queue
-    ORDER BY job.queue
-    LIMIT 1) AS anon_1
-  FROM names
-  WHERE names.queue IS NOT NULL)
-SELECT names.queue, levels.priority, due.n AS due, due.first_at AS oldest_at, later.n AS later, later.first_at AS next_at
-FROM names
-JOIN generate_series('-9'::int, '9'::int) AS levels(priority) ON true
+    AND (job.queue, job.priority) > (lane.queue, lane.priority)
+    ORDER BY job.queue, job.priority
+    LIMIT 1) AS following ON true)
+SELECT split_part(lane.queue, '/', 1) AS queue, lane.priority, due.n AS due, due.first_at AS oldest_at, later.n AS later, later.first_at AS next_at
+FROM lane
 JOIN LATERAL (SELECT count(*) AS n, min(due_jobs.scheduled_at) AS first_at
   FROM (SELECT job.scheduled_at AS scheduled_at
     FROM job
     WHERE job.status = 'pending'
     AND job.priority >= '-9'
-    AND job.queue = names.queue
-    AND job.priority = levels.priority
+    AND job.queue = lane.queue
+    AND job.priority = lane.priority
     AND job.scheduled_at <= now()
     ORDER BY job.scheduled_at, job.id
     LIMIT %(limit)s::INTEGER) AS due_jobs) AS due ON true
@@ -32,10 +32,8 @@ JOIN LATERAL (SELECT count(*) AS n, min(later_jobs.scheduled_at) AS first_at
     FROM job
     WHERE job.status = 'pending'
     AND job.priority >= '-9'
-    AND job.queue = names.queue
-    AND job.priority = levels.priority
+    AND job.queue = lane.queue
+    AND job.priority = lane.priority
     AND job.scheduled_at > now()
     ORDER BY job.scheduled_at, job.id
     LIMIT %(limit)s::INTEGER) AS later_jobs) AS later ON true
-WHERE names.queue IS NOT NULL
-AND due.n + later.n > 0
