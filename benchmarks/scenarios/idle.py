@@ -13,8 +13,8 @@ from benchmarks.peers.catalogue import System
 from benchmarks.place import Place
 from benchmarks.statements import counting
 
-_SETTLING_SECONDS: Final = 2.0
-_SECONDS: Final = 8.0
+_SETTLING_SECONDS: Final = 5.0
+_SECONDS: Final = 20.0
 _LEFT_OUT: Final = {"pgqueuer, psycopg"}
 """It sends what it does over asyncpg."""
 
