@@ -37,11 +37,16 @@ class Sharer(Protocol):
     """What has a pass and a weight: a queue, or a part of one."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Who it is."""
+
     @property
-    def weight(self) -> int: ...
+    def weight(self) -> int:
+        """Its share against that of others."""
+
     @property
-    def passed(self) -> int: ...
+    def passed(self) -> int:
+        """Its pass: the smallest is next."""
 
 
 @dataclass(slots=True)
