@@ -78,6 +78,8 @@ class Heartbeat:
         self.turned = self._last
         """When the thread last went round, whatever came of it."""
         self._told = False
+        self._late: float | None = None
+        """How many seconds a beat came after the one before, so late that others may have taken over; until it is told."""
 
     @property
     def silent(self) -> timedelta:
@@ -139,6 +141,9 @@ class Heartbeat:
         """
         sent = self._clock()
         asked_at = self._ask(self._beat, self._parameters()).scalar_one()
+        # After a pause of the whole process this thread may go on before the loop does, which then finds all well.
+        if sent - self._last >= self._patience and not self._told:
+            self._late = sent - self._last
         self._last = sent
         self._told = False
         if asked_at is not None and not self._asked_to_drain:
@@ -155,6 +160,9 @@ class Heartbeat:
         if silent >= self._patience and not self._told:
             self._told = True
             self._on_endangered(timedelta(seconds=silent))
+        elif (late := self._late) is not None:
+            self._late = None
+            self._on_endangered(timedelta(seconds=late))
 
     def _run(self) -> None:
         self._wake.wait(self._interval)

@@ -1,0 +1,42 @@
+"""The lease of a worker, as its own clock sees it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sqlalchemy import Engine
+
+from sa_jobqueue import Job
+from sa_jobqueue.worker.heartbeat import Heartbeat, Identity
+
+
+def test_after_a_pause_attempts_are_stopped_also_where_the_beat_comes_before_the_look(engine: Engine) -> None:
+    now = [0.0]
+    told: list[timedelta] = []
+    identity = Identity("tester:1", "tester", "here", 1, "0", ["default"], ["nothing"], 1)
+    heartbeat = Heartbeat(
+        engine.execution_options(isolation_level="AUTOCOMMIT"),
+        Job,
+        identity,
+        interval=timedelta(seconds=1),
+        time_to_live=timedelta(seconds=3),
+        on_endangered=told.append,
+        clock=lambda: now[0],
+    )
+    heartbeat.beat()
+    now[0] = 1.5
+    heartbeat.beat()
+    heartbeat.check()
+    assert told == []
+    now[0] = 5.0  # the whole process stood still; its threads go on in any order
+    heartbeat.beat()
+    assert heartbeat.is_safe
+    heartbeat.check()
+    heartbeat.check()
+    assert told == [timedelta(seconds=3.5)]
+    now[0] = 9.0
+    heartbeat.check()
+    heartbeat.beat()
+    heartbeat.check()
+    assert told == [timedelta(seconds=3.5), timedelta(seconds=4)]
+    heartbeat.stop()
