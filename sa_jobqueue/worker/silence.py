@@ -19,7 +19,7 @@ from psycopg import capabilities
 
 _SELDOM = 60.0
 """Seconds between two looks whether something else has happened to a wait: on asyncio a signal comes by itself. psycopg
-looks ten times a second, which is most of what an idle worker would cost."""
+looks ten times a second, on each connection that waits."""
 _CANCEL_SECONDS = 2.0
 """What a request to cancel may take, and then what the server may take to obey."""
 

@@ -268,13 +268,13 @@ class Worker:
             scheduler.wake()
             heartbeat.hurry()
 
-        def look_again(event: Event) -> None:
+        def look_on(event: Event) -> None:
             if isinstance(event, (JobPutBack, JobTakenBack)):  # due again, perhaps sooner than the claimer means to sleep
                 claimer.look()
             elif isinstance(event, (JobCompleted, JobDied, JobCancelled)):
                 claimer.follow(event.job_id)
 
-        unsubscribe = self.events.subscribe(look_again)
+        unsubscribe = self.events.subscribe(look_on, kinds=(JobPutBack, JobTakenBack, JobCompleted, JobDied, JobCancelled))
         sweeper = Sweeper(
             engine,
             model,
