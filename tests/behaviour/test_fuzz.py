@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -73,8 +74,25 @@ def fuzz(examples: int, *strategies: st.SearchStrategy[Any]) -> Callable[[Callab
 
 
 def same(left: Any, right: Any) -> bool:
-    """Say whether two JSON values are one to PostgreSQL: 1 and 1.0 are, true and 1 are not."""
-    return json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True) or left == right
+    """Say whether two JSON values are one, numbers digit by digit: 1 and 1.0 are one, true and 1 are not, 1e16 comes back an int."""
+
+    def digits(value: Any) -> Any:
+        def number(written: str) -> tuple[str, Decimal]:
+            return "number", Decimal(written)
+
+        return json.loads(json.dumps(value), parse_float=number, parse_int=number)
+
+    return bool(digits(left) == digits(right))
+
+
+@pytest.mark.parametrize("pair", [(1, 1.0), (36028797018963970, 3.602879701896397e16), ({"a": [0.0]}, {"a": [-0.0]})])
+def test_a_number_is_the_same_however_it_is_written(pair: tuple[Any, Any]) -> None:
+    assert same(*pair)
+
+
+@pytest.mark.parametrize("pair", [(1, True), (0, False), (36028797018963970, 36028797018963968), ([1], 1), ("1", 1), (None, 0)])
+def test_values_that_differ_are_not_the_same(pair: tuple[Any, Any]) -> None:
+    assert not same(*pair)
 
 
 @amount
