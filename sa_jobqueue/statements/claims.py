@@ -13,35 +13,29 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sqlalchemy import (
+    CTE,
     Double,
-    Integer,
     Interval,
     Select,
     SmallInteger,
     Table,
     Text,
-    and_,
     any_,
     bindparam,
     cast,
     column,
-    exists,
-    false,
     func,
     literal_column,
     select,
     true,
-    tuple_,
-    union_all,
     update,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
-from sqlalchemy.sql.elements import ColumnElement, Grouping
-from sqlalchemy.sql.selectable import TableValuedAlias
+from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.models.base import Xid8, id_parameter
-from sa_jobqueue.statements._parts import GUARDS, LAST_ATTEMPT, XID, array, once_a_model, status, table
+from sa_jobqueue.statements._lanes import ahead, lanes, picked
+from sa_jobqueue.statements._parts import GUARDS, XID, array, once_a_model, status, table
 from sa_jobqueue.types import MIN_PRIORITY, JobStatus
 
 __all__ = ["CLAIMED", "GUARDS", "claim", "claimed_columns", "longest_waiting", "next_due"]
@@ -89,48 +83,7 @@ def claim(model: type[JobMixin[Any]], *, changed: bool, shared: bool = False) ->
     `ix_job_ordering` and `uq_job_ordering`, whose violation means that another claim has just started one of that key.
     """
     job = table(model)
-    limit = bindparam("limit", type_=Integer)
-    share = _shares()
-    lane = _lanes(model, "lane", (share.c.first, share.c.last) if shared else None)
-    probe = _ahead(job, lane).limit(limit).with_for_update(key_share=True, skip_locked=True).lateral("probe")
-    in_order = select(probe.c.id).select_from(lane.join(probe, true()))
-    if shared:
-        block = in_order.limit(share.c.quota).lateral("block")
-        in_order = select(block.c.id).select_from(share.join(block, true()))
-    # A LIMIT over the union stops the probes as soon as enough rows are locked; no probe locks more than it returns.
-    sources = [in_order]
-    if changed and shared:
-        behind = (
-            union_all(*_behind_floors(model, job, limit, bindparam("lanes_behind", type_=Integer)))
-            .limit(bindparam("most_behind", type_=Integer))
-            .subquery("behind")
-        )
-        sources = [select(behind.c.id), in_order]
-    elif changed:
-        sources = [*_behind_floors(model, job, limit), in_order]
-    picked = (union_all(*sources) if len(sources) > 1 else in_order).limit(limit).cte("picked")
-    claimed = (
-        update(job)
-        # ARRAY(SELECT ...) runs once; a join with the CTE has plans that rescan the table for every row of it.
-        .where(job.c.id == any_(func.array(select(picked.c.id).scalar_subquery())))
-        .values(
-            status=status(JobStatus.RUNNING),
-            attempt=job.c.attempt + 1,
-            started_at=func.now(),
-            leased_by=bindparam("worker_id", type_=Text),
-            leased_until=func.now() + job.c.timeout + bindparam("grace", type_=Interval),
-            changed_xid=XID,
-        )
-        .returning(*claimed_columns(job))
-        .cte("claimed")
-    )
-    here = select(literal_column("1").label("one")).subquery("here")
-    return select(
-        func.now().label("now"),
-        literal_column("pg_snapshot_xmax(pg_current_snapshot())::text", Text).label("xmax"),
-        literal_column("ARRAY(SELECT x::text FROM pg_snapshot_xip(pg_current_snapshot()) AS x)", ARRAY(Text)).label("xip"),
-        *(claimed.c[name] for name in CLAIMED),
-    ).select_from(here.outerjoin(claimed, true()))
+    return started(job, picked(model, changed=changed, shared=shared).cte("picked"))
 
 
 @once_a_model
@@ -173,153 +126,49 @@ def longest_waiting(model: type[JobMixin[Any]]) -> Select[Any]:
     Locks: none. Index: `ix_job_claim`, one probe a lane; `ix_job_ordering` and `uq_job_ordering` as in `claim`.
     """
     job = table(model)
-    lane = _lanes(model, "lane")
-    probe = _ahead(job, lane).with_only_columns(job.c.scheduled_at).limit(literal_column("1")).lateral("probe")
+    lane = lanes(model, "lane")
+    probe = ahead(job, lane).with_only_columns(job.c.scheduled_at).limit(literal_column("1")).lateral("probe")
     first = select(lane.c.queue, lane.c.priority).select_from(lane.join(probe, true()))
     return first.order_by(probe.c.scheduled_at).limit(literal_column("1"))
 
 
-def _ahead(job: Table, lane: TableValuedAlias) -> Select[Any]:
-    return (
-        _due(job)
-        .where(
-            # The tag of ix_job_claim, and its key.
-            job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"),
-            job.c.queue == lane.c.queue,
-            job.c.priority == lane.c.priority,
-            tuple_(job.c.scheduled_at, job.c.id) > tuple_(lane.c.floor_at, lane.c.floor_id),
+def started(job: Table, picked: CTE) -> Select[Any]:
+    """Start an attempt on each of the rows picked; the shape of `claim`, and its duties."""
+    claimed = (
+        update(job)
+        # ARRAY(SELECT ...) runs once; a join with the CTE has plans that rescan the table for every row of it.
+        .where(job.c.id == any_(func.array(select(picked.c.id).scalar_subquery())))
+        .values(
+            status=status(JobStatus.RUNNING),
+            attempt=job.c.attempt + 1,
+            started_at=func.now(),
+            leased_by=bindparam("worker_id", type_=Text),
+            leased_until=func.now() + job.c.timeout + bindparam("grace", type_=Interval),
+            changed_xid=XID,
         )
-        .order_by(job.c.scheduled_at, job.c.id)
+        .returning(*claimed_columns(job))
+        .cte("claimed")
     )
+    here = select(literal_column("1").label("one")).subquery("here")
+    return select(*as_of(), *(claimed.c[name] for name in CLAIMED)).select_from(here.outerjoin(claimed, true()))
+
+
+def as_of() -> list[ColumnElement[Any]]:
+    """Return `now, xmax, xip`: what floors and baseline move by."""
+    return [
+        func.now().label("now"),
+        literal_column("pg_snapshot_xmax(pg_current_snapshot())::text", Text).label("xmax"),
+        literal_column("ARRAY(SELECT x::text FROM pg_snapshot_xip(pg_current_snapshot()) AS x)", ARRAY(Text)).label("xip"),
+    ]
 
 
 def claimed_columns(job: Table) -> list[ColumnElement[Any]]:
     """Return `CLAIMED` of a job, each as Python can hold it: a time far out, written by hand, must not fail the others."""
-    return [_bounded(job.c[name]) if name == "created_at" else job.c[name] for name in CLAIMED]
+    return [bounded(job.c[name]) if name == "created_at" else job.c[name] for name in CLAIMED]
 
 
-def _bounded(instant: ColumnElement[Any]) -> ColumnElement[Any]:
+def bounded(instant: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Return when a job was created, as Python can hold it."""
     first: ColumnElement[Any] = literal_column("'0001-01-02 00:00:00+00'")
     last: ColumnElement[Any] = literal_column("'9999-12-30 00:00:00+00'")
     return func.least(func.greatest(instant, first), last, type_=instant.type).label("created_at")
-
-
-def _due(job: Table) -> Select[Any]:
-    return select(job.c.id).where(
-        job.c.status == status(JobStatus.PENDING),
-        job.c.scheduled_at <= func.now(),
-        job.c.type_name == any_(array("types", Text())),
-        job.c.attempt < LAST_ATTEMPT,
-        job.c.expires_at.is_(None) | (job.c.expires_at > func.now()),
-        job.c.ordering_key.is_(None) | _is_next(job),
-    )
-
-
-def is_aside(job: Any) -> ColumnElement[bool]:
-    """Return whether a job has been tried and lets others of its ordering key go on until it is due again."""
-    stepped = func.coalesce(job.c.steps_aside, false())
-    return and_(
-        stepped,
-        job.c.status == status(JobStatus.PENDING),
-        job.c.attempt > literal_column("0"),
-        job.c.scheduled_at > func.now(),
-    )
-
-
-def _is_next(job: Table) -> ColumnElement[bool]:
-    """Return whether a job is the first open one of its ordering key that has not stepped aside, and none is running.
-
-    One that is passed over for it comes back: the trigger `tr_job_next` stamps it when it is next.
-    """
-    # Scalar subqueries: an EXISTS may be planned as a hash of all keys.
-    first, other = job.alias("first"), job.alias("other")
-    earliest = (
-        select(first.c.id)
-        .where(
-            first.c.ordering_key == job.c.ordering_key,
-            first.c.ordering_key.is_not(None),
-            first.c.status.in_([status(JobStatus.BLOCKED), status(JobStatus.PENDING), status(JobStatus.RUNNING)]),
-            ~is_aside(first),
-        )
-        .order_by(first.c.ordering_key, first.c.created_at, first.c.id)
-        .limit(literal_column("1"))
-        .correlate(job)
-    )
-    running = (
-        select(other.c.id)
-        .where(
-            other.c.ordering_key == job.c.ordering_key,
-            other.c.ordering_key.is_not(None),
-            other.c.leased_by.is_not(None),
-        )
-        .limit(literal_column("1"))
-        .correlate(job)
-    )
-    return and_(job.c.id == earliest.scalar_subquery(), running.scalar_subquery().is_(None))
-
-
-def _lanes(model: type[JobMixin[Any]], name: str, block: tuple[Any, Any] | None = None) -> TableValuedAlias:
-    """Return the lanes given as parameters as a relation; with `block` those from its first to its last position."""
-    key = id_parameter(model.__jobqueue__)
-    stamp = TIMESTAMP(timezone=True)
-    types = {"queues": Text(), "priorities": SmallInteger(), "floor_at": stamp, "floor_id": key}
-    values: list[ColumnElement[Any]] = [array(parameter, type_) for parameter, type_ in types.items()]
-    if block is not None:
-        values = [Grouping(value)[block[0] : block[1]] for value in values]
-    columns = (column("queue", Text), column("priority", SmallInteger), column("floor_at", stamp), column("floor_id", key))
-    return func.unnest(*values).table_valued(*columns).render_derived(name)
-
-
-def _shares() -> TableValuedAlias:
-    names = ("firsts", "lasts", "quotas")
-    return (
-        func.unnest(*(array(name, Integer()) for name in names))
-        .table_valued(column("first", Integer), column("last", Integer), column("quota", Integer))
-        .render_derived("share")
-    )
-
-
-def _behind_floors(
-    model: type[JobMixin[Any]], job: Table, limit: ColumnElement[int], lanes: ColumnElement[int] | None = None
-) -> list[Select[Any]]:
-    """Select due rows at or behind their lane's floor whose writer was not visible to the snapshot before.
-
-    Two sources: transactions that were in flight then (`xip`), and those that began since (from `xmax` on).
-    """
-    floor = _lanes(model, "floor", None if lanes is None else (literal_column("1"), lanes))
-    behind = exists(
-        select(literal_column("1"))
-        .select_from(floor)
-        .where(
-            floor.c.queue == job.c.queue,
-            floor.c.priority == job.c.priority,
-            tuple_(job.c.scheduled_at, job.c.id) <= tuple_(floor.c.floor_at, floor.c.floor_id),
-        )
-    )
-    candidates = _due(job).where(
-        # The tag of ix_job_changed: no other statement may name it.
-        job.c.changed_xid > literal_column("'0'"),
-        job.c.scheduled_at <= bindparam("highest_floor", type_=TIMESTAMP(timezone=True)),
-        behind,
-    )
-    then = func.unnest(cast(array("xip", Text()), ARRAY(Xid8()))).table_valued(column("xid", Xid8())).render_derived("then")
-    in_flight = (
-        candidates
-        # A pair of bounds, not an equality: it keeps the order by xid, and with it the plan, the same in both sources.
-        .where(and_(job.c.changed_xid >= then.c.xid, job.c.changed_xid <= then.c.xid))
-        .order_by(job.c.changed_xid)
-        .limit(limit)
-        .with_for_update(key_share=True, skip_locked=True)
-        .lateral("in_flight")
-    )
-    since = (
-        candidates.where(job.c.changed_xid >= cast(bindparam("xmax", type_=Text), Xid8()))
-        .order_by(job.c.changed_xid)
-        .limit(limit)
-        .with_for_update(key_share=True, skip_locked=True)
-        .subquery("since")
-    )
-    return [
-        select(in_flight.c.id).select_from(then.join(in_flight, true())),
-        select(since.c.id),
-    ]

@@ -24,8 +24,8 @@ from sqlalchemy import (
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
+from sa_jobqueue.statements._lanes import is_aside
 from sa_jobqueue.statements._parts import array, once_a_model, status, table
-from sa_jobqueue.statements.claims import is_aside
 from sa_jobqueue.statements.history import block, number
 from sa_jobqueue.statements.limits import _per_second, _tokens
 from sa_jobqueue.types import JobStatus

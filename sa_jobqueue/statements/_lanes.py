@@ -1,0 +1,195 @@
+"""Lanes and their floors, as statements read them: what is due ahead of a floor, and what was written behind it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    CompoundSelect,
+    Integer,
+    Select,
+    SmallInteger,
+    Table,
+    Text,
+    and_,
+    any_,
+    bindparam,
+    cast,
+    column,
+    exists,
+    false,
+    func,
+    literal_column,
+    select,
+    true,
+    tuple_,
+    union_all,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
+from sqlalchemy.sql.elements import ColumnElement, Grouping
+from sqlalchemy.sql.selectable import TableValuedAlias
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import Xid8, id_parameter
+from sa_jobqueue.statements._parts import LAST_ATTEMPT, array, status, table
+from sa_jobqueue.types import MIN_PRIORITY, JobStatus
+
+
+def picked(
+    model: type[JobMixin[Any]], *, changed: bool, shared: bool, locks: bool = True
+) -> Select[Any] | CompoundSelect[Any]:
+    """Select the ids that a claim takes, in its order and up to its limit; the parameters are the claim's.
+
+    Without `locks` nothing is held, and what others hold is there as well.
+    """
+    job = table(model)
+    limit = bindparam("limit", type_=Integer)
+    share = _shares()
+    lane = lanes(model, "lane", (share.c.first, share.c.last) if shared else None)
+    probe = _held(ahead(job, lane).limit(limit), locks).lateral("probe")
+    in_order = select(probe.c.id).select_from(lane.join(probe, true()))
+    if shared:
+        block = in_order.limit(share.c.quota).lateral("block")
+        in_order = select(block.c.id).select_from(share.join(block, true()))
+    # A LIMIT over the union stops the probes as soon as enough rows are locked; no probe locks more than it returns.
+    sources = [in_order]
+    if changed and shared:
+        behind = (
+            union_all(*_behind_floors(model, job, limit, bindparam("lanes_behind", type_=Integer), locks=locks))
+            .limit(bindparam("most_behind", type_=Integer))
+            .subquery("behind")
+        )
+        sources = [select(behind.c.id), in_order]
+    elif changed:
+        sources = [*_behind_floors(model, job, limit, locks=locks), in_order]
+    return (union_all(*sources) if len(sources) > 1 else in_order).limit(limit)
+
+
+def _held(rows: Select[Any], locks: bool) -> Select[Any]:
+    return rows.with_for_update(key_share=True, skip_locked=True) if locks else rows
+
+
+def ahead(job: Table, lane: TableValuedAlias) -> Select[Any]:
+    """Select the ids of due jobs of a lane ahead of its floor, in their order."""
+    return (
+        due(job)
+        .where(
+            # The tag of ix_job_claim, and its key.
+            job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"),
+            job.c.queue == lane.c.queue,
+            job.c.priority == lane.c.priority,
+            tuple_(job.c.scheduled_at, job.c.id) > tuple_(lane.c.floor_at, lane.c.floor_id),
+        )
+        .order_by(job.c.scheduled_at, job.c.id)
+    )
+
+
+def due(job: Table) -> Select[Any]:
+    """Select the ids of jobs that may be started now."""
+    return select(job.c.id).where(
+        job.c.status == status(JobStatus.PENDING),
+        job.c.scheduled_at <= func.now(),
+        job.c.type_name == any_(array("types", Text())),
+        job.c.attempt < LAST_ATTEMPT,
+        job.c.expires_at.is_(None) | (job.c.expires_at > func.now()),
+        job.c.ordering_key.is_(None) | _is_next(job),
+    )
+
+
+def is_aside(job: Any) -> ColumnElement[bool]:
+    """Return whether a job has been tried and lets others of its ordering key go on until it is due again."""
+    stepped = func.coalesce(job.c.steps_aside, false())
+    return and_(
+        stepped,
+        job.c.status == status(JobStatus.PENDING),
+        job.c.attempt > literal_column("0"),
+        job.c.scheduled_at > func.now(),
+    )
+
+
+def _is_next(job: Table) -> ColumnElement[bool]:
+    """Return whether a job is the first open one of its ordering key that has not stepped aside, and none is running.
+
+    One that is passed over for it comes back: the trigger `tr_job_next` stamps it when it is next.
+    """
+    # Scalar subqueries: an EXISTS may be planned as a hash of all keys.
+    first, other = job.alias("first"), job.alias("other")
+    earliest = (
+        select(first.c.id)
+        .where(
+            first.c.ordering_key == job.c.ordering_key,
+            first.c.ordering_key.is_not(None),
+            first.c.status.in_([status(JobStatus.BLOCKED), status(JobStatus.PENDING), status(JobStatus.RUNNING)]),
+            ~is_aside(first),
+        )
+        .order_by(first.c.ordering_key, first.c.created_at, first.c.id)
+        .limit(literal_column("1"))
+        .correlate(job)
+    )
+    running = (
+        select(other.c.id)
+        .where(
+            other.c.ordering_key == job.c.ordering_key,
+            other.c.ordering_key.is_not(None),
+            other.c.leased_by.is_not(None),
+        )
+        .limit(literal_column("1"))
+        .correlate(job)
+    )
+    return and_(job.c.id == earliest.scalar_subquery(), running.scalar_subquery().is_(None))
+
+
+def lanes(model: type[JobMixin[Any]], name: str, block: tuple[Any, Any] | None = None) -> TableValuedAlias:
+    """Return the lanes given as parameters as a relation; with `block` those from its first to its last position."""
+    key = id_parameter(model.__jobqueue__)
+    stamp = TIMESTAMP(timezone=True)
+    types = {"queues": Text(), "priorities": SmallInteger(), "floor_at": stamp, "floor_id": key}
+    values: list[ColumnElement[Any]] = [array(parameter, type_) for parameter, type_ in types.items()]
+    if block is not None:
+        values = [Grouping(value)[block[0] : block[1]] for value in values]
+    columns = (column("queue", Text), column("priority", SmallInteger), column("floor_at", stamp), column("floor_id", key))
+    return func.unnest(*values).table_valued(*columns).render_derived(name)
+
+
+def _shares() -> TableValuedAlias:
+    names = ("firsts", "lasts", "quotas")
+    return (
+        func.unnest(*(array(name, Integer()) for name in names))
+        .table_valued(column("first", Integer), column("last", Integer), column("quota", Integer))
+        .render_derived("share")
+    )
+
+
+def _behind_floors(
+    model: type[JobMixin[Any]], job: Table, limit: ColumnElement[int], most: ColumnElement[int] | None = None, *, locks: bool
+) -> list[Select[Any]]:
+    """Select due rows at or behind their lane's floor whose writer was not visible to the snapshot before.
+
+    Two sources: transactions that were in flight then (`xip`), and those that began since (from `xmax` on).
+    """
+    floor = lanes(model, "floor", None if most is None else (literal_column("1"), most))
+    behind = exists(
+        select(literal_column("1"))
+        .select_from(floor)
+        .where(
+            floor.c.queue == job.c.queue,
+            floor.c.priority == job.c.priority,
+            tuple_(job.c.scheduled_at, job.c.id) <= tuple_(floor.c.floor_at, floor.c.floor_id),
+        )
+    )
+    candidates = due(job).where(
+        # The tag of ix_job_changed: no other statement may name it.
+        job.c.changed_xid > literal_column("'0'"),
+        job.c.scheduled_at <= bindparam("highest_floor", type_=TIMESTAMP(timezone=True)),
+        behind,
+    )
+    then = func.unnest(cast(array("xip", Text()), ARRAY(Xid8()))).table_valued(column("xid", Xid8())).render_derived("then")
+    # A pair of bounds, not an equality: it keeps the order by xid, and with it the plan, the same in both sources.
+    of_then = candidates.where(and_(job.c.changed_xid >= then.c.xid, job.c.changed_xid <= then.c.xid))
+    in_flight = _held(of_then.order_by(job.c.changed_xid).limit(limit), locks).lateral("in_flight")
+    of_since = candidates.where(job.c.changed_xid >= cast(bindparam("xmax", type_=Text), Xid8()))
+    since = _held(of_since.order_by(job.c.changed_xid).limit(limit), locks).subquery("since")
+    return [
+        select(in_flight.c.id).select_from(then.join(in_flight, true())),
+        select(since.c.id),
+    ]
