@@ -108,11 +108,14 @@ class _Sharing:
                 part.passed = max(part.passed, self._time) + count * STRIDE // part.weight
                 self._turn += 1
                 part.turn = (1, self._turn)
+        furthest = max(part.passed for part in (self._own, *self._named))
         self._return_named()
         passes = [self._heap[0][0]] if self._heap else []
         if self._own_is_busy:
             passes.append(self._own.passed)
-        self._time = max(self._time, min(passes, default=0))
+        self._time = max(self._time, min(passes, default=furthest))
+        if not passes:
+            self._debts.clear()  # where nobody waits, nobody has had what another wanted
         if len(self._debts) > 2 * MOST:
             self._debts = {name: passed for name, passed in self._debts.items() if passed > self._time}
 

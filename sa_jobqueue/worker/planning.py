@@ -106,7 +106,14 @@ class Planner:
             got = started.get(share.queue, 0)
             left -= got
             self._queues[share.queue].busy = got >= share.quota or left <= 0
-        self._time = max(self._time, min((queue.passed for queue in self._queues.values() if queue.busy), default=0))
+        if shares:
+            asked = {share.queue for share in shares}
+            for queue in self._queues.values():
+                queue.busy = queue.busy and queue.name in asked  # without room it waits for that, not for the others
+        # Where nobody waits, nobody has had what another wanted: what was started then is no debt.
+        busy = [queue.passed for queue in self._queues.values() if queue.busy]
+        every = [queue.passed for queue in self._queues.values()]
+        self._time = max(self._time, min(busy) if busy else max(every, default=0))
 
 
 def _pass(queue: _Queue) -> int:

@@ -135,3 +135,18 @@ def test_a_claim_names_a_bounded_number_of_keys_and_each_has_its_turn() -> None:
         world.add(f"mail/{key}", 2)
     firsts = [queue for _ in range(3 * MOST // 16) for queue in world.claim(16)]
     assert len(set(firsts)) == len(firsts) == 3 * MOST
+
+
+def test_what_a_key_started_while_no_other_waited_is_no_debt_nor_remembered() -> None:
+    world = World()
+    for _ in range(200):
+        world.add("mail/1")
+        assert world.claim(8) == ["mail/1"]
+    for key in range(3 * MOST):
+        world.add(f"mail/once-{key}")
+        world.claim(8)
+    assert len(world.parts._sharing["mail"]._debts) <= 2 * MOST
+    world.add("mail/1", 100)
+    world.add("mail/2", 100)
+    started = Counter(queue for _ in range(10) for queue in world.claim(8))
+    assert abs(started["mail/1"] - started["mail/2"]) <= 8

@@ -97,6 +97,23 @@ def test_a_rest_earns_no_credit() -> None:
     assert abs(started["q0"] - started["q1"]) <= 10
 
 
+def test_what_a_queue_started_while_no_other_waited_is_no_debt() -> None:
+    planner, _ = planner_of([1, 1])
+    waiting = {"q0": 0, "q1": 0}
+    for _ in range(1000):
+        waiting["q0"] = 1
+        shares = planner.plan(10)
+        planner.take(shares, claim(shares, waiting, 10), free=10)
+    waiting = {"q0": 10**6, "q1": 10**6}
+    started = {"q0": 0, "q1": 0}
+    for _ in range(10):
+        shares = planner.plan(10)
+        got = claim(shares, waiting, 10)
+        planner.take(shares, got, free=10)
+        started = {name: started[name] + got.get(name, 0) for name in started}
+    assert abs(started["q0"] - started["q1"]) <= 10
+
+
 def test_ten_beside_a_million_start_with_the_next_claim() -> None:
     planner, _ = planner_of([1, 1])
     waiting = {"q0": 10**6, "q1": 0}
