@@ -29,8 +29,9 @@ class Deduplicate:
     """What counts as the same job, and what becomes of it when there is another.
 
     `key`: any text but the empty one; it counts within the job's type. `scope`: "open" finds chains that have not ended,
-    "any" finds ended ones too; "waiting" finds those whose first job has not begun: one that has hands its key over, so
-    that nothing is said in vain while it runs. `window`: only chains enqueued within it, by the database's clock; above 0.
+    "any" finds ended ones too; "waiting" finds those whose first job has not begun, and keeps them from beginning until
+    the transaction ends: one that has begun hands its key over, so that nothing is said in vain while it runs. `window`: only
+    chains enqueued within it, by the database's clock; above 0.
     `exclude`: chains that do not count; an open one among them hands its key over, so that a recurring job can enqueue
     its own successor. An open chain always counts, however old: at most one has a key.
     `replace`: what a later job gives the one that has the key, as long as that one has not begun or waits for another
@@ -78,7 +79,8 @@ def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate) -> tuple[J
     session. Inputs are not compared. What became of it is true exactly where it was made.
     Changes: one row, or none; a job among `exclude`, or with scope "waiting" one that has begun, may lose its key.
     Locks: the key, until the transaction ends: another transaction that enqueues with it waits for the end of this one. A
-    job that is changed, likewise: a claim under way is awaited, later ones pass it until then.
+    job that is changed, or found with scope "waiting", likewise: a claim under way is awaited, later ones pass it until
+    then.
     Raises: InvalidJobError when the job is in a session already. Nothing is written then.
     """
     (result,) = enqueue_unique(session, [(job, deduplicate)])
@@ -131,7 +133,9 @@ def _find_or_make(session: Session, job: JobT, given: Deduplicate) -> tuple[JobT
 def _merge(session: Session, found: JobT, job: JobT, given: Deduplicate) -> Enqueued | None:
     """Give the job that has the key what it is to have of the other. None where that key is free now."""
     model = type(job)
-    if found.chain_completed_at is not None or (found.status in INITIAL and not given.replace):
+    # Also where nothing is replaced: one that counts because it has not begun must not begin before our transaction is seen.
+    is_held = bool(given.replace) or given.scope == "waiting"
+    if found.chain_completed_at is not None or (found.status in INITIAL and not is_held):
         return Enqueued.FOUND
     if found.status in INITIAL:
         changed = deduplication.replace(model, found.id, given.key, new=job, replaced=given.replace, within=given.within)
@@ -140,7 +144,7 @@ def _merge(session: Session, found: JobT, job: JobT, given: Deduplicate) -> Enqu
         session.refresh(found)
         if is_changed:
             wake(session, session.connection(), model, found.queue)
-            return Enqueued.CHANGED
+            return Enqueued.CHANGED if given.replace else Enqueued.FOUND
         return None  # a claim was faster, or it has ended: the next round tells
     if given.scope == "waiting":
         session.execute(deduplication.give_up_key(model, job.type_name, given.key, [found.id]))

@@ -39,8 +39,9 @@ def enqueue_many_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]
     their keys; they exclude nothing and wait for nothing. Of equal keys the first is made; of what they replace the last
     one's is what stays. Jobs that set different columns of the application's own are one statement for each set.
     Changes: a row each, or what is replaced; with scope "waiting" those that have begun lose their keys.
-    Locks: the new rows and the changed ones, in the order of their keys, until the transaction ends: equal keys of other
-    transactions are awaited. With scope "any" also the keys, of which a call has at most 1,000.
+    Locks: the new rows, the changed ones, with scope "waiting" the found ones too, in the order of their keys, until the
+    transaction ends: equal keys of other transactions are awaited. With scope "any" also the keys, of which a call has at
+    most 1,000.
     Raises: InvalidJobError naming the job and what is not for many; nothing is written then. ConflictError for an id that
     is taken.
     """
@@ -97,7 +98,7 @@ def _lock(session: Session, model: type[JobMixin[Any]], keys: Sequence[_Key]) ->
 def _put(session: Session, model: type[JobMixin[Any]], jobs: dict[_Key, Any], given: Deduplicate) -> dict[_Key, _Result]:
     """Insert one job a key or find who has it; return what became of each."""
     connection = session.connection()
-    replaced, ended = tuple(sorted(given.replace)), given.scope == "any"
+    replaced, ended, held = tuple(sorted(given.replace)), given.scope == "any", given.scope == "waiting"
     window = {"window": given.window} if ended else {}
     more = window | ({"within": given.within} if "schedule" in replaced else {})
     results: dict[_Key, _Result] = {}
@@ -106,21 +107,22 @@ def _put(session: Session, model: type[JobMixin[Any]], jobs: dict[_Key, Any], gi
     announce(session, list(jobs.values()))
     for _ in range(_TRIES):
         keys = {"type_names": [name for name, _ in left], "keys": [key for _, key in left]}
-        if given.scope == "waiting":
+        if held:
             connection.execute(deduplication.give_up_begun(model), keys)
         touched: set[Any] = set()
         with translated():
             for names, group in alike(model, list(left.values())):
-                statement = deduplication.put(model, tuple(names), replaced, ended=ended)
+                statement = deduplication.put(model, tuple(names), replaced, ended=ended, held=held)
                 touched |= set(connection.execute(statement, arrays(model, names, group) | more).scalars())
-        for type_name, key, holder, queue, waits in connection.execute(
+        for type_name, key, holder, queue in connection.execute(
             deduplication.holders(model, ended=ended), keys | window
         ).all():
             job = left[type_name, key]
             if holder in touched:
                 queues.add(queue)
-                results[type_name, key] = (holder, Enqueued.MADE if holder == job.id else Enqueued.CHANGED)
-            elif given.scope != "waiting" or (waits and not replaced):
+                merged = Enqueued.CHANGED if replaced else Enqueued.FOUND
+                results[type_name, key] = (holder, Enqueued.MADE if holder == job.id else merged)
+            elif not held:
                 results[type_name, key] = (holder, Enqueued.FOUND)
         for key in results.keys() & left.keys():
             job = left.pop(key)

@@ -121,7 +121,8 @@ def replace(
 ) -> Update:
     """Give the first job of a chain what another says, unless it has begun meanwhile.
 
-    `replaced`: of `REPLACEABLE`. `within`: it stays due so long after it was enqueued, however often it is moved.
+    `replaced`: of `REPLACEABLE`; none keeps it from beginning, and that is all. `within`: it stays due so long after it was
+    enqueued, however often it is moved.
     Shape: its id; no row where it has begun, has ended, or has the key no longer.
     Changes: those columns, `changed_xid`. Clock: the database's `now()`, from which a delay counts.
     Locks: its row, awaited: a claim under way decides whether it has begun. Index: the primary key.
@@ -158,12 +159,15 @@ def give_up_begun(model: type[JobMixin[Any]]) -> Update:
 
 
 @once_a_model
-def put(model: type[JobMixin[Any]], columns: tuple[str, ...], replaced: tuple[str, ...], *, ended: bool) -> Insert:
+def put(
+    model: type[JobMixin[Any]], columns: tuple[str, ...], replaced: tuple[str, ...], *, ended: bool, held: bool = False
+) -> Insert:
     """Insert many jobs, each unless an open chain has its key; replace those parts of one that has not begun.
 
     Parameters: as `jobs.enqueue_many`, of distinct keys; with `schedule` among `replaced` also `within`, as of `replace`, or
     null; with `ended`, where chains that have ended count as well, `window`, how long they do, null for ever.
-    Shape: the ids of the rows inserted and of those changed, not those of jobs left as they are.
+    With `held` one that has not begun is kept from that until the transaction ends, also where nothing is replaced.
+    Shape: the ids of the rows inserted and of those changed or held, not those of jobs left as they are.
     Changes: a row each; or what is `replaced`, and `changed_xid`. Clock: the database's `now()`.
     Locks: the rows returned. An equal key of a transaction that is under way, and a claim of the job that has it, are
     awaited. Obliges: keys in one order, for that is the order of locks; with `ended`, `lock_keys` before.
@@ -191,7 +195,7 @@ def put(model: type[JobMixin[Any]], columns: tuple[str, ...], replaced: tuple[st
         "index_elements": [job.c.chain_type_name, job.c.deduplication_key],
         "index_where": literal_column("deduplication_key IS NOT NULL AND chain_index = 0 AND chain_completed_at IS NULL"),
     }
-    if not replaced:
+    if not replaced and not held:
         kept: Insert = statement.on_conflict_do_nothing(**arbiter).returning(job.c.id)
         return kept
     new = statement.excluded
@@ -207,18 +211,16 @@ def holders(model: type[JobMixin[Any]], *, ended: bool) -> Select[Any]:
     """Return the first job of the chain that has each key: of the open one, else with `ended` of the newest.
 
     Parameters: `type_names` and `keys`, in one order; with `ended`, `window` as of `put`.
-    Shape: `(chain_type_name, deduplication_key, id, queue, waits)`, no row for a key that nobody has; `waits`: it is open
-    and its first job has not begun. Locks: none. Index: `uq_job_deduplication`; with `ended`, `ix_job_deduplication`.
+    Shape: `(chain_type_name, deduplication_key, id, queue)`, no row for a key that nobody has. Locks: none.
+    Index: `uq_job_deduplication`; with `ended`, `ix_job_deduplication`.
     """
     job, given = table(model), _keys()
     if not ended:
-        chosen = select(given.c.type_name, given.c.key, job.c.id, job.c.queue, _waits(job)).select_from(
-            given.join(job, true())
-        )
+        chosen = select(given.c.type_name, given.c.key, job.c.id, job.c.queue).select_from(given.join(job, true()))
         return chosen.where(*_open(job, given))
     window = _duration("window")
     newest = (
-        select(job.c.id, job.c.queue, _waits(job).label("waits"))
+        select(job.c.id, job.c.queue)
         .where(
             job.c.chain_type_name == given.c.type_name,
             job.c.deduplication_key == given.c.key,
@@ -230,8 +232,7 @@ def holders(model: type[JobMixin[Any]], *, ended: bool) -> Select[Any]:
         .limit(literal_column("1"))
         .lateral("newest")
     )
-    found = (newest.c.id, newest.c.queue, newest.c.waits)
-    return select(given.c.type_name, given.c.key, *found).select_from(given.join(newest, true()))
+    return select(given.c.type_name, given.c.key, newest.c.id, newest.c.queue).select_from(given.join(newest, true()))
 
 
 def _duration(name: str) -> ColumnElement[Any]:

@@ -132,6 +132,22 @@ def test_a_claim_that_passed_a_job_for_being_held_finds_it_changed(
 
 
 @each_way
+def test_what_is_found_waiting_does_not_begin_before_those_who_found_it_have_committed(
+    sessions: Sessions, jobs: Jobs, hands: Any, put: Put
+) -> None:
+    old = jobs.add(deduplication_key="k", due_in=-5)
+    worker = hands("worker:1")
+    with sessions() as session:
+        assert put(session, Job("test"), Deduplicate("k", scope="waiting")) == (old, FOUND)
+        # What this transaction wrote it could not see; and nobody would be told that it has begun.
+        later = jobs.add(due_in=-1)
+        assert [job.id for job in worker.claim()] == [later]
+        session.commit()
+    assert [job.id for job in worker.claim()] == [old]
+    assert jobs.count() == 2
+
+
+@each_way
 def test_of_many_who_replace_at_once_one_makes_it_and_the_last_has_the_say(sessions: Sessions, jobs: Jobs, put: Put) -> None:
     together = threading.Barrier(6)
     order: list[int] = []

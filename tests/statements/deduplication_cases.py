@@ -34,6 +34,13 @@ DEDUPLICATION_CASES = [
         guarded=False,
     ),
     Case(
+        "put_unique_holding",
+        lambda: deduplication.put(Job, _COLUMNS, (), ended=False, held=True),
+        frozenset(),
+        lambda w: _NO_ROWS,
+        guarded=False,
+    ),
+    Case(
         "put_unique_replacing",
         lambda: deduplication.put(Job, _COLUMNS, ("input", "priority", "schedule"), ended=True),
         frozenset(),
