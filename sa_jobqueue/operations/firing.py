@@ -125,19 +125,21 @@ def id_of(name: str, fire_time: datetime, model: type[JobMixin[Any]]) -> Any:
 def schedule_of(session: Session, job: JobMixin[Any], model: type[JobMixin[Any]]) -> tuple[str, datetime | None] | None:
     """Return which schedule made a job, and for which time: none for one that was run out of its turn, and made last."""
     found = session.execute(schedules.page(model), {"names": None, "limit": 1_000}).mappings().all()
-    number = job.id.int if isinstance(job.id, UUID) else _number(job.id)
+    told = _time_in(job.id)
     for row in found:
-        for time in {row["last_fire_at"], datetime.fromtimestamp((number >> 80) / 1000, UTC)} - {None}:
+        for time in {row["last_fire_at"], told} - {None}:
             if id_of(row["name"], time, model) == job.id:
                 return row["name"], time
     return next(((row["name"], None) for row in found if row["last_job_id"] == job.id), None)
 
 
-def _number(text: str) -> int:
+def _time_in(job_id: Any) -> datetime | None:
+    """Return the time that an id of `id_of` holds; of other ids whatever stands there, or None where that is no time."""
     try:
-        return UUID(text).int
-    except ValueError:
-        return 0
+        number = (job_id if isinstance(job_id, UUID) else UUID(job_id)).int
+        return datetime.fromtimestamp((number >> 80) / 1000, UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 def fire_times(session: Session, schedule: Schedule, times: Sequence[datetime], model: type[JobMixin[Any]]) -> list[Any]:

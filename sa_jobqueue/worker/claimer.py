@@ -133,6 +133,7 @@ class Claimer(Component):
         """Claim until cancelled, or until idle if so asked."""
         for group in self._plan.groups:
             group.floors.reset(self._loop.time())
+        self._scout.reset()  # what a claim before has read, and could not commit
         async with self._engine.connect() as connection:
             await self.give_back_strays(connection)
             strays_at = self._loop.time() + _STRAYS_EVERY

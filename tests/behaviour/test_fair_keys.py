@@ -92,6 +92,31 @@ async def test_what_commits_late_is_found_in_parts_that_are_known_and_in_new_one
             await until(lambda: seen.count("before") == 2, what="both are found")
 
 
+_FAIL_ONCE = """
+CREATE SEQUENCE failures;
+CREATE FUNCTION fail_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+  IF nextval('failures') = 1 THEN RAISE EXCEPTION 'once'; END IF;
+  RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER fail_once AFTER UPDATE ON job DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+  WHEN (NEW.status = 'running') EXECUTE FUNCTION fail_once()
+"""
+
+
+async def test_jobs_of_a_part_are_found_again_after_a_claim_that_could_not_commit(
+    engine: Engine, start: Start, no_survey: None
+) -> None:
+    queue, seen = recorder()
+    fill(engine, "default/", count=3)
+    with engine.begin() as connection:
+        connection.execute(text(_FAIL_ONCE))
+        # So that a claim is a transaction of several statements.
+        connection.execute(text("INSERT INTO queue (name, key_max_running) VALUES ('default', 50)"))
+    async with start(queue, poll_interval=timedelta(milliseconds=50)):
+        # Their floors have passed what was rolled back: without a new survey it is not seen.
+        await until(lambda: len(seen) == 3, what="all of them")
+
+
 async def test_what_is_scheduled_for_later_in_a_part_starts_then(
     engine: Engine, jobs: Jobs, start: Start, no_survey: None
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from sqlalchemy import func, select, text, update
@@ -112,3 +113,12 @@ async def test_a_job_names_the_schedule_that_made_it(
         assert "schedule" not in explain_job(session, jobs.add()).evidence
     async with async_sessions() as asynchronous:
         assert (await aio.explain_schedule(asynchronous, "nightly")).cause is ScheduleCause.WAITING
+
+
+def test_a_job_whose_id_holds_no_time_is_explained_beside_schedules(sessions: Sessions) -> None:
+    put(sessions)
+    job = Job("test", id=UUID(int=2**128 - 1))  # a random one may begin so: after the year 9999
+    with sessions.begin() as session:
+        session.add(job)
+    with sessions() as session:
+        assert "schedule" not in explain_job(session, UUID(int=2**128 - 1)).evidence
