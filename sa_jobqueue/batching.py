@@ -53,6 +53,7 @@ class Batching:
         retention: Retention | None = None,
         concurrency: int | None = None,
         fair_by: FairBy | None = None,
+        rate_weight: int | None = None,
     ) -> BatchDecorator:
         """Register a function that is called with up to `max_size` jobs of `type_name` at once.
 
@@ -81,6 +82,7 @@ class Batching:
             retention=retention,
             concurrency=concurrency,
             fair_by=fair_by,
+            rate_weight=rate_weight,
             batch=rule,
         )
         return decorator

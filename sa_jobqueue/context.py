@@ -93,6 +93,7 @@ class ClaimedJob(NamedTuple):
     trace_context: str | None
     chain_trace_context: str | None
     ordering_key: str | None = None
+    rate_weight: int | None = None
 
 
 class AttemptContext:

@@ -96,6 +96,7 @@ class Handler(Generic[InT, OutT, JobT]):
         deduplication_key: str | None = None,
         blockers: Iterable[Any] = (),
         fair_key: str | int | None = None,
+        rate_weight: int | None = None,
         **columns: Any,
     ) -> JobT: ...
     def job(
@@ -112,6 +113,7 @@ class Handler(Generic[InT, OutT, JobT]):
         deduplication_key: str | None = None,
         blockers: Iterable[Any] = (),
         fair_key: str | int | None = None,
+        rate_weight: int | None = None,
         **columns: Any,
     ) -> JobT:
         """Describe a job of this type, its payload checked now; add it to a session to enqueue it.
@@ -138,6 +140,7 @@ class Handler(Generic[InT, OutT, JobT]):
             id=id,
             deduplication_key=deduplication_key,
             blockers=blockers,
+            rate_weight=kind.rate_weight if rate_weight is None else rate_weight,
             **columns,
         )
 
@@ -237,10 +240,11 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
         retention: Retention | None = None,
         concurrency: int | None = None,
         fair_by: FairBy | None = None,
+        rate_weight: int | None = None,
     ) -> HandlerDecorator[JobT]:
         """Register a function as the handler of `type_name`.
 
-        `queue`, `priority`, `max_attempts`, `timeout`: defaults of its jobs, as in `JobMixin.__init__`.
+        `queue`, `priority`, `max_attempts`, `timeout`, `rate_weight`: defaults of its jobs, as in `JobMixin.__init__`.
         `retry`: a `Backoff`, or a function of (attempt, error) that returns a wait, or None to give up.
         `version`: of the payload's shape; raise it with an upcaster when the shape changes while jobs are in flight.
         `isolation`: "process" runs attempts in a child process of the worker, which a crash, a timeout or `memory_limit`
@@ -248,7 +252,7 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
         `retention`: how long chains that begin with it are kept; what it does not say is the queue's or the registry's.
         `concurrency`: how many of its jobs one worker runs at once, 1 to 10,000; as many as it has slots unless given.
         `fair_by`: where a payload says whose it is, for `fair_key`: the path of a field, such as "order.customer_id", or a
-        function of the payload; jobs that are made without `job` or `continuation` say it themselves.
+        function of the payload; jobs that are made without `job` or `continuation` say it themselves, as `rate_weight`.
         Raises: InvalidJobError, InvalidOptionError, InvalidHandlerError, DuplicateJobTypeError.
         """
         return self._declare(
@@ -264,6 +268,7 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
             retention=retention,
             concurrency=concurrency,
             fair_by=fair_by,
+            rate_weight=rate_weight,
         )
 
     def _declare(self, type_name: str, **options: Any) -> Callable[[Callable[..., Any]], Handler[Any, Any, JobT]]:
@@ -272,7 +277,7 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
         never_written: Any = "-" if self.model.__jobqueue__.id_type == "text" else UUID(int=0)
         check_whole("queue", options["queue"])
         check_fair_by(options.get("fair_by"))
-        of_jobs = {name: options[name] for name in ("queue", "priority", "max_attempts", "timeout")}
+        of_jobs = {name: options.get(name) for name in ("queue", "priority", "max_attempts", "timeout", "rate_weight")}
         self.model(type_name=type_name, id=never_written, **of_jobs)
 
         def register(func: Callable[..., Any]) -> Handler[Any, Any, JobT]:

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.queues import QueueSettings
+from sa_jobqueue.rates import RateAlgorithm
 from sa_jobqueue.retention import NOTHING_SAID, Retention
 
 
@@ -31,6 +32,7 @@ class Queueing:
         rate_limit: int | None = None,
         rate_period: timedelta | None = None,
         rate_burst: int | None = None,
+        rate_algorithm: RateAlgorithm | str | None = None,
         retention: Retention = NOTHING_SAID,
     ) -> QueueSettings:
         """Declare what a queue's row is to say; `sa-jobqueue queues sync` and `sync_queues` make it say so.
@@ -48,6 +50,7 @@ class Queueing:
             rate_limit=rate_limit,
             rate_period=rate_period,
             rate_burst=rate_burst,
+            rate_algorithm=rate_algorithm,
             retention=retention,
         )
         self._queues[name] = declared

@@ -8,11 +8,14 @@ from datetime import timedelta
 from typing import Any, Final
 
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.rates import RateAlgorithm
 from sa_jobqueue.retention import NOTHING_SAID, Retention
 from sa_jobqueue.types import LONGEST, MAX_WEIGHT, MIN_WEIGHT
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
 _MOST: Final = 2**31 - 1
+LIMITS: Final = ("max_running", "rate_limit", "rate_period", "rate_burst", "rate_algorithm")
+"""What queues and job types are both told of limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,9 +24,10 @@ class QueueSettings:
 
     `name`: as jobs have it. `weight`: its share of the workers that serve several queues, beside the others' weights; 1 to
     100. `max_running`: how many of its jobs may run at once, across all workers. `rate_limit`: how many may be started
-    within `rate_period`, across all workers; `rate_burst`: how many at once after a while without any, `rate_limit`
-    unless given. `key_max_running`: how many of each fair key may run at once; a part such as `mail/42`
-    has settings of its own. None is without a limit. `retention`: how long its ended chains are kept.
+    within `rate_period`, across all workers, each as many as it weighs (`rate_weight` of a job); `rate_burst`: how many at
+    once after a while without any, `rate_limit` unless given. `rate_algorithm`: how that is counted, as a token bucket
+    unless given; a sliding window has no burst. `key_max_running`: how many of each fair key may run at once; a part such
+    as `mail/42` has settings of its own. None is without a limit. `retention`: how long its ended chains are kept.
     Raises: InvalidOptionError naming the field.
     """
 
@@ -34,6 +38,7 @@ class QueueSettings:
     rate_limit: int | None = None
     rate_period: timedelta | None = None
     rate_burst: int | None = None
+    rate_algorithm: RateAlgorithm | str | None = None
     retention: Retention = NOTHING_SAID
 
     def __post_init__(self) -> None:
@@ -74,6 +79,7 @@ class TypeSettings:
     rate_limit: int | None = None
     rate_period: timedelta | None = None
     rate_burst: int | None = None
+    rate_algorithm: RateAlgorithm | str | None = None
 
     def __post_init__(self) -> None:
         check_names("type_name", [self.type_name])
@@ -95,7 +101,7 @@ def check_names(field: str, names: Any) -> None:
 
 
 def _limits(settings: QueueSettings | TypeSettings) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in ("max_running", "rate_limit", "rate_period", "rate_burst")}
+    return {name: getattr(settings, name) for name in LIMITS}
 
 
 def _check_limits(settings: QueueSettings | TypeSettings) -> None:
@@ -109,6 +115,15 @@ def _check_limits(settings: QueueSettings | TypeSettings) -> None:
         raise InvalidOptionError("rate_period", "a rate is a limit and a period: give both or neither")
     if settings.rate_burst is not None and settings.rate_limit is None:
         raise InvalidOptionError("rate_burst", "is of a rate: give rate_limit and rate_period with it")
+    if settings.rate_algorithm is None:
+        return
+    if settings.rate_algorithm not in set(RateAlgorithm):
+        said = f"must be one of {', '.join(RateAlgorithm)}, or None for a bucket, got {settings.rate_algorithm!r}"
+        raise InvalidOptionError("rate_algorithm", said)
+    if settings.rate_limit is None:
+        raise InvalidOptionError("rate_algorithm", "is of a rate: give rate_limit and rate_period with it")
+    if settings.rate_algorithm == RateAlgorithm.SLIDING_WINDOW and settings.rate_burst is not None:
+        raise InvalidOptionError("rate_burst", "is of a token bucket; a sliding window may start rate_limit at once")
 
 
 def _check_number(field: str, value: object, low: int, high: int) -> None:

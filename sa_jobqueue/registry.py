@@ -86,6 +86,8 @@ class JobType:
     """How long chains that begin with it are kept, where that is said of this type."""
     fair_by: FairBy | None = None
     """Where a payload says whose it is; None where only `fair_key` does."""
+    rate_weight: int | None = None
+    """How much each attempt counts against rates; None for one."""
     batch: BatchRule | None = None
     """How its jobs are gathered, where its function takes many at once; `input` and `output` are of one of them then."""
 
@@ -174,6 +176,7 @@ def describe(
     retention: Retention | None = None,
     batch: BatchRule | None = None,
     fair_by: FairBy | None = None,
+    rate_weight: int | None = None,
 ) -> JobType:
     """Return the job type of a function, read from its signature.
 
@@ -282,6 +285,7 @@ def describe(
         retention=retention,
         batch=batch,
         fair_by=fair_by,
+        rate_weight=rate_weight,
     )
 
 

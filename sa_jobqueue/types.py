@@ -183,6 +183,8 @@ MOST_CONCURRENT: Final = 10_000
 MIN_WEIGHT: Final = 1
 MAX_WEIGHT: Final = 100
 """Of a queue, beside those of the others."""
+MAX_RATE_WEIGHT: Final = 1_000_000
+"""Of a job, against a rate."""
 
 LONGEST: Final = timedelta(days=36_500)
 """No delay and no timeout is longer: a time that Python or PostgreSQL cannot hold would fail every claim that meets it."""

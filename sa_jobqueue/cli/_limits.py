@@ -10,7 +10,8 @@ import click
 from sa_jobqueue.cli._options import seconds
 from sa_jobqueue.cli._output import shown
 from sa_jobqueue.operations import QueueStatus, TypeStatus
-from sa_jobqueue.queues import QueueSettings, TypeSettings
+from sa_jobqueue.queues import LIMITS, QueueSettings, TypeSettings
+from sa_jobqueue.rates import RateAlgorithm
 
 MAX_RUNNING: Final = click.option("--max-running", metavar="N", help="How many may run at once, across all workers.")
 RATE: Final = click.option(
@@ -18,6 +19,9 @@ RATE: Final = click.option(
 )
 PERIOD: Final = click.option("--rate-period", metavar="SECONDS", help="Of --rate-limit.")
 BURST: Final = click.option("--rate-burst", metavar="N", help="How many at once after a while without any.")
+ALGORITHM: Final = click.option(
+    "--rate-algorithm", metavar="NAME", help="token_bucket, or sliding_window: at most the limit in any period."
+)
 
 
 def limits_told(one: QueueStatus | TypeStatus) -> str | None:
@@ -25,13 +29,14 @@ def limits_told(one: QueueStatus | TypeStatus) -> str | None:
     if one.rate_limit is None or one.rate_period is None:
         return None
     burst = f", {one.rate_burst} at once" if one.rate_burst is not None else ""
-    return f"{one.rate_limit} in {shown(one.rate_period)}{burst}"
+    any_ = "any " if one.rate_algorithm == RateAlgorithm.SLIDING_WINDOW else ""
+    return f"{one.rate_limit} in {any_}{shown(one.rate_period)}{burst}"
 
 
 def read_limits(said: QueueSettings | TypeSettings, given: Mapping[str, str | None]) -> dict[str, Any]:
     """Return the limits: what is given, `none` for none, and what was said before. Raises: click.BadParameter."""
     found: dict[str, Any] = {}
-    for name in ("key_max_running", "max_running", "rate_limit", "rate_period", "rate_burst"):
+    for name in ("key_max_running", *LIMITS):
         if name not in given:  # a job type has no keys
             continue
         text = given[name]
@@ -40,9 +45,9 @@ def read_limits(said: QueueSettings | TypeSettings, given: Mapping[str, str | No
         elif text == "none":
             found[name] = None
         else:
-            found[name] = seconds(text) if name == "rate_period" else _number(text)
+            found[name] = text if name == "rate_algorithm" else seconds(text) if name == "rate_period" else _number(text)
     if given["rate_limit"] == "none":  # a rate goes as a whole
-        found |= {"rate_period": None, "rate_burst": None}
+        found |= {"rate_period": None, "rate_burst": None, "rate_algorithm": None}
     return found
 
 

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import click
 
-from sa_jobqueue.cli._limits import BURST, MAX_RUNNING, PERIOD, RATE, limits_told, read_limits
+from sa_jobqueue.cli._limits import ALGORITHM, BURST, MAX_RUNNING, PERIOD, RATE, limits_told, read_limits
 from sa_jobqueue.cli._options import Database, json_option, load_jobs, parse_url, url_option, user_name, with_database
 from sa_jobqueue.cli._output import counted, print_fields, print_json, print_table, shown
 from sa_jobqueue.operations import QueueStatus, list_queues, pause_queues, put_queue, resume_queues, sync_queues
-from sa_jobqueue.queues import QueueSettings
+from sa_jobqueue.queues import LIMITS, QueueSettings
 from sa_jobqueue.retention import Retention
 
 _names: Final = click.argument("names", metavar="NAME...", nargs=-1, required=True)
@@ -62,6 +62,7 @@ def show(database: Database, /, *, name: str, as_json: bool) -> None:
 @RATE
 @PERIOD
 @BURST
+@ALGORITHM
 @click.option("--retain-completed", metavar="DAYS", help="How long its completed chains are kept; 'none' to say nothing.")
 @click.option("--retain-cancelled", metavar="DAYS", help="The same of cancelled ones.")
 @click.option("--retain-dead", metavar="DAYS", help="The same of dead ones.")
@@ -135,10 +136,7 @@ def sync(application: str, url: str | None, *, dry_run: bool, as_json: bool) -> 
 
 
 def _settings(said: QueueStatus) -> QueueSettings:
-    limits = {
-        key: getattr(said, key)
-        for key in ("weight", "key_max_running", "max_running", "rate_limit", "rate_period", "rate_burst")
-    }
+    limits = {key: getattr(said, key) for key in ("weight", "key_max_running", *LIMITS)}
     kept = Retention(completed=said.retain_completed, cancelled=said.retain_cancelled, dead=said.retain_dead)
     return QueueSettings(name=said.name, retention=kept, **limits)
 

@@ -7,11 +7,11 @@ from typing import Final
 
 import click
 
-from sa_jobqueue.cli._limits import BURST, MAX_RUNNING, PERIOD, RATE, limits_told, read_limits
+from sa_jobqueue.cli._limits import ALGORITHM, BURST, MAX_RUNNING, PERIOD, RATE, limits_told, read_limits
 from sa_jobqueue.cli._options import Database, json_option, user_name, with_database
 from sa_jobqueue.cli._output import counted, print_fields, print_json, print_table
 from sa_jobqueue.operations import list_job_types, pause_job_types, put_job_type, resume_job_types
-from sa_jobqueue.queues import TypeSettings
+from sa_jobqueue.queues import LIMITS, TypeSettings
 
 _names: Final = click.argument("names", metavar="TYPE...", nargs=-1, required=True)
 _HEADINGS: Final = ("job type", "paused", "by", "max running", "rate", "workers")
@@ -42,6 +42,7 @@ def list_(database: Database, /, *, as_json: bool) -> None:
 @RATE
 @PERIOD
 @BURST
+@ALGORITHM
 @json_option
 @with_database
 def set_(database: Database, /, *, name: str, as_json: bool, **given: str | None) -> None:
@@ -50,8 +51,7 @@ def set_(database: Database, /, *, name: str, as_json: bool, **given: str | None
         found = list_job_types(session, names=[name], model=database.model)
         said = TypeSettings(type_name=name)
         if found:
-            limits = ("max_running", "rate_limit", "rate_period", "rate_burst")
-            said = replace(said, **{key: getattr(found[0], key) for key in limits})
+            said = replace(said, **{key: getattr(found[0], key) for key in LIMITS})
         put_job_type(session, replace(said, **read_limits(said, given)), model=database.model)
         session.commit()
         told = asdict(list_job_types(session, names=[name], model=database.model)[0])

@@ -30,7 +30,7 @@ from sa_jobqueue.models.queue import JobTypeMixin, QueueMixin
 from sa_jobqueue.models.schedule import ScheduleMixin
 from sa_jobqueue.models.waits import WaitFor, waits
 from sa_jobqueue.models.worker import WorkerMixin
-from sa_jobqueue.types import LONGEST, MAX_PRIORITY, MIN_PRIORITY, JobStatus
+from sa_jobqueue.types import LONGEST, MAX_PRIORITY, MAX_RATE_WEIGHT, MIN_PRIORITY, JobStatus
 
 IdT = TypeVar("IdT", default=UUID)
 
@@ -136,6 +136,7 @@ class JobMixin(Generic[IdT]):
         deduplication_key: str | None = None,
         blockers: Iterable[Any] = (),
         fair_key: str | int | None = None,
+        rate_weight: int | None = None,
         **columns: Any,
     ) -> None:
         """Describe a job; nothing is written until a session flushes it.
@@ -153,7 +154,8 @@ class JobMixin(Generic[IdT]):
         `blockers`: chains it waits for, each a job, a chain, the id of one, or a `WaitFor`; new jobs among them are added
         to the session with this one. It is `blocked` until the last of them has completed.
         `fair_key`: whose it is, such as a customer's id: jobs of different keys share the queue fairly. It lies in the part
-        `queue/fair_key`, together 1 to 100 characters.
+        `queue/fair_key`, together 1 to 100 characters. `rate_weight`: how much each attempt counts against rates, 1 to
+        1,000,000; 1 unless given.
         `columns`: the application's own; `trace_context`, where it is not to be OpenTelemetry's current span.
         Raises: InvalidJobError naming the field.
         """
@@ -164,6 +166,9 @@ class JobMixin(Generic[IdT]):
         check_number("priority", priority, MIN_PRIORITY, MAX_PRIORITY)
         check_number("max_attempts", max_attempts, 1, 2**31 - 1)
         check_number("input_version", input_version, 1, 2**31 - 1)
+        if rate_weight is not None:
+            check_number("rate_weight", rate_weight, 1, MAX_RATE_WEIGHT)
+            columns["rate_weight"] = rate_weight
         if timeout is not None and (not isinstance(timeout, timedelta) or not timedelta(0) < timeout <= LONGEST):
             raise InvalidJobError(
                 "timeout",
@@ -307,6 +312,8 @@ class JobMixin(Generic[IdT]):
     """Jobs of one key run one at a time, in the order of `created_at`; null for any order."""
     steps_aside: Mapped[bool | None] = mapped_column(Boolean, sort_order=3)
     """Whether others of its ordering key go on while it waits for another attempt; null: they wait for it."""
+    rate_weight: Mapped[int | None] = mapped_column(Integer, sort_order=4)
+    """How much each of its attempts counts against the rates of its queue, its part and its type; null for one."""
 
     @property
     def fair_key(self) -> str | None:

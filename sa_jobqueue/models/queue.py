@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import CheckConstraint, Double, Integer, PrimaryKeyConstraint, SmallInteger, Text, func, text
-from sqlalchemy.dialects.postgresql import INTERVAL, TIMESTAMP
+from sqlalchemy import BigInteger, CheckConstraint, Double, Integer, PrimaryKeyConstraint, SmallInteger, Text, func, text
+from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, TIMESTAMP
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 from sqlalchemy.sql.elements import conv
 
@@ -29,10 +29,14 @@ class _Controlled(Companion):
     """Of `rate_limit`."""
     rate_burst: Mapped[int | None] = mapped_column(Integer, sort_order=-7)
     """How many may be started at once after a pause of that rate; null for `rate_limit`."""
+    rate_algorithm: Mapped[str | None] = mapped_column(Text, sort_order=-7)
+    """How that rate counts, a `RateAlgorithm`; null for a token bucket."""
     rate_tokens: Mapped[float | None] = mapped_column(Double, sort_order=-6)
     """How many may still be started at once, as of `rate_at`; written by claims, null until the first."""
     rate_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True), sort_order=-6)
-    """When a claim last wrote that."""
+    """When a claim last wrote what was started."""
+    rate_starts: Mapped[list[int] | None] = mapped_column(ARRAY(BigInteger), sort_order=-6)
+    """Of a sliding window: when something was started within it, in microseconds since 1970, each followed by how much."""
     created_at: Mapped[datetime] = mapped_column(
         TIMESTAMP(timezone=True), nullable=False, server_default=func.now(), sort_order=9
     )
@@ -55,7 +59,10 @@ def _rules(name: Any, noun: str, key: str) -> tuple[Any, ...]:
         check(
             "rate",
             "(rate_limit IS NULL) = (rate_period IS NULL) AND rate_limit >= 1 AND rate_period > '0'::interval"
-            " AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1",
+            " AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1"
+            " AND (rate_algorithm IS NULL OR rate_limit IS NOT NULL)"
+            " AND rate_algorithm IN ('token_bucket', 'sliding_window')"
+            " AND (rate_burst IS NULL OR rate_algorithm IS DISTINCT FROM 'sliding_window')",
         ),
     )
 

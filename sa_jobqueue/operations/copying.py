@@ -52,7 +52,8 @@ def enqueue_payloads(session: Session, handler: Handler[InT, Any, Any], payloads
     given = {name: value for name, value in options.items() if value is not None or name == "trace_context"}
     if kind.fair_by is not None and "fair_key" not in given:
         raise InvalidJobError("fair_key", "is read from each payload by fair_by: give one for all, or use enqueue_many")
-    own = {"queue": kind.queue, "priority": kind.priority, "max_attempts": kind.max_attempts, "timeout": kind.timeout}
+    told = ("queue", "priority", "max_attempts", "timeout", "rate_weight")
+    own = {name: getattr(kind, name) for name in told}
     # Never written: it has the options checked, and has the values of all the others.
     alike: JobMixin[Any] = model(kind.name, input_version=kind.version, **own | given)
     connection = session.connection()

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.fair_keys import whole
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, list_dead_letters
+from sa_jobqueue.operations.explaining_rates import held_by_rate
 from sa_jobqueue.operations.firing import schedule_of
 from sa_jobqueue.operations.jobs import get_job, list_attempts
 from sa_jobqueue.operations.queues import QueueStatus, TypeStatus, list_job_types, list_queues
@@ -346,14 +347,9 @@ class _Explainer:
                     todo = f"sa-jobqueue {what}s set {name} --max-running"
                     sentence = f"{since}, but {count} of at most {limit} of its {what} {name!r} run: {todo}."
                     return Cause.LIMITED, sentence, evidence
-        asked = {"queues": [job.queue, whole(job.queue)], "type_name": job.type_name}
-        for rate in self.session.execute(explaining.rates(self.model), asked):
-            if rate.tokens < 1:
-                wait = timedelta(seconds=(1 - rate.tokens) / rate.per_second)
-                evidence |= {"per_second": rate.per_second, "next_start": wait}
-                started = f"its {rate.what} {rate.name!r} starts no more by its rate; the next in {span(wait)}"
-                todo = f"sa-jobqueue {rate.what}s set {rate.name} --rate-limit"
-                return Cause.RATE_LIMITED, f"{since}, but {started}: {todo}.", evidence
+        if (rate := held_by_rate(self.session, job, self.model)) is not None:
+            evidence |= rate[1]
+            return Cause.RATE_LIMITED, f"{since}, but {rate[0]}.", evidence
         return None
 
     def _expected(self, job: Any, before: int, evidence: dict[str, Any]) -> str:

@@ -35,6 +35,7 @@ class QueueStatus:
     rate_limit: int | None
     rate_period: timedelta | None
     rate_burst: int | None
+    rate_algorithm: str | None
     retain_completed: timedelta | None
     retain_cancelled: timedelta | None
     retain_dead: timedelta | None
@@ -57,6 +58,7 @@ class TypeStatus:
     rate_limit: int | None
     rate_period: timedelta | None
     rate_burst: int | None
+    rate_algorithm: str | None
     created_at: datetime | None
     """None for a type without a row."""
     updated_at: datetime | None

@@ -59,6 +59,7 @@ CLAIMED: Final = (
     "trace_context",
     "chain_trace_context",
     "ordering_key",
+    "rate_weight",
 )
 """What a claim returns of each job, in this order, after its own three columns."""
 

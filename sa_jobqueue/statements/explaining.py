@@ -27,15 +27,15 @@ from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.statements._lanes import is_aside
 from sa_jobqueue.statements._parts import array, once_a_model, status, table
 from sa_jobqueue.statements.history import block, number
-from sa_jobqueue.statements.limits import _per_second, _tokens
+from sa_jobqueue.statements.limits import RATE
 from sa_jobqueue.types import JobStatus
 
 
 @once_a_model
 def rates(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Tell how many jobs of some queues and of a job type may be started now by their rates, and how many more each second.
+    """Tell the rates of some queues and of a job type, and what was started under them.
 
-    Parameters: `queues`, `type_name`. Shape: `(what, name, tokens, per_second)` a row that has a rate, queues first.
+    Parameters: `queues`, `type_name`. Shape: `(what, name, now)` and `limits.RATE` a row that has a rate, queues first.
     Clock: the database's `now()`. Locks: none. Index: the primary keys.
     """
     queue, kind = table(model.Queue), table(model.JobType)
@@ -45,8 +45,8 @@ def rates(model: type[JobMixin[Any]]) -> Select[Any]:
         select(
             literal_column(f"'{what}'", Text()).label("what"),
             name.label("name"),
-            _tokens(of).label("tokens"),
-            _per_second(of).label("per_second"),
+            func.now().label("now"),
+            *(of.c[column] for column in RATE),
         ).where(where, of.c.rate_limit.is_not(None))
         for what, of, name, where in (
             ("queue", queue, queue.c.name, of_queues),

@@ -7,19 +7,18 @@ counts until it is taken back.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     Double,
     Integer,
     Select,
-    Table,
     Text,
     Update,
     any_,
     bindparam,
-    case,
     cast,
     func,
     literal_column,
@@ -28,12 +27,15 @@ from sqlalchemy import (
     union_all,
     update,
 )
-from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements._parts import array, element, once_a_model, position, status, table
 from sa_jobqueue.statements.parts import whole
 from sa_jobqueue.types import JobStatus
+
+RATE: Final = ("rate_limit", "rate_period", "rate_burst", "rate_algorithm", "rate_tokens", "rate_starts", "rate_at")
+"""The columns of a rate and of what was started under it, as `rates.Rate` has them."""
 
 
 @once_a_model
@@ -41,9 +43,8 @@ def lock(model: type[JobMixin[Any]]) -> Select[Any]:
     """Lock what limits a queue, parts of it and a job type, and tell the limits.
 
     Parameters: `queues`, names of queues and parts; `type_name`, null for none.
-    Shape: `(is_type, name, max_running, key_max_running, tokens, per_second)` a row that is there and free: how many may run
-    at once, how many of each fair key, how many may be started now, and how many more each second; null where there is no
-    such limit. Unordered.
+    Shape: `(is_type, name, max_running, key_max_running)` and `RATE` a row that is there and free, and `now`: how many may
+    run at once, how many of each fair key, what a `rates.Rate` is made of; null where there is no such limit. Unordered.
     Clock: the database's, at the start of the transaction, as of `started_at`.
     Locks: those rows, until the transaction ends; skipped where another claim holds them.
     Obliges: a caller must claim nothing that a row limits which it asked for and did not get. Index: the primary keys.
@@ -56,8 +57,8 @@ def lock(model: type[JobMixin[Any]]) -> Select[Any]:
             name.label("name"),
             of.c.max_running,
             (none if of is kind else of.c.key_max_running).label("key_max_running"),
-            _tokens(of).label("tokens"),
-            _per_second(of).label("per_second"),
+            *(of.c[column] for column in RATE),
+            func.now().label("now"),
         )
         .where(where)
         .with_for_update(key_share=True, skip_locked=True)
@@ -102,29 +103,17 @@ def running_by_part(model: type[JobMixin[Any]]) -> Select[str, int]:
 
 @once_a_model
 def spend(model: type[JobMixin[Any]], *, of_type: bool) -> Update:
-    """Take from what queues and parts, or types, may start by their rates; nothing where they have none.
+    """Remember what was started under the rates of queues and parts, or of types.
 
-    Parameters: `names`, and `counts` in their order. Changes: `rate_tokens`, `rate_at`. Clock: as `lock`.
+    Parameters: `names`, and in their order `tokens` and `starts`, of which each is an array as text.
+    Changes: `rate_tokens`, `rate_starts`, and `rate_at` to the database's `now()`, as of `lock`.
     Locks: the rows, which the transaction has locked before. Index: the primary key.
     """
     of = table(model.JobType) if of_type else table(model.Queue)
     name = of.c.type_name if of_type else of.c.name
     names = array("names", Text())
-    count = element(array("counts", Integer()), position(names, name))
-    return (
-        update(of)
-        .where(name == any_(names), of.c.rate_limit.is_not(None))
-        .values(rate_tokens=_tokens(of) - count, rate_at=func.greatest(of.c.rate_at, func.now()))
-    )
-
-
-def _per_second(of: Table) -> ColumnElement[float]:
-    return cast(of.c.rate_limit / func.extract("epoch", of.c.rate_period), Double)
-
-
-def _tokens(of: Table) -> ColumnElement[float]:
-    """Return the token bucket's content: full at first, refilled at the rate since it was written, never above the burst."""
-    burst = cast(func.coalesce(of.c.rate_burst, of.c.rate_limit), Double)
-    since = func.greatest(func.extract("epoch", func.now() - of.c.rate_at), literal_column("0"))
-    filled = func.coalesce(of.c.rate_tokens + cast(since, Double) * _per_second(of), burst)
-    return case((of.c.rate_limit.is_not(None), func.least(burst, filled)))
+    place = position(names, name)
+    # Each an array of its own length, which one array of all could not hold.
+    starts = cast(element(array("starts", Text()), place), ARRAY(BigInteger))
+    tokens = element(array("tokens", Double()), place)
+    return update(of).where(name == any_(names)).values(rate_tokens=tokens, rate_starts=starts, rate_at=func.now())

@@ -14,7 +14,7 @@ from sa_jobqueue.models import JobMixin, JobTypeMixin, QueueMixin
 from sa_jobqueue.statements._parts import array, once_a_model, table
 
 TOLD: Final = (
-    *("weight", "key_max_running", "max_running", "rate_limit", "rate_period", "rate_burst"),
+    *("weight", "key_max_running", "max_running", "rate_limit", "rate_period", "rate_burst", "rate_algorithm"),
     *("retain_completed", "retain_cancelled", "retain_dead"),
 )
 """The columns that say what a queue may take; a job type has some of them."""

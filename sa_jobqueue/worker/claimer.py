@@ -28,6 +28,7 @@ from sa_jobqueue.worker.limits import SELDOM, Limits, transaction
 from sa_jobqueue.worker.nextdue import NextDue
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.outcomes import released
+from sa_jobqueue.worker.rates import TooHeavyError
 from sa_jobqueue.worker.scout import Scout
 from sa_jobqueue.worker.settler import Settler
 
@@ -256,7 +257,10 @@ class Claimer(Component):
 
     async def _claim_planned(self, connection: AsyncConnection, group: Group, limit: int, *, behind: bool) -> int:
         if group.limits is not None:
-            return await self._claim_under(group.limits, connection, group, limit, behind=behind)
+            taken = None
+            while taken is None and not group.limits.holds():
+                taken = await self._claim_under(group.limits, connection, group, limit, behind=behind)
+            return taken or 0
         shares, reading = group.plan(limit)
         jobs = await self._take(connection, group, limit, behind=behind, reading=reading)
         self._start(jobs)
@@ -265,8 +269,11 @@ class Claimer(Component):
 
     async def _claim_under(
         self, limits: Limits, connection: AsyncConnection, group: Group, limit: int, *, behind: bool
-    ) -> int:
-        """Claim what limits across all workers let start. Nothing is started before the claim has committed."""
+    ) -> int | None:
+        """Claim what limits across all workers let start; None for what weighed too much, where fewer may fit.
+
+        Nothing is started before the claim has committed.
+        """
         jobs: list[ClaimedJob] = []
         try:
             async with transaction(connection):
@@ -275,7 +282,9 @@ class Claimer(Component):
                 shares, reading = group.plan(limit, rooms) if limit > 0 else ([], None)
                 if limit > 0:
                     jobs = await self._take(connection, group, limit, behind=behind, reading=reading)
-                    await limits.spend(connection, jobs)
+                    await limits.rates.spend(connection, jobs)
+        except TooHeavyError:  # raised before the floors have moved
+            return None
         except BaseException:
             group.floors.reset(self._loop.time())
             raise
@@ -326,6 +335,8 @@ class Claimer(Component):
             raise
         self._claimed_at = self._claimed_at or rows[0][0]
         jobs = [_job(row) for row in rows if row[3] is not None]
+        if group.limits is not None:
+            group.limits.rates.weigh(jobs)
         floors.advance(
             [(job.queue, job.priority, job.scheduled_at, job.id) for job in jobs],
             limit=limit,

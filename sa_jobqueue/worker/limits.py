@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
@@ -10,9 +9,9 @@ from typing import Any, Final
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import limits
+from sa_jobqueue.worker.rates import Rates
 
 BUSY: Final = 0.004
 """Seconds until a claim that met another one under the same limit is tried again: that one takes about as long."""
@@ -35,11 +34,10 @@ class Limits:
         self._lock = limits.lock(model)
         self._running = limits.running(model)
         self._running_by_part = limits.running_by_part(model)
-        self._spend = limits.spend(model, of_type=False), limits.spend(model, of_type=True)
         self._queue, self._type = queue, type_name
         self._own = frozenset(parts)
+        self.rates = Rates(model, queue, parts)
         self._full = FULL
-        self._rated: set[tuple[bool, str]] = set()
         self.again_in = 0.0
         """Seconds until it is worth asking again, after there was no room for any."""
 
@@ -59,7 +57,7 @@ class Limits:
         if any(key not in told for key in whole):
             self.again_in = BUSY
             return 0, {}
-        self._rated = {key for key, row in told.items() if row.tokens is not None}
+        self.rates.read(told)
         if any(told[key].max_running is not None for key in whole):
             names = {"queue": self._queue, "type_name": self._type}
             in_queue, of_type = (await connection.execute(self._running, names)).one()
@@ -69,10 +67,10 @@ class Limits:
             row = told[key]
             if row.max_running is not None:
                 limit = min(limit, row.max_running - (of_type if row.is_type else in_queue))
-            if row.tokens is not None:
-                limit = min(limit, int(row.tokens))
-                if limit <= 0 and row.tokens < 1:
-                    self.again_in = max((1 - row.tokens) / row.per_second, BUSY)
+            if (room := self.rates.room(key)) is not None:
+                limit = min(limit, room)
+                if room == 0:
+                    self.again_in = max(self.rates.wait(key), BUSY)
                     return 0, {}
         if limit <= 0:
             self.again_in, self._full = self._full, min(2 * self._full, SELDOM)
@@ -102,21 +100,15 @@ class Limits:
             for name, number in most.items():
                 rooms[name] = min(rooms.get(name, limit), number - counts.get(name, 0))
         for name in own:
-            row = told.get((False, name))
-            if row is not None and row.tokens is not None:
-                rooms[name] = min(rooms[name], int(row.tokens))
+            if (room := self.rates.room((False, name))) is not None:
+                rooms[name] = min(rooms[name], room)
         return rooms
 
-    async def spend(self, connection: AsyncConnection, jobs: Sequence[ClaimedJob]) -> None:
-        """Take what was started from the rates. Within the transaction of `room`."""
-        started = Counter(job.queue for job in jobs if job.queue != self._queue)
-        started |= Counter({self._queue: len(jobs)}) if self._queue is not None else Counter()
-        of_queues = {name: count for name, count in started.items() if (False, name) in self._rated}
-        of_types = {name: len(jobs) for name in [self._type] if name is not None and (True, name) in self._rated}
-        spending: list[dict[str, int]] = [of_queues, of_types]
-        for statement, spent in zip(self._spend, spending, strict=True):
-            if jobs and spent:
-                await connection.execute(statement, {"names": list(spent), "counts": list(spent.values())})
+    def holds(self) -> bool:
+        """Return whether the first job is known to be heavier than what the rates let start yet."""
+        if left := self.rates.holds():
+            self.again_in = left
+        return left > 0
 
 
 @asynccontextmanager

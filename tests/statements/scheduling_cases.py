@@ -36,7 +36,7 @@ def shared(world: World, *, looked: bool) -> dict[str, Any]:
 
 
 _ONE = {"queue": "default", "queues": ["default", "default/1"], "type_name": "test"}
-_SPENT = {"names": ["default", "default/1"], "counts": [2, 1]}
+_SPENT = {"names": ["default", "default/1"], "tokens": [2.5, None], "starts": [None, "{1,2}"]}
 _CLAIM = frozenset({"ix_job_claim", "pk_job", "ix_job_ordering", "uq_job_ordering"})
 
 _SURVEY = {"after_queue": "", "after_priority": -1000, "most": BATCH}

@@ -53,8 +53,8 @@ CREATE TABLE ${q}queue (
   weight smallint DEFAULT 1 NOT NULL,
   key_max_running integer,
   max_running integer,
-  rate_limit integer, rate_period interval, rate_burst integer,
-  rate_tokens double precision, rate_at timestamptz,
+  rate_limit integer, rate_period interval, rate_burst integer, rate_algorithm text,
+  rate_tokens double precision, rate_at timestamptz, rate_starts bigint[],
   retain_completed interval, retain_cancelled interval, retain_dead interval,
   created_at timestamptz DEFAULT now() NOT NULL,
   updated_at timestamptz DEFAULT now() NOT NULL,
@@ -63,7 +63,10 @@ CREATE TABLE ${q}queue (
   CONSTRAINT ${p}ck_queue_paused CHECK (paused_by IS NULL OR paused_at IS NOT NULL),
   CONSTRAINT ${p}ck_queue_max_running CHECK (max_running >= 1),
   CONSTRAINT ${p}ck_queue_rate CHECK ((rate_limit IS NULL) = (rate_period IS NULL) AND rate_limit >= 1
-    AND rate_period > '0'::interval AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1),
+    AND rate_period > '0'::interval AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1
+    AND (rate_algorithm IS NULL OR rate_limit IS NOT NULL)
+    AND rate_algorithm IN ('token_bucket', 'sliding_window')
+    AND (rate_burst IS NULL OR rate_algorithm IS DISTINCT FROM 'sliding_window')),
   CONSTRAINT ${p}ck_queue_weight CHECK (weight BETWEEN 1 AND 100),
   CONSTRAINT ${p}ck_queue_key_max_running CHECK (key_max_running >= 1)
 )
@@ -72,8 +75,8 @@ CREATE TABLE ${q}job_type (
   type_name text NOT NULL,
   paused_at timestamptz, paused_by text,
   max_running integer,
-  rate_limit integer, rate_period interval, rate_burst integer,
-  rate_tokens double precision, rate_at timestamptz,
+  rate_limit integer, rate_period interval, rate_burst integer, rate_algorithm text,
+  rate_tokens double precision, rate_at timestamptz, rate_starts bigint[],
   created_at timestamptz DEFAULT now() NOT NULL,
   updated_at timestamptz DEFAULT now() NOT NULL,
   CONSTRAINT ${p}pk_job_type PRIMARY KEY (type_name),
@@ -81,7 +84,10 @@ CREATE TABLE ${q}job_type (
   CONSTRAINT ${p}ck_job_type_paused CHECK (paused_by IS NULL OR paused_at IS NOT NULL),
   CONSTRAINT ${p}ck_job_type_max_running CHECK (max_running >= 1),
   CONSTRAINT ${p}ck_job_type_rate CHECK ((rate_limit IS NULL) = (rate_period IS NULL) AND rate_limit >= 1
-    AND rate_period > '0'::interval AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1)
+    AND rate_period > '0'::interval AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1
+    AND (rate_algorithm IS NULL OR rate_limit IS NOT NULL)
+    AND rate_algorithm IN ('token_bucket', 'sliding_window')
+    AND (rate_burst IS NULL OR rate_algorithm IS DISTINCT FROM 'sliding_window'))
 )
 --;
 CREATE TABLE ${q}schedule (
@@ -121,7 +127,8 @@ CREATE INDEX ${p}ix_schedule_due ON ${q}schedule (next_fire_at)"""
 
 # On tables that are there: `job` first, as workers lock them, and `worker` at the very end, for beats wait from then on.
 _COLUMNS = """\
-ALTER TABLE ${q}job ADD COLUMN expires_at timestamptz, ADD COLUMN ordering_key text, ADD COLUMN steps_aside boolean
+ALTER TABLE ${q}job ADD COLUMN expires_at timestamptz, ADD COLUMN ordering_key text, ADD COLUMN steps_aside boolean,
+  ADD COLUMN rate_weight integer
 --;
 CREATE INDEX ${p}ix_job_expiring ON ${q}job (expires_at) WHERE status = 'pending' AND expires_at IS NOT NULL
 --;
@@ -175,6 +182,6 @@ DROP INDEX ${q}ix_job_ordering
 --;
 DROP INDEX ${q}ix_job_expiring
 --;
-ALTER TABLE ${q}job DROP COLUMN steps_aside, DROP COLUMN ordering_key, DROP COLUMN expires_at
+ALTER TABLE ${q}job DROP COLUMN rate_weight, DROP COLUMN steps_aside, DROP COLUMN ordering_key, DROP COLUMN expires_at
 --;
 ALTER TABLE ${q}worker DROP COLUMN concurrency_requested"""

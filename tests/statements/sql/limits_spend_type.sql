@@ -1,6 +1,3 @@
 UPDATE job_type
-SET rate_tokens=(CASE WHEN (job_type.rate_limit IS NOT NULL) THEN least(CAST(coalesce(job_type.rate_burst, job_type.rate_limit) AS DOUBLE PRECISION), coalesce(job_type.rate_tokens + CAST(greatest(EXTRACT(epoch
-            FROM now() - job_type.rate_at), 0) AS DOUBLE PRECISION) * CAST(job_type.rate_limit / CAST(EXTRACT(epoch
-            FROM job_type.rate_period) AS NUMERIC) AS DOUBLE PRECISION), CAST(coalesce(job_type.rate_burst, job_type.rate_limit) AS DOUBLE PRECISION))) END - (%(counts)s::INTEGER[])[array_position(%(names)s::TEXT[], job_type.type_name)]), rate_at=greatest(job_type.rate_at, now())
+SET rate_tokens=((%(tokens)s::DOUBLE PRECISION[])[array_position(%(names)s::TEXT[], job_type.type_name)]), rate_at=now(), rate_starts=CAST((%(starts)s::TEXT[])[array_position(%(names)s::TEXT[], job_type.type_name)] AS BIGINT[])
 WHERE job_type.type_name = ANY (%(names)s::TEXT[])
-AND job_type.rate_limit IS NOT NULL

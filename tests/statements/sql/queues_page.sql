@@ -1,4 +1,4 @@
-SELECT coalesce(queue.name, served.name) AS name, queue.weight, queue.key_max_running, queue.max_running, queue.rate_limit, queue.rate_period, queue.rate_burst, queue.retain_completed, queue.retain_cancelled, queue.retain_dead, queue.paused_at, queue.paused_by, queue.created_at, queue.updated_at, coalesce(served.workers, %(coalesce_1)s::INTEGER) AS workers
+SELECT coalesce(queue.name, served.name) AS name, queue.weight, queue.key_max_running, queue.max_running, queue.rate_limit, queue.rate_period, queue.rate_burst, queue.rate_algorithm, queue.retain_completed, queue.retain_cancelled, queue.retain_dead, queue.paused_at, queue.paused_by, queue.created_at, queue.updated_at, coalesce(served.workers, %(coalesce_1)s::INTEGER) AS workers
 FROM queue FULL OUTER JOIN (SELECT each.name AS name, count(*) AS workers
   FROM (SELECT unnest(worker.queues) AS name
     FROM worker) AS each

@@ -1,4 +1,4 @@
-SELECT coalesce(job_type.type_name, served.name) AS type_name, job_type.max_running, job_type.rate_limit, job_type.rate_period, job_type.rate_burst, job_type.paused_at, job_type.paused_by, job_type.created_at, job_type.updated_at, coalesce(served.workers, %(coalesce_1)s::INTEGER) AS workers
+SELECT coalesce(job_type.type_name, served.name) AS type_name, job_type.max_running, job_type.rate_limit, job_type.rate_period, job_type.rate_burst, job_type.rate_algorithm, job_type.paused_at, job_type.paused_by, job_type.created_at, job_type.updated_at, coalesce(served.workers, %(coalesce_1)s::INTEGER) AS workers
 FROM job_type FULL OUTER JOIN (SELECT each.name AS name, count(*) AS workers
   FROM (SELECT unnest(worker.job_types) AS name
     FROM worker) AS each

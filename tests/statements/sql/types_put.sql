@@ -1,11 +1,12 @@
-INSERT INTO job_type (type_name, max_running, rate_limit, rate_period, rate_burst)
-VALUES (%(type_name)s::VARCHAR, %(max_running)s::INTEGER, %(rate_limit)s::INTEGER, %(rate_period)s::INTERVAL, %(rate_burst)s::INTEGER)
+INSERT INTO job_type (type_name, max_running, rate_limit, rate_period, rate_burst, rate_algorithm)
+VALUES (%(type_name)s::VARCHAR, %(max_running)s::INTEGER, %(rate_limit)s::INTEGER, %(rate_period)s::INTERVAL, %(rate_burst)s::INTEGER, %(rate_algorithm)s::VARCHAR)
 ON CONFLICT (type_name) DO
 UPDATE
-SET max_running = excluded.max_running, rate_limit = excluded.rate_limit, rate_period = excluded.rate_period, rate_burst = excluded.rate_burst, updated_at = now()
+SET max_running = excluded.max_running, rate_limit = excluded.rate_limit, rate_period = excluded.rate_period, rate_burst = excluded.rate_burst, rate_algorithm = excluded.rate_algorithm, updated_at = now()
 WHERE job_type.max_running IS DISTINCT
 FROM excluded.max_running OR job_type.rate_limit IS DISTINCT
 FROM excluded.rate_limit OR job_type.rate_period IS DISTINCT
 FROM excluded.rate_period OR job_type.rate_burst IS DISTINCT
-FROM excluded.rate_burst
+FROM excluded.rate_burst OR job_type.rate_algorithm IS DISTINCT
+FROM excluded.rate_algorithm
 RETURNING job_type.type_name AS name, job_type.created_at = job_type.updated_at AS is_new

@@ -1,0 +1,31 @@
+"""Why a rate holds a job back, for `explain_job`: which, how it counts, and when the job may start by it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.fair_keys import whole
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.operations.spans import span
+from sa_jobqueue.rates import Rate, RateAlgorithm
+from sa_jobqueue.statements import explaining
+
+
+def held_by_rate(session: Session, job: Any, model: type[JobMixin[Any]]) -> tuple[str, dict[str, Any]] | None:
+    """Return what of its queue, its part or its type has a rate that does not let a job start now, and the evidence."""
+    weight = max(job.rate_weight or 1, 1)
+    asked = {"queues": [job.queue, whole(job.queue)], "type_name": job.type_name}
+    for row in session.execute(explaining.rates(model), asked):
+        rate = Rate.of(row)
+        if rate is None or rate.fitting([weight]):
+            continue
+        wait = rate.wait(weight)
+        evidence = {"per_second": rate.per_second, "next_start": wait, "algorithm": rate.algorithm, "weight": weight}
+        what = "no more by its rate" if weight == 1 else f"nothing that weighs {weight:,} by its rate"
+        if rate.algorithm is RateAlgorithm.SLIDING_WINDOW:
+            what += f" of {rate.limit:,} in any {span(rate.period)}"
+        todo = f"sa-jobqueue {row.what}s set {row.name} --rate-limit"
+        return f"its {row.what} {row.name!r} starts {what}; the next in {span(wait)}: {todo}", evidence
+    return None

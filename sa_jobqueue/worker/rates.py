@@ -1,0 +1,112 @@
+"""What the rates of a queue, of its parts and of a type let a claim start, and whether what it took fits: by weight."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.rates import Rate
+from sa_jobqueue.statements import limits
+
+_LONGEST = 0.5
+"""Seconds that a job which is too heavy yet keeps its queue from being asked: a lighter one may come before it meanwhile."""
+
+
+class TooHeavyError(Exception):
+    """What a claim took weighs more than the rates let start: roll it back, and take fewer."""
+
+
+class Rates:
+    """The rates of one group of lanes, as of its last claim. Locks nothing: `Limits` does.
+
+    How many jobs fit is guessed by what they weighed lately, for nobody knows before they are claimed. What weighs too
+    much is rolled back, before anything is made of it, and fewer are claimed: the first that fit, in their order.
+    """
+
+    def __init__(self, model: type[JobMixin[Any]], queue: str | None, parts: Collection[str]) -> None:
+        self._spend = {is_type: limits.spend(model, of_type=is_type) for is_type in (False, True)}
+        self._queue = queue
+        self._parts = frozenset(parts)
+        self._rates: dict[tuple[bool, str], Rate] = {}
+        self._late: set[tuple[bool, str]] = set()
+        self._weight = 1.0
+        self._fits: dict[tuple[bool, str], int] = {}
+        self._held_until = 0.0
+
+    def read(self, told: Mapping[tuple[bool, str], Any]) -> None:
+        """Take in the rates, as `limits.lock` told them."""
+        self._rates = {key: rate for key, row in told.items() if (rate := Rate.of(row)) is not None}
+        # Started by a claim that began after ours, and was faster: by our `now()` that is yet to come.
+        self._late = {key for key, rate in self._rates.items() if rate.is_after(told[key].now)}
+
+    def room(self, key: tuple[bool, str]) -> int | None:
+        """Return how many jobs a rate may let start, by their usual weight; None where there is none."""
+        if (rate := self._rates.get(key)) is None:
+            return None
+        if key in self._late or rate.left < 1:
+            return 0
+        guess = max(int(rate.left / self._weight), 1)
+        return min(guess, self._fits.get(key, guess))
+
+    def wait(self, key: tuple[bool, str]) -> float:
+        """Return in how many seconds a rate without room may have some."""
+        return 0.0 if key in self._late else self._rates[key].wait().total_seconds()
+
+    def holds(self) -> float:
+        """Return for how many seconds the first job is known to be heavier than what may start; zero for none."""
+        return max(self._held_until - time.monotonic(), 0.0)
+
+    def weigh(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Check what was claimed, before anything is made of it.
+
+        Raises: TooHeavyError; the next `room` is smaller then, or `holds` says for how long there is none.
+        """
+        if not self._rates:
+            return
+        in_turn = sorted(jobs, key=lambda job: (-job.priority, job.scheduled_at, job.id))
+        heavy = False
+        for key, rate in self._rates.items():
+            weights = [weight_of(job) for job in self._under(key, in_turn)]
+            fitting = rate.fitting(weights)
+            if fitting < len(weights):
+                heavy = True
+                if self._is_part(key):
+                    self._fits[key] = fitting
+                elif len(jobs) > 1:
+                    # At least one: which is the first is known for sure only of a claim of one.
+                    self._fits[key] = max(fitting, 1)
+                else:
+                    self._held_until = time.monotonic() + min(rate.wait(weights[0]).total_seconds(), _LONGEST)
+        if heavy:
+            raise TooHeavyError
+        self._fits = {}
+        if jobs:
+            self._weight = (self._weight + sum(map(weight_of, jobs)) / len(jobs)) / 2
+
+    async def spend(self, connection: AsyncConnection, jobs: Sequence[ClaimedJob]) -> None:
+        """Remember what was started. Within the transaction that has read them."""
+        spent: dict[bool, dict[str, Rate]] = {False: {}, True: {}}
+        for key, rate in self._rates.items():
+            if under := self._under(key, jobs):
+                spent[key[0]][key[1]] = rate.spent(sum(map(weight_of, under)))
+        for is_type, rates in spent.items():
+            if rates:
+                starts = [f"{{{','.join(map(str, rate.starts))}}}" if rate.starts else None for rate in rates.values()]
+                given = {"names": list(rates), "tokens": [rate.tokens for rate in rates.values()], "starts": starts}
+                await connection.execute(self._spend[is_type], given)
+
+    def _under(self, key: tuple[bool, str], jobs: Sequence[ClaimedJob]) -> Sequence[ClaimedJob]:
+        return [job for job in jobs if job.queue == key[1]] if self._is_part(key) else jobs
+
+    def _is_part(self, key: tuple[bool, str]) -> bool:
+        return not key[0] and key[1] in self._parts
+
+
+def weight_of(job: ClaimedJob) -> int:
+    """Return how much a job counts against rates; a number below one, written by hand, gives nothing back."""
+    return max(job.rate_weight or 1, 1)

@@ -1,0 +1,96 @@
+"""What a rate lets start, against the promise itself: no stretch of time, and no window, has more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import accumulate
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sa_jobqueue.rates import SLOTS, STEPPED_BACK, Rate, RateAlgorithm
+
+START = datetime(2026, 11, 22, tzinfo=UTC)
+PERIOD = timedelta(seconds=10)
+# Milliseconds until the next claim, and the weights of what it finds.
+CLAIMS = st.lists(st.tuples(st.integers(0, 4000), st.lists(st.integers(1, 40), min_size=1, max_size=20)), max_size=60)
+
+
+def drive(rate: Rate, claims: list[tuple[int, list[int]]]) -> list[tuple[datetime, int]]:
+    """Have claims start what the rate lets them; return when, and how heavy."""
+    now, started = START, []
+    for wait, weights in claims:
+        now += timedelta(milliseconds=wait)
+        rate = rate.as_of(now)
+        taken = weights[: rate.fitting(weights)]
+        if taken:
+            started += [(now, weight) for weight in taken]
+            rate = rate.spent(sum(taken))
+        else:
+            # Just before it says, nothing starts either; at the instant, it does.
+            assert not rate.as_of(now + rate.wait(weights[0]) - timedelta(milliseconds=1)).fitting(weights[:1])
+            assert rate.as_of(now + rate.wait(weights[0]) + timedelta(microseconds=1)).fitting(weights[:1])
+    return started
+
+
+@given(claims=CLAIMS, limit=st.integers(1, 200))
+def test_no_window_has_more_than_the_limit_or_one_heavier_job(claims: list[tuple[int, list[int]]], limit: int) -> None:
+    started = drive(Rate(limit=limit, period=PERIOD, algorithm=RateAlgorithm.SLIDING_WINDOW), claims)
+    for last, _ in started:
+        within = [weight for at, weight in started if last - PERIOD < at <= last]
+        assert sum(within) <= limit or len(within) == 1
+
+
+@given(claims=CLAIMS, limit=st.integers(1, 200), burst=st.integers(1, 100))
+def test_no_stretch_has_more_than_the_burst_or_a_heavier_job_and_what_the_rate_gives(
+    claims: list[tuple[int, list[int]]], limit: int, burst: int
+) -> None:
+    started = drive(Rate(limit=limit, period=PERIOD, burst=burst), claims)
+    sums = list(accumulate(weight for _, weight in started))
+    for first, (begun, weight) in enumerate(started):
+        for last, (ended, _) in enumerate(started[first:], start=first):
+            total = sums[last] - sums[first] + weight
+            heaviest = max(one for _, one in started[first : last + 1])
+            assert total <= max(burst, heaviest) + limit * ((ended - begun) / PERIOD) + 1e-6
+
+
+def test_a_window_gives_room_back_just_when_it_has_moved_on() -> None:
+    rate = Rate(limit=3, period=PERIOD, algorithm=RateAlgorithm.SLIDING_WINDOW).as_of(START).spent(2)
+    rate = rate.as_of(START + PERIOD / 2)
+    assert (rate.left, rate.wait(1), rate.wait(2)) == (1, timedelta(0), PERIOD / 2)
+    assert rate.as_of(START + PERIOD - timedelta(microseconds=1)).left == 1
+    assert rate.as_of(START + PERIOD).left == 3
+
+
+def test_a_large_window_is_remembered_by_few_sums_and_loses_a_64th_at_most() -> None:
+    rate, now, started = Rate(limit=1000, period=PERIOD, algorithm=RateAlgorithm.SLIDING_WINDOW), START, 0
+    while now < START + 10 * PERIOD:
+        rate = rate.as_of(now)
+        if count := rate.fitting([1] * 7):
+            rate = rate.spent(count)
+            started += count
+        assert len(rate.starts) <= 2 * (SLOTS + 2)
+        now += timedelta(milliseconds=3)
+    assert started >= 10 * 1000 * SLOTS / (SLOTS + 2)
+
+
+def test_a_job_heavier_than_a_burst_starts_when_it_is_full_and_others_wait_until_it_is_paid_for() -> None:
+    rate = Rate(limit=10, period=PERIOD, burst=5).as_of(START)
+    assert rate.fitting([8, 1]) == 1
+    rate = rate.spent(8)
+    assert (rate.left, rate.wait(1), rate.wait(8)) == (-3, timedelta(seconds=4), timedelta(seconds=8))
+    assert rate.as_of(START + timedelta(seconds=7)).fitting([8]) == 0
+    assert rate.as_of(START + timedelta(seconds=8)).fitting([8]) == 1
+
+
+def test_a_clock_that_is_put_back_stops_nothing_for_longer_than_a_period_or_a_moment() -> None:
+    for algorithm in RateAlgorithm:
+        rate = Rate(limit=5, period=PERIOD, algorithm=algorithm).as_of(START).spent(5)
+        assert rate.is_after(START - timedelta(milliseconds=3))
+        back = START - timedelta(hours=1)
+        assert not rate.is_after(back)
+        again = rate.as_of(back)
+        assert again.left == 0
+        assert again.as_of(back + PERIOD).left == 5
+        assert not replace(rate, at=back + STEPPED_BACK + timedelta(seconds=1)).is_after(back)
