@@ -25,6 +25,7 @@ from sa_jobqueue.testing.servers import PostgresServer
 from tests.fixtures.chains import Chains
 from tests.fixtures.jobs import Jobs
 
+DATABASE = "session swept"
 Run = Callable[..., Result]
 
 

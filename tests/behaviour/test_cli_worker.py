@@ -168,7 +168,12 @@ def test_a_worker_that_could_not_start_does_not_end_the_process_it_was_called_in
 
 @pytest.mark.parametrize(
     ("engine_path", "whose"),
-    [("engine", None), ("async_engine", None), ("sessions", "the application's"), ("async_sessions", None)],
+    [
+        ("engine", None),
+        pytest.param("async_engine", None, marks=pytest.mark.long),
+        ("sessions", "the application's"),
+        pytest.param("async_sessions", None, marks=pytest.mark.long),
+    ],
 )
 def test_it_takes_the_applications_engine_or_session_factory(
     start_worker: StartWorker, jobs: Jobs, engine_path: str, whose: str | None
@@ -264,6 +269,7 @@ def test_two_processes_run_and_a_killed_one_is_started_again(
     assert not [pid for pid in living if is_running(pid)]
 
 
+@pytest.mark.long
 def test_what_a_dead_process_held_is_due_at_once_for_its_parent_knows_that_it_died(
     start_worker: StartWorker, engine: Engine, jobs: Jobs, tmp_path: Path
 ) -> None:
@@ -314,6 +320,7 @@ def test_a_signal_to_the_whole_group_drains_as_one(
     assert jobs.status(running) is JobStatus.COMPLETED
 
 
+@pytest.mark.long
 def test_children_of_a_killed_parent_drain_and_end(start_worker: StartWorker, engine: Engine) -> None:
     parent = start_worker("--processes", "2")
     wait_until(lambda: len(workers(engine)) == 2, what="two workers")

@@ -27,8 +27,11 @@ from sa_jobqueue import (
 from sa_jobqueue.events import ControlsChanged, JobCompleted, WorkerStarted
 from sa_jobqueue.worker import controls
 from tests.behaviour.test_attempts import enqueue
+from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, EventLog, quick, until, working
+
+pytestmark = one_server_swept
 
 
 def say(engine: Engine, operation: Callable[..., Any], *given: Any, **more: Any) -> Any:

@@ -36,8 +36,11 @@ from sa_jobqueue.errors import ChainReferencedError, LostAttemptError
 from sa_jobqueue.events import JobTakenBack
 from sa_jobqueue.statements import claims
 from tests.fixtures.chains import Chains
+from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, EventLog, Start, quick, until
+
+pytestmark = one_server_swept
 
 AT_ONCE = Backoff(base=Backoff().base / 1000, cap=Backoff().base / 1000)
 

@@ -120,7 +120,11 @@ def running_demo(database_url: str) -> Iterator[subprocess.Popen[str]]:
     process.communicate(timeout=PATIENCE)
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name)
+@pytest.mark.parametrize(
+    "how",
+    [signal.SIGINT, *(pytest.param(how, marks=pytest.mark.long) for how in (signal.SIGTERM, signal.SIGKILL))],
+    ids=lambda how: how.name,
+)
 def test_interrupted_it_leaves_no_process(running_demo: subprocess.Popen[str], how: signal.Signals, engine: Engine) -> None:
     assert running_demo.stdout is not None
     line = next(line for line in running_demo.stdout if line.startswith("started workers"))

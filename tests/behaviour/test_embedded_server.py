@@ -226,6 +226,7 @@ def test_a_user_who_is_not_root_serves_as_himself() -> None:
         assert server_uid == owner_uid != 0
 
 
+@pytest.mark.long
 @as_root
 def test_a_wheel_its_account_cannot_reach_is_copied_and_no_parent_is_opened() -> None:
     wheel = next((programs for programs in PROGRAMS if programs.provider == "embedded"), None)

@@ -103,6 +103,7 @@ def test_the_flights_of_a_month_come_out_as_they_are_counted_directly(empty_data
     assert len(list(tmp_path.glob("jobs/completed_date=*"))) >= 1  # for whoever wants to look at it afterwards
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("application", APPLICATIONS, ids=lambda application: application.name)
 def test_migrations_of_an_example_application_are_complete_and_go_both_ways(
     application: Path, empty_database_url: str
@@ -117,6 +118,7 @@ def test_migrations_of_an_example_application_are_complete_and_go_both_ways(
     assert "CREATE TABLE job (" in alembic("upgrade", "head", "--sql")
 
 
+@pytest.mark.long
 def test_the_worker_command_serves_the_example_application(empty_database_url: str) -> None:
     application = EXAMPLES / "fastapi_app"
     run("-m", "alembic", "upgrade", "head", url=empty_database_url, cwd=application)

@@ -121,7 +121,7 @@ DEATHS = {
 
 
 @pytest.mark.parametrize(
-    "names", [("aborts", "hogs"), pytest.param(("crashes", "leaves", "babbles"), marks=pytest.mark.long)], ids=" ".join
+    "names", [("aborts",), pytest.param(("hogs", "crashes", "leaves", "babbles"), marks=pytest.mark.long)], ids=" ".join
 )
 async def test_what_kills_a_child_costs_its_attempt_alone_at_once_and_says_what_it_was(
     engine: Engine, jobs: Jobs, names: tuple[str, ...]

@@ -133,6 +133,7 @@ def test_a_blocked_loop_turns_livez_red_and_the_watchdog_ends_the_process_with_t
     assert jobs.status(job) in {JobStatus.RUNNING, JobStatus.PENDING}
 
 
+@pytest.mark.long
 def test_a_lost_database_turns_readyz_red_alone_and_the_worker_works_again_when_it_is_back(
     spawn: Spawn, database_url: str, manager: Manager
 ) -> None:

@@ -30,6 +30,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "changes").rglob("*.md")])
 OWN_PAGES = [page for page in PAGES if "Written by scripts/reference" not in page.read_text()]
 RUN_LANGUAGES = {"python", "sql"}
+LONG = {f"docs/guides/{name}.md" for name in ("add-to-your-application", "migrations", "triage", "testing")}
+"""Pages that start many commands, together as long as all the others: their code is left to the long run."""
 
 STEPS = """
 import os, subprocess, sys
@@ -99,7 +101,15 @@ def empty_database_url(jobqueue_server: PostgresServer) -> Iterator[str]:
         yield database.url
 
 
-@pytest.mark.parametrize("page", [page for page in OWN_PAGES if "```python" in page.read_text()], ids=relative)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.long] if relative(page) in LONG else [])
+        for page in OWN_PAGES
+        if "```python" in page.read_text()
+    ],
+    ids=relative,
+)
 def test_code_of_a_page_runs(page: Path, tmp_path: Path, empty_database_url: str) -> None:
     (tmp_path / "doc_steps.py").write_text(STEPS)
     (tmp_path / page.name.replace(".md", "_page.py")).write_text(program_of(page.read_text()))

@@ -7,6 +7,9 @@ import pytest
 from tests.explorer import Explorer
 from tests.explorer import chains as ops
 from tests.explorer.chains import Scene, prove
+from tests.fixtures.database import one_server_swept
+
+pytestmark = one_server_swept
 
 
 def running(scene: Scene) -> Scene:
@@ -40,6 +43,7 @@ def test_enqueue_meets_a_blocker_that_goes_on(explorer: Explorer) -> None:
             assert all("j=blocked" in ending for ending in report.endings), str(report)
 
 
+@pytest.mark.long
 def test_enqueue_meets_a_blocker_that_goes_on_and_waits_itself(explorer: Explorer) -> None:
     report = prove(
         explorer,
@@ -79,6 +83,7 @@ def test_enqueue_meets_the_sweeper_that_buries_its_blocker(explorer: Explorer) -
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("on_failure", ["wait", "fail", "continue"])
 def test_enqueue_meets_the_redrive_of_its_blocker(explorer: Explorer, on_failure: str) -> None:
     first, last = {"wait": ("blocked", "blocked"), "fail": ("dead", "blocked"), "continue": ("pending", "blocked")}[

@@ -11,6 +11,9 @@ from sa_jobqueue.types import ENDED
 from tests.explorer import Explorer, Operation, Steps
 from tests.explorer import chains as ops
 from tests.explorer.chains import Scene, prove
+from tests.fixtures.database import one_server_swept
+
+pytestmark = one_server_swept
 
 
 def fan_in(scene: Scene) -> Scene:
@@ -43,6 +46,7 @@ def test_two_blockers_settled_at_once_start_the_job(explorer: Explorer) -> None:
     assert report.blocked == 0
 
 
+@pytest.mark.long
 def test_two_blockers_completed_by_hand_at_once_start_the_job(explorer: Explorer) -> None:
     report = prove(
         explorer,
@@ -63,6 +67,7 @@ def test_two_blockers_completed_by_hand_at_once_start_the_job(explorer: Explorer
     )
 
 
+@pytest.mark.long
 def test_a_fan_in_that_grows_while_it_is_waited_for(explorer: Explorer) -> None:
     report = prove(
         explorer,
@@ -149,6 +154,7 @@ def test_a_cancellation_meets_the_end_of_a_chain_and_who_waits_for_it(explorer: 
     )
 
 
+@pytest.mark.long
 def test_a_continuation_waits_for_chains_that_are_ending(explorer: Explorer) -> None:
     """It locks its own chain and theirs in one order, so neither the others nor it ever hold each other up in a circle."""
     report = prove(
@@ -216,6 +222,7 @@ def test_a_snapshot_taken_too_early_settles_nothing(explorer: Explorer) -> None:
     assert set(report.endings) == {"j=pending k=pending x=completed"}
 
 
+@pytest.mark.long
 def test_who_completes_by_session_by_batch_and_who_waits_meet(explorer: Explorer) -> None:
     prove(
         explorer,
@@ -228,6 +235,7 @@ def test_who_completes_by_session_by_batch_and_who_waits_meet(explorer: Explorer
     )
 
 
+@pytest.mark.long
 def test_a_last_attempt_taken_back_meets_its_end(explorer: Explorer) -> None:
     def setup(scene: Scene) -> Scene:
         return scene.runs("x").goes_on("x", "x1", attempts=1).runs("x1").adds("j", "x", on_failure="fail")

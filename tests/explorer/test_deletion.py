@@ -36,6 +36,9 @@ from sa_jobqueue.statements.claims import GUARDS
 from tests.explorer import Explorer, Operation, Outcomes, Scenario, Steps
 from tests.explorer.statements import by_locks
 from tests.explorer.workers import SessionHands
+from tests.fixtures.database import one_server_swept
+
+pytestmark = one_server_swept
 
 jobs: JobQueue[Any] = JobQueue()
 
@@ -289,6 +292,7 @@ def test_a_cascade_takes_what_a_continuation_added_meanwhile_waits_for(explorer:
     assert set(endings) == {"ac", "c"}
 
 
+@pytest.mark.long
 def test_a_growing_cascade_and_others_who_delete_and_wait(explorer: Explorer) -> None:
     endings = explore(
         explorer,

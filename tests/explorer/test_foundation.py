@@ -14,6 +14,9 @@ from sa_jobqueue.statements import completions
 from sa_jobqueue.statements.claims import GUARDS
 from tests.explorer import Explorer, Operation, Outcomes, Scenario, Steps
 from tests.explorer.workers import SessionHands
+from tests.fixtures.database import one_server_swept
+
+pytestmark = one_server_swept
 
 
 class Given(NamedTuple):

@@ -13,7 +13,10 @@ from sqlalchemy import Connection, Engine, event
 
 from tests.explorer import Explorer, Operation, Outcomes, Scenario, ScheduleFailed
 from tests.explorer.leases import Given, Life, commit, complete_and_commit, keeps_the_promises, lives, one_job, redrives
+from tests.fixtures.database import one_server_swept
 from tests.model.protocol import Held, State, steps
+
+pytestmark = one_server_swept
 
 FENCE = r" AND job\.attempt = [^=]*? AND job\.leased_by = %\(worker_id\)s::VARCHAR"
 LOCK = r" FOR NO KEY UPDATE SKIP LOCKED"

@@ -8,6 +8,9 @@ from sa_jobqueue.operations import settling
 from tests.explorer import Explorer
 from tests.explorer import chains as ops
 from tests.explorer.chains import Scene, prove
+from tests.fixtures.database import one_server_swept
+
+pytestmark = one_server_swept
 
 
 def failed(scene: Scene, on_failure: str) -> Scene:
@@ -34,6 +37,7 @@ def test_a_failure_that_is_passed_on_meets_its_redrive(explorer: Explorer, on_fa
     assert f"j={passed_on} x=completed x1=pending" in report.endings
 
 
+@pytest.mark.long
 def test_a_redriven_chain_that_ends_again_meets_its_first_end(explorer: Explorer) -> None:
     """Whatever of the first end was passed on, the second is, too."""
     for on_failure in ("wait", "fail"):
@@ -91,6 +95,7 @@ def test_the_redrive_of_a_job_meets_the_end_of_what_it_still_waits_for(explorer:
     assert set(together.endings) == {"j=blocked k=blocked x=pending y=completed"}
 
 
+@pytest.mark.long
 def test_the_redrive_of_a_job_meets_the_redrive_and_the_end_of_its_blocker(explorer: Explorer) -> None:
     report = prove(
         explorer,

@@ -53,7 +53,7 @@ class Opened:
         self.page.goto(path.as_uri())
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_a_browser_draws_it_asks_nobody_and_runs_nothing_of_the_history(
     browser: Browser, tmp_path: Path, scheme: str
 ) -> None:

@@ -347,6 +347,7 @@ def test_busy_workers_are_the_time_that_attempts_ran_in_each_hour(history: Histo
     assert expected[at(7200), "long"]["busy_workers"] == 1.0  # all of the third hour
 
 
+@pytest.mark.long
 def test_live_and_archive_are_the_same_history_and_together_have_no_double_rows(
     spark: SparkSession, database_url: str, engine: Engine, rows: Rows, history: History
 ) -> None:
@@ -389,6 +390,7 @@ def test_a_part_of_the_history_is_what_ended_in_it(history: History, rows: Rows)
         history.where(since=datetime(2026, 1, 1))
 
 
+@pytest.mark.long
 def test_no_history_has_empty_measures(plainly: SparkSession, tmp_path: Path) -> None:
     from sa_jobqueue.spark import analytics
 
@@ -412,6 +414,7 @@ def test_no_history_has_empty_measures(plainly: SparkSession, tmp_path: Path) ->
         assert measure(nothing).collect() == []
 
 
+@pytest.mark.long
 def test_components_found_on_the_cluster_are_those_found_by_the_driver(plainly: SparkSession) -> None:
     from sa_jobqueue.spark.analytics import chain_components
 

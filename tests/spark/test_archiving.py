@@ -64,6 +64,7 @@ def test_spark_writes_what_the_tables_have_also_after_a_crash_in_every_state(
     assert first["metadata"] == {"sa_jobqueue.schema_version": str(SCHEMA_VERSION)}
 
 
+@pytest.mark.long
 def test_both_engines_write_into_one_archive_and_take_up_each_others_runs(
     spark: SparkSession, engine: Engine, database_url: str, tmp_path: Path
 ) -> None:
@@ -96,6 +97,7 @@ def test_both_engines_write_into_one_archive_and_take_up_each_others_runs(
     assert states(engine) == ["done", "done"]
 
 
+@pytest.mark.long
 def test_what_spark_cannot_write_stays_in_the_tables(
     spark: SparkSession, engine: Engine, database_url: str, tmp_path: Path
 ) -> None:

@@ -68,7 +68,11 @@ async def test_an_attempt_that_times_out_is_cancelled_in_spark_and_frees_its_slo
     await until(lambda: active() == 0, what="nothing runs in Spark")
 
 
-@pytest.mark.parametrize("handler", [sessions_app.run_slow, sessions_app.run_slow_async], ids=lambda one: str(one.name))
+@pytest.mark.parametrize(
+    "handler",
+    [sessions_app.run_slow, pytest.param(sessions_app.run_slow_async, marks=pytest.mark.long)],
+    ids=lambda one: str(one.name),
+)
 async def test_a_job_that_is_cancelled_is_cancelled_in_spark_and_its_neighbour_is_not(
     engine: Engine, jobs: Jobs, active: Callable[[], int], handler: Any
 ) -> None:

@@ -263,6 +263,7 @@ def test_what_a_stream_cannot_do_is_refused(dataset: str, options: dict[str, str
         stream("postgresql://nobody@127.0.0.1:1/none", dataset, **options)
 
 
+@pytest.mark.long
 def test_a_query_delivers_each_row_once_through_failures_and_restarts(
     spark: SparkSession, database_url: str, tmp_path: Path
 ) -> None:

@@ -156,6 +156,7 @@ def test_whoever_drains_the_workers_themselves_ends_the_set(engine: Engine, work
         assert workers.wait(LOOK).ended is WorkersEnd.DRAINED
 
 
+@pytest.mark.long
 def test_a_killed_process_and_a_frozen_one_lose_nothing_and_do_nothing_twice(
     engine: Engine, worker_set: MakeSet, jobs: Jobs, effects: Callable[[], list[Any]], tmp_path: Path
 ) -> None:
@@ -181,6 +182,7 @@ def test_a_killed_process_and_a_frozen_one_lose_nothing_and_do_nothing_twice(
     assert outcomes == ["taken_back"] * 6
 
 
+@pytest.mark.long
 def test_what_does_not_drain_is_cancelled_and_taken_back(
     engine: Engine, worker_set: MakeSet, jobs: Jobs, effects: Callable[[], list[Any]], tmp_path: Path
 ) -> None:
@@ -197,6 +199,7 @@ def test_what_does_not_drain_is_cancelled_and_taken_back(
     assert [(row.job_id, row.attempt) for row in effects()] == [(job_id, 2)]
 
 
+@pytest.mark.long
 def test_what_keeps_workers_from_starting_is_raised_without_secrets(
     spark: SparkSession, database_url: str, engine: Engine, caplog: pytest.LogCaptureFixture, event_log: Path
 ) -> None:

@@ -33,6 +33,7 @@ def errors() -> dict[tuple[str, int], list[str]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
 def test_exactly_the_marked_lines_are_refused(case: Path, errors: dict[tuple[str, int], list[str]]) -> None:
     expected = {
