@@ -159,7 +159,9 @@ class Groups:
 
     def parts_at(self) -> float:
         """Return when a part has a job, by the worker's clock: at once, where the last claim had no turn for one."""
-        groups = [group for group in self.groups if group.limits is None or not group.limits.again_in]
+        # Where there is no room, the end of a job says so.
+        asked = [group for group in self.groups if group.room is None or group.room() > 0]
+        groups = [group for group in asked if group.limits is None or not group.limits.again_in]
         if any(group.parts.is_ready for group in groups):
             return -math.inf
         return min((at for group in groups if (at := group.parts.next_at) is not None), default=math.inf)

@@ -185,6 +185,50 @@ async def test_the_limit_of_a_queue_is_one_of_all_its_parts(engine: Engine, by: 
     assert most == 3
 
 
+@pytest.mark.parametrize("of", ["queue", "type"])
+async def test_a_worker_whose_slots_for_the_keys_are_taken_rests(
+    engine: Engine, start: Start, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    queue, running, go_on, looks = JobQueue(), asyncio.Event(), asyncio.Event(), 0
+    look = scout.Scout.look
+
+    async def counted(*arguments: Any) -> None:
+        nonlocal looks
+        looks += 1
+        await look(*arguments)
+
+    monkeypatch.setattr(scout.Scout, "look", counted)
+
+    @queue.handler("test", concurrency=1 if of == "type" else None)
+    async def work(payload: str) -> None:
+        running.set()
+        await go_on.wait()
+
+    @queue.handler("other")
+    async def other() -> None: ...
+
+    fill(engine, "default/", count=40, keys=10)
+    given = {"default": 1} if of == "queue" else ["default"]
+    beats = "SELECT count(*) FROM worker WHERE heartbeat_at > started_at + interval '1 second'"
+    async with start(queue, queues=given, concurrency=9, poll_interval=timedelta(seconds=60)):
+        await asyncio.wait_for(running.wait(), PATIENCE)
+
+        def has_worked_for_a_second() -> bool:
+            with engine.connect() as connection:
+                return bool(connection.execute(text(beats)).scalar())
+
+        await until(has_worked_for_a_second, what="some beats")
+        # Not every four milliseconds, as while a part may have a job for a free slot.
+        assert looks < 20
+        go_on.set()
+        await until(lambda: done(engine) == 40, what="all of them")
+
+
+def done(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return int(connection.execute(text("SELECT count(*) FROM job WHERE status = 'completed'")).scalar_one())
+
+
 @pytest.mark.parametrize("said", ["of each key", "of some parts"])
 async def test_no_key_runs_more_than_its_limit_across_workers_and_none_waits_for_another(engine: Engine, said: str) -> None:
     queue = JobQueue()
