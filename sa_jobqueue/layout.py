@@ -46,10 +46,11 @@ class Layout:
         """Return the name of an object as SQL text, with its schema where there is one."""
         return f'"{self.schema}".{self.prefix}{noun}' if self.schema else f"{self.prefix}{noun}"
 
-    def channel(self, topic: Literal["due", "lost", "ended", "rules"]) -> str:
+    def channel(self, topic: Literal["due", "lost", "ended", "rules", "freed"]) -> str:
         """Return the NOTIFY channel of a topic: `due` carries a queue's name, `lost` a job's id, `ended` a chain's.
 
-        `rules` carries nothing: what workers are told of queues, types and themselves has changed.
+        `rules` carries nothing: what workers are told of queues, types and themselves has changed. `freed` carries a limit
+        that has room again, `queue mail` or `type report`.
         """
         return f"{self.schema or ''}.{self.prefix}job:{topic}"
 

@@ -21,10 +21,11 @@ def notify_due(model: type[JobMixin[Any]]) -> Select[Any]:
     return select(func.pg_notify(model.__jobqueue__.channel("due"), bindparam("queue", type_=Text)))
 
 
-def notify_each(model: type[JobMixin[Any]], topic: Literal["lost", "ended"]) -> Select[Any]:
-    """Tell, when and if this transaction commits, that jobs were lost to their workers, or that chains have ended.
+def notify_each(model: type[JobMixin[Any]], topic: Literal["lost", "ended", "freed"]) -> Select[Any]:
+    """Tell, when and if this transaction commits, that jobs were lost to their workers, that chains have ended, or that
+    limits have room again.
 
-    Parameters: `ids`, as texts. Locks: as `notify_due`.
+    Parameters: `ids`, as texts; of limits `queue mail`, `type report`. Locks: as `notify_due`.
     """
     told = func.unnest(bindparam("ids", type_=ARRAY(Text))).column_valued("told")
     return select(func.count(func.pg_notify(model.__jobqueue__.channel(topic), told)))

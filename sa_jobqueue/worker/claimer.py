@@ -13,18 +13,19 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from sa_jobqueue.context import ClaimedJob
-from sa_jobqueue.fair_keys import SEPARATOR, whole
+from sa_jobqueue.fair_keys import whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import claims, leases
-from sa_jobqueue.types import MOST_CONCURRENT
 from sa_jobqueue.worker.compiled import Compiled
 from sa_jobqueue.worker.completer import Completer
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.controls import Controls
 from sa_jobqueue.worker.executor import Executor
 from sa_jobqueue.worker.floors import Lane, Reading, most_behind
+from sa_jobqueue.worker.freed import Freed
 from sa_jobqueue.worker.groups import Group, Groups
-from sa_jobqueue.worker.limits import SELDOM, Limits, transaction
+from sa_jobqueue.worker.limits import Limits, transaction
+from sa_jobqueue.worker.listener import Listener
 from sa_jobqueue.worker.nextdue import NextDue
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.outcomes import released
@@ -89,7 +90,7 @@ class Claimer(Component):
         self._held = leases.held(model)
         self._model = model
         self._ordered = False
-        self._held_room: dict[Any, str] = {}
+        self._freed = Freed(tell=settler.tell_freed, recount=settler.recount_freed)
         self._controls = controls
         self._obeyed = Controls()
         self._slots = slots
@@ -113,9 +114,10 @@ class Claimer(Component):
             self._next_due.forget()
             self._woken.set()
 
-    def listen_by(self, is_told: Callable[[], bool]) -> None:
-        """Ask for the next due job less often while `is_told` says that inserts of jobs are told."""
-        self._next_due.is_told = is_told
+    def listen_by(self, listener: Listener) -> None:
+        """Ask for the next due job less often while `listener` hears, and for room where it hears of some."""
+        self._next_due.is_told = listener.listening.is_set
+        listener.on_freed = self.ask_again
 
     def look(self) -> None:
         """Look once more before the next rest: this worker just put a job back, due sooner than it may know."""
@@ -124,14 +126,21 @@ class Claimer(Component):
 
     def follow(self, job_id: Any) -> None:
         """Look once more if a job that has just ended may let another start: of its ordering key, or under its limit."""
-        if (part := self._held_room.pop(job_id, None)) is not None:
-            for group in self._plan.groups:
-                group.parts.follow(part, self._loop.time())
+        self._plan.follow(self._freed.end(job_id), self._loop.time())
         if self._ordered or self._plan.is_limited:
+            self._woken.set()
+
+    def ask_again(self, limit: str) -> None:
+        """Look now if this worker found no room under a limit, `queue mail` or `type report`, that has some again."""
+        if self._plan.had_no_room(limit, self._loop.time()):
             self._woken.set()
 
     async def run(self) -> None:
         """Claim until cancelled, or until idle if so asked."""
+        with self._freed.own_turn():
+            await self._run()
+
+    async def _run(self) -> None:
         for group in self._plan.groups:
             group.floors.reset(self._loop.time())
         self._scout.reset()  # what a claim before has read, and could not commit
@@ -152,10 +161,10 @@ class Claimer(Component):
                 self._woken.clear()
                 self._executor.changed.clear()
                 if await self.claim(connection) == 0:
-                    if self.until_idle and self._executor.running == 0 and self._again_in() is None:
+                    if self.until_idle and self._executor.running == 0 and self._plan.again_in() is None:
                         await self._completer.drained()
                         await self._settler.drained()
-                        if await self.claim(connection) == 0 and self._again_in() is None:
+                        if await self.claim(connection) == 0 and self._plan.again_in() is None:
                             return
                         continue
                     await self._rest(connection)
@@ -277,6 +286,7 @@ class Claimer(Component):
         jobs: list[ClaimedJob] = []
         try:
             async with transaction(connection):
+                ended = self._freed.before(limits)
                 limit, rooms = await limits.room(connection, limit, group.parts.names())
                 group.parts.put_off(rooms, self._loop.time())
                 shares, reading = group.plan(limit, rooms) if limit > 0 else ([], None)
@@ -288,10 +298,8 @@ class Claimer(Component):
         except BaseException:
             group.floors.reset(self._loop.time())
             raise
+        self._freed.claimed(limits, ended, jobs)
         self._start(jobs)
-        if len(self._held_room) > MOST_CONCURRENT:  # of attempts that ended otherwise
-            self._held_room.clear()
-        self._held_room |= {job.id: job.queue for job in jobs if SEPARATOR in job.queue}
         if limit > 0:
             group.take(shares, jobs, limit)
         return len(jobs)
@@ -362,9 +370,9 @@ class Claimer(Component):
         if now < self._awake_until:
             seconds, self._glance = self._glance, 2 * self._glance
         else:
-            due_in = await self._next_due.seconds(connection, self._lanes(), self._claimed_at)
+            due_in = await self._next_due.seconds(connection, self._plan.lanes(), self._claimed_at)
             seconds = min(self._options.poll_interval.total_seconds(), due_in)
-        if (again_in := self._again_in()) is not None:
+        if (again_in := self._plan.again_in()) is not None:
             seconds = min(seconds, again_in)
         seconds = min(seconds, max(self._plan.parts_at() - now, _PACE))
         waits = [asyncio.ensure_future(self._woken.wait())]
@@ -376,18 +384,6 @@ class Claimer(Component):
         finally:
             for wait in waits:
                 wait.cancel()
-
-    def _again_in(self) -> float | None:
-        """Return in how many seconds a limit that left no room may leave some; None where none stands in the way."""
-        waits = [group.limits.again_in for group in self._plan.groups if group.limits is not None and group.limits.again_in]
-        waits += [SELDOM for group in self._plan.groups if group.parts.has_put_off]
-        return min(waits, default=None)
-
-    def _lanes(self) -> dict[str, Any]:
-        groups = self._plan.groups
-        lanes = dict.fromkeys(lane for group in groups for lane in group.floors.lanes)
-        types = sorted({name for group in groups for name in group.types})
-        return {"queues": [lane.queue for lane in lanes], "priorities": [lane.priority for lane in lanes], "types": types}
 
 
 def _lanes_of(told: Controls) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
 from sa_jobqueue.worker.controls import Controls
 from sa_jobqueue.worker.executor import Executor
 from sa_jobqueue.worker.floors import Floors, Lane, Reading
-from sa_jobqueue.worker.limits import Limits
+from sa_jobqueue.worker.limits import SELDOM, Limits
 from sa_jobqueue.worker.parts import Parts
 from sa_jobqueue.worker.planning import Ageing, Planner, Share
 
@@ -156,6 +156,33 @@ class Groups:
     def may_have_more(self) -> bool:
         """Whether the last claims may have left jobs that are due."""
         return any(group.may_have_more or group.parts.is_ready for group in self.groups)
+
+    def follow(self, queue: str | None, now: float) -> None:
+        """Ask for a part again, if it is one and had no room, as one of its jobs has ended."""
+        if queue is not None and SEPARATOR in queue:
+            for group in self.groups:
+                group.parts.follow(queue, now)
+
+    def had_no_room(self, limit: str, now: float) -> bool:
+        """Return whether a group waits for room under `queue mail` or `type report`; a part that does is asked for again."""
+        kind, _, name = limit.partition(" ")
+        key, waiting = (kind == "type", name), False
+        for group in self.groups:
+            if group.limits is not None and group.limits.covers(key):
+                waiting = waiting or group.limits.again_in > 0 or group.parts.follow(name, now)
+        return waiting
+
+    def again_in(self) -> float | None:
+        """Return in how many seconds a limit that left no room may leave some; None where none stands in the way."""
+        waits = [group.limits.again_in for group in self.groups if group.limits is not None and group.limits.again_in]
+        waits += [SELDOM for group in self.groups if group.parts.has_put_off]
+        return min(waits, default=None)
+
+    def lanes(self) -> dict[str, Any]:
+        """Return its lanes and types as parameters of `claims.next_due`."""
+        lanes = dict.fromkeys(lane for group in self.groups for lane in group.floors.lanes)
+        types = sorted({name for group in self.groups for name in group.types})
+        return {"queues": [lane.queue for lane in lanes], "priorities": [lane.priority for lane in lanes], "types": types}
 
     def parts_at(self) -> float:
         """Return when a part has a job, by the worker's clock: at once, where the last claim had no turn for one."""

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.fair_keys import SEPARATOR, whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import limits
 from sa_jobqueue.worker.rates import Rates
 
+Key: TypeAlias = tuple[bool, str]
+"""What a limit is of: whether of a type, and the name of that, of a queue or of a part."""
+
 BUSY: Final = 0.004
 """Seconds until a claim that met another one under the same limit is tried again: that one takes about as long."""
 FULL: Final = 0.02
-"""Seconds until one that found no room is tried again, then twice as many each time: nobody tells when there is some."""
+"""Seconds until one that found no room is tried again, then twice as many each time, unless somebody tells of some."""
 SELDOM: Final = 0.5
 """Seconds between two such tries at most."""
 
@@ -38,6 +44,10 @@ class Limits:
         self._own = frozenset(parts)
         self.rates = Rates(model, queue, parts)
         self._full = FULL
+        self._each: int | None = None
+        self._most: dict[Key, int] = {}
+        self.counted: dict[Key, tuple[int, int]] = {}
+        """How many ran of each that `room` has counted, and how many may."""
         self.again_in = 0.0
         """Seconds until it is worth asking again, after there was no room for any."""
 
@@ -54,10 +64,12 @@ class Limits:
         whole = [(False, self._queue)] if self._queue is not None else []
         whole += [(True, self._type)] if self._type is not None else []
         self.again_in = 0.0
+        self.counted = {}
         if any(key not in told for key in whole):
             self.again_in = BUSY
             return 0, {}
         self.rates.read(told)
+        self._most |= {key: row.max_running for key, row in told.items()}
         if any(told[key].max_running is not None for key in whole):
             names = {"queue": self._queue, "type_name": self._type}
             in_queue, of_type = (await connection.execute(self._running, names)).one()
@@ -66,7 +78,8 @@ class Limits:
         for key in whole:
             row = told[key]
             if row.max_running is not None:
-                limit = min(limit, row.max_running - (of_type if row.is_type else in_queue))
+                self.counted[key] = (of_type if row.is_type else in_queue), row.max_running
+                limit = min(limit, row.max_running - self.counted[key][0])
             if (room := self.rates.room(key)) is not None:
                 limit = min(limit, room)
                 if room == 0:
@@ -87,7 +100,7 @@ class Limits:
         told: Mapping[tuple[bool, str], Any],
     ) -> dict[str, int]:
         of_queue = told.get((False, self._queue or ""))
-        each = of_queue.key_max_running if of_queue is not None else None
+        each = self._each = of_queue.key_max_running if of_queue is not None else None
         # Held by another claim: no room in this one.
         rooms = {name: limit if (False, name) in told else 0 for name in own}
         most = {name: row.max_running for name in own if (row := told.get((False, name))) is not None}
@@ -99,6 +112,7 @@ class Limits:
             counts = {row.queue: row.n for row in found}
             for name, number in most.items():
                 rooms[name] = min(rooms.get(name, limit), number - counts.get(name, 0))
+                self.counted[False, name] = counts.get(name, 0), number
         for name in own:
             if (room := self.rates.room((False, name))) is not None:
                 rooms[name] = min(rooms[name], room)
@@ -109,6 +123,41 @@ class Limits:
         if left := self.rates.holds():
             self.again_in = left
         return left > 0
+
+    def covers(self, key: Key) -> bool:
+        """Return whether a limit, or a part of its queue, is among these."""
+        is_type, name = key
+        return name == self._type if is_type else whole(name) == self._queue or name in self._own
+
+    def keys_of(self, queue: str) -> list[Key]:
+        """Return which of the limits count a job of a queue or part, as far as they have been read."""
+        keys: list[Key] = [(False, self._queue)] if self._queue is not None else []
+        keys += [(True, self._type)] if self._type is not None else []
+        keys += [(False, queue)] if SEPARATOR in queue else []
+        return [key for key in keys if self._may_run(key) is not None]
+
+    def left(self, ended: Mapping[Key, int], jobs: Sequence[ClaimedJob] = ()) -> list[Key]:
+        """Return which were reached, at the last count, until so many `ended`, and have room beside `jobs` started since."""
+        used = Counter(key for job in jobs for key in self.keys_of(job.queue))
+        counts = {key: self.counted[key] for key in ended if key in self.counted}
+        return [key for key, (n, most) in counts.items() if n + used[key] < most <= n + ended[key]]
+
+    async def recount(self, connection: AsyncConnection, ended: Mapping[Key, int]) -> list[Key]:
+        """Count again, under no lock, and return which were reached until so many `ended`, and have room."""
+        counts: dict[Key, int] = {}
+        if ended.keys() & {(False, self._queue), (True, self._type)}:
+            names = {"queue": self._queue, "type_name": self._type}
+            in_queue, of_type = (await connection.execute(self._running, names)).one()
+            counts = {(False, self._queue or ""): in_queue, (True, self._type or ""): of_type}
+        if parts := [name for is_type, name in ended if not is_type and SEPARATOR in name]:
+            counts |= {(False, name): 0 for name in parts}
+            found = await connection.execute(self._running_by_part, {"queues": parts})
+            counts |= {(False, row.queue): row.n for row in found}
+        return [key for key, n in ended.items() if counts[key] < (self._may_run(key) or 0) <= counts[key] + n]
+
+    def _may_run(self, key: Key) -> int | None:
+        most = self._most.get(key)
+        return self._each if most is None and not key[0] and SEPARATOR in key[1] else most
 
 
 @asynccontextmanager

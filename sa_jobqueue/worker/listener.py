@@ -42,6 +42,9 @@ class Listener(Component):
         self._on_due = on_due
         self._on_lost = on_lost
         self._on_rules = on_rules
+        self._freed = layout.channel("freed")
+        self.on_freed: Callable[[str], None] = lambda limit: None
+        """Called with the limit that has room again, as `Layout.channel` says."""
         self.listening = asyncio.Event()
         """Set while it hears."""
         self.turned = time.monotonic()
@@ -53,7 +56,7 @@ class Listener(Component):
         connection = await self._connections.listen()
         try:
             with answered_within(connection, self._connections.patience):
-                for channel in (self._rules, self._due, self._lost):
+                for channel in (self._rules, self._due, self._lost, self._freed):
                     await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
             self.listening.set()
             self._on_due(None)
@@ -73,5 +76,7 @@ class Listener(Component):
                 self._on_due(note.payload)
             elif note.channel == self._lost:
                 self._on_lost(note.payload)
+            elif note.channel == self._freed:
+                self.on_freed(note.payload)
             elif note.channel == self._rules:
                 self._on_rules()

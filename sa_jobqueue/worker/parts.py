@@ -254,11 +254,12 @@ class Parts:
                 self.floors.close(lane)
                 self.learn(lane, now + seconds)
 
-    def follow(self, name: str, now: float) -> None:
-        """Ask for a part again that had no room, as one of its jobs has ended."""
-        for lane in self._put_off.pop(name, (0.0, []))[1]:
-            if (lane.queue, lane.priority) in self._due:
-                self.learn(lane, now)
+    def follow(self, name: str, now: float) -> bool:
+        """Ask for a part again that had no room, as one of its jobs has ended; return whether there is such a part."""
+        lanes = [lane for lane in self._put_off.pop(name, (0.0, []))[1] if (lane.queue, lane.priority) in self._due]
+        for lane in lanes:
+            self.learn(lane, now)
+        return bool(lanes)
 
     @property
     def has_put_off(self) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -17,6 +18,7 @@ from sa_jobqueue.statements import notifications
 from sa_jobqueue.statements._parts import BATCH
 from sa_jobqueue.types import DeadReason, JobId, JobStatus
 from sa_jobqueue.worker.component import Component
+from sa_jobqueue.worker.limits import Key, Limits
 
 _HELD_REST = 0.02
 """Seconds until the next try when all that is left is held by somebody."""
@@ -42,6 +44,8 @@ class Settler(Component):
         self._chains: dict[JobId, JobId | None] = {}
         self._due: set[str] = set()
         self._told: dict[str, float] = {}
+        self._freed: dict[Key, None] = {}
+        self._recounts: dict[Limits, Counter[Key]] = {}
         self._arrived = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -61,6 +65,18 @@ class Settler(Component):
             self._empty.clear()
             self._arrived.set()
 
+    def tell_freed(self, limits: Iterable[Key]) -> None:
+        """Wake other workers that found no room under limits that now have some."""
+        self._freed |= dict.fromkeys(limits)
+        self._empty.clear()
+        self._arrived.set()
+
+    def recount_freed(self, limits: Limits, ended: Counter[Key]) -> None:
+        """Do so where a count shows that there was none until so many of their jobs had ended."""
+        self._recounts.setdefault(limits, Counter()).update(ended)
+        self._empty.clear()
+        self._arrived.set()
+
     @property
     def backlog(self) -> int:
         """How many chains are to be settled."""
@@ -73,11 +89,25 @@ class Settler(Component):
     async def run(self) -> None:
         """Settle whatever arrives until cancelled."""
         while True:
-            if not self._chains and not self._due:
+            if not (self._chains or self._due or self._freed or self._recounts):
                 self._empty.set()
                 self._arrived.clear()
                 await self._arrived.wait()
-            await self.flush()
+            if self._freed or self._recounts:
+                await self._flush_freed()
+            if self._chains or self._due:
+                await self.flush()
+
+    async def _flush_freed(self) -> None:
+        """Tell of limits that have room again. What fails is not told: whoever waits looks again by itself."""
+        freed, self._freed = self._freed, {}
+        recounts, self._recounts = self._recounts, {}
+        async with self._engine.begin() as connection:
+            for limits, ended in recounts.items():
+                freed |= dict.fromkeys(await limits.recount(connection, ended))
+            if freed:
+                told = [f"{'type' if is_type else 'queue'} {name}" for is_type, name in freed]
+                await connection.execute(notifications.notify_each(self._model, "freed"), {"ids": told})
 
     async def flush(self) -> None:
         """Settle one batch and tell what came of it. One that fails stays queued."""

@@ -271,7 +271,7 @@ class Worker:
         def look_on(event: Event) -> None:
             if isinstance(event, (JobPutBack, JobTakenBack)):  # due again, perhaps sooner than the claimer means to sleep
                 claimer.look()
-            elif isinstance(event, (JobCompleted, JobDied, JobCancelled)):
+            if isinstance(event, (JobCompleted, JobDied, JobCancelled, JobPutBack)):
                 claimer.follow(event.job_id)
 
         unsubscribe = self.events.subscribe(look_on, kinds=(JobPutBack, JobTakenBack, JobCompleted, JobDied, JobCancelled))
@@ -298,7 +298,7 @@ class Worker:
             on_change=changed,
             is_told=listener.listening.is_set,
         )
-        claimer.listen_by(listener.listening.is_set)
+        claimer.listen_by(listener)
         try:
             await self._check(engine)
             await children.start()

@@ -1,0 +1,94 @@
+"""Slots under limits that this worker has freed: who else may be waiting for them is told, and nobody for nothing.
+
+Another worker that found no room comes back after half a second at the latest. It is told sooner where a limit was reached
+until a job of ours ended, and where this worker, which is asked first, leaves the slot to others. That is mostly seen in
+passing: the claim that follows the end has counted what runs. Where none follows, as in a worker that is stopping or has no
+free slot, it is counted for this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, TypeAlias
+
+from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.types import MOST_CONCURRENT
+from sa_jobqueue.worker.limits import Key, Limits
+
+OWN_TURN: Final = 0.01
+"""Seconds that this worker has to use a slot itself, and between two that tell of some: a commit that notifies takes a lock
+of the whole database."""
+
+Tell: TypeAlias = Callable[[Iterable[Key]], None]
+Recount: TypeAlias = Callable[[Limits, Counter[Key]], None]
+
+
+class Freed:
+    """What one worker holds under limits, and what of that has ended since it was last counted.
+
+    `tell`: send to the other workers that these limits have room. `recount`: do so where a count shows that they had none.
+    What a crash leaves: nothing. What is not told is found by the others' next try.
+    """
+
+    def __init__(self, *, tell: Tell, recount: Recount) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._tell, self._recount = tell, recount
+        self._held: dict[Any, tuple[Limits, str]] = {}
+        self._ended: dict[Limits, Counter[Key]] = {}
+        self._to_tell: dict[Key, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._has_turn = False
+
+    @contextmanager
+    def own_turn(self) -> Iterator[None]:
+        """Let this worker, which claims for the length of a block, use first what it frees."""
+        self._has_turn = True
+        try:
+            yield
+        finally:
+            self._has_turn = False
+            if self._timer is not None:
+                self._timer.cancel()
+                self._pass_on()
+
+    def end(self, job_id: Any) -> str | None:
+        """Take in that a job has ended; return the queue of one that was held, its part where it is of one."""
+        limits, queue = self._held.pop(job_id, (None, ""))
+        if limits is None:
+            return None
+        if keys := limits.keys_of(queue):
+            self._ended.setdefault(limits, Counter()).update(keys)
+            if self._timer is None:
+                self._timer = self._loop.call_later(OWN_TURN if self._has_turn else 0.0, self._pass_on)
+        return queue
+
+    def before(self, limits: Limits) -> Counter[Key]:
+        """Return what has ended under limits that are now counted again."""
+        return Counter(self._ended.get(limits, ()))
+
+    def claimed(self, limits: Limits, before: Counter[Key], jobs: Sequence[ClaimedJob]) -> None:
+        """Take in which jobs a claim has started under limits, which it counted after so many had ended."""
+        if len(self._held) > MOST_CONCURRENT:  # of attempts that ended otherwise
+            self._held.clear()
+        self._held |= {job.id: (limits, job.queue) for job in jobs}
+        ended = self._ended.get(limits)
+        if not before or ended is None:
+            return
+        self._to_tell |= dict.fromkeys(limits.left(before, jobs))
+        for key in before.keys() & limits.counted.keys():
+            ended[key] -= before[key]
+            if ended[key] <= 0:
+                del ended[key]
+
+    def _pass_on(self) -> None:
+        self._timer = None
+        told, self._to_tell = self._to_tell, {}
+        if told:
+            self._tell(told)
+        ended, self._ended = self._ended, {}
+        for limits, keys in ended.items():
+            if keys:
+                self._recount(limits, keys)

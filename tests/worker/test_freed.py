@@ -1,0 +1,145 @@
+"""A slot that one worker frees under a limit is taken by another at once, and where nobody waits nobody is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from sa_jobqueue import JobQueue, JobStatus, Worker
+from sa_jobqueue.context import AttemptContext
+from sa_jobqueue.errors import Discard, Snooze
+from sa_jobqueue.worker import claimer, freed, groups, limits, parts
+from sa_jobqueue.worker.claimer import Claimer
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.notifications import Notifications
+from tests.fixtures.workers import PATIENCE, quick, until, working
+
+NEVER = timedelta(minutes=5)
+LIMITS = {
+    "queue": "INSERT INTO queue (name, max_running) VALUES ('default', 1)",
+    "type": "INSERT INTO job_type (type_name, max_running) VALUES ('test', 1)",
+    "key": "INSERT INTO queue (name, key_max_running) VALUES ('default', 1)",
+    "part": "INSERT INTO queue (name, max_running) VALUES ('default/1', 1)",
+}
+
+
+class Gate:
+    """A handler whose jobs wait until they are let go, by their inputs."""
+
+    def __init__(self) -> None:
+        self.jobs = JobQueue()
+        self._begun: dict[str, asyncio.Event] = {}
+        self._open: dict[str, asyncio.Event] = {}
+        self.jobs.handler("test")(self._run)
+
+    async def _run(self, payload: str, ctx: AttemptContext) -> None:
+        self._begun.setdefault(payload, asyncio.Event()).set()
+        async with asyncio.timeout(PATIENCE):
+            await self._open.setdefault(payload, asyncio.Event()).wait()
+        if payload == "discarded":
+            raise Discard("for the test")
+        if payload == "snoozed" and ctx.attempt == 1:
+            raise Snooze(NEVER)
+
+    async def begins(self, payload: str) -> None:
+        """Wait until a job runs."""
+        async with asyncio.timeout(PATIENCE):
+            await self._begun.setdefault(payload, asyncio.Event()).wait()
+
+    def let_go(self, *payloads: str) -> None:
+        """Let jobs end."""
+        for payload in payloads:
+            self._open.setdefault(payload, asyncio.Event()).set()
+
+
+@pytest.fixture
+def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], bool]:
+    """Take the polls away, so that a slot is found when it is told of or never; tell whether so many workers rest."""
+    monkeypatch.setattr(claimer, "_AWAKE", 0.0)
+    for module in (limits, parts, groups):
+        monkeypatch.setattr(module, "SELDOM", NEVER.total_seconds())
+    for module in (limits, parts):
+        monkeypatch.setattr(module, "FULL", NEVER.total_seconds())
+    resting: set[Claimer] = set()
+    rest = Claimer._rest
+
+    async def watched(self: Claimer, connection: AsyncConnection) -> None:
+        resting.add(self)
+        await rest(self, connection)
+        resting.discard(self)
+
+    monkeypatch.setattr(Claimer, "_rest", watched)
+    return lambda workers: sum(not one._woken.is_set() for one in list(resting)) == workers
+
+
+def run(engine: Engine, statement: str) -> None:
+    """Run a statement in a transaction of its own."""
+    with engine.begin() as connection:
+        connection.execute(text(statement))
+
+
+@asynccontextmanager
+async def at_work(engine: Engine, gate: Gate, queue: str = "default") -> AsyncIterator[Worker]:
+    """Run a worker of a queue that looks when it is told something, and hears already."""
+    worker = Worker(gate.jobs, engine, options=quick(poll_interval=NEVER, queues=[queue]))
+    async with working(worker):
+        await until(lambda: worker.vitals.is_listening is True, what="it listens")
+        yield worker
+
+
+@pytest.mark.parametrize("kind", LIMITS)
+async def test_a_slot_freed_by_a_worker_that_stops_is_taken_by_another_at_once(
+    kind: str, engine: Engine, jobs: Jobs, asleep: Callable[[int], bool]
+) -> None:
+    run(engine, LIMITS[kind])
+    queue = "default/1" if kind in {"key", "part"} else "default"
+    one, other = Gate(), Gate()
+    jobs.add(input="first", queue=queue)
+    async with at_work(engine, one) as stopping:
+        await one.begins("first")
+        jobs.add(input="second", queue=queue)
+        async with at_work(engine, other):
+            await until(lambda: asleep(2), what="nobody finds room")
+            stopping.stop()
+            one.let_go("first")
+            # Without the notification it is started in five minutes.
+            await other.begins("second")
+            other.let_go("second")
+
+
+@pytest.mark.parametrize("end", ["completed", "discarded", "snoozed"])
+async def test_a_slot_that_a_worker_cannot_use_itself_is_taken_by_another_at_once(
+    end: str, engine: Engine, jobs: Jobs, asleep: Callable[[int], bool]
+) -> None:
+    run(engine, LIMITS["type"])
+    one, other = Gate(), Gate()
+    jobs.add(input=end, queue="here")
+    jobs.add(input="second", queue="there")
+    async with at_work(engine, one, "here"):
+        await one.begins(end)
+        async with at_work(engine, other, "there"):
+            await until(lambda: asleep(2), what="nobody finds room")
+            one.let_go(end)
+            await other.begins("second")
+            other.let_go("second")
+
+
+async def test_a_worker_that_uses_its_slots_itself_tells_nobody(
+    engine: Engine, jobs: Jobs, notifications: Notifications, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(freed, "OWN_TURN", NEVER.total_seconds())  # however slow the machine is
+    run(engine, LIMITS["queue"])
+    gate = Gate()
+    for number in range(20):
+        jobs.add(input=str(number))
+        gate.let_go(str(number))
+    async with at_work(engine, gate):
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
+    # Of 20 slots the last is left to others.
+    assert [payload for topic, payload in notifications.seen() if topic == "freed"] == ["queue default"]
