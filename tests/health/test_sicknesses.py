@@ -15,7 +15,7 @@ from sa_jobqueue import Job, JobStatus, dismiss_dead_letters
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.observe.health import Code, Health, Severity, Thresholds, health
 from sa_jobqueue.observe.health.findings import judge
-from tests.fixtures.database import both_servers
+from tests.fixtures.database import newest_server_and_oldest_long
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.tallies import tally
 
@@ -191,7 +191,7 @@ SICK: list[tuple[Callable[[Patient], None], set[tuple[Code, Severity]]]] = [
 ]
 
 
-@both_servers
+@newest_server_and_oldest_long
 @pytest.mark.parametrize(("sickness", "named"), SICK, ids=lambda given: getattr(given, "__name__", ""))
 def test_the_report_names_the_sickness_and_no_other(
     sickness: Callable[[Patient], None],

@@ -80,6 +80,7 @@ def alembic(*arguments: str, url: str | None) -> subprocess.CompletedProcess[str
     return subprocess.run(line, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 @one_server
 def test_a_checkout_is_migrated_by_its_url(engine: Engine) -> None:
     url = engine.url.render_as_string(hide_password=False)
