@@ -43,7 +43,7 @@ class QueueStatus:
     """None for a queue without a row."""
     updated_at: datetime | None
     workers: int
-    """How many workers serve it; those killed a few minutes ago are among them."""
+    """How many workers serve it, or the queue it is a part of; those killed a few minutes ago are among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from sa_jobqueue.models import JobMixin, JobTypeMixin, QueueMixin
 from sa_jobqueue.statements._parts import array, once_a_model, table
+from sa_jobqueue.statements.parts import whole
 
 TOLD: Final = (
     *("weight", "key_max_running", "max_running", "rate_limit", "rate_period", "rate_burst", "rate_algorithm"),
@@ -98,19 +99,23 @@ def page(model: type[JobMixin[Any]], *, types: bool = False) -> Select[Any]:
 
     Parameters: `names`, or null for all; `limit`.
     Shape: the name, those of `TOLD` that the table has, since when it is paused, by whom, `created_at`, `updated_at`: null
-    where there is no row; and `workers`: how many have it.
+    where there is no row; and `workers`: how many have it; of a part of a queue, such as `mail/42`, how many have the queue.
     Locks: none. Index: all of both tables, which are small.
     """
     of = model.JobType if types else model.Queue
     row, key, worker = table(of), _key(of), table(model.Worker)
     each = select(func.unnest(worker.c.job_types if types else worker.c.queues).label("name")).subquery("each")
-    by = select(each.c.name, func.count().label("workers")).group_by(each.c.name).subquery("served")
+    by = select(each.c.name, func.count().label("workers")).group_by(each.c.name).cte("served")
+    of_whole, joined = by.alias("of_whole"), row.outerjoin(by, by.c.name == key, full=True)
+    workers = [by.c.workers]
+    if not types:
+        workers, joined = [*workers, of_whole.c.workers], joined.outerjoin(of_whole, of_whole.c.name == whole(key))
     names = bindparam("names", type_=ARRAY(Text))
     name = func.coalesce(key, by.c.name)
     others = [row.c[name] for name in (*TOLD, *_STATE) if name in row.c]
     return (
-        select(name.label(key.name), *others, func.coalesce(by.c.workers, 0).label("workers"))
-        .select_from(row.outerjoin(by, by.c.name == key, full=True))
+        select(name.label(key.name), *others, func.coalesce(*workers, 0).label("workers"))
+        .select_from(joined)
         .where(or_(names.is_(None), name == any_(names)))
         .order_by(name)
         .limit(bindparam("limit", type_=Integer))

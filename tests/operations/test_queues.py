@@ -67,6 +67,17 @@ def test_a_queue_has_a_row_from_the_first_time_that_anything_is_said_of_it(sessi
     assert list_queues(session, names=["other"])[0].paused_by == "ann"
 
 
+def test_a_part_of_a_queue_has_the_workers_of_the_queue(session: Session, jobs: Jobs) -> None:
+    for worker in (WORKER, "other:1"):
+        jobs.add_worker(worker, queues=["mail"])
+    jobs.add_worker("other:2", queues=["reports"])
+    pause_queues(session, ["mail/42", "reports/a/b", "idle/1"], by="ann")
+    serving = {one.name: one.workers for one in list_queues(session)}
+    assert serving == {"idle/1": 0, "mail": 2, "mail/42": 2, "reports": 1, "reports/a/b": 1}
+    (part,) = list_queues(session, names=["mail/42"])
+    assert part.workers == 2
+
+
 def test_a_type_is_told_as_a_queue_is(session: Session, jobs: Jobs) -> None:
     jobs.add_worker(WORKER, job_types=["send"])
     assert put_job_type(session, TypeSettings(type_name="send", max_running=2))
