@@ -103,6 +103,7 @@ from sa_jobqueue.operations import (
     trigger_jobs,
 )
 from sa_jobqueue.queues import QueueSettings, TypeSettings
+from sa_jobqueue.rates import RateAlgorithm
 from sa_jobqueue.retention import FOREVER, Retention, RetentionRules
 from sa_jobqueue.retry import Backoff, RetryPolicy
 from sa_jobqueue.schedules import Fired, Missed, Schedule
@@ -153,6 +154,7 @@ __all__ = [
     "PrunedLetters",
     "QueueSettings",
     "QueueStatus",
+    "RateAlgorithm",
     "Resolution",
     "Retention",
     "RetentionRules",

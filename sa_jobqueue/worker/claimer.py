@@ -267,7 +267,7 @@ class Claimer(Component):
     async def _claim_planned(self, connection: AsyncConnection, group: Group, limit: int, *, behind: bool) -> int:
         if group.limits is not None:
             taken = None
-            while taken is None and not group.limits.holds():
+            while taken is None:
                 taken = await self._claim_under(group.limits, connection, group, limit, behind=behind)
             return taken or 0
         shares, reading = group.plan(limit)

@@ -118,12 +118,6 @@ class Limits:
                 rooms[name] = min(rooms[name], room)
         return rooms
 
-    def holds(self) -> bool:
-        """Return whether the first job is known to be heavier than what the rates let start yet."""
-        if left := self.rates.holds():
-            self.again_in = left
-        return left > 0
-
     def covers(self, key: Key) -> bool:
         """Return whether a limit, or a part of its queue, is among these."""
         is_type, name = key

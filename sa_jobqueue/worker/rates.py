@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -13,8 +13,8 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.rates import Rate
 from sa_jobqueue.statements import limits
 
-_LONGEST = 0.5
-"""Seconds that a job which is too heavy yet keeps its queue from being asked: a lighter one may come before it meanwhile."""
+_KNOWN: Final = 0.5
+"""Seconds for which a first job that was too heavy is taken for the first: one that is lighter may come before it."""
 
 
 class TooHeavyError(Exception):
@@ -36,7 +36,7 @@ class Rates:
         self._late: set[tuple[bool, str]] = set()
         self._weight = 1.0
         self._fits: dict[tuple[bool, str], int] = {}
-        self._held_until = 0.0
+        self._first: dict[tuple[bool, str], tuple[int, float]] = {}
 
     def read(self, told: Mapping[tuple[bool, str], Any]) -> None:
         """Take in the rates, as `limits.lock` told them."""
@@ -48,23 +48,19 @@ class Rates:
         """Return how many jobs a rate may let start, by their usual weight; None where there is none."""
         if (rate := self._rates.get(key)) is None:
             return None
-        if key in self._late or rate.left < 1:
+        if key in self._late or not rate.fitting([self._first_weight(key)]):
             return 0
         guess = max(int(rate.left / self._weight), 1)
         return min(guess, self._fits.get(key, guess))
 
     def wait(self, key: tuple[bool, str]) -> float:
         """Return in how many seconds a rate without room may have some."""
-        return 0.0 if key in self._late else self._rates[key].wait().total_seconds()
-
-    def holds(self) -> float:
-        """Return for how many seconds the first job is known to be heavier than what may start; zero for none."""
-        return max(self._held_until - time.monotonic(), 0.0)
+        return 0.0 if key in self._late else self._rates[key].wait(self._first_weight(key)).total_seconds()
 
     def weigh(self, jobs: Sequence[ClaimedJob]) -> None:
         """Check what was claimed, before anything is made of it.
 
-        Raises: TooHeavyError; the next `room` is smaller then, or `holds` says for how long there is none.
+        Raises: TooHeavyError; the next `room` is smaller then, and none while the first job is too heavy.
         """
         if not self._rates:
             return
@@ -73,18 +69,17 @@ class Rates:
         for key, rate in self._rates.items():
             weights = [weight_of(job) for job in self._under(key, in_turn)]
             fitting = rate.fitting(weights)
-            if fitting < len(weights):
-                heavy = True
-                if self._is_part(key):
-                    self._fits[key] = fitting
-                elif len(jobs) > 1:
-                    # At least one: which is the first is known for sure only of a claim of one.
-                    self._fits[key] = max(fitting, 1)
-                else:
-                    self._held_until = time.monotonic() + min(rate.wait(weights[0]).total_seconds(), _LONGEST)
+            if fitting == len(weights):
+                continue
+            heavy = True
+            # Which is the first is known for sure of a part, and of a claim of one.
+            self._fits[key] = max(fitting, 1)
+            if fitting == 0 and (self._is_part(key) or len(jobs) == 1):
+                self._first[key] = weights[0], time.monotonic() + _KNOWN
         if heavy:
             raise TooHeavyError
         self._fits = {}
+        self._first = {key: first for key, first in self._first.items() if not self._under(key, jobs)}
         if jobs:
             self._weight = (self._weight + sum(map(weight_of, jobs)) / len(jobs)) / 2
 
@@ -99,6 +94,10 @@ class Rates:
                 starts = [f"{{{','.join(map(str, rate.starts))}}}" if rate.starts else None for rate in rates.values()]
                 given = {"names": list(rates), "tokens": [rate.tokens for rate in rates.values()], "starts": starts}
                 await connection.execute(self._spend[is_type], given)
+
+    def _first_weight(self, key: tuple[bool, str]) -> int:
+        weight, until = self._first.get(key, (1, 0.0))
+        return weight if time.monotonic() < until else 1
 
     def _under(self, key: tuple[bool, str], jobs: Sequence[ClaimedJob]) -> Sequence[ClaimedJob]:
         return [job for job in jobs if job.queue == key[1]] if self._is_part(key) else jobs

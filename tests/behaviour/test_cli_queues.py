@@ -39,6 +39,10 @@ def test_a_queue_is_said_something_paused_and_resumed(run: Run) -> None:
     assert "1 queue resumed" in run("queues", "resume", "mail").stdout
     names = [one["name"] for one in document(run("queues", "list", "--json"))["queues"] if one["paused_at"]]
     assert names == ["other"]
+    window = ["--rate-limit", "100", "--rate-period", "60", "--rate-algorithm", "sliding_window"]
+    assert document(run("queues", "set", "other", *window, "--json"))["rate_algorithm"] == "sliding_window"
+    assert "100 in any" in run("queues", "list").stdout
+    assert document(run("queues", "set", "other", "--rate-limit", "none", "--json"))["rate_algorithm"] is None
     for wrong in (["--weight", "0"], ["--max-running", "0"], ["--rate-limit", "5"], ["--retain-dead", "-1"]):
         run("queues", "set", "mail", *wrong, status=1)
     run("queues", "set", "mail", "--max-running", "many", status=2)

@@ -10,6 +10,8 @@ import pytest
 from sa_jobqueue import QueueSettings
 from sa_jobqueue.errors import InvalidOptionError
 
+MINUTE = timedelta(minutes=1)
+
 
 @pytest.mark.parametrize(
     ("field", "given"),
@@ -21,6 +23,9 @@ from sa_jobqueue.errors import InvalidOptionError
         ("rate_period", {"rate_limit": 5}),
         ("rate_period", {"rate_limit": 5, "rate_period": timedelta(0)}),
         ("rate_burst", {"rate_burst": 5}),
+        ("rate_burst", {"rate_burst": 5, "rate_limit": 5, "rate_period": MINUTE, "rate_algorithm": "sliding_window"}),
+        ("rate_algorithm", {"rate_algorithm": "sliding_window"}),
+        ("rate_algorithm", {"rate_limit": 5, "rate_period": MINUTE, "rate_algorithm": "fixed_window"}),
         ("retention", {"retention": timedelta(1)}),
     ],
 )

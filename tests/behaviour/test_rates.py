@@ -1,0 +1,122 @@
+"""Rates hold across workers by weight, at every instant of the server's clock: of a queue, of a key and of a type."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Job, JobQueue, JobStatus
+from sa_jobqueue.errors import InvalidJobError
+from sa_jobqueue.operations import enqueue_many, enqueue_payloads, explain_job
+from sa_jobqueue.operations.explaining import Cause
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import Start, until
+
+RULES = """
+INSERT INTO queue (name, rate_limit, rate_period, rate_burst, rate_algorithm) VALUES
+  ('default', 60, interval '1 second', 20, NULL),
+  ('default/a', 8, interval '500 ms', NULL, 'sliding_window');
+INSERT INTO job_type (type_name, rate_limit, rate_period, rate_algorithm) VALUES
+  ('test', 40, interval '1 second', 'sliding_window')
+"""
+# Most that lies within any window of so many seconds, or beyond what any stretch may have at so much a second.
+_WITHIN = """
+SELECT max(total) FROM (SELECT (SELECT sum(coalesce(rate_weight, 1)) FROM job AS other
+  WHERE other.queue LIKE :queue AND other.started_at > one.started_at - make_interval(secs => :seconds)
+  AND other.started_at <= one.started_at) AS total FROM job AS one WHERE one.queue LIKE :queue) AS windows
+"""
+_BEYOND = """
+SELECT max(total - :per_second * seconds) FROM (SELECT extract(epoch FROM later.started_at - one.started_at) AS seconds,
+  (SELECT sum(coalesce(rate_weight, 1)) FROM job WHERE started_at BETWEEN one.started_at AND later.started_at) AS total
+  FROM job AS one JOIN job AS later ON later.started_at >= one.started_at) AS stretches
+"""
+
+
+def scalar(engine: Engine, statement: str, **given: Any) -> float:
+    with engine.connect() as connection:
+        return float(connection.execute(text(statement), given).scalar_one())
+
+
+async def test_no_window_and_no_stretch_of_time_has_more_than_its_rate_by_weight_across_three_workers(
+    engine: Engine, jobs: Jobs, start: Start
+) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql(RULES)
+    queue = JobQueue()
+
+    @queue.handler("test")
+    async def work() -> None:
+        pass
+
+    for number in range(36):
+        jobs.add(queue=f"default/{'abc'[number % 3]}", rate_weight=(None, 2, 5, 1, 7)[number % 5])
+    async with start(queue), start(queue), start(queue):
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
+    assert scalar(engine, _WITHIN, queue="default/a", seconds=0.5) <= 8
+    assert scalar(engine, _WITHIN, queue="%", seconds=1) <= 40
+    assert scalar(engine, _BEYOND, per_second=60) <= 20 + 1e-3
+    # Nothing was started for nothing: what was too heavy was rolled back.
+    assert scalar(engine, "SELECT max(attempt) FROM job") == 1
+
+
+async def test_a_job_heavier_than_the_rate_starts_alone_and_those_behind_it_wait(
+    engine: Engine, jobs: Jobs, start: Start
+) -> None:
+    given = (
+        "INSERT INTO queue (name, rate_limit, rate_period, rate_algorithm) VALUES ('default', 5, interval '300 ms', :kind)"
+    )
+    with engine.begin() as connection:
+        connection.execute(text(given), {"kind": "sliding_window"})
+    first, heavy, last = jobs.add(rate_weight=3), jobs.add(rate_weight=50), jobs.add()
+    queue = JobQueue()
+
+    @queue.handler("test")
+    async def work() -> None:
+        pass
+
+    async with start(queue):
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
+    at = [jobs.get(one)["started_at"] for one in (first, heavy, last)]
+    assert all(later - earlier >= timedelta(milliseconds=300) for earlier, later in zip(at, at[1:], strict=False))
+
+
+def test_a_weight_is_the_jobs_or_its_handlers_however_it_is_enqueued_and_checked(engine: Engine) -> None:
+    queue = JobQueue()
+
+    @queue.handler("test", rate_weight=4)
+    async def work(number: int) -> None:
+        pass
+
+    with Session(engine) as session, session.begin():
+        session.add_all([work.job(1), work.job(2, rate_weight=2), Job("test", 3)])
+        enqueue_many(session, [work.job(4), work.job(5, rate_weight=3)])
+        enqueue_payloads(session, work, [6])
+        enqueue_payloads(session, work, [7], rate_weight=9)
+    with Session(engine) as session:
+        weights = {job.input: job.rate_weight for job in session.query(Job)}
+    assert weights == {1: 4, 2: 2, 3: None, 4: 4, 5: 3, 6: 4, 7: 9}
+    for wrong in (0, -1, 1.5, True, 1_000_001):
+        with pytest.raises(InvalidJobError, match="rate_weight"):
+            Job("test", rate_weight=wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidJobError, match="rate_weight"):
+        queue.handler("other", rate_weight=0)
+
+
+def test_explain_names_the_window_and_the_weight_and_says_when_the_job_may_start(engine: Engine, jobs: Jobs) -> None:
+    jobs.add_worker("free:1", concurrency=5)
+    used = """
+    INSERT INTO queue (name, rate_limit, rate_period, rate_algorithm, rate_starts, rate_at) VALUES ('default', 5,
+      interval '1 hour', 'sliding_window', ARRAY[extract(epoch FROM now() - interval '50 minutes') * 1000000, 3]::bigint[], now())
+    """
+    with engine.begin() as connection:
+        connection.exec_driver_sql(used)
+    with Session(engine) as session:
+        assert explain_job(session, jobs.add(rate_weight=2)).cause is Cause.ABOUT_TO_RUN
+        found = explain_job(session, jobs.add(rate_weight=3, priority=1))
+    assert found.cause is Cause.RATE_LIMITED
+    assert "starts nothing that weighs 3 by its rate of 5 in any 1 h" in found.sentence
+    assert timedelta(minutes=9) < found.evidence["next_start"] <= timedelta(minutes=10)
