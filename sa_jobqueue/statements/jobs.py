@@ -23,6 +23,7 @@ from sqlalchemy import (
     literal,
     literal_column,
     select,
+    union_all,
     update,
 )
 from sqlalchemy import (
@@ -37,7 +38,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.models.checks import due_at as due
 from sa_jobqueue.statements._parts import array, once_a_model, status, table
-from sa_jobqueue.statements.parts import whole
+from sa_jobqueue.statements.parts import heads, is_part, whole
 from sa_jobqueue.types import JobId, JobStatus
 
 _IDENTIFIERS: Final = PGDialect_psycopg().identifier_preparer  # type: ignore[no-untyped-call]
@@ -151,7 +152,8 @@ def unknown_types(model: type[JobMixin[Any]]) -> Select[Any]:
     """Name types of due jobs that no live worker has a handler for.
 
     Parameters: `queues`, `types` the asking worker knows, `ttl` of a worker's beat.
-    Shape: `(type_name,)`, distinct, from the 1,000 oldest due jobs of each queue: what lies deeper is told later.
+    Shape: `(type_name,)`, distinct, from the 1,000 oldest due jobs of each queue, and from the oldest of each part and
+    priority, of 1,000 of those: what nobody takes is the oldest there in the end, and what lies deeper is told later.
     Index: `ix_job_claim`.
     """
     job, worker = table(model), table(model.Worker)
@@ -167,15 +169,16 @@ def unknown_types(model: type[JobMixin[Any]]) -> Select[Any]:
         .limit(literal_column("1000"))
         .lateral("oldest")
     )
+    lane = heads(model, job.c.type_name).subquery("head")
+    in_parts = select(lane.c.type_name).where(
+        is_part(lane.c.queue), whole(lane.c.queue) == any_(array("queues", Text())), lane.c.scheduled_at <= func.now()
+    )
+    in_queues = select(oldest.c.type_name).select_from(queue.join(oldest, literal_column("true")))
+    found = union_all(in_queues, in_parts).subquery("found")
     served: Select[Any] = select(literal_column("1")).where(
-        worker.c.heartbeat_at > func.now() - bindparam("ttl", type_=Interval), oldest.c.type_name == any_(worker.c.job_types)
+        worker.c.heartbeat_at > func.now() - bindparam("ttl", type_=Interval), found.c.type_name == any_(worker.c.job_types)
     )
-    return (
-        select(oldest.c.type_name)
-        .select_from(queue.join(oldest, literal_column("true")))
-        .where(~(oldest.c.type_name == any_(array("types", Text()))), ~served.exists())
-        .distinct()
-    )
+    return select(found.c.type_name).where(~(found.c.type_name == any_(array("types", Text()))), ~served.exists()).distinct()
 
 
 @once_a_model

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import (
+    CTE,
     Boolean,
     Double,
     Integer,
@@ -49,30 +50,44 @@ def whole(queue: ColumnElement[str]) -> ColumnElement[str]:
 
 @once_a_model
 def survey(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Name the parts of some queues that have pending jobs, a page at a time, with the first job of each priority.
+    """Name the parts of queues that have pending jobs, a page at a time, with the first job of each priority.
 
-    Parameters: `queues`; `after_queue`, `after_priority`: where the page before ended; `most` lanes to look at.
+    Parameters: `after_queue`, `after_priority`: where the page before ended; `most` lanes to look at.
     Shape: `now, xmax, xip, queue, priority, scheduled_at, wait` a lane, `wait` in seconds from now and negative of what is
-    due; also lanes of other queues, so that the last row, in the order of the index, is where the page ended, and fewer rows
-    than `most` are the last page; a single row with a null queue for none.
+    due; also lanes of queues that are no parts, so that the last row, in the order of the index, is where the page ended,
+    and fewer rows than `most` are the last page; a single row with a null queue for none.
     Locks: none. Index: `ix_job_claim`, one probe a part and priority, and one for each queue that is no part.
     """
+    start = tuple_(bindparam("after_queue", type_=Text), bindparam("after_priority", type_=SmallInteger))
+    lane = _lanes(model, start=start)
+    found = select(*lane.c, _seconds_to(lane.c.scheduled_at)).limit(bindparam("most", type_=Integer)).subquery("found")
+    return select(*_snapshot(), *found.c).select_from(_here().outerjoin(found, true()))
+
+
+def heads(model: type[JobMixin[Any]], *columns: ColumnElement[Any]) -> Select[Any]:
+    """Return the first pending job of each part and priority, 1,000 at most, and one of each queue that is no part.
+
+    `columns`: of the jobs, beside `queue`, `priority` and `scheduled_at`.
+    """
+    lane = _lanes(model, *columns)
+    return select(*lane.c).limit(literal_column("1000"))
+
+
+def _lanes(model: type[JobMixin[Any]], *columns: ColumnElement[Any], start: Any = None) -> CTE:
     job = table(model)
     pending = (
-        select(job.c.queue, job.c.priority, job.c.scheduled_at)
+        select(job.c.queue, job.c.priority, job.c.scheduled_at, *columns)
         .where(job.c.status == status(JobStatus.PENDING), job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"))
         .order_by(job.c.queue, job.c.priority, job.c.scheduled_at, job.c.id)
         .limit(literal_column("1"))
     )
-    start = tuple_(bindparam("after_queue", type_=Text), bindparam("after_priority", type_=SmallInteger))
-    lane = select(pending.where(tuple_(job.c.queue, job.c.priority) > start).subquery("first")).cte("lane", recursive=True)
+    first = pending if start is None else pending.where(tuple_(job.c.queue, job.c.priority) > start)
+    lane = select(first.subquery("first")).cte("lane", recursive=True)
     # Of a queue that is no part, one row is enough to go on behind it.
     behind = case((is_part(lane.c.queue), lane.c.priority), else_=literal_column(str(MAX_PRIORITY), SmallInteger))
     rest = pending.where(tuple_(job.c.queue, job.c.priority) > tuple_(lane.c.queue, behind))
     following = rest.correlate(lane).lateral("following")
-    lane = lane.union_all(select(*following.c).select_from(lane.join(following, true())))
-    found = select(*lane.c, _seconds_to(lane.c.scheduled_at)).limit(bindparam("most", type_=Integer)).subquery("found")
-    return select(*_snapshot(), *found.c).select_from(_here().outerjoin(found, true()))
+    return lane.union_all(select(*following.c).select_from(lane.join(following, true())))
 
 
 @once_a_model

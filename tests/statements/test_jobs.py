@@ -47,3 +47,12 @@ def test_a_deep_backlog_is_looked_at_a_thousand_jobs_deep(jobs: Jobs, run: Run) 
     jobs.add_many(1000, type_name="mine")
     jobs.add(type_name="deep")  # the youngest
     assert unknown(run, "mine") == set()
+
+
+def test_a_type_that_only_jobs_of_a_fair_key_have_is_named(jobs: Jobs, run: Run) -> None:
+    jobs.add(type_name="mine", queue="default/1")
+    jobs.add(type_name="nobody's", queue="default/2")
+    jobs.add(type_name="low", queue="default/2", priority=-1)
+    jobs.add(type_name="later", queue="default/3", due_in=60)
+    jobs.add(type_name="elsewhere", queue="elsewhere/2")
+    assert unknown(run, "mine") == {"nobody's", "low"}
