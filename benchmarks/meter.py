@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import resource
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -33,20 +34,27 @@ class Counted:
 
 
 class RoundTrips:
-    """Counts what SQLAlchemy sends: statements, and BEGIN and COMMIT or ROLLBACK of real transactions.
+    """Counts what the driver is given: statements, and BEGIN and COMMIT or ROLLBACK of real transactions.
 
-    A batch that the driver pipelines counts as one, for it is awaited once; a prepared statement's first PREPARE and
-    the LISTEN connection are not seen.
+    A batch that the driver pipelines counts as one, for it is awaited once; a prepared statement's first PREPARE is not
+    seen. Not by SQLAlchemy's events: the worker takes another way where somebody listens to those.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        event.listen(Engine, "before_cursor_execute", self._statement)
+        for kind in (psycopg.Cursor, psycopg.AsyncCursor):
+            for name in ("execute", "executemany"):
+                setattr(kind, name, self._counted(getattr(kind, name)))
         event.listen(Engine, "commit", self._end)
         event.listen(Engine, "rollback", self._end)
 
-    def _statement(self, *_: Any) -> None:
-        self.count += 1
+    def _counted(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            self.count += 1
+            return method(*args, **kwargs)
+
+        return counting
 
     def _end(self, connection: Connection) -> None:
         driver: Any = None if connection.invalidated else connection.connection.driver_connection

@@ -121,6 +121,7 @@ class Claimer(Component):
 
     def look(self) -> None:
         """Look once more before the next rest: this worker just put a job back, due sooner than it may know."""
+        self._scout.hint(None)
         self._next_due.forget()
         self._woken.set()
 
@@ -230,8 +231,8 @@ class Claimer(Component):
         """Look for parts of our queues, where that is due; return whether any has a job that is."""
         groups, now = self._plan.groups, self._loop.time()
         asleep = idle and (now >= self._awake_until or self.until_idle)
-        if self._scout.is_due(now, idle=idle, asleep=asleep):
-            await self._scout.look(connection, groups, now, self._loop.time)
+        if self._scout.is_due(now, idle=idle, asleep=asleep, told=self._next_due.is_told()):
+            await self._scout.look(connection, groups, now, self._loop.time, asleep=asleep)
         for group in groups:
             group.parts.wake(now)
         return any(group.parts.is_ready for group in groups)
@@ -379,8 +380,9 @@ class Claimer(Component):
         if self.until_idle or any(group.room is not None for group in self._plan.groups):
             waits.append(asyncio.ensure_future(self._executor.changed.wait()))
         try:
-            told, _ = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            self._rested = not told  # nobody knows of anything ahead: then look behind the floors in the same statement
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            # There was nothing ahead: what has come meanwhile is as likely behind the floors, and one claim looks for both.
+            self._rested = True
         finally:
             for wait in waits:
                 wait.cancel()

@@ -1,11 +1,20 @@
-"""Statements of the hot path, compiled once a worker instead of looked up and unpacked at each execution."""
+"""Statements of the hot path, compiled once a worker instead of looked up and unpacked at each execution.
+
+They go to the driver as the server takes them, with `$1` for parameters: psycopg looks for its own placeholders in a text of
+more than 4096 characters at each execution, and SQLAlchemy makes a context, a cursor and rows around it. Together that takes
+as long as the server needs for an empty claim.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from copy import copy
 from typing import Any
 
+import psycopg
 from sqlalchemy import Dialect
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql import ClauseElement
 
@@ -13,7 +22,7 @@ from sqlalchemy.sql import ClauseElement
 class Compiled:
     """A statement as text for psycopg, and what makes its parameters.
 
-    For statements whose results psycopg reads without help, all of one connection's dialect.
+    For statements that return rows which psycopg reads without help, all of one connection's dialect.
     """
 
     def __init__(self, statement: ClauseElement, dialect: Dialect) -> None:
@@ -22,6 +31,11 @@ class Compiled:
         types = {name: bound.type.dialect_impl(dialect) for bound, name in compiled.bind_names.items()}
         self._processors = {name: made for name, type_ in types.items() if (made := type_.bind_processor(dialect))}
         self._constants = {name: value for name, value in compiled.params.items() if value is not None}
+        numbered = copy(dialect)
+        numbered.paramstyle, numbered.positional = "numeric_dollar", True
+        as_sent: Any = statement.compile(dialect=numbered)
+        self._sent, self._order = str(as_sent), tuple(as_sent.positiontup)
+        self._dialect = dialect
 
     async def execute(self, connection: AsyncConnection, parameters: Mapping[str, Any]) -> Sequence[Any]:
         """Run it and return its rows; a failure is raised, and its connection dealt with, as of any other statement."""
@@ -29,4 +43,45 @@ class Compiled:
         for name, process in self._processors.items():
             if name in parameters:
                 given[name] = process(given[name])
-        return (await connection.exec_driver_sql(self._text, given)).all()
+        driver = _driver(connection)
+        if driver is None:
+            return (await connection.exec_driver_sql(self._text, given)).all()
+        cursor = psycopg.AsyncRawCursor(driver)
+        try:
+            await cursor.execute(self._sent, [given[name] for name in self._order])
+            return await cursor.fetchall()
+        except psycopg.Error as error:
+            if driver.closed:
+                with suppress(DBAPIError):  # has SQLAlchemy find that out, which lets go of its pool's others too
+                    await connection.exec_driver_sql("SELECT 1")
+            raise DBAPIError.instance(
+                self._sent,
+                None,
+                error,
+                psycopg.Error,
+                hide_parameters=True,
+                connection_invalidated=driver.closed,
+                dialect=self._dialect,
+            ) from error
+        except BaseException:
+            # Cancelled while the server was at it: nobody knows what it did, and what its answer would be taken for.
+            await connection.invalidate()
+            raise
+
+
+def _driver(connection: AsyncConnection) -> psycopg.AsyncConnection[Any] | None:
+    """Return the connection beneath, where nothing is lost by going around SQLAlchemy.
+
+    Not where somebody listens to its statements, as tracing does; nor where it begins transactions by itself, or where each
+    statement is given its guards (`worker.poolers`).
+    """
+    connected = connection.sync_connection
+    if connected is None or connected.closed or connected.invalidated:
+        return None
+    dispatch = connected.dispatch
+    if dispatch.before_cursor_execute or dispatch.after_cursor_execute:
+        return None
+    driver = connected.connection.driver_connection
+    if isinstance(driver, psycopg.AsyncConnection) and driver.cursor_factory is psycopg.AsyncCursor and driver.autocommit:
+        return driver
+    return None

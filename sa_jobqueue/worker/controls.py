@@ -22,7 +22,7 @@ from sa_jobqueue.worker.component import Component
 
 ALONE: Final = 1.0
 """Seconds between two reads of a worker that hears no notifications."""
-TOLD: Final = 10.0
+TOLD: Final = 20.0
 """The same of one that does."""
 _PACE: Final = 0.05
 """Seconds between two reads at least: changes that come in a row are read together."""

@@ -29,6 +29,8 @@ OFTEN: Final = 0.05
 """Seconds between two looks while there are parts: a new one is known that much later at most, notification or not."""
 SELDOM: Final = 1.0
 """The same while there has been none for a minute; a notification that names one is answered at once."""
+UNTOLD: Final = 20.0
+"""The same for a worker that hears of what comes, and heard of nothing since: for what was inserted without a word."""
 SAFETY: Final = 5.0
 """Seconds between two surveys while there are parts, at least; a minute while there are none."""
 _DUTY: Final = 200
@@ -57,23 +59,37 @@ class Scout:
         self._survey_began = self._spent_on_survey = 0.0
         self._keyed_until = float("-inf")
         self._hinted = False
+        self._stirred = True
 
     def hint(self, queue: str | None) -> None:
-        """Take in that something came, by a notification."""
+        """Take in that something came, by a notification. It may name one queue for several."""
+        self._stirred = True
         self._hinted = self._hinted or (queue is not None and SEPARATOR in queue)
 
-    def is_due(self, now: float, *, idle: bool, asleep: bool) -> bool:
-        """Return whether to look before the next claim; `idle`: nothing else is due; `asleep`: nor looks anybody soon."""
-        if asleep or self._after is not None or self._hinted or now >= self._survey_at:
+    def is_due(self, now: float, *, idle: bool, asleep: bool, told: bool) -> bool:
+        """Return whether to look before the next claim.
+
+        `idle`: nothing else is due; `asleep`: nor does this worker look again soon; `told`: it hears of what comes.
+        """
+        if (asleep and (self._stirred or not told)) or self._after is not None or self._hinted or now >= self._survey_at:
             return True
         is_keyed = now < self._keyed_until
-        return (idle and is_keyed) or now - self._looked_at >= (OFTEN if is_keyed else SELDOM)
+        often = OFTEN if is_keyed else (UNTOLD if told and not self._stirred else SELDOM)
+        return (idle and is_keyed) or now - self._looked_at >= often
 
     async def look(
-        self, connection: AsyncConnection, groups: Sequence[Group], now: float, clock: Callable[[], float]
+        self,
+        connection: AsyncConnection,
+        groups: Sequence[Group],
+        now: float,
+        clock: Callable[[], float],
+        *,
+        asleep: bool = True,
     ) -> None:
         """Look once, and tell the groups what was found. One page of a survey, where one is due."""
         self._hinted = False
+        # Not by a look of one that is awake: what follows a notification within a producer's silence is not told.
+        self._stirred = self._stirred and not asleep
         self._looked_at = now
         queues = sorted({queue for group in groups for queue in group.parts.queues})
         if self._seen is not None:

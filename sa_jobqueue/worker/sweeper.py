@@ -14,6 +14,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.retry import Backoff
 from sa_jobqueue.statements import blockers, expiry, jobs, leases
 from sa_jobqueue.types import JobStatus
+from sa_jobqueue.worker.compiled import Compiled
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.settler import Settler
@@ -45,7 +46,8 @@ class Sweeper(Component):
         backoff: Backoff = Backoff(),
     ) -> None:
         self._settler = settler
-        self._unsettled = blockers.unsettled(model)
+        # What runs again and again, compiled before there is a job to wait for it.
+        self._unsettled = Compiled(blockers.unsettled(model), engine.dialect)
         self._engine = engine
         self._events = events
         self._options = options
@@ -53,10 +55,10 @@ class Sweeper(Component):
         self._types = types
         self._backoff = backoff
         self._new_id = model.__id_factory__
-        self._take_back = leases.take_back(model)
-        self._take_orphans = leases.take_back(model, orphans=True)
+        self._take_back = Compiled(leases.take_back(model), engine.dialect)
+        self._take_orphans = Compiled(leases.take_back(model, orphans=True), engine.dialect)
         self._forget = leases.forget_dead_workers(model)
-        self._expire = expiry.expire(model)
+        self._expire = Compiled(expiry.expire(model), engine.dialect)
         self._unknown = jobs.unknown_types(model)
         self._unserved = jobs.unserved_queues(model)
 
@@ -68,7 +70,7 @@ class Sweeper(Component):
                 # By turns: an idle worker asks for little, and neither is in a hurry.
                 if rounds % 4 == 0:
                     await self.find_unsettled()
-                elif rounds % 4 == 2:
+                elif rounds % 8 == 2:
                     while await self.expire() == BATCH:
                         pass
                 if rounds % _RARELY == 0:
@@ -81,18 +83,16 @@ class Sweeper(Component):
         """Take one batch back and tell; return how many jobs. A sweep that fails has changed nothing."""
         statement = self._take_orphans if orphans else self._take_back
         async with self._engine.connect() as connection:
-            taken = (
-                await connection.execute(
-                    statement,
-                    {
-                        "limit": BATCH,
-                        "base": self._backoff.base.total_seconds(),
-                        "cap": self._backoff.cap.total_seconds(),
-                        "letter_ids": [self._new_id() for _ in range(BATCH)],
-                    }
-                    | ({} if orphans else {"ttl": self._options.time_to_live}),
-                )
-            ).all()
+            taken = await statement.execute(
+                connection,
+                {
+                    "limit": BATCH,
+                    "base": self._backoff.base.total_seconds(),
+                    "cap": self._backoff.cap.total_seconds(),
+                    "letter_ids": [self._new_id() for _ in range(BATCH)],
+                }
+                | ({} if orphans else {"ttl": self._options.time_to_live}),
+            )
         for job_id, type_name, attempt, status, worker_id, chain_id, is_awaited in taken:
             died = JobStatus(status) is JobStatus.DEAD
             if died and is_awaited:
@@ -103,7 +103,7 @@ class Sweeper(Component):
     async def expire(self) -> int:
         """Cancel one batch of jobs that were not started in time, and tell; return how many."""
         async with self._engine.connect() as connection:
-            late = (await connection.execute(self._expire, {"limit": BATCH})).all()
+            late = await self._expire.execute(connection, {"limit": BATCH})
         for job_id, type_name, attempt, chain_id, is_awaited in late:
             if is_awaited:
                 self._settler.put(chain_id)
@@ -113,7 +113,7 @@ class Sweeper(Component):
     async def find_unsettled(self) -> None:
         """Have the ends of chains passed on that were not: ended by somebody who died, or by hand."""
         async with self._engine.connect() as connection:
-            for chain_id in await connection.scalars(self._unsettled, {"limit": BATCH}):
+            for (chain_id,) in await self._unsettled.execute(connection, {"limit": BATCH}):
                 self._settler.put(chain_id)
 
     async def tidy(self) -> None:

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event
+from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, Worker
+from sa_jobqueue import Job, JobQueue, Worker
 from sa_jobqueue.events import JobStarted
 from sa_jobqueue.worker.connections import Connections
+from sa_jobqueue.worker.scout import UNTOLD, Scout
 from tests.behaviour.test_attempts import enqueue
 from tests.fixtures.workers import quick, until, working
 
@@ -61,6 +63,41 @@ async def test_unheard_it_asks_each_time_since_nobody_tells_it(engine: Engine, a
     polling = quick(poll_interval=timedelta(milliseconds=20), listen=False)
     async with working(Worker(queue, engine, options=polling)):
         await until(lambda: asked.count("next due") > 5, what="it asks with each poll")
+
+
+async def test_what_was_committed_late_is_found_by_the_first_look_after_its_notification(
+    engine: Engine, asked: list[str]
+) -> None:
+    """It lies behind the floor: stamped before the worker's last look, which did not see it."""
+    queue, looks = JobQueue(), []
+
+    @queue.handler("nothing")
+    async def nothing(payload: dict[str, Any]) -> None:
+        looks.append(asked.count("claim"))
+
+    async with working(Worker(queue, engine, options=quick(poll_interval=timedelta(seconds=30)))) as log:
+        with Session(engine) as session:
+            session.add(nothing.job({}))
+            session.flush()
+            enqueue(engine, nothing.job({}))
+            await log.until(JobStarted)
+            await until(lambda: asked[-1:] == ["next due"], what="it has fallen asleep, all floors at its last look")
+            asked.clear()
+            session.commit()
+        await log.until(JobStarted, 2)
+    assert looks[1] == 1
+
+
+@pytest.mark.parametrize(("stirred", "looks"), [(False, False), (True, True)])
+def test_a_sleeper_looks_for_keys_when_it_was_told_of_anything(engine: Engine, stirred: bool, looks: bool) -> None:
+    """A producer tells of one queue for several, and keeps quiet for a moment: what else came is found on falling asleep."""
+    scout = Scout(Job, engine.dialect, ["nothing"])
+    scout._after, scout._survey_at, scout._looked_at, scout._stirred = None, 60.0, 9.0, False
+    if stirred:
+        scout.hint("default")
+    assert scout.is_due(9.5, idle=True, asleep=True, told=True) is looks
+    assert scout.is_due(9.5, idle=True, asleep=True, told=False), "nobody tells it"
+    assert scout.is_due(9.0 + UNTOLD, idle=True, asleep=True, told=True), "perhaps nobody said a word"
 
 
 async def test_a_connection_that_waits_does_not_wake_the_loop(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

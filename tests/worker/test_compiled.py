@@ -1,0 +1,133 @@
+"""A statement that goes around SQLAlchemy says the same as one that does not, and fails as that one does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import ARRAY, Engine, Integer, Interval, Text, bindparam, event, func, select, text
+from sqlalchemy.exc import DataError, OperationalError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from sa_jobqueue.worker.compiled import Compiled
+from sa_jobqueue.worker.connections import Connections
+from tests.fixtures.workers import until
+
+PID = select(func.pg_backend_pid(), bindparam("one", type_=Integer))
+DIVIDED = select(func.div(1, bindparam("one", type_=Integer)))
+ASLEEP = select(func.pg_sleep(bindparam("one", type_=Integer)))
+
+
+@pytest.fixture
+async def own(engine: Engine) -> AsyncIterator[AsyncEngine]:
+    """Return an engine as a worker's parts have it."""
+    connections = Connections(engine.url, worker_name="here", patience=timedelta(seconds=15))
+    made = connections.engine(3)
+    yield made
+    await made.dispose()
+    await connections.close(timedelta(seconds=1))
+
+
+def _listen(engine: AsyncEngine) -> list[str]:
+    seen: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        seen.append(statement)
+
+    event.listen(engine.sync_engine, "before_cursor_execute", note)
+    return seen
+
+
+def _end(engine: Engine, pids: list[int]) -> None:
+    with engine.connect() as connection:
+        connection.execute(text("SELECT pg_terminate_backend(pid, 5000) FROM unnest(:pids) AS pid"), {"pids": pids})
+
+
+async def _pid(statement: Compiled, connection: AsyncConnection) -> int:
+    ((pid, _),) = await statement.execute(connection, {"one": 1})
+    return int(pid)
+
+
+async def test_both_ways_say_the_same(own: AsyncEngine) -> None:
+    statement = Compiled(
+        select(
+            func.unnest(bindparam("many", type_=ARRAY(Text))),
+            bindparam("later", type_=Interval),
+            func.to_jsonb("100%").label("the 50% of it"),
+            bindparam("fixed", 7, type_=Integer),
+            bindparam("later", type_=Interval) + bindparam("later", type_=Interval),
+        ),
+        own.dialect,
+    )
+    given = {"many": ["a", "$1 %s"], "later": timedelta(seconds=90)}
+    async with own.connect() as connection:
+        plainly = await statement.execute(connection, given)
+    seen = _listen(own)
+    async with own.connect() as connection:
+        heard = await statement.execute(connection, given)
+    assert len(seen) == 1, "who listens to statements hears of it, and only then is SQLAlchemy's way taken"
+    assert [tuple(row) for row in plainly] == [tuple(row) for row in heard]
+    assert plainly[1] == ("$1 %s", timedelta(seconds=90), "100%", 7, timedelta(seconds=180))
+
+
+async def test_where_sqlalchemy_begins_transactions_it_knows_of_the_statement(engine: Engine) -> None:
+    own = create_async_engine(engine.url)
+    async with own.connect() as connection:
+        await Compiled(PID, own.dialect).execute(connection, {"one": 1})
+        assert connection.in_transaction()
+    await own.dispose()
+
+
+@pytest.mark.parametrize("heard", [False, True])
+async def test_an_error_of_the_server_is_sqlalchemys_and_the_connection_lives_on(own: AsyncEngine, heard: bool) -> None:
+    if heard:
+        _listen(own)
+    async with own.connect() as connection:
+        pid = await _pid(Compiled(PID, own.dialect), connection)
+        with pytest.raises(DataError, match="division by zero") as caught:
+            await Compiled(DIVIDED, own.dialect).execute(connection, {"one": 0})
+        assert not caught.value.connection_invalidated
+        assert await _pid(Compiled(PID, own.dialect), connection) == pid
+
+
+@pytest.mark.parametrize("heard", [False, True])
+async def test_a_lost_connection_is_told_of_once_for_its_pool(engine: Engine, own: AsyncEngine, heard: bool) -> None:
+    if heard:
+        _listen(own)
+    statement = Compiled(PID, own.dialect)
+    async with own.connect() as first:
+        async with own.connect() as second:
+            pids = [await _pid(statement, first), await _pid(statement, second)]
+        _end(engine, pids)
+        with pytest.raises(OperationalError, match="terminating connection") as caught:
+            await statement.execute(first, {"one": 1})
+        assert caught.value.connection_invalidated
+        await first.rollback()
+        assert await _pid(statement, first) not in pids, "opened again, as SQLAlchemy does"
+        async with own.connect() as second:
+            assert await _pid(statement, second) not in pids, "nobody else has to find out"
+
+
+@pytest.mark.parametrize("heard", [False, True])
+async def test_a_cancelled_statement_leaves_no_answer_for_the_next(engine: Engine, own: AsyncEngine, heard: bool) -> None:
+    if heard:
+        _listen(own)
+    async with own.connect() as connection:
+        pid = await _pid(Compiled(PID, own.dialect), connection)
+
+        def is_asleep() -> bool:
+            with engine.connect() as other:
+                at = text("SELECT query LIKE '%pg_sleep%' AND state = 'active' FROM pg_stat_activity WHERE pid = :pid")
+                return bool(other.scalar(at, {"pid": pid}))
+
+        sleeping = asyncio.create_task(Compiled(ASLEEP, own.dialect).execute(connection, {"one": 60}))
+        await until(is_asleep, what="the server at work")
+        sleeping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sleeping
+        assert connection.invalidated
+        await connection.rollback()
+        assert await _pid(Compiled(PID, own.dialect), connection) != pid
