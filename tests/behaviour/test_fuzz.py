@@ -74,7 +74,7 @@ def fuzz(examples: int, *strategies: st.SearchStrategy[Any]) -> Callable[[Callab
 
 
 def same(left: Any, right: Any) -> bool:
-    """Say whether two JSON values are one, numbers digit by digit: 1 and 1.0 are, true and 1 are not; 1e16 returns an int."""
+    """Say whether two JSON values are one, numbers by digits: 1 and 1.0 are, true and 1 are not; 1e16 returns an int."""
 
     def digits(value: Any) -> Any:
         def number(written: str) -> tuple[str, Decimal]:
