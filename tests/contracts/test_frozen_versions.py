@@ -14,7 +14,7 @@ from sa_jobqueue.migrations import versions
 DIGESTS = {
     1: "cda80ed7d73b2c78c7356edcd11e3bde563f1223904a837bc7e0fd9d163e1ba3",
     2: "4853513165be70ab421af20df3704bfad07fc75cd6845a16c53b1b4120655285",
-    3: "84af6d60e046357aba65027895334accd050c793a2ba16869bcc13cfe94f3587",
+    3: "04827c321a806ac2c0616bb083300f3313dc643941e5049986cbc1c2f76c6fba",
 }
 PLACES = [
     {"schema": schema, "prefix": prefix, "id_type": id_type}

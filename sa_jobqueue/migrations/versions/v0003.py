@@ -127,8 +127,9 @@ CREATE INDEX ${p}ix_schedule_due ON ${q}schedule (next_fire_at)"""
 
 # On tables that are there: `job` first, as workers lock them, and `worker` at the very end, for beats wait from then on.
 _COLUMNS = """\
-ALTER TABLE ${q}job ADD COLUMN expires_at timestamptz, ADD COLUMN ordering_key text, ADD COLUMN steps_aside boolean,
-  ADD COLUMN rate_weight integer
+ALTER TABLE ${q}job ADD COLUMN expires_at timestamptz, ADD COLUMN ordering_key text, ADD COLUMN steps_aside boolean
+--;
+ALTER TABLE ${q}job ADD COLUMN rate_weight integer
 --;
 CREATE INDEX ${p}ix_job_expiring ON ${q}job (expires_at) WHERE status = 'pending' AND expires_at IS NOT NULL
 --;
