@@ -15,6 +15,7 @@ and its completion are one commit. A job may be run more than once, its committe
 """
 
 from sa_jobqueue.batches import BatchFailed, BatchItem
+from sa_jobqueue.choosing import Candidate
 from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, ClaimedJob, Continuation, current_attempt
 from sa_jobqueue.errors import (
     Cancel,
@@ -121,6 +122,7 @@ __all__ = [
     "BlockerOutcome",
     "Blockers",
     "Cancel",
+    "Candidate",
     "Cause",
     "ChainFailedError",
     "ChainFilter",

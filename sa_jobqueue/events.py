@@ -213,6 +213,20 @@ class ProviderFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class ChooserFailed:
+    """The function that decides over a queue failed; until it answers again, its jobs start in their ordinary order.
+
+    Told once until it has answered; from then on it is left alone for longer each time.
+    """
+
+    worker_id: str
+    queue: str
+    chooser: str
+    """Where it is declared, `module:function`."""
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryExceeded:
     """A worker's process held more than its `max_memory`; it drains and stops, to be started anew."""
 
@@ -254,6 +268,7 @@ Event: TypeAlias = (
     | WorkerStopped
     | ComponentFailed
     | ProviderFailed
+    | ChooserFailed
     | MemoryExceeded
     | LeaseEndangered
 )

@@ -277,7 +277,9 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
         never_written: Any = "-" if self.model.__jobqueue__.id_type == "text" else UUID(int=0)
         check_whole("queue", options["queue"])
         check_fair_by(options.get("fair_by"))
-        of_jobs = {name: options.get(name) for name in ("queue", "priority", "max_attempts", "timeout", "rate_weight")}
+        of_jobs: dict[str, Any] = {
+            name: options.get(name) for name in ("queue", "priority", "max_attempts", "timeout", "rate_weight")
+        }
         self.model(type_name=type_name, id=never_written, **of_jobs)
 
         def register(func: Callable[..., Any]) -> Handler[Any, Any, JobT]:
@@ -334,7 +336,7 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
         return self[type_name].job(payload, **options)
 
     def include(self, other: JobQueue[JobT]) -> None:
-        """Take over every handler, schedule and queue of another registry, such as a feature's own.
+        """Take over every handler, schedule, queue and chooser of another registry, such as a feature's own.
 
         What is registered there afterwards is not.
         Raises: DuplicateJobTypeError naming both places; InvalidOptionError when its jobs are rows of another class, or it
@@ -358,6 +360,7 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
             self._handlers[name] = handler
         self._schedules |= other._schedules
         self._queues |= other._queues
+        self._choosers |= other._choosers
 
     @property
     def retention_rules(self) -> RetentionRules:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import timedelta
+from types import MappingProxyType
+from typing import TypeVar
 
+from sa_jobqueue.choosing import Choose, Chooser
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.queues import QueueSettings
 from sa_jobqueue.rates import RateAlgorithm
 from sa_jobqueue.retention import NOTHING_SAID, Retention
+
+ChooseT = TypeVar("ChooseT", bound=Choose)
 
 
 class Queueing:
@@ -16,6 +22,7 @@ class Queueing:
     def __init__(self) -> None:
         super().__init__()
         self._queues: dict[str, QueueSettings] = {}
+        self._choosers: dict[str, Chooser] = {}
 
     @property
     def declared_queues(self) -> tuple[QueueSettings, ...]:
@@ -56,7 +63,54 @@ class Queueing:
         self._queues[name] = declared
         return declared
 
+    @property
+    def choosers(self) -> Mapping[str, Chooser]:
+        """The functions that decide what of a queue starts next, by its name."""
+        return MappingProxyType(self._choosers)
+
+    def chooser(
+        self,
+        queue: str,
+        *,
+        window: int = 100,
+        timeout: timedelta = timedelta(seconds=1),
+        longest_wait: timedelta | None = None,
+        inputs: bool = False,
+    ) -> Callable[[ChooseT], ChooseT]:
+        """Register a function that decides which due jobs of a queue a worker starts next, in place of the ordinary order.
+
+        Called as `choose(candidates, free)` before each claim: a list of `Candidate`, in the ordinary order, and the number
+        of slots to fill. Returns those to start, best first; more than `free` are welcome, what it leaves out waits. Sync
+        functions run in a thread; the worker claims nothing meanwhile. It may be called by many workers at once, and two may
+        choose the same jobs: each job is started once. Limits, pauses and the order of a key hold whatever it says.
+        `window`: how many candidates it sees at most, 1 to 1,000. `timeout`: how long it may take, 1 ms to 1 min.
+        `longest_wait`: a candidate that one worker has offered for so long is started before those it names; without it,
+        what it never names never starts. `inputs`: whether it needs payloads, which are read for each candidate then.
+        One that raises, takes too long or answers with something else is told of as `ChooserFailed`, and the jobs start in
+        the ordinary order until it answers again.
+        Raises: InvalidOptionError naming the field, or a queue that has one already.
+        """
+
+        def register(choose: ChooseT) -> ChooseT:
+            declared = Chooser(
+                queue=queue,
+                choose=choose,
+                window=window,
+                timeout=timeout,
+                longest_wait=longest_wait,
+                inputs=inputs,
+            )
+            if queue in self._choosers:
+                raise InvalidOptionError("queue", f"{queue!r} has a chooser already: {self._choosers[queue].name}")
+            self._choosers[queue] = declared
+            return choose
+
+        return register
+
     def _check_queues(self, other: Queueing) -> None:
         twice = self._queues.keys() & other._queues.keys()
         if twice:
             raise InvalidOptionError("other", f"declares the queue {min(twice)!r}, which is declared here already")
+        twice = self._choosers.keys() & other._choosers.keys()
+        if twice:
+            raise InvalidOptionError("other", f"has a chooser of the queue {min(twice)!r}, which has one here already")

@@ -64,6 +64,18 @@ class InvalidMiddlewareError(JobQueueError, TypeError):
     """A function cannot be middleware as it is declared; nothing was registered."""
 
 
+class InvalidChoiceError(JobQueueError, ValueError):
+    """A chooser's answer is none; its queue goes on in its ordinary order.
+
+    `chooser`: where it is declared; `reason` says what would be right.
+    """
+
+    def __init__(self, chooser: str, reason: str) -> None:
+        self.chooser = chooser
+        self.reason = reason
+        super().__init__(f"{chooser} {reason}")
+
+
 class UnknownJobTypeError(JobQueueError, LookupError):
     """No handler of that name is registered; nothing was written."""
 

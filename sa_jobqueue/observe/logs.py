@@ -13,6 +13,7 @@ from typing import Any, Final, get_args
 from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue import events as told
+from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.redaction import is_redacted, redacted_error
 from sa_jobqueue.types import AttemptOutcome
 
@@ -106,6 +107,11 @@ def describe(event: told.Event) -> Record:
         case told.ProviderFailed():
             words = "what handlers were lent could not be closed: %s"
             return Record(logging.ERROR, words, (error_line(event.error),), exception=event.error)
+        case told.ChooserFailed():
+            fields = {"worker_id": event.worker_id, "queue": event.queue, "chooser": event.chooser}
+            words = "%s failed to choose: jobs of the queue %s start in their ordinary order until it does: %s"
+            shown = None if isinstance(event.error, (DBAPIError, JobQueueError, TimeoutError)) else event.error
+            return Record(logging.ERROR, words, (event.chooser, event.queue, error_line(event.error)), fields, shown)
         case told.ComponentFailed():
             delay = event.delay.total_seconds()
             # A driver's error quotes the statement's parameters, outputs of jobs among them; its cause says enough.

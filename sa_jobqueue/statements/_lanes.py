@@ -11,6 +11,7 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
+    all_,
     and_,
     any_,
     bindparam,
@@ -36,17 +37,18 @@ from sa_jobqueue.types import MIN_PRIORITY, JobStatus
 
 
 def picked(
-    model: type[JobMixin[Any]], *, changed: bool, shared: bool, locks: bool = True
+    model: type[JobMixin[Any]], *, changed: bool, shared: bool, takes: bool = True
 ) -> Select[Any] | CompoundSelect[Any]:
     """Select the ids that a claim takes, in its order and up to its limit; the parameters are the claim's.
 
-    Without `locks` nothing is held, and what others hold is there as well.
+    Of a statement that takes nothing, `takes` is false: nothing is locked, what others have locked is there as well, and
+    what was read before (`held`, ids) is not looked for behind the floors again.
     """
     job = table(model)
     limit = bindparam("limit", type_=Integer)
     share = _shares()
     lane = lanes(model, "lane", (share.c.first, share.c.last) if shared else None)
-    probe = _held(ahead(job, lane).limit(limit), locks).lateral("probe")
+    probe = _locked(ahead(job, lane).limit(limit), takes).lateral("probe")
     in_order = select(probe.c.id).select_from(lane.join(probe, true()))
     if shared:
         block = in_order.limit(share.c.quota).lateral("block")
@@ -55,18 +57,18 @@ def picked(
     sources = [in_order]
     if changed and shared:
         behind = (
-            union_all(*_behind_floors(model, job, limit, bindparam("lanes_behind", type_=Integer), locks=locks))
+            union_all(*_behind_floors(model, job, limit, bindparam("lanes_behind", type_=Integer), takes=takes))
             .limit(bindparam("most_behind", type_=Integer))
             .subquery("behind")
         )
         sources = [select(behind.c.id), in_order]
     elif changed:
-        sources = [*_behind_floors(model, job, limit, locks=locks), in_order]
+        sources = [*_behind_floors(model, job, limit, takes=takes), in_order]
     return (union_all(*sources) if len(sources) > 1 else in_order).limit(limit)
 
 
-def _held(rows: Select[Any], locks: bool) -> Select[Any]:
-    return rows.with_for_update(key_share=True, skip_locked=True) if locks else rows
+def _locked(rows: Select[Any], takes: bool) -> Select[Any]:
+    return rows.with_for_update(key_share=True, skip_locked=True) if takes else rows
 
 
 def ahead(job: Table, lane: TableValuedAlias) -> Select[Any]:
@@ -86,14 +88,18 @@ def ahead(job: Table, lane: TableValuedAlias) -> Select[Any]:
 
 def due(job: Table) -> Select[Any]:
     """Select the ids of jobs that may be started now."""
-    return select(job.c.id).where(
-        job.c.status == status(JobStatus.PENDING),
+    return select(job.c.id).where(job.c.status == status(JobStatus.PENDING), *is_due(job))
+
+
+def is_due(job: Table) -> list[ColumnElement[bool]]:
+    """Return what must be so of a pending job that may be started now."""
+    return [
         job.c.scheduled_at <= func.now(),
         job.c.type_name == any_(array("types", Text())),
         job.c.attempt < LAST_ATTEMPT,
         job.c.expires_at.is_(None) | (job.c.expires_at > func.now()),
         job.c.ordering_key.is_(None) | _is_next(job),
-    )
+    ]
 
 
 def is_aside(job: Any) -> ColumnElement[bool]:
@@ -161,7 +167,7 @@ def _shares() -> TableValuedAlias:
 
 
 def _behind_floors(
-    model: type[JobMixin[Any]], job: Table, limit: ColumnElement[int], most: ColumnElement[int] | None = None, *, locks: bool
+    model: type[JobMixin[Any]], job: Table, limit: ColumnElement[int], most: ColumnElement[int] | None = None, *, takes: bool
 ) -> list[Select[Any]]:
     """Select due rows at or behind their lane's floor whose writer was not visible to the snapshot before.
 
@@ -183,12 +189,14 @@ def _behind_floors(
         job.c.scheduled_at <= bindparam("highest_floor", type_=TIMESTAMP(timezone=True)),
         behind,
     )
+    if not takes:
+        candidates = candidates.where(job.c.id != all_(array("held", id_parameter(model.__jobqueue__))))
     then = func.unnest(cast(array("xip", Text()), ARRAY(Xid8()))).table_valued(column("xid", Xid8())).render_derived("then")
     # A pair of bounds, not an equality: it keeps the order by xid, and with it the plan, the same in both sources.
     of_then = candidates.where(and_(job.c.changed_xid >= then.c.xid, job.c.changed_xid <= then.c.xid))
-    in_flight = _held(of_then.order_by(job.c.changed_xid).limit(limit), locks).lateral("in_flight")
+    in_flight = _locked(of_then.order_by(job.c.changed_xid).limit(limit), takes).lateral("in_flight")
     of_since = candidates.where(job.c.changed_xid >= cast(bindparam("xmax", type_=Text), Xid8()))
-    since = _held(of_since.order_by(job.c.changed_xid).limit(limit), locks).subquery("since")
+    since = _locked(of_since.order_by(job.c.changed_xid).limit(limit), takes).subquery("since")
     return [
         select(in_flight.c.id).select_from(then.join(in_flight, true())),
         select(since.c.id),

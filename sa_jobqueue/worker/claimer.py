@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
-from datetime import datetime
+from collections.abc import Callable
 from typing import Any, Final
 
-from sqlalchemy import Row
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.events import EventBus
 from sa_jobqueue.fair_keys import whole
+from sa_jobqueue.handlers import JobQueue
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import claims, leases
-from sa_jobqueue.worker.compiled import Compiled
+from sa_jobqueue.worker.choosing import Choosers, ChosenGroup
+from sa_jobqueue.worker.claims import Claims
 from sa_jobqueue.worker.completer import Completer
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.controls import Controls
 from sa_jobqueue.worker.executor import Executor
-from sa_jobqueue.worker.floors import Lane, Reading, most_behind
+from sa_jobqueue.worker.floors import Lane
 from sa_jobqueue.worker.freed import Freed
 from sa_jobqueue.worker.groups import Group, Groups
 from sa_jobqueue.worker.limits import Limits, transaction
@@ -66,11 +67,11 @@ class Claimer(Component):
         completer: Completer,
         settler: Settler,
         worker_id: str,
-        types: list[str],
+        jobs: JobQueue[Any],
+        events: EventBus,
         options: WorkerOptions,
         may_start: Callable[[], bool],
         controls: Callable[[], Controls],
-        slots: Mapping[str, int] = {},
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._engine = engine
@@ -78,13 +79,10 @@ class Claimer(Component):
         self._completer = completer
         self._settler = settler
         self._worker_id = worker_id
-        self._types = types
+        self._types = list(jobs.registry.names)
         self._options = options
         self._may_start = may_start
-        self._ahead = Compiled(claims.claim(model, changed=False), engine.dialect)
-        self._all = Compiled(claims.claim(model, changed=True), engine.dialect)
-        self._shared_ahead = Compiled(claims.claim(model, changed=False, shared=True), engine.dialect)
-        self._shared_all = Compiled(claims.claim(model, changed=True, shared=True), engine.dialect)
+        self._claims = Claims(model, engine.dialect, worker_id=worker_id, grace=options.time_to_live, clock=self._loop.time)
         self._longest_waiting = claims.longest_waiting(model)
         self._next_due = NextDue(model)
         self._held = leases.held(model)
@@ -93,15 +91,14 @@ class Claimer(Component):
         self._freed = Freed(tell=settler.tell_freed, recount=settler.recount_freed)
         self._controls = controls
         self._obeyed = Controls()
-        self._slots = slots
-        self._scout = Scout(model, engine.dialect, types)
+        self._slots = {kind.name: kind.concurrency for kind in jobs.registry if kind.concurrency is not None}
+        self._scout = Scout(model, engine.dialect, self._types)
+        self._choosers = Choosers(jobs.choosers, model, engine.dialect, worker_id=worker_id, events=events)
         self._plan = self._planned()
         self._woken = asyncio.Event()
         self._awake_until = 0.0
         self._glance = _GLANCE
         self._rested = False
-        self._claimed_at: datetime | None = None
-        """When the last round of claims began, by the database's clock; None where there was nothing to claim for."""
         self.until_idle = False
         """Whether `run` returns when nothing is due, nothing runs and nothing waits to be written."""
 
@@ -199,6 +196,7 @@ class Claimer(Component):
             model=self._model,
             controls=self._obeyed,
             fair=self._options.fair,
+            choosers=self._choosers,
         )
         plan.reweigh({queue: told.weight for queue, told in self._obeyed.queues.items()})
         for group in plan.groups:
@@ -238,7 +236,7 @@ class Claimer(Component):
         return any(group.parts.is_ready for group in groups)
 
     async def _claim_all(self, connection: AsyncConnection) -> int:
-        self._claimed_at = None
+        self._claims.began_at = None
         free = min(self._executor.free, _MOST)
         started: Counter[str] = Counter()
         for group, quota in self._plan.plan(free):
@@ -250,7 +248,10 @@ class Claimer(Component):
         return started.total()
 
     async def _claim_group(self, connection: AsyncConnection, group: Group, limit: int) -> int:
-        behind = group.floors.prepare(self._loop.time(), idle=self._rested)
+        if isinstance(group, ChosenGroup):
+            read_at = await group.offer(connection, limit, self._loop.time)
+            self._claims.began_at = self._claims.began_at or read_at
+        behind = isinstance(group, ChosenGroup) or group.floors.prepare(self._loop.time(), idle=self._rested)
         if not behind and group.limits is None and (owed := min(group.ageing.due(self._loop.time()), limit)):
             return await self._claim_longest_waiting(connection, group, owed)
         try:
@@ -272,7 +273,7 @@ class Claimer(Component):
                 taken = await self._claim_under(group.limits, connection, group, limit, behind=behind)
             return taken or 0
         shares, reading = group.plan(limit)
-        jobs = await self._take(connection, group, limit, behind=behind, reading=reading)
+        jobs = await self._claims.take(connection, group, limit, behind=behind, reading=reading)
         self._start(jobs)
         group.take(shares, jobs, limit)
         return len(jobs)
@@ -288,11 +289,11 @@ class Claimer(Component):
         try:
             async with transaction(connection):
                 ended = self._freed.before(limits)
-                limit, rooms = await limits.room(connection, limit, group.parts.names())
-                group.parts.put_off(rooms, self._loop.time())
+                limit, rooms = await limits.room(connection, limit, group.names())
+                group.put_off(rooms, self._loop.time())
                 shares, reading = group.plan(limit, rooms) if limit > 0 else ([], None)
                 if limit > 0:
-                    jobs = await self._take(connection, group, limit, behind=behind, reading=reading)
+                    jobs = await self._claims.take(connection, group, limit, behind=behind, reading=reading)
                     await limits.rates.spend(connection, jobs)
         except TooHeavyError:  # raised before the floors have moved
             return None
@@ -317,46 +318,10 @@ class Claimer(Component):
         if lane is None:
             return await self._claim_planned(connection, group, limit, behind=False)
         reading = group.floors.single(Lane(*lane), limit)
-        jobs = await self._take(connection, group, limit, behind=False, reading=reading)
+        jobs = await self._claims.take(connection, group, limit, behind=False, reading=reading)
         self._start(jobs)
         group.take_aside(jobs, limit)
         return len(jobs)
-
-    async def _take(
-        self, connection: AsyncConnection, group: Group, limit: int, *, behind: bool, reading: Reading | None
-    ) -> list[ClaimedJob]:
-        floors, started = group.floors, self._loop.time()
-        parameters = floors.parameters(changed=behind, reading=reading) | {
-            "types": group.types,
-            "limit": limit,
-            "worker_id": self._worker_id,
-            "grace": self._options.time_to_live,
-        }
-        if reading is None:
-            statement = self._all if behind else self._ahead
-        else:
-            statement = self._shared_all if behind else self._shared_ahead
-            parameters["most_behind"] = most_behind(limit)
-        try:
-            rows = await statement.execute(connection, parameters)
-        except BaseException:
-            floors.reset(self._loop.time())
-            raise
-        self._claimed_at = self._claimed_at or rows[0][0]
-        jobs = [_job(row) for row in rows if row[3] is not None]
-        if group.limits is not None:
-            group.limits.rates.weigh(jobs)
-        floors.advance(
-            [(job.queue, job.priority, job.scheduled_at, job.id) for job in jobs],
-            limit=limit,
-            changed=behind,
-            database_now=rows[0][0],
-            snapshot=(rows[0][1], rows[0][2]),
-            started=started,
-            now=self._loop.time(),
-            reading=reading,
-        )
-        return jobs
 
     async def _wait_for_slot(self) -> None:
         self._executor.changed.clear()
@@ -371,11 +336,11 @@ class Claimer(Component):
         if now < self._awake_until:
             seconds, self._glance = self._glance, 2 * self._glance
         else:
-            due_in = await self._next_due.seconds(connection, self._plan.lanes(), self._claimed_at)
+            due_in = await self._next_due.seconds(connection, self._plan.lanes(), self._claims.began_at)
             seconds = min(self._options.poll_interval.total_seconds(), due_in)
         if (again_in := self._plan.again_in()) is not None:
             seconds = min(seconds, again_in)
-        seconds = min(seconds, max(self._plan.parts_at() - now, _PACE))
+        seconds = min(seconds, max(self._plan.parts_at() - now, _PACE), *(group.again_in for group in self._plan.groups))
         waits = [asyncio.ensure_future(self._woken.wait())]
         if self.until_idle or any(group.room is not None for group in self._plan.groups):
             waits.append(asyncio.ensure_future(self._executor.changed.wait()))
@@ -391,8 +356,3 @@ class Claimer(Component):
 def _lanes_of(told: Controls) -> tuple[Any, ...]:
     """Return what of the controls decides over lanes and groups."""
     return told.paused_queues, told.paused_types, told.limited
-
-
-def _job(row: Row[Any]) -> ClaimedJob:
-    # By position: what follows the claim's own three columns is CLAIMED, the fields of ClaimedJob in order.
-    return ClaimedJob._make(row[3:])

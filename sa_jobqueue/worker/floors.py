@@ -97,6 +97,11 @@ class Floors:
         self._reset_at = now
         self._full_at = now - 2 * _FULL_EVERY
 
+    @property
+    def is_cold(self) -> bool:
+        """Whether the next claim reads each lane of the list from its start."""
+        return self._cold
+
     def prepare(self, now: float, *, idle: bool) -> bool:
         """Return whether the next claim must look behind the floors, dropping them first when that is due.
 

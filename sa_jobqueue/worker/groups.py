@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 from uuid import UUID
 
 from sa_jobqueue.context import ClaimedJob
@@ -64,6 +64,28 @@ class Group:
             return shares, self.floors.blocks(divided)
         return shares, self.floors.blocks(shares) if shares else None
 
+    def names(self) -> list[str]:
+        """Return the parts whose limits are to be asked for, before a claim under limits."""
+        return self.parts.names()
+
+    def put_off(self, rooms: Mapping[str, int], now: float) -> None:
+        """Take in how much room those parts have."""
+        self.parts.put_off(rooms, now)
+
+    @property
+    def again_in(self) -> float:
+        """Seconds until it is worth asking again, though nothing happens; infinite where that is to be waited for."""
+        return math.inf
+
+    def follow(self, name: str, now: float) -> bool:
+        """Ask for a part again that had no room; return whether there is such a part."""
+        return self.parts.follow(name, now)
+
+    @property
+    def has_put_off(self) -> bool:
+        """Whether it has jobs that are due, and had no room for them."""
+        return self.parts.has_put_off
+
     def reweigh(self, weights: Mapping[str, int]) -> None:
         """Take the weights of queues and of parts."""
         self.parts.reweigh(weights)
@@ -90,12 +112,23 @@ class Group:
         self.may_have_more = True
 
 
+class Makes(Protocol):
+    """Makes groups of a kind of its own of some queues, and plain ones of the others."""
+
+    @property
+    def queues(self) -> Collection[str]:
+        """Those queues."""
+
+    def group(self, queues: Sequence[str], *given: Any, **more: Any) -> Group:
+        """Return a group, made as `Group` is."""
+
+
 class Groups:
     """The groups of one worker, and whose turn it is: they share the slots as the queues within one do.
 
     What has a limit of its own is a group of its own, so that nothing is skipped for a reason that passes: the queues with a
     number in `limits`, the job types of `slots`, by name, and what `controls` limit across workers: each such type in each
-    such queue and in the rest.
+    such queue and in the rest. So is a queue that has one of `choosers`.
     """
 
     def __init__(
@@ -108,11 +141,13 @@ class Groups:
         model: type[JobMixin[Any]],
         controls: Controls,
         fair: bool,
+        choosers: Makes | None = None,
     ) -> None:
         lowest_id = "" if model.__jobqueue__.id_type == "text" else UUID(int=0)
         parts = [name for name, told in controls.queues.items() if told.is_limited and SEPARATOR in name]
         with_limits = {whole(name) for name in parts} | {name for name in limits if controls.queue(name).is_limited}
-        limited = [queue for queue, limit in limits.items() if limit is not None or queue in with_limits]
+        chosen, make = (choosers.queues, choosers.group) if choosers is not None else ((), Group)
+        limited = [queue for queue, limit in limits.items() if limit is not None or queue in with_limits or queue in chosen]
         apart = [name for name in types if name in slots or controls.type(name).is_limited]
         free = [queue for queue in limits if queue not in limited]
         rest = [name for name in types if name not in apart]
@@ -124,7 +159,7 @@ class Groups:
                     room = _room(executor, queue, type_name)
                     told = _limits(model, controls, queue, type_name, [name for name in parts if whole(name) == queue])
                     paused = controls.paused_queues
-                    group = Group(queues, names, lowest_id, room=room, limits=told, fair=fair, paused=paused)
+                    group = make(queues, names, lowest_id, room=room, limits=told, fair=fair, paused=paused)
                     self.groups.append(group)
         self._planner = Planner(group.name for group in self.groups)
         self._shares: list[Share] = []
@@ -169,13 +204,13 @@ class Groups:
         key, waiting = (kind == "type", name), False
         for group in self.groups:
             if group.limits is not None and group.limits.covers(key):
-                waiting = waiting or group.limits.again_in > 0 or group.parts.follow(name, now)
+                waiting = waiting or group.limits.again_in > 0 or group.follow(name, now)
         return waiting
 
     def again_in(self) -> float | None:
         """Return in how many seconds a limit that left no room may leave some; None where none stands in the way."""
         waits = [group.limits.again_in for group in self.groups if group.limits is not None and group.limits.again_in]
-        waits += [SELDOM for group in self.groups if group.parts.has_put_off]
+        waits += [SELDOM for group in self.groups if group.has_put_off]
         return min(waits, default=None)
 
     def lanes(self) -> dict[str, Any]:

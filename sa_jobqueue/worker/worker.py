@@ -246,11 +246,11 @@ class Worker:
             completer=completer,
             settler=settler,
             worker_id=self.id,
-            types=list(self._jobs.registry.names),
+            jobs=self._jobs,
+            events=self.events,
             options=options,
             may_start=lambda: heartbeat.is_safe,
             controls=lambda: reader.current,
-            slots={kind.name: kind.concurrency for kind in self._jobs.registry if kind.concurrency is not None},
         )
         claimer.until_idle = until_idle
 

@@ -188,11 +188,11 @@ async def test_a_handler_that_holds_the_gil_past_its_lease_loses_it_and_doubles_
 async def test_a_job_claimed_by_an_answer_that_was_lost_is_given_back(engine: Engine, jobs: Jobs, start: Start) -> None:
     queue = healthy()
     lost: list[Any] = []
-    from sa_jobqueue.worker.claimer import Claimer
+    from sa_jobqueue.worker.claims import Claims
 
-    take = Claimer._take
+    take = Claims.take
 
-    async def lose_one(self: Claimer, *arguments: Any, **options: Any) -> list[ClaimedJob]:
+    async def lose_one(self: Claims, *arguments: Any, **options: Any) -> list[ClaimedJob]:
         if lost:
             return await take(self, *arguments, **options)
         # The claim commits, and its answer never arrives.
@@ -201,7 +201,7 @@ async def test_a_job_claimed_by_an_answer_that_was_lost_is_given_back(engine: En
 
     ids = enqueue(engine, *(queue.job("plain", {}) for _ in range(3)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Claimer, "_take", lose_one)
+        patch.setattr(Claims, "take", lose_one)
         async with start(queue):
             await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
     assert len(lost) == 3

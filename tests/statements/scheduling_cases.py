@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from sa_jobqueue import Job
-from sa_jobqueue.statements import claims, expiry, limits, parts
+from sa_jobqueue.statements import choosing, claims, expiry, limits, parts
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
 from sa_jobqueue.worker.floors import Floors, Lane, most_behind
 from sa_jobqueue.worker.planning import Share
@@ -33,6 +33,11 @@ def shared(world: World, *, looked: bool) -> dict[str, Any]:
         "worker_id": WORKER,
         "grace": timedelta(seconds=15),
     }
+
+
+def offered(world: World) -> dict[str, Any]:
+    """Give the parameters of a claim that offers some jobs again, and others of the same queues."""
+    return shared(world, looked=True) | {"of_queue": "default", "held": list(world.pending[:BATCH])}
 
 
 _ONE = {"queue": "default", "queues": ["default", "default/1"], "type_name": "test"}
@@ -66,6 +71,14 @@ SCHEDULING_CASES = [
         lambda: claims.claim(Job, changed=True, shared=True),
         _CLAIM | {"ix_job_changed"},
         lambda w: shared(w, looked=True),
+    ),
+    Case("choosing_candidates", lambda: choosing.candidates(Job, inputs=True), _CLAIM | {"ix_job_changed"}, offered),
+    Case("choosing_candidates_bare", lambda: choosing.candidates(Job, inputs=False), frozenset(), offered, looks_at=BATCH),
+    Case(
+        "choosing_claim",
+        lambda: choosing.claim(Job),
+        frozenset({"pk_job", "ix_job_ordering", "uq_job_ordering"}),
+        lambda w: shared(w, looked=False) | {"ids": list(w.pending), "of_queue": "default"},
     ),
     Case(
         "longest_waiting",

@@ -110,6 +110,11 @@ CASES: dict[type, tuple[told.Event, str, str]] = {
         "ERROR",
         "what handlers were lent could not be closed: ValueError: no",
     ),
+    told.ChooserFailed: (
+        told.ChooserFailed("w:1", "mail", "app:choose", ValueError("no")),
+        "ERROR",
+        "app:choose failed to choose: jobs of the queue mail start in their ordinary order until it does: ValueError: no",
+    ),
     told.WorkerStopped: (told.WorkerStopped("w:1", 3), "INFO", "worker w:1 stopped, 3 jobs given back"),
     told.ComponentFailed: (
         told.ComponentFailed("claimer", ValueError("boom"), SECOND),

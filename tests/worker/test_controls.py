@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
     Job,
+    JobQueue,
     QueueSettings,
     TypeSettings,
     WorkerOptions,
@@ -23,6 +25,7 @@ from sa_jobqueue import (
     resize_workers,
 )
 from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.events import EventBus
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import WorkerFilter
 from sa_jobqueue.worker.claimer import Claimer
@@ -64,14 +67,18 @@ class Driven:
         self.slots = Slots()
         self.connection: AsyncConnection
         unused: Any = None
+        queue = JobQueue()
+        for name in ("test", "mail"):
+            queue.handler(name)(lambda: None)
         self._claimer = Claimer(
             self.engine,
             Job,
             executor=cast("Any", self.slots),
             completer=unused,
-            settler=unused,
+            settler=cast("Any", SimpleNamespace(tell_freed=unused, recount_freed=unused)),
             worker_id=WORKER,
-            types=["test", "mail"],
+            jobs=queue,
+            events=EventBus(),
             options=WorkerOptions(queues=["default", "other"]),
             may_start=lambda: True,
             controls=lambda: self.told,

@@ -1,0 +1,91 @@
+"""Functions of an application that decide what of a queue starts next: what they are given, and their bounds."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.fair_keys import check_whole, fair_key_of
+from sa_jobqueue.queues import check_names
+from sa_jobqueue.types import JobId, Json
+
+MOST_CANDIDATES: Final = 1_000
+_LONGEST_CALL: Final = timedelta(minutes=1)
+_SHORTEST: Final = timedelta(milliseconds=1)
+
+
+class Candidate(NamedTuple):
+    """A job that is due and nobody has started, as it was a moment ago."""
+
+    id: JobId
+    type_name: str
+    queue: str
+    """With its fair key, as in `mail/42`."""
+    priority: int
+    chain_id: JobId
+    chain_index: int
+    created_at: datetime
+    scheduled_at: datetime
+    """When it was due."""
+    attempt: int
+    """How many attempts it has had."""
+    deduplication_key: str | None
+    ordering_key: str | None
+    input: Json
+    """Its payload as JSON; None unless the chooser was declared with `inputs`."""
+
+    @property
+    def fair_key(self) -> str | None:
+        """Whose it is within the queue, as text."""
+        return fair_key_of(self.queue)
+
+
+Choice: TypeAlias = "Iterable[Candidate] | Awaitable[Iterable[Candidate]]"
+Choose: TypeAlias = Callable[[Sequence[Candidate], int], Choice]
+"""Called as `choose(candidates, free)`: what is due, in the order in which it would start, and how many slots are free.
+Returns those to start, best first; more than `free` are welcome, for some may be gone. What it leaves out waits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chooser:
+    """What decides over a queue, and its bounds. The options are as of `JobQueue.chooser`.
+
+    Raises: InvalidOptionError naming the field.
+    """
+
+    queue: str
+    choose: Choose
+    window: int = 100
+    timeout: timedelta = timedelta(seconds=1)
+    longest_wait: timedelta | None = None
+    inputs: bool = False
+
+    def __post_init__(self) -> None:
+        check_whole("queue", self.queue)
+        check_names("queue", [self.queue])
+        if not isinstance(self.window, int) or isinstance(self.window, bool) or not 1 <= self.window <= MOST_CANDIDATES:
+            raise InvalidOptionError("window", f"must be from 1 to {MOST_CANDIDATES:,}, got {self.window!r}")
+        if not isinstance(self.timeout, timedelta) or not _SHORTEST <= self.timeout <= _LONGEST_CALL:
+            raise InvalidOptionError("timeout", f"must be a timedelta from 1 ms to {_LONGEST_CALL}, got {self.timeout!r}")
+        wait = self.longest_wait
+        if wait is not None and (not isinstance(wait, timedelta) or wait < timedelta(0)):
+            raise InvalidOptionError("longest_wait", f"must be a timedelta that is not negative, or None, got {wait!r}")
+        if not callable(self.choose):
+            raise InvalidOptionError(
+                "choose", f"must be a function of the candidates and the free slots, got {self.choose!r}"
+            )
+        try:
+            inspect.signature(self.choose).bind((), 1)
+        except TypeError as error:
+            reason = f"{self.name} must take two arguments, the candidates and the free slots ({error})"
+            raise InvalidOptionError("choose", reason) from None
+
+    @property
+    def name(self) -> str:
+        """Where the function is declared, `module:function`."""
+        named: Any = self.choose if hasattr(self.choose, "__qualname__") else type(self.choose)
+        return f"{named.__module__}:{named.__qualname__}"

@@ -1,0 +1,315 @@
+"""A function of the application decides what starts next; whatever it says, each job starts once and none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Candidate, Job, JobQueue, Worker, pause_queues, resume_queues
+from sa_jobqueue.errors import InvalidChoiceError, InvalidOptionError
+from sa_jobqueue.events import ChooserFailed
+from sa_jobqueue.statements import choosing
+from sa_jobqueue.worker import floors
+from tests.fixtures.database import both_servers
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import PATIENCE, Hands, Start, quick, until
+
+Choose = Callable[[Sequence[Candidate], int], Any]
+
+
+def recorder(**options: Any) -> tuple[JobQueue[Any], list[Any]]:
+    """Return a queue whose handler notes its payload as it starts."""
+    queue, seen = JobQueue(), []
+
+    @queue.handler("test", **options)
+    async def note(payload: Any) -> None:
+        seen.append(payload)
+
+    return queue, seen
+
+
+async def drain(queue: JobQueue[Any], engine: Engine, **options: Any) -> None:
+    await asyncio.wait_for(Worker(queue, engine, options=quick(**options)).run_until_idle(), PATIENCE)
+
+
+def largest_first(candidates: Sequence[Candidate], free: int) -> list[Candidate]:
+    return sorted(candidates, key=lambda one: -one.input)
+
+
+async def largest_first_later(candidates: Sequence[Candidate], free: int) -> list[Candidate]:
+    await asyncio.sleep(0)
+    return largest_first(candidates, free)
+
+
+@both_servers
+@pytest.mark.parametrize("choose", [largest_first, largest_first_later], ids=["sync", "async"])
+async def test_jobs_start_in_the_order_that_it_says(engine: Engine, jobs: Jobs, choose: Choose) -> None:
+    queue, seen = recorder()
+    queue.chooser("default", inputs=True)(choose)
+    for number in (3, 1, 4, 15, 9, 2, 6, 5, 35, 8):
+        jobs.add(input=number, priority=number % 3)
+    jobs.add(input=100, due_in=3600)
+    await drain(queue, engine, concurrency=2)
+    assert seen == [35, 15, 9, 8, 6, 5, 4, 3, 2, 1]
+
+
+async def test_it_sees_no_more_than_its_window_and_in_time_all(engine: Engine, jobs: Jobs) -> None:
+    queue, seen = recorder()
+    offers: list[tuple[Any, ...]] = []
+
+    @queue.chooser("default", window=7)
+    def last_first(candidates: Sequence[Candidate], free: int) -> list[Candidate]:
+        offers.append(tuple(candidates))
+        assert free <= 3
+        return list(reversed(candidates))
+
+    ids = jobs.add_many(40)
+    other = jobs.add(queue="other")
+    await drain(queue, engine, concurrency=3, queues=["default", "other"])
+    assert len(seen) == 41
+    assert [one.id for one in offers[0]] == ids[:7]  # those that would start first
+    assert max(map(len, offers)) == 7
+    assert {one.id for offer in offers for one in offer} == set(ids)
+    assert other not in ids
+    assert all(one.input is None and one.queue == "default" for offer in offers for one in offer)
+
+
+async def test_workers_that_choose_the_same_jobs_start_each_once(engine: Engine, jobs: Jobs) -> None:
+    queue, seen = recorder()
+    queue.chooser("default", inputs=True, window=50)(largest_first)
+    for number in range(200):
+        jobs.add(input=number)
+    tasks = [asyncio.create_task(Worker(queue, engine, options=quick(concurrency=5)).run_until_idle()) for _ in range(3)]
+    await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE)
+    assert Counter(seen) == Counter(range(200))
+
+
+def test_what_another_claim_is_starting_is_passed_over_for_the_next_best(jobs: Jobs, hands: Callable[..., Hands]) -> None:
+    ids = [jobs.add() for _ in range(4)]
+    first, second = hands("first:1"), hands("second:1")
+
+    def claim(one: Hands) -> list[Any]:
+        given = {"ids": ids, "of_queue": "default", "types": ["test"], "limit": 2}
+        given |= {"worker_id": one.worker_id, "grace": timedelta(seconds=15)}
+        return [row.id for row in one.connection.execute(choosing.claim(Job), given) if row.id is not None]
+
+    held = claim(first)
+    assert set(held) == set(ids[:2])
+    # Its transaction is open. Without SKIP LOCKED this waits; without the LIMIT over the order it would take the wrong ones.
+    assert set(claim(second)) == set(ids[2:])
+    first.connection.rollback()
+    second.connection.commit()
+    assert set(claim(first)) == set(ids[:2])
+
+
+@pytest.mark.parametrize("fault", ["raises", "nothing", "strange", "exits"])
+async def test_one_that_fails_is_told_of_once_and_its_jobs_start_in_their_ordinary_order(
+    engine: Engine, jobs: Jobs, start: Start, fault: str
+) -> None:
+    queue, seen = recorder()
+    calls = 0
+
+    @queue.chooser("default")
+    def choose(candidates: Sequence[Candidate], free: int) -> Any:
+        nonlocal calls
+        calls += 1
+        if fault == "raises":
+            raise LookupError("no forecast")
+        if fault == "exits":
+            raise SystemExit
+        return None if fault == "nothing" else [candidates[0]._replace(id=uuid4())]
+
+    for number in range(30):
+        jobs.add(input=number)
+    async with start(queue, concurrency=1) as log:
+        await until(lambda: len(seen) == 30, what="all of them")
+        told = log.of(ChooserFailed)
+    assert seen == list(range(30))
+    assert len(told) == 1
+    assert calls <= 3  # left alone for a second, then for two
+    expected = {"raises": LookupError, "exits": RuntimeError}.get(fault, InvalidChoiceError)
+    assert isinstance(told[0].error, expected)
+    assert told[0].chooser.endswith("choose")
+    assert told[0].queue == "default"
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+async def test_one_that_never_answers_keeps_nothing_waiting_for_longer_than_its_timeout(
+    engine: Engine, jobs: Jobs, start: Start, colour: str
+) -> None:
+    queue, seen = recorder()
+    calls, released = 0, threading.Event()
+
+    def block(candidates: Sequence[Candidate], free: int) -> Any:
+        nonlocal calls
+        calls += 1
+        released.wait(PATIENCE)
+        return candidates
+
+    async def wait(candidates: Sequence[Candidate], free: int) -> Any:
+        nonlocal calls
+        calls += 1
+        with suppress(asyncio.CancelledError):  # not even so does it stop
+            await asyncio.Event().wait()
+        await asyncio.to_thread(released.wait, PATIENCE)
+        return candidates
+
+    queue.chooser("default", timeout=timedelta(milliseconds=20))(block if colour == "sync" else wait)
+    for number in range(20):
+        jobs.add(input=number)
+    try:
+        async with start(queue, concurrency=1) as log:
+            await until(lambda: len(seen) == 20, what="all of them")
+            assert [type(told.error) for told in log.of(ChooserFailed)] == [TimeoutError]
+            assert calls == 1  # while a call is under way there is no other
+    finally:
+        released.set()
+    assert seen == list(range(20))
+
+
+async def test_what_it_leaves_out_waits_and_is_offered_again_until_it_is_overdue(
+    engine: Engine, jobs: Jobs, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(floors, "SAFETY", 0.3)
+    monkeypatch.setattr(floors, "_DUTY", 1)
+    queue, seen = recorder()
+    is_open = False
+    asked = asyncio.Event()
+
+    @queue.chooser("default", inputs=True, window=5)
+    async def open_only(candidates: Sequence[Candidate], free: int) -> list[Candidate]:
+        asked.set()
+        return [one for one in candidates if is_open or one.input == "open"]
+
+    for _ in range(5):
+        jobs.add(input="shut")
+    async with start(queue):
+        await asyncio.wait_for(asked.wait(), PATIENCE)
+        jobs.add(input="open", priority=9)
+        await until(lambda: seen == ["open"], what="what a full window hid goes first when it is read anew")
+        is_open = True
+        # Nobody tells the worker: it asks again by itself.
+        await until(lambda: len(seen) == 6, what="the others")
+
+    queue, seen = recorder()
+
+    @queue.chooser("default", longest_wait=timedelta(milliseconds=50))
+    def none(candidates: Sequence[Candidate], free: int) -> list[Candidate]:
+        return []
+
+    jobs.add(input="overdue")
+    async with start(queue):
+        await until(lambda: seen == ["overdue"], what="it starts although nobody chose it")
+
+
+async def test_what_commits_late_or_comes_back_is_offered_too(engine: Engine, start: Start, jobs: Jobs) -> None:
+    queue, seen = JobQueue(), []
+    queue.chooser("default")(lambda candidates, free: candidates)
+
+    @queue.handler("test", retry=lambda attempt, error: timedelta(milliseconds=20))
+    async def note(payload: str) -> None:
+        seen.append(payload)
+        if payload == "fails once" and seen.count(payload) == 1:
+            raise ValueError(payload)
+
+    with Session(engine) as late, late.begin():
+        late.add(Job("test", "late"))
+        late.add(Job("test", "late", fair_key="a"))
+        late.flush()
+        async with start(queue, poll_interval=timedelta(seconds=60)):
+            with Session(engine) as session, session.begin():
+                session.add_all([Job("test", "fails once"), Job("test", "a", fair_key="a"), Job("test", "b", fair_key="b")])
+            await until(lambda: len(seen) >= 4, what="those that have committed")
+            late.commit()
+            await until(lambda: len(seen) == 6, what="those that lie behind the floors")
+    assert Counter(seen) == {"fails once": 2, "late": 2, "a": 1, "b": 1}
+
+
+async def test_limits_and_pauses_hold_whatever_it_says(engine: Engine, jobs: Jobs, start: Start) -> None:
+    queue = JobQueue()
+    queue.chooser("default")(lambda candidates, free: sorted(candidates, key=lambda one: one.fair_key or "", reverse=True))
+    running: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+    seen: list[str] = []
+
+    @queue.handler("test")
+    async def work(payload: str) -> None:
+        seen.append(payload)
+        running.update([payload, "all"])
+        for name in (payload, "all"):
+            most[name] = max(most[name], running[name])
+        await asyncio.sleep(0)
+        running.subtract([payload, "all"])
+
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO queue (name, max_running, key_max_running) VALUES ('default', 5, 2)"))
+    with Session(engine) as session, session.begin():
+        pause_queues(session, ["default/c"])
+    for number in range(60):
+        jobs.add(queue=f"default/{'abc'[number % 3]}", input="abc"[number % 3])
+    async with start(queue, concurrency=8), start(queue, concurrency=8):
+        await until(lambda: len(seen) == 40, what="those of the keys that are not paused")
+        assert set(seen) == {"a", "b"}
+        with Session(engine) as session, session.begin():
+            resume_queues(session, ["default/c"])
+        await until(lambda: len(seen) == 60, what="all")
+    assert most["all"] <= 5
+    assert max(most[key] for key in "abc") <= 2
+
+
+async def test_other_queues_of_the_worker_are_claimed_as_ever_and_the_order_of_a_key_holds(
+    engine: Engine, jobs: Jobs
+) -> None:
+    queue, seen = recorder()
+    queue.chooser("default", inputs=True)(largest_first)
+    for number in range(10):
+        jobs.add(input=number, ordering_key="key")
+        jobs.add(input=100 + number, queue="other")
+    await drain(queue, engine, queues=["default", "other"], concurrency=3)
+    assert [number for number in seen if number < 100] == list(range(10))
+    assert [number for number in seen if number >= 100] == list(range(100, 110))
+
+
+@pytest.mark.parametrize(
+    ("field", "options"),
+    [
+        ("queue", {"queue": "mail/1"}),
+        ("queue", {"queue": "-"}),
+        ("window", {"window": 0}),
+        ("window", {"window": 1001}),
+        ("timeout", {"timeout": timedelta(0)}),
+        ("timeout", {"timeout": 1}),
+        ("longest_wait", {"longest_wait": timedelta(-1)}),
+    ],
+)
+def test_a_declaration_out_of_its_bounds_is_refused_by_its_field(field: str, options: dict[str, Any]) -> None:
+    given = {"queue": "default"} | options
+    with pytest.raises(InvalidOptionError) as caught:
+        JobQueue().chooser(**given)(largest_first)
+    assert caught.value.option == field
+
+
+def test_a_queue_has_one_and_it_takes_two_arguments() -> None:
+    queue, feature = JobQueue(), JobQueue()
+    queue.chooser("default")(largest_first)
+    feature.chooser("default")(largest_first)
+    for declare in (lambda: queue.chooser("default")(largest_first), lambda: queue.include(feature)):
+        with pytest.raises(InvalidOptionError):
+            declare()
+    other = JobQueue()
+    other.chooser("other")(largest_first)
+    queue.include(other)
+    assert set(queue.choosers) == {"default", "other"}
+    with pytest.raises(InvalidOptionError) as caught:
+        queue.chooser("third")(lambda candidates: candidates)  # type: ignore[type-var]
+    assert caught.value.option == "choose"

@@ -1,0 +1,149 @@
+WITH read AS (SELECT behind.id AS id
+  FROM (SELECT in_flight.id AS id
+    FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
+    JOIN LATERAL (SELECT job.id AS id
+      FROM job
+      WHERE job.status = 'pending'
+      AND job.scheduled_at <= now()
+      AND job.type_name = ANY (%(types)s::TEXT[])
+      AND job.attempt < 2147483647
+      AND (job.expires_at IS NULL OR job.expires_at > now())
+      AND (job.ordering_key IS NULL OR job.id = (SELECT first.id
+          FROM job AS first
+          WHERE first.ordering_key = job.ordering_key
+          AND first.ordering_key IS NOT NULL
+          AND first.status IN ('blocked', 'pending', 'running')
+          AND NOT (coalesce(first.steps_aside, false)
+            AND first.status = 'pending'
+            AND first.attempt > 0
+            AND first.scheduled_at > now())
+          ORDER BY first.ordering_key, first.created_at, first.id
+          LIMIT 1)
+        AND (SELECT other.id
+          FROM job AS other
+          WHERE other.ordering_key = job.ordering_key
+          AND other.ordering_key IS NOT NULL
+          AND other.leased_by IS NOT NULL
+          LIMIT 1) IS NULL)
+      AND job.changed_xid > '0'
+      AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
+      AND (EXISTS (SELECT 1
+          FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, priority, floor_at, floor_id)
+          WHERE job.queue = floor.queue
+          AND job.priority = floor.priority
+          AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
+      AND job.id != ALL (%(held)s::UUID[])
+      AND job.changed_xid >= "then".xid
+      AND job.changed_xid <= "then".xid
+      ORDER BY job.changed_xid
+      LIMIT %(limit)s::INTEGER) AS in_flight ON true
+    UNION ALL
+    SELECT since.id AS id
+    FROM (SELECT job.id AS id
+      FROM job
+      WHERE job.status = 'pending'
+      AND job.scheduled_at <= now()
+      AND job.type_name = ANY (%(types)s::TEXT[])
+      AND job.attempt < 2147483647
+      AND (job.expires_at IS NULL OR job.expires_at > now())
+      AND (job.ordering_key IS NULL OR job.id = (SELECT first.id
+          FROM job AS first
+          WHERE first.ordering_key = job.ordering_key
+          AND first.ordering_key IS NOT NULL
+          AND first.status IN ('blocked', 'pending', 'running')
+          AND NOT (coalesce(first.steps_aside, false)
+            AND first.status = 'pending'
+            AND first.attempt > 0
+            AND first.scheduled_at > now())
+          ORDER BY first.ordering_key, first.created_at, first.id
+          LIMIT 1)
+        AND (SELECT other.id
+          FROM job AS other
+          WHERE other.ordering_key = job.ordering_key
+          AND other.ordering_key IS NOT NULL
+          AND other.leased_by IS NOT NULL
+          LIMIT 1) IS NULL)
+      AND job.changed_xid > '0'
+      AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
+      AND (EXISTS (SELECT 1
+          FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, priority, floor_at, floor_id)
+          WHERE job.queue = floor.queue
+          AND job.priority = floor.priority
+          AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
+      AND job.id != ALL (%(held)s::UUID[])
+      AND job.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
+      ORDER BY job.changed_xid
+      LIMIT %(limit)s::INTEGER) AS since
+    LIMIT %(most_behind)s::INTEGER) AS behind
+  UNION ALL
+  SELECT block.id AS id
+  FROM unnest(%(firsts)s::INTEGER[], %(lasts)s::INTEGER[], %(quotas)s::INTEGER[]) AS share(first, last, quota)
+  JOIN LATERAL (SELECT probe.id AS id
+    FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, priority, floor_at, floor_id)
+    JOIN LATERAL (SELECT job.id AS id
+      FROM job
+      WHERE job.status = 'pending'
+      AND job.scheduled_at <= now()
+      AND job.type_name = ANY (%(types)s::TEXT[])
+      AND job.attempt < 2147483647
+      AND (job.expires_at IS NULL OR job.expires_at > now())
+      AND (job.ordering_key IS NULL OR job.id = (SELECT first.id
+          FROM job AS first
+          WHERE first.ordering_key = job.ordering_key
+          AND first.ordering_key IS NOT NULL
+          AND first.status IN ('blocked', 'pending', 'running')
+          AND NOT (coalesce(first.steps_aside, false)
+            AND first.status = 'pending'
+            AND first.attempt > 0
+            AND first.scheduled_at > now())
+          ORDER BY first.ordering_key, first.created_at, first.id
+          LIMIT 1)
+        AND (SELECT other.id
+          FROM job AS other
+          WHERE other.ordering_key = job.ordering_key
+          AND other.ordering_key IS NOT NULL
+          AND other.leased_by IS NOT NULL
+          LIMIT 1) IS NULL)
+      AND job.priority >= '-9'
+      AND job.queue = lane.queue
+      AND job.priority = lane.priority
+      AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
+      ORDER BY job.scheduled_at, job.id
+      LIMIT %(limit)s::INTEGER) AS probe ON true
+    LIMIT share.quota) AS block ON true
+  LIMIT %(limit)s::INTEGER)
+SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
+  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, found.is_new, found.id, found.type_name, found.queue, found.priority, found.chain_id, found.chain_index, found.created_at, found.scheduled_at, found.attempt, found.deduplication_key, found.ordering_key, found.input
+FROM (SELECT 1 AS one) AS here
+LEFT OUTER JOIN (SELECT wanted.is_new AS is_new, offered.id AS id, offered.type_name AS type_name, offered.queue AS queue, offered.priority AS priority, offered.chain_id AS chain_id, offered.chain_index AS chain_index, offered.created_at AS created_at, offered.scheduled_at AS scheduled_at, offered.attempt AS attempt, offered.deduplication_key AS deduplication_key, offered.ordering_key AS ordering_key, offered.input AS input
+  FROM (SELECT read.id AS id, true AS is_new
+    FROM read
+    UNION ALL
+    SELECT held.id AS id, false
+    FROM unnest(%(held)s::UUID[]) AS held(id)) AS wanted
+  JOIN LATERAL (SELECT job.id AS id, job.type_name AS type_name, job.queue AS queue, job.priority AS priority, job.chain_id AS chain_id, job.chain_index AS chain_index, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at AS scheduled_at, job.attempt AS attempt, job.deduplication_key AS deduplication_key, job.ordering_key AS ordering_key, job.input AS input
+    FROM job
+    WHERE job.id = wanted.id
+    AND CAST(job.status AS TEXT) = 'pending'
+    AND split_part(job.queue, '/', 1) = %(of_queue)s::VARCHAR
+    AND job.scheduled_at <= now()
+    AND job.type_name = ANY (%(types)s::TEXT[])
+    AND job.attempt < 2147483647
+    AND (job.expires_at IS NULL OR job.expires_at > now())
+    AND (job.ordering_key IS NULL OR job.id = (SELECT first.id
+        FROM job AS first
+        WHERE first.ordering_key = job.ordering_key
+        AND first.ordering_key IS NOT NULL
+        AND first.status IN ('blocked', 'pending', 'running')
+        AND NOT (coalesce(first.steps_aside, false)
+          AND first.status = 'pending'
+          AND first.attempt > 0
+          AND first.scheduled_at > now())
+        ORDER BY first.ordering_key, first.created_at, first.id
+        LIMIT 1)
+      AND (SELECT other.id
+        FROM job AS other
+        WHERE other.ordering_key = job.ordering_key
+        AND other.ordering_key IS NOT NULL
+        AND other.leased_by IS NOT NULL
+        LIMIT 1) IS NULL)) AS offered ON true) AS found ON true
