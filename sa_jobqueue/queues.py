@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.fair_keys import SEPARATOR
 from sa_jobqueue.rates import RateAlgorithm
 from sa_jobqueue.retention import NOTHING_SAID, Retention
 from sa_jobqueue.types import LONGEST, MAX_WEIGHT, MIN_WEIGHT
@@ -43,6 +44,12 @@ class QueueSettings:
 
     def __post_init__(self) -> None:
         check_names("name", [self.name])
+        queue, is_part, key = self.name.partition(SEPARATOR)
+        if is_part and not key:
+            raise InvalidOptionError("name", f"{self.name!r} has no fair key after the slash; the queue is {queue!r}")
+        if is_part and self.key_max_running is not None:
+            reason = f"is said of a queue, for each of its keys; give max_running of {self.name!r}, or name {queue!r}"
+            raise InvalidOptionError("key_max_running", reason)
         _check_number("weight", self.weight, MIN_WEIGHT, MAX_WEIGHT)
         if self.key_max_running is not None:
             _check_number("key_max_running", self.key_max_running, 1, _MOST)

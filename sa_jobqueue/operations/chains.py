@@ -31,8 +31,8 @@ from sa_jobqueue.types import JobId, JobStatus
 class ChainFilter:
     """Which chains a listing shows; an empty part means any.
 
-    `statuses`: of the chain, which is its last job's. `types`, `queues`: of its root. `job_ids`: chains that have one of
-    these jobs, wherever in them. `top_level`: those that no job waits for, or has waited for.
+    `statuses`: of the chain, which is its last job's. `types`, `queues`: of its root, a queue with its parts. `job_ids`:
+    chains that have one of these jobs, wherever in them. `top_level`: those that no job waits for, or has waited for.
     `created_after` (inclusive), `created_before` (not): aware, when the root was enqueued.
     Raises: InvalidOptionError naming the part.
     """

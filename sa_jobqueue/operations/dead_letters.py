@@ -22,7 +22,7 @@ CHUNK = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterFilter:
-    """Which dead letters are meant; an empty part means any, `resolved` None means both."""
+    """Which dead letters are meant; an empty part means any, `resolved` None means both. `queues`: each with its parts."""
 
     ids: Sequence[JobId] = ()
     job_ids: Sequence[JobId] = ()

@@ -33,6 +33,7 @@ from sa_jobqueue.types import ENDED, INITIAL, JobId, JobStatus
 class JobFilter:
     """Which jobs a listing shows; an empty part means any.
 
+    `queues`: with those of their fair keys; a part, such as `mail/42`, for those of one key alone.
     `chain_ids`: the jobs of these chains. `chain_types`: those of chains whose root has one of these types.
     `created_after` (inclusive), `created_before` (not): aware, when the job was enqueued.
     Raises: InvalidOptionError naming the part.

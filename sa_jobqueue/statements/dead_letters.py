@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import CURRENT_XID, id_parameter
+from sa_jobqueue.statements.parts import lies_in
 from sa_jobqueue.types import DeadReason, JobId, JobStatus, Resolution
 
 
@@ -53,12 +54,13 @@ def matching(
         found.append(letter.job_id == any_(literal(list(job_ids), key)))
     for attribute, values in (
         (letter.type_name, types),
-        (letter.queue, queues),
         (letter.reason, reasons),
         (letter.error_fingerprint, fingerprints),
     ):
         if values:
             found.append(attribute.in_(list(values)))
+    if queues:
+        found.append(lies_in(letter.queue.expression, queues))
     if died_before is not None:
         found.append(letter.died_at < died_before)
     if resolved is not None:

@@ -33,6 +33,7 @@ from sqlalchemy.orm import aliased, contains_eager
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.statements._parts import status, table
+from sa_jobqueue.statements.parts import lies_in
 from sa_jobqueue.types import JobId, JobStatus
 
 
@@ -258,7 +259,7 @@ def _alike(
     if types:
         found.append(job.c.type_name.in_(list(types)))
     if queues:
-        found.append(job.c.queue.in_(list(queues)))
+        found.append(lies_in(job.c.queue, queues))
     if after is not None:
         found.append(job.c.created_at >= after)
     if before is not None:

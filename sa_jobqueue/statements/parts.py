@@ -6,6 +6,7 @@ asks for what was written since.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -24,6 +25,7 @@ from sqlalchemy import (
     column,
     func,
     literal_column,
+    or_,
     select,
     true,
     tuple_,
@@ -32,6 +34,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
 from sqlalchemy.sql.elements import ColumnElement
 
+from sa_jobqueue.fair_keys import SEPARATOR
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import Xid8, id_parameter
 from sa_jobqueue.statements._parts import array, once_a_model, status, table
@@ -46,6 +49,13 @@ def is_part(queue: ColumnElement[str]) -> ColumnElement[bool]:
 def whole(queue: ColumnElement[str]) -> ColumnElement[str]:
     """Return the queue that a part is of; of a queue that is no part itself."""
     return func.split_part(queue, literal_column("'/'"), literal_column("1"), type_=Text)
+
+
+def lies_in(queue: ColumnElement[str], names: Sequence[str]) -> ColumnElement[bool]:
+    """Return whether a queue is one of those named, or a part of one."""
+    wholes = [name for name in names if SEPARATOR not in name]
+    parts = [name for name in names if SEPARATOR in name]
+    return or_(*([whole(queue).in_(wholes)] if wholes else []), *([queue.in_(parts)] if parts else []))
 
 
 @once_a_model

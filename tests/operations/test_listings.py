@@ -302,3 +302,11 @@ async def test_the_async_listings_are_the_same(async_sessions: async_sessionmake
         assert [edge.chain.id for edge in await aio.list_blockers(session, waiting)] == [root]
         assert [job.id for job in await aio.list_blocked_jobs(session, root)] == [waiting]
         assert (await aio.list_jobs(session, limit=1)).next == waiting
+
+
+def test_a_queue_is_listed_with_its_parts_and_a_part_by_itself(session: Session, jobs: Jobs) -> None:
+    whole, key, other = jobs.add(queue="mail"), jobs.add(queue="mail/1"), jobs.add(queue="mail/2")
+    jobs.add(queue="mailbox/1")
+    for names, expected in ((["mail"], {whole, key, other}), (["mail/1"], {key}), (["mail/2", "mail/1"], {key, other})):
+        assert {job.id for job in list_jobs(session, where=JobFilter(queues=names))} == expected
+        assert {chain.id for chain in list_chains(session, where=ChainFilter(queues=names))} == expected

@@ -17,6 +17,8 @@ MINUTE = timedelta(minutes=1)
     ("field", "given"),
     [
         ("name", {"name": "no spaces"}),
+        ("name", {"name": "mail/"}),
+        ("key_max_running", {"name": "mail/42", "key_max_running": 3}),
         ("weight", {"weight": 0}),
         ("weight", {"weight": True}),
         ("max_running", {"max_running": 0}),
