@@ -55,7 +55,14 @@ def job_table_args(layout: Layout) -> tuple[Any, ...]:
             "changed_xid",
             postgresql_where=text("status = 'pending' AND changed_xid > '0'"),
         ),
-        Index(conv(name("ix_job_running")), "leased_by", "leased_until", postgresql_where=text("status = 'running'")),
+        # `changed_xid` for those who count from a floor on, `leased_until` so that nobody reads rows to find it null.
+        Index(
+            conv(name("ix_job_running")),
+            "leased_by",
+            "changed_xid",
+            "leased_until",
+            postgresql_where=text("status = 'running'"),
+        ),
         Index(conv(name("ix_job_awaited")), "id", postgresql_where=text("is_awaited AND chain_completed_at IS NOT NULL")),
         Index(
             conv(name("uq_job_chain")),

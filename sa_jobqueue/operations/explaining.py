@@ -337,10 +337,11 @@ class _Explainer:
         if len(told) > 2 and most[1] is None and told[0][2]:
             most[1] = cast("QueueStatus", told[0][2][0]).key_max_running
         if any(most):
-            names = {"queue": whole(job.queue), "queues": [job.queue], "type_name": job.type_name}
-            counts = list(self.session.execute(limits.running(self.model), names).one())
+            names = {"queue": whole(job.queue), "type_name": job.type_name}
+            counts = list(self.session.execute(limits.running(self.model), names).one()[:2])
             if len(told) > 2:
-                counts[1:1] = [sum(row.n for row in self.session.execute(limits.running_by_part(self.model), names))]
+                parts = self.session.execute(limits.running_by_part(self.model), names)
+                counts[1:1] = [sum(row.n for row in parts if row.queue == job.queue)]
             for (what, name, _), limit, count in zip(told, most, counts, strict=True):
                 if limit is not None and count >= limit:
                     evidence |= {"max_running": limit, "running": count}

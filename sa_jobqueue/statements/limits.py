@@ -15,6 +15,7 @@ from sqlalchemy import (
     Double,
     Integer,
     Select,
+    Table,
     Text,
     Update,
     any_,
@@ -28,8 +29,10 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import Xid8
 from sa_jobqueue.statements._parts import array, element, once_a_model, position, status, table
 from sa_jobqueue.statements.parts import whole
 from sa_jobqueue.types import JobStatus
@@ -72,33 +75,45 @@ def lock(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def running(model: type[JobMixin[Any]]) -> Select[int, int]:
+def running(model: type[JobMixin[Any]]) -> Select[int, int, str]:
     """Count the running jobs of a queue, its parts among them, and those of a type.
 
-    Parameters: `queue`, `type_name`, null for none. Shape: `(in_queue, of_type)`. Locks: none.
+    Parameters: `queue`, `type_name`, null for none; `since`, a transaction's id as text below which there are none of them,
+    0 unless given. Shape: `(in_queue, of_type, since)`, the last for the next count of the same two. Locks: none.
     Obliges: run it after `lock`, as a statement of its own, for one that locks sees what was before it waited.
-    Index: `ix_job_running`, every running job: a limit costs as much as there are slots in all workers together.
+    Index: `ix_job_running`, every running job from `since` on: as many as there are slots in all workers together, and what
+    has ended after the oldest of them began and is not vacuumed yet.
     """
     job = table(model)
-    in_queue = func.count().filter(whole(job.c.queue) == bindparam("queue", type_=Text))
-    of_type = func.count().filter(job.c.type_name == bindparam("type_name", type_=Text))
-    return select(in_queue, of_type).where(job.c.status == status(JobStatus.RUNNING))
+    in_queue = whole(job.c.queue) == bindparam("queue", type_=Text)
+    of_type = job.c.type_name == bindparam("type_name", type_=Text)
+    since = _floor(func.min(job.c.changed_xid).filter(in_queue | of_type))
+    return select(func.count().filter(in_queue), func.count().filter(of_type), since).where(*_running_since(job))
 
 
 @once_a_model
-def running_by_part(model: type[JobMixin[Any]]) -> Select[str, int]:
-    """Count the running jobs of parts.
+def running_by_part(model: type[JobMixin[Any]]) -> Select[str, int, str]:
+    """Count the running jobs of each part of a queue.
 
-    Parameters: `queues`, their names. Shape: `(queue, n)` of each that has any, unordered. Locks: none.
-    Obliges: as `running`. Index: `ix_job_running`, every running job.
+    Parameters: `queue`; `since`, as `running`. Shape: `(queue, n, since)` of each that has any, unordered: the lowest
+    `since` is for the next count of the same queue. Locks: none.
+    Obliges: as `running`. Index: as `running`.
     """
     job = table(model)
-    is_asked = job.c.queue == any_(array("queues", Text()))
-    return (
-        select(job.c.queue, func.count().label("n"))
-        .where(job.c.status == status(JobStatus.RUNNING), is_asked)
-        .group_by(job.c.queue)
-    )
+    since = _floor(func.min(job.c.changed_xid))
+    is_part_of = whole(job.c.queue) == bindparam("queue", type_=Text)
+    return select(job.c.queue, func.count().label("n"), since).where(*_running_since(job), is_part_of).group_by(job.c.queue)
+
+
+def _running_since(job: Table) -> list[ColumnElement[bool]]:
+    since = cast(bindparam("since", "0", type_=Text), Xid8())
+    return [job.c.status == status(JobStatus.RUNNING), job.c.changed_xid >= since]
+
+
+def _floor(oldest: ColumnElement[Any]) -> ColumnElement[str]:
+    """Return the lowest id that a row counted later can have: of one counted now, or of a transaction not seen yet."""
+    in_flight: ColumnElement[Any] = literal_column("pg_snapshot_xmin(pg_current_snapshot())")
+    return cast(func.least(oldest, in_flight), Text).label("since")
 
 
 @once_a_model

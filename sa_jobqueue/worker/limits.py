@@ -14,6 +14,7 @@ from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.fair_keys import SEPARATOR, whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import limits
+from sa_jobqueue.worker.counting import Running
 from sa_jobqueue.worker.rates import Rates
 
 Key: TypeAlias = tuple[bool, str]
@@ -38,10 +39,10 @@ class Limits:
         self, model: type[JobMixin[Any]], queue: str | None, type_name: str | None, parts: Collection[str] = ()
     ) -> None:
         self._lock = limits.lock(model)
-        self._running = limits.running(model)
-        self._running_by_part = limits.running_by_part(model)
         self._queue, self._type = queue, type_name
         self._own = frozenset(parts)
+        of_parts = queue if queue is not None else next((whole(name) for name in parts), None)
+        self._running = Running(model, queue=queue, type_name=type_name, whole=of_parts)
         self.rates = Rates(model, queue, parts)
         self._full = FULL
         self._each: int | None = None
@@ -71,8 +72,7 @@ class Limits:
         self.rates.read(told)
         self._most |= {key: row.max_running for key, row in told.items()}
         if any(told[key].max_running is not None for key in whole):
-            names = {"queue": self._queue, "type_name": self._type}
-            in_queue, of_type = (await connection.execute(self._running, names)).one()
+            in_queue, of_type = await self._running.count(connection)
         else:
             in_queue = of_type = 0
         for key in whole:
@@ -108,11 +108,10 @@ class Limits:
             most |= {name: each for name in parts if most.get(name) is None}
         most = {name: number for name, number in most.items() if number is not None}
         if most:
-            found = await connection.execute(self._running_by_part, {"queues": list(most)})
-            counts = {row.queue: row.n for row in found}
+            counts = await self._running.count_parts(connection)
             for name, number in most.items():
-                rooms[name] = min(rooms.get(name, limit), number - counts.get(name, 0))
-                self.counted[False, name] = counts.get(name, 0), number
+                rooms[name] = min(rooms.get(name, limit), number - counts[name])
+                self.counted[False, name] = counts[name], number
         for name in own:
             if (room := self.rates.room((False, name))) is not None:
                 rooms[name] = min(rooms[name], room)
@@ -140,13 +139,11 @@ class Limits:
         """Count again, under no lock, and return which were reached until so many `ended`, and have room."""
         counts: dict[Key, int] = {}
         if ended.keys() & {(False, self._queue), (True, self._type)}:
-            names = {"queue": self._queue, "type_name": self._type}
-            in_queue, of_type = (await connection.execute(self._running, names)).one()
+            in_queue, of_type = await self._running.count(connection)
             counts = {(False, self._queue or ""): in_queue, (True, self._type or ""): of_type}
         if parts := [name for is_type, name in ended if not is_type and SEPARATOR in name]:
-            counts |= {(False, name): 0 for name in parts}
-            found = await connection.execute(self._running_by_part, {"queues": parts})
-            counts |= {(False, row.queue): row.n for row in found}
+            found = await self._running.count_parts(connection)
+            counts |= {(False, name): found[name] for name in parts}
         return [key for key, n in ended.items() if counts[key] < (self._may_run(key) or 0) <= counts[key] + n]
 
     def _may_run(self, key: Key) -> int | None:

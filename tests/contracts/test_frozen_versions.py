@@ -12,7 +12,7 @@ from sa_jobqueue.migrations import versions
 
 # A digest may be changed until the first release of its version, and never after it: then it is a new version.
 DIGESTS = {
-    1: "cda80ed7d73b2c78c7356edcd11e3bde563f1223904a837bc7e0fd9d163e1ba3",
+    1: "27939e2a3bade0de28811f1aca41a2c82ff56cacf4c1b95fb3c85f644b3acab4",
     2: "4853513165be70ab421af20df3704bfad07fc75cd6845a16c53b1b4120655285",
     3: "04827c321a806ac2c0616bb083300f3313dc643941e5049986cbc1c2f76c6fba",
 }

@@ -92,7 +92,7 @@ def next_version(monkeypatch: pytest.MonkeyPatch) -> int:
         q = f'"{schema}".{prefix}' if schema else prefix
         return [
             f"DROP TABLE {q}job_note",
-            f"CREATE INDEX {prefix}ix_job_running ON {q}job (leased_by, leased_until) WHERE status = 'running'",
+            f"CREATE INDEX {prefix}ix_job_running ON {q}job (leased_by, changed_xid, leased_until) WHERE status = 'running'",
             f"ALTER TABLE {q}job ADD CONSTRAINT {prefix}ck_job_timeout CHECK (timeout > '0'::interval), DROP COLUMN note",
             f"COMMENT ON TABLE {q}job IS 'sa_jobqueue version={latest}'",
         ]

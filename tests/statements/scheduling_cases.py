@@ -40,7 +40,7 @@ def offered(world: World) -> dict[str, Any]:
     return shared(world, looked=True) | {"of_queue": "default", "held": list(world.pending[:BATCH])}
 
 
-_ONE = {"queue": "default", "queues": ["default", "default/1"], "type_name": "test"}
+_ONE = {"queue": "default", "queues": ["default", "default/1"], "type_name": "test", "since": "0"}
 _SPENT = {"names": ["default", "default/1"], "tokens": [2.5, None], "starts": [None, "{1,2}"]}
 _CLAIM = frozenset({"ix_job_claim", "pk_job", "ix_job_ordering", "uq_job_ordering"})
 

@@ -120,7 +120,7 @@ CREATE INDEX ${p}ix_job_claim ON ${q}job (queue, priority, scheduled_at, id) WHE
 --;
 CREATE INDEX ${p}ix_job_changed ON ${q}job (changed_xid) WHERE status = 'pending' AND changed_xid > '0'
 --;
-CREATE INDEX ${p}ix_job_running ON ${q}job (leased_by, leased_until) WHERE status = 'running'
+CREATE INDEX ${p}ix_job_running ON ${q}job (leased_by, changed_xid, leased_until) WHERE status = 'running'
 --;
 CREATE INDEX ${p}ix_job_awaited ON ${q}job (id) WHERE is_awaited AND chain_completed_at IS NOT NULL
 --;
@@ -238,8 +238,8 @@ END $$$$
 --;
 CREATE TRIGGER ${p}tr_job_stamp BEFORE UPDATE ON ${q}job FOR EACH ROW
   WHEN (NEW.changed_xid IS DISTINCT FROM pg_current_xact_id() AND (OLD.status <> NEW.status
-    OR NEW.status = 'pending'
-      AND (OLD.queue, OLD.priority, OLD.scheduled_at) <> (NEW.queue, NEW.priority, NEW.scheduled_at)))
+    OR (OLD.queue, OLD.type_name) <> (NEW.queue, NEW.type_name)
+    OR NEW.status = 'pending' AND (OLD.priority, OLD.scheduled_at) <> (NEW.priority, NEW.scheduled_at)))
   EXECUTE FUNCTION ${q}job_stamp()
 --;
 CREATE VIEW ${q}job_transition (from_status, to_status) AS

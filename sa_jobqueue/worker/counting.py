@@ -1,0 +1,47 @@
+"""How many jobs run under limits, counted from a floor: the entries of what has ended are passed by, whoever pins them.
+
+A count with snapshot S returns a floor for the next one: the lowest `changed_xid` of the rows that it counted, or the oldest
+transaction in flight in S where that is lower. No running row of the same queue, or type, that a later count sees lies
+below it. Either S saw that row as it is: then it ran, was counted, and the floor is not above it. Or a transaction that S
+did not see has written it since, for whatever makes a job run, or moves it to another queue, stamps it with its own id; and
+no such transaction is older than the oldest in flight. Neither a lock nor a clock is part of this, so it does not matter
+which worker claims, or how.
+
+What is left to walk past is what has ended since the oldest of them began.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.statements import limits
+
+START: Final = "0"
+
+
+class Running:
+    """Counts what runs of a queue and of a job type, None where that has no limit, and of each part of the queue `whole`."""
+
+    def __init__(self, model: type[JobMixin[Any]], *, queue: str | None, type_name: str | None, whole: str | None) -> None:
+        self._all = limits.running(model)
+        self._by_part = limits.running_by_part(model)
+        self._queue, self._type, self._whole = queue, type_name, whole
+        self._since = self._since_of_parts = START
+
+    async def count(self, connection: AsyncConnection) -> tuple[int, int]:
+        """Return how many of the queue run and how many of the type, zero for None."""
+        given = {"queue": self._queue, "type_name": self._type, "since": self._since}
+        in_queue, of_type, self._since = (await connection.execute(self._all, given)).one()
+        return in_queue, of_type
+
+    async def count_parts(self, connection: AsyncConnection) -> Counter[str]:
+        """Return how many of each part of the queue run."""
+        given = {"queue": self._whole, "since": self._since_of_parts}
+        rows = (await connection.execute(self._by_part, given)).all()
+        if rows:
+            self._since_of_parts = str(min(int(row.since) for row in rows))
+        return Counter({row.queue: row.n for row in rows})
