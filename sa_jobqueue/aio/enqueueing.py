@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -40,7 +40,13 @@ async def enqueue_many_unique(session: AsyncSession, new: Iterable[tuple[JobT, D
 
 
 async def enqueue_payloads(
-    session: AsyncSession, handler: Handler[InT, Any, Any], payloads: Iterable[InT], /, **options: Any
+    session: AsyncSession,
+    handler: Handler[InT, Any, Any],
+    payloads: Iterable[InT],
+    /,
+    *,
+    deduplicate_by: Callable[[InT], str] | None = None,
+    **options: Any,
 ) -> int:
-    """Enqueue one job a payload by COPY, in the caller's transaction; return how many."""
-    return await session.run_sync(operations.enqueue_payloads, handler, payloads, **options)
+    """Enqueue one job a payload by COPY, in the caller's transaction; return how many were made."""
+    return await session.run_sync(operations.enqueue_payloads, handler, payloads, deduplicate_by=deduplicate_by, **options)

@@ -16,10 +16,11 @@ from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.handlers import Handler
 from sa_jobqueue.ids import uuid7, uuid7_hex
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.checks import check_text
 from sa_jobqueue.operations.enqueueing import wake
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.payloads import Codec
-from sa_jobqueue.statements import jobs
+from sa_jobqueue.statements import deduplication, jobs
 from sa_jobqueue.tracing import announce_alike
 
 InT = TypeVar("InT")
@@ -32,17 +33,28 @@ _NOT_ALIKE: Final = ("id", "deduplication_key", "blockers", "input")
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
-def enqueue_payloads(session: Session, handler: Handler[InT, Any, Any], payloads: Iterable[InT], /, **options: Any) -> int:
-    """Enqueue one job a payload by COPY, in the caller's transaction; return how many.
+def enqueue_payloads(
+    session: Session,
+    handler: Handler[InT, Any, Any],
+    payloads: Iterable[InT],
+    /,
+    *,
+    deduplicate_by: Callable[[InT], str] | None = None,
+    **options: Any,
+) -> int:
+    """Enqueue one job a payload by COPY, in the caller's transaction; return how many were made.
 
     Several times as fast as `enqueue_many`, because no object is made of a job: all are of one handler and differ by their
-    payloads alone. They wait for nothing and have no deduplication key.
+    payloads alone. They wait for nothing.
+    `deduplicate_by`: returns a payload's deduplication key; left out are those whose key an open chain has, and of equal
+    keys all but the first. They go through a temporary table, which the database's role must be allowed to make.
     `payloads`: read once, each checked and sent as it comes, so that millions need no memory. Whatever makes them must
     leave this session alone meanwhile: its connection is busy. `options`: as `handler.job` takes them, the same for all.
-    Changes: one row a job. Locks: none but the new rows'.
+    Changes: one row a job. Locks: the new rows; with keys in their order, and an equal key of a transaction that is under
+    way is awaited.
     Raises: InvalidJobError naming the option, with nothing written. Once rows are on their way: InvalidPayloadError and
-    PayloadTooLargeError naming the payload by its place from 0 (`payloads[17].order_id`), ConflictError, and what the
-    iterator raises; roll back then.
+    PayloadTooLargeError naming the payload by its place from 0 (`payloads[17].order_id`), InvalidJobError naming its key
+    so, ConflictError, and what the iterator or `deduplicate_by` raises; roll back then.
     """
     model, kind = handler.model, handler.job_type
     for name in _NOT_ALIKE:
@@ -62,10 +74,22 @@ def enqueue_payloads(session: Session, handler: Handler[InT, Any, Any], payloads
     if alike._delay or alike._at:
         due = jobs.due_at(delay=alike._delay, at=alike._at)
         values["scheduled_at"] = connection.execute(due).scalar_one()
+    each: tuple[str, ...] = _OF_EACH_ROW
+    if deduplicate_by is not None:
+        each = (*each, "deduplication_key")
+        values.pop("deduplication_key", None)
     tail = "".join("\t" + text for text in _texts(connection, model, values)) + "\n"
-    statement = jobs.copy_new(model, [*_OF_EACH_ROW, *values])
+    columns = [*each, *values]
+    chunks = _chunks(kind.input, payloads, model.__id_factory__, deduplicate_by, tail)
     with translated():
-        count = copy_in(connection, statement, _chunks(kind.input, payloads, model.__id_factory__, tail))
+        if deduplicate_by is None:
+            count = copy_in(connection, jobs.copy_new(model, columns), chunks)
+        else:
+            made, copied = deduplication.stage(model, columns)
+            connection.exec_driver_sql(made)
+            copy_in(connection, copied, chunks)
+            count = connection.execute(deduplication.put_staged(model, columns)).rowcount
+            connection.exec_driver_sql(deduplication.drop_staged())
     if count:
         tell(count)
         wake(session, connection, model, alike.queue)
@@ -107,7 +131,18 @@ def _id_text(made: Any) -> str:
     return made.hex if isinstance(made, UUID) else str(made).translate(_ESCAPES)
 
 
-def _chunks(codec: Codec[Any], payloads: Iterable[Any], make_id: Callable[[], Any], tail: str) -> Iterator[str]:
+def _key_text(place: int, key: str) -> str:
+    check_text(f"payloads[{place}].deduplication_key", key)
+    return key.translate(_ESCAPES)
+
+
+def _chunks(
+    codec: Codec[Any],
+    payloads: Iterable[Any],
+    make_id: Callable[[], Any],
+    key_of: Callable[[Any], str] | None,
+    tail: str,
+) -> Iterator[str]:
     lines: list[str] = []
     size = 0
     make_text = uuid7_hex if make_id is uuid7 else lambda: _id_text(make_id())
@@ -115,7 +150,8 @@ def _chunks(codec: Codec[Any], payloads: Iterable[Any], make_id: Callable[[], An
         job_id = make_text()
         # Of what needs escaping, JSON text without other characters than ASCII's has the backslash alone.
         document = codec.encode_text(f"payloads[{place}]", payload).replace("\\", "\\\\")
-        lines.append(f"{job_id}\t{job_id}\t{document}{tail}")
+        key = "" if key_of is None else f"\t{_key_text(place, key_of(payload))}"
+        lines.append(f"{job_id}\t{job_id}\t{document}{key}{tail}")
         size += len(document)
         if size >= CHUNK:
             yield "".join(lines)

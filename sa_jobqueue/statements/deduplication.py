@@ -17,6 +17,7 @@ from sqlalchemy import (
     any_,
     bindparam,
     cast,
+    collate,
     column,
     exists,
     func,
@@ -28,8 +29,12 @@ from sqlalchemy import (
     true,
     update,
 )
+from sqlalchemy import (
+    table as named_table,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL
 from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.sql.selectable import TableValuedAlias
 
 from sa_jobqueue.models import JobMixin
@@ -41,6 +46,8 @@ from sa_jobqueue.types import JobId, JobStatus
 
 REPLACEABLE: Final = {"input": ("input", "input_version"), "schedule": ("scheduled_at",), "priority": ("priority",)}
 """What a later job may replace of one that has not begun, and the columns it is."""
+_STAGED: Final = "job_copied"
+_IDENTIFIERS: Final = PGDialect_psycopg().identifier_preparer  # type: ignore[no-untyped-call]
 
 
 def lock_key(model: type[JobMixin[Any]], type_name: str, key: str) -> Select[Any]:
@@ -191,10 +198,7 @@ def put(
             )
         )
     statement: Any = upsert(job).from_select(names, chosen)
-    arbiter: dict[str, Any] = {
-        "index_elements": [job.c.chain_type_name, job.c.deduplication_key],
-        "index_where": literal_column("deduplication_key IS NOT NULL AND chain_index = 0 AND chain_completed_at IS NULL"),
-    }
+    arbiter = _arbiter(job)
     if not replaced and not held:
         kept: Insert = statement.on_conflict_do_nothing(**arbiter).returning(job.c.id)
         return kept
@@ -204,6 +208,38 @@ def put(
         values["scheduled_at"] = func.least(new.scheduled_at, job.c.created_at + _duration("within"))
     merged: Insert = statement.on_conflict_do_update(**arbiter, set_=values, where=_waits(job)).returning(job.c.id)
     return merged
+
+
+def stage(model: type[JobMixin[Any]], columns: Sequence[str]) -> tuple[str, str]:
+    """Return what makes a temporary table with these columns of jobs, and the COPY that takes them there as text.
+
+    Obliges: `drop_staged` in the same transaction. Changes: the session's catalog. Locks: none that others meet.
+    """
+    quoted = ", ".join(_IDENTIFIERS.quote(name) for name in columns)
+    made = f"CREATE TEMPORARY TABLE {_STAGED} ON COMMIT DROP AS SELECT {quoted} FROM {model.__jobqueue__.qualified('job')}"
+    return f"{made} WITH NO DATA", f"COPY pg_temp.{_STAGED} ({quoted}) FROM STDIN"
+
+
+def drop_staged() -> str:
+    """Drop the temporary table of `stage`."""
+    return f"DROP TABLE pg_temp.{_STAGED}"
+
+
+def put_staged(model: type[JobMixin[Any]], columns: Sequence[str]) -> Insert:
+    """Insert what was copied by `stage`, each unless an open chain has its key; of equal keys the first.
+
+    Shape: no rows returned, as many affected as were made. Changes: a row each.
+    Locks: the new rows, in the order of their keys, which is that of `put`. An equal key of a transaction that is under way
+    is awaited. Index: `uq_job_deduplication`.
+    """
+    job = table(model)
+    staged = named_table(_STAGED, *(column(name, job.c[name].type) for name in columns), schema="pg_temp")
+    in_order = select(*staged.c).order_by(
+        collate(staged.c.deduplication_key, "C"),
+        literal_column("ctid"),  # of equal ones in the order of the copy
+    )
+    statement = upsert(job).from_select(list(columns), in_order)
+    return statement.on_conflict_do_nothing(**_arbiter(job)).execution_options(preserve_rowcount=True)
 
 
 @once_a_model
@@ -233,6 +269,13 @@ def holders(model: type[JobMixin[Any]], *, ended: bool) -> Select[Any]:
         .lateral("newest")
     )
     return select(given.c.type_name, given.c.key, newest.c.id, newest.c.queue).select_from(given.join(newest, true()))
+
+
+def _arbiter(job: Table) -> dict[str, Any]:
+    return {
+        "index_elements": [job.c.chain_type_name, job.c.deduplication_key],
+        "index_where": literal_column("deduplication_key IS NOT NULL AND chain_index = 0 AND chain_completed_at IS NULL"),
+    }
 
 
 def _duration(name: str) -> ColumnElement[Any]:

@@ -7,9 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy.dialects import postgresql
 
-from sa_jobqueue import Deduplicate
+from sa_jobqueue import Deduplicate, Job
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.statements import deduplication
 
 BAD: list[tuple[str, Callable[[], Any]]] = [
     ("key", lambda: Deduplicate("")),
@@ -31,3 +33,18 @@ def test_what_cannot_be_meant_names_the_field(field: str, make: Callable[[], Any
     with pytest.raises(InvalidOptionError) as caught:
         make()
     assert caught.value.option == field
+
+
+def test_copied_rows_with_keys_go_through_a_temporary_table() -> None:
+    columns = ["id", "deduplication_key"]
+    assert deduplication.stage(Job, columns) == (
+        "CREATE TEMPORARY TABLE job_copied ON COMMIT DROP AS SELECT id, deduplication_key FROM job WITH NO DATA",
+        "COPY pg_temp.job_copied (id, deduplication_key) FROM STDIN",
+    )
+    put = str(deduplication.put_staged(Job, columns).compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
+    assert " ".join(put.split()) == (
+        "INSERT INTO job (id, deduplication_key) SELECT pg_temp.job_copied.id, pg_temp.job_copied.deduplication_key "
+        'FROM pg_temp.job_copied ORDER BY pg_temp.job_copied.deduplication_key COLLATE "C", ctid '
+        "ON CONFLICT (chain_type_name, deduplication_key) "
+        "WHERE deduplication_key IS NOT NULL AND chain_index = 0 AND chain_completed_at IS NULL DO NOTHING"
+    )
