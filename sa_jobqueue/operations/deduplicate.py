@@ -55,9 +55,10 @@ class Deduplicate:
         _check_duration("window", self.window)
         if self.window is not None and self.scope != "any":
             raise InvalidOptionError("window", "needs scope='any': an open chain counts however old it is")
-        if isinstance(self.exclude, (str, bytes)):
+        if isinstance(self.exclude, (str, bytes)) or not isinstance(self.exclude, Collection):
             raise InvalidOptionError("exclude", "must be a list of ids, not one id")
-        if isinstance(self.replace, str) or not set(self.replace) <= deduplication.REPLACEABLE.keys():
+        replaceable = isinstance(self.replace, Collection) and not isinstance(self.replace, str)
+        if not replaceable or any(one not in list(deduplication.REPLACEABLE) for one in self.replace):
             known = ", ".join(deduplication.REPLACEABLE)
             raise InvalidOptionError("replace", f"must be a list of some of {known}, got {self.replace!r}")
         _check_duration("within", self.within)
@@ -94,7 +95,8 @@ def enqueue_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]]) ->
     Each costs some statements: for thousands there is `enqueue_many_unique`. Otherwise as `enqueue`.
     """
     listed = list(new)
-    for index, (job, _) in enumerate(listed):
+    for index, (job, given) in enumerate(listed):
+        check_one(f"new[{index}]", job, given)
         if object_session(job) is not None:
             raise InvalidJobError(f"new[{index}]", "is already in a session; pass a fresh job")
     session.flush()
@@ -103,6 +105,14 @@ def enqueue_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]]) ->
     for module, name, type_name, key in keys:
         session.execute(deduplication.lock_key(models[module, name], type_name, key))
     return [_find_or_make(session, job, given) for job, given in listed]
+
+
+def check_one(field: str, job: object, given: object) -> None:
+    """Check what is enqueued, and how. Raises: InvalidJobError."""
+    if not isinstance(job, JobMixin):
+        raise InvalidJobError(field, f"must be a job, as Job(...) or handler.job(...) make it, got {type(job).__name__}")
+    if not isinstance(given, Deduplicate):
+        raise InvalidJobError(field, f"must be deduplicated by a Deduplicate(...), got {type(given).__name__}")
 
 
 def _find_or_make(session: Session, job: JobT, given: Deduplicate) -> tuple[JobT, Enqueued]:

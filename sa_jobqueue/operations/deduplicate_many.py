@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import ConflictError, InvalidJobError
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.deduplicate import Deduplicate
+from sa_jobqueue.operations.deduplicate import Deduplicate, check_one
 from sa_jobqueue.operations.enqueueing import alike, arrays, wake
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.statements import deduplication
@@ -75,7 +75,8 @@ def _check(listed: Sequence[tuple[JobMixin[Any], Deduplicate]]) -> Deduplicate:
     (first, given) = listed[0]
     for index, (job, one) in enumerate(listed):
         field = f"new[{index}]"
-        if type(job) is not type(first) or not isinstance(job, JobMixin):
+        check_one(field, job, one)
+        if type(job) is not type(first):
             raise InvalidJobError(field, f"is a {type(job).__name__}, the first is a {type(first).__name__}")
         if not inspect(job).transient:
             raise InvalidJobError(field, "is or was in a session; pass a fresh job")

@@ -34,7 +34,8 @@ def check_schema(session: Session, *, model: type[JobMixin[Any]] = Job) -> int:
     stamp = re.fullmatch(r"sa_jobqueue version=(\d+)", found.stamp or "")
     if not found.present or stamp is None:
         what = "is not a job queue's table" if found.present else "does not exist"
-        raise SchemaMissingError(f"table {name} {what}: run the application's migrations (alembic upgrade head)")
+        todo = "run the application's migrations (alembic upgrade head), or without Alembic sa-jobqueue migrate upgrade"
+        raise SchemaMissingError(f"table {name} {what}: {todo}")
     version = int(stamp[1])
     if version < LATEST:
         raise SchemaOutdatedError(

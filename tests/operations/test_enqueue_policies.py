@@ -249,11 +249,16 @@ def test_what_is_not_for_many_is_refused_before_anything_is_written(sessions: Se
             ([(Job("test"), one), (Job("test"), Deduplicate("b", scope="any"))], "otherwise than the first"),
             ([(Job("test"), Deduplicate("a", exclude=[Job("test").id]))], "excludes chains"),
             ([(blocked, one)], "has blockers"),
+            ([("test", one)], "must be a job"),
+            ([(Job("test"), "a")], "must be deduplicated by a Deduplicate"),
             ([(Job("test"), Deduplicate(f"{n}", scope="any")) for n in range(1001)], "at most 1,000"),
         ]
         for new, why in refusals:
             with pytest.raises(InvalidJobError, match=why):
                 enqueue_many_unique(session, new)
+        for job, given in (("test", one), (Job("test"), "a")):
+            with pytest.raises(InvalidJobError, match=r"new\[0\]"):
+                enqueue(session, job, deduplicate=given)  # type: ignore[type-var, arg-type]
     assert jobs.count() == 0
     with sessions() as session:
         taken = jobs.add()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from sqlalchemy.dialects import postgresql
@@ -22,9 +23,12 @@ BAD: list[tuple[str, Callable[[], Any]]] = [
     ("window", lambda: Deduplicate("k", scope="waiting", window=timedelta(1))),
     ("replace", lambda: Deduplicate("k", replace="input")),  # type: ignore[arg-type]
     ("replace", lambda: Deduplicate("k", replace=["queue"])),  # type: ignore[list-item]
+    ("replace", lambda: Deduplicate("k", replace=5)),  # type: ignore[arg-type]
+    ("replace", lambda: Deduplicate("k", replace=[["input"]])),  # type: ignore[list-item]
     ("within", lambda: Deduplicate("k", replace=["input"], within=timedelta(1))),
     ("within", lambda: Deduplicate("k", replace=["schedule"], within=timedelta(0))),
     ("exclude", lambda: Deduplicate("k", exclude="id")),
+    ("exclude", lambda: Deduplicate("k", exclude=UUID(int=1))),  # type: ignore[arg-type]
 ]
 
 
