@@ -97,7 +97,7 @@ def running_by_part(model: type[JobMixin[Any]]) -> Select[str, int, str]:
 
     Parameters: `queue`; `since`, as `running`. Shape: `(queue, n, since)` of each that has any, unordered: the lowest
     `since` is for the next count of the same queue. Locks: none.
-    Obliges: as `running`. Index: as `running`.
+    Obliges: as `running`. Index: `ix_job_running`, as `running`.
     """
     job = table(model)
     since = _floor(func.min(job.c.changed_xid))
