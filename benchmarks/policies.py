@@ -89,6 +89,13 @@ POLICIES: Final[Sequence[Policy]] = (
         case="1,000 ordering keys",
         wanted=0.7,
     ),
+    Policy(
+        name="a function chooses",
+        guarantee="what it names, in its order, and nothing else",
+        bound="of its window; what it leaves out waits, where it says so for a stated time",
+        case="a chooser",
+        wanted=0.6,
+    ),
 )
 
 

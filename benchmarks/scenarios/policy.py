@@ -19,7 +19,7 @@ from benchmarks import rows, workers
 from benchmarks.harness import Case, Comparison, Scenario
 from benchmarks.meter import Stopwatch
 from benchmarks.place import Place
-from sa_jobqueue import JobQueue, QueueSettings, put_queue
+from sa_jobqueue import Candidate, JobQueue, QueueSettings, put_queue
 from sa_jobqueue.fair_keys import part
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
@@ -46,6 +46,8 @@ class Load:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Of each of the queues, as its row has them."""
     fair: bool = True
+    window: int | None = None
+    """How many candidates a function is offered that chooses what of each queue starts; none chooses unless given."""
 
     @property
     def names(self) -> list[str]:
@@ -68,6 +70,7 @@ LOADS: Final[Mapping[str, Load]] = {
     "10 fair keys": Load(fair_keys=10),
     "1,000 fair keys": Load(fair_keys=1_000),
     "1,000 ordering keys": Load(keys=1_000),
+    "a chooser": Load(window=200),
 }
 
 _AGAINST: Final[Mapping[str, str]] = {
@@ -83,6 +86,7 @@ _AGAINST: Final[Mapping[str, str]] = {
         "10 fair keys",
         "1,000 fair keys",
         "1,000 ordering keys",
+        "a chooser",
     ),
     "one queue",
 )
@@ -136,6 +140,8 @@ def drain(load: Load, place: Place, watch: Stopwatch, jobs: int, *, concurrency:
     queue = JobQueue()
     for kind in load.types:
         queue.handler(kind, concurrency=load.slots.get(kind))(_nothing)
+    for name in load.names if load.window is not None else ():
+        queue.chooser(name, window=load.window)(_last_first)
     return workers.drain(place, watch, jobs, queue, concurrency=concurrency, queues=load.names, fair=load.fair)
 
 
@@ -143,6 +149,10 @@ def _drain(load: Load, place: Place, watch: Stopwatch, jobs: int) -> int:
     done = drain(load, place, watch, jobs)
     watch.figures["cpu_us"] = (watch.client_cpu + watch.server_cpu) / done * 1e6
     return done
+
+
+def _last_first(candidates: Sequence[Candidate], free: int) -> Sequence[Candidate]:
+    return candidates[::-1]
 
 
 async def _nothing(order: Any) -> None:
