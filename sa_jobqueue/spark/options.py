@@ -171,6 +171,7 @@ OPTIONS: Final = (
     Option("dataset", READING, "What to read, as `load(...)` names it.", partial(one_of, known=tuple(DATASETS))),
     Option("columns", READING, "Which columns, in this order; all without.", texts),
     Option("excludePrivate", READING, "Leave out the columns that hold what users put into payloads.", flag, False),
+    Option("redact", READING, "Job types, separated by commas, `*` and `?` for others: payloads not to be read.", texts, ()),
     Option("queue", READING, "Only these queues, separated by commas.", texts, ()),
     Option("type", READING, "Only these job types, separated by commas.", texts, ()),
     Option("status", READING, "Only jobs in these states, separated by commas.", _statuses, ()),

@@ -140,7 +140,7 @@ def read_part(part: Part, shape: Shape, options: Options) -> Iterator[pa.RecordB
     with sanitised(options), connect(options, read_only=True) as connection:
         if part.end is not None:
             look(connection).check(part.end, must_be_there=True)
-        statement = history.rows(part.queue.model, shape.dataset, shape.schema.names, part.filters)
+        statement = history.rows(part.queue.model, shape.dataset, shape.schema.names, part.filters, redact=options["redact"])
         for block in blocks(connection, *copy_text(statement)):
             yield from decoder.decode(block)
 

@@ -15,22 +15,28 @@ from sqlalchemy import (
     Select,
     Table,
     Text,
+    and_,
     any_,
+    case,
     cast,
+    exists,
     extract,
     func,
     literal,
     literal_column,
     select,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, REGCLASS, TIMESTAMP
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, REGCLASS, TIMESTAMP
 
 from sa_jobqueue.history import ATTEMPTS, BLOCKERS, DEAD_LETTERS, JOBS, Dataset
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import Xid8, id_parameter
+from sa_jobqueue.redaction import ERRORS, PAYLOADS, REDACTED
 from sa_jobqueue.statements._parts import table
 from sa_jobqueue.types import JobId
 
+_LIKE: Final = str.maketrans({"*": "%", "?": "_", "%": r"\%", "_": r"\_", "\\": r"\\"})
+"""What a name with `*` and `?` is to LIKE."""
 _BEGINS: Final = {JOBS.name: "created_at", ATTEMPTS.name: "started_at", DEAD_LETTERS.name: "died_at"}
 _ENDS: Final = {JOBS.name: "completed_at", ATTEMPTS.name: "ended_at", DEAD_LETTERS.name: "resolved_at"}
 
@@ -69,17 +75,25 @@ def source(model: type[JobMixin[Any]], dataset: Dataset) -> Table:
 
 
 def rows(
-    model: type[JobMixin[Any]], dataset: Dataset, columns: Sequence[str] = (), filters: Filters | None = None
+    model: type[JobMixin[Any]],
+    dataset: Dataset,
+    columns: Sequence[str] = (),
+    filters: Filters | None = None,
+    *,
+    redact: Sequence[str] = (),
 ) -> Select[Any]:
     """Return rows of a dataset, each column as COPY writes it for a reader: ids, states and JSON as text.
 
+    `redact`: names of job types, `*` and `?` stand for others: `"(redacted)"` stands for their payloads, and of their errors
+    the class alone is told. An attempt's type is its job's, one probe each; without a job it may be any.
     Shape: `columns` in the order given, all of the dataset's for none. Unordered.
     Locks: none. Obliges: the session's time zone is UTC, or times are read with their offset.
     Index: a range of keys is one of the primary key; of transactions, `ix_job_history`, `ix_job_attempt_changed`,
     `ix_dead_letter_changed`.
     """
     of = source(model, dataset)
-    shown = [_shown(of, name).label(name) for name in columns or dataset.names]
+    hidden = _hidden(model, of, redact) if redact else None
+    shown = [_shown(of, name, hidden).label(name) for name in columns or dataset.names]
     return select(*shown).where(*_conditions(model, dataset, filters or Filters()))
 
 
@@ -128,7 +142,22 @@ def watermark() -> Select[int, str]:
     )
 
 
-def _shown(of: Table, name: str) -> ColumnElement[Any]:
+def _hidden(model: type[JobMixin[Any]], of: Table, patterns: Sequence[str]) -> ColumnElement[bool]:
+    """Return whether a row's payloads are not to be shown."""
+    likes = literal([pattern.translate(_LIKE) for pattern in patterns], ARRAY(Text))
+    if "type_name" in of.c:
+        return of.c.type_name.like(any_(likes))
+    job = table(model)
+    return ~exists(select(literal_column("1")).where(job.c.id == of.c.job_id, ~job.c.type_name.like(any_(likes))))
+
+
+def _shown(of: Table, name: str, hidden: ColumnElement[bool] | None = None) -> ColumnElement[Any]:
+    if hidden is not None and name in PAYLOADS | ERRORS and name in of.c:
+        stands: ColumnElement[Any] = literal(f'"{REDACTED}"', Text)
+        if name in ERRORS:
+            kind = cast(of.c[name], JSONB).op("->")(literal_column("'type'"))
+            stands = cast(func.jsonb_strip_nulls(func.jsonb_build_object("type", kind, "message", REDACTED)), Text)
+        return case((and_(of.c[name].is_not(None), hidden), stands), else_=_shown(of, name))
     if name == "xid":
         return number(of)
     if name == "timeout_seconds":

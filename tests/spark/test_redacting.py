@@ -6,9 +6,14 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import Engine, func, insert
 
+from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.redaction import REDACTED, VARIABLE, is_redacted
+from tests.fixtures.database import both_servers_swept
+from tests.fixtures.jobs import Jobs
+from tests.spark.test_reading import read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,3 +44,26 @@ def test_rows_are_shown_as_the_command_line_shows_them(
         redacted(frame.drop("type_name"))
     if patterns:
         assert redacted(frame, types=["mail"]).where("input LIKE '%4111%'").count() == len(TYPES) - 2
+
+
+@both_servers_swept
+def test_what_is_not_to_be_read_never_leaves_the_database(database_url: str, jobs: Jobs, engine: Engine) -> None:
+    error = {"type": "Declined", "message": CARD, "log": [CARD]}
+    kinds = {}
+    for kind in ("charge", "charges", "pay.out", "payXout", "a_b", "aXb"):
+        job_id = jobs.add(JobStatus.DEAD, type_name=kind, chain_type_name=kind, input=CARD, last_error=error, error=error)
+        kinds[str(job_id)] = kind
+        with engine.begin() as connection:
+            attempt = {"job_id": job_id, "attempt": 7, "outcome": "failed", "started_at": func.now(), "error": error}
+            connection.execute(insert(Job.Attempt).values(attempt))
+    hidden = {"charge", "pay.out", "a_b"}
+    for row in read(database_url, "jobs", redact="charge,pay.*,a_b"):
+        assert json.loads(row["input"]) == (REDACTED if row["type_name"] in hidden else CARD)
+        told = {"type": "Declined", "message": REDACTED} if row["type_name"] in hidden else error
+        assert (json.loads(row["last_error"]), row["output"]) == (told, None)
+    for dataset, count in (("attempts", 6), ("dead_letters", 6), ("blockers", 0)):
+        rows = read(database_url, dataset, redact="charge,pay.*,a_b")
+        assert len(rows) >= count
+        for row in rows:
+            assert (CARD in str(row)) is (kinds[row["job_id"]] not in hidden), (dataset, row)
+        assert CARD not in str(read(database_url, dataset, redact="*"))

@@ -33,6 +33,8 @@ HISTORY_CASES = [
     Case("history_jobs", lambda: history.rows(Job, JOBS, (), _EVERY), _NONE, guarded=False),
     Case("history_attempts", lambda: history.rows(Job, ATTEMPTS, (), _RANGE), _NONE, guarded=False),
     Case("history_dead_letters", lambda: history.rows(Job, DEAD_LETTERS, (), _RANGE), _NONE, guarded=False),
+    Case("history_redacted", lambda: history.rows(Job, JOBS, (), redact=["pay.*"]), _NONE, guarded=False),
+    Case("history_redacted_attempts", lambda: history.rows(Job, ATTEMPTS, (), redact=["a_b"]), _NONE, guarded=False),
     Case("history_blockers", lambda: history.rows(Job, BLOCKERS), _NONE, guarded=False),
     Case("history_count", lambda: history.count(Job, JOBS, _RANGE), _NONE, guarded=False),
     Case("history_size", lambda: history.size(Job, ATTEMPTS), _NONE, guarded=False),
