@@ -27,8 +27,9 @@ class QueueSettings:
     100. `max_running`: how many of its jobs may run at once, across all workers. `rate_limit`: how many may be started
     within `rate_period`, across all workers, each as many as it weighs (`rate_weight` of a job); `rate_burst`: how many at
     once after a while without any, `rate_limit` unless given. `rate_algorithm`: how that is counted, as a token bucket
-    unless given; a sliding window has no burst. `key_max_running`: how many of each fair key may run at once; a part such
-    as `mail/42` has settings of its own. None is without a limit. `retention`: how long its ended chains are kept.
+    unless given; a sliding window has no burst, and a part of a queue no divided bucket. `key_max_running`: how many of
+    each fair key may run at once; a part such as `mail/42` has settings of its own. None is without a limit. `retention`:
+    how long its ended chains are kept.
     Raises: InvalidOptionError naming the field.
     """
 
@@ -51,6 +52,8 @@ class QueueSettings:
             reason = f"is said of a queue, for each of its keys; give max_running of {self.name!r}, or name {queue!r}"
             raise InvalidOptionError("key_max_running", reason)
         _check_number("weight", self.weight, MIN_WEIGHT, MAX_WEIGHT)
+        if self.rate_algorithm == RateAlgorithm.DIVIDED_BUCKET and SEPARATOR in self.name:
+            raise InvalidOptionError("rate_algorithm", "is not divided for a part: its rate is exact")
         if self.key_max_running is not None:
             _check_number("key_max_running", self.key_max_running, 1, _MOST)
         _check_limits(self)

@@ -37,6 +37,8 @@ class RateAlgorithm(StrEnum):
     """At most the burst at once, and on average the rate."""
     SLIDING_WINDOW = "sliding_window"
     """At most the limit within any period."""
+    DIVIDED_BUCKET = "divided_bucket"
+    """A token bucket of which each worker has its part, in memory: approximate, and no claim waits for another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,10 @@ class Rate:
     def is_after(self, now: datetime) -> bool:
         """Return whether something was started after `now`, a moment ago: by a claim that began later and was faster."""
         return self.at is not None and timedelta(0) < self.at - now <= STEPPED_BACK
+
+    def divided(self, count: int) -> Rate:
+        """Return the part that each of so many workers has: at most one at once where the burst is smaller than they are."""
+        return replace(self, period=self.period * count, burst=max(self.most // count, 1))
 
     def fitting(self, weights: Sequence[int]) -> int:
         """Return how many jobs of these weights, from the first, may be started together at `at`."""

@@ -20,7 +20,9 @@ RATE: Final = click.option(
 PERIOD: Final = click.option("--rate-period", metavar="SECONDS", help="Of --rate-limit.")
 BURST: Final = click.option("--rate-burst", metavar="N", help="How many at once after a while without any.")
 ALGORITHM: Final = click.option(
-    "--rate-algorithm", metavar="NAME", help="token_bucket, or sliding_window: at most the limit in any period."
+    "--rate-algorithm",
+    metavar="NAME",
+    help="token_bucket; sliding_window: at most the limit in any period; divided_bucket: about, and no lock.",
 )
 
 

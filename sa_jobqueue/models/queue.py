@@ -61,7 +61,7 @@ def _rules(name: Any, noun: str, key: str) -> tuple[Any, ...]:
             "(rate_limit IS NULL) = (rate_period IS NULL) AND rate_limit >= 1 AND rate_period > '0'::interval"
             " AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1"
             " AND (rate_algorithm IS NULL OR rate_limit IS NOT NULL)"
-            " AND rate_algorithm IN ('token_bucket', 'sliding_window')"
+            " AND rate_algorithm IN ('token_bucket', 'sliding_window', 'divided_bucket')"
             " AND (rate_burst IS NULL OR rate_algorithm IS DISTINCT FROM 'sliding_window')",
         ),
     )

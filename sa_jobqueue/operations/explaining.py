@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.fair_keys import whole
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, list_dead_letters
-from sa_jobqueue.operations.explaining_rates import held_by_rate
+from sa_jobqueue.operations.explaining_rates import held_by_a_part, held_by_rate
 from sa_jobqueue.operations.firing import schedule_of
 from sa_jobqueue.operations.jobs import get_job, list_attempts
 from sa_jobqueue.operations.queues import QueueStatus, TypeStatus, list_job_types, list_queues
@@ -28,6 +28,7 @@ COUNTED: Final = 10_000
 """Jobs that go before are counted so far and no further."""
 _DEEP: Final = 50
 _WIDE: Final = 20
+_SOON: Final = timedelta(seconds=1)
 _WINDOW: Final = timedelta(minutes=1)
 _TRANSACTIONS: Final = 100_000
 
@@ -281,6 +282,11 @@ class _Explainer:
         before: int = self.session.execute(explaining.ahead(self.model), place | {"limit": COUNTED}).scalar_one()
         evidence |= {"ahead": before, "slots": slots, "running": running}
         if before == 0 and running < slots:
+            if (
+                rate := held_by_a_part(self.session, job, self.model, workers=len(ready))
+            ) and self.now > job.scheduled_at + _SOON:
+                evidence |= rate[1]
+                return Cause.RATE_LIMITED, f"{since} and is next, but {rate[0]}.", evidence
             return (
                 Cause.ABOUT_TO_RUN,
                 f"{since}, it is next and a worker has room: it is about to start, within 5 s at the most.",

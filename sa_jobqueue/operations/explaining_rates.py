@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -28,4 +29,20 @@ def held_by_rate(session: Session, job: Any, model: type[JobMixin[Any]]) -> tupl
             what += f" of {rate.limit:,} in any {span(rate.period)}"
         todo = f"sa-jobqueue {row.what}s set {row.name} --rate-limit"
         return f"its {row.what} {row.name!r} starts {what}; the next in {span(wait)}: {todo}", evidence
+    return None
+
+
+def held_by_a_part(
+    session: Session, job: Any, model: type[JobMixin[Any]], *, workers: int
+) -> tuple[str, dict[str, Any]] | None:
+    """Return which rate of its queue or its type is divided among workers, who alone know what they may start by it."""
+    asked = {"queues": [job.queue, whole(job.queue)], "type_name": job.type_name}
+    for row in session.execute(explaining.rates(model), asked):
+        rate = Rate.of(row)
+        if rate is not None and rate.algorithm is RateAlgorithm.DIVIDED_BUCKET:
+            part = rate.divided(workers)
+            each = timedelta(seconds=max(job.rate_weight or 1, 1) / part.per_second)
+            evidence = {"per_second": rate.per_second, "next_start": each, "algorithm": rate.algorithm, "workers": workers}
+            starts = f"by its {row.what} {row.name!r} each worker, of {workers:,}, starts such a job every {span(each)}"
+            return f"{starts}: sa-jobqueue {row.what}s set {row.name} --rate-limit", evidence
     return None

@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Integer, Interval, Select, Text, any_, bindparam, func, literal_column, null, select, union_all
+from sqlalchemy import (
+    Integer,
+    Interval,
+    Select,
+    Text,
+    any_,
+    bindparam,
+    case,
+    false,
+    func,
+    literal_column,
+    null,
+    select,
+    union_all,
+)
 from sqlalchemy import cast as sql_cast
 
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.rates import RateAlgorithm
 from sa_jobqueue.statements._parts import array, once_a_model, table
 from sa_jobqueue.statements.parts import whole
 
@@ -18,16 +33,28 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
 
     Parameters: `queues`, `types`, `worker_id`.
     Shape: a row each that has one: `kind` (`queue`, `type` or `worker`), `name`, `is_paused`, `weight`, `max_running`,
-    `rate_limit`, `rate_period`, `rate_burst`, `key_max_running`; of the worker `max_running` is the concurrency asked for,
-    null for its own. Unordered. Locks: none. Index: the primary keys; all of `queue`, which is small.
+    `rate_limit`, `rate_period`, `rate_burst`, `rate_algorithm`, `sharers`, `key_max_running`; of the worker `max_running` is
+    the concurrency asked for, null for its own. `sharers`: among how many workers a rate is divided, those that are running,
+    and killed ones for as long as they have a row; none before this worker has one itself, null where it is not divided.
+    Unordered. Locks: none. Index: the primary keys; all of `queue` and of `worker`, which are small.
     """
     queue, kind, worker = table(model.Queue), table(model.JobType), table(model.Worker)
 
     def rows(what: str, of: Any, *columns: Any) -> Select[Any]:
         return select(literal_column(f"'{what}'", Text).label("kind"), *columns).select_from(of)
 
-    def limits(of: Any) -> list[Any]:
-        return [of.c.max_running, of.c.rate_limit, of.c.rate_period, of.c.rate_burst]
+    def limits(of: Any, name: Any, served: str) -> list[Any]:
+        sharer = worker.alias("sharer")
+        is_there = func.coalesce(func.bool_or(sharer.c.id == bindparam("worker_id", type_=Text)), false())
+        sharers = (
+            select(case((is_there, func.count()), else_=literal_column("0", Integer)))
+            .where(sharer.c.state == literal_column("'running'"), name == any_(sharer.c[served]))
+            .correlate(of)
+            .scalar_subquery()
+        )
+        is_divided = of.c.rate_algorithm == literal_column(f"'{RateAlgorithm.DIVIDED_BUCKET}'")
+        rate = [of.c.rate_limit, of.c.rate_period, of.c.rate_burst, of.c.rate_algorithm]
+        return [of.c.max_running, *rate, case((is_divided, sharers)).label("sharers")]
 
     one, nothing = literal_column("1", Integer), sql_cast(null(), Integer)
     told = union_all(
@@ -37,12 +64,18 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
             queue.c.name,
             queue.c.paused_at.is_not(None).label("is_paused"),
             queue.c.weight,
-            *limits(queue),
+            *limits(queue, queue.c.name, "queues"),
             queue.c.key_max_running,
         ).where(whole(queue.c.name) == any_(array("queues", Text()))),
-        rows("type", kind, kind.c.type_name, kind.c.paused_at.is_not(None), one, *limits(kind), nothing).where(
-            kind.c.type_name == any_(array("types", Text()))
-        ),
+        rows(
+            "type",
+            kind,
+            kind.c.type_name,
+            kind.c.paused_at.is_not(None),
+            one,
+            *limits(kind, kind.c.type_name, "job_types"),
+            nothing,
+        ).where(kind.c.type_name == any_(array("types", Text()))),
         rows(
             "worker",
             worker,
@@ -52,6 +85,8 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
             worker.c.concurrency_requested,
             nothing,
             sql_cast(null(), Interval),
+            nothing,
+            sql_cast(null(), Text),
             nothing,
             nothing,
         ).where(worker.c.id == bindparam("worker_id", type_=Text)),

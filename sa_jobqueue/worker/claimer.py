@@ -21,6 +21,7 @@ from sa_jobqueue.worker.claims import Claims
 from sa_jobqueue.worker.completer import Completer
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.controls import Controls
+from sa_jobqueue.worker.dividing import Divided
 from sa_jobqueue.worker.executor import Executor
 from sa_jobqueue.worker.floors import Lane
 from sa_jobqueue.worker.freed import Freed
@@ -91,6 +92,7 @@ class Claimer(Component):
         self._freed = Freed(tell=settler.tell_freed, recount=settler.recount_freed)
         self._controls = controls
         self._obeyed = Controls()
+        self._divided = Divided()
         self._slots = {kind.name: kind.concurrency for kind in jobs.registry if kind.concurrency is not None}
         self._scout = Scout(model, engine.dialect, self._types)
         self._choosers = Choosers(jobs.choosers, model, engine.dialect, worker_id=worker_id, events=events)
@@ -195,6 +197,7 @@ class Claimer(Component):
             executor=self._executor,
             model=self._model,
             controls=self._obeyed,
+            divided=self._divided,
             fair=self._options.fair,
             choosers=self._choosers,
         )
@@ -207,6 +210,7 @@ class Claimer(Component):
     def _obey(self) -> None:
         """Take in what was said since the last claim. Never during one: it moves the floors it was given."""
         before, self._obeyed = self._obeyed, self._controls()
+        self._divided.tell(self._obeyed)
         self._next_due.forget()
         if _lanes_of(before) != _lanes_of(self._obeyed):
             # Fresh floors: what came to a lane or of a type that was left out may lie behind the old ones.
@@ -274,7 +278,7 @@ class Claimer(Component):
             return taken or 0
         shares, reading = group.plan(limit)
         jobs = await self._claims.take(connection, group, limit, behind=behind, reading=reading)
-        self._start(jobs)
+        self._start(group, jobs)
         group.take(shares, jobs, limit)
         return len(jobs)
 
@@ -301,12 +305,14 @@ class Claimer(Component):
             group.floors.reset(self._loop.time())
             raise
         self._freed.claimed(limits, ended, jobs)
-        self._start(jobs)
+        self._start(group, jobs)
         if limit > 0:
             group.take(shares, jobs, limit)
         return len(jobs)
 
-    def _start(self, jobs: list[ClaimedJob]) -> None:
+    def _start(self, group: Group, jobs: list[ClaimedJob]) -> None:
+        for bucket in group.buckets:
+            bucket.spend(jobs)
         for job in jobs:
             self._ordered = self._ordered or job.ordering_key is not None
             self._executor.start(job)
@@ -319,7 +325,7 @@ class Claimer(Component):
             return await self._claim_planned(connection, group, limit, behind=False)
         reading = group.floors.single(Lane(*lane), limit)
         jobs = await self._claims.take(connection, group, limit, behind=False, reading=reading)
-        self._start(jobs)
+        self._start(group, jobs)
         group.take_aside(jobs, limit)
         return len(jobs)
 

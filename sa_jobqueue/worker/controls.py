@@ -17,6 +17,7 @@ from typing import Any, Final
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.rates import Rate, RateAlgorithm
 from sa_jobqueue.statements import controls
 from sa_jobqueue.worker.component import Component
 
@@ -41,16 +42,37 @@ class Control:
     """How many may be started within `rate_period`, across all workers."""
     rate_period: timedelta | None = None
     rate_burst: int | None = None
+    rate_algorithm: str | None = None
+    sharers: int | None = None
+    """Among how many workers a rate is divided; 0 before this one is known to be of them, None where it is not."""
     key_max_running: int | None = None
     """How many of each fair key may run at once, of a queue and across all workers, unless the part has a number itself."""
 
     @property
     def is_limited(self) -> bool:
         """Whether its jobs are claimed one claim at a time, across all workers."""
-        return self.max_running is not None or self.rate_limit is not None or self.key_max_running is not None
+        is_rated = self.rate_limit is not None and not self.is_divided
+        return self.max_running is not None or is_rated or self.key_max_running is not None
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether it has a rate of which this worker has a part."""
+        return self.rate_algorithm == RateAlgorithm.DIVIDED_BUCKET
+
+    @property
+    def part_of_rate(self) -> Rate | None:
+        """This worker's part of a rate that is divided; None before it has one."""
+        if self.rate_limit is None or self.rate_period is None or not self.sharers:
+            return None
+        return Rate(limit=self.rate_limit, period=self.rate_period, burst=self.rate_burst).divided(self.sharers)
 
 
 UNTOLD: Final = Control()
+_TOLD: Final = (
+    *("is_paused", "weight", "max_running", "rate_limit", "rate_period", "rate_burst", "rate_algorithm", "sharers"),
+    "key_max_running",
+)
+_MAX_RUNNING: Final = _TOLD.index("max_running")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +105,11 @@ class Controls:
         return frozenset(name for name, told in self.types.items() if told.is_paused)
 
     @property
-    def limited(self) -> tuple[frozenset[str], frozenset[str]]:
-        """The queues and the job types that have limits across all workers."""
-        queues = frozenset(name for name, told in self.queues.items() if told.is_limited)
-        return queues, frozenset(name for name, told in self.types.items() if told.is_limited)
+    def limited(self) -> tuple[frozenset[tuple[str, bool, bool]], ...]:
+        """The queues and the job types that have limits, by name: across all workers, and divided among them."""
+        every = [(name, told.is_limited, told.is_divided) for name, told in self.queues.items()]
+        kinds = [(name, told.is_limited, told.is_divided) for name, told in self.types.items()]
+        return tuple(frozenset(one for one in of if one[1] or one[2]) for of in (every, kinds))
 
 
 class ControlReader(Component):
@@ -139,19 +162,11 @@ class ControlReader(Component):
             rows = (await connection.execute(self._statement, self._parameters)).all()
         found: dict[str, dict[str, Control]] = {"queue": {}, "type": {}}
         concurrency = None
-        for kind, name, is_paused, weight, max_running, rate_limit, rate_period, rate_burst, key_max in rows:
+        for kind, name, *told in rows:
             if kind == "worker":
-                concurrency = max_running
+                concurrency = told[_MAX_RUNNING]
                 continue
-            found[kind][name] = Control(
-                is_paused=is_paused,
-                weight=weight,
-                max_running=max_running,
-                rate_limit=rate_limit,
-                rate_period=rate_period,
-                rate_burst=rate_burst,
-                key_max_running=key_max,
-            )
+            found[kind][name] = Control(**dict(zip(_TOLD, told, strict=True)))
         before = self.current
         now = replace(before, queues=found["queue"], types=found["type"], concurrency=concurrency)
         if now != before:

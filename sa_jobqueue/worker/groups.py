@@ -13,6 +13,7 @@ from sa_jobqueue.fair_keys import SEPARATOR, whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
 from sa_jobqueue.worker.controls import Controls
+from sa_jobqueue.worker.dividing import Bucket, Divided
 from sa_jobqueue.worker.executor import Executor
 from sa_jobqueue.worker.floors import Floors, Lane, Reading
 from sa_jobqueue.worker.limits import SELDOM, Limits
@@ -24,7 +25,7 @@ class Group:
     """Lanes of some queues, for jobs of some types, that are claimed by one statement.
 
     `room`: how many of its jobs may be started beside those that run; None where only the free slots limit it.
-    `limits`: those that hold across all workers, or None.
+    `limits`: those that hold across all workers, or None. `buckets`: this worker's parts of rates.
     `fair`: its queues share by weight; otherwise priorities go first, over all of them.
     """
 
@@ -38,11 +39,13 @@ class Group:
         limits: Limits | None,
         fair: bool,
         paused: Iterable[str] = (),
+        buckets: Sequence[Bucket] = (),
     ) -> None:
         self.queues = list(queues)
         self.types = list(types)
         self.room = room
         self.limits = limits
+        self.buckets = buckets
         self.name = f"{','.join(queues)}/{','.join(types) if room else ''}"
         priorities = range(MAX_PRIORITY, MIN_PRIORITY - 1, -1)
         self.floors = Floors([Lane(queue, priority) for priority in priorities for queue in queues], lowest_id)
@@ -140,15 +143,18 @@ class Groups:
         executor: Executor,
         model: type[JobMixin[Any]],
         controls: Controls,
+        divided: Divided,
         fair: bool,
         choosers: Makes | None = None,
     ) -> None:
         lowest_id = "" if model.__jobqueue__.id_type == "text" else UUID(int=0)
         parts = [name for name, told in controls.queues.items() if told.is_limited and SEPARATOR in name]
-        with_limits = {whole(name) for name in parts} | {name for name in limits if controls.queue(name).is_limited}
+        with_limits = {whole(name) for name in parts}
+        with_limits |= {name for name in limits if (told := controls.queue(name)).is_limited or told.is_divided}
         chosen, make = (choosers.queues, choosers.group) if choosers is not None else ((), Group)
         limited = [queue for queue, limit in limits.items() if limit is not None or queue in with_limits or queue in chosen]
-        apart = [name for name in types if name in slots or controls.type(name).is_limited]
+        of_types = {name for name in types if (told := controls.type(name)).is_limited or told.is_divided}
+        apart = [name for name in types if name in slots or name in of_types]
         free = [queue for queue in limits if queue not in limited]
         rest = [name for name in types if name not in apart]
         self.fair = fair
@@ -156,11 +162,16 @@ class Groups:
         for queues, queue in [(free, None), *(([one], one) for one in limited)]:
             for names, type_name in [(rest, None), *(([one], one) for one in apart)]:
                 if queues and names:
-                    room = _room(executor, queue, type_name)
-                    told = _limits(model, controls, queue, type_name, [name for name in parts if whole(name) == queue])
+                    buckets = divided.of(queue, type_name)
+                    given: dict[str, Any] = {
+                        "room": _room(executor, queue, type_name, buckets),
+                        "limits": _limits(
+                            model, controls, queue, type_name, [name for name in parts if whole(name) == queue]
+                        ),
+                        "buckets": buckets,
+                    }
                     paused = controls.paused_queues
-                    group = make(queues, names, lowest_id, room=room, limits=told, fair=fair, paused=paused)
-                    self.groups.append(group)
+                    self.groups.append(make(queues, names, lowest_id, fair=fair, paused=paused, **given))
         self._planner = Planner(group.name for group in self.groups)
         self._shares: list[Share] = []
         self.is_limited = any(group.limits is not None for group in self.groups)
@@ -211,6 +222,7 @@ class Groups:
         """Return in how many seconds a limit that left no room may leave some; None where none stands in the way."""
         waits = [group.limits.again_in for group in self.groups if group.limits is not None and group.limits.again_in]
         waits += [SELDOM for group in self.groups if group.has_put_off]
+        waits += [wait for group in self.groups for bucket in group.buckets if (wait := bucket.wait())]
         return min(waits, default=None)
 
     def lanes(self) -> dict[str, Any]:
@@ -242,7 +254,14 @@ def _limits(
     return Limits(model, of_queue, of_type, parts) if of_queue is not None or of_type is not None or parts else None
 
 
-def _room(executor: Executor, queue: str | None, type_name: str | None) -> Callable[[], int] | None:
+def _room(
+    executor: Executor, queue: str | None, type_name: str | None, buckets: Sequence[Bucket]
+) -> Callable[[], int] | None:
+    slots = _slots(executor, queue, type_name)
+    return slots if slots is None or not buckets else lambda: min(slots(), *(bucket.room() for bucket in buckets))
+
+
+def _slots(executor: Executor, queue: str | None, type_name: str | None) -> Callable[[], int] | None:
     if queue is not None and type_name is not None:
         return lambda: min(executor.free_in(queue), executor.free_for(type_name))
     if queue is not None:

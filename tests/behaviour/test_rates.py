@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, JobStatus
+from sa_jobqueue import Job, JobQueue, JobStatus, QueueSettings
 from sa_jobqueue.errors import InvalidJobError
-from sa_jobqueue.operations import enqueue_many, enqueue_payloads, explain_job
+from sa_jobqueue.operations import enqueue_many, enqueue_payloads, explain_job, pause_queues, put_queue, resume_queues
 from sa_jobqueue.operations.explaining import Cause
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import Start, until
@@ -81,7 +82,38 @@ async def test_a_job_heavier_than_the_rate_starts_alone_and_those_behind_it_wait
     async with start(queue):
         await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
     at = [jobs.get(one)["started_at"] for one in (first, heavy, last)]
-    assert all(later - earlier >= timedelta(milliseconds=300) for earlier, later in zip(at, at[1:], strict=False))
+    assert all(later - earlier >= timedelta(milliseconds=300) for earlier, later in pairwise(at))
+
+
+async def test_a_divided_rate_waits_for_no_lock_and_is_kept_by_three_workers_together(
+    engine: Engine, jobs: Jobs, start: Start
+) -> None:
+    queue = JobQueue()
+
+    @queue.handler("test")
+    async def work() -> None:
+        pass
+
+    with Session(engine) as session, session.begin():
+        pause_queues(session, ["default"])
+    for number in range(45):
+        jobs.add(rate_weight=1 + number % 2)
+    async with start(queue, name="a"), start(queue, name="b"), start(queue, name="c"):
+        await until(lambda: scalar(engine, "SELECT count(*) FROM worker") == 3, what="all are there")
+        with Session(engine) as session, session.begin():
+            second = timedelta(seconds=1)
+            rate = QueueSettings(
+                name="default", rate_limit=30, rate_period=second, rate_burst=6, rate_algorithm="divided_bucket"
+            )
+            put_queue(session, rate)
+            resume_queues(session, ["default"])
+        with engine.begin() as holder:
+            # Held for as long as they work: an exact rate would start nothing.
+            holder.exec_driver_sql("SELECT FROM queue FOR UPDATE")
+            await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
+    # A burst, a job for each worker beyond it, and what a busy machine is late by between a plan and its claim.
+    assert scalar(engine, _BEYOND, per_second=30) <= 6 + 3 * 2 + 30 * 0.2
+    assert scalar(engine, "SELECT count(DISTINCT completed_by) FROM job") == 3
 
 
 def test_a_weight_is_the_jobs_or_its_handlers_however_it_is_enqueued_and_checked(engine: Engine) -> None:
@@ -109,8 +141,8 @@ def test_a_weight_is_the_jobs_or_its_handlers_however_it_is_enqueued_and_checked
 def test_explain_names_the_window_and_the_weight_and_says_when_the_job_may_start(engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker("free:1", concurrency=5)
     used = """
-    INSERT INTO queue (name, rate_limit, rate_period, rate_algorithm, rate_starts, rate_at) VALUES ('default', 5,
-      interval '1 hour', 'sliding_window', ARRAY[extract(epoch FROM now() - interval '50 minutes') * 1000000, 3]::bigint[], now())
+    INSERT INTO queue (name, rate_limit, rate_period, rate_algorithm, rate_at, rate_starts) VALUES ('default', 5,
+      interval '1 hour', 'sliding_window', now(), ARRAY[extract(epoch FROM now() - interval '50 minutes') * 1000000, 3])
     """
     with engine.begin() as connection:
         connection.exec_driver_sql(used)
@@ -120,3 +152,9 @@ def test_explain_names_the_window_and_the_weight_and_says_when_the_job_may_start
     assert found.cause is Cause.RATE_LIMITED
     assert "starts nothing that weighs 3 by its rate of 5 in any 1 h" in found.sentence
     assert timedelta(minutes=9) < found.evidence["next_start"] <= timedelta(minutes=10)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE queue SET rate_algorithm = 'divided_bucket', rate_starts = NULL")
+    with Session(engine) as session:
+        found = explain_job(session, jobs.add(priority=9, due_in=-60))
+    assert found.cause is Cause.RATE_LIMITED
+    assert "each worker, of 1, starts such a job every 12 min" in found.sentence

@@ -14,7 +14,7 @@ from sa_jobqueue.migrations import versions
 DIGESTS = {
     1: "27939e2a3bade0de28811f1aca41a2c82ff56cacf4c1b95fb3c85f644b3acab4",
     2: "4853513165be70ab421af20df3704bfad07fc75cd6845a16c53b1b4120655285",
-    3: "04827c321a806ac2c0616bb083300f3313dc643941e5049986cbc1c2f76c6fba",
+    3: "c682a99b551ce0c2b7c9068b85f270a5c5a68fea20344127fb164d87df839931",
 }
 PLACES = [
     {"schema": schema, "prefix": prefix, "id_type": id_type}

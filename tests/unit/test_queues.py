@@ -27,6 +27,10 @@ MINUTE = timedelta(minutes=1)
         ("rate_burst", {"rate_burst": 5}),
         ("rate_burst", {"rate_burst": 5, "rate_limit": 5, "rate_period": MINUTE, "rate_algorithm": "sliding_window"}),
         ("rate_algorithm", {"rate_algorithm": "sliding_window"}),
+        (
+            "rate_algorithm",
+            {"name": "mail/42", "rate_limit": 5, "rate_period": MINUTE, "rate_algorithm": "divided_bucket"},
+        ),
         ("rate_algorithm", {"rate_limit": 5, "rate_period": MINUTE, "rate_algorithm": "fixed_window"}),
         ("retention", {"retention": timedelta(1)}),
     ],

@@ -5,14 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.rates import SLOTS, STEPPED_BACK, Rate, RateAlgorithm
+from sa_jobqueue.worker.controls import Control
+from sa_jobqueue.worker.dividing import Bucket
 
 START = datetime(2026, 11, 22, tzinfo=UTC)
 PERIOD = timedelta(seconds=10)
+_GIVEN: dict[str, Any] = dict.fromkeys(ClaimedJob._fields) | {"priority": 0, "scheduled_at": START, "queue": "default"}
+JOB = ClaimedJob(**_GIVEN)
 # Milliseconds until the next claim, and the weights of what it finds.
 CLAIMS = st.lists(st.tuples(st.integers(0, 4000), st.lists(st.integers(1, 40), min_size=1, max_size=20)), max_size=60)
 
@@ -53,6 +59,47 @@ def test_no_stretch_has_more_than_the_burst_or_a_heavier_job_and_what_the_rate_g
             total = sums[last] - sums[first] + weight
             heaviest = max(one for _, one in started[first : last + 1])
             assert total <= max(burst, heaviest) + limit * ((ended - begun) / PERIOD) + 1e-6
+
+
+@given(
+    claims=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 900), st.integers(1, 30)), max_size=80),
+    limit=st.integers(1, 100),
+    burst=st.integers(1, 60),
+    count=st.integers(1, 3),
+)
+def test_parts_of_a_divided_rate_together_give_no_more_than_the_rate_and_one_job_for_each_worker(
+    claims: list[tuple[int, int, int]], limit: int, burst: int, count: int
+) -> None:
+    clock = [1000.0]
+    buckets = [Bucket(lambda: clock[0]) for _ in range(count)]
+    assert buckets[0].room() == 0
+    told = Control(rate_limit=limit, rate_period=PERIOD, rate_burst=burst, rate_algorithm="divided_bucket", sharers=count)
+    for bucket in buckets:
+        bucket.tell(told.part_of_rate)
+    started: list[tuple[float, int]] = []
+    for who, wait, due in claims:
+        clock[0] += wait / 1000
+        bucket = buckets[who % count]
+        taken = min(bucket.room(), due)
+        bucket.spend([JOB] * taken)
+        started += [(clock[0], taken)]
+    sums = list(accumulate(taken for _, taken in started))
+    for first, (begun, taken) in enumerate(started):
+        for (ended, _), total in zip(started[first:], sums[first:], strict=True):
+            allowed = max(burst, count) + limit * (ended - begun) / PERIOD.total_seconds()
+            assert total - sums[first] + taken <= allowed + 1e-3
+
+
+def test_a_bucket_that_a_heavy_claim_took_into_debt_waits_until_it_is_paid_for() -> None:
+    clock = [0.0]
+    bucket = Bucket(lambda: clock[0])
+    bucket.tell(Rate(limit=10, period=PERIOD, burst=5))
+    clock[0] = 5.0
+    assert (bucket.room(), bucket.wait()) == (5, 0.0)
+    bucket.spend([JOB._replace(rate_weight=4)] * 2)
+    assert (bucket.room(), bucket.wait()) == (0, 4.0)
+    clock[0] = 9.0
+    assert (bucket.room(), bucket.wait()) == (1, 0.0)
 
 
 def test_a_window_gives_room_back_just_when_it_has_moved_on() -> None:

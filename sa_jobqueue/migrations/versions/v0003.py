@@ -65,7 +65,7 @@ CREATE TABLE ${q}queue (
   CONSTRAINT ${p}ck_queue_rate CHECK ((rate_limit IS NULL) = (rate_period IS NULL) AND rate_limit >= 1
     AND rate_period > '0'::interval AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1
     AND (rate_algorithm IS NULL OR rate_limit IS NOT NULL)
-    AND rate_algorithm IN ('token_bucket', 'sliding_window')
+    AND rate_algorithm IN ('token_bucket', 'sliding_window', 'divided_bucket')
     AND (rate_burst IS NULL OR rate_algorithm IS DISTINCT FROM 'sliding_window')),
   CONSTRAINT ${p}ck_queue_weight CHECK (weight BETWEEN 1 AND 100),
   CONSTRAINT ${p}ck_queue_key_max_running CHECK (key_max_running >= 1)
@@ -86,7 +86,7 @@ CREATE TABLE ${q}job_type (
   CONSTRAINT ${p}ck_job_type_rate CHECK ((rate_limit IS NULL) = (rate_period IS NULL) AND rate_limit >= 1
     AND rate_period > '0'::interval AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1
     AND (rate_algorithm IS NULL OR rate_limit IS NOT NULL)
-    AND rate_algorithm IN ('token_bucket', 'sliding_window')
+    AND rate_algorithm IN ('token_bucket', 'sliding_window', 'divided_bucket')
     AND (rate_burst IS NULL OR rate_algorithm IS DISTINCT FROM 'sliding_window'))
 )
 --;

@@ -1,0 +1,78 @@
+"""This worker's parts of the rates that are divided among all: token buckets in memory, which no other claim waits for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.rates import Rate
+from sa_jobqueue.worker.controls import Controls
+from sa_jobqueue.worker.rates import weight_of
+
+_START: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_UNTOLD: Final = 0.05
+
+
+class Bucket:
+    """One part of one rate. It begins empty, so that a restart gives no burst, and has no room before it is told its rate.
+
+    What jobs weigh is known once they have started: a claim that took too much takes the bucket into debt.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._rate: Rate | None = None
+        self._weight = 1.0
+
+    def tell(self, rate: Rate | None) -> None:
+        """Take the rate of this worker's part, None for none yet. What the bucket holds stays, up to its new burst."""
+        held = 0.0 if self._rate is None else self._as_of(self._rate).left
+        self._rate = None if rate is None else replace(rate, tokens=min(held, rate.most), at=self._now())
+
+    def room(self) -> int:
+        """Return how many jobs may start, by what they weighed lately."""
+        if self._rate is None:
+            return 0
+        left = self._as_of(self._rate).left
+        return max(int(left / self._weight), int(left >= 1))
+
+    def wait(self) -> float:
+        """Return in how many seconds there is room, or to ask again whether the rate is told."""
+        return _UNTOLD if self._rate is None else self._as_of(self._rate).wait().total_seconds()
+
+    def spend(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Take in what has started."""
+        if self._rate is not None and jobs:
+            weight = sum(map(weight_of, jobs))
+            self._weight = (self._weight + weight / len(jobs)) / 2
+            self._rate = self._as_of(self._rate).spent(weight)
+
+    def _now(self) -> datetime:
+        return _START + timedelta(seconds=self._clock())
+
+    def _as_of(self, rate: Rate) -> Rate:
+        return rate.as_of(self._now())
+
+
+class Divided:
+    """The buckets of one worker, kept while its lanes are planned anew."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[tuple[bool, str], Bucket] = {}
+
+    def tell(self, controls: Controls) -> None:
+        """Take what is said of rates, and among how many workers they are divided."""
+        told = {(False, name): one for name, one in controls.queues.items() if one.is_divided}
+        told |= {(True, name): one for name, one in controls.types.items() if one.is_divided}
+        self._buckets = {key: self._buckets.get(key) or Bucket() for key in told}
+        for key, one in told.items():
+            self._buckets[key].tell(one.part_of_rate)
+
+    def of(self, queue: str | None, type_name: str | None) -> list[Bucket]:
+        """Return what a group of lanes takes from."""
+        keys = (False, queue), (True, type_name)
+        return [bucket for is_type, name in keys if name is not None and (bucket := self._buckets.get((is_type, name)))]
