@@ -42,7 +42,8 @@ def lanes(model: type[JobMixin[Any]]) -> Select[Any]:
     """Count the pending jobs of each lane, those due and those scheduled for later, and tell the oldest and the next.
 
     Parameters: `limit`: of each kind and lane it counts no further. Shape: a row a lane that has any, `(queue, priority,
-    due, oldest_at, later, next_at)`, parts under the queue that they are of; unordered. Clock: the database's `now()`.
+    due, oldest_at, later, next_at)`, parts under the queue that they are of, but paused ones, which are meant to wait, under
+    their own names; unordered. Clock: the database's `now()`.
     Locks: none. Index: `ix_job_claim`, three probes a lane, at most `limit` entries each and those that have ended since a
     vacuum.
     """
@@ -65,16 +66,18 @@ def lanes(model: type[JobMixin[Any]]) -> Select[Any]:
         )
         return select(func.count().label("n"), func.min(found.c.scheduled_at).label("first_at")).select_from(found)
 
+    queue = table(model.Queue)
+    paused = select(queue.c.name).where(queue.c.paused_at.is_not(None)).subquery("paused")
     due = counted("due", job.c.scheduled_at <= func.now()).lateral("due")
     later = counted("later", job.c.scheduled_at > func.now()).lateral("later")
     return select(
-        whole(lane.c.queue).label("queue"),
+        func.coalesce(paused.c.name, whole(lane.c.queue)).label("queue"),
         lane.c.priority,
         due.c.n.label("due"),
         due.c.first_at.label("oldest_at"),
         later.c.n.label("later"),
         later.c.first_at.label("next_at"),
-    ).select_from(lane.join(due, true()).join(later, true()))
+    ).select_from(lane.join(due, true()).join(later, true()).outerjoin(paused, paused.c.name == lane.c.queue))
 
 
 @once_a_model

@@ -60,6 +60,12 @@ def paused_queue(of: Patient) -> None:
     of.run("INSERT INTO queue (name, paused_at, paused_by) VALUES ('default', now() - interval '1 h', 'ann')")
 
 
+def paused_key(of: Patient) -> None:
+    of.jobs.add(queue="default/13", due_in=-1200)
+    of.jobs.add(queue="default/14")
+    of.run("INSERT INTO queue (name, paused_at) VALUES ('default/13', now() - interval '1 h')")
+
+
 def paused_type(of: Patient) -> None:
     of.run("INSERT INTO job_type (type_name, paused_at) VALUES ('test', now())")
 
@@ -171,6 +177,7 @@ SICK: list[tuple[Callable[[Patient], None], set[tuple[Code, Severity]]]] = [
     (queue_unserved, {(Code.QUEUE_UNSERVED, CRITICAL)}),
     (workers_silent, {(Code.WORKERS_SILENT, WARNING)}),
     (paused_queue, {(Code.PAUSED, WARNING)}),
+    (paused_key, {(Code.PAUSED, WARNING)}),
     (paused_type, {(Code.PAUSED, WARNING)}),
     (schedule_late, {(Code.SCHEDULE_LATE, WARNING)}),
     (schedule_broken, {(Code.SCHEDULE_BROKEN, WARNING)}),

@@ -15,7 +15,7 @@ WITH RECURSIVE lane(queue, priority) AS (SELECT first.queue AS queue, first.prio
     AND (job.queue, job.priority) > (lane.queue, lane.priority)
     ORDER BY job.queue, job.priority
     LIMIT 1) AS following ON true)
-SELECT split_part(lane.queue, '/', 1) AS queue, lane.priority, due.n AS due, due.first_at AS oldest_at, later.n AS later, later.first_at AS next_at
+SELECT coalesce(paused.name, split_part(lane.queue, '/', 1)) AS queue, lane.priority, due.n AS due, due.first_at AS oldest_at, later.n AS later, later.first_at AS next_at
 FROM lane
 JOIN LATERAL (SELECT count(*) AS n, min(due_jobs.scheduled_at) AS first_at
   FROM (SELECT job.scheduled_at AS scheduled_at
@@ -37,3 +37,6 @@ JOIN LATERAL (SELECT count(*) AS n, min(later_jobs.scheduled_at) AS first_at
     AND job.scheduled_at > now()
     ORDER BY job.scheduled_at, job.id
     LIMIT %(limit)s::INTEGER) AS later_jobs) AS later ON true
+LEFT OUTER JOIN (SELECT queue.name AS name
+  FROM queue
+  WHERE queue.paused_at IS NOT NULL) AS paused ON paused.name = lane.queue
