@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import Result, text
+from sqlalchemy import text
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
@@ -85,7 +85,7 @@ class ChainWriter:
             }
             | following,
         )
-        return note_ended(result, self._settler)
+        return note_ended(result.all(), self._settler)
 
     async def _write_alone(self, end: Completed, written: Written) -> None:
         """Write one end as a handler's own commit would: it locks what its continuation waits for, if not for long."""
@@ -120,11 +120,10 @@ def with_roots(ends: Sequence[Completed | Finished]) -> list[Any]:
     return [*(end.job.id for end in ends), *(end.job.chain_id for end in ends if end.job.chain_index > 0)]
 
 
-def note_ended(result: Result[Any], settler: Settler) -> set[Any]:
+def note_ended(rows: Iterable[Sequence[Any]], settler: Settler) -> set[Any]:
     """Return the ids written, and have the chains settled that ended with them and are awaited."""
     written = set()
-    for row in result.all():
-        job_id, status, chain_id, is_awaited = tuple(row)
+    for job_id, status, chain_id, is_awaited in rows:
         written.add(job_id)
         if is_awaited and status is not None and JobStatus(status) in ENDED:
             settler.put(chain_id)

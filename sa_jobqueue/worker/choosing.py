@@ -26,7 +26,6 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Dialect
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.choosing import Candidate, Chooser
@@ -36,7 +35,7 @@ from sa_jobqueue.events import ChooserFailed, EventBus
 from sa_jobqueue.fair_keys import SEPARATOR
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import choosing
-from sa_jobqueue.worker.compiled import Compiled
+from sa_jobqueue.worker.compiled import compiled
 from sa_jobqueue.worker.floors import Lane, Reading, most_behind
 from sa_jobqueue.worker.groups import Group
 from sa_jobqueue.worker.planning import Share
@@ -251,9 +250,9 @@ class ChosenGroup(Group):
 class Statements:
     """What is executed for every such group of one worker."""
 
-    def __init__(self, model: type[JobMixin[Any]], dialect: Dialect) -> None:
-        self.candidates = {inputs: Compiled(choosing.candidates(model, inputs=inputs), dialect) for inputs in (False, True)}
-        self.claim = Compiled(choosing.claim(model), dialect)
+    def __init__(self, model: type[JobMixin[Any]]) -> None:
+        self.candidates = {inputs: compiled(choosing.candidates, model, inputs=inputs) for inputs in (False, True)}
+        self.claim = compiled(choosing.claim, model)
 
 
 class Choosers:
@@ -263,13 +262,12 @@ class Choosers:
         self,
         choosers: Mapping[str, Chooser],
         model: type[JobMixin[Any]],
-        dialect: Dialect,
         *,
         worker_id: str,
         events: EventBus,
     ) -> None:
         self._callers = {queue: Caller(chooser, worker_id, events) for queue, chooser in choosers.items()}
-        self._statements = Statements(model, dialect)
+        self._statements = Statements(model)
 
     @property
     def queues(self) -> frozenset[str]:

@@ -18,6 +18,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import claims, leases
 from sa_jobqueue.worker.choosing import Choosers, ChosenGroup
 from sa_jobqueue.worker.claims import Claims
+from sa_jobqueue.worker.compiled import compiled
 from sa_jobqueue.worker.completer import Completer
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.controls import Controls
@@ -83,10 +84,10 @@ class Claimer(Component):
         self._types = list(jobs.registry.names)
         self._options = options
         self._may_start = may_start
-        self._claims = Claims(model, engine.dialect, worker_id=worker_id, grace=options.time_to_live, clock=self._loop.time)
-        self._longest_waiting = claims.longest_waiting(model)
+        self._claims = Claims(model, worker_id=worker_id, grace=options.time_to_live, clock=self._loop.time)
+        self._longest_waiting = compiled(claims.longest_waiting, model)
         self._next_due = NextDue(model)
-        self._held = leases.held(model)
+        self._held = compiled(leases.held, model)
         self._model = model
         self._ordered = False
         self._freed = Freed(tell=settler.tell_freed, recount=settler.recount_freed)
@@ -94,8 +95,8 @@ class Claimer(Component):
         self._obeyed = Controls()
         self._divided = Divided()
         self._slots = {kind.name: kind.concurrency for kind in jobs.registry if kind.concurrency is not None}
-        self._scout = Scout(model, engine.dialect, self._types)
-        self._choosers = Choosers(jobs.choosers, model, engine.dialect, worker_id=worker_id, events=events)
+        self._scout = Scout(model, self._types)
+        self._choosers = Choosers(jobs.choosers, model, worker_id=worker_id, events=events)
         self._plan = self._planned()
         self._woken = asyncio.Event()
         self._awake_until = 0.0
@@ -180,7 +181,7 @@ class Claimer(Component):
         """
         # Before asking: what ends while the database answers is no stray, and nothing is claimed meanwhile.
         known = self._executor.attempts | self._completer.attempts
-        rows = (await connection.execute(self._held, {"worker_id": self._worker_id})).all()
+        rows = await self._held.execute(connection, {"worker_id": self._worker_id})
         strays = [job for job in (ClaimedJob(*row) for row in rows) if (job.id, job.attempt) not in known]
         for job in strays:
             self._completer.put(released(job))
@@ -320,10 +321,10 @@ class Claimer(Component):
     async def _claim_longest_waiting(self, connection: AsyncConnection, group: Group, limit: int) -> int:
         _, reading = group.plan(limit)  # with parts, those whose turn it is are among the lanes
         given = group.floors.parameters(changed=False, reading=reading) | {"types": group.types}
-        lane = (await connection.execute(self._longest_waiting, given)).first()
-        if lane is None:
+        lanes = await self._longest_waiting.execute(connection, given)
+        if not lanes:
             return await self._claim_planned(connection, group, limit, behind=False)
-        reading = group.floors.single(Lane(*lane), limit)
+        reading = group.floors.single(Lane(*lanes[0]), limit)
         jobs = await self._claims.take(connection, group, limit, behind=False, reading=reading)
         self._start(group, jobs)
         group.take_aside(jobs, limit)

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Dialect
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import claims
 from sa_jobqueue.worker.choosing import ChosenGroup
-from sa_jobqueue.worker.compiled import Compiled
+from sa_jobqueue.worker.compiled import compiled
 from sa_jobqueue.worker.floors import Reading, most_behind
 from sa_jobqueue.worker.groups import Group
 
@@ -24,14 +23,13 @@ class Claims:
     def __init__(
         self,
         model: type[JobMixin[Any]],
-        dialect: Dialect,
         *,
         worker_id: str,
         grace: timedelta,
         clock: Callable[[], float],
     ) -> None:
         self._statements = {
-            (is_shared, behind): Compiled(claims.claim(model, changed=behind, shared=is_shared), dialect)
+            (is_shared, behind): compiled(claims.claim, model, changed=behind, shared=is_shared)
             for is_shared in (False, True)
             for behind in (False, True)
         }

@@ -1,4 +1,4 @@
-"""Statements of the hot path, compiled once a worker instead of looked up and unpacked at each execution.
+"""Statements of the hot path, compiled once a process instead of looked up and unpacked at each execution.
 
 They go to the driver as the server takes them, with `$1` for parameters: psycopg looks for its own placeholders in a text of
 more than 4096 characters at each execution, and SQLAlchemy makes a context, a cursor and rows around it. Together that takes
@@ -7,16 +7,25 @@ as long as the server needs for an empty claim.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from typing import Any
+from functools import cached_property
+from typing import Any, Final
 
 import psycopg
 from sqlalchemy import Dialect
+from sqlalchemy.dialects.postgresql.psycopg import PGDialectAsync_psycopg
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql import ClauseElement
+
+from sa_jobqueue.models import JobMixin
+
+_DIALECT: Final[Dialect] = PGDialectAsync_psycopg()  # type: ignore[no-untyped-call]
+"""That of every worker's own connections."""
+_compiled: dict[tuple[Any, ...], Compiled] = {}
+"""By function, model and options: a process has few of them."""
 
 
 class Compiled:
@@ -26,16 +35,20 @@ class Compiled:
     """
 
     def __init__(self, statement: ClauseElement, dialect: Dialect) -> None:
-        compiled: Any = statement.compile(dialect=dialect)
-        self._text = str(compiled)
-        types = {name: bound.type.dialect_impl(dialect) for bound, name in compiled.bind_names.items()}
-        self._processors = {name: made for name, type_ in types.items() if (made := type_.bind_processor(dialect))}
-        self._constants = {name: value for name, value in compiled.params.items() if value is not None}
         numbered = copy(dialect)
         numbered.paramstyle, numbered.positional = "numeric_dollar", True
         as_sent: Any = statement.compile(dialect=numbered)
+        types = {name: bound.type.dialect_impl(dialect) for bound, name in as_sent.bind_names.items()}
+        self._processors = {name: made for name, type_ in types.items() if (made := type_.bind_processor(dialect))}
+        self._constants = {name: value for name, value in as_sent.params.items() if value is not None}
         self._sent, self._order = str(as_sent), tuple(as_sent.positiontup)
+        self._statement = statement
         self._dialect = dialect
+
+    @cached_property
+    def _text(self) -> str:
+        """The statement with psycopg's own placeholders."""
+        return str(self._statement.compile(dialect=self._dialect))
 
     async def execute(self, connection: AsyncConnection, parameters: Mapping[str, Any]) -> Sequence[Any]:
         """Run it and return its rows; a failure is raised, and its connection dealt with, as of any other statement."""
@@ -67,6 +80,14 @@ class Compiled:
             # Cancelled while the server was at it: nobody knows what it did, and what its answer would be taken for.
             await connection.invalidate()
             raise
+
+
+def compiled(build: Callable[..., ClauseElement], model: type[JobMixin[Any]], **options: Any) -> Compiled:
+    """Return what a function of `sa_jobqueue.statements` makes for a model, compiled for all workers of this process."""
+    key = (build, model, *options.items())
+    if key not in _compiled:
+        _compiled[key] = Compiled(build(model, **options), _DIALECT)
+    return _compiled[key]
 
 
 def _driver(connection: AsyncConnection) -> psycopg.AsyncConnection[Any] | None:

@@ -15,7 +15,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import completions
 from sa_jobqueue.types import DeadReason, JobId, JobStatus
 from sa_jobqueue.worker.chained import ChainWriter, note_ended, with_roots
-from sa_jobqueue.worker.compiled import Compiled
+from sa_jobqueue.worker.compiled import compiled
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.outcomes import Completed, Finished
 from sa_jobqueue.worker.settler import Settler
@@ -51,8 +51,8 @@ class Completer(Component):
         self._events = events
         self._flush_size = flush_size
         self._new_id = model.__id_factory__
-        self._complete = Compiled(completions.complete(model), engine.dialect)
-        self._finish = completions.finish(model)
+        self._complete = compiled(completions.complete, model)
+        self._finish = compiled(completions.finish, model)
         self._standing = completions.standing(model)
         self._queue: deque[Completed | Finished] = deque()
         self._arrived = asyncio.Event()
@@ -168,8 +168,8 @@ class Completer(Component):
         return [job_id for job_id, _ in rows]
 
     async def _write_finished(self, connection: AsyncConnection, ends: Sequence[Finished]) -> set[Any]:
-        result = await connection.execute(
-            self._finish,
+        rows = await self._finish.execute(
+            connection,
             {
                 "ids": [end.job.id for end in ends],
                 "attempts": [end.job.attempt for end in ends],
@@ -186,7 +186,7 @@ class Completer(Component):
                 "worker_id": self._worker_id,
             },
         )
-        return note_ended(result, self._settler)
+        return note_ended(rows, self._settler)
 
     def _tell_completed(self, ends: Sequence[Completed]) -> None:
         if self._events.hears(JobCompleted):

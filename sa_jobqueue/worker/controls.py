@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.rates import Rate, RateAlgorithm
 from sa_jobqueue.statements import controls
+from sa_jobqueue.worker.compiled import compiled
 from sa_jobqueue.worker.component import Component
 
 ALONE: Final = 1.0
@@ -132,7 +133,7 @@ class ControlReader(Component):
         is_told: Callable[[], bool],
     ) -> None:
         self._engine = engine
-        self._statement = controls.of_worker(model)
+        self._statement = compiled(controls.of_worker, model)
         self._parameters = {"worker_id": worker_id, "queues": queues, "types": types}
         self._on_change = on_change
         self._is_told = is_told
@@ -159,7 +160,7 @@ class ControlReader(Component):
     async def read(self) -> None:
         """Read once; call `on_change` if anything is other than before."""
         async with self._engine.connect() as connection:
-            rows = (await connection.execute(self._statement, self._parameters)).all()
+            rows = await self._statement.execute(connection, self._parameters)
         found: dict[str, dict[str, Control]] = {"queue": {}, "type": {}}
         concurrency = None
         for kind, name, *told in rows:

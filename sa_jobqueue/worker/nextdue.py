@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import claims
+from sa_jobqueue.worker.compiled import compiled
 
 
 class NextDue:
@@ -23,7 +24,7 @@ class NextDue:
 
     def __init__(self, model: type[JobMixin[Any]]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._statement = claims.next_due(model)
+        self._statement = compiled(claims.next_due, model)
         self._at: float | None = None
         self._changes = 0
         self.is_told: Callable[[], bool] = lambda: False
@@ -41,7 +42,7 @@ class NextDue:
         """
         if self._at is None or self._at <= self._loop.time() or not self.is_told():
             changes = self._changes
-            due_in = (await connection.execute(self._statement, {**lanes, "since": since})).scalar_one()
+            ((due_in,),) = await self._statement.execute(connection, {**lanes, "since": since})
             if changes != self._changes:
                 return 0.0  # what was told meanwhile may be due sooner
             self._at = self._loop.time() + (math.inf if due_in is None else max(due_in, 0.001))

@@ -15,13 +15,12 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Dialect
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.fair_keys import SEPARATOR, whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import parts
-from sa_jobqueue.worker.compiled import Compiled
+from sa_jobqueue.worker.compiled import compiled
 from sa_jobqueue.worker.floors import Lane
 from sa_jobqueue.worker.groups import Group
 
@@ -45,9 +44,9 @@ _NEWS: Final = 2000
 class Scout:
     """What one worker knows of parts, for its groups. The clock, monotonic seconds, is an argument everywhere."""
 
-    def __init__(self, model: type[JobMixin[Any]], dialect: Dialect, types: Sequence[str]) -> None:
-        self._survey = Compiled(parts.survey(model), dialect)
-        self._news = Compiled(parts.news(model), dialect)
+    def __init__(self, model: type[JobMixin[Any]], types: Sequence[str]) -> None:
+        self._survey = compiled(parts.survey, model)
+        self._news = compiled(parts.news, model)
         self._types = list(types)
         self.reset()
 

@@ -14,7 +14,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.retry import Backoff
 from sa_jobqueue.statements import blockers, expiry, jobs, leases
 from sa_jobqueue.types import JobStatus
-from sa_jobqueue.worker.compiled import Compiled
+from sa_jobqueue.worker.compiled import compiled
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.settler import Settler
@@ -47,7 +47,7 @@ class Sweeper(Component):
     ) -> None:
         self._settler = settler
         # What runs again and again, compiled before there is a job to wait for it.
-        self._unsettled = Compiled(blockers.unsettled(model), engine.dialect)
+        self._unsettled = compiled(blockers.unsettled, model)
         self._engine = engine
         self._events = events
         self._options = options
@@ -55,12 +55,12 @@ class Sweeper(Component):
         self._types = types
         self._backoff = backoff
         self._new_id = model.__id_factory__
-        self._take_back = Compiled(leases.take_back(model), engine.dialect)
-        self._take_orphans = Compiled(leases.take_back(model, orphans=True), engine.dialect)
+        self._take_back = compiled(leases.take_back, model)
+        self._take_orphans = compiled(leases.take_back, model, orphans=True)
         self._forget = leases.forget_dead_workers(model)
-        self._expire = Compiled(expiry.expire(model), engine.dialect)
-        self._unknown = jobs.unknown_types(model)
-        self._unserved = jobs.unserved_queues(model)
+        self._expire = compiled(expiry.expire, model)
+        self._unknown = compiled(jobs.unknown_types, model)
+        self._unserved = compiled(jobs.unserved_queues, model)
 
     async def run(self) -> None:
         """Sweep until cancelled."""
@@ -120,12 +120,10 @@ class Sweeper(Component):
         """Remove the rows of workers long gone, and tell of due jobs that nobody can or will run."""
         async with self._engine.connect() as connection:
             await connection.execute(self._forget, {"after": 20 * self._options.time_to_live + timedelta(minutes=1)})
-            unknown = await connection.execute(
-                self._unknown, {"queues": self._queues, "types": self._types, "ttl": self._options.time_to_live}
-            )
-            names = tuple(sorted(unknown.scalars()))
-            unserved = await connection.execute(self._unserved, {"ttl": self._options.time_to_live})
-            queues = tuple(sorted(unserved.scalars()))
+            served = {"queues": self._queues, "types": self._types, "ttl": self._options.time_to_live}
+            names = tuple(sorted(name for (name,) in await self._unknown.execute(connection, served)))
+            unserved = await self._unserved.execute(connection, {"ttl": self._options.time_to_live})
+            queues = tuple(sorted(queue for (queue,) in unserved))
         if names:
             self._events.emit(UnknownTypesPending(names))
         if queues:

@@ -91,7 +91,7 @@ async def test_what_was_committed_late_is_found_by_the_first_look_after_its_noti
 @pytest.mark.parametrize(("stirred", "looks"), [(False, False), (True, True)])
 def test_a_sleeper_looks_for_keys_when_it_was_told_of_anything(engine: Engine, stirred: bool, looks: bool) -> None:
     """A producer tells of one queue for several, and keeps quiet for a moment: what else came is found on falling asleep."""
-    scout = Scout(Job, engine.dialect, ["nothing"])
+    scout = Scout(Job, ["nothing"])
     scout._after, scout._survey_at, scout._looked_at, scout._stirred = None, 60.0, 9.0, False
     if stirred:
         scout.hint("default")
