@@ -192,10 +192,10 @@ async def test_a_worker_whose_slots_for_the_keys_are_taken_rests(
     queue, running, go_on, looks = JobQueue(), asyncio.Event(), asyncio.Event(), 0
     look = scout.Scout.look
 
-    async def counted(*arguments: Any) -> None:
+    async def counted(*arguments: Any, **options: Any) -> None:
         nonlocal looks
         looks += 1
-        await look(*arguments)
+        await look(*arguments, **options)
 
     monkeypatch.setattr(scout.Scout, "look", counted)
 

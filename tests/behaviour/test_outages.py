@@ -246,7 +246,7 @@ def test_what_is_no_queue_or_no_engine_is_refused(engine: Engine) -> None:
 
 def _listeners(engine: Engine) -> int:
     with engine.connect() as connection:
-        found = text("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%lost%'")
+        found = text("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%freed%'")
         return int(connection.execute(found).scalar_one())
 
 
