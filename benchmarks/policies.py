@@ -76,6 +76,13 @@ POLICIES: Final[Sequence[Policy]] = (
         wanted=0.7,
     ),
     Policy(
+        name="limit of each key",
+        guarantee="at most so many of each key at once in all workers",
+        bound="the same",
+        case="10 fair keys, max_running of each",
+        wanted=0.7,
+    ),
+    Policy(
         name="rate across workers",
         guarantee="in any stretch at most the burst and what the rate gives",
         bound="exact by the database's clock",

@@ -68,6 +68,7 @@ LOADS: Final[Mapping[str, Load]] = {
     "max_running": Load(settings={"max_running": CONCURRENCY}),
     "rate": Load(settings={"rate_limit": 1_000_000, "rate_period": timedelta(seconds=1)}),
     "10 fair keys": Load(fair_keys=10),
+    "10 fair keys, max_running of each": Load(fair_keys=10, settings={"key_max_running": CONCURRENCY}),
     "1,000 fair keys": Load(fair_keys=1_000),
     "1,000 ordering keys": Load(keys=1_000),
     "a chooser": Load(window=200),
@@ -77,6 +78,7 @@ _AGAINST: Final[Mapping[str, str]] = {
     "4 queues that share": "4 queues, priorities over all",
     "20 queues that share": "20 queues, priorities over all",
     "two types, slots for one": "two types",
+    "10 fair keys, max_running of each": "10 fair keys",
 } | dict.fromkeys(
     (
         "100 queues that share",

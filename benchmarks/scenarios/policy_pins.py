@@ -22,6 +22,7 @@ _POLICIES: Final = (
     "20 queues that share",
     "every priority",
     "max_running",
+    "10 fair keys, max_running of each",
     "rate",
     "1,000 fair keys",
     "1,000 ordering keys",
