@@ -82,7 +82,8 @@ class _Sharing:
     def divide(self, quota: int, limit: int, rooms: Mapping[str, int]) -> tuple[list[Share], list[Share]]:
         """Return what its parts may start of its own share, and then of what others leave of `limit`."""
         own = self._own
-        busy = self.name()[:]
+        # Under limits those that were asked for: others in the place of one without room would start as if they had none.
+        busy = [part for part in self._named or self.name() if part.lanes]
         if self._own_is_busy:
             own.passed = max(own.passed, self._time)
             busy = sorted([*busy, own], key=lambda part: part.passed)

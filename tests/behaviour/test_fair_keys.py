@@ -266,6 +266,27 @@ async def test_no_key_runs_more_than_its_limit_across_workers_and_none_waits_for
         assert connection.execute(text("SELECT count(*) FROM job WHERE status <> 'completed'")).scalar() == 0
 
 
+async def test_no_key_of_very_many_runs_more_than_its_limit(engine: Engine, start: Start) -> None:
+    queue, go_on, running, most = JobQueue(), asyncio.Event(), Counter[str](), Counter[str]()
+
+    @queue.handler("test")
+    async def work(payload: str) -> None:
+        running[payload] += 1
+        most[payload] = max(most[payload], running[payload])
+        await go_on.wait()
+        running[payload] -= 1
+
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO queue (name, key_max_running) VALUES ('default', 1)"))
+    fill(engine, "default/", count=600, keys=150)  # more than one claim names
+    async with start(queue, concurrency=400):
+        await until(lambda: len(running) == 150, what="each of them")
+        go_on.set()
+        await until(lambda: done(engine) == 600, what="all of them")
+    # A claim must not put those in the place of keys without room whose room it has not asked for.
+    assert set(most.values()) == {1}
+
+
 async def test_a_key_starts_no_faster_than_its_rate_and_others_go_on(engine: Engine, start: Start) -> None:
     queue, seen = recorder()
     with engine.begin() as connection:
