@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.rates import Rate
+from sa_jobqueue.rates import Rate, RateAlgorithm
 from sa_jobqueue.statements import limits
 
 _KNOWN: Final = 0.5
@@ -39,8 +39,9 @@ class Rates:
         self._first: dict[tuple[bool, str], tuple[int, float]] = {}
 
     def read(self, told: Mapping[tuple[bool, str], Any]) -> None:
-        """Take in the rates, as `limits.lock` told them."""
-        self._rates = {key: rate for key, row in told.items() if (rate := Rate.of(row)) is not None}
+        """Take in the rates, as `limits.lock` told them, but those that are divided: they are the buckets'."""
+        rates = {key: Rate.of(row) for key, row in told.items() if row.rate_algorithm != RateAlgorithm.DIVIDED_BUCKET}
+        self._rates = {key: rate for key, rate in rates.items() if rate is not None}
         # Started by a claim that began after ours, and was faster: by our `now()` that is yet to come.
         self._late = {key for key, rate in self._rates.items() if rate.is_after(told[key].now)}
 

@@ -116,6 +116,29 @@ async def test_a_divided_rate_waits_for_no_lock_and_is_kept_by_three_workers_tog
     assert scalar(engine, "SELECT count(DISTINCT completed_by) FROM job") == 3
 
 
+async def test_a_divided_rate_beside_an_exact_limit_is_counted_once_and_by_the_worker(
+    engine: Engine, jobs: Jobs, start: Start
+) -> None:
+    given = """
+    INSERT INTO queue (name, max_running, rate_limit, rate_period, rate_burst, rate_algorithm)
+      VALUES ('default', 5, 40, interval '1 second', 1, 'divided_bucket')
+    """
+    with engine.begin() as connection:
+        connection.exec_driver_sql(given)
+    queue = JobQueue()
+
+    @queue.handler("test")
+    async def work() -> None:
+        pass
+
+    for _ in range(20):
+        jobs.add()
+    async with start(queue):
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
+    assert scalar(engine, _BEYOND, per_second=40) <= 1 + 40 * 0.2
+    assert scalar(engine, "SELECT count(rate_at) FROM queue") == 0
+
+
 def test_a_weight_is_the_jobs_or_its_handlers_however_it_is_enqueued_and_checked(engine: Engine) -> None:
     queue = JobQueue()
 
