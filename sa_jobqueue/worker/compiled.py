@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, Final
 
 import psycopg
-from sqlalchemy import Dialect
+from sqlalchemy import Dialect, text
 from sqlalchemy.dialects.postgresql.psycopg import PGDialectAsync_psycopg
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -31,7 +31,7 @@ _compiled: dict[tuple[Any, ...], Compiled] = {}
 class Compiled:
     """A statement as text for psycopg, and what makes its parameters.
 
-    For statements that return rows which psycopg reads without help, all of one connection's dialect.
+    For statements whose results psycopg reads without help, all of one connection's dialect.
     """
 
     def __init__(self, statement: ClauseElement, dialect: Dialect) -> None:
@@ -51,18 +51,19 @@ class Compiled:
         return str(self._statement.compile(dialect=self._dialect))
 
     async def execute(self, connection: AsyncConnection, parameters: Mapping[str, Any]) -> Sequence[Any]:
-        """Run it and return its rows; a failure is raised, and its connection dealt with, as of any other statement."""
+        """Run it and return its rows, if it has any; a failure is raised, and its connection dealt with, as of any other."""
         given = {**self._constants, **parameters}
         for name, process in self._processors.items():
             if name in parameters:
                 given[name] = process(given[name])
         driver = _driver(connection)
         if driver is None:
-            return (await connection.exec_driver_sql(self._text, given)).all()
+            result = await connection.exec_driver_sql(self._text, given)
+            return result.all() if result.returns_rows else ()
         cursor = psycopg.AsyncRawCursor(driver)
         try:
             await cursor.execute(self._sent, [given[name] for name in self._order])
-            return await cursor.fetchall()
+            return await cursor.fetchall() if cursor.description is not None else ()
         except psycopg.Error as error:
             if driver.closed:
                 with suppress(DBAPIError):  # has SQLAlchemy find that out, which lets go of its pool's others too
@@ -88,6 +89,11 @@ def compiled(build: Callable[..., ClauseElement], model: type[JobMixin[Any]], **
     if key not in _compiled:
         _compiled[key] = Compiled(build(model, **options), _DIALECT)
     return _compiled[key]
+
+
+def plain(words: str) -> Compiled:
+    """Return a statement without parameters, as it is."""
+    return Compiled(text(words), _DIALECT)
 
 
 def _driver(connection: AsyncConnection) -> psycopg.AsyncConnection[Any] | None:

@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import limits
+from sa_jobqueue.worker.compiled import compiled
 
 START: Final = "0"
 
@@ -27,21 +28,21 @@ class Running:
     """Counts what runs of a queue and of a job type, None where that has no limit, and of each part of the queue `whole`."""
 
     def __init__(self, model: type[JobMixin[Any]], *, queue: str | None, type_name: str | None, whole: str | None) -> None:
-        self._all = limits.running(model)
-        self._by_part = limits.running_by_part(model)
+        self._all = compiled(limits.running, model)
+        self._by_part = compiled(limits.running_by_part, model)
         self._queue, self._type, self._whole = queue, type_name, whole
         self._since = self._since_of_parts = START
 
     async def count(self, connection: AsyncConnection) -> tuple[int, int]:
         """Return how many of the queue run and how many of the type, zero for None."""
         given = {"queue": self._queue, "type_name": self._type, "since": self._since}
-        in_queue, of_type, self._since = (await connection.execute(self._all, given)).one()
+        ((in_queue, of_type, self._since),) = await self._all.execute(connection, given)
         return in_queue, of_type
 
     async def count_parts(self, connection: AsyncConnection) -> Counter[str]:
         """Return how many of each part of the queue run."""
         given = {"queue": self._whole, "since": self._since_of_parts}
-        rows = (await connection.execute(self._by_part, given)).all()
+        rows = await self._by_part.execute(connection, given)
         if rows:
-            self._since_of_parts = str(min(int(row.since) for row in rows))
-        return Counter({row.queue: row.n for row in rows})
+            self._since_of_parts = str(min(int(since) for _, _, since in rows))
+        return Counter({queue: n for queue, n, _ in rows})

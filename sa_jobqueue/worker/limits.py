@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, namedtuple
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeAlias
@@ -14,8 +14,13 @@ from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.fair_keys import SEPARATOR, whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import limits
+from sa_jobqueue.worker.compiled import compiled, plain
 from sa_jobqueue.worker.counting import Running
 from sa_jobqueue.worker.rates import Rates
+
+_BEGIN, _COMMIT, _ROLLBACK = (plain(word) for word in ("BEGIN", "COMMIT", "ROLLBACK"))
+_Told = namedtuple("_Told", ["is_type", "name", "max_running", "key_max_running", *limits.RATE, "now"])
+"""A row of `limits.lock`."""
 
 Key: TypeAlias = tuple[bool, str]
 """What a limit is of: whether of a type, and the name of that, of a queue or of a part."""
@@ -38,7 +43,7 @@ class Limits:
     def __init__(
         self, model: type[JobMixin[Any]], queue: str | None, type_name: str | None, parts: Collection[str] = ()
     ) -> None:
-        self._lock = limits.lock(model)
+        self._lock = compiled(limits.lock, model)
         self._queue, self._type = queue, type_name
         self._own = frozenset(parts)
         of_parts = queue if queue is not None else next((whole(name) for name in parts), None)
@@ -60,8 +65,7 @@ class Limits:
         own = [name for name in parts if name in self._own]
         queues = [*([self._queue] if self._queue is not None else []), *own]
         asked = {"queues": queues, "type_name": self._type}
-        rows = (await connection.execute(self._lock, asked)).all()
-        told = {(row.is_type, row.name): row for row in rows}
+        told = {(row.is_type, row.name): row for row in map(_Told._make, await self._lock.execute(connection, asked))}
         whole = [(False, self._queue)] if self._queue is not None else []
         whole += [(True, self._type)] if self._type is not None else []
         self.again_in = 0.0
@@ -157,11 +161,11 @@ async def transaction(connection: AsyncConnection) -> AsyncIterator[None]:
 
     Obliges: a block that is cancelled is the last of its connection, whose pool rolls back what it finds.
     """
-    await connection.exec_driver_sql("BEGIN")
+    await _BEGIN.execute(connection, {})
     try:
         yield
-        await connection.exec_driver_sql("COMMIT")
+        await _COMMIT.execute(connection, {})
     except Exception:
         with suppress(SQLAlchemyError):
-            await connection.exec_driver_sql("ROLLBACK")
+            await _ROLLBACK.execute(connection, {})
         raise

@@ -12,6 +12,7 @@ from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.rates import Rate, RateAlgorithm
 from sa_jobqueue.statements import limits
+from sa_jobqueue.worker.compiled import compiled
 
 _KNOWN: Final = 0.5
 """Seconds for which a first job that was too heavy is taken for the first: one that is lighter may come before it."""
@@ -29,7 +30,7 @@ class Rates:
     """
 
     def __init__(self, model: type[JobMixin[Any]], queue: str | None, parts: Collection[str]) -> None:
-        self._spend = {is_type: limits.spend(model, of_type=is_type) for is_type in (False, True)}
+        self._spend = {is_type: compiled(limits.spend, model, of_type=is_type) for is_type in (False, True)}
         self._queue = queue
         self._parts = frozenset(parts)
         self._rates: dict[tuple[bool, str], Rate] = {}
@@ -94,7 +95,7 @@ class Rates:
             if rates:
                 starts = [f"{{{','.join(map(str, rate.starts))}}}" if rate.starts else None for rate in rates.values()]
                 given = {"names": list(rates), "tokens": [rate.tokens for rate in rates.values()], "starts": starts}
-                await connection.execute(self._spend[is_type], given)
+                await self._spend[is_type].execute(connection, given)
 
     def _first_weight(self, key: tuple[bool, str]) -> int:
         weight, until = self._first.get(key, (1, 0.0))

@@ -314,7 +314,7 @@ async def test_a_long_transaction_on_one_job_holds_up_no_other(engine: Engine, j
 
 def _is_listening(engine: Engine) -> bool:
     with engine.connect() as connection:
-        return bool(connection.execute(text("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%lost%'")).scalar())
+        return bool(connection.execute(text("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%freed%'")).scalar())
 
 
 class UnprintableError(Exception):

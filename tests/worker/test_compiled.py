@@ -12,7 +12,9 @@ from sqlalchemy import ARRAY, Engine, Integer, Interval, Text, bindparam, event,
 from sqlalchemy.exc import DataError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from sa_jobqueue.worker.compiled import Compiled
+from sa_jobqueue import Job
+from sa_jobqueue.statements import claims
+from sa_jobqueue.worker.compiled import Compiled, compiled
 from sa_jobqueue.worker.connections import Connections
 from tests.fixtures.workers import until
 
@@ -131,3 +133,9 @@ async def test_a_cancelled_statement_leaves_no_answer_for_the_next(engine: Engin
         assert connection.invalidated
         await connection.rollback()
         assert await _pid(Compiled(PID, own.dialect), connection) != pid
+
+
+def test_a_process_compiles_each_statement_once() -> None:
+    ahead = compiled(claims.claim, Job, changed=False)
+    assert compiled(claims.claim, Job, changed=False) is ahead
+    assert compiled(claims.claim, Job, changed=True) is not ahead
