@@ -19,7 +19,7 @@ from sa_jobqueue.worker.counting import Running
 from sa_jobqueue.worker.rates import Rates
 
 _BEGIN, _COMMIT, _ROLLBACK = (plain(word) for word in ("BEGIN", "COMMIT", "ROLLBACK"))
-_Told = namedtuple("_Told", ["is_type", "name", "max_running", "key_max_running", *limits.RATE, "now"])
+_Told: Any = namedtuple("_Told", ["is_type", "name", "max_running", "key_max_running", *limits.RATE, "now"])
 """A row of `limits.lock`."""
 
 Key: TypeAlias = tuple[bool, str]
