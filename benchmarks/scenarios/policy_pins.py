@@ -26,6 +26,7 @@ _POLICIES: Final = (
     "rate",
     "1,000 fair keys",
     "1,000 ordering keys",
+    "a chooser",
 )
 
 

@@ -141,6 +141,11 @@ class ChosenGroup(Group):
         self._is_held_up = False
 
     @property
+    def is_ready(self) -> bool:
+        """Whether a part has a job that is due, and the window has room for it."""
+        return super().is_ready and len(self._left) < self.caller.chooser.window
+
+    @property
     def again_in(self) -> float:
         """Seconds until the function is to be asked again, though nothing happens; infinite where it left nothing out."""
         return AGAIN if self._left else math.inf
@@ -210,7 +215,7 @@ class ChosenGroup(Group):
             "of_queue": self.queues[0],
             "held": list(self._left),
         }
-        rows = await self._statements.candidates[chooser.inputs].execute(connection, given)
+        rows = await self._statements.candidates.execute(connection, given)
         found = [(row[3], Candidate._make(row[4:])) for row in rows if row[4] is not None]
         new = [one for is_new, one in found if is_new]
         floors.advance(
@@ -248,10 +253,10 @@ class ChosenGroup(Group):
 
 
 class Statements:
-    """What is executed for every such group of one worker."""
+    """What is executed for such a group."""
 
-    def __init__(self, model: type[JobMixin[Any]]) -> None:
-        self.candidates = {inputs: compiled(choosing.candidates, model, inputs=inputs) for inputs in (False, True)}
+    def __init__(self, model: type[JobMixin[Any]], chooser: Chooser) -> None:
+        self.candidates = compiled(choosing.candidates, model, inputs=chooser.inputs)
         self.claim = compiled(choosing.claim, model)
 
 
@@ -267,7 +272,7 @@ class Choosers:
         events: EventBus,
     ) -> None:
         self._callers = {queue: Caller(chooser, worker_id, events) for queue, chooser in choosers.items()}
-        self._statements = Statements(model)
+        self._model = model
 
     @property
     def queues(self) -> frozenset[str]:
@@ -277,7 +282,9 @@ class Choosers:
     def group(self, queues: Sequence[str], *given: Any, **more: Any) -> Group:
         """Return the group of some queues: one that has a function is alone."""
         if len(queues) == 1 and (caller := self._callers.get(queues[0])) is not None:
-            return ChosenGroup(queues, *given, caller=caller, statements=self._statements, **more)
+            # Made here: a worker without a chooser compiles none of it.
+            statements = Statements(self._model, caller.chooser)
+            return ChosenGroup(queues, *given, caller=caller, statements=statements, **more)
         return Group(queues, *given, **more)
 
 

@@ -238,7 +238,7 @@ class Claimer(Component):
             await self._scout.look(connection, groups, now, self._loop.time, asleep=asleep)
         for group in groups:
             group.parts.wake(now)
-        return any(group.parts.is_ready for group in groups)
+        return any(group.is_ready for group in groups)
 
     async def _claim_all(self, connection: AsyncConnection) -> int:
         self._claims.began_at = None

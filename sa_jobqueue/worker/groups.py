@@ -76,6 +76,11 @@ class Group:
         self.parts.put_off(rooms, now)
 
     @property
+    def is_ready(self) -> bool:
+        """Whether a part of its queues is believed to have a job that is due, for the next claim to find."""
+        return self.parts.is_ready
+
+    @property
     def again_in(self) -> float:
         """Seconds until it is worth asking again, though nothing happens; infinite where that is to be waited for."""
         return math.inf
@@ -201,7 +206,7 @@ class Groups:
     @property
     def may_have_more(self) -> bool:
         """Whether the last claims may have left jobs that are due."""
-        return any(group.may_have_more or group.parts.is_ready for group in self.groups)
+        return any(group.may_have_more or group.is_ready for group in self.groups)
 
     def follow(self, queue: str | None, now: float) -> None:
         """Ask for a part again, if it is one and had no room, as one of its jobs has ended."""
@@ -236,7 +241,7 @@ class Groups:
         # Where there is no room, the end of a job says so.
         asked = [group for group in self.groups if group.room is None or group.room() > 0]
         groups = [group for group in asked if group.limits is None or not group.limits.again_in]
-        if any(group.parts.is_ready for group in groups):
+        if any(group.is_ready for group in groups):
             return -math.inf
         return min((at for group in groups if (at := group.parts.next_at) is not None), default=math.inf)
 

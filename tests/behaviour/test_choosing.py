@@ -20,6 +20,7 @@ from sa_jobqueue.errors import InvalidChoiceError, InvalidOptionError
 from sa_jobqueue.events import ChooserFailed
 from sa_jobqueue.statements import choosing
 from sa_jobqueue.worker import floors
+from sa_jobqueue.worker.choosing import AGAIN
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, Hands, Start, quick, until
@@ -210,6 +211,26 @@ async def test_what_it_leaves_out_waits_and_is_offered_again_until_it_is_overdue
     jobs.add(input="overdue")
     async with start(queue):
         await until(lambda: seen == ["overdue"], what="it starts although nobody chose it")
+
+
+async def test_one_that_leaves_out_a_full_window_is_asked_again_at_leisure(engine: Engine, jobs: Jobs, start: Start) -> None:
+    queue, _ = recorder()
+    loop = asyncio.get_running_loop()
+    calls: list[float] = []
+
+    @queue.chooser("default", window=2)
+    async def none(candidates: Sequence[Candidate], free: int) -> list[Candidate]:
+        calls.append(loop.time())
+        return []
+
+    for number in range(6):
+        jobs.add(queue=f"default/{number}", input=number)
+    async with start(queue, poll_interval=timedelta(seconds=60)):
+        await until(
+            lambda: len(calls) >= 9, what="it is asked again, also after those first looks that a woken worker takes"
+        )
+    # Parts that the window has no room for must not wake the worker: it would claim without a rest.
+    assert calls[8] - calls[7] > 0.8 * AGAIN
 
 
 async def test_what_commits_late_or_comes_back_is_offered_too(engine: Engine, start: Start, jobs: Jobs) -> None:

@@ -66,7 +66,7 @@ class Queue(RuleBasedStateMachine):
             chooser=SimpleNamespace(queue="a", window=WINDOW, inputs=False, longest_wait=None), choose=self._choose
         )
         statements = SimpleNamespace(
-            candidates={False: SimpleNamespace(execute=self._candidates)}, claim=SimpleNamespace(execute=self._claim)
+            candidates=SimpleNamespace(execute=self._candidates), claim=SimpleNamespace(execute=self._claim)
         )
         self.group = ChosenGroup(
             ["a"],
