@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, namedtuple
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeAlias
 
@@ -19,8 +19,9 @@ from sa_jobqueue.worker.counting import Running
 from sa_jobqueue.worker.rates import Rates
 
 _BEGIN, _COMMIT, _ROLLBACK = (plain(word) for word in ("BEGIN", "COMMIT", "ROLLBACK"))
-_Told: Any = namedtuple("_Told", ["is_type", "name", "max_running", "key_max_running", *limits.RATE, "now"])
-"""A row of `limits.lock`."""
+_COLUMNS: Final = ["is_type", "name", "max_running", "key_max_running", *limits.RATE, "now"]
+_told: Callable[..., Any] = namedtuple("Told", _COLUMNS)._make
+"""Names the columns of a row of `limits.lock`."""
 
 Key: TypeAlias = tuple[bool, str]
 """What a limit is of: whether of a type, and the name of that, of a queue or of a part."""
@@ -65,7 +66,7 @@ class Limits:
         own = [name for name in parts if name in self._own]
         queues = [*([self._queue] if self._queue is not None else []), *own]
         asked = {"queues": queues, "type_name": self._type}
-        told = {(row.is_type, row.name): row for row in map(_Told._make, await self._lock.execute(connection, asked))}
+        told = {(row.is_type, row.name): row for row in map(_told, await self._lock.execute(connection, asked))}
         whole = [(False, self._queue)] if self._queue is not None else []
         whole += [(True, self._type)] if self._type is not None else []
         self.again_in = 0.0
