@@ -201,6 +201,7 @@ class Parts:
             key = lane.queue, lane.priority
             if self._spent.pop(key, 0) is None and key not in self._due:
                 self.floors.forget(lane)
+                self._put_off.pop(lane.queue, None)
 
     def wake(self, now: float) -> None:
         """Make ready what is due by now."""

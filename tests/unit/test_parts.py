@@ -150,3 +150,15 @@ def test_what_a_key_started_while_no_other_waited_is_no_debt_nor_remembered() ->
     world.add("mail/2", 100)
     started = Counter(queue for _ in range(10) for queue in world.claim(8))
     assert abs(started["mail/1"] - started["mail/2"]) <= 8
+
+
+def test_a_key_that_had_no_room_and_has_no_jobs_any_more_is_forgotten() -> None:
+    world = World()
+    world.add("mail/1")
+    world.parts.wake(world.now)
+    world.parts.put_off({name: 0 for name in world.parts.names()}, world.now)
+    assert world.parts.has_put_off
+    world.jobs["mail/1"] = []  # cancelled
+    assert world.claim(4) == []
+    assert not world.parts._put_off
+    assert not world.parts.is_ready
