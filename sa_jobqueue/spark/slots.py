@@ -28,6 +28,7 @@ from sa_jobqueue.events import (
     JobDied,
     JobPutBack,
     JobStarted,
+    WorkerStarted,
 )
 from sa_jobqueue.handlers import JobQueue
 from sa_jobqueue.observe import logs
@@ -163,6 +164,7 @@ class SlotRun:
         self._end = SlotEnd.IDLE
         self._seconds = 0.0
         self._closing = False
+        self._is_up = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"sa_jobqueue slot {slot}", daemon=True)
         self.ended = threading.Event()
@@ -196,6 +198,8 @@ class SlotRun:
     def _hear(self, event: Event) -> None:
         if isinstance(event, DrainRequested):
             self._end = SlotEnd.DRAINED
+        elif isinstance(event, WorkerStarted):
+            self._is_up = True
 
     def _run(self) -> None:
         try:
@@ -216,7 +220,8 @@ class SlotRun:
             await asyncio.wait({running}, timeout=look)
             now = loop.time()
             self._seconds = now - began
-            if self._worker.running or self._tally.started != seen:
+            # Who has not looked yet is not idle: on a busy machine that takes a while.
+            if not self._is_up or self._worker.running or self._tally.started != seen:
                 busy_at, seen = now, self._tally.started
             if self._closing:
                 self._worker.stop(now=True)

@@ -93,7 +93,7 @@ def test_a_round_does_all_there_is_and_ends_when_idle(
         session.add(workers_app.fails.job(None))
     progress: list[WorkersProgress] = []
     report = run_workers(
-        spark, APP, url=database_url, slots=2, idle_exit=timedelta(seconds=1.5), concurrency=4, progress=progress.append
+        spark, APP, url=database_url, slots=2, idle_exit=timedelta(seconds=3), concurrency=4, progress=progress.append
     )
     assert (report.completed, report.failed, report.rounds, report.ended) == (40, 1, 1, WorkersEnd.IDLE)
     assert {row.job_id for row in effects()} == ids
