@@ -156,7 +156,7 @@ def test_a_key_that_had_no_room_and_has_no_jobs_any_more_is_forgotten() -> None:
     world = World()
     world.add("mail/1")
     world.parts.wake(world.now)
-    world.parts.put_off({name: 0 for name in world.parts.names()}, world.now)
+    world.parts.put_off(dict.fromkeys(world.parts.names(), 0), world.now)
     assert world.parts.has_put_off
     world.jobs["mail/1"] = []  # cancelled
     assert world.claim(4) == []
