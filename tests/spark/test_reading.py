@@ -393,6 +393,7 @@ def test_spark_finds_the_source_by_itself_and_reads_its_datasets(
     assert frame.count() == 101
 
 
+@pytest.mark.long
 def test_filters_that_spark_pushes_down_stay_on_the_relation(spark: SparkSession) -> None:
     """Why the source pushes nothing down: this is Spark's defect, and the day it goes, this fails."""
     spark.dataSource.register(Numbers)

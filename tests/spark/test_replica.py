@@ -68,6 +68,7 @@ def pair() -> Iterator[Pair]:
             yield Pair(primary, replica)
 
 
+@pytest.mark.long
 def test_a_replica_is_read_and_streamed_and_says_when_it_is_behind(pair: Pair) -> None:
     here, there = pair.primary.socket_url, pair.replica.socket_url
     pair.ship()
