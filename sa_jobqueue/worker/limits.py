@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, namedtuple
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from itertools import starmap
 from typing import Any, Final, TypeAlias
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -20,7 +21,7 @@ from sa_jobqueue.worker.rates import Rates
 
 _BEGIN, _COMMIT, _ROLLBACK = (plain(word) for word in ("BEGIN", "COMMIT", "ROLLBACK"))
 _COLUMNS: Final = ["is_type", "name", "max_running", "key_max_running", *limits.RATE, "now"]
-_told: Callable[..., Any] = namedtuple("Told", _COLUMNS)._make
+_Told: Callable[..., Any] = namedtuple("_Told", _COLUMNS)
 """Names the columns of a row of `limits.lock`."""
 
 Key: TypeAlias = tuple[bool, str]
@@ -66,7 +67,7 @@ class Limits:
         own = [name for name in parts if name in self._own]
         queues = [*([self._queue] if self._queue is not None else []), *own]
         asked = {"queues": queues, "type_name": self._type}
-        told = {(row.is_type, row.name): row for row in map(_told, await self._lock.execute(connection, asked))}
+        told = {(row.is_type, row.name): row for row in starmap(_Told, await self._lock.execute(connection, asked))}
         whole = [(False, self._queue)] if self._queue is not None else []
         whole += [(True, self._type)] if self._type is not None else []
         self.again_in = 0.0
