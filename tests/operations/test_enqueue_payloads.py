@@ -92,7 +92,7 @@ def test_the_rows_are_those_of_jobs_added_one_by_one(session: Session, options: 
 
 def test_text_ids_and_columns_of_the_applications_own(engine: Engine) -> None:
     Base.metadata.create_all(engine)
-    values = {"amount": Decimal("3.50"), "tags": ["a", 'b"\\', "c,d"]}
+    values: dict[str, Any] = {"amount": Decimal("3.50"), "tags": ["a", 'b"\\', "c,d"]}
     with Session(engine) as session:
         session.add_all(keep.job(payload, **values) for payload in NASTY)
         session.flush()
