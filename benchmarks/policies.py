@@ -71,7 +71,7 @@ POLICIES: Final[Sequence[Policy]] = (
     Policy(
         name="limit across workers",
         guarantee="at most so many at once in all of them",
-        bound="exact at every instant; a freed slot is seen by other workers after 10 ms and a notification",
+        bound="exact at every instant; a freed slot is seen by other workers after 10 to 20 ms",
         case="max_running",
         wanted=0.7,
     ),

@@ -38,6 +38,7 @@ class Freed:
         self._tell, self._recount = tell, recount
         self._held: dict[Any, tuple[Limits, str]] = {}
         self._ended: dict[Limits, Counter[Key]] = {}
+        self._counted: set[tuple[Limits, Key]] = set()
         self._to_tell: dict[Key, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._has_turn = False
@@ -61,8 +62,7 @@ class Freed:
             return None
         if keys := limits.keys_of(queue):
             self._ended.setdefault(limits, Counter()).update(keys)
-            if self._timer is None:
-                self._timer = self._loop.call_later(OWN_TURN if self._has_turn else 0.0, self._pass_on)
+            self._wait()
         return queue
 
     def before(self, limits: Limits) -> Counter[Key]:
@@ -75,8 +75,9 @@ class Freed:
             self._held.clear()
         self._held |= {job.id: (limits, job.queue) for job in jobs}
         ended = self._ended.get(limits)
-        if not before or ended is None:
+        if ended is None:
             return
+        self._counted.update((limits, key) for key in limits.counted)
         self._to_tell |= dict.fromkeys(limits.left(before, jobs))
         for key in before.keys() & limits.counted.keys():
             ended[key] -= before[key]
@@ -89,6 +90,16 @@ class Freed:
         if told:
             self._tell(told)
         ended, self._ended = self._ended, {}
+        counted, self._counted = self._counted, set()
         for limits, keys in ended.items():
-            if keys:
-                self._recount(limits, keys)
+            # What has ended since a count is left to the next one, for as long as counts are made.
+            later = Counter({key: n for key, n in keys.items() if self._has_turn and (limits, key) in counted})
+            if later:
+                self._ended[limits] = later
+                self._wait()
+            if now := keys - later:
+                self._recount(limits, now)
+
+    def _wait(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(OWN_TURN if self._has_turn else 0.0, self._pass_on)
