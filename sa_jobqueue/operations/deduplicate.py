@@ -96,7 +96,7 @@ def enqueue_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]]) ->
     """
     listed = list(new)
     for index, (job, given) in enumerate(listed):
-        check_one(f"new[{index}]", job, given)
+        _check_one(f"new[{index}]", job, given)
         if object_session(job) is not None:
             raise InvalidJobError(f"new[{index}]", "is already in a session; pass a fresh job")
     session.flush()
@@ -107,7 +107,7 @@ def enqueue_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]]) ->
     return [_find_or_make(session, job, given) for job, given in listed]
 
 
-def check_one(field: str, job: object, given: object) -> None:
+def _check_one(field: str, job: object, given: object) -> None:
     """Check what is enqueued, and how. Raises: InvalidJobError."""
     if not isinstance(job, JobMixin):
         raise InvalidJobError(field, f"must be a job, as Job(...) or handler.job(...) make it, got {type(job).__name__}")

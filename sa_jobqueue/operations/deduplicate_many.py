@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import ConflictError, InvalidJobError
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.deduplicate import Deduplicate, check_one
+from sa_jobqueue.operations.deduplicate import Deduplicate, _check_one
 from sa_jobqueue.operations.enqueueing import alike, arrays, wake
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.statements import deduplication
@@ -37,7 +37,8 @@ def enqueue_many_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]
 
     As `enqueue_unique`, by a few statements for all; the jobs stay transient. All are of one class, and say the same but for
     their keys; they exclude nothing and wait for nothing. Of equal keys the first is made; of what they replace the last
-    one's is what stays. Jobs that set different columns of the application's own are one statement for each set.
+    one's is what stays. Jobs that set different columns are one statement for each set, set after set: of two such calls at
+    once, with the same keys, the server may have to end one as a deadlock.
     Changes: a row each, or what is replaced; with scope "waiting" those that have begun lose their keys.
     Locks: the new rows, the changed ones, with scope "waiting" the found ones too, in the order of their keys, until the
     transaction ends: equal keys of other transactions are awaited. With scope "any" also the keys, of which a call has at
@@ -75,7 +76,7 @@ def _check(listed: Sequence[tuple[JobMixin[Any], Deduplicate]]) -> Deduplicate:
     (first, given) = listed[0]
     for index, (job, one) in enumerate(listed):
         field = f"new[{index}]"
-        check_one(field, job, one)
+        _check_one(field, job, one)
         if type(job) is not type(first):
             raise InvalidJobError(field, f"is a {type(job).__name__}, the first is a {type(first).__name__}")
         if not inspect(job).transient:
