@@ -226,6 +226,7 @@ def test_what_it_does_not_understand_is_status_2(start_worker: StartWorker, argu
     assert ended(start_worker(*arguments, registry=registry)) == 2
 
 
+@pytest.mark.long
 def test_several_processes_are_not_started_on_a_database_they_cannot_use(
     start_worker: StartWorker, engine: Engine, tmp_path: Path
 ) -> None:
@@ -330,6 +331,7 @@ def test_children_of_a_killed_parent_drain_and_end(start_worker: StartWorker, en
     assert workers(engine) == {}  # they said goodbye
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="no /proc to read arguments from")
 def test_the_password_is_in_no_process_list(start_worker: StartWorker, engine: Engine, database_url: str) -> None:
     with_password = database_url.replace("://postgres@", "://postgres:s3cret@")

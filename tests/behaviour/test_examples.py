@@ -56,7 +56,11 @@ def test_every_example_says_what_it_prints() -> None:
     assert sorted(entries) == sorted(SCRIPTS + REPORTS)
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: str(script.relative_to(EXAMPLES)))
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(one, marks=[pytest.mark.long] if one.parent.name == "fastapi_app" else []) for one in SCRIPTS],
+    ids=lambda script: str(script.relative_to(EXAMPLES)),
+)
 def test_example_prints_what_its_last_comment_says(script: Path, empty_database_url: str) -> None:
     assert run(str(script), url=empty_database_url, cwd=EXAMPLES.parent) == promised_output(script)
 

@@ -15,7 +15,7 @@ from sa_jobqueue import upkeep
 from sa_jobqueue.cli import main
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.observe.health import HolderKind, health
-from tests.fixtures.database import both_servers
+from tests.fixtures.database import newest_server_and_oldest_long
 from tests.fixtures.holders import Holders
 from tests.fixtures.jobs import Jobs
 
@@ -44,7 +44,7 @@ def document(url: str, *arguments: str) -> dict[str, Any]:
     return told
 
 
-@both_servers
+@newest_server_and_oldest_long
 def test_vacuum_tells_what_went_and_for_whose_sake_the_rest_stays(
     engine: Engine, database_url: str, dead: Callable[[], None], holders: Holders
 ) -> None:
@@ -65,7 +65,7 @@ def test_vacuum_tells_what_went_and_for_whose_sake_the_rest_stays(
     assert [one["table"] for one in every] == ["dead_letter", "job", "job_attempt", "job_blocker", "worker"]
 
 
-@both_servers
+@newest_server_and_oldest_long
 def test_what_somebody_holds_or_owns_is_left_out_and_said_and_the_others_are_done(
     engine: Engine, database_url: str, holders: Holders
 ) -> None:
@@ -90,7 +90,7 @@ def test_what_somebody_holds_or_owns_is_left_out_and_said_and_the_others_are_don
         connection.execute(text("DROP ROLE upkeep_guest"))
 
 
-@both_servers
+@newest_server_and_oldest_long
 def test_a_rebuilt_index_is_small_again_and_what_an_ended_rebuild_left_is_dropped(
     engine: Engine, database_url: str, dead: Callable[[], None], jobs: Jobs, holders: Holders
 ) -> None:

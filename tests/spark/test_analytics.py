@@ -245,6 +245,7 @@ def test_dead_letters_are_counted_by_age_and_time_to_resolution(history: History
     assert expected[()]["open_1d_to_7d"] == 2
 
 
+@pytest.mark.long
 def test_the_diamond_has_its_critical_path_and_straggler(history: History, rows: Rows) -> None:
     from sa_jobqueue.spark.analytics import critical_paths, workflows
 

@@ -123,6 +123,7 @@ def test_the_password_may_come_from_a_file_the_environment_or_libpq(
     assert stream_lag().xid > 0
 
 
+@pytest.mark.long
 def test_spark_shows_it_nowhere(
     spark: SparkSession,
     secret_url: str,
