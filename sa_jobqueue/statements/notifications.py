@@ -22,8 +22,7 @@ def notify_due(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 def notify_each(model: type[JobMixin[Any]], topic: Literal["lost", "ended", "freed"]) -> Select[Any]:
-    """Tell, when and if this transaction commits, that jobs were lost to their workers, that chains have ended, or that
-    limits have room again.
+    """Tell on commit that jobs were lost to their workers, that chains have ended, or that limits have room again.
 
     Parameters: `ids`, as texts; of limits `queue mail`, `type report`. Locks: as `notify_due`.
     """
