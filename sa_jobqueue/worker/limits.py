@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, namedtuple
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import starmap
 from typing import Any, Final, TypeAlias
@@ -21,8 +21,14 @@ from sa_jobqueue.worker.rates import Rates
 
 _BEGIN, _COMMIT, _ROLLBACK = (plain(word) for word in ("BEGIN", "COMMIT", "ROLLBACK"))
 _COLUMNS: Final = ["is_type", "name", "max_running", "key_max_running", *limits.RATE, "now"]
-_Told: Callable[..., Any] = namedtuple("_Told", _COLUMNS)
-"""Names the columns of a row of `limits.lock`."""
+
+
+def _rows_with(columns: Sequence[str]) -> Any:
+    return namedtuple("Told", columns)
+
+
+_Told: Final = _rows_with(_COLUMNS)
+"""A row of `limits.lock`."""
 
 Key: TypeAlias = tuple[bool, str]
 """What a limit is of: whether of a type, and the name of that, of a queue or of a part."""
