@@ -27,7 +27,7 @@ from sa_jobqueue.worker.executor import Executor
 from sa_jobqueue.worker.floors import Lane
 from sa_jobqueue.worker.freed import Freed
 from sa_jobqueue.worker.groups import Group, Groups
-from sa_jobqueue.worker.limits import Limits, transaction
+from sa_jobqueue.worker.limits import FULL, Limits, transaction
 from sa_jobqueue.worker.listener import Listener
 from sa_jobqueue.worker.nextdue import NextDue
 from sa_jobqueue.worker.options import WorkerOptions
@@ -273,6 +273,9 @@ class Claimer(Component):
 
     async def _claim_planned(self, connection: AsyncConnection, group: Group, limit: int, *, behind: bool) -> int:
         if group.limits is not None:
+            if self._freed.takes_all(group.limits):
+                group.limits.again_in = FULL
+                return 0
             taken = None
             while taken is None:
                 taken = await self._claim_under(group.limits, connection, group, limit, behind=behind)

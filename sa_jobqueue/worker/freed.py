@@ -22,6 +22,9 @@ OWN_TURN: Final = 0.01
 """Seconds that this worker has to use a slot itself, and between two that tell of some: a commit that notifies takes a lock
 of the whole database."""
 
+TRUSTED: Final = 0.1
+"""Seconds for which a worker goes by its own account of what it runs."""
+
 Tell: TypeAlias = Callable[[Iterable[Key]], None]
 Recount: TypeAlias = Callable[[Limits, Counter[Key]], None]
 
@@ -60,10 +63,19 @@ class Freed:
         limits, queue = self._held.pop(job_id, (None, ""))
         if limits is None:
             return None
+        limits.held -= 1
         if keys := limits.keys_of(queue):
             self._ended.setdefault(limits, Counter()).update(keys)
             self._wait()
         return queue
+
+    def takes_all(self, limits: Limits) -> bool:
+        """Return whether this worker need not ask: what it runs, or has not written the end of, is all that may run.
+
+        Not long after it has asked: an attempt that was lost ends for others, and nobody tells of it here.
+        """
+        most = limits.most
+        return most is not None and limits.held >= most and self._loop.time() < limits.asked_at + TRUSTED
 
     def before(self, limits: Limits) -> Counter[Key]:
         """Return what has ended under limits that are now counted again."""
@@ -72,8 +84,12 @@ class Freed:
     def claimed(self, limits: Limits, before: Counter[Key], jobs: Sequence[ClaimedJob]) -> None:
         """Take in which jobs a claim has started under limits, which it counted after so many had ended."""
         if len(self._held) > MOST_CONCURRENT:  # of attempts that ended otherwise
+            for of_old, _ in self._held.values():
+                of_old.held = 0
             self._held.clear()
         self._held |= {job.id: (limits, job.queue) for job in jobs}
+        limits.held += len(jobs)
+        limits.asked_at = self._loop.time()
         ended = self._ended.get(limits)
         if ended is None:
             return

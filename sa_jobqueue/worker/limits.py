@@ -62,6 +62,10 @@ class Limits:
         self._most: dict[Key, int] = {}
         self.counted: dict[Key, tuple[int, int]] = {}
         """How many ran of each that `room` has counted, and how many may."""
+        self.held = 0
+        """How many of what was claimed under them this worker runs, by its own account."""
+        self.asked_at = float("-inf")
+        """When it last asked, by its own clock."""
         self.again_in = 0.0
         """Seconds until it is worth asking again, after there was no room for any."""
 
@@ -128,6 +132,12 @@ class Limits:
             if (room := self.rates.room((False, name))) is not None:
                 rooms[name] = min(rooms[name], room)
         return rooms
+
+    @property
+    def most(self) -> int | None:
+        """How many jobs may run under them all together, as far as they have been read; None for any number."""
+        found = [self._most.get((is_type, name)) for is_type, name in ((False, self._queue), (True, self._type)) if name]
+        return min((one for one in found if one is not None), default=None)
 
     def covers(self, key: Key) -> bool:
         """Return whether a limit, or a part of its queue, is among these."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
@@ -143,3 +144,31 @@ async def test_a_worker_that_uses_its_slots_itself_tells_nobody(
         await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
     # Of 20 slots the last is left to others.
     assert [payload for topic, payload in notifications.seen() if topic == "freed"] == ["queue default"]
+
+
+async def test_a_worker_that_runs_all_that_may_run_does_not_ask_for_more(
+    engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, asleep: Callable[[int], bool]
+) -> None:
+    monkeypatch.setattr(freed, "TRUSTED", NEVER.total_seconds())
+    run(engine, LIMITS["queue"])
+    asked, room = [], limits.Limits.room
+
+    async def watched(self: limits.Limits, *given: Any) -> tuple[int, dict[str, int]]:
+        asked.append(self)
+        return await room(self, *given)
+
+    monkeypatch.setattr(limits.Limits, "room", watched)
+    gate = Gate()
+    jobs.add(input="first")
+    jobs.add(input="second")
+    async with at_work(engine, gate):
+        await gate.begins("first")
+        await until(lambda: asleep(1), what="it rests")
+        before = len(asked)
+        for _ in range(3):
+            run(engine, "SELECT pg_notify('.job:due', 'default')")
+            await until(lambda: asleep(1), what="it rests")
+        assert len(asked) == before
+        gate.let_go("first", "second")
+        await gate.begins("second")
+    assert len(asked) > before
