@@ -148,6 +148,7 @@ async def test_what_kills_a_child_costs_its_attempt_alone_at_once_and_says_what_
         assert message(jobs, job_id).startswith(DEATHS[name])
     if "aborts" in fatal:  # where it was, though it died natively
         assert "in aborts" in jobs.get(fatal["aborts"])["last_error"]["traceback"]
+    if "hogs" in fatal:
         assert message(jobs, fatal["hogs"]).endswith("MiB, over its memory limit of 160 MiB")
     assert [jobs.status(job_id) for job_id in (beside, *fine)] == [JobStatus.COMPLETED] * 4
     letters = {jobs.letters(job_id)[0]["error_fingerprint"] for job_id in fatal.values()}
