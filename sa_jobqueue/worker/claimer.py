@@ -342,13 +342,15 @@ class Claimer(Component):
 
     async def _rest(self, connection: AsyncConnection) -> None:
         """Sleep until something may be due, or a slot that a limited queue needs becomes free."""
-        now = self._loop.time()
+        now, again_in = self._loop.time(), self._plan.again_in()
         if now < self._awake_until:
             seconds, self._glance = self._glance, 2 * self._glance
+        elif again_in is not None and again_in <= FULL:
+            seconds = again_in  # too short to ask what is due meanwhile
         else:
             due_in = await self._next_due.seconds(connection, self._plan.lanes(), self._claims.began_at)
             seconds = min(self._options.poll_interval.total_seconds(), due_in)
-        if (again_in := self._plan.again_in()) is not None:
+        if again_in is not None:
             seconds = min(seconds, again_in)
         seconds = min(seconds, max(self._plan.parts_at() - now, _PACE), *(group.again_in for group in self._plan.groups))
         waits = [asyncio.ensure_future(self._woken.wait())]
