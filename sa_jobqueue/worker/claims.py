@@ -12,7 +12,7 @@ from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import claims
 from sa_jobqueue.worker.choosing import ChosenGroup
-from sa_jobqueue.worker.compiled import compiled
+from sa_jobqueue.worker.compiled import Compiled, compiled
 from sa_jobqueue.worker.floors import Reading, most_behind
 from sa_jobqueue.worker.groups import Group
 
@@ -28,15 +28,16 @@ class Claims:
         grace: timedelta,
         clock: Callable[[], float],
     ) -> None:
-        self._statements = {
-            (is_shared, behind): compiled(claims.claim, model, changed=behind, shared=is_shared)
-            for is_shared in (False, True)
-            for behind in (False, True)
-        }
+        self._model = model
+        # Before there is a job to wait for it; the others where something is shared.
+        self._statements = {behind: self._statement(behind=behind, is_shared=False) for behind in (False, True)}
         self._given = {"worker_id": worker_id, "grace": grace}
         self._clock = clock
         self.began_at: datetime | None = None
         """When the first claim since this was last forgotten looked, by the database's clock."""
+
+    def _statement(self, *, behind: bool, is_shared: bool) -> Compiled:
+        return compiled(claims.claim, self._model, changed=behind, shared=is_shared)
 
     async def take(
         self, connection: AsyncConnection, group: Group, limit: int, *, behind: bool, reading: Reading | None
@@ -53,7 +54,8 @@ class Claims:
         if reading is not None:
             given["most_behind"] = most_behind(limit)
         try:
-            rows = await self._statements[reading is not None, behind].execute(connection, given)
+            statement = self._statements[behind] if reading is None else self._statement(behind=behind, is_shared=True)
+            rows = await statement.execute(connection, given)
         except BaseException:
             floors.reset(self._clock())
             raise

@@ -136,7 +136,9 @@ def test_whatever_moves_a_pending_job_to_another_place_is_stamped(
     jobs: Jobs, stamped: Callable[..., Any], change: dict[str, Any]
 ) -> None:
     assert stamped(jobs.add(), **change) == (True, True)
-    assert stamped(jobs.add(JobStatus.RUNNING), **change) == (False, False)
+    # One that runs is counted by its queue: whatever moves it there is news to the count (`worker.counting`).
+    is_counted_elsewhere = "queue" in change
+    assert stamped(jobs.add(JobStatus.RUNNING), **change) == (is_counted_elsewhere, is_counted_elsewhere)
 
 
 def test_what_does_not_concern_the_claim_is_not_stamped(jobs: Jobs, stamped: Callable[..., Any]) -> None:
