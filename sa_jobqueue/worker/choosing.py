@@ -288,8 +288,8 @@ class Choosers:
         return Group(queues, *given, **more)
 
 
-def _in_order(one: Candidate) -> tuple[int, datetime, str]:
-    return -one.priority, one.scheduled_at, str(one.id)
+def _in_order(one: Candidate) -> tuple[int, datetime, Any]:
+    return -one.priority, one.scheduled_at, one.id
 
 
 def _checked(chooser: Chooser, answer: Any, candidates: Sequence[Candidate]) -> Sequence[Candidate]:

@@ -12,9 +12,10 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from sa_jobqueue.choosing import Candidate
 from sa_jobqueue.worker.choosing import ChosenGroup
@@ -212,5 +213,9 @@ class Queue(RuleBasedStateMachine):
         return self.next_xid - 1
 
 
-Queue.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
-TestNoJobIsPassedOver = Queue.TestCase
+@pytest.mark.parametrize("histories", [150, pytest.param(1500, marks=pytest.mark.long)])
+def test_no_job_is_passed_over(histories: int) -> None:
+    """The same histories in every run; many, and new ones, in the long run."""
+    few = histories < 1000
+    chosen = settings(max_examples=histories, stateful_step_count=50, deadline=None, derandomize=few, database=None)
+    run_state_machine_as_test(Queue, settings=chosen)
