@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from sa_jobqueue.errors import InvalidOutputError, InvalidPayloadError, PayloadTooLargeError
@@ -18,6 +19,22 @@ _MAX_DEPTH: Final = 500
 """Of arrays and objects in each other: well below what Python and PostgreSQL can walk."""
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Stands for JSON that PostgreSQL holds and Python does not read: numbers of thousands of digits, a thousand levels."""
+
+    reason: str
+
+
+def read_json(data: bytes | str) -> Any:
+    """Return the value of JSON text, or what stands for one: a row that somebody wrote by hand must not stop its reader."""
+    try:
+        # What the server sends is UTF-8; `json.loads` would look at bytes again to find that out.
+        return json.loads(data if isinstance(data, str) else data.decode())
+    except (ValueError, RecursionError) as error:
+        return Unreadable(f"is not to be read by Python: {error}")
 
 
 def check_json(field: str, value: object, *, max_bytes: int = MAX_BYTES) -> str:

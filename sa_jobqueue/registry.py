@@ -27,7 +27,7 @@ from sa_jobqueue.errors import (
 )
 from sa_jobqueue.fair_keys import FairBy
 from sa_jobqueue.middleware import Middleware
-from sa_jobqueue.payloads import Codec
+from sa_jobqueue.payloads import Codec, Unreadable
 from sa_jobqueue.providers import Provider, Providers
 from sa_jobqueue.retention import Retention
 from sa_jobqueue.retry import RetryPolicy
@@ -105,6 +105,8 @@ class JobType:
         Raises: UnreadableInputError when a version is newer than ours, an upcaster is missing or fails, or the result
         does not fit the type.
         """
+        if isinstance(data, Unreadable):
+            raise UnreadableInputError("input", data.reason)
         if version > self.version:
             raise UnreadableInputError(
                 "input_version", f"is {version}, but this {self.name} knows up to {self.version}: deploy the newer handler"

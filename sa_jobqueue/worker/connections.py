@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -16,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
+from sa_jobqueue.payloads import read_json
 from sa_jobqueue.statements.claims import GUARDS
 from sa_jobqueue.worker.poolers import GuardedCursor, is_pooled
 from sa_jobqueue.worker.silence import AnsweredConnection, QuietConnection
@@ -86,7 +86,7 @@ class Connections:
             pool_size=size,
             max_overflow=0,
             connect_args=self._arguments | {"async_creator_fn": self._open},
-            json_deserializer=_read_json,
+            json_deserializer=read_json,
             # The server may have been replaced since the last outage: never answer from what was learnt of the old one.
             pool_recycle=1800,
         )
@@ -149,11 +149,6 @@ def noticing_death(patience: timedelta) -> dict[str, Any]:
         "keepalives_count": 3,
         "tcp_user_timeout": seconds * 1000,
     }
-
-
-def _read_json(data: bytes | str) -> Any:
-    # What the server sends is UTF-8; `json.loads` would look at bytes again to find that out.
-    return json.loads(data if isinstance(data, str) else data.decode())
 
 
 def unavailable(error: DBAPIError, url: URL) -> DatabaseUnavailableError:

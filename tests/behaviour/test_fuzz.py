@@ -200,11 +200,13 @@ def test_no_argument_of_a_command_makes_a_traceback_or_changes_a_job(engine: Eng
             assert connection.scalar(text("SELECT status FROM job")) == "pending"
 
 
+DEEP = "[" * 2000 + "]" * 2000
+"""Deeper than Python reads, not deeper than PostgreSQL."""
 COLUMNS = {
     "queue": words,
     "type_name": st.just("poison"),
     "priority": st.integers(-(2**15), 2**15 - 1),
-    "input": st.sampled_from([None, "null", "7", '"\\ud800"', '{"a": {"b": [1e400]}}', "nonsense"]),
+    "input": st.sampled_from([None, "null", "7", '"\\ud800"', '{"a": {"b": [1e400]}}', "nonsense", "9" * 5000, DEEP]),
     "input_version": st.integers(-(2**31), 2**31 - 1),
     "output": st.sampled_from([None, "null", "7", "[]"]),
     "status": st.sampled_from([*JobStatus, "nonsense"]),
@@ -299,6 +301,30 @@ async def test_a_number_or_a_time_that_nobody_can_count_on_from_holds_up_no_othe
             "far": "pending",
             "good": "completed",
         }
+
+
+@pytest.mark.parametrize("unreadable", ["9" * 5000, DEEP], ids=["long", "deep"])
+@pytest.mark.parametrize("concurrency", [1, 9])
+async def test_a_payload_that_python_does_not_read_ends_its_own_job_and_no_other(
+    engine: Engine, unreadable: str, concurrency: int
+) -> None:
+    """The claim that brings it has committed: were it not read, nor were the jobs beside it, nor what the worker holds."""
+    queue = JobQueue()
+
+    @queue.handler("any")
+    async def any_(payload: Any) -> None: ...
+
+    with Session(engine) as session, session.begin():
+        enqueue_many(session, [Job("any", n) for n in range(3)])
+        session.execute(text("UPDATE job SET input = CAST(:input AS jsonb) WHERE input = '1'"), {"input": unreadable})
+    worker = Worker(queue, engine, options=quick(concurrency=concurrency, time_to_live=timedelta(seconds=15)))
+    log = EventLog(worker)
+    await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
+    assert log.of(ComponentFailed) == []
+    with engine.connect() as connection:
+        found = connection.execute(text("SELECT status::text, count(*) FROM job GROUP BY 1 ORDER BY 1")).all()
+        assert [tuple(row) for row in found] == [("completed", 2), ("dead", 1)]
+        assert "is not to be read by Python" in str(connection.scalar(text("SELECT error->>'message' FROM dead_letter")))
 
 
 @amount
