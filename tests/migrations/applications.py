@@ -128,6 +128,8 @@ class Application:
         path = Path(script.path)
         text = edit(path.read_text())
         path.write_text(text)
+        # Alembic has loaded it: compiled in the same second, a text of the same length would pass for the old one.
+        shutil.rmtree(path.parent / "__pycache__", ignore_errors=True)
         return text[text.index("def upgrade") :]
 
     def upgrade(self, revision: str = "head", *, sql: bool = False) -> str:
