@@ -27,12 +27,15 @@ from sa_jobqueue.worker import completer, executor
 
 FAULT = os.environ["FAULT"]
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
+def of_handler(session):  # the worker's own parts commit sessions, too
+    if session.info.get("written"): die()
 
 queue = JobQueue()
 
 @queue.handler("with_session", max_attempts=5)
 def with_session(payload: dict, session: Session):
     session.execute(text("INSERT INTO effect VALUES (:n)"), {"n": payload["n"]})
+    session.info["written"] = True
     if FAULT == "in the handler": die()
 
 @queue.handler("plain", max_attempts=5)
@@ -43,9 +46,9 @@ if FAULT == "after the claim":
     executor.Executor.start = die
 if FAULT == "before the handler's commit":
     # The completion is written, the commit is not sent.
-    event.listen(Session, "before_commit", lambda session: None if session.info.get(executor.HELD) else die())
+    event.listen(Session, "before_commit", lambda session: None if session.info.get(executor.HELD) else of_handler(session))
 if FAULT == "after the handler's commit":
-    event.listen(Session, "after_commit", die)
+    event.listen(Session, "after_commit", of_handler)
 if FAULT == "before the flush":
     completer.Completer.flush = die
 if FAULT == "after the flush":

@@ -79,11 +79,14 @@ def test_the_horizon_is_where_vacuum_says_and_its_holder_is_named(
         with hold(holders) as pid:
             holders.burn(10)
             cutoff = holders.cutoff()
+            before = holders.next_xid()
             report = health(engine, thresholds=AT_ONCE)
+            after = holders.next_xid()  # an autovacuum may have come by
             (holder,) = report.horizon.holders
             assert holder.kind is kind
             assert int(holder.xmin) == cutoff
-            assert report.horizon.age == holder.age == holders.next_xid() - cutoff >= 10
+            assert report.horizon.age == holder.age
+            assert 10 <= before - cutoff <= holder.age <= after - cutoff
             assert described(holder) == who.format(pid=pid)
             (finding,) = report.findings
             assert (finding.code, finding.severity) == (Code.HORIZON, Severity.WARNING)
