@@ -1,8 +1,8 @@
 """Statements of the hot path, compiled once a process instead of looked up and unpacked at each execution.
 
 They go to the driver as the server takes them, with `$1` for parameters: psycopg looks for its own placeholders in a text of
-more than 4096 characters at each execution, and SQLAlchemy makes a context, a cursor and rows around it. Together that takes
-as long as the server needs for an empty claim.
+more than 4096 characters at each execution, and SQLAlchemy makes a context, a cursor and rows around it: of an empty claim a
+third to a half of the client's time.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ _compiled: dict[tuple[Any, ...], Compiled] = {}
 class Compiled:
     """A statement as text for psycopg, and what makes its parameters.
 
-    For statements whose results psycopg reads without help, all of one connection's dialect.
+    For statements whose results psycopg reads without help.
     """
 
-    def __init__(self, statement: ClauseElement, dialect: Dialect) -> None:
+    def __init__(self, statement: ClauseElement) -> None:
+        dialect = _DIALECT
         numbered = copy(dialect)
         numbered.paramstyle, numbered.positional = "numeric_dollar", True
         as_sent: Any = statement.compile(dialect=numbered)
@@ -43,12 +44,11 @@ class Compiled:
         self._constants = {name: value for name, value in as_sent.params.items() if value is not None}
         self._sent, self._order = str(as_sent), tuple(as_sent.positiontup)
         self._statement = statement
-        self._dialect = dialect
 
     @cached_property
     def _text(self) -> str:
         """The statement with psycopg's own placeholders."""
-        return str(self._statement.compile(dialect=self._dialect))
+        return str(self._statement.compile(dialect=_DIALECT))
 
     async def execute(self, connection: AsyncConnection, parameters: Mapping[str, Any]) -> Sequence[Any]:
         """Run it and return its rows, if it has any; a failure is raised, and its connection dealt with, as of any other."""
@@ -75,7 +75,7 @@ class Compiled:
                 psycopg.Error,
                 hide_parameters=True,
                 connection_invalidated=driver.closed,
-                dialect=self._dialect,
+                dialect=_DIALECT,
             ) from error
         except BaseException:
             # Cancelled while the server was at it: nobody knows what it did, and what its answer would be taken for.
@@ -87,13 +87,13 @@ def compiled(build: Callable[..., ClauseElement], model: type[JobMixin[Any]], **
     """Return what a function of `sa_jobqueue.statements` makes for a model, compiled for all workers of this process."""
     key = (build, model, *options.items())
     if key not in _compiled:
-        _compiled[key] = Compiled(build(model, **options), _DIALECT)
+        _compiled[key] = Compiled(build(model, **options))
     return _compiled[key]
 
 
 def plain(words: str) -> Compiled:
     """Return a statement without parameters, as it is."""
-    return Compiled(text(words), _DIALECT)
+    return Compiled(text(words))
 
 
 def _driver(connection: AsyncConnection) -> psycopg.AsyncConnection[Any] | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, namedtuple
+from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import datetime, timedelta
 from itertools import starmap
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -20,15 +21,24 @@ from sa_jobqueue.worker.counting import Running
 from sa_jobqueue.worker.rates import Rates
 
 _BEGIN, _COMMIT, _ROLLBACK = (plain(word) for word in ("BEGIN", "COMMIT", "ROLLBACK"))
-_COLUMNS: Final = ["is_type", "name", "max_running", "key_max_running", *limits.RATE, "now"]
 
 
-def _rows_with(columns: Sequence[str]) -> Any:
-    return namedtuple("Told", columns)
+class Told(NamedTuple):
+    """A row of `limits.lock`."""
 
+    is_type: bool
+    name: str
+    max_running: int | None
+    key_max_running: int | None
+    rate_limit: int | None
+    rate_period: timedelta | None
+    rate_burst: int | None
+    rate_algorithm: str | None
+    rate_tokens: float | None
+    rate_starts: list[int] | None
+    rate_at: datetime | None
+    now: datetime
 
-_Told: Final = _rows_with(_COLUMNS)
-"""A row of `limits.lock`."""
 
 Key: TypeAlias = tuple[bool, str]
 """What a limit is of: whether of a type, and the name of that, of a queue or of a part."""
@@ -59,7 +69,7 @@ class Limits:
         self.rates = Rates(model, queue, parts)
         self._full = FULL
         self._each: int | None = None
-        self._most: dict[Key, int] = {}
+        self._most: dict[Key, int | None] = {}
         self.counted: dict[Key, tuple[int, int]] = {}
         """How many ran of each that `room` has counted, and how many may."""
         self.held = 0
@@ -77,7 +87,7 @@ class Limits:
         own = [name for name in parts if name in self._own]
         queues = [*([self._queue] if self._queue is not None else []), *own]
         asked = {"queues": queues, "type_name": self._type}
-        told = {(row.is_type, row.name): row for row in starmap(_Told, await self._lock.execute(connection, asked))}
+        told = {(row.is_type, row.name): row for row in starmap(Told, await self._lock.execute(connection, asked))}
         whole = [(False, self._queue)] if self._queue is not None else []
         whole += [(True, self._type)] if self._type is not None else []
         self.again_in = 0.0
@@ -113,16 +123,16 @@ class Limits:
         limit: int,
         parts: Sequence[str],
         own: Sequence[str],
-        told: Mapping[tuple[bool, str], Any],
+        told: Mapping[Key, Told],
     ) -> dict[str, int]:
         of_queue = told.get((False, self._queue or ""))
         each = self._each = of_queue.key_max_running if of_queue is not None else None
         # Held by another claim: no room in this one.
         rooms = {name: limit if (False, name) in told else 0 for name in own}
-        most = {name: row.max_running for name in own if (row := told.get((False, name))) is not None}
+        of_own = {name: row.max_running for name in own if (row := told.get((False, name))) is not None}
+        most = {name: number for name, number in of_own.items() if number is not None}
         if each is not None:
-            most |= {name: each for name in parts if most.get(name) is None}
-        most = {name: number for name, number in most.items() if number is not None}
+            most = dict.fromkeys(parts, each) | most
         if most:
             counts = await self._running.count_parts(connection)
             for name, number in most.items():

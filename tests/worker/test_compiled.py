@@ -61,8 +61,7 @@ async def test_both_ways_say_the_same(own: AsyncEngine) -> None:
             func.to_jsonb("100%").label("the 50% of it"),
             bindparam("fixed", 7, type_=Integer),
             bindparam("later", type_=Interval) + bindparam("later", type_=Interval),
-        ),
-        own.dialect,
+        )
     )
     given = {"many": ["a", "$1 %s"], "later": timedelta(seconds=90)}
     async with own.connect() as connection:
@@ -78,7 +77,7 @@ async def test_both_ways_say_the_same(own: AsyncEngine) -> None:
 async def test_where_sqlalchemy_begins_transactions_it_knows_of_the_statement(engine: Engine) -> None:
     own = create_async_engine(engine.url)
     async with own.connect() as connection:
-        await Compiled(PID, own.dialect).execute(connection, {"one": 1})
+        await Compiled(PID).execute(connection, {"one": 1})
         assert connection.in_transaction()
     await own.dispose()
 
@@ -88,18 +87,18 @@ async def test_an_error_of_the_server_is_sqlalchemys_and_the_connection_lives_on
     if heard:
         _listen(own)
     async with own.connect() as connection:
-        pid = await _pid(Compiled(PID, own.dialect), connection)
+        pid = await _pid(Compiled(PID), connection)
         with pytest.raises(DataError, match="division by zero") as caught:
-            await Compiled(DIVIDED, own.dialect).execute(connection, {"one": 0})
+            await Compiled(DIVIDED).execute(connection, {"one": 0})
         assert not caught.value.connection_invalidated
-        assert await _pid(Compiled(PID, own.dialect), connection) == pid
+        assert await _pid(Compiled(PID), connection) == pid
 
 
 @pytest.mark.parametrize("heard", [False, True])
 async def test_a_lost_connection_is_told_of_once_for_its_pool(engine: Engine, own: AsyncEngine, heard: bool) -> None:
     if heard:
         _listen(own)
-    statement = Compiled(PID, own.dialect)
+    statement = Compiled(PID)
     async with own.connect() as first:
         async with own.connect() as second:
             pids = [await _pid(statement, first), await _pid(statement, second)]
@@ -118,21 +117,21 @@ async def test_a_cancelled_statement_leaves_no_answer_for_the_next(engine: Engin
     if heard:
         _listen(own)
     async with own.connect() as connection:
-        pid = await _pid(Compiled(PID, own.dialect), connection)
+        pid = await _pid(Compiled(PID), connection)
 
         def is_asleep() -> bool:
             with engine.connect() as other:
                 at = text("SELECT query LIKE '%pg_sleep%' AND state = 'active' FROM pg_stat_activity WHERE pid = :pid")
                 return bool(other.scalar(at, {"pid": pid}))
 
-        sleeping = asyncio.create_task(Compiled(ASLEEP, own.dialect).execute(connection, {"one": 60}))
+        sleeping = asyncio.create_task(Compiled(ASLEEP).execute(connection, {"one": 60}))
         await until(is_asleep, what="the server at work")
         sleeping.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sleeping
         assert connection.invalidated
         await connection.rollback()
-        assert await _pid(Compiled(PID, own.dialect), connection) != pid
+        assert await _pid(Compiled(PID), connection) != pid
 
 
 def test_a_process_compiles_each_statement_once() -> None:
