@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import (
     JSON,
+    Boolean,
     Insert,
     Interval,
     Select,
@@ -16,6 +17,7 @@ from sqlalchemy import (
     Update,
     any_,
     bindparam,
+    case,
     cast,
     column,
     func,
@@ -186,7 +188,8 @@ def unserved_queues(model: type[JobMixin[Any]]) -> Select[Any]:
     """Name the queues with due jobs, theirs or of parts of them, that no live worker serves.
 
     Parameters: `ttl` of a worker's beat. Shape: `(name,)`, by name.
-    Index: `ix_job_claim`, one probe a queue or part: each finds the next name after the one before.
+    Index: `ix_job_claim`, one probe a queue or part, which finds the next name after the one before, and one more of what
+    nobody serves.
     """
     job, worker = table(model), table(model.Worker)
     pending = select(job.c.queue).where(job.c.status == status(JobStatus.PENDING), job.c.priority >= literal_column("'-9'"))
@@ -195,14 +198,13 @@ def unserved_queues(model: type[JobMixin[Any]]) -> Select[Any]:
     names = names.union_all(
         select(following.correlate(names).scalar_subquery()).where(names.c.queue.is_not(None)),
     )
-    is_due: Select[Any] = pending.where(job.c.queue == names.c.queue, job.c.scheduled_at <= func.now())
+    # A scalar subquery: an EXISTS may be planned as a join, which walks all due jobs for each part.
+    first_due = pending.where(job.c.queue == names.c.queue, job.c.scheduled_at <= func.now()).limit(literal_column("1"))
+    is_due = first_due.correlate(names).scalar_subquery().is_not(None)
     queue = whole(names.c.queue).label("queue")
     serving: Select[Any] = select(literal_column("1")).where(
         worker.c.heartbeat_at > func.now() - bindparam("ttl", type_=Interval), queue == any_(worker.c.queues)
     )
-    return (
-        select(queue)
-        .where(names.c.queue.is_not(None), is_due.correlate(names).exists(), ~serving.correlate(names).exists())
-        .distinct()
-        .order_by(queue)
-    )
+    # Few are unserved, so few are probed.
+    is_left = case((serving.correlate(names).exists(), literal_column("false", Boolean)), else_=is_due)
+    return select(queue).where(names.c.queue.is_not(None), is_left).distinct().order_by(queue)

@@ -305,6 +305,12 @@ CASES = [
         lambda world: {"queues": ["default", "other"], "types": ["test"], "ttl": timedelta(seconds=15)},
         looks_at=2000,  # the oldest thousand of each queue
     ),
+    Case(
+        "unserved_queues",
+        lambda: jobs.unserved_queues(Job),
+        frozenset({"ix_job_claim"}),
+        lambda world: {"ttl": timedelta(seconds=15)},
+    ),
     Case("notify_due", lambda: notifications.notify_due(Job), NONE, lambda world: {"queue": "default"}, guarded=False),
     Case(
         "look",

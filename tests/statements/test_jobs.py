@@ -9,6 +9,7 @@ from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.statements import jobs as statements
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.plans import Prepared, connect
 from tests.statements.conftest import Run
 
 pytestmark = both_servers_swept
@@ -56,3 +57,19 @@ def test_a_type_that_only_jobs_of_a_fair_key_have_is_named(jobs: Jobs, run: Run)
     jobs.add(type_name="later", queue="default/3", due_in=60)
     jobs.add(type_name="elsewhere", queue="elsewhere/2")
     assert unknown(run, "mine") == {"nobody's", "low"}
+
+
+def test_a_queue_without_a_worker_is_found_by_one_row_of_each_of_its_parts(jobs: Jobs, run: Run, database_url: str) -> None:
+    jobs.add_worker("alive", queues=["served"])
+    for number in range(40):
+        jobs.add_many(50, queue=f"served/{number}")
+        jobs.add_many(50, queue=f"alone/{number}")
+    jobs.add(queue="later/1", due_in=60)
+    jobs.add_worker("dead", queues=["alone"], silent_for=20)
+    statement, given = statements.unserved_queues(Job), {"ttl": timedelta(seconds=15)}
+    assert run(statement, given) == [("alone",)]
+    with connect(database_url) as server:
+        plan = Prepared(server, "unserved", statement).explain(given)
+    # A name of each part, and of those nobody serves a job that is due.
+    read = [node["Actual Rows"] * node["Actual Loops"] for node in plan.nodes if node.get("Relation Name") == "job"]
+    assert sum(read) <= 3 * 40 + 5, plan.shape
