@@ -17,4 +17,5 @@ pytest_plugins = [
     "tests.fixtures.tallies",
     "tests.fixtures.workers",
     "tests.fixtures.holders",
+    "tests.fixtures.examples",
 ]

@@ -29,6 +29,7 @@ TEST_SETTINGS: Final[Mapping[str, str]] = {
     "shared_buffers": "32MB",
     "max_connections": "100",
     "max_prepared_transactions": "5",
+    "autovacuum_naptime": "1d",  # no test has a vacuum or new statistics at a moment of the server's own choosing
 }
 
 

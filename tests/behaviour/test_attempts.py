@@ -38,7 +38,7 @@ from sa_jobqueue.events import (
 from sa_jobqueue.models import Job
 from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
-from tests.fixtures.workers import EventLog, Start, quick, until
+from tests.fixtures.workers import PATIENCE, EventLog, Start, quick, until
 
 pytestmark = one_server_swept
 
@@ -56,7 +56,7 @@ async def drain(jobs: JobQueue[Any], engine: Engine, **options: Any) -> EventLog
     """Run a worker until nothing is due; return what it told."""
     worker = Worker(jobs, engine, options=quick(**options))
     log = EventLog(worker)
-    await asyncio.wait_for(worker.run_until_idle(), 20)
+    await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
     return log
 
 
@@ -228,12 +228,12 @@ async def test_a_thread_that_does_not_stop_is_left_behind_and_its_effects_with_i
     @queue.handler("deaf", max_attempts=1, timeout=timedelta(milliseconds=50))
     def deaf(payload: dict[str, Any], session: Session) -> None:
         session.execute(text("INSERT INTO effect VALUES (1)"))
-        let_go.wait(20)
+        let_go.wait(PATIENCE)
         done.set()
 
     (job_id,) = enqueue(engine, deaf.job({}))
     worker = Worker(queue, engine, options=quick(concurrency=2, stop_grace=timedelta(milliseconds=50)))
-    await asyncio.wait_for(worker.run_until_idle(), 20)
+    await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
     assert worker.has_stuck_threads
     assert jobs.status(job_id) is JobStatus.DEAD
     let_go.set()

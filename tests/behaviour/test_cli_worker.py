@@ -59,7 +59,7 @@ def stuck(payload: dict[str, Any]) -> None:
     while True:
         time.sleep(0.01)
 """
-QUICK = ["--poll-interval", "0.1", "--beat-interval", "0.2", "--time-to-live", "1", "--sweep-interval", "0.2"]
+QUICK = ["--poll-interval", "0.1", "--beat-interval", "0.2", "--time-to-live", "10", "--sweep-interval", "0.2"]
 
 StartWorker = Callable[..., "subprocess.Popen[str]"]
 

@@ -16,7 +16,7 @@ from sa_jobqueue.events import AttemptLost, JobCompleted
 from tests.behaviour.test_attempts import drain, enqueue
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
-from tests.fixtures.workers import quick
+from tests.fixtures.workers import PATIENCE, quick
 
 pytestmark = [both_servers]
 WRITE = text("INSERT INTO effect VALUES (:job)")
@@ -170,5 +170,5 @@ async def test_the_session_comes_from_the_applications_own_factory(engine: Engin
     enqueue(engine, synchronous.job({}))
     factory = sessionmaker(engine, class_=AppSession)
     worker = Worker(queue, engine, session_factory=factory, options=quick())
-    await asyncio.wait_for(worker.run_until_idle(), 20)
+    await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
     assert issubclass(seen[0], AppSession)

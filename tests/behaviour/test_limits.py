@@ -14,7 +14,7 @@ from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.operations import explain_job
 from sa_jobqueue.operations.explaining import Cause
 from tests.fixtures.jobs import Jobs
-from tests.fixtures.workers import Spawn, Start, until
+from tests.fixtures.workers import PATIENCE, Spawn, Start, until
 
 _RUNS = """
 CREATE TABLE run (id bigint GENERATED ALWAYS AS IDENTITY, job_id uuid, attempt int, key text,
@@ -50,7 +50,7 @@ def recorded(payload: dict, ctx: AttemptContext) -> None:
 
 options = WorkerOptions(
     name="victim", concurrency=6, poll_interval=timedelta(milliseconds=100), beat_interval=timedelta(milliseconds=200),
-    time_to_live=timedelta(seconds=1), sweep_interval=timedelta(milliseconds=200),
+    time_to_live=timedelta(seconds=10), sweep_interval=timedelta(milliseconds=200),
 )
 asyncio.run(Worker(queue, create_engine(os.environ["SA_JOBQUEUE_URL"]), options=options).run())
 """
@@ -85,6 +85,8 @@ async def test_a_queue_never_runs_more_than_its_limit_across_workers_of_which_on
     async with start(queue), start(queue):
         await until(lambda: scalar(engine, "SELECT count(*) FROM run") > 15, what="all work")
         victim.send_signal(signal.SIGKILL)
+        await asyncio.to_thread(victim.wait, PATIENCE)
+        jobs.silence(victim.pid)
         await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
     # Without the lock of the queue's row two claims count the same room: 6 and more at once.
     assert scalar(engine, _AT_ONCE) <= 3

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, text
 
 from sa_jobqueue import JobStatus
 from tests.fixtures.jobs import Jobs
-from tests.fixtures.workers import Spawn, wait_until
+from tests.fixtures.workers import PATIENCE, Spawn, wait_until
 
 pytestmark = pytest.mark.long
 
@@ -49,7 +49,8 @@ def recorded(payload: dict, ctx: AttemptContext) -> None:
 
 options = WorkerOptions(
     queues=["default", "keyed"], concurrency=8, poll_interval=timedelta(milliseconds=100),
-    sweep_interval=timedelta(milliseconds=200), beat_interval=timedelta(milliseconds=200), time_to_live=timedelta(seconds=1),
+    sweep_interval=timedelta(milliseconds=200), beat_interval=timedelta(milliseconds=200),
+    time_to_live=timedelta(seconds=10),
 )
 asyncio.run(Worker(queue, engine, options=options).run())
 """
@@ -80,6 +81,8 @@ def test_queues_and_keys_never_run_more_than_their_limits_across_processes_of_wh
 
     wait_until(is_caught, what="it is stopped in the midst of a job")
     victim.send_signal(signal.SIGKILL)
+    victim.wait(PATIENCE)
+    jobs.silence(victim.pid)
     wait_until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
     assert ask("SELECT 1 FROM run WHERE ended IS NULL")
     most = {row.queue: row.max for row in ask(_AT_ONCE)}

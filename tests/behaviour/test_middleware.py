@@ -19,7 +19,7 @@ from sa_jobqueue.middleware import Proceed
 from tests.behaviour.test_attempts import drain, enqueue
 from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
-from tests.fixtures.workers import Start
+from tests.fixtures.workers import PATIENCE, Start
 
 pytestmark = one_server_swept
 
@@ -187,7 +187,7 @@ async def test_a_job_completed_in_its_session_is_not_given_back_for_its_middlewa
 
     ids = one_of_each(queue, engine)
     async with start(queue, drain_timeout=timedelta(milliseconds=50)) as log:
-        await asyncio.wait_for(after.wait(), 20)
+        await asyncio.wait_for(after.wait(), PATIENCE)
     for kind in KINDS:
         assert jobs.status(ids[kind]) is (JobStatus.COMPLETED if "session" in kind else JobStatus.PENDING)
     assert (len(log.of(JobCompleted)), len(log.of(AttemptLost))) == (2, 0)

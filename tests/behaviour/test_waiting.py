@@ -345,10 +345,10 @@ async def test_an_end_that_nobody_heard_is_seen_when_the_connection_is_back(
     event.listen(Engine, "after_cursor_execute", count)
     try:
         result = asyncio.create_task(wait(chain_id))
-        await until(lambda: len(looks) == 2, what="the look after the mark")
+        await until(lambda: len(looks) >= 2, what="the look after the mark")
         with engine.begin() as connection:
             connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": listening(engine)[0]})
-        await until(lambda: len(looks) == 3, what="the look after the loss")
+        await until(lambda: len(looks) >= 3, what="the look after the loss")
         assert "cannot listen" in caplog.text
         end(engine, chain_id)
         assert (await result).status is JobStatus.COMPLETED

@@ -21,7 +21,7 @@ POLL = 0.001
 """Seconds between two looks at who waits."""
 GRACE = 0.002
 """Seconds a step has before the first look: most steps end in less, and a look costs as much as a step."""
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds in which a step must end or be seen waiting; only a broken test gets there."""
 
 

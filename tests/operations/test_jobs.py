@@ -30,6 +30,7 @@ from sa_jobqueue.ids import uuid7
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
+from tests.fixtures.workers import PATIENCE
 
 pytestmark = both_servers_swept
 
@@ -133,7 +134,7 @@ def test_the_second_of_two_cancellations_finds_nothing_to_cancel(
             while not watcher.execute(waiting).scalar_one():
                 watcher.rollback()
                 assert loser.is_alive()
-    loser.join(timeout=30)
+    loser.join(timeout=PATIENCE)
     assert answers == [[]]
     assert all(len(jobs.attempts(job_id)) == 1 for job_id in ids)
 
@@ -207,7 +208,7 @@ def test_one_that_ended_by_the_time_it_is_locked_is_an_offender(
             watcher.rollback()
             assert thread.is_alive()
     winner.commit()
-    thread.join(timeout=30)
+    thread.join(timeout=PATIENCE)
     assert answers == [(JobStatus.CANCELLED,)]
 
 

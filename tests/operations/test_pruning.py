@@ -32,7 +32,7 @@ from sa_jobqueue.operations import pruning
 from sa_jobqueue.worker.pruner import Pruner
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
-from tests.fixtures.workers import Start
+from tests.fixtures.workers import PATIENCE, Start
 from tests.operations.test_deletion import continuation, edges, wait_for
 
 pytestmark = both_servers_swept
@@ -271,7 +271,7 @@ async def test_the_worker_prunes_letters_after_the_chains_and_waits_for_none_tha
     pruner = Pruner(async_engine, Job, bus, rules, interval=timedelta(minutes=1))
     with engine.connect() as holder:
         holder.execute(text("SELECT 1 FROM dead_letter WHERE job_id = :id FOR UPDATE"), {"id": held})
-        await asyncio.wait_for(pruner.walk_letters(to_the_end=False), 20)
+        await asyncio.wait_for(pruner.walk_letters(to_the_end=False), PATIENCE)
     assert free not in letters_of(jobs)
     assert letters_of(jobs) == {held}
     assert told == [DeadLettersPruned(1)]

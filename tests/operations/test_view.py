@@ -17,6 +17,7 @@ from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.notifications import Notifications
 from tests.fixtures.plans import connect
+from tests.fixtures.workers import PATIENCE
 
 pytestmark = both_servers_swept
 
@@ -252,7 +253,7 @@ def test_a_change_is_decided_on_the_row_as_it_is_not_as_it_was_shown(
             )
             while watcher.execute(waiting).fetchone() == (0,):
                 assert loser.is_alive()
-    loser.join(timeout=30)
+    loser.join(timeout=PATIENCE)
     assert answers == [("SJ001", f"job {job_id}: is completed, which cannot become cancelled")]
     assert jobs.attempts(job_id) == []
 

@@ -22,6 +22,7 @@ from sa_jobqueue.spark.staging import new_task_id
 from sa_jobqueue.statements import bulk
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import PATIENCE
 from tests.spark.test_writing_rows import Row, batch, count, write, writer
 
 
@@ -56,7 +57,7 @@ def running(act: Callable[[], object], engine: Engine, *, until_it_waits: bool =
     while until_it_waits and _waiting(engine) == before and thread.is_alive():
         pass
     yield errors
-    thread.join(timeout=30)
+    thread.join(timeout=PATIENCE)
     assert not thread.is_alive()
 
 
@@ -365,7 +366,7 @@ def test_the_cost_of_blockers_grows_with_their_number_and_no_faster(database_url
             bulk.enqueue_waiting(Job, keyed=False, skip=True),
         ):
             own: dict[str, Any] = {"ended_ids": [], "completed": [], "trace_context": None, "type_name": "t"}
-            own |= {"queue": "default", "priority": 0, "max_attempts": 20, "input_version": 1}
+            own |= {"queue": "default", "priority": 0, "max_attempts": 20, "input_version": 1, "rate_weight": None}
             compiled = statement.compile(dialect=connection.dialect)
             given = compiled.construct_params(parameters | own)
             sql = f"EXPLAIN (ANALYZE, FORMAT JSON, TIMING OFF) {compiled}"

@@ -65,7 +65,7 @@ async def test_what_was_sent_delivered_and_processed_is_counted_once_each(
     worker, registry = Worker(jobs, engine, options=quick()), CollectorRegistry()
     telemetry.watch(worker, jobs)
     subscribe(worker.events, registry, types=jobs.registry.names, running=lambda: 0, slots=7)
-    await asyncio.wait_for(worker.run_until_idle(), 20)
+    await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
 
     points = telemetry.points()
 

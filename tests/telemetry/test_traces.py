@@ -32,7 +32,7 @@ from sa_jobqueue import (
 from sa_jobqueue.errors import InvalidPayloadError
 from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
-from tests.fixtures.workers import quick
+from tests.fixtures.workers import PATIENCE, quick
 from tests.telemetry.spans import Telemetry, id_of, is_child, links, written
 
 pytestmark = one_server_swept
@@ -44,7 +44,7 @@ async def work(jobs: JobQueue[Any], engine: Engine, telemetry: Telemetry) -> Wor
     """Run a watched worker until nothing is due."""
     worker = Worker(jobs, engine, options=quick())
     telemetry.watch(worker, jobs)
-    await asyncio.wait_for(worker.run_until_idle(), 20)
+    await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
     return worker
 
 

@@ -15,7 +15,7 @@ from sa_jobqueue import JobStatus, cancel_jobs
 from sa_jobqueue.statements import completions
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
-from tests.fixtures.workers import Hands, wait_until
+from tests.fixtures.workers import PATIENCE, Hands, wait_until
 
 pytestmark = both_servers_swept
 MakeHands = Callable[..., Hands]
@@ -121,7 +121,7 @@ def test_a_completion_in_a_session_waits_for_the_sweeper_and_then_finds_itself_f
     waiting.start()
     wait_until(lambda: _is_waiting(sweeper), what="the completion waits for the row")
     sweeper.connection.commit()
-    waiting.join(timeout=20)
+    waiting.join(timeout=PATIENCE)
     assert done == [set()]
     assert jobs.status(job_id) is JobStatus.PENDING
 

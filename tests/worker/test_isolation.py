@@ -20,6 +20,7 @@ from sa_jobqueue.worker.isolation.answers import of_raise, of_return, result_of
 from sa_jobqueue.worker.isolation.messages import Message, packed, packed_job, parsed, unpacked, unpacked_job
 from sa_jobqueue.worker.memory import MemoryGuard, resident_bytes
 from sa_jobqueue.worker.outcomes import MAX_TEXT, Finished, of_error
+from tests.fixtures.workers import PATIENCE
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 JOB = ClaimedJob(
@@ -136,7 +137,7 @@ def test_a_frame_that_is_no_message_is_refused(body: bytes) -> None:
 async def test_the_memory_guard_says_once_that_it_is_too_much() -> None:
     held, told = iter([10, 20, 30, 31]), list[int]()
     guard = MemoryGuard(20, told.append, held=lambda: next(held), rest=timedelta(0))
-    await asyncio.wait_for(guard.run(), 5)
+    await asyncio.wait_for(guard.run(), PATIENCE)
     assert told == [30]
 
 

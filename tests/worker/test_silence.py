@@ -14,7 +14,7 @@ from sqlalchemy import Engine, create_engine, make_url, text
 from sa_jobqueue import JobQueue, JobStatus, Worker
 from sa_jobqueue.cli.worker import _engine as engine_of_the_command
 from sa_jobqueue.events import JobStarted, LeaseEndangered
-from sa_jobqueue.worker import WorkerOptions
+from sa_jobqueue.worker import WorkerOptions, silence
 from sa_jobqueue.worker.silence import AnsweredConnection
 from tests.behaviour.test_attempts import enqueue
 from tests.chaos.proxy import Proxy
@@ -63,7 +63,7 @@ async def test_a_worker_whose_connections_all_fall_silent_works_again(
 ) -> None:
     queue, _ = two_kinds()
     (first,) = enqueue(engine, queue.job("nothing", {}))
-    async with working(Worker(queue, behind_proxy, options=quick())):
+    async with working(Worker(queue, behind_proxy, options=quick(time_to_live=timedelta(seconds=2)))):
         await until(lambda: jobs.status(first) is JobStatus.COMPLETED, what="the worker works")
         proxy.half_open()
         (second,) = enqueue(engine, queue.job("nothing", {}))
@@ -103,7 +103,10 @@ async def test_a_stop_is_bounded_while_nothing_is_answered(engine: Engine, proxy
     proxy.resume()
 
 
-async def test_a_statement_that_is_given_up_does_not_go_on_in_the_server(database_url: str, engine: Engine) -> None:
+async def test_a_statement_that_is_given_up_does_not_go_on_in_the_server(
+    database_url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silence, "_CANCEL_SECONDS", PATIENCE)  # the server may take its time to obey
     conninfo = make_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)
     connection = await AnsweredConnection.connect(conninfo, autocommit=True, application_name="impatient")
     connection.patience = 0.2

@@ -10,7 +10,7 @@ import pytest
 
 from sa_jobqueue.worker.threads import Threads
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 async def test_as_many_calls_as_threads_run_at_once() -> None:
