@@ -32,7 +32,8 @@ class Schedule:
     """What a schedule's row says of it. `JobQueue.schedule` makes it for a handler, with the payload's type checked.
 
     `name`: 1 to 100 characters; a name is one schedule of the whole queue. `cron`, `time_zone`: as of `Cron`.
-    `type_name`, `queue`, `priority`, `max_attempts`, `timeout`, `input`, `input_version`: of the jobs it makes.
+    `type_name`, `queue`, `priority`, `max_attempts`, `timeout`, `rate_weight`, `input`, `input_version`: of the jobs it
+    makes.
     `fire_time_field`: the field of `input`, an object then, that is given the time the job is fired for, in ISO 8601.
     `missed`: what becomes of times at which no worker ran, as `Missed` says. `catch_up`: of "all", 1 to 10,000.
     `grace`: of "skip", how late a time may be fired, not negative, at most 3,650 days.
@@ -48,6 +49,7 @@ class Schedule:
     priority: int = 0
     max_attempts: int = 20
     timeout: timedelta | None = None
+    rate_weight: int | None = None
     input: Json = None
     input_version: int = 1
     fire_time_field: str | None = None

@@ -63,12 +63,12 @@ class Scheduling:
         `name`: of the row that workers make of it; it stays when the declaration is gone, until somebody deletes it.
         `cron`, `time_zone`, and the rest: as of `Schedule`. `payload`: as for `handler.job`; with `fire_time_field`, which
         is the payload's field for the time it is fired for, a mapping of the other fields will do.
-        `options`: `queue`, `priority`, `max_attempts`, `timeout` of its jobs, the handler's own unless given.
+        `options`: `queue`, `priority`, `max_attempts`, `timeout`, `rate_weight` of its jobs, the handler's own unless given.
         Raises: InvalidOptionError, UnknownJobTypeError, InvalidPayloadError, InvalidJobError. Nothing is declared then.
         """
         registered = self[handler if isinstance(handler, str) else handler.job_type.name]
         kind: JobType = registered.job_type
-        unknown = options.keys() - {"queue", "priority", "max_attempts", "timeout"}
+        unknown = options.keys() - {"queue", "priority", "max_attempts", "timeout", "rate_weight"}
         if unknown:
             raise InvalidOptionError(min(unknown), "is no option of a schedule's jobs")
         if name in self._schedules:
@@ -92,6 +92,7 @@ class Scheduling:
             priority=job.priority,
             max_attempts=job.max_attempts,
             timeout=job.timeout,
+            rate_weight=job.rate_weight,
             input=job.input
             if fire_time_field is None
             else {key: value for key, value in job.input.items() if key != fire_time_field},

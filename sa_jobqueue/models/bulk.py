@@ -62,6 +62,7 @@ class StageMixin(Companion, Generic[IdT]):
         TIMESTAMP(timezone=True), nullable=False, server_default=func.now(), sort_order=-73
     )
     """When it arrived; what is left over for a day belongs to a write that died."""
+    rate_weight: Mapped[int | None] = mapped_column(Integer, sort_order=-72)
 
     @declared_attr.directive
     def __mapper_args__(cls) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 from sqlalchemy.sql.elements import conv
 
 from sa_jobqueue.models.base import Companion, id_type
-from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
+from sa_jobqueue.types import MAX_PRIORITY, MAX_RATE_WEIGHT, MIN_PRIORITY
 
 IdT = TypeVar("IdT")
 
@@ -37,6 +37,8 @@ class ScheduleMixin(Companion, Generic[IdT]):
     """As of the jobs."""
     timeout: Mapped[timedelta | None] = mapped_column(INTERVAL)
     """As of the jobs; null for none."""
+    rate_weight: Mapped[int | None] = mapped_column(Integer)
+    """As of the jobs; null for 1."""
     cron: Mapped[str] = mapped_column(Text, nullable=False)
     """When: a cron expression, in the time of `time_zone`."""
     time_zone: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'UTC'"))
@@ -87,6 +89,7 @@ class ScheduleMixin(Companion, Generic[IdT]):
             check("grace", "grace >= '0'::interval"),
             check("max_attempts", "max_attempts >= 1"),
             check("timeout", "timeout > '0'::interval"),
+            check("rate_weight", f"rate_weight BETWEEN 1 AND {MAX_RATE_WEIGHT}"),
             check("source", "source IN ('code', 'table')"),
             check("paused", "paused_by IS NULL OR paused_at IS NOT NULL"),
             Index(conv(name("ix_schedule_due")), "next_fire_at"),

@@ -68,6 +68,7 @@ class RowDefaults:
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     input_version: int = 1
     trace_context: str | None = None
+    rate_weight: int | None = None
 
 
 def commit_write(

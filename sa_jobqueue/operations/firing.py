@@ -112,6 +112,7 @@ def job_of(schedule: Schedule, fire_time: datetime, model: type[JobMixin[Any]], 
         priority=schedule.priority,
         max_attempts=schedule.max_attempts,
         timeout=schedule.timeout,
+        rate_weight=schedule.rate_weight,
         **more,
     )
 

@@ -34,6 +34,7 @@ class ScheduleStatus:
     priority: int
     max_attempts: int
     timeout: timedelta | None
+    rate_weight: int | None
     input: Json
     input_version: int
     fire_time_field: str | None

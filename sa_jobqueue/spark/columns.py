@@ -45,6 +45,7 @@ COLUMNS: Final[dict[str, tuple[str, tuple[type[DataType], ...]]]] = {
     "on_failure": ("STRING", (StringType,)),
     "input_version": ("INT", _WHOLE),
     "trace_context": ("STRING", (StringType,)),
+    "rate_weight": ("INT", _WHOLE),
 }
 """What each is, in words and as Spark's classes. A column of type VOID is one without values, and may stand for any."""
 
@@ -57,6 +58,7 @@ _OTHER_WORDS: Final = {
     "at": "scheduled_at",
     "unique_key": "deduplication_key",
     "key": "deduplication_key",
+    "weight": "rate_weight",
     "job_id": "id",
     "depends_on": "blockers",
     "blocked_by": "blockers",

@@ -48,6 +48,7 @@ def enqueue(
     id: Ours | None = None,
     blockers: Ours | None = None,
     on_failure: str | Column | None = None,
+    rate_weight: int | Column | None = None,
     write_id: str | None = None,
     mode: str = "FAILFAST",
     on_duplicate: str = "skip",
@@ -59,8 +60,9 @@ def enqueue(
     with `app` one that is registered there. A handler's own module must be importable on the executors.
     `payload`: what a row's input is: a column, names of columns that make an object, or None for all columns. Whatever is
     not text becomes JSON by Spark's `to_json`, nulls included; a STRING column is taken as the text of a JSON document.
-    `queue`, `priority`, `at`, `delay`, `max_attempts`, `timeout`, `on_failure`: one value for all, or a column of them;
-    what is not given is the type's own setting. `deduplication_key`, `id`, `blockers` (ARRAY<STRING>): columns.
+    `queue`, `priority`, `at`, `delay`, `max_attempts`, `timeout`, `on_failure`, `rate_weight`: one value for all, or a
+    column of them; what is not given is the type's own setting. `deduplication_key`, `id`, `blockers` (ARRAY<STRING>):
+    columns.
     `write_id`: a name for this write; a second one of that name does nothing and returns the first one's account.
     `mode`, `on_duplicate`, and `options` by their names: as the data source has them. `url`: as its option.
     Raises: InvalidOptionError, InvalidColumnError and UnknownJobTypeError before anything runs; WriteError with the
@@ -82,6 +84,7 @@ def enqueue(
         ("queue", "queue", queue),
         ("priority", "priority", priority),
         ("max_attempts", "maxAttempts", max_attempts),
+        ("rate_weight", "rateWeight", rate_weight),
     ):
         if isinstance(one, Column):
             columns[name] = one

@@ -25,7 +25,7 @@ from sa_jobqueue.models.checks import check_name, check_number, check_text
 from sa_jobqueue.models.waits import WaitFor, waits
 from sa_jobqueue.registry import JobType, Registry
 from sa_jobqueue.spark.ids import Ids
-from sa_jobqueue.types import LATEST, LONGEST, MAX_PRIORITY, MIN_PRIORITY
+from sa_jobqueue.types import LATEST, LONGEST, MAX_PRIORITY, MAX_RATE_WEIGHT, MIN_PRIORITY
 
 _MICROSECOND: Final = timedelta(microseconds=1)
 _LONGEST_US: Final = LONGEST // _MICROSECOND
@@ -131,9 +131,13 @@ class Checker:
 
     @staticmethod
     def _check_numbers(checked: Checked, given: dict[str, pa.Array]) -> None:
-        for name in ("priority", "max_attempts", "input_version"):
+        for name, low, high in (
+            ("priority", MIN_PRIORITY, MAX_PRIORITY),
+            ("max_attempts", 1, 2**31 - 1),
+            ("input_version", 1, 2**31 - 1),
+            ("rate_weight", 1, MAX_RATE_WEIGHT),
+        ):
             if name in given:
-                low, high = (MIN_PRIORITY, MAX_PRIORITY) if name == "priority" else (1, 2**31 - 1)
                 checked.columns[name] = given[name]
                 checked.check_distinct(given[name], partial(check_number, name, low=low, high=high))
 
@@ -244,6 +248,7 @@ class Checker:
             ("queue", lambda kind: kind.queue, pa.string()),
             ("priority", lambda kind: kind.priority, pa.int32()),
             ("max_attempts", lambda kind: kind.max_attempts, pa.int32()),
+            ("rate_weight", lambda kind: kind.rate_weight, pa.int32()),
             ("timeout", lambda kind: None if kind.timeout is None else str(kind.timeout.total_seconds()), pa.string()),
         ):
             if name not in self._rules.stated:

@@ -35,7 +35,7 @@ from sa_jobqueue.spark.errors import ReadError
 from sa_jobqueue.spark.options import WRITING, Option, Options, Use, one_of, text, whole
 from sa_jobqueue.spark.staging import Part, Stager, new_task_id
 from sa_jobqueue.spark.validation import Rules
-from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
+from sa_jobqueue.types import MAX_PRIORITY, MAX_RATE_WEIGHT, MIN_PRIORITY
 
 T = TypeVar("T")
 
@@ -92,12 +92,18 @@ OPTIONS: Final = (
         partial(whole, low=1, high=2**31 - 1),
         DEFAULT_MAX_ATTEMPTS,
     ),
+    Option(
+        "rateWeight",
+        WRITING,
+        "How much each attempt counts against rates, of rows that do not say it; with `app` as their type says, else 1.",
+        partial(whole, low=1, high=MAX_RATE_WEIGHT),
+    ),
     Option("traceContext", WRITING, "The W3C traceparent of rows that have none.", text),
     Option("writtenBy", WRITING, "Who writes, for the ledger; the host's name unless given.", text),
 )
 """Those that only a writer takes."""
 
-_STATED: Final = {"queue": "queue", "priority": "priority", "maxAttempts": "max_attempts"}
+_STATED: Final = {"queue": "queue", "priority": "priority", "maxAttempts": "max_attempts", "rateWeight": "rate_weight"}
 
 
 class WriteError(JobQueueError):
@@ -156,6 +162,7 @@ class _Writing:
             priority=options["priority"],
             max_attempts=options["maxAttempts"],
             trace_context=options["traceContext"],
+            rate_weight=options["rateWeight"],
         )
         return self._in_transaction(
             lambda session: commit_write(

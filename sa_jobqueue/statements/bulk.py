@@ -64,6 +64,7 @@ STAGED = (
     "blockers",
     "on_failure",
     "trace_context",
+    "rate_weight",
     "rejected_field",
     "rejected_reason",
     "record",
@@ -175,7 +176,7 @@ def enqueue_staged(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> In
     writes wait for each other and do not deadlock. `skip`: leave out rows whose key an open chain has; otherwise they
     are a unique violation.
     Parameters: `write_id`, `sequence`, `task_ids`; `queue`, `type_name`, `priority`, `max_attempts`, `input_version`,
-    `trace_context` for rows that say nothing.
+    `trace_context`, `rate_weight` for rows that say nothing.
     Shape: none; the count of rows is that of new jobs. Changes: a pending row a job.
     Clock: the database's `now()`, to which delays are added and below which no time reaches.
     Locks: the new rows; it waits for transactions that have an equal key. Index: `ix_job_stage_write`.
@@ -364,6 +365,7 @@ def _insert(job: Table, stage: Table, source: FromClause, decided: dict[str, Any
         "deduplication_key": stage.c.deduplication_key,
         "trace_context": trace,
         "chain_trace_context": trace,
+        "rate_weight": given("rate_weight", Integer()),
     } | decided
     chosen = select(*values.values()).select_from(source).where(*_of_write(stage), stage.c.rejected_reason.is_(None))
     if keyed:

@@ -40,6 +40,7 @@ TOLD: Final = (
     "priority",
     "max_attempts",
     "timeout",
+    "rate_weight",
     "input",
     "input_version",
     "fire_time_field",

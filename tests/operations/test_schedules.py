@@ -320,6 +320,7 @@ def test_the_job_is_as_the_schedule_says(sessions: Sessions) -> None:
         priority=3,
         max_attempts=2,
         timeout=timedelta(minutes=5),
+        rate_weight=8,
         input={"of": "sales"},
         input_version=4,
         fire_time_field="at",
@@ -328,7 +329,7 @@ def test_the_job_is_as_the_schedule_says(sessions: Sessions) -> None:
     (fired,) = fire(sessions)
     (job,) = jobs_of(sessions)
     assert (job.type_name, job.queue, job.priority, job.max_attempts) == ("test", "reports", 3, 2)
-    assert (job.timeout, job.input_version) == (schedule.timeout, 4)
+    assert (job.timeout, job.rate_weight, job.input_version) == (schedule.timeout, 8, 4)
     assert job.input == {"of": "sales", "at": fired.fire_times[0].isoformat()}
     assert job.status is JobStatus.PENDING
     assert (job.id.version, job.id.int >> 80) == (8, int(fired.fire_times[0].timestamp() * 1000))
@@ -429,8 +430,8 @@ def declared() -> JobQueue:
     jobs = JobQueue()
 
     @jobs.cron("30 2 * * *", time_zone="Europe/Prague")
-    @jobs.cron("@hourly", name="hourly", payload={"deep": False}, queue="fast")
-    @jobs.handler("test", max_attempts=3)
+    @jobs.cron("@hourly", name="hourly", payload={"deep": False}, queue="fast", rate_weight=2)
+    @jobs.handler("test", max_attempts=3, rate_weight=6)
     def nightly(options: dict[str, Any] | None = None) -> None: ...
 
     return jobs
@@ -451,7 +452,7 @@ def test_what_code_declares_is_written_once_and_stays_paused(sessions: Sessions)
         assert session.scalars(written).all() == before
     hourly, test = status(sessions, "hourly"), status(sessions, "test")
     assert (hourly.queue, hourly.input, hourly.source, hourly.max_attempts) == ("fast", {"deep": False}, "code", 3)
-    assert test.paused_at is not None
+    assert (test.paused_at is not None, test.rate_weight, hourly.rate_weight) == (True, 6, 2)
     changed = [Schedule(name="test", cron="@daily", type_name="test"), *jobs.schedules[:1]]
     with sessions.begin() as session:
         synced = sync_schedules(session, changed)

@@ -1,8 +1,8 @@
 """Version 3: queues, job types and schedules as rows; what a job may say of its lateness and its order.
 
-Roll-out: before the code that uses it. Locks: ACCESS EXCLUSIVE on `job`, then on `worker`, each for a moment: columns
-are added that are null everywhere, so no row is rewritten. Both are held until the migration commits; the one on `job` lasts
-three passes over the table, for the indexes on those columns, which begin empty.
+Roll-out: before the code that uses it. Locks: ACCESS EXCLUSIVE on `job_stage`, `job`, then `worker`, each for a moment:
+columns are added that are null everywhere, so no row is rewritten. All are held until the migration commits; the one on
+`job` lasts three passes over the table, for the indexes on those columns, which begin empty.
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ CREATE TABLE ${q}schedule (
   fire_time_field text,
   max_attempts integer DEFAULT 20 NOT NULL,
   timeout interval,
+  rate_weight integer,
   cron text NOT NULL,
   time_zone text DEFAULT 'UTC' NOT NULL,
   missed text DEFAULT 'one' NOT NULL, catch_up integer DEFAULT 100 NOT NULL,
@@ -119,14 +120,18 @@ CREATE TABLE ${q}schedule (
   CONSTRAINT ${p}ck_schedule_grace CHECK (grace >= '0'::interval),
   CONSTRAINT ${p}ck_schedule_max_attempts CHECK (max_attempts >= 1),
   CONSTRAINT ${p}ck_schedule_timeout CHECK (timeout > '0'::interval),
+  CONSTRAINT ${p}ck_schedule_rate_weight CHECK (rate_weight BETWEEN 1 AND 1000000),
   CONSTRAINT ${p}ck_schedule_source CHECK (source IN ('code', 'table')),
   CONSTRAINT ${p}ck_schedule_paused CHECK (paused_by IS NULL OR paused_at IS NOT NULL)
 )
 --;
 CREATE INDEX ${p}ix_schedule_due ON ${q}schedule (next_fire_at)"""
 
-# On tables that are there: `job` first, as workers lock them, and `worker` at the very end, for beats wait from then on.
+# On tables that are there: `job_stage` before `job`, as the commit of a bulk write locks them; then `job`, as workers lock
+# them, and `worker` at the very end, for beats wait from then on.
 _COLUMNS = """\
+ALTER TABLE ${q}job_stage ADD COLUMN rate_weight integer
+--;
 ALTER TABLE ${q}job ADD COLUMN expires_at timestamptz, ADD COLUMN ordering_key text, ADD COLUMN steps_aside boolean
 --;
 ALTER TABLE ${q}job ADD COLUMN rate_weight integer
@@ -174,6 +179,8 @@ DROP TRIGGER ${p}tr_job_next_deleted ON ${q}job
 DROP TRIGGER ${p}tr_job_next ON ${q}job
 --;
 DROP FUNCTION ${q}job_next()
+--;
+ALTER TABLE ${q}job_stage DROP COLUMN rate_weight
 --;
 DROP TABLE ${q}schedule, ${q}job_type, ${q}queue
 --;

@@ -1,4 +1,4 @@
-SELECT schedule.name, schedule.type_name, schedule.queue, schedule.priority, schedule.max_attempts, schedule.timeout, schedule.input, schedule.input_version, schedule.fire_time_field, schedule.cron, schedule.time_zone, schedule.missed, schedule.catch_up, schedule.grace, schedule.overlap, schedule.next_fire_at, schedule.last_fire_at, coalesce((SELECT last_job.chain_completed_at IS NULL AS anon_1
+SELECT schedule.name, schedule.type_name, schedule.queue, schedule.priority, schedule.max_attempts, schedule.timeout, schedule.rate_weight, schedule.input, schedule.input_version, schedule.fire_time_field, schedule.cron, schedule.time_zone, schedule.missed, schedule.catch_up, schedule.grace, schedule.overlap, schedule.next_fire_at, schedule.last_fire_at, coalesce((SELECT last_job.chain_completed_at IS NULL AS anon_1
     FROM job AS last_job
     WHERE last_job.id = schedule.last_job_id), false) AS is_open, coalesce(%(at)s::TIMESTAMP WITH TIME ZONE, now()) AS now
 FROM schedule
