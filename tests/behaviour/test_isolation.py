@@ -174,9 +174,6 @@ async def test_a_timeout_is_hard_a_handler_is_asked_then_terminated_then_killed(
     heeded = tmp_path / "heeded"
     new = [isolated.heeds.job(str(heeded)), isolated.heeds_async.job(), isolated.extends.job(), isolated.pid.job()]
     asked = enqueue(engine, *new)
-    told, killed = enqueue(
-        engine, isolated.tidies.job(str(tmp_path / "tidied")), isolated.hangs.job(str(tmp_path / "started"))
-    )
     ran_on: list[bool] = []
 
     def pids() -> list[int]:
@@ -186,6 +183,11 @@ async def test_a_timeout_is_hard_a_handler_is_asked_then_terminated_then_killed(
         if isinstance(event, JobDied) and event.job_id == killed:
             ran_on.append(is_running(pids()[0]))
 
+    await drain(isolated.jobs, engine, concurrency=1)
+    # Only who does not heed pays for the patience of the others.
+    told, killed = enqueue(
+        engine, isolated.tidies.job(str(tmp_path / "tidied")), isolated.hangs.job(str(tmp_path / "started"))
+    )
     worker = Worker(isolated.jobs, engine, options=quick(**PATIENT, concurrency=1, stop_grace=timedelta(seconds=1)))
     worker.events.subscribe(look)
     await asyncio.wait_for(worker.run_until_idle(), LONG_ENOUGH)
@@ -240,8 +242,8 @@ async def test_a_stop_gives_an_isolated_attempt_back_and_leaves_no_process(
     engine: Engine, jobs: Jobs, tmp_path: Path
 ) -> None:
     (job_id,) = enqueue(engine, isolated.spins.job(str(tmp_path / "pid")))
-    worker = Worker(isolated.jobs, engine, options=quick(drain_timeout=timedelta(0)))
-    async with working(worker):
+    options = quick(drain_timeout=timedelta(0), stop_grace=timedelta(milliseconds=200))
+    async with working(Worker(isolated.jobs, engine, options=options)):
         await until((tmp_path / "pid").exists, what="the handler")
     assert (jobs.status(job_id), [one["outcome"] for one in jobs.attempts(job_id)]) == (JobStatus.PENDING, ["released"])
     assert not is_running(int((tmp_path / "pid").read_text()))

@@ -94,7 +94,7 @@ def test_the_horizon_is_where_vacuum_says_and_its_holder_is_named(
             assert cure.format(pid=pid) in finding.advice
             assert "secret" not in str(report)
         wait_until(lambda: not health(engine).horizon.holders, what="the horizon's release")
-        assert holders.cutoff() == holders.next_xid()
+        wait_until(lambda: holders.cutoff() == holders.next_xid(), what="a horizon that nobody holds")
 
 
 @both_servers
@@ -143,7 +143,7 @@ async def test_a_handlers_session_is_told_by_its_job(
         await until(lambda: holders.number("SELECT count(*) FROM job WHERE status = 'completed'") == 1)
         # The connection is back in its pool, and has its own name again.
         named = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'sa_jobqueue job %'"
-        assert holders.number(named) == 0
+        await until(lambda: holders.number(named) == 0, what="its own name")
 
 
 async def test_a_handler_that_asks_the_database_for_nothing_pays_nothing(

@@ -103,7 +103,7 @@ def test_a_rebuilt_index_is_small_again_and_what_an_ended_rebuild_left_is_droppe
         (claim,) = upkeep.reindex(
             engine,
             indexes=["ix_job_claim"],
-            lock_timeout=timedelta(seconds=1),
+            lock_timeout=timedelta(seconds=3),
             on_progress=lambda name, phase, done, total: phases.append((name, phase)),
         )
         assert claim.skipped == "somebody held it up for longer than the lock timeout"

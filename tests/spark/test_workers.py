@@ -65,9 +65,9 @@ def worker_set(spark: SparkSession, database_url: str) -> Iterator[MakeSet]:
             "drain_timeout": timedelta(seconds=20),
             "poll_interval": timedelta(milliseconds=100),
             "beat_interval": timedelta(milliseconds=300),
-            "time_to_live": timedelta(seconds=1),
+            "time_to_live": timedelta(seconds=10),
             "sweep_interval": timedelta(milliseconds=200),
-            "stop_grace": timedelta(milliseconds=200),
+            "stop_grace": timedelta(seconds=10),
         }
         made.append(WorkerSet(spark, APP, url=database_url, **given | options))
         return made[-1]
@@ -166,6 +166,8 @@ def test_a_killed_process_and_a_frozen_one_lose_nothing_and_do_nothing_twice(
         killed, frozen = sorted(set(_holders(tmp_path).values()))
         os.kill(killed, signal.SIGKILL)
         os.kill(frozen, signal.SIGSTOP)
+        for pid in (killed, frozen):
+            jobs.silence(pid)
         try:
             # Spark starts the killed task again, and its worker does what both have lost.
             eventually(lambda: len(effects()) == 6, what="all six are done by a third process")
@@ -194,6 +196,7 @@ def test_what_does_not_drain_is_cancelled_and_taken_back(
     workers.cancel()
     assert workers.wait(LOOK).ended is WorkersEnd.CANCELLED
     eventually(lambda: not _is_process(pid), what="Spark has killed the process")
+    jobs.silence(pid)
     with worker_set(slots=1, idle_exit=timedelta(seconds=4)) as others:
         assert others.wait(LOOK).completed == 1
     assert [(row.job_id, row.attempt) for row in effects()] == [(job_id, 2)]

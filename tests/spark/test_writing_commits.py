@@ -230,7 +230,7 @@ def test_a_commit_wakes_each_queue_once(database_url: str) -> None:
         listener.execute('LISTEN ".job:due"')
         rows = [{"queue": queue} for queue in ("mails", "mails", None, "other")]
         write(database_url, rows, rows, type="t")
-        told = [(one.channel, one.payload) for one in listener.notifies(timeout=5, stop_after=3)]
+        told = [(one.channel, one.payload) for one in listener.notifies(timeout=PATIENCE, stop_after=3)]
         assert sorted(payload for _, payload in told) == ["default", "mails", "other"]
         assert not list(listener.notifies(timeout=0))
 

@@ -39,7 +39,7 @@ def test_what_is_not_due_or_not_served_is_not_named(jobs: Jobs, run: Run) -> Non
 def test_a_type_that_a_live_worker_knows_is_not_named(jobs: Jobs, run: Run) -> None:
     jobs.add(type_name="theirs")
     jobs.add(type_name="gone")
-    jobs.add_worker("alive", job_types=["theirs"], silent_for=10)
+    jobs.add_worker("alive", job_types=["theirs"], silent_for=1)
     jobs.add_worker("dead", job_types=["gone"], silent_for=20)
     assert unknown(run) == {"gone"}
 

