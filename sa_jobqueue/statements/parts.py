@@ -36,7 +36,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.fair_keys import SEPARATOR
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.models.base import Xid8, id_parameter
+from sa_jobqueue.models.base import Xid8
 from sa_jobqueue.statements._parts import array, once_a_model, status, table
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY, JobStatus
 
@@ -105,7 +105,7 @@ def news(model: type[JobMixin[Any]]) -> Select[Any]:
     """Tell what was written to parts of some queues since a snapshot, and what is next in lanes that were read to their end.
 
     Parameters: `queues`; `xmax`, `xip` of that snapshot, as text; `most` rows to look at; lanes as the arrays
-    `lane_queues`, `lane_priorities`, `lane_at`, `lane_id`: the last two the key behind which to look; `types`.
+    `lane_queues`, `lane_priorities`; `read_to`, the instant to which all of them have been read, null without any; `types`.
     Shape: `now, xmax, xip, is_cut, is_news, queue, priority, scheduled_at, wait`; `is_cut` where there was more than `most`;
     `is_news` of the earliest job written in a lane, else of the next one in a lane that was asked for, which has no row when
     it has none; a single row with a null queue for none of either.
@@ -123,11 +123,9 @@ def news(model: type[JobMixin[Any]]) -> Select[Any]:
         .where(is_part(seen.c.queue), whole(seen.c.queue) == any_(array("queues", Text())))
         .group_by(seen.c.queue, seen.c.priority)
     )
-    key, stamp = id_parameter(model.__jobqueue__), TIMESTAMP(timezone=True)
-    types: dict[str, Any] = {"queue": Text(), "priority": SmallInteger(), "floor_at": stamp, "floor_id": key}
-    names = ("lane_queues", "lane_priorities", "lane_at", "lane_id")
-    given = func.unnest(*(array(name, type_) for name, type_ in zip(names, types.values(), strict=True)))
-    lane = given.table_valued(*(column(name, type_) for name, type_ in types.items())).render_derived("lane")
+    # One instant for all: a key of each would be most of what is sent, and spare only what has come due between them.
+    given = func.unnest(array("lane_queues", Text()), array("lane_priorities", SmallInteger()))
+    lane = given.table_valued(column("queue", Text), column("priority", SmallInteger)).render_derived("lane")
     following = (
         select(job.c.scheduled_at)
         .where(
@@ -135,7 +133,7 @@ def news(model: type[JobMixin[Any]]) -> Select[Any]:
             job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"),
             job.c.queue == lane.c.queue,
             job.c.priority == lane.c.priority,
-            tuple_(job.c.scheduled_at, job.c.id) > tuple_(lane.c.floor_at, lane.c.floor_id),
+            job.c.scheduled_at >= bindparam("read_to", type_=TIMESTAMP(timezone=True)),
             job.c.type_name == any_(array("types", Text())),
         )
         .order_by(job.c.scheduled_at, job.c.id)

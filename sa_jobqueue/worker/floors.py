@@ -17,11 +17,10 @@ Source: the keyset floor is this project's; the snapshot difference is PgQ's.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sa_jobqueue.worker.planning import Share
 
@@ -36,8 +35,7 @@ _START: Final = datetime(1, 1, 1, tzinfo=UTC)
 _NO_TRANSACTION: Final = str(2**64 - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(NamedTuple):
     """What one probe of a claim looks at."""
 
     queue: str
@@ -113,19 +111,23 @@ class Floors:
 
     def blocks(self, shares: Sequence[Share]) -> Reading:
         """Return the reading of queue after queue, each by falling priority and up to its quota."""
-        lanes: list[int] = []
-        ends: dict[str, tuple[int, int]] = {}
-        behind = 0
         # Those with a baseline first: nothing else is looked for behind its floor, past its quota.
-        for is_tracked in (False, True):
-            for share in shares:
-                places = self._of_queue[share.queue]
-                if (places[0] >= self._fixed) is is_tracked:
-                    ends[share.queue] = len(lanes) + 1, len(lanes) + len(places)
-                    lanes += places
-            behind = behind or len(lanes)
-        firsts, lasts = zip(*(ends[share.queue] for share in shares), strict=True)
-        return Reading(lanes, list(firsts), list(lasts), [share.quota for share in shares], behind)
+        lanes: list[int] = []
+        tracked: list[int] = []
+        blocks = [self._of_queue[queue] for queue, _ in shares]
+        behind = sum([len(places) for places in blocks if places[0] < self._fixed])
+        firsts, lasts = [], []
+        for places in blocks:
+            if places[0] < self._fixed:
+                firsts.append(len(lanes) + 1)
+                lanes += places
+                lasts.append(len(lanes))
+            else:
+                firsts.append(behind + len(tracked) + 1)
+                tracked += places
+                lasts.append(behind + len(tracked))
+        lanes += tracked
+        return Reading(lanes, firsts, lasts, [quota for _, quota in shares], behind or len(lanes))
 
     def track(self, lane: Lane, at: datetime) -> None:
         """Have a lane beside the list whose jobs before `at` are known to be gone; one that is there, read it from there."""
@@ -197,10 +199,12 @@ class Floors:
                 "lasts": reading.lasts,
                 "quotas": reading.quotas,
             }
-        if changed and reading is not None:
-            given["lanes_behind"] = reading.behind
         if changed:
-            given |= {"xmax": self._xmax, "xip": self._xip, "highest_floor": max(at for at, _ in self._floors)}
+            looked_at = floors
+            if reading is not None:
+                given["lanes_behind"] = reading.behind
+                looked_at = floors[: reading.behind]
+            given |= {"xmax": self._xmax, "xip": self._xip, "highest_floor": max([at for at, _ in looked_at])}
         return given
 
     def advance(
@@ -269,26 +273,31 @@ class Floors:
         top: tuple[datetime, Any],
     ) -> int:
         """Move the floors after a claim that read blocks; return how many jobs lay behind them."""
+        floors, place = self._floors, self._place
         last_keys: dict[int, tuple[datetime, Any]] = {}
-        ahead: Counter[int] = Counter()
+        ahead: dict[int, int] = {}
         for queue, priority, at, job_id in claimed:
-            lane, key = self._place[queue, priority], (at, job_id)
-            if key > self._floors[lane]:
-                ahead[lane] += 1
-                last_keys[lane] = max(last_keys.get(lane, key), key)
+            lane, key = place[queue, priority], (at, job_id)
+            if key > floors[lane]:
+                count = ahead.get(lane, 0)
+                ahead[lane] = count + 1
+                if not count or key > last_keys[lane]:
+                    last_keys[lane] = key
         strays = len(claimed) - sum(ahead.values())
         left = limit - strays
         for first, last, quota in zip(reading.firsts, reading.lasts, reading.quotas, strict=True):
             block = reading.lanes[first - 1 : last]
-            taken = sum(ahead[lane] for lane in block)
+            gave = [index for index, lane in enumerate(block) if lane in ahead]
+            taken = sum([ahead[block[index]] for index in gave])
             left -= taken
             # Cut off in the last lane that gave anything; those before it, or all, were read to their end.
-            cut = max((place for place, lane in enumerate(block) if ahead[lane]), default=-1)
-            if left > 0 and taken < quota:
-                cut = len(block)
-            for place, lane in enumerate(block[: cut + 1]):
-                self._floors[lane] = last_keys[lane] if place == cut else max(self._floors[lane], top)
-            self._ended.update((lane, None) for lane in block[: max(cut, 0)] if lane >= self._fixed)
+            cut = len(block) if left > 0 and taken < quota else gave[-1] if gave else 0
+            for lane in block[:cut]:
+                floors[lane] = max(floors[lane], top)
+                if lane >= self._fixed:
+                    self._ended[lane] = None
+            if cut < len(block) and gave:
+                floors[block[cut]] = last_keys[block[cut]]
             if left <= 0:
                 break
         return strays

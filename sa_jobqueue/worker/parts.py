@@ -28,6 +28,7 @@ FULL: Final = 0.02
 """Seconds until a part that had no room is asked for again, then twice as many each time."""
 SELDOM: Final = 0.5
 """The most of those; at once, where a job of it ends in this worker."""
+_NEW: Final = 2**62
 _ASKED: Final = 256
 """Lanes that were read to their end, of which one statement tells what is next."""
 
@@ -37,7 +38,8 @@ class _Part:
     name: str
     weight: int
     passed: int = 0
-    turn: tuple[int, int] = (0, 0)
+    turn: int = 0
+    """Among equals: below zero for one that has started nothing yet."""
     lanes: set[int] = field(default_factory=set)
     """The priorities that have jobs."""
 
@@ -50,7 +52,7 @@ class _Sharing:
         self._own = _Part(queue, 1)
         self._own_is_busy = True
         self._own_quota = 0
-        self._heap: list[tuple[int, tuple[int, int], _Part]] = []
+        self._heap: list[tuple[int, int, _Part]] = []
         self._named: list[_Part] = []
         self._debts: dict[str, int] = {}
         self._turn = 0
@@ -87,10 +89,12 @@ class _Sharing:
         if self._own_is_busy:
             own.passed = max(own.passed, self._time)
             busy = sorted([*busy, own], key=lambda part: part.passed)
-        room = {part.name: min(rooms.get(part.name, limit), limit) for part in busy}
+        room = dict.fromkeys([part.name for part in busy], limit)
+        for name in rooms.keys() & room.keys():
+            room[name] = min(rooms[name], limit)
         quotas = strides(busy, quota, room)
-        served = [Share(part.name, quotas[part.name]) for part in busy if quotas[part.name]]
-        others = [Share(part.name, room[part.name]) for part in busy if not quotas[part.name]]
+        served = [Share(name, given) for name, given in quotas.items() if given]
+        others = [Share(name, room[name]) for name, given in quotas.items() if not given]
         if quota >= limit and served:  # asked last: the last of them gets what is left
             last = served.pop().queue
             others.insert(0, Share(last, room[last]))
@@ -105,11 +109,11 @@ class _Sharing:
         if self._own_quota:
             self._own_is_busy = started.get(self._own.name, 0) >= self._own_quota
         for part in (self._own, *self._named):
-            if count := started.get(part.name, 0):
+            if count := started.get(part.name):
                 part.passed = max(part.passed, self._time) + count * STRIDE // part.weight
                 self._turn += 1
-                part.turn = (1, self._turn)
-        furthest = max(part.passed for part in (self._own, *self._named))
+                part.turn = self._turn
+        furthest = max([part.passed for part in (self._own, *self._named)])
         self._return_named()
         passes = [self._heap[0][0]] if self._heap else []
         if self._own_is_busy:
@@ -133,7 +137,7 @@ class _Sharing:
     def _queue(self, part: _Part, *, new: bool) -> None:
         if new:
             self._turn += 1
-            part.turn = (0, self._turn)
+            part.turn = self._turn - _NEW
         heapq.heappush(self._heap, (part.passed, part.turn, part))
 
     def _return_named(self) -> None:

@@ -18,15 +18,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 MAX_WEIGHT: Final = 100
 STRIDE: Final = 232_792_560
 """What a job costs at weight 1: divisible by every weight to 20, and so large that rounding never matters."""
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(NamedTuple):
     """What one queue, or one part of one, may start with the next claim."""
 
     queue: str
@@ -127,17 +126,20 @@ def beside(weight: int, queue: Sharer, free: int) -> int:
 
 def strides(queues: Sequence[Sharer], free: int, room: Mapping[str, int]) -> dict[str, int]:
     """Give `free` slots away one by one, each to the queue whose pass is smallest; equals in their own order."""
-    quotas = {queue.name: 0 for queue in queues}
-    heap = [(queue.passed, place, queue) for place, queue in enumerate(queues)]
+    names = [queue.name for queue in queues]
+    rooms = [room[name] for name in names]
+    steps = [STRIDE // queue.weight for queue in queues]
+    quotas = [0] * len(names)
+    heap = [(queue.passed, place) for place, queue in enumerate(queues)]
     while free > 0 and heap:
-        passed, place, queue = heap[0]
-        quotas[queue.name] += 1
+        passed, place = heap[0]
+        quotas[place] += 1
         free -= 1
-        if quotas[queue.name] >= room[queue.name]:
+        if quotas[place] >= rooms[place]:
             heapq.heappop(heap)
         else:
-            heapq.heapreplace(heap, (passed + STRIDE // queue.weight, place, queue))
-    return quotas
+            heapq.heapreplace(heap, (passed + steps[place], place))
+    return dict(zip(names, quotas, strict=True))
 
 
 class Ageing:

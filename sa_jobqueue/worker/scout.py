@@ -107,21 +107,15 @@ class Scout:
         now: float,
     ) -> None:
         asked = [(group, lane) for group in groups for lane in group.parts.spent]
-        # Of a lane that two groups have read, the lower floor: what is next for one may be for the other.
-        floors: dict[Lane, tuple[datetime, Any]] = {}
-        for group, lane in asked:
-            floor = group.floors.floor_of(lane)
-            floors[lane] = min(floors.get(lane, floor), floor)
-        lanes = list(floors)
+        lanes = list(dict.fromkeys([lane for _, lane in asked]))
         given = {
             "queues": queues,
             "xmax": seen[0],
             "xip": seen[1],
             "most": _NEWS,
-            "lane_queues": [lane.queue for lane in lanes],
-            "lane_priorities": [lane.priority for lane in lanes],
-            "lane_at": [floors[lane][0] for lane in lanes],
-            "lane_id": [floors[lane][1] for lane in lanes],
+            "lane_queues": [queue for queue, _ in lanes],
+            "lane_priorities": [priority for _, priority in lanes],
+            "read_to": min([group.floors.floor_of(lane)[0] for group, lane in asked], default=None),
             "types": self._types,
         }
         rows = await self._news.execute(connection, given)

@@ -56,8 +56,7 @@ def news(world: World) -> dict[str, Any]:
         "most": BATCH,
         "lane_queues": ["default", "other"] * 2,
         "lane_priorities": [0, 0, 5, 5],
-        "lane_at": [world.now] * 4,
-        "lane_id": [NOBODY] * 4,
+        "read_to": world.now,
         "types": ["test", "mail"],
     }
 

@@ -28,14 +28,14 @@ LEFT OUTER JOIN (SELECT true AS is_news, seen.queue AS queue, seen.priority AS p
   GROUP BY seen.queue, seen.priority
   UNION ALL
   SELECT false, lane.queue AS queue, lane.priority AS priority, following.scheduled_at AS scheduled_at
-  FROM unnest(%(lane_queues)s::TEXT[], %(lane_priorities)s::SMALLINT[], %(lane_at)s::TIMESTAMP WITH TIME ZONE[], %(lane_id)s::UUID[]) AS lane(queue, priority, floor_at, floor_id)
+  FROM unnest(%(lane_queues)s::TEXT[], %(lane_priorities)s::SMALLINT[]) AS lane(queue, priority)
   JOIN LATERAL (SELECT job.scheduled_at AS scheduled_at
     FROM job
     WHERE job.status = 'pending'
     AND job.priority >= '-9'
     AND job.queue = lane.queue
     AND job.priority = lane.priority
-    AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
+    AND job.scheduled_at >= %(read_to)s::TIMESTAMP WITH TIME ZONE
     AND job.type_name = ANY (%(types)s::TEXT[])
     ORDER BY job.scheduled_at, job.id
     LIMIT 1) AS following ON true) AS found ON true
