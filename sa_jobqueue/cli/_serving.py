@@ -16,6 +16,7 @@ from typing import Final
 from sa_jobqueue.cli._systemd import notify
 from sa_jobqueue.events import DrainRequested, Event, WorkerStarted
 from sa_jobqueue.worker import Worker
+from sa_jobqueue.worker.memory import frozen
 
 DRAIN: Final = b"d"
 RELEASE: Final = b"r"
@@ -42,7 +43,7 @@ def serve(worker: Worker, *, control: int | None = None) -> int:
     if control is not None:
         os.set_inheritable(control, False)  # a handler's child must not hold it open
     try:
-        with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
+        with frozen(), asyncio.Runner(loop_factory=_fastest_loop()) as runner:
             runner.run(_serve(worker, control))
     except BaseException:
         _leave_within(EXIT_PATIENCE, status=1)

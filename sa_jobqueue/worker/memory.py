@@ -1,11 +1,12 @@
-"""How much memory a process holds, and the watch over that of a worker."""
+"""How much memory a process holds, the watch over that of a worker, and what its garbage collections walk."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,21 @@ def resident_bytes(pid: int) -> int:
     with suppress(OSError, IndexError, ValueError):
         return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * _PAGE
     return 0
+
+
+@contextmanager
+def frozen() -> Iterator[None]:
+    """Leave what is there now out of the process's garbage collections, for the length of a block.
+
+    What was imported and mapped lives as long as the worker. A full collection walks all of it, with the event loop standing
+    still: of 100,000 objects for about 100 ms, once in some thousand jobs, a fifth of the worker's CPU time.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 class MemoryGuard(Component):
