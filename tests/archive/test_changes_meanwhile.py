@@ -45,7 +45,7 @@ def at(step: Step, do: Callable[[], Any]) -> Callable[[Progress], None]:
     return listener
 
 
-def execute(engine: Engine, statement: str, *, lock_timeout: str = "5s") -> None:
+def execute(engine: Engine, statement: str, *, lock_timeout: str = "60s") -> None:
     with engine.begin() as connection:
         connection.execute(text(f"SET LOCAL lock_timeout = '{lock_timeout}'"))
         connection.execute(text(statement))
@@ -166,7 +166,7 @@ def test_a_reference_that_comes_after_the_locks_waits_and_finds_the_chain_gone(e
     # Between the look for references and the deletion: what came in here would be broken by it.
     with before_statement(engine, "DELETE FROM job_blocker", refer):
         report = archive(engine, tmp_path, before=MONTH)
-    refer("5s")
+    refer("60s")
     assert refused == [OperationalError.__name__, IntegrityError.__name__]
     assert (report.chains, report.survivors) == (7, 0)
 

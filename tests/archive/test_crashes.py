@@ -113,7 +113,7 @@ def test_a_process_that_is_gone_leaves_nothing_undone(engine: Engine, tmp_path: 
     fill(engine)
     before = in_tables(engine)
     arguments: list[Any] = [engine.url.render_as_string(hide_password=False), tmp_path, Step.DELETED_BATCH.value]
-    done = subprocess.run([sys.executable, "-c", CHILD, *arguments], check=False, env=os.environ, timeout=60)
+    done = subprocess.run([sys.executable, "-c", CHILD, *arguments], check=False, env=os.environ, timeout=240)
     assert done.returncode == 9
     report = archive(engine, tmp_path, before=MONTH, options=SMALL)
     assert report.taken_up == 1

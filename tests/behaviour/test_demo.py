@@ -24,7 +24,7 @@ from tests.fixtures.workers import PATIENCE, is_running, wait_until
 FILES = 150
 FINE = Counts(lines=1, functions=0, classes=0, imports=0)
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 
 def demo(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -34,7 +34,7 @@ def demo(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
         env={name: value for name, value in os.environ.items() if name != "SA_JOBQUEUE_URL"} | environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
 

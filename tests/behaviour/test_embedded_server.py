@@ -25,7 +25,7 @@ from sa_jobqueue.testing.owners import Account
 
 PROGRAMS = binary_dirs()
 QUICK = {"fsync": "off", "shared_buffers": "16MB"}
-WAIT_SECONDS = 10
+WAIT_SECONDS = 60
 PROJECT = str(Path(sa_jobqueue.__file__).parents[1])
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs a server as somebody else")
 

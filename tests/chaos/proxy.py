@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 _CHUNK: Final = 65_536
-_PATIENCE: Final = 10.0
+_PATIENCE: Final = 60.0
 
 T = TypeVar("T")
 

@@ -28,7 +28,7 @@ def loaded_by(code: str) -> set[str]:
     """Return the top-level packages that a fresh interpreter has loaded after `code`."""
     script = f"{code}\nimport json, sys\nprint(json.dumps(sorted({{name.partition('.')[0] for name in sys.modules}})))"
     run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=True, timeout=240
     )
     return set(json.loads(run.stdout.splitlines()[-1]))
 

@@ -98,14 +98,14 @@ def test_of_two_that_start_together_one_migrates(engine: Engine) -> None:
         entered = threading.Event()
         loser = threading.Thread(target=start, args=(entered,))
         loser.start()
-        assert entered.wait(10)
+        assert entered.wait(60)
         waiting = text(
             "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
         )
         with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as watcher:
             while not watcher.scalar(waiting):
                 assert loser.is_alive()
-    loser.join(10)
+    loser.join(60)
     assert found == [versions.LATEST]
 
 

@@ -29,10 +29,10 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def enqueue(engine: Engine) -> UUID:
-    """Enqueue as any release does. Who cannot for five seconds fails."""
+    """Enqueue as any release does. Who cannot for a minute fails."""
     job_id = uuid7()
     with engine.begin() as connection:
-        connection.execute(text("SET lock_timeout = '5s'"))
+        connection.execute(text("SET lock_timeout = '60s'"))
         connection.execute(ENQUEUE, {"id": job_id})
     return job_id
 

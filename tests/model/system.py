@@ -60,7 +60,7 @@ class System:
         self.hands = {name: Hands(url, name, queues=QUEUES) for name in WORKERS}
         for hands in self.hands.values():
             # A worker's statements wait for nobody: one that does is to fail, not to hang.
-            hands.connection.exec_driver_sql("SET lock_timeout = '5s'")
+            hands.connection.exec_driver_sql("SET lock_timeout = '60s'")
             hands.connection.commit()
         self.ids: dict[int, UUID] = {}
         self.numbers: dict[Any, int] = {}

@@ -200,7 +200,7 @@ def test_one_that_ended_by_the_time_it_is_locked_is_an_offender(
             answers.append(error.statuses)
 
     thread = threading.Thread(target=lose)
-    loser.execute(text("SET LOCAL lock_timeout = '20s'"))
+    loser.execute(text("SET LOCAL lock_timeout = '60s'"))
     thread.start()
     waiting = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
     with engine.connect() as watcher:

@@ -152,7 +152,7 @@ def test_who_is_held_is_left_at_once_and_goes_the_next_time(engine: Engine, jobs
     age(engine, of_chain, 31)
     session.execute(select(Job.id).where(Job.id.in_([held, later])).with_for_update())
     with engine.begin() as connection:
-        connection.execute(text("SET LOCAL statement_timeout = '10s'"))
+        connection.execute(text("SET LOCAL statement_timeout = '60s'"))
     (pruned,) = walk(engine)
     assert (pruned.jobs, pruned.kept) == (1, 2)
     assert free not in jobs.statuses()

@@ -260,7 +260,7 @@ def spawn_piped(database_url: str) -> Iterator[Callable[..., Any]]:
 
 def _wait_for_nobody_else(sessions: Sessions) -> None:
     with sessions() as session:
-        session.execute(text("SET LOCAL lock_timeout = '10s'"))
+        session.execute(text("SET LOCAL lock_timeout = '60s'"))
         session.execute(select(Job.Schedule).with_for_update())
 
 

@@ -131,7 +131,7 @@ def test_two_who_ask_the_same_workers_wait_in_one_order(engine: Engine, sessions
         second = threading.Thread(target=ask)
         second.start()
         wait_until(lambda: _waiting(engine) == 1, what="the second waits for the first row")
-        first.connection().exec_driver_sql("SET LOCAL lock_timeout = '5s'")
+        first.connection().exec_driver_sql("SET LOCAL lock_timeout = '60s'")
         assert drain_workers(first, where=EVERYBODY) == ["a", "m", "z"]
         first.commit()
     second.join(PATIENCE)

@@ -104,7 +104,7 @@ def test_whenever_the_driver_dies_its_write_can_be_made_again(
     one = writer(database_url, ["input"], type="t", writeId="nightly")
     driver = get_context("spawn").Process(target=write_and_die, args=(one, [[batch(rows[:50])], [batch(rows[50:])]], where))
     driver.start()
-    driver.join(timeout=60)
+    driver.join(timeout=240)
     assert driver.exitcode == -signal.SIGKILL
     # The server may still be about to notice.
     with engine.begin() as connection:
