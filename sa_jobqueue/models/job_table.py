@@ -96,7 +96,7 @@ def job_table_args(layout: Layout) -> tuple[Any, ...]:
             "ordering_key",
             "created_at",
             "id",
-            postgresql_where=text("ordering_key IS NOT NULL AND status IN ('blocked', 'pending', 'running')"),
+            postgresql_where=text("ordering_key IS NOT NULL AND status IN ('blocked', 'pending')"),
         ),
         # A claim picks no job of a key that has one running; this holds where two claims cannot see each other. What is
         # leased is running; said so, no statement that means this index can be planned with `ix_job_running`.

@@ -114,35 +114,38 @@ def is_aside(job: Any) -> ColumnElement[bool]:
 
 
 def _is_next(job: Table) -> ColumnElement[bool]:
-    """Return whether a job is the first open one of its ordering key that has not stepped aside, and none is running.
+    """Return whether a job is the first of its ordering key that waits and has not stepped aside, and none is running.
 
     One that is passed over for it comes back: the trigger `tr_job_next` stamps it when it is next.
     """
-    # Scalar subqueries: an EXISTS may be planned as a hash of all keys.
-    first, other = job.alias("first"), job.alias("other")
-    earliest = (
-        select(first.c.id)
+    # Scalar subqueries: an EXISTS may be planned as a hash of all keys. Who runs is asked first: it has the fewer entries.
+    earliest = first_waiting(job.alias("first"), job.c.ordering_key).correlate(job)
+    running = running_of(job.alias("other"), job.c.ordering_key).correlate(job)
+    return and_(running.scalar_subquery().is_(None), job.c.id == earliest.scalar_subquery())
+
+
+def first_waiting(job: Any, key: ColumnElement[str]) -> Select[Any]:
+    """Select the id of the first job of an ordering key that waits and has not stepped aside, by `ix_job_ordering`."""
+    return (
+        select(job.c.id)
         .where(
-            first.c.ordering_key == job.c.ordering_key,
-            first.c.ordering_key.is_not(None),
-            first.c.status.in_([status(JobStatus.BLOCKED), status(JobStatus.PENDING), status(JobStatus.RUNNING)]),
-            ~is_aside(first),
+            job.c.ordering_key == key,
+            job.c.ordering_key.is_not(None),
+            job.c.status.in_([status(JobStatus.BLOCKED), status(JobStatus.PENDING)]),
+            ~is_aside(job),
         )
-        .order_by(first.c.ordering_key, first.c.created_at, first.c.id)
+        .order_by(job.c.ordering_key, job.c.created_at, job.c.id)
         .limit(literal_column("1"))
-        .correlate(job)
     )
-    running = (
-        select(other.c.id)
-        .where(
-            other.c.ordering_key == job.c.ordering_key,
-            other.c.ordering_key.is_not(None),
-            other.c.leased_by.is_not(None),
-        )
+
+
+def running_of(job: Any, key: ColumnElement[str]) -> Select[Any]:
+    """Select the id of the job of an ordering key that runs, by `uq_job_ordering`."""
+    return (
+        select(job.c.id)
+        .where(job.c.ordering_key == key, job.c.ordering_key.is_not(None), job.c.leased_by.is_not(None))
         .limit(literal_column("1"))
-        .correlate(job)
     )
-    return and_(job.c.id == earliest.scalar_subquery(), running.scalar_subquery().is_(None))
 
 
 def lanes(model: type[JobMixin[Any]], name: str, block: tuple[Any, Any] | None = None) -> TableValuedAlias:

@@ -24,7 +24,7 @@ from sqlalchemy import (
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.statements._lanes import is_aside
+from sa_jobqueue.statements._lanes import first_waiting, running_of
 from sa_jobqueue.statements._parts import array, once_a_model, status, table
 from sa_jobqueue.statements.history import block, number
 from sa_jobqueue.statements.limits import RATE
@@ -141,18 +141,9 @@ def before_in_order(model: type[JobMixin[Any]]) -> Select[Any]:
     """Return the job of an ordering key that holds another one of it up: one that runs, else the first in order.
 
     Parameters: `ordering_key`. Shape: `(id, status)`, no row where none is open. Locks: none.
-    Index: `ix_job_ordering`, every open job of the key.
+    Index: `uq_job_ordering`; `ix_job_ordering`, up to the first; the primary key.
     """
-    job = table(model)
-    is_open = [status(one) for one in (JobStatus.BLOCKED, JobStatus.PENDING, JobStatus.RUNNING)]
-    return (
-        select(job.c.id, job.c.status)
-        .where(
-            job.c.ordering_key == bindparam("ordering_key", type_=Text),
-            job.c.ordering_key.is_not(None),
-            job.c.status.in_(is_open),
-            ~is_aside(job),
-        )
-        .order_by(job.c.leased_by.is_(None), job.c.created_at, job.c.id)
-        .limit(literal_column("1"))
-    )
+    job, key = table(model), bindparam("ordering_key", type_=Text)
+    # Scalar subqueries: the second is asked for only where the first has none.
+    of_key = [one(job.alias(name), key).scalar_subquery() for one, name in ((running_of, "other"), (first_waiting, "first"))]
+    return select(job.c.id, job.c.status).where(job.c.id == func.coalesce(*of_key))

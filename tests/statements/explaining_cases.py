@@ -46,7 +46,7 @@ EXPLAINING_CASES = [
     Case(
         "explain_before_in_order",
         lambda: explaining.before_in_order(Job),
-        frozenset({"ix_job_ordering"}),
+        frozenset({"pk_job", "ix_job_ordering", "uq_job_ordering"}),
         lambda world: {"ordering_key": "none"},
         guarded=False,
     ),

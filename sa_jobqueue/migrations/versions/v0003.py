@@ -139,7 +139,7 @@ ALTER TABLE ${q}job ADD COLUMN rate_weight integer
 CREATE INDEX ${p}ix_job_expiring ON ${q}job (expires_at) WHERE status = 'pending' AND expires_at IS NOT NULL
 --;
 CREATE INDEX ${p}ix_job_ordering ON ${q}job (ordering_key, created_at, id)
-  WHERE ordering_key IS NOT NULL AND status IN ('blocked', 'pending', 'running')
+  WHERE ordering_key IS NOT NULL AND status IN ('blocked', 'pending')
 --;
 CREATE UNIQUE INDEX ${p}uq_job_ordering ON ${q}job (ordering_key) WHERE ordering_key IS NOT NULL AND leased_by IS NOT NULL
 --;
@@ -150,26 +150,55 @@ ALTER TABLE ${q}worker ADD COLUMN concurrency_requested integer,
 # where that one steps aside until it is due, the next that does not. It is stamped in any case, for it may be due before
 # this commits. The WHEN clauses keep every other job out of plpgsql. SKIP LOCKED, for whoever holds a row may be waiting for
 # ours.
+# An UPDATE of one row costs as much to begin as ten rows cost to write, so the keys are noted row by row, in a setting that
+# lasts as long as the transaction and is rolled back with it, and the jobs that are next are stamped at once before it
+# commits; sooner when the note is long, for each key is added to a copy of it.
 _ROUTINES = """\
 CREATE FUNCTION ${q}job_next() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$$$
+DECLARE
+  note text := 'sa_jobqueue.ended_' || TG_RELID;
+  keys text := current_setting(note, true);
 BEGIN
+  IF TG_NARGS > 0 THEN
+    keys := concat_ws(',', NULLIF(keys, ''), to_json(OLD.ordering_key));
+    IF length(keys) < 10000 THEN
+      PERFORM set_config(note, keys, true);
+      RETURN NULL;
+    END IF;
+  ELSIF keys = '' THEN
+    RETURN NULL;
+  END IF;
+  PERFORM set_config(note, '', true);
   UPDATE ${q}job SET changed_xid = pg_current_xact_id() WHERE status = 'pending' AND id = ANY (ARRAY(
-    SELECT id FROM ${q}job
-    WHERE ordering_key = OLD.ordering_key AND ordering_key IS NOT NULL AND status IN ('blocked', 'pending', 'running')
-    ORDER BY created_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) || ARRAY(
-    SELECT id FROM ${q}job
-    WHERE ordering_key = OLD.ordering_key AND ordering_key IS NOT NULL AND status IN ('blocked', 'pending', 'running')
-      AND NOT (COALESCE(steps_aside, false) AND status = 'pending' AND attempt > 0 AND scheduled_at > now())
-    ORDER BY created_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED));
+    SELECT unnest(ARRAY[first.id, other.id])
+    FROM (SELECT DISTINCT json_array_elements_text(('[' || keys || ']')::json) AS key) AS ended
+    CROSS JOIN LATERAL (
+      SELECT id, COALESCE(steps_aside, false) AND status = 'pending' AND attempt > 0 AND scheduled_at > now() AS is_aside
+      FROM ${q}job WHERE ordering_key = ended.key AND ordering_key IS NOT NULL AND status IN ('blocked', 'pending')
+      ORDER BY ordering_key, created_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS first
+    LEFT JOIN LATERAL (
+      SELECT id FROM ${q}job
+      WHERE first.is_aside AND ordering_key = ended.key AND ordering_key IS NOT NULL AND status IN ('blocked', 'pending')
+        AND NOT (COALESCE(steps_aside, false) AND status = 'pending' AND attempt > 0 AND scheduled_at > now())
+      ORDER BY ordering_key, created_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS other ON true));
   RETURN NULL;
 END $$$$
 --;
-CREATE TRIGGER ${p}tr_job_next AFTER UPDATE OF status ON ${q}job FOR EACH ROW
+CREATE TRIGGER ${p}tr_job_ended AFTER UPDATE OF status ON ${q}job FOR EACH ROW
+  WHEN (OLD.ordering_key IS NOT NULL AND OLD.status <> NEW.status
+    AND (OLD.status = 'running' OR NEW.status IN ('completed', 'dead', 'cancelled')))
+  EXECUTE FUNCTION ${q}job_next('note')
+--;
+CREATE TRIGGER ${p}tr_job_deleted AFTER DELETE ON ${q}job FOR EACH ROW
+  WHEN (OLD.ordering_key IS NOT NULL AND OLD.status IN ('blocked', 'pending', 'running'))
+  EXECUTE FUNCTION ${q}job_next('note')
+--;
+CREATE CONSTRAINT TRIGGER ${p}tr_job_next AFTER UPDATE OF status ON ${q}job DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
   WHEN (OLD.ordering_key IS NOT NULL AND OLD.status <> NEW.status
     AND (OLD.status = 'running' OR NEW.status IN ('completed', 'dead', 'cancelled')))
   EXECUTE FUNCTION ${q}job_next()
 --;
-CREATE TRIGGER ${p}tr_job_next_deleted AFTER DELETE ON ${q}job FOR EACH ROW
+CREATE CONSTRAINT TRIGGER ${p}tr_job_next_deleted AFTER DELETE ON ${q}job DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
   WHEN (OLD.ordering_key IS NOT NULL AND OLD.status IN ('blocked', 'pending', 'running'))
   EXECUTE FUNCTION ${q}job_next()"""
 
@@ -177,6 +206,10 @@ _DROP = """\
 DROP TRIGGER ${p}tr_job_next_deleted ON ${q}job
 --;
 DROP TRIGGER ${p}tr_job_next ON ${q}job
+--;
+DROP TRIGGER ${p}tr_job_deleted ON ${q}job
+--;
+DROP TRIGGER ${p}tr_job_ended ON ${q}job
 --;
 DROP FUNCTION ${q}job_next()
 --;
