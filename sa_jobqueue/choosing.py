@@ -89,3 +89,9 @@ class Chooser:
         """Where the function is declared, `module:function`."""
         named: Any = self.choose if hasattr(self.choose, "__qualname__") else type(self.choose)
         return f"{named.__module__}:{named.__qualname__}"
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the row of a worker that has it says of it: its name and bounds, `longest_wait` in seconds."""
+        longest = None if self.longest_wait is None else self.longest_wait.total_seconds()
+        return {"function": self.name, "window": self.window, "longest_wait": longest}

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import CheckConstraint, Integer, PrimaryKeyConstraint, Text, func, text
-from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, TIMESTAMP
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 from sqlalchemy.sql.elements import conv
 
@@ -41,6 +41,9 @@ class WorkerMixin(Companion):
     """One of `WorkerState`."""
     drain_requested_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
     """When somebody asked it to finish what it runs and stop; it learns of that with its next beat."""
+
+    choosers: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
+    """The functions that choose what of a queue it starts, by the queue's name: `Chooser.told`. Null: it did not tell."""
 
     concurrency_requested: Mapped[int | None] = mapped_column(Integer)
     """How many jobs somebody asked it to run at once; null: as many as it was started with."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Any, Final, cast
 
 from sqlalchemy import func, select
@@ -14,6 +13,8 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.fair_keys import whole
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, list_dead_letters
+from sa_jobqueue.operations.explaining_causes import ORDER, Cause
+from sa_jobqueue.operations.explaining_choosers import decided_by_a_function
 from sa_jobqueue.operations.explaining_rates import held_by_a_part, held_by_rate
 from sa_jobqueue.operations.firing import schedule_of
 from sa_jobqueue.operations.jobs import get_job, list_attempts
@@ -31,44 +32,6 @@ _WIDE: Final = 20
 _SOON: Final = timedelta(seconds=1)
 _WINDOW: Final = timedelta(minutes=1)
 _TRANSACTIONS: Final = 100_000
-
-
-class Cause(StrEnum):
-    """Why a job stands where it does; the first that holds."""
-
-    COMPLETED = "completed"
-    CANCELLED = "cancelled"
-    DEAD = "dead"
-    RUNNING = "running"
-    WORKER_SILENT = "worker_silent"
-    """Its worker has not been heard of for too long; others will take the job back."""
-    BLOCKED = "blocked"
-    SETTLING = "settling"
-    """What it waited for has ended, and that is about to be passed on."""
-    SCHEDULED = "scheduled"
-    RETRYING = "retrying"
-    """Its last attempt failed, and the next is not due yet."""
-    QUEUE_PAUSED = "queue_paused"
-    TYPE_PAUSED = "type_paused"
-    EXPIRED = "expired"
-    """It was to start by now, and is about to be cancelled."""
-    OUT_OF_TURN = "out_of_turn"
-    """Another job of its ordering key goes first."""
-    LIMITED = "limited"
-    """As many of its queue or its type run as may, across all workers."""
-    RATE_LIMITED = "rate_limited"
-    """As many of its queue or its type were started lately as may, across all workers."""
-    NO_WORKER = "no_worker"
-    QUEUE_UNSERVED = "queue_unserved"
-    TYPE_UNKNOWN = "type_unknown"
-    """Workers serve its queue, and none of them has a handler for its type."""
-    DRAINING = "draining"
-    """Every worker that could run it is stopping."""
-    BEHIND = "behind"
-    """Others of its queue go first."""
-    BUSY = "busy"
-    """It is next, and every worker that could run it runs as many jobs as it may."""
-    ABOUT_TO_RUN = "about_to_run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,26 +56,7 @@ class Explanation:
         if not self.blockers:
             return (self,)
         found = {root.job_id: root for blocker in self.blockers for root in blocker.roots}
-        return tuple(sorted(found.values(), key=lambda one: _ORDER[one.cause]))
-
-
-_STUCK: Final = (
-    *(
-        Cause.DEAD,
-        Cause.CANCELLED,
-        Cause.QUEUE_PAUSED,
-        Cause.TYPE_PAUSED,
-        Cause.NO_WORKER,
-        Cause.QUEUE_UNSERVED,
-        Cause.TYPE_UNKNOWN,
-        Cause.DRAINING,
-        Cause.EXPIRED,
-    ),
-    *(Cause.LIMITED, Cause.RATE_LIMITED, Cause.OUT_OF_TURN),
-    *(Cause.WORKER_SILENT, Cause.RETRYING, Cause.SCHEDULED, Cause.BUSY, Cause.BEHIND, Cause.BLOCKED, Cause.RUNNING),
-    *(Cause.ABOUT_TO_RUN, Cause.SETTLING, Cause.COMPLETED),
-)
-_ORDER: Final = {cause: place for place, cause in enumerate(_STUCK)}
+        return tuple(sorted(found.values(), key=lambda one: ORDER[one.cause]))
 
 
 def explain_job(
@@ -224,7 +168,7 @@ class _Explainer:
                 if wait.outcome is not JobStatus.COMPLETED and wait.last_job_id not in below:
                     last = get_job(self.session, wait.last_job_id, model=self.model)
                     found.append(self.explain(last, below))
-        found.sort(key=lambda one: _ORDER[one.cause])
+        found.sort(key=lambda one: ORDER[one.cause])
         sentence = f"It waits for {_times(job.open_blockers, 'chain')}"
         if found:
             root = found[0].roots[0]
@@ -281,6 +225,11 @@ class _Explainer:
         place = {"queue": job.queue, "priority": job.priority, "scheduled_at": job.scheduled_at, "id": job.id}
         before: int = self.session.execute(explaining.ahead(self.model), place | {"limit": COUNTED}).scalar_one()
         evidence |= {"ahead": before, "slots": slots, "running": running}
+        asked = running >= slots or self.now > job.scheduled_at + _SOON
+        if asked and (decided := decided_by_a_function(job, ready, ahead=before, is_full=running >= slots)) is not None:
+            cause, sentence, which = decided
+            evidence |= which
+            return cause, f"{since}, {sentence}.", evidence
         if before == 0 and running < slots:
             if (
                 rate := held_by_a_part(self.session, job, self.model, workers=len(ready))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -58,6 +58,9 @@ class WorkerStatus:
     """How long ago its last beat was. More than its time to live (15 s): it is gone, whatever its state says."""
     running: int
     """How many jobs hang on it."""
+    choosers: dict[str, Any] = field(default_factory=dict)
+    """The functions that choose what of a queue it starts: by the queue's name `function`, `window`, and `longest_wait` in
+    seconds, or null. Empty for a worker of a library that did not tell."""
 
 
 def list_workers(
@@ -69,7 +72,7 @@ def list_workers(
     """
     check_limit(limit)
     rows = session.execute(workers.page(model, *_conditions(model, where), limit=limit)).mappings()
-    return [WorkerStatus(**{**row, "state": WorkerState(row["state"])}) for row in rows]
+    return [WorkerStatus(**{**row, "state": WorkerState(row["state"]), "choosers": row["choosers"] or {}}) for row in rows]
 
 
 def drain_workers(session: Session, *, where: WorkerFilter, model: type[JobMixin[Any]] = Job) -> list[str]:

@@ -39,6 +39,7 @@ SHOWN = (
     "started_at",
     "heartbeat_at",
     "drain_requested_at",
+    "choosers",
 )
 """The columns that a listing tells."""
 

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Connection, CursorResult, Engine, Executable
 from sqlalchemy.exc import DBAPIError
 
+from sa_jobqueue.handlers import JobQueue
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import leases
 from sa_jobqueue.types import WorkerState
+from sa_jobqueue.version import __version__
 from sa_jobqueue.worker.component import Component
+from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.silence import hang_up
 
 
@@ -33,6 +39,23 @@ class Identity:
     queues: list[str]
     job_types: list[str]
     concurrency: int
+    choosers: dict[str, Any] = field(default_factory=dict)
+
+
+def identify(jobs: JobQueue[Any], options: WorkerOptions) -> Identity:
+    """Return what a new worker says of itself, with an id that no other has."""
+    name = options.name or socket.gethostname()[:40] or "worker"
+    return Identity(
+        id=f"{name}:{secrets.token_hex(6)}",
+        name=name,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        version=__version__,
+        queues=list(options.limits),
+        job_types=list(jobs.registry.names),
+        concurrency=options.concurrency,
+        choosers={queue: chooser.told for queue, chooser in jobs.choosers.items() if queue in options.limits},
+    )
 
 
 class Heartbeat:
@@ -189,6 +212,7 @@ class Heartbeat:
             "job_types": mine.job_types,
             "concurrency": mine.concurrency,
             "state": self._state.value,
+            "choosers": mine.choosers,
         }
 
     def _ask(self, statement: Executable, parameters: dict[str, Any]) -> CursorResult[Any]:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
-import socket
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -41,14 +38,13 @@ from sa_jobqueue.handlers import JobQueue
 from sa_jobqueue.migrations.versions import LATEST
 from sa_jobqueue.types import WorkerState
 from sa_jobqueue.urls import read_url
-from sa_jobqueue.version import __version__
 from sa_jobqueue.worker.claimer import Claimer
 from sa_jobqueue.worker.completer import Completer
 from sa_jobqueue.worker.component import supervise
 from sa_jobqueue.worker.connections import Connections, unavailable
 from sa_jobqueue.worker.controls import ControlReader, Controls
 from sa_jobqueue.worker.executor import Executor
-from sa_jobqueue.worker.heartbeat import Heartbeat, Identity, LeaseGuard
+from sa_jobqueue.worker.heartbeat import Heartbeat, LeaseGuard, identify
 from sa_jobqueue.worker.isolation import Children, check_importable
 from sa_jobqueue.worker.listener import Listener
 from sa_jobqueue.worker.memory import MemoryGuard
@@ -111,18 +107,8 @@ class Worker:
         self.events = events or EventBus()
         given = Sessions(session_factory, async_session_factory)
         self._sessions = sessions_for(jobs.registry, engine, given, concurrency=options.concurrency)
-        name = options.name or socket.gethostname()[:40] or "worker"
-        self.id = f"{name}:{secrets.token_hex(6)}"
-        self._identity = Identity(
-            id=self.id,
-            name=name,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            version=__version__,
-            queues=list(self._options.limits),
-            job_types=list(jobs.registry.names),
-            concurrency=options.concurrency,
-        )
+        self._identity = identify(jobs, self._options)
+        self.id = self._identity.id
         self._stop_requested: asyncio.Event | None = None
         self._stop_called = self._stop_now = False
         self._executor: Executor | None = None

@@ -14,7 +14,7 @@ from sa_jobqueue.migrations import versions
 DIGESTS = {
     1: "27939e2a3bade0de28811f1aca41a2c82ff56cacf4c1b95fb3c85f644b3acab4",
     2: "4853513165be70ab421af20df3704bfad07fc75cd6845a16c53b1b4120655285",
-    3: "9138f773d760213519e18b9c3804ed30f4b18f945d6228d2232b0b20bf97db40",
+    3: "9a449bb09ddcc622dff081a9ed903d43d61f90002f7ff58491801fa97eb87a4a",
 }
 PLACES = [
     {"schema": schema, "prefix": prefix, "id_type": id_type}

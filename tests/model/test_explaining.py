@@ -41,6 +41,8 @@ class World:
     rate: str
     """Across workers: "none", "some left", "used up"."""
     ahead: int
+    chosen: bool
+    """Whether a function chooses in the queue, in each of its workers."""
 
     def cause(self) -> Cause:
         """Return what should be said, the first that holds."""
@@ -60,6 +62,7 @@ class World:
             (self.turn.startswith("after"), Cause.OUT_OF_TURN),
             (self.limit.endswith("full"), Cause.LIMITED),
             (self.rate == "used up", Cause.RATE_LIMITED),
+            (self.chosen, Cause.LEFT_OUT if "ready" in ready else Cause.BUSY),
             (self.ahead > 0, Cause.BEHIND),
             ("ready" not in ready, Cause.BUSY),
         )
@@ -81,6 +84,7 @@ WORLDS = st.builds(
     limit=st.sampled_from(["none"] * 4 + ["room", "queue full", "type full"]),
     rate=st.sampled_from(["none"] * 4 + ["some left", "used up"]),
     ahead=st.sampled_from([0, 0, 2]),
+    chosen=RARELY,
 )
 
 
@@ -95,6 +99,7 @@ PLAIN = World(
     limit="none",
     rate="none",
     ahead=0,
+    chosen=False,
 )
 
 
@@ -104,6 +109,7 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"later": True, "failed_before": True},
     *({"workers": frozenset({fleet})} for fleet in WORKERS),
     *({"queue_paused": True}, {"type_paused": True}, {"expired": True}, {"ahead": 2}, {"rate": "used up"}),
+    *({"chosen": True}, {"chosen": True, "ahead": 2}, {"chosen": True, "workers": frozenset({"busy"})}),
     *({"turn": "after one that waits"}, {"turn": "after one that runs"}, {"turn": "first"}),
     *({"limit": "queue full"}, {"limit": "type full", "ahead": 2}),
 )
@@ -113,7 +119,8 @@ CHANGES: tuple[dict[str, Any], ...] = (
 def build(world: World, engine: Engine, jobs: Jobs) -> Any:
     """Write a world; return its job's id."""
     for name in sorted(world.workers):
-        jobs.add_worker(name, **COLUMNS.get(name, {}))
+        choosers = {"default": {"function": "shop:pick", "window": 100, "longest_wait": None}} if world.chosen else {}
+        jobs.add_worker(name, choosers=choosers, **COLUMNS.get(name, {}))
     if "busy" in world.workers:
         jobs.add(JobStatus.RUNNING, worker_id="busy", queue="elsewhere", type_name="filler")
     key = None if world.turn == "none" else "k"

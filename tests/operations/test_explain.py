@@ -101,6 +101,31 @@ def test_every_slot_is_taken(session: Session, jobs: Jobs, workers: Workers) -> 
     assert "is next, but all 1 slots of 1 worker are taken" in found.sentence
 
 
+def test_a_function_that_chooses_leaves_it_out(session: Session, jobs: Jobs, workers: Workers) -> None:
+    job = jobs.add(due_in=-90, queue="default/7")
+    told = {"function": "shop:pick", "window": 2, "longest_wait": None}
+    workers.add("w:1", choosers={"default": told, "mail": told})
+    found = explain_job(session, job)
+    assert found.cause is Cause.LEFT_OUT
+    assert "the function shop:pick, which chooses in queue 'default' (worker w:1)" in found.sentence
+    assert "never names never starts" in found.sentence
+    assert found.evidence["chosen_by"] == ["w:1"]
+
+    workers.add("w:2", choosers={"default": told | {"window": 3, "longest_wait": 600.0}})
+    found = explain_job(session, job)
+    assert (found.cause, found.evidence["longest_wait"]) == (Cause.LEFT_OUT, timedelta(minutes=10))
+    assert "(worker w:2); the function is passed over once the job has been on offer for its longest_wait of 10 min" in (
+        found.sentence
+    )
+    assert explain_job(session, jobs.add(due_in=0)).cause is Cause.ABOUT_TO_RUN  # nobody has had the time to ask about it
+
+    for _ in range(3):  # of its own part, so that it is behind a whole window
+        jobs.add(due_in=-95, queue="default/7")
+    assert explain_job(session, job).cause is Cause.BEHIND
+    workers.add("w:3", choosers={"mail": told})
+    assert explain_job(session, jobs.add(due_in=-90, queue="default/8")).cause is Cause.ABOUT_TO_RUN
+
+
 def test_its_time_has_not_come(session: Session, jobs: Jobs, workers: Workers, engine: Engine) -> None:
     workers.add()
     found = explain_job(session, jobs.add(due_in=7200))
