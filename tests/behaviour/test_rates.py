@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, JobStatus, QueueSettings
 from sa_jobqueue.errors import InvalidJobError
+from sa_jobqueue.events import WorkerStarted
 from sa_jobqueue.operations import enqueue_many, enqueue_payloads, explain_job, pause_queues, put_queue, resume_queues
 from sa_jobqueue.operations.explaining import Cause
 from tests.fixtures.jobs import Jobs
@@ -137,11 +138,11 @@ async def test_a_divided_rate_beside_an_exact_limit_is_counted_once_and_by_the_w
     async def work() -> None:
         pass
 
-    for _ in range(20):
-        jobs.add()
-    with engine.connect() as connection:
-        since = connection.execute(select(func.now())).scalar_one()
-    async with start(queue):
+    async with start(queue) as log:
+        await log.until(WorkerStarted)
+        with Session(engine) as session, session.begin():
+            since = session.execute(select(func.now())).scalar_one()
+            session.add_all(Job("test") for _ in range(20))
         await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
     assert scalar(engine, _BEYOND_SINCE, per_second=40, since=since) <= 1
     assert scalar(engine, "SELECT count(rate_at) FROM queue") == 0
