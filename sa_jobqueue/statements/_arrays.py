@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
+from itertools import repeat
+from operator import add
 from typing import Any, Final
 from uuid import UUID
 
@@ -12,6 +15,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, TIMESTAMP
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 Write = Callable[[Any], str]
+WriteAll = Callable[[Sequence[Any]], Iterable[str]]
 
 
 def _uuid(value: UUID | str) -> str:
@@ -29,7 +33,7 @@ def _number(value: float) -> str:
 
 
 def _instant(value: datetime) -> str:
-    return f'"{value.isoformat()}"'
+    return value.isoformat()  # has nothing that an array would have quoted
 
 
 def _interval(value: timedelta) -> str:
@@ -40,7 +44,28 @@ def _flag(value: bool) -> str:
     return _FLAGS[value]
 
 
+def _uuids(values: Sequence[UUID]) -> Iterable[str]:
+    return ["%032x" % value.int for value in values]  # noqa: UP031 - half the time of its `hex`
+
+
+def _texts(values: Sequence[str]) -> Iterable[str]:
+    joined = '","'.join(values)
+    if values and joined.count('"') == 2 * len(values) - 2 and "\\" not in joined:
+        return [f'"{joined}"']
+    return map(_text, values)  # with more quotes than those between them, or a backslash
+
+
+def _numbers(values: Sequence[float]) -> Iterable[str]:
+    return map(str, map(add, values, repeat(0)))
+
+
+def _instants(values: Sequence[datetime]) -> Iterable[str]:
+    return map(datetime.isoformat, values)
+
+
 _FLAGS: Final = {True: "t", False: "f"}
+_ALL: Final[Mapping[Write, WriteAll]] = {_uuid: _uuids, _text: _texts, _number: _numbers, _instant: _instants}
+"""What writes values of which none is null, without a call for each."""
 _WRITERS: Final[tuple[tuple[type[TypeEngine[Any]], Write], ...]] = (
     (Uuid, _uuid),
     (Text, _text),
@@ -72,12 +97,14 @@ class ArrayParameter(TypeDecorator[Sequence[Any]]):
         if dialect.driver != "psycopg" or write is None:
             return super().bind_processor(dialect)
 
+        write_all: WriteAll = _ALL.get(write) or partial(map, write)
+
         def process(values: Sequence[Any] | None) -> str | None:
             if values is None:
                 return None
             try:
-                return "{" + ",".join(map(write, values)) + "}"
-            except (TypeError, AttributeError, KeyError):  # some are null
+                return "{" + ",".join(write_all(values)) + "}"
+            except (TypeError, AttributeError, KeyError):  # some are null, or ids that are text
                 return "{" + ",".join(["NULL" if value is None else write(value) for value in values]) + "}"
 
         return process
