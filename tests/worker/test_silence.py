@@ -92,14 +92,15 @@ async def test_a_beat_that_is_not_answered_is_given_up_in_time_for_another(
 async def test_a_stop_is_bounded_while_nothing_is_answered(engine: Engine, proxy: Proxy, behind_proxy: Engine) -> None:
     queue, _ = two_kinds()
     enqueue(engine, queue.job("waits", {}))
-    worker = Worker(queue, behind_proxy, options=quick(drain_timeout=timedelta(0)))
+    hasty = {"time_to_live": timedelta(seconds=2), "stop_grace": timedelta(milliseconds=200)}
+    worker = Worker(queue, behind_proxy, options=quick(**hasty, drain_timeout=timedelta(0)))
     log = EventLog(worker)
     run = asyncio.create_task(worker.run())
     await log.until(JobStarted)
     proxy.stall()
     worker.stop()
     # Its own bounds, and what psycopg takes to give up statements that are cancelled.
-    await asyncio.wait_for(run, 40)
+    await asyncio.wait_for(run, PATIENCE)
     proxy.resume()
 
 
