@@ -28,7 +28,7 @@ def cancel_chains(session: Session, chain_ids: Sequence[JobId], *, model: type[J
     Raises: ChainNotFoundError naming every id that is no chain; NotAChainError for the id of a continuation. Nothing is
     written then.
     """
-    given = check_chain_ids(chain_ids)
+    given = check_chain_ids(model, chain_ids)
     session.flush()
     roots = {row.id: row for row in session.execute(chains.lock(model), {"ids": given}) if row.id == row.chain_id}
     missing = [chain_id for chain_id in given if chain_id not in roots]

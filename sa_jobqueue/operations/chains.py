@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.errors import ChainNotFoundError, NotAChainError
 from sa_jobqueue.models import ChainMixin, Job, JobMixin
 from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.operations.given_ids import check_after, check_id, check_ids
 from sa_jobqueue.operations.pages import (
     SCAN_LIMIT,
     Page,
@@ -59,6 +60,7 @@ def get_chain(session: Session, chain_id: JobId, *, model: type[JobMixin[Any]] =
     Locks: none. Raises: ChainNotFoundError; NotAChainError, which names the chain, for the id of a continuation;
     InvalidJobError when the id is none of this queue's type.
     """
+    check_id(model, "chain_id", chain_id)
     with translated():
         chain = session.get(model.Chain, chain_id, populate_existing=True)
     if chain is None:
@@ -84,6 +86,8 @@ def list_chains(
     """
     check_limit(limit, scan_limit)
     check_columns(model.Chain, columns)
+    check_ids(model, ids=where.ids, job_ids=where.job_ids)
+    check_after(model, after)
     statement = listings.chains(
         model,
         *listings.chains_like(
@@ -124,6 +128,7 @@ def list_chain_jobs(
     """
     check_limit(limit)
     check_columns(model, columns)
+    check_id(model, "chain_id", chain_id)
     statement = listings.chain_jobs(model, chain_id, columns=columns, after=after, limit=limit, newest_first=newest_first)
     with translated():
         page = ordered_page(session, statement, columns=columns, limit=limit)
@@ -142,6 +147,7 @@ def list_blockers(
     without blockers, and for no job. Locks: none. Raises: InvalidOptionError.
     """
     check_limit(limit)
+    check_id(model, "job_id", job_id)
     statement = listings.blockers(model, job_id, after=after, limit=limit).execution_options(populate_existing=True)
     with translated():
         edges = list(session.scalars(statement))
@@ -167,6 +173,8 @@ def list_blocked_jobs(
     """
     check_limit(limit, scan_limit)
     check_columns(model, columns)
+    check_id(model, "chain_id", chain_id)
+    check_after(model, after)
     statement = listings.blocked_jobs(
         model,
         chain_id,

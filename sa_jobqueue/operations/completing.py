@@ -19,6 +19,7 @@ from sa_jobqueue.context import ClaimedJob, Continuation
 from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, JobEndedError, JobNotFoundError, LostAttemptError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.operations.given_ids import check_id
 from sa_jobqueue.operations.settling import settle_all
 from sa_jobqueue.statements import chains, completions, leases
 from sa_jobqueue.statements._parts import BATCH
@@ -161,6 +162,7 @@ def complete_job(session: Session, job_id: JobId, result: Any = None, *, model: 
     """
     if not isinstance(result, Continuation):
         payloads.check_json("result", result)
+    check_id(model, "job_id", job_id)
     session.flush()
     with translated():
         places = session.execute(chains.chain_of(model), {"ids": [job_id]}).first()
@@ -207,6 +209,7 @@ def lock_chain(session: Session, chain_id: JobId, *, model: type[JobMixin[Any]] 
     Locks: the chain's root and the job, until the transaction ends.
     Raises: ChainNotFoundError; InvalidJobError when the id is none of this queue's type.
     """
+    check_id(model, "chain_id", chain_id)
     session.flush()
     with translated():
         root = session.execute(chains.lock(model), {"ids": [chain_id]}).first()

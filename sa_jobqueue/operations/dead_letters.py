@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.models import DeadLetterMixin, Job, JobMixin
 from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.operations.given_ids import check_after, check_ids
 from sa_jobqueue.operations.jobs import _change
 from sa_jobqueue.operations.pages import check_limit, check_lists
 from sa_jobqueue.statements import dead_letters, jobs
@@ -63,9 +64,10 @@ def list_dead_letters(
 ) -> list[DeadLetterMixin[Any]]:
     """Return one page of dead letters, in the order of their ids; otherwise as `list_jobs`.
 
-    Locks: none. Raises: InvalidOptionError.
+    Locks: none. Raises: InvalidOptionError; InvalidJobError for an id that is none of this queue's type.
     """
     check_limit(limit)
+    check_after(model, after)
     conditions = _conditions(model, where)
     statement = dead_letters.page(model, *conditions, after=after, limit=limit, newest_first=newest_first)
     return list(session.scalars(statement))
@@ -136,4 +138,5 @@ def dismiss_dead_letters(
 
 
 def _conditions(model: type[JobMixin[Any]], where: DeadLetterFilter) -> list[ColumnElement[bool]]:
+    check_ids(model, ids=where.ids, job_ids=where.job_ids)
     return dead_letters.matching(model, **asdict(where))

@@ -17,6 +17,7 @@ from sa_jobqueue.errors import (
 )
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.operations.given_ids import check_ids
 from sa_jobqueue.statements import chains, deletion, notifications
 from sa_jobqueue.types import JobId, JobStatus
 
@@ -50,7 +51,7 @@ def delete_chains(
     each time it was locked; ConflictError when a row of the application's own refers to a job. Nothing is written and no
     lock is kept then.
     """
-    given = check_chain_ids(chain_ids)
+    given = check_chain_ids(model, chain_ids)
     session.flush()
     if not given:
         return []
@@ -91,10 +92,9 @@ def _try(
     return [chain_id for chain_id in roots if chain_id in found], found
 
 
-def check_chain_ids(chain_ids: Sequence[JobId]) -> list[JobId]:
-    """Return the ids, each once. Raises: InvalidJobError when they are no list, or too many for one call."""
-    if isinstance(chain_ids, (str, bytes)):
-        raise InvalidJobError("chain_ids", "must be a list of ids, not one id")
+def check_chain_ids(model: type[JobMixin[Any]], chain_ids: Sequence[JobId]) -> list[JobId]:
+    """Return the ids, each once. Raises: InvalidJobError when they are no list of this queue's ids, or too many a call."""
+    check_ids(model, chain_ids=chain_ids)
     given = list(dict.fromkeys(chain_ids))
     if len(given) > MAX_CHAINS:
         raise InvalidJobError(

@@ -10,10 +10,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, func
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, JobNotFoundError, NotReschedulableError
+from sa_jobqueue.errors import InvalidOptionError, JobNotFoundError, NotReschedulableError
 from sa_jobqueue.models import AttemptMixin, Job, JobMixin
 from sa_jobqueue.models.checks import due_at
 from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.operations.given_ids import check_after, check_id, check_ids
 from sa_jobqueue.operations.pages import (
     SCAN_LIMIT,
     Page,
@@ -60,6 +61,7 @@ def get_job(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] = Job
 
     Locks: none. Raises: JobNotFoundError; InvalidJobError when the id is none of this queue's type.
     """
+    check_id(model, "job_id", job_id)
     with translated():
         job = session.get(model, job_id, populate_existing=True)
     if job is None:
@@ -87,10 +89,12 @@ def list_jobs(
     `scan_limit`: at most so many jobs are read a call, 1 to 1,000,000; a filter that few of them fit makes short pages.
     Shape: at most `limit` jobs; the last page is the one whose `next` is None. No row is missed or repeated while others
     are written.
-    Locks: none. Raises: InvalidOptionError.
+    Locks: none. Raises: InvalidOptionError; InvalidJobError for an id that is none of this queue's type.
     """
     check_limit(limit, scan_limit)
     check_columns(model, columns)
+    check_ids(model, ids=where.ids, chain_ids=where.chain_ids)
+    check_after(model, after)
     own = [] if matching is None else [_checked(matching, model)]
     # Few jobs of chains are found by their index; many are walked past by id, like any others.
     few = bool(where.chain_ids) and len(where.chain_ids) + _continuations(session, where.chain_ids, model) <= scan_limit
@@ -135,7 +139,8 @@ def _continuations(session: Session, chain_ids: Sequence[JobId], model: type[Job
 
 
 def list_attempts(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] = Job) -> list[AttemptMixin[Any]]:
-    """Return the attempts of a job that did not succeed, oldest first. Locks: none."""
+    """Return the attempts of a job that did not succeed, oldest first. Locks: none. Raises: InvalidJobError as `get_job`."""
+    check_id(model, "job_id", job_id)
     return list(session.scalars(jobs.attempts(model, job_id)))
 
 
@@ -147,7 +152,8 @@ def cancel_jobs(session: Session, ids: Sequence[JobId], *, model: type[JobMixin[
     the chains and do not wait for a redrive, unless somebody holds them: a worker lets those go on, or die. Jobs that
     have ended stay.
     Locks: the jobs and their chains' roots, roots first, each kind in the order of their ids, until the transaction ends.
-    Raises: JobNotFoundError naming every id that is no job; nothing is written then.
+    Raises: JobNotFoundError naming every id that is no job; InvalidJobError for one that is none of this queue's type.
+    Nothing is written then.
     """
     locked = _lock(session, ids, model)
     open_ids = [job_id for job_id in dict.fromkeys(ids) if locked[job_id].status not in ENDED]
@@ -190,8 +196,7 @@ def trigger_jobs(session: Session, ids: Sequence[JobId], *, model: type[JobMixin
 
 def _lock(session: Session, ids: Sequence[JobId], model: type[JobMixin[Any]]) -> dict[Any, Row[Any]]:
     """Lock jobs and their chains' roots; return the rows of both, by id."""
-    if isinstance(ids, (str, bytes)):
-        raise InvalidJobError("ids", "must be a list of ids, not one id")
+    check_ids(model, ids=ids)
     session.flush()
     locked: dict[Any, Row[Any]] = {row.id: row for row in session.execute(jobs.lock(model, ids))}
     missing = [job_id for job_id in ids if job_id not in locked]

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.errors import JobNotFoundError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.operations.given_ids import check_id
 from sa_jobqueue.statements import blockers
 from sa_jobqueue.types import JobId
 
@@ -42,6 +43,7 @@ def get_progress(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] 
     Reads a row a chain: for a bar that moves, not for every job of a set.
     Locks: none. Raises: JobNotFoundError; InvalidJobError when the id is none of this queue's type.
     """
+    check_id(model, "job_id", job_id)
     with translated():
         row = session.execute(blockers.progress(model), {"job_id": job_id}).one()
     if not row.is_there:
