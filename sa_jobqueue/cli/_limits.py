@@ -32,7 +32,8 @@ def limits_told(one: QueueStatus | TypeStatus) -> str | None:
         return None
     burst = f", {one.rate_burst} at once" if one.rate_burst is not None else ""
     any_ = "any " if one.rate_algorithm == RateAlgorithm.SLIDING_WINDOW else ""
-    return f"{one.rate_limit} in {any_}{shown(one.rate_period)}{burst}"
+    about = "about " if one.rate_algorithm == RateAlgorithm.DIVIDED_BUCKET else ""
+    return f"{about}{one.rate_limit} in {any_}{shown(one.rate_period)}{burst}"
 
 
 def read_limits(said: QueueSettings | TypeSettings, given: Mapping[str, str | None]) -> dict[str, Any]:

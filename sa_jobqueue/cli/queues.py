@@ -16,7 +16,7 @@ from sa_jobqueue.queues import LIMITS, QueueSettings
 from sa_jobqueue.retention import Retention
 
 _names: Final = click.argument("names", metavar="NAME...", nargs=-1, required=True)
-_HEADINGS: Final = ("queue", "paused", "by", "weight", "max running", "rate", "workers")
+_HEADINGS: Final = ("queue", "paused", "by", "weight", "max running", "of a key", "rate", "workers")
 
 
 @click.group()
@@ -34,10 +34,13 @@ def list_(database: Database, /, *, as_json: bool) -> None:
     if as_json:
         print_json({"queues": [asdict(queue) for queue in found]})
         return
-    rows = [
-        (one.name, one.paused_at, one.paused_by, one.weight, one.max_running, limits_told(one), one.workers) for one in found
-    ]
+    rows = [_row(one) for one in found]
     print_table(counted(len(found), "queue"), _HEADINGS, rows)
+
+
+def _row(one: QueueStatus) -> tuple[Any, ...]:
+    limits = (one.max_running, one.key_max_running, limits_told(one))
+    return (one.name, one.paused_at, one.paused_by, one.weight, *limits, one.workers)
 
 
 @queues.command()

@@ -42,6 +42,12 @@ def test_a_queue_is_said_something_paused_and_resumed(run: Run) -> None:
     window = ["--rate-limit", "100", "--rate-period", "60", "--rate-algorithm", "sliding_window"]
     assert document(run("queues", "set", "other", *window, "--json"))["rate_algorithm"] == "sliding_window"
     assert "100 in any" in run("queues", "list").stdout
+    run("queues", "set", "other", "--rate-algorithm", "divided_bucket", "--key-max-running", "1234")
+    listed = run("queues", "list").stdout
+    assert "about 100 in" in listed
+    assert "1234" in listed
+    (other,) = (one for one in document(run("queues", "list", "--json"))["queues"] if one["name"] == "other")
+    assert (other["key_max_running"], other["rate_limit"], other["rate_algorithm"]) == (1234, 100, "divided_bucket")
     assert document(run("queues", "set", "other", "--rate-limit", "none", "--json"))["rate_algorithm"] is None
     for wrong in (["--weight", "0"], ["--max-running", "0"], ["--rate-limit", "5"], ["--retain-dead", "-1"]):
         run("queues", "set", "mail", *wrong, status=1)

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, JobStatus
 from sa_jobqueue.operations import explain_job
-from sa_jobqueue.operations.explaining import Cause
+from sa_jobqueue.operations.explaining_causes import Cause
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, Start, until, wait_until

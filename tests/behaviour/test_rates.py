@@ -14,7 +14,7 @@ from sa_jobqueue import Job, JobQueue, JobStatus, QueueSettings
 from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.events import WorkerStarted
 from sa_jobqueue.operations import enqueue_many, enqueue_payloads, explain_job, pause_queues, put_queue, resume_queues
-from sa_jobqueue.operations.explaining import Cause
+from sa_jobqueue.operations.explaining_causes import Cause
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import Start, until
 
