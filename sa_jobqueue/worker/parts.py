@@ -3,7 +3,7 @@
 A part is `mail/42`: what the queue `mail` holds of one fair key. Its lanes are read like all others, from floors of their
 own, but only while something is known to be in them: a part is *ready* while one of its lanes has jobs that are due, and
 forgotten when none has any. So what a claim costs depends neither on how many keys there have ever been, nor on how many
-have jobs: it names the `MOST` that have had least for their weight.
+have jobs: it names the `MOST` that have had least for their weight, more of them after a claim that found little.
 
 Within a queue the parts share by stride scheduling, as queues do (`planning`), and jobs without a key are one more of them.
 A part that comes back has neither credit nor debt but for what it had before its share; among equals, one that has started
@@ -23,7 +23,9 @@ from sa_jobqueue.worker.floors import Floors, Lane
 from sa_jobqueue.worker.planning import STRIDE, Share, beside, strides
 
 MOST: Final = 64
-"""Parts of a queue that one claim names at most."""
+"""Parts of a queue that one claim names at most: most have more than one job, so fewer fill it than there are slots."""
+AFTER_FEW: Final = 256
+"""The same after a claim that they did not fill: what they have left is little, or they were emptied by the claim before."""
 FULL: Final = 0.02
 """Seconds until a part that had no room is asked for again, then twice as many each time."""
 SELDOM: Final = 0.5
@@ -52,6 +54,8 @@ class _Sharing:
         self._own = _Part(queue, 1)
         self._own_is_busy = True
         self._own_quota = 0
+        self._wanted = 0
+        self._most = MOST
         self._heap: list[tuple[int, int, _Part]] = []
         self._named: list[_Part] = []
         self._debts: dict[str, int] = {}
@@ -70,10 +74,10 @@ class _Sharing:
         if part is not None:
             part.lanes.discard(priority)
 
-    def name(self) -> list[_Part]:
+    def name(self, most: int = MOST) -> list[_Part]:
         """Return the parts whose turn it is, in turn."""
         self._return_named()
-        while self._heap and len(self._named) < MOST:
+        while self._heap and len(self._named) < most:
             part = heapq.heappop(self._heap)[2]
             if part.lanes:
                 self._named.append(part)
@@ -85,7 +89,7 @@ class _Sharing:
         """Return what its parts may start of its own share, and then of what others leave of `limit`."""
         own = self._own
         # Under limits those that were asked for: others in the place of one without room would start as if they had none.
-        busy = [part for part in self._named or self.name() if part.lanes]
+        busy = [part for part in self._named or self.name(self._most) if part.lanes]
         if self._own_is_busy:
             own.passed = max(own.passed, self._time)
             busy = sorted([*busy, own], key=lambda part: part.passed)
@@ -98,6 +102,7 @@ class _Sharing:
         if quota >= limit and served:  # asked last: the last of them gets what is left
             last = served.pop().queue
             others.insert(0, Share(last, room[last]))
+        self._wanted = quota
         self._own_quota = quotas.get(own.name, 0)
         if not self._own_is_busy:
             # Idle: asked first, for what would be its share.
@@ -108,11 +113,14 @@ class _Sharing:
     def take(self, started: Mapping[str, int]) -> None:
         if self._own_quota:
             self._own_is_busy = started.get(self._own.name, 0) >= self._own_quota
+        found = 0
         for part in (self._own, *self._named):
             if count := started.get(part.name):
+                found += count
                 part.passed = max(part.passed, self._time) + count * STRIDE // part.weight
                 self._turn += 1
                 part.turn = self._turn
+        self._most = MOST if found >= self._wanted else AFTER_FEW
         furthest = max([part.passed for part in (self._own, *self._named)])
         self._return_named()
         passes = [self._heap[0][0]] if self._heap else []

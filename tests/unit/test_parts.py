@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sa_jobqueue.worker.floors import Floors, Lane
-from sa_jobqueue.worker.parts import MOST, Parts
+from sa_jobqueue.worker.parts import AFTER_FEW, MOST, Parts
 from sa_jobqueue.worker.planning import Share
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -28,6 +28,7 @@ class World:
         self.now = 0.0
         self.made = 0
         self.locked: set[str] = set()
+        self.was_filled = True
 
     def at(self, seconds: float) -> datetime:
         return BEGAN + timedelta(seconds=seconds)
@@ -48,7 +49,7 @@ class World:
         shares = [Share("mail", free)]
         if self.parts.is_ready:
             shares = self.parts.divide(shares, free)
-        assert len(shares) <= MOST + 1
+        assert len(shares) <= (MOST if self.was_filled else AFTER_FEW) + 1
         reading = self.floors.blocks(shares)
         taken: list[tuple[str, int, datetime, UUID]] = []
         for share in shares:
@@ -61,6 +62,7 @@ class World:
         told = {"database_now": self.at(self.now), "snapshot": snapshot, "started": self.now, "now": self.now}
         self.floors.advance(taken, limit=free, changed=False, reading=reading, **told)  # type: ignore[arg-type]
         self.parts.take(Counter(queue for queue, *_ in taken))
+        self.was_filled = len(taken) >= free
         self.parts.forget(self.parts.spent)
         return [queue for queue, *_ in taken]
 
@@ -135,6 +137,16 @@ def test_a_claim_names_a_bounded_number_of_keys_and_each_has_its_turn() -> None:
         world.add(f"mail/{key}", 2)
     firsts = [queue for _ in range(3 * MOST // 16) for queue in world.claim(16)]
     assert len(set(firsts)) == len(firsts) == 3 * MOST
+
+
+def test_a_claim_that_found_few_jobs_is_followed_by_one_of_more_keys() -> None:
+    world = World()
+    for key in range(3 * MOST):
+        world.add(f"mail/{key}")
+    assert [len(world.claim(100)) for _ in range(3)] == [MOST, 100, 3 * MOST - MOST - 100]
+    for key in range(2 * MOST):
+        world.add(f"mail/{key}", 2)
+    assert [len(world.claim(100)) for _ in range(3)] == [100, 100, 4 * MOST - 200]
 
 
 def test_what_a_key_started_while_no_other_waited_is_no_debt_nor_remembered() -> None:
