@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.errors import ConflictError, InvalidJobError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.deduplicate import Deduplicate, _check_one
-from sa_jobqueue.operations.enqueueing import alike, arrays, wake
+from sa_jobqueue.operations.enqueueing import alike_in_order, arrays, wake
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.statements import deduplication
 from sa_jobqueue.tracing import announce
@@ -37,8 +37,8 @@ def enqueue_many_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]
 
     As `enqueue_unique`, by a few statements for all; the jobs stay transient. All are of one class, and say the same but for
     their keys; they exclude nothing and wait for nothing. Of equal keys the first is made; of what they replace the last
-    one's is what stays. Jobs that set different columns are one statement for each set, set after set: of two such calls at
-    once, with the same keys, the server may have to end one as a deadlock.
+    one's is what stays. Jobs that set different columns, of those that the database fills in otherwise, are one statement
+    for each run of neighbours, by their keys, that set the same.
     Changes: a row each, or what is replaced; with scope "waiting" those that have begun lose their keys.
     Locks: the new rows, the changed ones, with scope "waiting" the found ones too, in the order of their keys, until the
     transaction ends: equal keys of other transactions are awaited. With scope "any" also the keys, of which a call has at
@@ -113,7 +113,7 @@ def _put(session: Session, model: type[JobMixin[Any]], jobs: dict[_Key, Any], gi
             connection.execute(deduplication.give_up_begun(model), keys)
         touched: set[Any] = set()
         with translated():
-            for names, group in alike(model, list(left.values())):
+            for names, group in alike_in_order(model, list(left.values())):
                 statement = deduplication.put(model, tuple(names), replaced, ended=ended, held=held)
                 touched |= set(connection.execute(statement, arrays(model, names, group) | more).scalars())
         for type_name, key, holder, queue in connection.execute(

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -148,16 +150,51 @@ def enqueue_many(session: Session, new: Iterable[JobT], *, model: type[JobT] | N
     return [job.id for job in listed]
 
 
-def alike(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> list[tuple[dict[str, str], list[Any]]]:
-    """Group jobs by which columns they set, as attribute by column: what is not set is the database's to fill."""
-    attributes = {
+_Group = tuple[dict[str, str], list[Any]]
+"""The columns that some jobs set, as attribute by column, and those jobs."""
+
+
+def alike(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> list[_Group]:
+    """Group jobs by which columns they set: what is not set is the database's to fill."""
+    attributes = _attributes(kind)
+    groups: dict[frozenset[str], list[Any]] = {}
+    for job, keys in zip(listed, _set_by(kind, attributes, listed), strict=True):
+        groups.setdefault(keys, []).append(job)
+    return [(_named(attributes, keys), group) for keys, group in groups.items()]
+
+
+def alike_in_order(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> list[_Group]:
+    """Group neighbours that set the same columns, so that the order of all stays as it is.
+
+    What some of them leave out is set to None where that is what the database would fill in: neighbours that differ by
+    nothing else are one group.
+    """
+    attributes = _attributes(kind)
+    given = _set_by(kind, attributes, listed)
+    empty = {key for key in frozenset().union(*given) if _is_null_unset(attributes[key])}
+    for job, keys in zip(listed, given, strict=True):
+        for key in empty - keys:
+            setattr(job, key, None)
+    runs = groupby(zip((keys | empty for keys in given), listed, strict=True), key=itemgetter(0))
+    return [(_named(attributes, keys), [job for _, job in run]) for keys, run in runs]
+
+
+def _attributes(kind: type[JobMixin[Any]]) -> dict[str, Any]:
+    return {
         attribute.key: attribute.columns[0]
         for attribute in inspect(kind).column_attrs
         if attribute.columns[0] in kind.__table__.c.values() and attribute.key != "scheduled_at"
     }
+
+
+def _named(attributes: Mapping[str, Any], keys: frozenset[str]) -> dict[str, str]:
+    return {attributes[key].name: key for key in attributes if key in keys}
+
+
+def _set_by(kind: type[JobMixin[Any]], attributes: Mapping[str, Any], listed: Sequence[Any]) -> list[frozenset[str]]:
+    """Return which columns each job sets, defaults in Python among them. Raises: InvalidJobError for an array."""
     defaults = {key: made for key, column in attributes.items() if (made := _default(column)) is not None}
     uncarried = [key for key, column in attributes.items() if isinstance(column.type, ARRAY)]
-    groups: dict[frozenset[str], list[Any]] = {}
     for index, job in enumerate(listed):
         for key, made in defaults.items():
             if key not in job.__dict__:
@@ -165,8 +202,13 @@ def alike(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> list[tuple[dict[s
         for key in uncarried:
             if key in job.__dict__:
                 raise InvalidJobError(f"new[{index}].{key}", "is an array, which this cannot carry; use session.add_all")
-        groups.setdefault(frozenset(attributes.keys() & job.__dict__.keys()), []).append(job)
-    return [({attributes[key].name: key for key in attributes if key in keys}, group) for keys, group in groups.items()]
+    return [frozenset(attributes.keys() & job.__dict__.keys()) for job in listed]
+
+
+def _is_null_unset(column: Any) -> bool:
+    """Return whether a column that is not set is null. In JSON, None would be a value."""
+    is_filled = column.server_default is not None or column.computed is not None or column.identity is not None
+    return bool(column.nullable) and not is_filled and not (isinstance(column.type, JSON) and not column.type.none_as_null)
 
 
 def _default(column: ColumnElement[Any]) -> Callable[[], Any] | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, event, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -239,6 +239,32 @@ def test_two_bulks_in_opposite_orders_wait_for_each_other_and_never_deadlock(ses
             up, down = threads.map(put, [[*numbers], [*reversed(numbers)]])
             assert sorted(map(bool, up + down)) == [False] * 200 + [True] * 200
     assert jobs.count() == 1000
+
+
+@pytest.mark.parametrize("more", [{"rate_weight": 2}, {"created_at": datetime(2026, 1, 1, tzinfo=UTC)}], ids=str)
+def test_two_bulks_whose_jobs_set_different_columns_never_deadlock(
+    engine: Engine, sessions: Sessions, jobs: Jobs, more: dict[str, Any]
+) -> None:
+    others: list[Future[list[tuple[Any, Enqueued]]]] = []
+
+    def put(new: dict[str, dict[str, Any]]) -> list[tuple[Any, Enqueued]]:
+        with sessions.begin() as session:
+            return enqueue_many_unique(session, [(Job("test", **of), Deduplicate(key)) for key, of in new.items()])
+
+    def come_between(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("INSERT") and not others:
+            others.append(threads.submit(put, {"b": {}, "c": {}}))
+            wait_until(lambda: others[0].done() or _waiting(engine), what="the other one has all, or waits")
+
+    with ThreadPoolExecutor(1) as threads:
+        event.listen(engine, "after_cursor_execute", come_between)
+        try:
+            # Set by set it would take a and c, and then want b of the other one, which wants c.
+            mine = put({"a": more, "b": {}, "c": more})
+        finally:
+            event.remove(engine, "after_cursor_execute", come_between)
+        theirs = others[0].result(PATIENCE)
+    assert sorted(outcome for _, outcome in [*mine, *theirs]).count(MADE) == jobs.count() == 3
 
 
 def test_what_is_not_for_many_is_refused_before_anything_is_written(sessions: Sessions, jobs: Jobs) -> None:
