@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
@@ -21,9 +22,11 @@ from sqlalchemy import (
     false,
     func,
     literal_column,
+    null,
     select,
     true,
     tuple_,
+    type_coerce,
     union_all,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
@@ -36,6 +39,22 @@ from sa_jobqueue.statements._parts import LAST_ATTEMPT, array, status, table
 from sa_jobqueue.types import MIN_PRIORITY, JobStatus
 
 
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a claim is given: parameters, or what one of several groups has of them."""
+
+    limit: ColumnElement[Any]
+    types: ColumnElement[Any]
+    xmax: ColumnElement[Any]
+    xip: ColumnElement[Any]
+    highest_floor: ColumnElement[Any]
+    most_behind: ColumnElement[Any]
+    lanes_behind: tuple[ColumnElement[int], ColumnElement[int]] | None = None
+    """From which of the lanes to which it looks behind the floors; None for all."""
+    shares: tuple[ColumnElement[int], ColumnElement[int]] | None = None
+    """Which of the shares are its own; None for all."""
+
+
 def picked(
     model: type[JobMixin[Any]], *, changed: bool, shared: bool, takes: bool = True
 ) -> Select[Any] | CompoundSelect[Any]:
@@ -44,11 +63,57 @@ def picked(
     Of a statement that takes nothing, `takes` is false: nothing is locked, what others have locked is there as well, and
     what was read before (`held`, ids) is not looked for behind the floors again.
     """
+    given = _Given(
+        limit=bindparam("limit", type_=Integer),
+        types=array("types", Text()),
+        xmax=bindparam("xmax", type_=Text),
+        xip=array("xip", Text()),
+        highest_floor=bindparam("highest_floor", type_=TIMESTAMP(timezone=True)),
+        most_behind=bindparam("most_behind", type_=Integer),
+        lanes_behind=(literal_column("1"), bindparam("lanes_behind", type_=Integer)) if shared else None,
+    )
+    return _picked(model, given, changed=changed, shared=shared, takes=takes)
+
+
+def picked_by_groups(model: type[JobMixin[Any]], *, changed: bool) -> Select[Any]:
+    """Select the ids that a claim for several groups takes, group after group, each as `picked` does and up to its quota."""
+    numbers = ("quota", "first_share", "last_share", "first_type", "last_type")
+    behind = ("first_lane", "last_lane", "most_behind", "first_xip", "last_xip") if changed else ()
+    types: dict[str, Any] = dict.fromkeys((*numbers, *behind), Integer())
+    if changed:
+        types |= {"xmax": Text(), "highest_floor": TIMESTAMP(timezone=True)}
+    row = (
+        func.unnest(*(array(f"group_{name}", type_) for name, type_ in types.items()))
+        .table_valued(*(column(name, type_) for name, type_ in types.items()))
+        .render_derived("row")
+    )
+    known = Grouping(array("types", Text()))[row.c.first_type : row.c.last_type]
+    # The OFFSET has a group's types cut out once, not for every row that is compared with them.
+    group = select(*row.c, type_coerce(known, ARRAY(Text)).label("types")).offset(literal_column("0")).subquery("of_group")
+    # By name: what lies within a lateral of a lateral is not correlated for us.
+    of = {column.name: literal_column(f"of_group.{column.name}", column.type) for column in group.c}
+    nothing: ColumnElement[Any] = null()
+    given = _Given(
+        limit=of["quota"],
+        types=of["types"],
+        xmax=of.get("xmax", nothing),
+        xip=Grouping(array("xip", Text()))[of["first_xip"] : of["last_xip"]] if changed else nothing,
+        highest_floor=of.get("highest_floor", nothing),
+        most_behind=of.get("most_behind", nothing),
+        lanes_behind=(of["first_lane"], of["last_lane"]) if changed else None,
+        shares=(of["first_share"], of["last_share"]),
+    )
+    taken = _picked(model, given, changed=changed, shared=True, takes=True).lateral("taken")
+    return select(taken.c.id).select_from(group.join(taken, true())).limit(bindparam("limit", type_=Integer))
+
+
+def _picked(
+    model: type[JobMixin[Any]], given: _Given, *, changed: bool, shared: bool, takes: bool
+) -> Select[Any] | CompoundSelect[Any]:
     job = table(model)
-    limit = bindparam("limit", type_=Integer)
-    share = _shares()
+    share = _shares(given.shares)
     lane = lanes(model, "lane", (share.c.first, share.c.last) if shared else None)
-    probe = _locked(ahead(job, lane).limit(limit), takes).lateral("probe")
+    probe = _locked(ahead(job, lane, given.types).limit(given.limit), takes).lateral("probe")
     in_order = select(probe.c.id).select_from(lane.join(probe, true()))
     if shared:
         block = in_order.limit(share.c.quota).lateral("block")
@@ -56,25 +121,21 @@ def picked(
     # A LIMIT over the union stops the probes as soon as enough rows are locked; no probe locks more than it returns.
     sources = [in_order]
     if changed and shared:
-        behind = (
-            union_all(*_behind_floors(model, job, limit, bindparam("lanes_behind", type_=Integer), takes=takes))
-            .limit(bindparam("most_behind", type_=Integer))
-            .subquery("behind")
-        )
+        behind = union_all(*_behind_floors(model, job, given, takes=takes)).limit(given.most_behind).subquery("behind")
         sources = [select(behind.c.id), in_order]
     elif changed:
-        sources = [*_behind_floors(model, job, limit, takes=takes), in_order]
-    return (union_all(*sources) if len(sources) > 1 else in_order).limit(limit)
+        sources = [*_behind_floors(model, job, given, takes=takes), in_order]
+    return (union_all(*sources) if len(sources) > 1 else in_order).limit(given.limit)
 
 
 def _locked(rows: Select[Any], takes: bool) -> Select[Any]:
     return rows.with_for_update(key_share=True, skip_locked=True) if takes else rows
 
 
-def ahead(job: Table, lane: TableValuedAlias) -> Select[Any]:
+def ahead(job: Table, lane: TableValuedAlias, types: ColumnElement[Any] | None = None) -> Select[Any]:
     """Select the ids of due jobs of a lane ahead of its floor, in their order."""
     return (
-        due(job)
+        due(job, types)
         .where(
             # The tag of ix_job_claim, and its key.
             job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"),
@@ -86,16 +147,16 @@ def ahead(job: Table, lane: TableValuedAlias) -> Select[Any]:
     )
 
 
-def due(job: Table) -> Select[Any]:
+def due(job: Table, types: ColumnElement[Any] | None = None) -> Select[Any]:
     """Select the ids of jobs that may be started now."""
-    return select(job.c.id).where(job.c.status == status(JobStatus.PENDING), *is_due(job))
+    return select(job.c.id).where(job.c.status == status(JobStatus.PENDING), *is_due(job, types))
 
 
-def is_due(job: Table) -> list[ColumnElement[bool]]:
-    """Return what must be so of a pending job that may be started now."""
+def is_due(job: Table, types: ColumnElement[Any] | None = None) -> list[ColumnElement[bool]]:
+    """Return what must be so of a pending job that may be started now; without `types` the parameter of that name."""
     return [
         job.c.scheduled_at <= func.now(),
-        job.c.type_name == any_(array("types", Text())),
+        job.c.type_name == any_(array("types", Text()) if types is None else types),
         job.c.attempt < LAST_ATTEMPT,
         job.c.expires_at.is_(None) | (job.c.expires_at > func.now()),
         job.c.ordering_key.is_(None) | _is_next(job),
@@ -160,23 +221,23 @@ def lanes(model: type[JobMixin[Any]], name: str, block: tuple[Any, Any] | None =
     return func.unnest(*values).table_valued(*columns).render_derived(name)
 
 
-def _shares() -> TableValuedAlias:
-    names = ("firsts", "lasts", "quotas")
+def _shares(block: tuple[Any, Any] | None) -> TableValuedAlias:
+    values: list[ColumnElement[Any]] = [array(name, Integer()) for name in ("firsts", "lasts", "quotas")]
+    if block is not None:
+        values = [Grouping(value)[block[0] : block[1]] for value in values]
     return (
-        func.unnest(*(array(name, Integer()) for name in names))
+        func.unnest(*values)
         .table_valued(column("first", Integer), column("last", Integer), column("quota", Integer))
         .render_derived("share")
     )
 
 
-def _behind_floors(
-    model: type[JobMixin[Any]], job: Table, limit: ColumnElement[int], most: ColumnElement[int] | None = None, *, takes: bool
-) -> list[Select[Any]]:
+def _behind_floors(model: type[JobMixin[Any]], job: Table, given: _Given, *, takes: bool) -> list[Select[Any]]:
     """Select due rows at or behind their lane's floor whose writer was not visible to the snapshot before.
 
     Two sources: transactions that were in flight then (`xip`), and those that began since (from `xmax` on).
     """
-    floor = lanes(model, "floor", None if most is None else (literal_column("1"), most))
+    floor = lanes(model, "floor", given.lanes_behind)
     behind = exists(
         select(literal_column("1"))
         .select_from(floor)
@@ -186,20 +247,20 @@ def _behind_floors(
             tuple_(job.c.scheduled_at, job.c.id) <= tuple_(floor.c.floor_at, floor.c.floor_id),
         )
     )
-    candidates = due(job).where(
+    candidates = due(job, given.types).where(
         # The tag of ix_job_changed: no other statement may name it.
         job.c.changed_xid > literal_column("'0'"),
-        job.c.scheduled_at <= bindparam("highest_floor", type_=TIMESTAMP(timezone=True)),
+        job.c.scheduled_at <= given.highest_floor,
         behind,
     )
     if not takes:
         candidates = candidates.where(job.c.id != all_(array("held", id_parameter(model.__jobqueue__))))
-    then = func.unnest(cast(array("xip", Text()), ARRAY(Xid8()))).table_valued(column("xid", Xid8())).render_derived("then")
+    then = func.unnest(cast(given.xip, ARRAY(Xid8()))).table_valued(column("xid", Xid8())).render_derived("then")
     # A pair of bounds, not an equality: it keeps the order by xid, and with it the plan, the same in both sources.
     of_then = candidates.where(and_(job.c.changed_xid >= then.c.xid, job.c.changed_xid <= then.c.xid))
-    in_flight = _locked(of_then.order_by(job.c.changed_xid).limit(limit), takes).lateral("in_flight")
-    of_since = candidates.where(job.c.changed_xid >= cast(bindparam("xmax", type_=Text), Xid8()))
-    since = _locked(of_since.order_by(job.c.changed_xid).limit(limit), takes).subquery("since")
+    in_flight = _locked(of_then.order_by(job.c.changed_xid).limit(given.limit), takes).lateral("in_flight")
+    of_since = candidates.where(job.c.changed_xid >= cast(given.xmax, Xid8()))
+    since = _locked(of_since.order_by(job.c.changed_xid).limit(given.limit), takes).subquery("since")
     return [
         select(in_flight.c.id).select_from(then.join(in_flight, true())),
         select(since.c.id),

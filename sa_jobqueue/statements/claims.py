@@ -34,11 +34,11 @@ from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
 from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.statements._lanes import ahead, lanes, picked
+from sa_jobqueue.statements._lanes import ahead, lanes, picked, picked_by_groups
 from sa_jobqueue.statements._parts import GUARDS, XID, array, once_a_model, status, table
 from sa_jobqueue.types import MIN_PRIORITY, JobStatus
 
-__all__ = ["CLAIMED", "GUARDS", "claim", "claimed_columns", "longest_waiting", "next_due"]
+__all__ = ["CLAIMED", "GUARDS", "claim", "claim_for_groups", "claimed_columns", "longest_waiting", "next_due"]
 
 CLAIMED: Final = (
     "id",
@@ -85,6 +85,21 @@ def claim(model: type[JobMixin[Any]], *, changed: bool, shared: bool = False) ->
     """
     job = table(model)
     return started(job, picked(model, changed=changed, shared=shared).cte("picked"))
+
+
+@once_a_model
+def claim_for_groups(model: type[JobMixin[Any]], *, changed: bool) -> Select[Any]:
+    """Start an attempt on due jobs of several groups of lanes: of each for its own types, and up to its own quota.
+
+    Parameters: as of a shared `claim`; of all the groups together `limit`, lanes, blocks, `types` and `xip`; of each, as
+    arrays, `group_quota` and where in those its blocks and types begin and end: `group_first_share`, `group_last_share`,
+    `group_first_type`, `group_last_type`. With `changed` also `group_xmax`, `group_highest_floor`, `group_most_behind`, and
+    `group_first_xip`, `group_last_xip`; `group_first_lane`, `group_last_lane` are where it looks behind the floors.
+    Shape, Changes, Clock, Locks, Obliges: as `claim`. The groups are read in turn until `limit` is reached.
+    Index: as `claim`, `ix_job_claim` and with `changed` `ix_job_changed`; `ix_job_ordering` and `uq_job_ordering`.
+    """
+    job = table(model)
+    return started(job, picked_by_groups(model, changed=changed).cte("picked"))
 
 
 @once_a_model

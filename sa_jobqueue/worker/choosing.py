@@ -146,6 +146,11 @@ class ChosenGroup(Group):
         return super().is_ready and len(self._left) < self.caller.chooser.window
 
     @property
+    def is_plain(self) -> bool:
+        """Never: what it starts is asked for first."""
+        return False
+
+    @property
     def again_in(self) -> float:
         """Seconds until the function is to be asked again, though nothing happens; infinite where it left nothing out."""
         return AGAIN if self._left else math.inf

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any, Final
 
 from sqlalchemy.exc import IntegrityError
@@ -15,7 +16,7 @@ from sa_jobqueue.events import EventBus
 from sa_jobqueue.fair_keys import whole
 from sa_jobqueue.handlers import JobQueue
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.statements import claims, leases
+from sa_jobqueue.statements import leases
 from sa_jobqueue.worker.choosing import Choosers, ChosenGroup
 from sa_jobqueue.worker.claims import Claims
 from sa_jobqueue.worker.compiled import compiled
@@ -24,7 +25,6 @@ from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.controls import Controls
 from sa_jobqueue.worker.dividing import Divided
 from sa_jobqueue.worker.executor import Executor
-from sa_jobqueue.worker.floors import Lane
 from sa_jobqueue.worker.freed import Freed
 from sa_jobqueue.worker.groups import Group, Groups
 from sa_jobqueue.worker.limits import FULL, Limits, transaction
@@ -35,6 +35,7 @@ from sa_jobqueue.worker.outcomes import released
 from sa_jobqueue.worker.rates import TooHeavyError
 from sa_jobqueue.worker.scout import Scout
 from sa_jobqueue.worker.settler import Settler
+from sa_jobqueue.worker.turns import Turn
 
 _PACE: Final = 0.004
 """Seconds between two claims while slots trickle free one by one: batches form, and no idle slot waits longer."""
@@ -85,7 +86,6 @@ class Claimer(Component):
         self._options = options
         self._may_start = may_start
         self._claims = Claims(model, worker_id=worker_id, grace=options.time_to_live, clock=self._loop.time)
-        self._longest_waiting = compiled(claims.longest_waiting, model)
         self._next_due = NextDue(model)
         self._held = compiled(leases.held, model)
         self._model = model
@@ -142,8 +142,7 @@ class Claimer(Component):
             await self._run()
 
     async def _run(self) -> None:
-        for group in self._plan.groups:
-            group.floors.reset(self._loop.time())
+        self._plan.reset(self._loop.time())
         self._scout.reset()  # what a claim before has read, and could not commit
         async with self._engine.connect() as connection:
             await self.give_back_strays(connection)
@@ -203,8 +202,7 @@ class Claimer(Component):
             choosers=self._choosers,
         )
         plan.reweigh({queue: told.weight for queue, told in self._obeyed.queues.items()})
-        for group in plan.groups:
-            group.floors.reset(self._loop.time())
+        plan.reset(self._loop.time())
         self._scout.reset()
         return plan
 
@@ -244,25 +242,66 @@ class Claimer(Component):
         self._claims.began_at = None
         free = min(self._executor.free, _MOST)
         started: Counter[str] = Counter()
-        for group, quota in self._plan.plan(free):
-            limit = min(quota, free - started.total())
-            if limit <= 0:
-                break
-            started[group.name] += await self._claim_group(connection, group, limit)
+        for is_plain, run in groupby(self._plan.plan(free), key=lambda turn: turn[0].is_plain):
+            claim = self._claim_together if is_plain else self._claim_apart
+            if (left := free - started.total()) > 0:
+                started += await claim(connection, list(run), left)
         self._plan.take(started, free)
         return started.total()
 
+    async def _claim_together(self, connection: AsyncConnection, turns: list[tuple[Group, int]], free: int) -> Counter[str]:
+        """Claim for groups with one statement, in turn, as if each had claimed what those before it left."""
+        now, started = self._loop.time(), Counter[str]()
+        behind = max(group.floors.prepare(now, idle=self._rested) for group, _ in turns)  # asks each of them
+        for group, quota in turns if not behind else ():
+            if owed := min(group.ageing.due(now), quota, free - started.total()):
+                started[group.name] += await self._claim_longest_waiting(connection, group, owed)
+        turns = [turn for turn in turns if turn[0].name not in started]
+        if turns and (left := free - started.total()) > 0:
+            started += await self._take(connection, turns, left, behind=behind)
+        if turns and not behind and not started.total():
+            # Nothing ahead of any: before that is taken for idleness, look behind the floors as well.
+            for group, _ in turns:
+                group.floors.prepare(self._loop.time(), idle=True)
+            started += await self._take(connection, turns, free, behind=True)
+        return started
+
+    async def _take(
+        self, connection: AsyncConnection, turns: Sequence[tuple[Group, int]], free: int, *, behind: bool
+    ) -> Counter[str]:
+        planned = [(group, min(quota, free), group.plan(min(quota, free))) for group, quota in turns]
+        asked = [Turn(group, quota, reading) for group, quota, (_, reading) in planned]
+        try:
+            taken = await self._claims.take(connection, asked, free, behind=behind)
+        except IntegrityError:
+            # Another claim has just started a job of an ordering key of ours, which this one could not see. Now it can.
+            self.look()
+            return Counter()
+        started: Counter[str] = Counter()
+        for (group, _, (shares, _)), (allowed, jobs) in zip(planned, taken, strict=False):
+            self._start(group, jobs)
+            group.take(shares, jobs, allowed)
+            started[group.name] = len(jobs)
+        return started
+
+    async def _claim_apart(self, connection: AsyncConnection, turns: list[tuple[Group, int]], free: int) -> Counter[str]:
+        """Claim for groups one by one: those under limits across workers, and those of which somebody chooses."""
+        started: Counter[str] = Counter()
+        for group, quota in turns:
+            if (limit := min(quota, free - started.total())) > 0:
+                started[group.name] = await self._claim_group(connection, group, limit)
+        return started
+
     async def _claim_group(self, connection: AsyncConnection, group: Group, limit: int) -> int:
+        behind = True
         if isinstance(group, ChosenGroup):
             read_at = await group.offer(connection, limit, self._loop.time)
             self._claims.began_at = self._claims.began_at or read_at
-        behind = isinstance(group, ChosenGroup) or group.floors.prepare(self._loop.time(), idle=self._rested)
-        if not behind and group.limits is None and (owed := min(group.ageing.due(self._loop.time()), limit)):
-            return await self._claim_longest_waiting(connection, group, owed)
+        else:
+            behind = group.floors.prepare(self._loop.time(), idle=self._rested)
         try:
             taken = await self._claim_planned(connection, group, limit, behind=behind)
-        except IntegrityError:
-            # Another claim has just started a job of an ordering key of ours, which this one could not see. Now it can.
+        except IntegrityError:  # as above
             self.look()
             return 0
         if taken == 0 and not behind and not (group.limits is not None and group.limits.again_in):
@@ -276,15 +315,10 @@ class Claimer(Component):
             if self._freed.takes_all(group.limits):
                 group.limits.again_in = FULL
                 return 0
-            taken = None
-            while taken is None:
-                taken = await self._claim_under(group.limits, connection, group, limit, behind=behind)
-            return taken or 0
-        shares, reading = group.plan(limit)
-        jobs = await self._claims.take(connection, group, limit, behind=behind, reading=reading)
-        self._start(group, jobs)
-        group.take(shares, jobs, limit)
-        return len(jobs)
+            while (taken := await self._claim_under(group.limits, connection, group, limit, behind=behind)) is None:
+                continue
+            return taken
+        return (await self._take(connection, [(group, limit)], limit, behind=behind)).total()
 
     async def _claim_under(
         self, limits: Limits, connection: AsyncConnection, group: Group, limit: int, *, behind: bool
@@ -301,7 +335,7 @@ class Claimer(Component):
                 group.put_off(rooms, self._loop.time())
                 shares, reading = group.plan(limit, rooms) if limit > 0 else ([], None)
                 if limit > 0:
-                    jobs = await self._claims.take(connection, group, limit, behind=behind, reading=reading)
+                    ((_, jobs),) = await self._claims.take(connection, [Turn(group, limit, reading)], limit, behind=behind)
                     await limits.rates.spend(connection, jobs)
         except TooHeavyError:  # raised before the floors have moved
             return None
@@ -322,13 +356,10 @@ class Claimer(Component):
             self._executor.start(job)
 
     async def _claim_longest_waiting(self, connection: AsyncConnection, group: Group, limit: int) -> int:
-        _, reading = group.plan(limit)  # with parts, those whose turn it is are among the lanes
-        given = group.floors.parameters(changed=False, reading=reading) | {"types": group.types}
-        lanes = await self._longest_waiting.execute(connection, given)
-        if not lanes:
-            return await self._claim_planned(connection, group, limit, behind=False)
-        reading = group.floors.single(Lane(*lanes[0]), limit)
-        jobs = await self._claims.take(connection, group, limit, behind=False, reading=reading)
+        turn = await self._claims.longest_waiting(connection, group, limit)
+        if turn is None:
+            return (await self._take(connection, [(group, limit)], limit, behind=False)).total()
+        ((_, jobs),) = await self._claims.take(connection, [turn], limit, behind=False)
         self._start(group, jobs)
         group.take_aside(jobs, limit)
         return len(jobs)

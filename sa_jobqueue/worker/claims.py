@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.fair_keys import whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import claims
 from sa_jobqueue.worker.choosing import ChosenGroup
 from sa_jobqueue.worker.compiled import Compiled, compiled
-from sa_jobqueue.worker.floors import Reading, most_behind
+from sa_jobqueue.worker.floors import Lane, most_behind
 from sa_jobqueue.worker.groups import Group
+from sa_jobqueue.worker.turns import Turn, together
+
+
+class _Claim(NamedTuple):
+    """What a claim returned: when it was sent, the database's `now()`, the snapshot's `xmax` and `xip`, and the jobs."""
+
+    started: float
+    now: datetime
+    snapshot: tuple[str, list[str]]
+    jobs: list[ClaimedJob]
 
 
 class Claims:
@@ -31,6 +43,7 @@ class Claims:
         self._model = model
         # Before there is a job to wait for it; the others where something is shared.
         self._statements = {behind: self._statement(behind=behind, is_shared=False) for behind in (False, True)}
+        self._longest_waiting = compiled(claims.longest_waiting, model)
         self._given = {"worker_id": worker_id, "grace": grace}
         self._clock = clock
         self.began_at: datetime | None = None
@@ -40,38 +53,74 @@ class Claims:
         return compiled(claims.claim, self._model, changed=behind, shared=is_shared)
 
     async def take(
-        self, connection: AsyncConnection, group: Group, limit: int, *, behind: bool, reading: Reading | None
-    ) -> list[ClaimedJob]:
-        """Claim up to `limit` jobs of a group, and move its floors.
+        self, connection: AsyncConnection, turns: Sequence[Turn], limit: int, *, behind: bool
+    ) -> list[tuple[int, list[ClaimedJob]]]:
+        """Claim up to `limit` jobs of groups in turn, each up to its quota, with one statement, and move their floors.
 
+        Returns of each what it was allowed and its jobs, up to the group at which the limit was reached. A group with limits
+        across workers, or whose jobs are chosen, comes alone.
         Raises: TooHeavyError before the floors have moved; whatever else is raised drops them.
         """
-        floors, started = group.floors, self._clock()
-        given = {**self._given, "types": group.types, "limit": limit}
-        if isinstance(group, ChosenGroup):
-            return await group.claim(connection, given)
-        given |= floors.parameters(changed=behind, reading=reading)
-        if reading is not None:
-            given["most_behind"] = most_behind(limit)
+        first, limit = turns[0], min(limit, sum(turn.quota for turn in turns))
+        given: dict[str, Any] = {"types": first.group.types, "limit": limit}
+        if isinstance(first.group, ChosenGroup):
+            return [(limit, await first.group.claim(connection, self._given | given))]
+        if len(turns) > 1:
+            turns = [turn if turn.reading else turn._replace(reading=turn.group.floors.whole(turn.quota)) for turn in turns]
+            statement = compiled(claims.claim_for_groups, self._model, changed=behind)
+            given |= together(turns, behind=behind)
+        else:
+            is_shared = first.reading is not None
+            statement = self._statement(behind=behind, is_shared=True) if is_shared else self._statements[behind]
+            given |= first.group.floors.parameters(changed=behind, reading=first.reading)
+            given |= {"most_behind": most_behind(limit)} if is_shared else {}
+        claim = await self._run(connection, statement, given, turns)
+        of = {lane: place for place, turn in enumerate(turns) for lane in product(turn.group.queues, turn.group.types)}
+        jobs: list[list[ClaimedJob]] = [[] for _ in turns]
+        for job in claim.jobs:
+            jobs[of[whole(job.queue), job.type_name] if len(turns) > 1 else 0].append(job)
+        if first.group.limits is not None:
+            first.group.limits.rates.weigh(claim.jobs)
+        taken: list[tuple[int, list[ClaimedJob]]] = []
+        for turn, own in zip(turns, jobs, strict=True):
+            if limit <= 0:
+                break  # not read
+            allowed = min(turn.quota, limit)
+            self._advance(claim, turn, own, allowed, behind=behind)
+            taken.append((allowed, own))
+            limit -= len(own)
+        return taken
+
+    async def longest_waiting(self, connection: AsyncConnection, group: Group, limit: int) -> Turn | None:
+        """Return the turn of the lane of a group whose first job has been due the longest; None where nothing is ahead."""
+        _, reading = group.plan(limit)  # with parts, those whose turn it is are among the lanes
+        given = group.floors.parameters(changed=False, reading=reading) | {"types": group.types}
+        lanes = await self._longest_waiting.execute(connection, given)
+        return Turn(group, limit, group.floors.single(Lane(*lanes[0]), limit)) if lanes else None
+
+    async def _run(
+        self, connection: AsyncConnection, statement: Compiled, given: dict[str, Any], turns: Sequence[Turn]
+    ) -> _Claim:
+        started = self._clock()
         try:
-            statement = self._statements[behind] if reading is None else self._statement(behind=behind, is_shared=True)
-            rows = await statement.execute(connection, given)
+            rows = await statement.execute(connection, self._given | given)
         except BaseException:
-            floors.reset(self._clock())
+            for turn in turns:
+                turn.group.floors.reset(self._clock())
             raise
-        self.began_at = self.began_at or rows[0][0]
+        now, xmax, xip = rows[0][:3]
+        self.began_at = self.began_at or now
         # By position: what follows the claim's own three columns is CLAIMED, the fields of ClaimedJob in order.
-        jobs = [ClaimedJob._make(row[3:]) for row in rows if row[3] is not None]
-        if group.limits is not None:
-            group.limits.rates.weigh(jobs)
-        floors.advance(
+        return _Claim(started, now, (xmax, xip), [ClaimedJob._make(row[3:]) for row in rows if row[3] is not None])
+
+    def _advance(self, claim: _Claim, turn: Turn, jobs: Sequence[ClaimedJob], limit: int, *, behind: bool) -> None:
+        turn.group.floors.advance(
             [(job.queue, job.priority, job.scheduled_at, job.id) for job in jobs],
             limit=limit,
             changed=behind,
-            database_now=rows[0][0],
-            snapshot=(rows[0][1], rows[0][2]),
-            started=started,
+            database_now=claim.now,
+            snapshot=claim.snapshot,
+            started=claim.started,
             now=self._clock(),
-            reading=reading,
+            reading=turn.reading,
         )
-        return jobs

@@ -175,6 +175,10 @@ class Floors:
         """Return the key up to which a tracked lane has been read."""
         return self._floors[self._place[lane.queue, lane.priority]]
 
+    def whole(self, quota: int) -> Reading:
+        """Return the reading of all the lanes of the list, in their order, as one block."""
+        return Reading(range(self._fixed), [1], [self._fixed], [quota], self._fixed)
+
     def single(self, lane: Lane, quota: int) -> Reading:
         """Return the reading of one lane alone."""
         return Reading([self._place[lane.queue, lane.priority]], [1], [1], [quota], 1)

@@ -67,6 +67,11 @@ class Group:
             return shares, self.floors.blocks(divided)
         return shares, self.floors.blocks(shares) if shares else None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it may be claimed for together with others: without a limit across workers, and nobody chooses."""
+        return self.limits is None
+
     def names(self) -> list[str]:
         """Return the parts whose limits are to be asked for, before a claim under limits."""
         return self.parts.names()
@@ -182,6 +187,11 @@ class Groups:
         self.is_limited = any(group.limits is not None for group in self.groups)
         """Whether limits across all workers hold for any of them."""
         self.reweigh({})
+
+    def reset(self, now: float) -> None:
+        """Have each lane scanned from its start by the next claim."""
+        for group in self.groups:
+            group.floors.reset(now)
 
     def reweigh(self, weights: Mapping[str, int]) -> None:
         """Take the weights of queues; those that are not named weigh 1."""

@@ -9,7 +9,9 @@ from sa_jobqueue import Job
 from sa_jobqueue.statements import choosing, claims, expiry, limits, parts
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
 from sa_jobqueue.worker.floors import Floors, Lane, most_behind
+from sa_jobqueue.worker.groups import Group
 from sa_jobqueue.worker.planning import Share
+from sa_jobqueue.worker.turns import Turn, together
 from tests.fixtures.jobs import WORKER
 from tests.statements.shapes import BATCH, NOBODY, Case, World
 
@@ -33,6 +35,20 @@ def shared(world: World, *, looked: bool) -> dict[str, Any]:
         "worker_id": WORKER,
         "grace": timedelta(seconds=15),
     }
+
+
+def of_groups(world: World, *, looked: bool) -> dict[str, Any]:
+    """Give the parameters of a claim for two groups of one queue, by type."""
+    turns = []
+    for kind in ("test", "mail"):
+        group = Group(["default"], [kind], NOBODY, room=None, limits=None, fair=True)
+        if looked:  # as `shared`
+            group.floors.advance(
+                [], limit=1, changed=True, database_now=world.now, snapshot=("3", ["3"]), started=0.0, now=0.0, reading=None
+            )
+        turns.append(Turn(group, BATCH // 2, group.floors.whole(BATCH // 2)))
+    given = together(turns, behind=True) | {"limit": BATCH, "worker_id": WORKER, "grace": timedelta(seconds=15)}
+    return given
 
 
 def offered(world: World) -> dict[str, Any]:
@@ -70,6 +86,18 @@ SCHEDULING_CASES = [
         lambda: claims.claim(Job, changed=True, shared=True),
         _CLAIM | {"ix_job_changed"},
         lambda w: shared(w, looked=True),
+    ),
+    Case(
+        "claim_for_groups",
+        lambda: claims.claim_for_groups(Job, changed=False),
+        _CLAIM,
+        lambda w: of_groups(w, looked=False),
+    ),
+    Case(
+        "claim_for_groups_changed",
+        lambda: claims.claim_for_groups(Job, changed=True),
+        _CLAIM | {"ix_job_changed"},
+        lambda w: of_groups(w, looked=True),
     ),
     Case("choosing_candidates", lambda: choosing.candidates(Job, inputs=True), _CLAIM | {"ix_job_changed"}, offered),
     Case("choosing_candidates_bare", lambda: choosing.candidates(Job, inputs=False), frozenset(), offered, looks_at=BATCH),

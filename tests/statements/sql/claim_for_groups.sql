@@ -1,0 +1,50 @@
+WITH picked AS (SELECT taken.id AS id
+  FROM (SELECT row.quota AS quota, row.first_share AS first_share, row.last_share AS last_share, row.first_type AS first_type, row.last_type AS last_type, (%(types)s::TEXT[])[row.first_type:row.last_type] AS types
+    FROM unnest(%(group_quota)s::INTEGER[], %(group_first_share)s::INTEGER[], %(group_last_share)s::INTEGER[], %(group_first_type)s::INTEGER[], %(group_last_type)s::INTEGER[]) AS row(quota, first_share, last_share, first_type, last_type)
+    LIMIT ALL OFFSET 0) AS of_group
+  JOIN LATERAL (SELECT block.id AS id
+    FROM unnest((%(firsts)s::INTEGER[])[of_group.first_share:of_group.last_share], (%(lasts)s::INTEGER[])[of_group.first_share:of_group.last_share], (%(quotas)s::INTEGER[])[of_group.first_share:of_group.last_share]) AS share(first, last, quota)
+    JOIN LATERAL (SELECT probe.id AS id
+      FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, priority, floor_at, floor_id)
+      JOIN LATERAL (SELECT job.id AS id
+        FROM job
+        WHERE job.status = 'pending'
+        AND job.scheduled_at <= now()
+        AND job.type_name = ANY (of_group.types)
+        AND job.attempt < 2147483647
+        AND (job.expires_at IS NULL OR job.expires_at > now())
+        AND (job.ordering_key IS NULL OR job.id = (SELECT first.id
+            FROM job AS first
+            WHERE first.ordering_key = job.ordering_key
+            AND first.ordering_key IS NOT NULL
+            AND first.status IN ('blocked', 'pending', 'running')
+            AND NOT (coalesce(first.steps_aside, false)
+              AND first.status = 'pending'
+              AND first.attempt > 0
+              AND first.scheduled_at > now())
+            ORDER BY first.ordering_key, first.created_at, first.id
+            LIMIT 1)
+          AND (SELECT other.id
+            FROM job AS other
+            WHERE other.ordering_key = job.ordering_key
+            AND other.ordering_key IS NOT NULL
+            AND other.leased_by IS NOT NULL
+            LIMIT 1) IS NULL)
+        AND job.priority >= '-9'
+        AND job.queue = lane.queue
+        AND job.priority = lane.priority
+        AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
+        ORDER BY job.scheduled_at, job.id
+        LIMIT of_group.quota
+        FOR NO KEY UPDATE SKIP LOCKED) AS probe ON true
+      LIMIT share.quota) AS block ON true
+    LIMIT of_group.quota) AS taken ON true
+  LIMIT %(limit)s::INTEGER), claimed AS (UPDATE job
+  SET status='running', started_at=now(), attempt=(job.attempt + %(attempt_1)s::INTEGER), leased_by=%(worker_id)s::VARCHAR, leased_until=(now() + job.timeout + %(grace)s), changed_xid=pg_current_xact_id()
+  WHERE job.id = ANY (array((SELECT picked.id
+        FROM picked)))
+  RETURNING job.id, job.type_name, job.queue, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_weight)
+SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
+  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_weight
+FROM (SELECT 1 AS one) AS here
+LEFT OUTER JOIN claimed ON true
