@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import groupby
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from sa_jobqueue.worker.controls import Controls
 from sa_jobqueue.worker.dividing import Divided
 from sa_jobqueue.worker.executor import Executor
 from sa_jobqueue.worker.freed import Freed
-from sa_jobqueue.worker.groups import Group, Groups
+from sa_jobqueue.worker.groups import Group, Groups, Quotas
 from sa_jobqueue.worker.limits import FULL, Limits, transaction
 from sa_jobqueue.worker.listener import Listener
 from sa_jobqueue.worker.nextdue import NextDue
@@ -249,7 +249,7 @@ class Claimer(Component):
         self._plan.take(started, free)
         return started.total()
 
-    async def _claim_together(self, connection: AsyncConnection, turns: list[tuple[Group, int]], free: int) -> Counter[str]:
+    async def _claim_together(self, connection: AsyncConnection, turns: Quotas, free: int) -> Counter[str]:
         """Claim for groups with one statement, in turn, as if each had claimed what those before it left."""
         now, started = self._loop.time(), Counter[str]()
         behind = max(group.floors.prepare(now, idle=self._rested) for group, _ in turns)  # asks each of them
@@ -266,9 +266,7 @@ class Claimer(Component):
             started += await self._take(connection, turns, free, behind=True)
         return started
 
-    async def _take(
-        self, connection: AsyncConnection, turns: Sequence[tuple[Group, int]], free: int, *, behind: bool
-    ) -> Counter[str]:
+    async def _take(self, connection: AsyncConnection, turns: Quotas, free: int, *, behind: bool) -> Counter[str]:
         planned = [(group, min(quota, free), group.plan(min(quota, free))) for group, quota in turns]
         asked = [Turn(group, quota, reading) for group, quota, (_, reading) in planned]
         try:
@@ -284,7 +282,7 @@ class Claimer(Component):
             started[group.name] = len(jobs)
         return started
 
-    async def _claim_apart(self, connection: AsyncConnection, turns: list[tuple[Group, int]], free: int) -> Counter[str]:
+    async def _claim_apart(self, connection: AsyncConnection, turns: Quotas, free: int) -> Counter[str]:
         """Claim for groups one by one: those under limits across workers, and those of which somebody chooses."""
         started: Counter[str] = Counter()
         for group, quota in turns:

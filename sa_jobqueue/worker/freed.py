@@ -3,7 +3,7 @@
 Another worker that found no room comes back after half a second at the latest. It is told sooner where a limit was reached
 until a job of ours ended, and where this worker, which is asked first, leaves the slot to others. That is mostly seen in
 passing: the claim that follows the end has counted what runs. Where none follows, as in a worker that is stopping or has no
-free slot, it is counted for this.
+free slot, it is counted for this, unless there was plenty of room when it was counted last.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class Freed:
             return None
         limits.held -= 1
         if keys := limits.keys_of(queue):
-            self._ended.setdefault(limits, Counter()).update(keys)
+            ended = self._ended.setdefault(limits, Counter())
+            for key in keys:
+                ended[key] += 1
             self._wait()
         return queue
 
@@ -113,8 +115,8 @@ class Freed:
             if later:
                 self._ended[limits] = later
                 self._wait()
-            if now := keys - later:
-                self._recount(limits, now)
+            if near := Counter({key: n for key, n in (keys - later).items() if limits.may_be_reached(key)}):
+                self._recount(limits, near)
 
     def _wait(self) -> None:
         if self._timer is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
 from sa_jobqueue.context import ClaimedJob
@@ -125,6 +125,10 @@ class Group:
         self.may_have_more = True
 
 
+Quotas: TypeAlias = list[tuple[Group, int]]
+"""Groups in the order in which to claim for them, and what each may start."""
+
+
 class Makes(Protocol):
     """Makes groups of a kind of its own of some queues, and plain ones of the others."""
 
@@ -200,7 +204,7 @@ class Groups:
         whole = {group.name: sum(weights.get(queue, 1) for queue in group.queues) for group in self.groups}
         self._planner.reweigh(whole)
 
-    def plan(self, free: int) -> list[tuple[Group, int]]:
+    def plan(self, free: int) -> Quotas:
         """Return the groups to claim for, in turn, and what each may start of `free` slots: together perhaps more."""
         if len(self.groups) == 1:
             group = self.groups[0]

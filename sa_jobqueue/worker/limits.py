@@ -70,6 +70,7 @@ class Limits:
         self._full = FULL
         self._each: int | None = None
         self._most: dict[Key, int | None] = {}
+        self._keys: dict[str, list[Key]] = {}
         self.counted: dict[Key, tuple[int, int]] = {}
         """How many ran of each that `room` has counted, and how many may."""
         self.held = 0
@@ -97,6 +98,7 @@ class Limits:
             return 0, {}
         self.rates.read(told)
         self._most |= {key: row.max_running for key, row in told.items()}
+        self._keys.clear()
         if any(told[key].max_running is not None for key in whole):
             in_queue, of_type = await self._running.count(connection)
         else:
@@ -127,6 +129,7 @@ class Limits:
     ) -> dict[str, int]:
         of_queue = told.get((False, self._queue or ""))
         each = self._each = of_queue.key_max_running if of_queue is not None else None
+        self._keys.clear()
         # Held by another claim: no room in this one.
         rooms = {name: limit if (False, name) in told else 0 for name in own}
         of_own = {name: row.max_running for name in own if (row := told.get((False, name))) is not None}
@@ -149,6 +152,14 @@ class Limits:
         found = [self._most.get((is_type, name)) for is_type, name in ((False, self._queue), (True, self._type)) if name]
         return min((one for one in found if one is not None), default=None)
 
+    def may_be_reached(self, key: Key) -> bool:
+        """Return whether a limit may have been reached: not where at the last count half of it was free.
+
+        Where others have taken all that since, they ask again by themselves after `SELDOM`.
+        """
+        n, most = self.counted.get(key, (1, 1))
+        return 2 * n >= most
+
     def covers(self, key: Key) -> bool:
         """Return whether a limit, or a part of its queue, is among these."""
         is_type, name = key
@@ -156,10 +167,13 @@ class Limits:
 
     def keys_of(self, queue: str) -> list[Key]:
         """Return which of the limits count a job of a queue or part, as far as they have been read."""
+        if (known := self._keys.get(queue)) is not None:
+            return known
         keys: list[Key] = [(False, self._queue)] if self._queue is not None else []
         keys += [(True, self._type)] if self._type is not None else []
         keys += [(False, queue)] if SEPARATOR in queue else []
-        return [key for key in keys if self._may_run(key) is not None]
+        found = self._keys[queue] = [key for key in keys if self._may_run(key) is not None]
+        return found
 
     def left(self, ended: Mapping[Key, int], jobs: Sequence[ClaimedJob] = ()) -> list[Key]:
         """Return which were reached, at the last count, until so many `ended`, and have room beside `jobs` started since."""
