@@ -92,11 +92,13 @@ class Freed:
         self._held |= {job.id: (limits, job.queue) for job in jobs}
         limits.held += len(jobs)
         limits.asked_at = self._loop.time()
+        if left := limits.started(jobs, before):
+            self._to_tell |= dict.fromkeys(left)
+            self._wait()
         ended = self._ended.get(limits)
         if ended is None:
             return
         self._counted.update((limits, key) for key in limits.counted)
-        self._to_tell |= dict.fromkeys(limits.left(before, jobs))
         for key in before.keys() & limits.counted.keys():
             ended[key] -= before[key]
             if ended[key] <= 0:

@@ -73,6 +73,8 @@ class Limits:
         self._keys: dict[str, list[Key]] = {}
         self.counted: dict[Key, tuple[int, int]] = {}
         """How many ran of each that `room` has counted, and how many may."""
+        self._after: dict[Key, tuple[int, int]] = {}
+        """The same after the last claim that is through."""
         self.held = 0
         """How many of what was claimed under them this worker runs, by its own account."""
         self.asked_at = float("-inf")
@@ -153,11 +155,11 @@ class Limits:
         return min((one for one in found if one is not None), default=None)
 
     def may_be_reached(self, key: Key) -> bool:
-        """Return whether a limit may have been reached: not where at the last count half of it was free.
+        """Return whether a limit may have been reached: not where after the last claim half of it was free.
 
         Where others have taken all that since, they ask again by themselves after `SELDOM`.
         """
-        n, most = self.counted.get(key, (1, 1))
+        n, most = self._after.get(key, (1, 1))
         return 2 * n >= most
 
     def covers(self, key: Key) -> bool:
@@ -175,10 +177,11 @@ class Limits:
         found = self._keys[queue] = [key for key in keys if self._may_run(key) is not None]
         return found
 
-    def left(self, ended: Mapping[Key, int], jobs: Sequence[ClaimedJob] = ()) -> list[Key]:
-        """Return which were reached, at the last count, until so many `ended`, and have room beside `jobs` started since."""
+    def started(self, jobs: Sequence[ClaimedJob], ended: Mapping[Key, int]) -> list[Key]:
+        """Take in what was started after a count; return which were reached until so many `ended`, and have room still."""
         used = Counter(key for job in jobs for key in self.keys_of(job.queue))
         counts = {key: self.counted[key] for key in ended if key in self.counted}
+        self._after = {key: (n + used[key], most) for key, (n, most) in self.counted.items()}
         return [key for key, (n, most) in counts.items() if n + used[key] < most <= n + ended[key]]
 
     async def recount(self, connection: AsyncConnection, ended: Mapping[Key, int]) -> list[Key]:

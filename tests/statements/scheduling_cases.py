@@ -47,8 +47,7 @@ def of_groups(world: World, *, looked: bool) -> dict[str, Any]:
                 [], limit=1, changed=True, database_now=world.now, snapshot=("3", ["3"]), started=0.0, now=0.0, reading=None
             )
         turns.append(Turn(group, BATCH // 2, group.floors.whole(BATCH // 2)))
-    given = together(turns, behind=True) | {"limit": BATCH, "worker_id": WORKER, "grace": timedelta(seconds=15)}
-    return given
+    return together(turns, behind=True) | {"limit": BATCH, "worker_id": WORKER, "grace": timedelta(seconds=15)}
 
 
 def offered(world: World) -> dict[str, Any]:

@@ -146,6 +146,27 @@ async def test_a_worker_that_uses_its_slots_itself_tells_nobody(
     assert [payload for topic, payload in notifications.seen() if topic == "freed"] == ["queue default"]
 
 
+async def test_a_worker_counts_for_others_only_where_they_may_find_no_room(
+    engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(freed, "OWN_TURN", 0.0)  # so that it never waits for its own claim to count
+    counted, recount = [], limits.Limits.recount
+
+    async def watched(self: limits.Limits, *given: Any) -> Any:
+        counted.append(self)
+        return await recount(self, *given)
+
+    monkeypatch.setattr(limits.Limits, "recount", watched)
+    for most, at_all in ((100, False), (1, True)):
+        run(engine, f"INSERT INTO queue (name, max_running) VALUES ('below {most}', {most})")
+        gate = Gate()
+        jobs.add(input="only", queue=f"below {most}")
+        gate.let_go("only")
+        async with at_work(engine, gate, f"below {most}"):
+            await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="the job completes")
+        assert bool(counted) is at_all
+
+
 async def test_a_worker_that_runs_all_that_may_run_does_not_ask_for_more(
     engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, asleep: Callable[[int], bool]
 ) -> None:
