@@ -158,11 +158,11 @@ async def test_a_worker_counts_for_others_only_where_they_may_find_no_room(
 
     monkeypatch.setattr(limits.Limits, "recount", watched)
     for most, at_all in ((100, False), (1, True)):
-        run(engine, f"INSERT INTO queue (name, max_running) VALUES ('below {most}', {most})")
+        run(engine, f"INSERT INTO queue (name, max_running) VALUES ('below-{most}', {most})")
         gate = Gate()
-        jobs.add(input="only", queue=f"below {most}")
+        jobs.add(input="only", queue=f"below-{most}")
         gate.let_go("only")
-        async with at_work(engine, gate, f"below {most}"):
+        async with at_work(engine, gate, f"below-{most}"):
             await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="the job completes")
         assert bool(counted) is at_all
 
