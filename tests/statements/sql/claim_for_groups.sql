@@ -13,23 +13,23 @@ WITH picked AS (SELECT taken.id AS id
         AND job.type_name = ANY (of_group.types)
         AND job.attempt < 2147483647
         AND (job.expires_at IS NULL OR job.expires_at > now())
-        AND (job.ordering_key IS NULL OR job.id = (SELECT first.id
+        AND (job.ordering_key IS NULL OR (SELECT other.id
+            FROM job AS other
+            WHERE other.ordering_key = job.ordering_key
+            AND other.ordering_key IS NOT NULL
+            AND other.leased_by IS NOT NULL
+            LIMIT 1) IS NULL
+          AND job.id = (SELECT first.id
             FROM job AS first
             WHERE first.ordering_key = job.ordering_key
             AND first.ordering_key IS NOT NULL
-            AND first.status IN ('blocked', 'pending', 'running')
+            AND first.status IN ('blocked', 'pending')
             AND NOT (coalesce(first.steps_aside, false)
               AND first.status = 'pending'
               AND first.attempt > 0
               AND first.scheduled_at > now())
             ORDER BY first.ordering_key, first.created_at, first.id
-            LIMIT 1)
-          AND (SELECT other.id
-            FROM job AS other
-            WHERE other.ordering_key = job.ordering_key
-            AND other.ordering_key IS NOT NULL
-            AND other.leased_by IS NOT NULL
-            LIMIT 1) IS NULL)
+            LIMIT 1))
         AND job.priority >= '-9'
         AND job.queue = lane.queue
         AND job.priority = lane.priority
