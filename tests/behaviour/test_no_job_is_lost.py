@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import signal
 from datetime import timedelta
 from pathlib import Path
@@ -168,29 +170,32 @@ async def test_a_stopped_process_that_wakes_up_is_fenced_and_works_on(
 
 @pytest.mark.long
 async def test_a_handler_that_holds_the_gil_past_its_lease_loses_it_and_doubles_no_effect(
-    engine: Engine, jobs: Jobs, spawn: Spawn, start: Start
+    engine: Engine, jobs: Jobs, spawn: Spawn, start: Start, tmp_path: Path
 ) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE effect (n int)"))
     # A call by PyDLL keeps the GIL: no thread of the process runs meanwhile, that of the heartbeat neither.
-    held = "import ctypes; ctypes.PyDLL(None).sleep(payload['seconds'])"
-    script = VICTIM.replace('if FAULT == "in the handler": die()', held, 1).replace("seconds=10", "seconds=3")
+    held = f"import ctypes; payload['n'] == 1 and ctypes.PyDLL(None).open({os.fsencode(fifo)!r}, os.O_RDONLY)"
+    script = VICTIM.replace('if FAULT == "in the handler": die()', held, 1)
     queue = healthy()
-    (job_id,) = enqueue(engine, queue.job("with_session", {"n": 1, "seconds": 8}))
+    (job_id,) = enqueue(engine, queue.job("with_session", {"n": 1}))
     victim = spawn(script, FAULT="none")
     await until(lambda: jobs.status(job_id) is JobStatus.RUNNING, what="the victim has the job")
     first = jobs.get(job_id)["leased_by"]
     async with start(queue):
 
         def is_completed() -> bool:
-            jobs.silence(victim.pid)  # it may have beaten once more
+            jobs.silence(victim.pid, after=1)  # of five beats there was none
             return jobs.status(job_id) is JobStatus.COMPLETED
 
         await until(is_completed, what="another worker completes the job")
     done = jobs.get(job_id)
     assert (done["attempt"], jobs.attempts(job_id)[0]["outcome"]) == (2, "taken_back")
-    (again,) = enqueue(engine, queue.job("with_session", {"n": 2, "seconds": 0}))
-    await until(lambda: jobs.status(again) is JobStatus.COMPLETED, what="the victim works again")
+    (again,) = enqueue(engine, queue.job("with_session", {"n": 2}))
+    with await asyncio.wait_for(asyncio.to_thread(fifo.open, "wb"), PATIENCE):  # only now does it go on
+        await until(lambda: jobs.status(again) is JobStatus.COMPLETED, what="the victim works again")
     assert jobs.get(again)["completed_by"] == first
     assert victim.poll() is None
     with engine.connect() as connection:
