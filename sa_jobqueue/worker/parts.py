@@ -25,7 +25,7 @@ from sa_jobqueue.worker.planning import STRIDE, Share, beside, strides
 MOST: Final = 64
 """Parts of a queue that one claim names at most: most have more than one job, so fewer fill it than there are slots."""
 AFTER_FEW: Final = 256
-"""The same after a claim that they did not fill: what they have left is little, or they were emptied by the claim before."""
+"""The most of those after a claim that they did not fill: as many as would have filled it, had they as much to give."""
 FULL: Final = 0.02
 """Seconds until a part that had no room is asked for again, then twice as many each time."""
 SELDOM: Final = 0.5
@@ -120,7 +120,7 @@ class _Sharing:
                 part.passed = max(part.passed, self._time) + count * STRIDE // part.weight
                 self._turn += 1
                 part.turn = self._turn
-        self._most = MOST if found >= self._wanted else AFTER_FEW
+        self._most = MOST if found >= self._wanted else min(MOST * self._wanted // max(found, 1), AFTER_FEW)
         furthest = max([part.passed for part in (self._own, *self._named)])
         self._return_named()
         passes = [self._heap[0][0]] if self._heap else []

@@ -125,11 +125,16 @@ def beside(weight: int, queue: Sharer, free: int) -> int:
 
 
 def strides(queues: Sequence[Sharer], free: int, room: Mapping[str, int]) -> dict[str, int]:
-    """Give `free` slots away one by one, each to the queue whose pass is smallest; equals in their own order."""
+    """Give `free` slots away one by one, each to the queue whose pass is smallest; equals in their own order, by pass."""
     names = [queue.name for queue in queues]
     rooms = [room[name] for name in names]
     steps = [STRIDE // queue.weight for queue in queues]
     quotas = [0] * len(names)
+    if names and len(set(steps)) == 1 and queues[-1].passed - queues[0].passed < steps[0]:
+        # Of equal weight and in one round, as many keys are: round after round in their own order.
+        each, more = divmod(free, len(names))
+        if min(rooms) > each:
+            return {name: each + (place < more) for place, name in enumerate(names)}
     heap = [(queue.passed, place) for place, queue in enumerate(queues)]
     while free > 0 and heap:
         passed, place = heap[0]

@@ -144,9 +144,9 @@ def test_a_claim_that_found_few_jobs_is_followed_by_one_of_more_keys() -> None:
     for key in range(3 * MOST):
         world.add(f"mail/{key}")
     assert [len(world.claim(100)) for _ in range(3)] == [MOST, 100, 3 * MOST - MOST - 100]
-    for key in range(2 * MOST):
-        world.add(f"mail/{key}", 2)
-    assert [len(world.claim(100)) for _ in range(3)] == [100, 100, 4 * MOST - 200]
+    for key in range(2 * AFTER_FEW):
+        world.add(f"mail/{key}")
+    assert [len(world.claim(1000)) for _ in range(2)] == [MOST * 100 // 28, AFTER_FEW]
 
 
 def test_what_a_key_started_while_no_other_waited_is_no_debt_nor_remembered() -> None:
