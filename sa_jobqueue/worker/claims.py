@@ -75,14 +75,10 @@ class Claims:
             given |= first.group.floors.parameters(changed=behind, reading=first.reading)
             given |= {"most_behind": most_behind(limit)} if is_shared else {}
         claim = await self._run(connection, statement, given, turns)
-        of = {lane: place for place, turn in enumerate(turns) for lane in product(turn.group.queues, turn.group.types)}
-        jobs: list[list[ClaimedJob]] = [[] for _ in turns]
-        for job in claim.jobs:
-            jobs[of[whole(job.queue), job.type_name] if len(turns) > 1 else 0].append(job)
         if first.group.limits is not None:
             first.group.limits.rates.weigh(claim.jobs)
         taken: list[tuple[int, list[ClaimedJob]]] = []
-        for turn, own in zip(turns, jobs, strict=True):
+        for turn, own in zip(turns, _by_turn(turns, claim.jobs), strict=True):
             if limit <= 0:
                 break  # not read
             allowed = min(turn.quota, limit)
@@ -124,3 +120,14 @@ class Claims:
             now=self._clock(),
             reading=turn.reading,
         )
+
+
+def _by_turn(turns: Sequence[Turn], jobs: list[ClaimedJob]) -> list[list[ClaimedJob]]:
+    """Return which of the jobs are of each group."""
+    if len(turns) == 1:
+        return [jobs]
+    place = {pair: place for place, turn in enumerate(turns) for pair in product(turn.group.queues, turn.group.types)}
+    own: list[list[ClaimedJob]] = [[] for _ in turns]
+    for job in jobs:
+        own[place[whole(job.queue), job.type_name]].append(job)
+    return own
