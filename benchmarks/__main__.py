@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import flood, harness, markdown, plots, policies, profiling, report, table
+from benchmarks import client_cost, flood, harness, markdown, plots, policies, profiling, report, table
 from benchmarks.peers import environments, places
 from benchmarks.peers.catalogue import SYSTEMS
 from benchmarks.place import describe, serve
@@ -125,6 +125,17 @@ def show_profile(url: str | None, server: str, jobs: int) -> None:
     shown.add_row("pgbench, our SQL", f"{found['pgbench']['client_us']:.1f}")
     shown.add_row("its server", f"{found['pgbench']['server_us']:.1f}")
     Console().print(shown)
+
+
+@main.command("client")
+@_on_a_server
+@click.option("--claims", type=click.IntRange(1), default=1_500, show_default=True, help="How many of each kind.")
+def show_client_cost(url: str | None, server: str, claims: int) -> None:
+    """Tell what an empty claim costs the client by SQLAlchemy and by psycopg alone, and what starting workers does."""
+    with serve(url or server) as running:
+        found = client_cost.measure(running, claims)
+    for name, values in found.items():
+        click.echo(f"{name}: {', '.join(f'{value:,.0f}' for value in values)}")
 
 
 @main.command("flood")
