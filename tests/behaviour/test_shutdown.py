@@ -127,7 +127,7 @@ async def test_threads_are_told_to_stop_and_do_not_hold_the_shutdown_up(engine: 
         let_go.wait(PATIENCE)
 
     polite, stubborn = enqueue(engine, listens.job({}), deaf.job({}))
-    worker = Worker(queue, engine, options=quick(drain_timeout=timedelta(0)))
+    worker = Worker(queue, engine, options=quick(drain_timeout=timedelta(0), stop_grace=timedelta(seconds=1)))
     log = EventLog(worker)
     run = asyncio.create_task(worker.run())
     await log.until(JobStarted, 2)
