@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus
 from sa_jobqueue.ids import uuid7
+from sa_jobqueue.statements._parts import table
 from sa_jobqueue.worker.claims import Claims
 from sa_jobqueue.worker.connections import Connections
 from sa_jobqueue.worker.groups import Group
@@ -54,7 +55,7 @@ class Claimed:
     def __init__(self, connection: AsyncConnection, groups: Sequence[Group]) -> None:
         self._connection, self._groups = connection, groups
         self._claims = Claims(Job, worker_id=WORKER, grace=timedelta(seconds=15), clock=lambda: 0.0)
-        self.seen: Counter[UUID] = Counter()
+        self.seen: Counter[Any] = Counter()
 
     async def take(self, quotas: Sequence[int], limit: int, *, behind: bool) -> int:
         """Claim, check what came and move on; return how many jobs."""
@@ -79,10 +80,10 @@ def _write(connection: Connection, chance: random.Random, count: int) -> None:
         at = func.now() - timedelta(seconds=chance.randrange(100))
         rows.append({"id": job_id, "chain_id": job_id, "type_name": kind, "chain_type_name": kind, "input": None})
         rows[-1] |= {"queue": chance.choice(QUEUES), "priority": chance.choice((0, 0, 5)), "scheduled_at": at}
-    connection.execute(insert(Job.__table__).values(rows))
+    connection.execute(insert(table(Job)).values(rows))
 
 
-def _startable(engine: Engine) -> set[UUID]:
+def _startable(engine: Engine) -> set[Any]:
     with engine.connect() as connection:
         rows = connection.execute(select(Job.id, Job.queue, Job.type_name)).all()
     return {row.id for row in rows if any(row.queue in queues and row.type_name in types for queues, types in GROUPS)}
