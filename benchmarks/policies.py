@@ -50,7 +50,7 @@ POLICIES: Final[Sequence[Policy]] = (
     Policy(
         name="shares by key, 1,000 keys",
         guarantee="the same",
-        bound="the same; a claim names 64 keys at most",
+        bound="the same; a claim names 64 keys at most, 256 after one that they did not fill",
         case="1,000 fair keys",
         wanted=0.8,
     ),
@@ -73,6 +73,13 @@ POLICIES: Final[Sequence[Policy]] = (
         guarantee="at most so many at once in all of them",
         bound="exact at every instant; a freed slot is seen by other workers after 10 to 20 ms",
         case="max_running",
+        wanted=0.7,
+    ),
+    Policy(
+        name="the same, as many as slots",
+        guarantee="the same",
+        bound="the same; here the limit is in the worker's way",
+        case="max_running, as many as slots",
         wanted=0.7,
     ),
     Policy(

@@ -1,4 +1,4 @@
-"""What one statement of a claim takes from: lanes with one limit, and what is remembered of them."""
+"""Lanes with one limit, which claims take from in turn, and what is remembered of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sa_jobqueue.worker.planning import Ageing, Planner, Share
 
 
 class Group:
-    """Lanes of some queues, for jobs of some types, that are claimed by one statement.
+    """Lanes of some queues, for jobs of some types, with one limit and with floors of their own.
 
     `room`: how many of its jobs may be started beside those that run; None where only the free slots limit it.
     `limits`: those that hold across all workers, or None. `buckets`: this worker's parts of rates.
