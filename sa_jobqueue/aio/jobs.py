@@ -56,7 +56,7 @@ async def list_jobs(
 async def list_attempts(
     session: AsyncSession, job_id: JobId, *, model: type[JobMixin[Any]] = Job
 ) -> list[AttemptMixin[Any]]:
-    """Return the attempts of a job that did not succeed, oldest first. Locks: none."""
+    """Return the attempts of a job that did not succeed, oldest first. Locks: none. Raises: InvalidJobError as `get_job`."""
     return await session.run_sync(operations.list_attempts, job_id, model=model)
 
 
