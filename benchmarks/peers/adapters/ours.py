@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, Worker, WorkerOptions, enqueue_many
 from sa_jobqueue.events import Event, EventBus, JobCompleted
+from sa_jobqueue.worker.memory import frozen
 
 TYPE = "no_op"
 
@@ -67,11 +68,12 @@ class Ours(Adapter):
             events.subscribe(on_event)
         engine = create_async_engine(self.url, pool_size=100)
         worker = Worker(queue, engine, options=WorkerOptions(concurrency=100), events=events)
-        running = asyncio.ensure_future(worker.run())
-        stopping = asyncio.ensure_future(done.wait())
-        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        worker.stop()
-        await running
+        with frozen():  # as `sa-jobqueue worker` does
+            running = asyncio.ensure_future(worker.run())
+            stopping = asyncio.ensure_future(done.wait())
+            await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            worker.stop()
+            await running
         await engine.dispose()
 
 
