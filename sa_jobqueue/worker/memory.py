@@ -33,7 +33,7 @@ def frozen() -> Iterator[None]:
     """Leave what is there now out of the process's garbage collections, for the length of a block.
 
     What was imported and mapped lives as long as the worker. A full collection walks all of it, with the event loop standing
-    still: of 100,000 objects for about 100 ms, once in some thousand jobs, a fifth of the worker's CPU time.
+    still: 60 to 100 ms were measured.
     """
     gc.collect()
     gc.freeze()
