@@ -87,7 +87,7 @@ def picked_by_groups(model: type[JobMixin[Any]], *, changed: bool) -> Select[Any
         .table_valued(*(column(name, type_) for name, type_ in types.items()))
         .render_derived("row")
     )
-    known = Grouping(array("types", Text()))[row.c.first_type : row.c.last_type]
+    known = _cut(array("types", Text()), (row.c.first_type, row.c.last_type))
     # The OFFSET has a group's types cut out once, not for every row that is compared with them.
     group = select(*row.c, type_coerce(known, ARRAY(Text)).label("types")).offset(literal_column("0")).subquery("of_group")
     # By name: what lies within a lateral of a lateral is not correlated for us.
@@ -97,7 +97,7 @@ def picked_by_groups(model: type[JobMixin[Any]], *, changed: bool) -> Select[Any
         limit=of["quota"],
         types=of["types"],
         xmax=of.get("xmax", nothing),
-        xip=Grouping(array("xip", Text()))[of["first_xip"] : of["last_xip"]] if changed else nothing,
+        xip=_cut(array("xip", Text()), (of["first_xip"], of["last_xip"])) if changed else nothing,
         highest_floor=of.get("highest_floor", nothing),
         most_behind=of.get("most_behind", nothing),
         lanes_behind=(of["first_lane"], of["last_lane"]) if changed else None,
@@ -215,16 +215,18 @@ def lanes(model: type[JobMixin[Any]], name: str, block: tuple[Any, Any] | None =
     stamp = TIMESTAMP(timezone=True)
     types = {"queues": Text(), "priorities": SmallInteger(), "floor_at": stamp, "floor_id": key}
     values: list[ColumnElement[Any]] = [array(parameter, type_) for parameter, type_ in types.items()]
-    if block is not None:
-        values = [Grouping(value)[block[0] : block[1]] for value in values]
+    values = [_cut(value, block) for value in values]
     columns = (column("queue", Text), column("priority", SmallInteger), column("floor_at", stamp), column("floor_id", key))
     return func.unnest(*values).table_valued(*columns).render_derived(name)
 
 
+def _cut(values: ColumnElement[Any], block: tuple[Any, Any] | None) -> ColumnElement[Any]:
+    """Return an array parameter from the first to the last position of a block, or all of it."""
+    return values if block is None else Grouping(values)[block[0] : block[1]]
+
+
 def _shares(block: tuple[Any, Any] | None) -> TableValuedAlias:
-    values: list[ColumnElement[Any]] = [array(name, Integer()) for name in ("firsts", "lasts", "quotas")]
-    if block is not None:
-        values = [Grouping(value)[block[0] : block[1]] for value in values]
+    values = [_cut(array(name, Integer()), block) for name in ("firsts", "lasts", "quotas")]
     return (
         func.unnest(*values)
         .table_valued(column("first", Integer), column("last", Integer), column("quota", Integer))
