@@ -180,6 +180,7 @@ class Claimer(Component):
         """
         # Before asking: what ends while the database answers is no stray, and nothing is claimed meanwhile.
         known = self._executor.attempts | self._completer.attempts
+        self._freed.keep({job_id for job_id, _ in known})
         rows = await self._held.execute(connection, {"worker_id": self._worker_id})
         strays = [job for job in (ClaimedJob(*row) for row in rows) if (job.id, job.attempt) not in known]
         for job in strays:

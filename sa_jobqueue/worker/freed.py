@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
 from sa_jobqueue.context import ClaimedJob
-from sa_jobqueue.types import MOST_CONCURRENT
 from sa_jobqueue.worker.limits import Key, Limits
 
 OWN_TURN: Final = 0.01
@@ -71,6 +70,11 @@ class Freed:
             self._wait()
         return queue
 
+    def keep(self, job_ids: Collection[Any]) -> None:
+        """Take in that of the jobs that were held all but these have ended, though nobody told of it."""
+        for job_id in self._held.keys() - job_ids:
+            self.end(job_id)
+
     def takes_all(self, limits: Limits) -> bool:
         """Return whether this worker need not ask: what it runs, or has not written the end of, is all that may run.
 
@@ -85,10 +89,6 @@ class Freed:
 
     def claimed(self, limits: Limits, before: Counter[Key], jobs: Sequence[ClaimedJob]) -> None:
         """Take in which jobs a claim has started under limits, which it counted after so many had ended."""
-        if len(self._held) > MOST_CONCURRENT:  # of attempts that ended otherwise
-            for of_old, _ in self._held.values():
-                of_old.held = 0
-            self._held.clear()
         self._held |= {job.id: (limits, job.queue) for job in jobs}
         limits.held += len(jobs)
         limits.asked_at = self._loop.time()

@@ -17,6 +17,7 @@ from sqlalchemy.orm import sessionmaker
 from sa_jobqueue import aio
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError
 from sa_jobqueue.events import (
+    AttemptLost,
     ControlsChanged,
     DrainRequested,
     Event,
@@ -56,6 +57,8 @@ from sa_jobqueue.worker.settler import Settler
 from sa_jobqueue.worker.sweeper import Sweeper
 from sa_jobqueue.worker.vitals import Phase, Vitals, VitalSigns
 
+_ENDS: Final = (AttemptLost, JobCancelled, JobCompleted, JobDied, JobPutBack)
+"""After which another job may start: of its ordering key, or under its limit."""
 _CLOSING: Final = timedelta(seconds=10)
 """What providers may take to close when a worker stops: Spark needs one or two seconds."""
 
@@ -257,10 +260,10 @@ class Worker:
         def look_on(event: Event) -> None:
             if isinstance(event, (JobPutBack, JobTakenBack)):  # due again, perhaps sooner than the claimer means to sleep
                 claimer.look()
-            if isinstance(event, (JobCompleted, JobDied, JobCancelled, JobPutBack)):
+            if isinstance(event, _ENDS):
                 claimer.follow(event.job_id)
 
-        unsubscribe = self.events.subscribe(look_on, kinds=(JobPutBack, JobTakenBack, JobCompleted, JobDied, JobCancelled))
+        unsubscribe = self.events.subscribe(look_on, kinds=(JobTakenBack, *_ENDS))
         sweeper = Sweeper(
             engine,
             model,

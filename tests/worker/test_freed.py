@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, JobStatus, Worker
+from sa_jobqueue import JobQueue, JobStatus, Worker, cancel_jobs
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.errors import Discard, Snooze
 from sa_jobqueue.worker import claimer, freed, groups, limits, parts
@@ -129,6 +130,48 @@ async def test_a_slot_that_a_worker_cannot_use_itself_is_taken_by_another_at_onc
             one.let_go(end)
             await other.begins("second")
             other.let_go("second")
+
+
+@pytest.mark.parametrize(("kind", "queue"), [("limit", "here"), ("limit", "there"), ("ordering key", "here")])
+async def test_a_job_cancelled_while_it_runs_lets_another_start_at_once(
+    kind: str, queue: str, engine: Engine, jobs: Jobs, asleep: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker went on counting it among what it runs: it asked for room ten times a second at most, until it ended."""
+    monkeypatch.setattr(freed, "TRUSTED", NEVER.total_seconds())
+    if kind == "limit":
+        run(engine, LIMITS["type"])
+    key = "k" if kind == "ordering key" else None
+    one, other = Gate(), Gate()
+    first = jobs.add(input="first", queue="here", ordering_key=key)
+    async with at_work(engine, one, "here"):
+        await one.begins("first")
+        async with at_work(engine, other, "there"):
+            jobs.add(input="second", queue=queue, ordering_key=key)
+            run(engine, f"SELECT pg_notify('.job:due', '{queue}')")
+            await until(lambda: asleep(2), what="nobody may start it")
+            with Session(engine) as session, session.begin():
+                cancel_jobs(session, [first])
+            await (one if queue == "here" else other).begins("second")
+            one.let_go("second")
+            other.let_go("second")
+
+
+async def test_a_worker_forgets_jobs_that_ended_and_nobody_told_of(
+    engine: Engine, jobs: Jobs, asleep: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(freed, "TRUSTED", NEVER.total_seconds())
+    monkeypatch.setattr(claimer, "_STRAYS_EVERY", 0.0)
+    monkeypatch.setattr(Claimer, "follow", lambda *given: None)  # what an outage while an end is written comes to
+    run(engine, LIMITS["queue"])
+    gate = Gate()
+    jobs.add(input="first")
+    async with at_work(engine, gate):
+        await gate.begins("first")
+        gate.let_go("first", "second")
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="the first ends")
+        jobs.add(input="second")
+        run(engine, "SELECT pg_notify('.job:due', 'default')")
+        await gate.begins("second")
 
 
 async def test_a_worker_that_uses_its_slots_itself_tells_nobody(
