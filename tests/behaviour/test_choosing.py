@@ -20,6 +20,7 @@ from sa_jobqueue import (
     Cause,
     Job,
     JobQueue,
+    JobStatus,
     Worker,
     explain_job,
     list_workers,
@@ -359,3 +360,57 @@ def test_a_queue_has_one_and_it_takes_two_arguments() -> None:
     with pytest.raises(InvalidOptionError) as caught:
         queue.chooser("third")(lambda candidates: candidates)  # type: ignore[type-var]
     assert caught.value.option == "choose"
+
+
+_MOST = text("""
+SELECT max(total) FROM (SELECT (SELECT sum(other.rate_weight) FROM job AS other WHERE other.rate_weight < 30
+  AND other.started_at > one.started_at - make_interval(secs => :seconds) AND other.started_at <= one.started_at) AS total
+  FROM job AS one) AS windows
+""")
+
+
+@pytest.mark.parametrize("algorithm", [None, "sliding_window"])
+async def test_under_a_rate_with_weights_it_is_never_passed_and_each_job_starts_in_its_turn(
+    engine: Engine, jobs: Jobs, start: Start, algorithm: str | None
+) -> None:
+    """Which fit is found by rolling claims back, and counted in the ordinary order: fewer may start than would fit."""
+    rule = (
+        "INSERT INTO queue (name, rate_limit, rate_period, rate_algorithm) VALUES ('default', 12, interval '300 ms', :kind)"
+    )
+    with engine.begin() as connection:
+        connection.execute(text(rule), {"kind": algorithm})
+    queue, seen = recorder()
+
+    @queue.chooser("default", window=20, inputs=True)
+    def largest_of_all_first(candidates: Sequence[Candidate], free: int) -> list[Candidate]:
+        return largest_first(candidates, free)
+
+    # Light and heavy ones by turns, in both orders; the last of them is heavier than there ever is room for.
+    weights = [1 + number * 5 % 7 for number in range(19)] + [30]
+    for number, weight in enumerate(weights):
+        jobs.add(input=number, rate_weight=weight)
+    async with start(queue):
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
+    assert seen == list(reversed(range(20)))  # none passes one that is too heavy yet
+    with engine.connect() as connection:
+        # Of a bucket its burst, and what comes in meanwhile.
+        assert connection.execute(_MOST, {"seconds": 0.3}).scalar_one() <= (24 if algorithm is None else 12)
+        assert connection.execute(text("SELECT max(attempt) FROM job")).scalar_one() == 1
+
+
+async def test_workers_that_choose_under_a_rate_with_weights_lose_nothing_and_keep_within_it(
+    engine: Engine, jobs: Jobs, start: Start
+) -> None:
+    with engine.begin() as connection:
+        rule = "('default', 8, interval '200 ms', 'sliding_window')"
+        connection.exec_driver_sql(f"INSERT INTO queue (name, rate_limit, rate_period, rate_algorithm) VALUES {rule}")
+    queue, seen = recorder()
+    queue.chooser("default", window=10, inputs=True)(largest_first)
+    for number in range(24):
+        jobs.add(input=number, rate_weight=(1, 3, 7, 2)[number % 4])
+    async with start(queue), start(queue), start(queue):
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
+    assert sorted(seen) == list(range(24))
+    with engine.connect() as connection:
+        assert connection.execute(_MOST, {"seconds": 0.2}).scalar_one() <= 8
+        assert connection.execute(text("SELECT max(attempt) FROM job")).scalar_one() == 1
