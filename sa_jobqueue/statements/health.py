@@ -38,12 +38,12 @@ UNSUCCESSFUL = (AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT, AttemptOutcome.
 
 
 @once_a_model
-def lanes(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Count the pending jobs of each lane, those due and those scheduled for later, and tell the oldest and the next.
+def depths(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Count the pending jobs of each queue, those due and those scheduled for later, and tell the oldest and the next.
 
-    Parameters: `limit`: of each kind and lane it counts no further. Shape: a row a lane that has any, `(queue, priority,
-    due, oldest_at, later, next_at)`, parts under the queue that they are of, but paused ones, which are meant to wait, under
-    their own names; unordered. Clock: the database's `now()`.
+    Parameters: `limit`: of each kind it counts no further in one lane. Shape: a row a queue that has any, `(queue, due,
+    oldest_at, later, next_at, is_capped)`, by queue, `is_capped` where that limit was reached; parts count with the queue
+    that they are of, but paused ones, which are meant to wait, under their own names. Clock: the database's `now()`.
     Locks: none. Index: `ix_job_claim`, three probes a lane, at most `limit` entries each and those that have ended since a
     vacuum.
     """
@@ -70,14 +70,20 @@ def lanes(model: type[JobMixin[Any]]) -> Select[Any]:
     paused = select(queue.c.name).where(queue.c.paused_at.is_not(None)).subquery("paused")
     due = counted("due", job.c.scheduled_at <= func.now()).lateral("due")
     later = counted("later", job.c.scheduled_at > func.now()).lateral("later")
-    return select(
-        func.coalesce(paused.c.name, whole(lane.c.queue)).label("queue"),
-        lane.c.priority,
-        due.c.n.label("due"),
-        due.c.first_at.label("oldest_at"),
-        later.c.n.label("later"),
-        later.c.first_at.label("next_at"),
-    ).select_from(lane.join(due, true()).join(later, true()).outerjoin(paused, paused.c.name == lane.c.queue))
+    name = func.coalesce(paused.c.name, whole(lane.c.queue)).label("queue")
+    return (
+        select(
+            name,
+            cast(func.sum(due.c.n), BigInteger).label("due"),
+            func.min(due.c.first_at).label("oldest_at"),
+            cast(func.sum(later.c.n), BigInteger).label("later"),
+            func.min(later.c.first_at).label("next_at"),
+            func.bool_or(func.greatest(due.c.n, later.c.n) >= _LIMIT).label("is_capped"),
+        )
+        .select_from(lane.join(due, true()).join(later, true()).outerjoin(paused, paused.c.name == lane.c.queue))
+        .group_by(name)
+        .order_by(name)
+    )
 
 
 @once_a_model

@@ -14,8 +14,8 @@ _LANES = 2 * 3
 
 HEALTH_CASES = [
     Case(
-        "health_lanes",
-        lambda: health.lanes(Job),
+        "health_depths",
+        lambda: health.depths(Job),
         frozenset({"ix_job_claim"}),
         lambda world: {"limit": 100},
         looks_at=_LANES * 2 * 100,

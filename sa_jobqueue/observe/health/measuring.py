@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from itertools import groupby
 from typing import Any, Final
 from uuid import UUID
 
@@ -146,23 +145,19 @@ def _late(session: Session, model: type[JobMixin[Any]]) -> Iterator[LateSchedule
 
 
 def _queues(session: Session, model: type[JobMixin[Any]], now: datetime) -> list[QueueDepth]:
-    lanes = session.execute(statements.lanes(model), {"limit": COUNTED}).mappings().all()
-    found = []
-    for queue, group in groupby(sorted(lanes, key=lambda lane: str(lane["queue"])), key=lambda lane: lane["queue"]):
-        rows = list(group)
-        oldest = min((row["oldest_at"] for row in rows if row["oldest_at"]), default=None)
-        found.append(
-            QueueDepth(
-                queue=queue,
-                due=sum(row["due"] for row in rows),
-                later=sum(row["later"] for row in rows),
-                oldest_due_at=oldest,
-                claim_age=max(now - oldest, timedelta(0)) if oldest else timedelta(0),
-                next_due_at=min((row["next_at"] for row in rows if row["next_at"]), default=None),
-                is_capped=any(max(row["due"], row["later"]) >= COUNTED for row in rows),
-            )
+    rows = session.execute(statements.depths(model), {"limit": COUNTED}).mappings()
+    return [
+        QueueDepth(
+            queue=row["queue"],
+            due=row["due"],
+            later=row["later"],
+            oldest_due_at=row["oldest_at"],
+            claim_age=_since(row["oldest_at"], now) or timedelta(0),
+            next_due_at=row["next_at"],
+            is_capped=row["is_capped"],
         )
-    return found
+        for row in rows
+    ]
 
 
 def _rates(session: Session, model: type[JobMixin[Any]], window: timedelta) -> Rates:

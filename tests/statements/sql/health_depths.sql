@@ -15,7 +15,7 @@ WITH RECURSIVE lane(queue, priority) AS (SELECT first.queue AS queue, first.prio
     AND (job.queue, job.priority) > (lane.queue, lane.priority)
     ORDER BY job.queue, job.priority
     LIMIT 1) AS following ON true)
-SELECT coalesce(paused.name, split_part(lane.queue, '/', 1)) AS queue, lane.priority, due.n AS due, due.first_at AS oldest_at, later.n AS later, later.first_at AS next_at
+SELECT coalesce(paused.name, split_part(lane.queue, '/', 1)) AS queue, CAST(sum(due.n) AS BIGINT) AS due, min(due.first_at) AS oldest_at, CAST(sum(later.n) AS BIGINT) AS later, min(later.first_at) AS next_at, bool_or(greatest(due.n, later.n) >= %(limit)s::INTEGER) AS is_capped
 FROM lane
 JOIN LATERAL (SELECT count(*) AS n, min(due_jobs.scheduled_at) AS first_at
   FROM (SELECT job.scheduled_at AS scheduled_at
@@ -40,3 +40,5 @@ JOIN LATERAL (SELECT count(*) AS n, min(later_jobs.scheduled_at) AS first_at
 LEFT OUTER JOIN (SELECT queue.name AS name
   FROM queue
   WHERE queue.paused_at IS NOT NULL) AS paused ON paused.name = lane.queue
+GROUP BY coalesce(paused.name, split_part(lane.queue, '/', 1))
+ORDER BY queue
