@@ -37,8 +37,8 @@ class BatchRule:
     def __post_init__(self) -> None:
         if not 2 <= self.max_size <= MAX_BATCH:
             raise InvalidOptionError("max_size", f"must be from 2 to {MAX_BATCH:,}, got {self.max_size}")
-        if not timedelta(0) <= self.max_wait <= timedelta(minutes=1):
-            raise InvalidOptionError("max_wait", f"must be from 0 to 1 minute, got {self.max_wait}")
+        if not isinstance(self.max_wait, timedelta) or not timedelta(0) <= self.max_wait <= timedelta(minutes=1):
+            raise InvalidOptionError("max_wait", f"must be a timedelta from 0 to 1 minute, got {self.max_wait!r}")
 
     def of(self, place: str, hint: Any) -> tuple[Any, BatchRule]:
         """Return what one job's payload is where a handler's first argument is annotated so, and the rule for it.

@@ -97,6 +97,9 @@ class Handler(Generic[InT, OutT, JobT]):
         blockers: Iterable[Any] = (),
         fair_key: str | int | None = None,
         rate_weight: int | None = None,
+        expires_at: datetime | None = None,
+        ordering_key: str | None = None,
+        steps_aside: bool | None = None,
         **columns: Any,
     ) -> JobT: ...
     def job(

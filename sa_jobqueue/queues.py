@@ -127,7 +127,7 @@ def _check_limits(settings: QueueSettings | TypeSettings) -> None:
         raise InvalidOptionError("rate_burst", "is of a rate: give rate_limit and rate_period with it")
     if settings.rate_algorithm is None:
         return
-    if settings.rate_algorithm not in set(RateAlgorithm):
+    if settings.rate_algorithm not in list(RateAlgorithm):  # a list: what cannot be hashed is refused as well
         said = f"must be one of {', '.join(RateAlgorithm)}, or None for a bucket, got {settings.rate_algorithm!r}"
         raise InvalidOptionError("rate_algorithm", said)
     if settings.rate_limit is None:

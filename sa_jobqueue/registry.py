@@ -194,12 +194,13 @@ def describe(
         raise InvalidHandlerError(f"{place}: a handler returns its output once, it cannot yield")
     if not callable(retry):
         raise InvalidOptionError("retry", f"must be a Backoff or a function of (attempt, error), got {retry!r}")
-    if max_attempts < 1:
-        raise InvalidOptionError("max_attempts", f"must be at least 1, got {max_attempts}")
-    if version < 1:
-        raise InvalidOptionError("version", f"must be at least 1, got {version}")
-    if concurrency is not None and not 1 <= concurrency <= 10_000:
-        raise InvalidOptionError("concurrency", f"must be from 1 to 10,000, or None for no limit, got {concurrency}")
+    if not _is_whole(max_attempts) or max_attempts < 1:
+        raise InvalidOptionError("max_attempts", f"must be a whole number, at least 1, got {max_attempts!r}")
+    if not _is_whole(version) or version < 1:
+        raise InvalidOptionError("version", f"must be a whole number, at least 1, got {version!r}")
+    if concurrency is not None and not (_is_whole(concurrency) and 1 <= concurrency <= 10_000):
+        reason = f"must be a whole number from 1 to 10,000, or None for no limit, got {concurrency!r}"
+        raise InvalidOptionError("concurrency", reason)
     if timeout is not None and timeout <= timedelta(0):
         raise InvalidOptionError("timeout", f"must be above zero, or None for no limit, got {timeout}")
     _check_isolation(isolation, memory_limit)
@@ -289,6 +290,10 @@ def describe(
         fair_by=fair_by,
         rate_weight=rate_weight,
     )
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _check_isolation(isolation: str | None, memory_limit: int | None) -> None:

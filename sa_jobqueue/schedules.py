@@ -67,10 +67,12 @@ class Schedule:
         if self.missed not in set(Missed):
             raise InvalidOptionError("missed", f"must be one of {', '.join(Missed)}, got {self.missed!r}")
         object.__setattr__(self, "missed", Missed(self.missed))
-        if not 1 <= self.catch_up <= MAX_CATCH_UP:
-            raise InvalidOptionError("catch_up", f"must be from 1 to {MAX_CATCH_UP:,}, got {self.catch_up}")
+        if not isinstance(self.catch_up, int) or not 1 <= self.catch_up <= MAX_CATCH_UP:
+            raise InvalidOptionError("catch_up", f"must be from 1 to {MAX_CATCH_UP:,}, got {self.catch_up!r}")
         if not isinstance(self.grace, timedelta) or not timedelta(0) <= self.grace <= _MAX_GRACE:
             raise InvalidOptionError("grace", f"must be a timedelta from 0 to {_MAX_GRACE.days:,} days, got {self.grace!r}")
+        if not isinstance(self.overlap, bool):
+            raise InvalidOptionError("overlap", f"must be True or False, got {self.overlap!r}")
         if self.fire_time_field is not None and not isinstance(self.input, Mapping | None):
             raise InvalidOptionError("fire_time_field", "needs an input that is an object, or none")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import click
@@ -24,6 +25,16 @@ ALGORITHM: Final = click.option(
     metavar="NAME",
     help="token_bucket; sliding_window: at most the limit in any period; divided_bucket: about, and no lock.",
 )
+
+
+@contextmanager
+def named(option: str) -> Iterator[None]:
+    """Have what a block refuses name the option."""
+    try:
+        yield
+    except click.BadParameter as error:
+        error.param_hint = f"'--{option.replace('_', '-')}'"
+        raise
 
 
 def limits_told(one: QueueStatus | TypeStatus) -> str | None:
@@ -48,7 +59,8 @@ def read_limits(said: QueueSettings | TypeSettings, given: Mapping[str, str | No
         elif text == "none":
             found[name] = None
         else:
-            found[name] = text if name == "rate_algorithm" else seconds(text) if name == "rate_period" else _number(text)
+            with named(name):
+                found[name] = text if name == "rate_algorithm" else seconds(text) if name == "rate_period" else _number(text)
     if given["rate_limit"] == "none":  # a rate goes as a whole
         found |= {"rate_period": None, "rate_burst": None, "rate_algorithm": None}
     return found

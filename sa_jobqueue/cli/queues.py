@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from sa_jobqueue.cli._limits import ALGORITHM, BURST, MAX_RUNNING, PERIOD, RATE, limits_told, read_limits
+from sa_jobqueue.cli._limits import ALGORITHM, BURST, MAX_RUNNING, PERIOD, RATE, limits_told, named, read_limits
 from sa_jobqueue.cli._options import Database, json_option, load_jobs, parse_url, url_option, user_name, with_database
 from sa_jobqueue.cli._output import counted, print_fields, print_json, print_table, shown
 from sa_jobqueue.operations import QueueStatus, list_queues, pause_queues, put_queue, resume_queues, sync_queues
@@ -77,7 +77,7 @@ def set_(database: Database, /, *, name: str, weight: int | None, as_json: bool,
         found = list_queues(session, names=[name], model=database.model)
         said = _settings(found[0]) if found else QueueSettings(name=name)
         ages = {outcome: given.pop(f"retain_{outcome}") for outcome in ("completed", "cancelled", "dead")}
-        kept = {outcome: _days(days) for outcome, days in ages.items() if days is not None}
+        kept = {outcome: _days(f"retain_{outcome}", days) for outcome, days in ages.items() if days is not None}
         wanted: dict[str, Any] = read_limits(said, given) | {"retention": replace(said.retention, **kept)}
         if weight is not None:
             wanted["weight"] = weight
@@ -144,10 +144,11 @@ def _settings(said: QueueStatus) -> QueueSettings:
     return QueueSettings(name=said.name, retention=kept, **limits)
 
 
-def _days(given: str) -> timedelta | None:
+def _days(option: str, given: str) -> timedelta | None:
     if given == "none":
         return None
-    try:
-        return timedelta(days=float(given))
-    except (ValueError, OverflowError):
-        raise click.BadParameter(f"{given!r} is not a number of days, nor none") from None
+    with named(option):
+        try:
+            return timedelta(days=float(given))
+        except (ValueError, OverflowError):
+            raise click.BadParameter(f"{given!r} is not a number of days, nor none") from None

@@ -44,6 +44,17 @@ def due_at(*, delay: timedelta | None, at: datetime | None) -> ColumnElement[dat
     return None
 
 
+def check_deadline(value: object) -> None:
+    """Check the instant that a job is to start by; an expression is left to the database. Raises: InvalidJobError."""
+    if isinstance(value, ColumnElement):
+        return
+    if not isinstance(value, datetime) or value.utcoffset() is None:
+        said = f"must be an aware datetime, such as datetime.now(UTC) + timedelta(hours=1), got {value!r}"
+        raise InvalidJobError("expires_at", said)
+    if value >= LATEST:
+        raise InvalidJobError("expires_at", f"must be before the year 9000, or None for no deadline, got {value!r}")
+
+
 def id_argument(cls: type, mixin: type) -> Any:
     """Return the type given as `JobMixin[...]`, UUID without one. Raises: InvalidOptionError for any other."""
     for klass in cls.__mro__:
@@ -91,3 +102,9 @@ def check_number(field: str, value: object, low: int, high: int) -> None:
     """Check a whole number within its bounds. Raises: InvalidJobError."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise InvalidJobError(field, f"must be a whole number from {low} to {high}, got {value!r}")
+
+
+def check_flag(field: str, value: object) -> None:
+    """Check something that is so or not. Raises: InvalidJobError."""
+    if not isinstance(value, bool):
+        raise InvalidJobError(field, f"must be True, False or None, got {value!r}")

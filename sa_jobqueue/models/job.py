@@ -23,7 +23,16 @@ from sa_jobqueue.models.base import CURRENT_XID, Xid8, id_type, register, status
 from sa_jobqueue.models.blocker import BlockerMixin
 from sa_jobqueue.models.bulk import RejectMixin, StageMixin, WriteMixin
 from sa_jobqueue.models.chain import ChainMixin, chain_of, edges_of, map_chain
-from sa_jobqueue.models.checks import check_class, check_name, check_number, check_text, due_at, id_argument
+from sa_jobqueue.models.checks import (
+    check_class,
+    check_deadline,
+    check_flag,
+    check_name,
+    check_number,
+    check_text,
+    due_at,
+    id_argument,
+)
 from sa_jobqueue.models.dead_letter import DeadLetterMixin
 from sa_jobqueue.models.job_table import job_table_args
 from sa_jobqueue.models.queue import JobTypeMixin, QueueMixin
@@ -137,6 +146,9 @@ class JobMixin(Generic[IdT]):
         blockers: Iterable[Any] = (),
         fair_key: str | int | None = None,
         rate_weight: int | None = None,
+        expires_at: datetime | None = None,
+        ordering_key: str | None = None,
+        steps_aside: bool | None = None,
         **columns: Any,
     ) -> None:
         """Describe a job; nothing is written until a session flushes it.
@@ -156,6 +168,9 @@ class JobMixin(Generic[IdT]):
         `fair_key`: whose it is, such as a customer's id: jobs of different keys share the queue fairly. It lies in the part
         `queue/fair_key`, together 1 to 100 characters. `rate_weight`: how much each attempt counts against rates, 1 to
         1,000,000; 1 unless given.
+        `expires_at`: an aware instant, or an expression of the database's clock; not started by then, it is cancelled and
+        never run. `ordering_key`: 1 to 500 characters; jobs of one key run one at a time, in the order of `created_at`.
+        `steps_aside`: whether the others of its key go on while it waits for another attempt.
         `columns`: the application's own; `trace_context`, where it is not to be OpenTelemetry's current span.
         Raises: InvalidJobError naming the field.
         """
@@ -169,6 +184,15 @@ class JobMixin(Generic[IdT]):
         if rate_weight is not None:
             check_number("rate_weight", rate_weight, 1, MAX_RATE_WEIGHT)
             columns["rate_weight"] = rate_weight
+        if expires_at is not None:
+            check_deadline(expires_at)
+            columns["expires_at"] = expires_at
+        if ordering_key is not None:
+            check_text("ordering_key", ordering_key)
+            columns["ordering_key"] = ordering_key
+        if steps_aside is not None:
+            check_flag("steps_aside", steps_aside)
+            columns["steps_aside"] = steps_aside
         if timeout is not None and (not isinstance(timeout, timedelta) or not timedelta(0) < timeout <= LONGEST):
             raise InvalidJobError(
                 "timeout",

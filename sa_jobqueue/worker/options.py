@@ -75,8 +75,8 @@ class WorkerOptions:
                 raise InvalidOptionError(
                     "queues", f"{queue!r} is no queue's name; a limit is given by a mapping: {{'reports': 2, 'mail': None}}"
                 )
-            if limit is not None and not 1 <= limit <= 10_000:
-                raise InvalidOptionError("queues", f"the limit of {queue!r} must be from 1 to 10,000, got {limit}")
+            if limit is not None and (not isinstance(limit, int) or not 1 <= limit <= 10_000):
+                raise InvalidOptionError("queues", f"the limit of {queue!r} must be from 1 to 10,000, got {limit!r}")
         self._between("concurrency", self.concurrency, 1, MOST_CONCURRENT)
         self._between("flush_size", self.flush_size, 1, 200)
         self._between("max_jobs_per_child", self.max_jobs_per_child, 1, 1_000_000)
@@ -90,12 +90,14 @@ class WorkerOptions:
         self._between("prune_interval", self.prune_interval, timedelta(milliseconds=100), timedelta(days=1))
         self._between("drain_timeout", self.drain_timeout, timedelta(0), timedelta(days=1))
         self._between("stop_grace", self.stop_grace, timedelta(0), timedelta(hours=1))
-        if self.time_to_live <= 2 * self.beat_interval:
+        if not isinstance(self.time_to_live, timedelta) or self.time_to_live <= 2 * self.beat_interval:
             raise InvalidOptionError(
-                "time_to_live", f"must be more than two beats ({2 * self.beat_interval}), got {self.time_to_live}"
+                "time_to_live",
+                f"must be a timedelta of more than two beats ({2 * self.beat_interval}), got {self.time_to_live!r}",
             )
 
     @staticmethod
     def _between(option: str, value: Any, low: Any, high: Any) -> None:
-        if not low <= value <= high:
-            raise InvalidOptionError(option, f"must be from {low} to {high}, got {value}")
+        if not isinstance(value, type(low)) or isinstance(value, bool) or not low <= value <= high:
+            kind = "a timedelta" if isinstance(low, timedelta) else "a whole number"
+            raise InvalidOptionError(option, f"must be {kind} from {low} to {high}, got {value!r}")

@@ -51,7 +51,9 @@ def test_a_queue_is_said_something_paused_and_resumed(run: Run) -> None:
     assert document(run("queues", "set", "other", "--rate-limit", "none", "--json"))["rate_algorithm"] is None
     for wrong in (["--weight", "0"], ["--max-running", "0"], ["--rate-limit", "5"], ["--retain-dead", "-1"]):
         run("queues", "set", "mail", *wrong, status=1)
-    run("queues", "set", "mail", "--max-running", "many", status=2)
+    unreadable = {"max-running": "many", "rate-period": "nan", "retain-dead": "inf", "key-max-running": "1.5"}
+    for option, given in unreadable.items():
+        assert f"'--{option}'" in run("queues", "set", "mail", f"--{option}", given, status=2).stderr
     run("queues", "pause", "no spaces", status=1)
 
 

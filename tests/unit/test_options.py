@@ -31,7 +31,7 @@ def test_an_option_is_taken_at_its_bounds_and_refused_past_them(
     for value in (least, most):
         assert getattr(WorkerOptions(**{option: value}), option) == value
     for value in (below, above):
-        with pytest.raises(InvalidOptionError, match="must be from") as caught:
+        with pytest.raises(InvalidOptionError, match=r"must be a (whole number|timedelta) from") as caught:
             WorkerOptions(**{option: value})
         assert caught.value.option == option
 
@@ -54,7 +54,7 @@ def test_a_dead_worker_is_found_in_less_than_twenty_seconds_unless_told_otherwis
 
 def test_a_worker_lives_longer_than_two_beats() -> None:
     assert WorkerOptions(beat_interval=1 * S, time_to_live=2 * S + MS)
-    with pytest.raises(InvalidOptionError, match="time_to_live: must be more than two beats"):
+    with pytest.raises(InvalidOptionError, match="time_to_live: must be a timedelta of more than two beats"):
         WorkerOptions(beat_interval=1 * S, time_to_live=2 * S)
 
 

@@ -9,7 +9,18 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import DeclarativeBase, MappedAsDataclass, Session
 
-from sa_jobqueue import ChainFilter, Deduplicate, JobFilter, JobMixin, JobQueue, Snooze, WorkerOptions, enqueue_many
+from sa_jobqueue import (
+    ChainFilter,
+    Deduplicate,
+    JobFilter,
+    JobMixin,
+    JobQueue,
+    QueueSettings,
+    Schedule,
+    Snooze,
+    WorkerOptions,
+    enqueue_many,
+)
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.operations import DeadLetterFilter
 
@@ -45,6 +56,9 @@ def dataclass() -> None:
     class First(JobMixin, Fresh): ...
 
 
+def send(order: int) -> None: ...
+
+
 REFUSED: list[tuple[Callable[[], Any], str, str]] = [
     (other_ids, "J", "ids are UUID or str"),
     (own_name, "__tablename__", "use queue_prefix"),
@@ -54,6 +68,18 @@ REFUSED: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: WorkerOptions(queues=["reports=2"]), "queues", "a limit is given by a mapping"),
     (lambda: WorkerOptions(queues=["a b"]), "queues", "is no queue's name"),
     (lambda: WorkerOptions(queues=[("reports", 2)]), "queues", "is no queue's name"),  # type: ignore[list-item]
+    (lambda: WorkerOptions(queues={"reports": "2"}), "queues", "must be from 1 to"),  # type: ignore[dict-item]
+    (lambda: WorkerOptions(concurrency=2.5), "concurrency", "a whole number"),  # type: ignore[arg-type]
+    (lambda: WorkerOptions(concurrency=True), "concurrency", "a whole number"),
+    (lambda: WorkerOptions(poll_interval=5), "poll_interval", "a timedelta"),  # type: ignore[arg-type]
+    (lambda: WorkerOptions(time_to_live=5), "time_to_live", "a timedelta"),  # type: ignore[arg-type]
+    (lambda: JobQueue().handler("a", concurrency="3")(send), "concurrency", "a whole number"),  # type: ignore[arg-type]
+    (lambda: JobQueue().handler("a", concurrency=1.5)(send), "concurrency", "a whole number"),  # type: ignore[arg-type]
+    (lambda: JobQueue().handler("a", version="2")(send), "version", "a whole number"),  # type: ignore[arg-type]
+    (lambda: JobQueue().batch_handler("a", max_size=5, max_wait=3), "max_wait", "a timedelta"),  # type: ignore[arg-type]
+    (lambda: Schedule(name="a", cron="@daily", type_name="a", overlap=3), "overlap", "True or False"),  # type: ignore[arg-type]
+    (lambda: Schedule(name="a", cron="@daily", type_name="a", catch_up=1.5), "catch_up", "from 1"),  # type: ignore[arg-type]
+    (lambda: QueueSettings(name="a", rate_limit=1, rate_period=timedelta(1), rate_algorithm=[]), "rate_algorithm", "one of"),  # type: ignore[arg-type]
     (lambda: JobFilter(types="slow"), "types", "must be a list"),
     (lambda: JobFilter(statuses=["failed"]), "statuses", "'failed' is none"),  # type: ignore[list-item]
     (lambda: JobFilter(chain_ids="7"), "chain_ids", "must be a list"),
