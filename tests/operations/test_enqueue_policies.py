@@ -267,6 +267,18 @@ def test_two_bulks_whose_jobs_set_different_columns_never_deadlock(
     assert sorted(outcome for _, outcome in [*mine, *theirs]).count(MADE) == jobs.count() == 3
 
 
+def test_neighbours_that_differ_by_what_may_be_null_are_one_statement(
+    engine: Engine, sessions: Sessions, jobs: Jobs
+) -> None:
+    sent: list[str] = []
+    event.listen(engine, "after_cursor_execute", lambda *given: sent.append(given[2].split()[0]))
+    new = [Job("test", rate_weight=n) if n % 2 else Job("test") for n in range(6)]
+    with sessions.begin() as session:
+        enqueue_many_unique(session, [(job, Deduplicate(str(n))) for n, job in enumerate(new)])
+    assert sent.count("INSERT") == 1
+    assert [jobs.get(job.id)["rate_weight"] for job in new] == [None, 1, None, 3, None, 5]
+
+
 def test_what_is_not_for_many_is_refused_before_anything_is_written(sessions: Sessions, jobs: Jobs) -> None:
     one = Deduplicate("a")
     blocked = Job("test", blockers=[Job("test")])
