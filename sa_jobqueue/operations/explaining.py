@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.fair_keys import whole
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, list_dead_letters
-from sa_jobqueue.operations.explaining_causes import ORDER, Cause
+from sa_jobqueue.operations.explaining_causes import Cause
 from sa_jobqueue.operations.explaining_choosers import decided_by_a_function
 from sa_jobqueue.operations.explaining_rates import held_by_a_part, held_by_rate
 from sa_jobqueue.operations.firing import schedule_of
@@ -32,6 +32,14 @@ _WIDE: Final = 20
 _SOON: Final = timedelta(seconds=1)
 _WINDOW: Final = timedelta(minutes=1)
 _TRANSACTIONS: Final = 100_000
+_STUCK_FIRST: Final = (
+    *(Cause.DEAD, Cause.CANCELLED, Cause.QUEUE_PAUSED, Cause.TYPE_PAUSED, Cause.NO_WORKER, Cause.QUEUE_UNSERVED),
+    *(Cause.TYPE_UNKNOWN, Cause.DRAINING, Cause.EXPIRED),
+    *(Cause.LEFT_OUT, Cause.LIMITED, Cause.RATE_LIMITED, Cause.OUT_OF_TURN),
+    *(Cause.WORKER_SILENT, Cause.RETRYING, Cause.SCHEDULED, Cause.BUSY, Cause.BEHIND, Cause.BLOCKED, Cause.RUNNING),
+    *(Cause.ABOUT_TO_RUN, Cause.SETTLING, Cause.COMPLETED),
+)
+"""What somebody must do something about comes before what passes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +64,7 @@ class Explanation:
         if not self.blockers:
             return (self,)
         found = {root.job_id: root for blocker in self.blockers for root in blocker.roots}
-        return tuple(sorted(found.values(), key=lambda one: ORDER[one.cause]))
+        return tuple(sorted(found.values(), key=lambda one: _STUCK_FIRST.index(one.cause)))
 
 
 def explain_job(
@@ -168,7 +176,7 @@ class _Explainer:
                 if wait.outcome is not JobStatus.COMPLETED and wait.last_job_id not in below:
                     last = get_job(self.session, wait.last_job_id, model=self.model)
                     found.append(self.explain(last, below))
-        found.sort(key=lambda one: ORDER[one.cause])
+        found.sort(key=lambda one: _STUCK_FIRST.index(one.cause))
         sentence = f"It waits for {_times(job.open_blockers, 'chain')}"
         if found:
             root = found[0].roots[0]

@@ -1,9 +1,8 @@
-"""The causes that `explain_job` gives, and which of them to look at first."""
+"""The causes that `explain_job` gives."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
 
 
 class Cause(StrEnum):
@@ -44,23 +43,3 @@ class Cause(StrEnum):
     LEFT_OUT = "left_out"
     """A function of the application chooses what starts of its queue, and has not named it."""
     ABOUT_TO_RUN = "about_to_run"
-
-
-_STUCK: Final = (
-    *(
-        Cause.DEAD,
-        Cause.CANCELLED,
-        Cause.QUEUE_PAUSED,
-        Cause.TYPE_PAUSED,
-        Cause.NO_WORKER,
-        Cause.QUEUE_UNSERVED,
-        Cause.TYPE_UNKNOWN,
-        Cause.DRAINING,
-        Cause.EXPIRED,
-    ),
-    *(Cause.LEFT_OUT, Cause.LIMITED, Cause.RATE_LIMITED, Cause.OUT_OF_TURN),
-    *(Cause.WORKER_SILENT, Cause.RETRYING, Cause.SCHEDULED, Cause.BUSY, Cause.BEHIND, Cause.BLOCKED, Cause.RUNNING),
-    *(Cause.ABOUT_TO_RUN, Cause.SETTLING, Cause.COMPLETED),
-)
-ORDER: Final = {cause: place for place, cause in enumerate(_STUCK)}
-"""What to look at first: causes that somebody must do something about come before those that pass."""
