@@ -164,14 +164,18 @@ def test_rows_are_enqueued_by_a_handler_with_its_own_checks_and_settings(
     frame: DataFrame, database_url: str, engine: Engine
 ) -> None:
     people = frame.select(F.concat(F.lit("p"), "input").alias("to"), (F.col("input").cast("int") % 3).alias("copies"))
-    result = enqueue(people, mail, url=database_url, deduplication_key="to", write_id="mails")
+    result = enqueue(people, mail, url=database_url, deduplication_key="to", write_id="mails", rate_weight=7)
     assert (result.staged, result.enqueued, result.duplicates, result.rejected) == (ROWS, ROWS, 0, 0)
     assert enqueue(people, mail, url=database_url, write_id="mails") == result == written(database_url, "mails")
-    counts = "SELECT queue, priority, input_version, count(*), count(DISTINCT input) FROM job GROUP BY 1, 2, 3"
+    counts = "SELECT queue, priority, rate_weight, input_version, count(*), count(DISTINCT input) FROM job GROUP BY 1,2,3,4"
     with engine.connect() as connection:
-        assert connection.execute(text(counts)).all() == [("mails", 3, 2, ROWS, ROWS)]
-    numbers: dict[str, Any] = {"payload": F.col("copies"), "priority": F.col("copies"), "url": database_url}
+        assert connection.execute(text(counts)).all() == [("mails", 3, 7, 2, ROWS, ROWS)]
+    copies = F.col("copies")
+    numbers: dict[str, Any] = {"payload": copies, "priority": copies, "rate_weight": copies + 1, "url": database_url}
     assert enqueue(people.limit(3), "number", **numbers).enqueued == 3
+    as_said = "SELECT count(*) FROM job WHERE type_name = 'number' AND priority = input::int AND rate_weight = priority + 1"
+    with engine.connect() as connection:
+        assert connection.execute(text(as_said)).scalar_one() == 3
     assert enqueue(people.limit(0), "number", **numbers).staged == 0
     nobody = people.withColumn("to", F.lit(None))
     assert enqueue(nobody, mail, mode="PERMISSIVE", url=database_url).rejected == ROWS
