@@ -45,6 +45,9 @@ class WorkerMixin(Companion):
     choosers: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
     """The functions that choose what of a queue it starts, by the queue's name: `Chooser.told`. Null: it did not tell."""
 
+    type_slots: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
+    """How many jobs of a type it runs at once, by the type's name, where its handler says so. Null: it did not tell."""
+
     concurrency_requested: Mapped[int | None] = mapped_column(Integer)
     """How many jobs somebody asked it to run at once; null: as many as it was started with."""
 

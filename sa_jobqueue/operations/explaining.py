@@ -15,6 +15,7 @@ from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, list_dead_letters
 from sa_jobqueue.operations.explaining_causes import Cause
 from sa_jobqueue.operations.explaining_choosers import decided_by_a_function
+from sa_jobqueue.operations.explaining_limits import held_by, slots_of_type_taken
 from sa_jobqueue.operations.explaining_rates import held_by_a_part, held_by_rate
 from sa_jobqueue.operations.firing import schedule_of
 from sa_jobqueue.operations.jobs import get_job, list_attempts
@@ -230,6 +231,9 @@ class _Explainer:
         if held is not None:
             return held
         slots, running = sum(worker.concurrency for worker in ready), sum(worker.running for worker in ready)
+        if (taken := slots_of_type_taken(self.session, job, self.model, self.now, ready)) is not None:
+            evidence |= taken[1]
+            return Cause.BUSY, f"{since}, but {taken[0]}.", evidence
         place = {"queue": job.queue, "priority": job.priority, "scheduled_at": job.scheduled_at, "id": job.id}
         before: int = self.session.execute(explaining.ahead(self.model), place | {"limit": COUNTED}).scalar_one()
         evidence |= {"ahead": before, "slots": slots, "running": running}
@@ -238,12 +242,13 @@ class _Explainer:
             cause, sentence, which = decided
             evidence |= which
             return cause, f"{since}, {sentence}.", evidence
+        # While slots are free nothing but the rate keeps those before it.
+        rate = held_by_a_part(self.session, job, self.model, workers=len(ready)) if running < slots else None
+        if rate is not None and self.now > job.scheduled_at + _SOON:
+            evidence |= rate[1]
+            turn = "is next" if before == 0 else f"is behind {_many(before)}"
+            return Cause.RATE_LIMITED, f"{since} and {turn}, but {rate[0]}.", evidence
         if before == 0 and running < slots:
-            if (
-                rate := held_by_a_part(self.session, job, self.model, workers=len(ready))
-            ) and self.now > job.scheduled_at + _SOON:
-                evidence |= rate[1]
-                return Cause.RATE_LIMITED, f"{since} and is next, but {rate[0]}.", evidence
             return (
                 Cause.ABOUT_TO_RUN,
                 f"{since}, it is next and a worker has room: it is about to start, within 5 s at the most.",
@@ -309,7 +314,11 @@ class _Explainer:
                 if limit is not None and count >= limit:
                     evidence |= {"max_running": limit, "running": count}
                     todo = f"sa-jobqueue {what}s set {name} --max-running"
-                    sentence = f"{since}, but {count} of at most {limit} of its {what} {name!r} run: {todo}."
+                    words, who = held_by(
+                        self.session, self.model, self.now, **{"type_name" if what == "type" else what: name}
+                    )
+                    evidence |= who
+                    sentence = f"{since}, but {count} of at most {limit} of its {what} {name!r} run{words}: {todo}."
                     return Cause.LIMITED, sentence, evidence
         if (rate := held_by_rate(self.session, job, self.model)) is not None:
             evidence |= rate[1]

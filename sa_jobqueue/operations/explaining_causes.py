@@ -39,7 +39,7 @@ class Cause(StrEnum):
     BEHIND = "behind"
     """Others of its queue go first."""
     BUSY = "busy"
-    """It is next, and every worker that could run it runs as many jobs as it may."""
+    """Every worker that could run it runs as many jobs as it may, of its type or at all."""
     LEFT_OUT = "left_out"
     """A function of the application chooses what starts of its queue, and has not named it."""
     ABOUT_TO_RUN = "about_to_run"

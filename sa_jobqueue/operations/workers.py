@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement
+from sqlalchemy import ColumnElement, RowMapping
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError
@@ -61,6 +61,8 @@ class WorkerStatus:
     choosers: dict[str, Any] = field(default_factory=dict)
     """The functions that choose what of a queue it starts: by the queue's name `function`, `window`, and `longest_wait` in
     seconds, or null. Empty for a worker of a library that did not tell."""
+    type_slots: dict[str, int] = field(default_factory=dict)
+    """How many jobs of a type it runs at once, by the type's name, where its handler says so; empty as above."""
 
 
 def list_workers(
@@ -72,7 +74,11 @@ def list_workers(
     """
     check_limit(limit)
     rows = session.execute(workers.page(model, *_conditions(model, where), limit=limit)).mappings()
-    return [WorkerStatus(**{**row, "state": WorkerState(row["state"]), "choosers": row["choosers"] or {}}) for row in rows]
+    return [WorkerStatus(**{**row, "state": WorkerState(row["state"]), **_told(row)}) for row in rows]
+
+
+def _told(row: RowMapping) -> dict[str, Any]:
+    return {name: row[name] or {} for name in ("choosers", "type_slots")}
 
 
 def drain_workers(session: Session, *, where: WorkerFilter, model: type[JobMixin[Any]] = Job) -> list[str]:

@@ -21,6 +21,8 @@ from sqlalchemy import (
     tuple_,
     union_all,
 )
+from sqlalchemy.dialects.postgresql import aggregate_order_by
+from sqlalchemy.sql.elements import Grouping
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
@@ -28,6 +30,7 @@ from sa_jobqueue.statements._lanes import first_waiting, running_of
 from sa_jobqueue.statements._parts import array, once_a_model, status, table
 from sa_jobqueue.statements.history import block, number
 from sa_jobqueue.statements.limits import RATE
+from sa_jobqueue.statements.parts import whole
 from sa_jobqueue.types import JobStatus
 
 
@@ -55,6 +58,32 @@ def rates(model: type[JobMixin[Any]]) -> Select[Any]:
     ]
     found = union_all(*every).subquery("found")
     return select(*found.c).order_by(found.c.what, found.c.name)
+
+
+@once_a_model
+def holders(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Tell which workers run jobs of a queue, of a part or of a type, how many, and which of them for longest.
+
+    Parameters: `queue`, `type_name`, null for any. Shape: `(worker_id, n, job_id, started_at)` a worker, the longest first.
+    Locks: none. Index: `ix_job_running`, every running job.
+    """
+    job = table(model)
+    queue, type_name = bindparam("queue", type_=Text), bindparam("type_name", type_=Text)
+    return (
+        select(
+            job.c.leased_by.label("worker_id"),
+            func.count().label("n"),
+            Grouping(func.array_agg(aggregate_order_by(job.c.id, job.c.started_at)))[1].label("job_id"),
+            func.min(job.c.started_at).label("started_at"),
+        )
+        .where(
+            job.c.status == status(JobStatus.RUNNING),
+            queue.is_(None) | (job.c.queue == queue) | (whole(job.c.queue) == queue),
+            type_name.is_(None) | (job.c.type_name == type_name),
+        )
+        .group_by(job.c.leased_by)
+        .order_by(func.min(job.c.started_at))
+    )
 
 
 @once_a_model

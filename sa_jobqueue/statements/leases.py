@@ -44,7 +44,7 @@ def beat(model: type[JobMixin[Any]]) -> Insert:
     """Say that a worker lives; register it if its row is not there (or not there any more).
 
     Parameters: `id`, `name`, `host`, `pid`, `version`, `queues`, `job_types`, `concurrency`, `state`;
-    `choosers`, null unless given.
+    `choosers`, `type_slots`, null unless given.
     Shape: one row `(drain_requested_at,)`, null unless somebody asked the worker to stop.
     Changes: `heartbeat_at`, `state`, `concurrency`. Clock: the database's. Locks: the worker's own row.
     Index: the primary key.
@@ -52,7 +52,7 @@ def beat(model: type[JobMixin[Any]]) -> Insert:
     worker = table(model.Worker)
     names = ("id", "name", "host", "pid", "version", "queues", "job_types", "concurrency", "state")
     given = {name: bindparam(name, type_=worker.c[name].type) for name in names}
-    given["choosers"] = bindparam("choosers", None, type_=worker.c.choosers.type)
+    given |= {name: bindparam(name, None, type_=worker.c[name].type) for name in ("choosers", "type_slots")}
     statement = insert(worker).values(given)
     return statement.on_conflict_do_update(
         index_elements=["id"],

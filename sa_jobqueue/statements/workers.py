@@ -40,6 +40,7 @@ SHOWN = (
     "heartbeat_at",
     "drain_requested_at",
     "choosers",
+    "type_slots",
 )
 """The columns that a listing tells."""
 

@@ -40,6 +40,7 @@ class Identity:
     job_types: list[str]
     concurrency: int
     choosers: dict[str, Any] = field(default_factory=dict)
+    type_slots: dict[str, int] = field(default_factory=dict)
 
 
 def identify(jobs: JobQueue[Any], options: WorkerOptions) -> Identity:
@@ -55,6 +56,7 @@ def identify(jobs: JobQueue[Any], options: WorkerOptions) -> Identity:
         job_types=list(jobs.registry.names),
         concurrency=options.concurrency,
         choosers={queue: chooser.told for queue, chooser in jobs.choosers.items() if queue in options.limits},
+        type_slots={kind.name: kind.concurrency for kind in jobs.registry if kind.concurrency is not None},
     )
 
 
@@ -213,6 +215,7 @@ class Heartbeat:
             "concurrency": mine.concurrency,
             "state": self._state.value,
             "choosers": mine.choosers,
+            "type_slots": mine.type_slots,
         }
 
     def _ask(self, statement: Executable, parameters: dict[str, Any]) -> CursorResult[Any]:

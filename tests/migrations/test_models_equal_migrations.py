@@ -172,7 +172,8 @@ def test_rows_survive_every_version_up_and_down(engine: Engine, layout: Layout, 
     newest = ("queue", "job_type", "schedule")
 
     def rows(nouns: tuple[str, ...]) -> list[list[str]]:
-        names = "note,drain_requested_at,expires_at,ordering_key,steps_aside,rate_weight,choosers,concurrency_requested"
+        names = "note,drain_requested_at,expires_at,ordering_key,steps_aside,rate_weight"
+        names += ",choosers,type_slots,concurrency_requested"
         added = f"'{{{names}}}'::text[]"
         with engine.connect() as connection:
             tables = [f"SELECT (to_jsonb(t) - {added})::text FROM {layout.qualified(noun)} t ORDER BY 1" for noun in nouns]

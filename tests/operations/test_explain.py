@@ -9,7 +9,17 @@ import pytest
 from sqlalchemy import Engine, func, insert, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Cause, Job, JobStatus, dismiss_dead_letters, explain_job
+from sa_jobqueue import (
+    Cause,
+    Job,
+    JobStatus,
+    QueueSettings,
+    TypeSettings,
+    dismiss_dead_letters,
+    explain_job,
+    put_job_type,
+    put_queue,
+)
 from sa_jobqueue.errors import JobNotFoundError
 from sa_jobqueue.ids import uuid7
 from tests.fixtures.database import both_servers_swept
@@ -99,6 +109,54 @@ def test_every_slot_is_taken(session: Session, jobs: Jobs, workers: Workers) -> 
     found = explain_job(session, jobs.add())
     assert found.cause is Cause.BUSY
     assert "is next, but all 1 slots of 1 worker are taken" in found.sentence
+
+
+def test_every_slot_of_its_type_is_taken(session: Session, jobs: Jobs, workers: Workers) -> None:
+    workers.add("w:1", concurrency=9, type_slots={"test": 1, "other": 5})
+    assert explain_job(session, jobs.add()).cause is Cause.ABOUT_TO_RUN
+    holder = jobs.add(RUNNING, worker_id="w:1", queue="elsewhere")
+    found = explain_job(session, jobs.add())
+    assert (found.cause, found.evidence["held_by"]) == (Cause.BUSY, [holder])
+    assert f"all 1 slots of type 'test' in 1 worker are taken; for longest job {holder}, for" in found.sentence
+    assert explain_job(session, jobs.add(type_name="other")).cause is Cause.TYPE_UNKNOWN
+    workers.add("w:2", concurrency=9, type_slots={"test": 2})
+    assert explain_job(session, jobs.add()).cause is Cause.BEHIND  # one of those above
+    workers.add("w:3", concurrency=9, state="draining")
+    for _ in range(2):
+        jobs.add(RUNNING, worker_id="w:2", queue="elsewhere")
+    found = explain_job(session, jobs.add())
+    assert (found.cause, len(found.evidence["held_by"])) == (Cause.BUSY, 2)
+    workers.add("w:4", concurrency=9)  # has as many as it has slots, or did not tell
+    assert explain_job(session, jobs.add()).cause is Cause.BEHIND
+
+
+def test_a_limit_is_told_with_who_has_held_it_for_longest(session: Session, jobs: Jobs, workers: Workers) -> None:
+    workers.add(concurrency=9)
+    put_queue(session, QueueSettings(name="default", max_running=2, key_max_running=1))
+    put_job_type(session, TypeSettings(type_name="test", max_running=3))
+    session.commit()
+    first, second = jobs.add(RUNNING, queue="default/a"), jobs.add(RUNNING, queue="default/b", worker_id="other:1")
+    found = explain_job(session, jobs.add())
+    assert (found.cause, found.evidence["held_by"]) == (Cause.LIMITED, [first, second])
+    assert f"2 of at most 2 of its queue 'default' run; for longest job {first}, for" in found.sentence
+    put_queue(session, QueueSettings(name="default", max_running=9, key_max_running=1))
+    session.commit()
+    assert explain_job(session, jobs.add(queue="default/b")).evidence["held_by"] == [second]
+    third = jobs.add(RUNNING, queue="third")
+    found = explain_job(session, jobs.add(queue="default/c"))
+    assert (found.evidence["max_running"], set(found.evidence["held_by"])) == (3, {first, second})
+    assert third not in found.evidence["held_by"]  # of each worker one
+
+
+def test_a_rate_that_is_divided_is_named_also_behind_others(session: Session, jobs: Jobs, workers: Workers) -> None:
+    workers.add(concurrency=9)
+    hour = timedelta(hours=1)
+    put_queue(session, QueueSettings(name="default", rate_limit=1, rate_period=hour, rate_algorithm="divided_bucket"))
+    session.commit()
+    jobs.add(due_in=-90)
+    found = explain_job(session, jobs.add(due_in=-80))
+    assert found.cause is Cause.RATE_LIMITED
+    assert "is behind 1 other, but by its queue 'default' each worker, of 1, starts such a job every 1 h" in found.sentence
 
 
 def test_a_function_that_chooses_leaves_it_out(session: Session, jobs: Jobs, workers: Workers) -> None:

@@ -17,6 +17,13 @@ EXPLAINING_CASES = [
         guarded=False,
     ),
     Case(
+        "explain_holders",
+        lambda: explaining.holders(Job),
+        frozenset({"ix_job_running"}),
+        lambda world: {"queue": "default", "type_name": None},
+        guarded=False,
+    ),
+    Case(
         "explain_ahead",
         lambda: explaining.ahead(Job),
         frozenset({"ix_job_claim"}),

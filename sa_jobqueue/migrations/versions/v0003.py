@@ -143,7 +143,7 @@ CREATE INDEX ${p}ix_job_ordering ON ${q}job (ordering_key, created_at, id)
 --;
 CREATE UNIQUE INDEX ${p}uq_job_ordering ON ${q}job (ordering_key) WHERE ordering_key IS NOT NULL AND leased_by IS NOT NULL
 --;
-ALTER TABLE ${q}worker ADD COLUMN choosers jsonb, ADD COLUMN concurrency_requested integer,
+ALTER TABLE ${q}worker ADD COLUMN choosers jsonb, ADD COLUMN type_slots jsonb, ADD COLUMN concurrency_requested integer,
   ADD CONSTRAINT ${p}ck_worker_concurrency_requested CHECK (concurrency_requested >= 1)"""
 
 # Whatever may let the next job of an ordering key run stamps that job, so that workers find it behind their floors; and
@@ -225,4 +225,4 @@ DROP INDEX ${q}ix_job_expiring
 --;
 ALTER TABLE ${q}job DROP COLUMN rate_weight, DROP COLUMN steps_aside, DROP COLUMN ordering_key, DROP COLUMN expires_at
 --;
-ALTER TABLE ${q}worker DROP COLUMN concurrency_requested, DROP COLUMN choosers"""
+ALTER TABLE ${q}worker DROP COLUMN concurrency_requested, DROP COLUMN type_slots, DROP COLUMN choosers"""
