@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, JobStatus
@@ -113,7 +113,7 @@ def test_one_that_stepped_aside_is_found_though_it_became_due_while_the_one_befo
 
 
 _ENDINGS = {
-    "cancelled": "UPDATE job SET status = 'cancelled', completed_at = now() WHERE id = ANY(:ids)",
+    "cancelled": "UPDATE job SET status = 'cancelled', leased_by = NULL, completed_at = now() WHERE id = ANY(:ids)",
     "deleted": "DELETE FROM job WHERE id = ANY(:ids)",
 }
 
@@ -154,6 +154,26 @@ def test_what_is_next_of_all_keys_that_a_transaction_ends_jobs_of_is_stamped_at_
     assert changed() == set(many[1::2])
     with engine.begin() as connection:
         assert connection.execute(text("SELECT nextval('stamped')")).scalar_one() == 2 + 1 + 3
+
+
+@both_servers
+@pytest.mark.parametrize("ending", _ENDINGS)
+def test_the_table_may_be_altered_by_a_transaction_that_ended_jobs_of_a_key_once_their_next_were_told(
+    engine: Engine, jobs: Jobs, hands: Any, ending: str
+) -> None:
+    first, second = jobs.add(ordering_key="k", due_in=-9), jobs.add(ordering_key="k", due_in=-9)
+    other, worker = hands("other:1"), hands("worker:1")
+    assert [job.id for job in other.claim()] == [first]
+    assert worker.claim() == []  # its floor has passed the second
+    with engine.connect() as connection:
+        connection.execute(text(_ENDINGS[ending]), {"ids": [first]})
+        with pytest.raises(OperationalError, match="pending trigger events"):
+            connection.execute(text("ALTER TABLE job ADD COLUMN note text"))
+    with engine.begin() as connection:
+        connection.execute(text(_ENDINGS[ending]), {"ids": [first]})
+        connection.execute(text("SET CONSTRAINTS ALL IMMEDIATE"))
+        connection.execute(text("ALTER TABLE job ADD COLUMN note text"))
+    assert [job.id for job in worker.claim()] == [second]
 
 
 async def test_workers_go_on_with_a_key_while_one_of_it_waits(engine: Engine, jobs: Jobs, start: Start) -> None:
