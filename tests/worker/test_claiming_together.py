@@ -139,6 +139,17 @@ async def test_more_behind_the_floors_of_two_groups_than_a_claim_takes_is_all_fo
     assert claimed.seen.total() == 60
 
 
+async def test_a_flood_behind_the_floors_leaves_half_of_a_shared_claim_to_what_lies_ahead(
+    connection: AsyncConnection, groups: list[Group], jobs: Jobs
+) -> None:
+    claimed = Claimed(connection, groups[1:2])
+    await claimed.take([10], 10, behind=True)  # moves every floor to now
+    jobs.add_many(30, type_name="render", chain_type_name="render", queue="mail")
+    ahead = {jobs.add(type_name="render", queue="report", due_in=0) for _ in range(5)}
+    assert await claimed.take([10], 10, behind=True) == 10
+    assert ahead <= claimed.seen.keys()
+
+
 async def test_a_group_at_which_the_limit_was_reached_keeps_its_floors(
     connection: AsyncConnection, groups: list[Group], jobs: Jobs
 ) -> None:
