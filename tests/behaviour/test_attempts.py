@@ -208,7 +208,7 @@ async def test_a_job_that_runs_too_long_is_told_and_ended(engine: Engine, jobs: 
 
     @queue.handler("sync", max_attempts=1, timeout=timedelta(milliseconds=100))
     def synchronous(payload: dict[str, Any], ctx: AttemptContext) -> None:
-        assert ctx.wait_cancelled(timedelta(seconds=20))
+        assert ctx.wait_cancelled(timedelta(seconds=PATIENCE))
         seen.append(ctx.cancel_reason)
 
     (job_id,) = enqueue(engine, queue.job(colour, {}))
@@ -275,7 +275,7 @@ async def test_cancelling_a_running_job_stops_its_handler(engine: Engine, jobs: 
 
     @queue.handler("sync")
     def synchronous(payload: dict[str, Any], ctx: AttemptContext) -> None:
-        assert ctx.wait_cancelled(timedelta(seconds=20))
+        assert ctx.wait_cancelled(timedelta(seconds=PATIENCE))
 
     (job_id,) = enqueue(engine, queue.job(colour, {}))
     # Only a notification tells so fast: this worker polls once in ten minutes.

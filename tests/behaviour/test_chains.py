@@ -44,7 +44,7 @@ from sa_jobqueue.retry import immediately
 from tests.behaviour.test_attempts import drain, enqueue
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
-from tests.fixtures.workers import Start
+from tests.fixtures.workers import PATIENCE, Start
 
 pytestmark = both_servers_swept
 
@@ -365,7 +365,7 @@ async def test_a_worker_whose_job_was_completed_elsewhere_is_told_and_keeps_noth
         decide(engine, ctx.job.id, "decided elsewhere")
         decided.append(ctx)
         if "async" not in flavour:  # a task is told by its cancellation, at its next await
-            assert ctx.wait_cancelled(timedelta(seconds=20))
+            assert ctx.wait_cancelled(timedelta(seconds=PATIENCE))
         return "mine"
 
     slow = handle(queue, flavour, "slow", outvoted)

@@ -196,10 +196,18 @@ async def test_a_wake_up_that_comes_while_the_worker_goes_to_sleep_is_not_lost(
     late = iter([True])
 
     async def enqueue_meanwhile(self: Claimer, connection: Any) -> None:
-        if self._loop.time() > self._awake_until and next(late, False):
-            await asyncio.to_thread(enqueue, engine, queue.job("nothing", {}))
-            await asyncio.sleep(0.2)  # its notification arrives before the claimer rests
+        seconds = self._next_due.seconds
+
+        async def told(*given: Any) -> float:
+            found = await seconds(*given)
+            if next(late, False):  # after it was asked what comes next, and before the claimer rests
+                await asyncio.to_thread(enqueue, engine, queue.job("nothing", {}))
+                await asyncio.wait_for(self._woken.wait(), PATIENCE)
+            return found
+
+        monkeypatch.setattr(self._next_due, "seconds", told)
         await rest(self, connection)
+        monkeypatch.setattr(self._next_due, "seconds", seconds)
 
     monkeypatch.setattr(Claimer, "_rest", enqueue_meanwhile)
     async with start(queue, poll_interval=timedelta(minutes=10)) as log:
