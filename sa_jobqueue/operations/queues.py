@@ -1,7 +1,7 @@
 """Queues and job types as rows: what they are told, pausing them, and making the rows say what code declares.
 
 A queue or type needs no row: one is made when somebody first says something of it. Running workers read what is said as
-soon as the transaction has committed, by a notification, and within 5 s without one (1 s where they do not listen).
+soon as the transaction has committed, by a notification, and within 20 s without one (1 s where they do not listen).
 """
 
 from __future__ import annotations
