@@ -81,7 +81,7 @@ class BatchFailed(AttemptSignal):
 
     def __init__(self, errors: Mapping[int, BaseException]) -> None:
         self.errors = dict(errors)
-        places = ", ".join(map(str, sorted(self.errors)[:10]))
+        places = ", ".join(sorted(map(str, self.errors), key=lambda place: (len(place), place))[:10])
         super().__init__(f"{len(self.errors)} of the batch failed, at {places}{', ...' if len(self.errors) > 10 else ''}")
 
 
@@ -109,8 +109,13 @@ def outcomes_of(returned: Any, count: int) -> list[Any]:
 
 
 def outcomes_without(failed: BatchFailed, count: int) -> list[Any]:
-    """Return the outcomes of a batch some of which failed. Raises: InvalidOutputError for a place that is not there."""
-    beyond = [place for place in failed.errors if not 0 <= place < count]
-    if beyond:
-        raise InvalidOutputError(f"BatchFailed names place {beyond[0]}, and the batch has {count}, from 0")
+    """Return the outcomes of a batch some of which failed.
+
+    Raises: InvalidOutputError for a place that is not there, or what is no exception: nothing is taken for completed then.
+    """
+    for place, error in failed.errors.items():
+        if not isinstance(place, int) or not 0 <= place < count:
+            raise InvalidOutputError(f"BatchFailed names place {place}, and the batch has {count}, from 0")
+        if not isinstance(error, BaseException):
+            raise InvalidOutputError(f"BatchFailed has {error!r} at place {place}, which is no exception")
     return [failed.errors.get(place) for place in range(count)]

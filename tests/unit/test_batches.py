@@ -46,6 +46,10 @@ def test_outcomes_may_name_the_failures_alone() -> None:
     assert outcomes_without(BatchFailed({1: error}), 3) == [None, error, None]
     with pytest.raises(InvalidOutputError, match="place 3"):
         outcomes_without(BatchFailed({3: error}), 3)
+    wrong: Any
+    for wrong, told in (({0: "down"}, "no exception"), ({0: None}, "no exception"), ({"a": error, 1: error}, "place a")):
+        with pytest.raises(InvalidOutputError, match=told):  # a job that was named as failed was completed
+            outcomes_without(BatchFailed(wrong), 3)
 
 
 def takes_one(number: int) -> None: ...
