@@ -29,6 +29,7 @@ CONCURRENCY: Final = 100
 NAME: Final = "policy"
 _COLUMNS: Final = (*rows.COLUMNS, "queue", "priority", "ordering_key")
 _SECOND_TYPE: Final = "no_op_too"
+_TYPES: Final = tuple(f"no_op_{number}" for number in range(100))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,8 @@ LOADS: Final[Mapping[str, Load]] = {
     "every priority": Load(priorities=range(MIN_PRIORITY, MAX_PRIORITY + 1)),
     "two types": Load(types=(rows.JOB_TYPE, _SECOND_TYPE)),
     "two types, slots for one": Load(types=(rows.JOB_TYPE, _SECOND_TYPE), slots={_SECOND_TYPE: CONCURRENCY}),
+    "100 types": Load(types=_TYPES),
+    "100 types, slots for each": Load(types=_TYPES, slots=dict.fromkeys(_TYPES, CONCURRENCY)),
     "max_running": Load(settings={"max_running": 2 * CONCURRENCY}),
     "max_running, as many as slots": Load(settings={"max_running": CONCURRENCY}),
     "rate": Load(settings={"rate_limit": 1_000_000, "rate_period": timedelta(seconds=1)}),
@@ -80,6 +83,7 @@ _AGAINST: Final[Mapping[str, str]] = {
     "4 queues that share": "4 queues, priorities over all",
     "20 queues that share": "20 queues, priorities over all",
     "two types, slots for one": "two types",
+    "100 types, slots for each": "100 types",
     "10 fair keys, max_running of each": "10 fair keys",
 } | dict.fromkeys(
     (

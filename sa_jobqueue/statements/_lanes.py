@@ -75,6 +75,13 @@ def picked(
     return _picked(model, given, changed=changed, shared=shared, takes=takes)
 
 
+def picked_by_lanes(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Select the ids that a claim takes from lane after lane, of each up to its quota."""
+    lane = lanes(model, "lane", quotas=True)
+    probe = _locked(ahead(table(model), lane).limit(lane.c.quota), takes=True).lateral("probe")
+    return select(probe.c.id).select_from(lane.join(probe, true())).limit(bindparam("limit", type_=Integer))
+
+
 def picked_by_groups(model: type[JobMixin[Any]], *, changed: bool) -> Select[Any]:
     """Select the ids that a claim for several groups takes, group after group, each as `picked` does and up to its quota."""
     numbers = ("quota", "first_share", "last_share", "first_type", "last_type")
@@ -209,14 +216,27 @@ def running_of(job: Any, key: ColumnElement[str]) -> Select[Any]:
     )
 
 
-def lanes(model: type[JobMixin[Any]], name: str, block: tuple[Any, Any] | None = None) -> TableValuedAlias:
-    """Return the lanes given as parameters as a relation; with `block` those from its first to its last position."""
+def lanes(
+    model: type[JobMixin[Any]], name: str, block: tuple[Any, Any] | None = None, *, quotas: bool = False
+) -> TableValuedAlias:
+    """Return the lanes given as parameters as a relation; with `block` those from its first to its last position.
+
+    With `quotas` each of them is a block of its own, and has its quota.
+    """
     key = id_parameter(model.__jobqueue__)
     stamp = TIMESTAMP(timezone=True)
     types = {"queues": Text(), "priorities": SmallInteger(), "floor_at": stamp, "floor_id": key}
     values: list[ColumnElement[Any]] = [array(parameter, type_) for parameter, type_ in types.items()]
     values = [_cut(value, block) for value in values]
-    columns = (column("queue", Text), column("priority", SmallInteger), column("floor_at", stamp), column("floor_id", key))
+    columns: list[ColumnElement[Any]] = [
+        column("queue", Text),
+        column("priority", SmallInteger),
+        column("floor_at", stamp),
+        column("floor_id", key),
+    ]
+    if quotas:
+        values.append(array("quotas", Integer()))
+        columns.append(column("quota", Integer))
     return func.unnest(*values).table_valued(*columns).render_derived(name)
 
 

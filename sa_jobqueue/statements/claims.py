@@ -34,11 +34,20 @@ from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
 from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.statements._lanes import ahead, lanes, picked, picked_by_groups
+from sa_jobqueue.statements._lanes import ahead, lanes, picked, picked_by_groups, picked_by_lanes
 from sa_jobqueue.statements._parts import GUARDS, XID, array, once_a_model, status, table
 from sa_jobqueue.types import MIN_PRIORITY, JobStatus
 
-__all__ = ["CLAIMED", "GUARDS", "claim", "claim_for_groups", "claimed_columns", "longest_waiting", "next_due"]
+__all__ = [
+    "CLAIMED",
+    "GUARDS",
+    "claim",
+    "claim_for_groups",
+    "claim_from_lanes",
+    "claimed_columns",
+    "longest_waiting",
+    "next_due",
+]
 
 CLAIMED: Final = (
     "id",
@@ -85,6 +94,18 @@ def claim(model: type[JobMixin[Any]], *, changed: bool, shared: bool = False) ->
     """
     job = table(model)
     return started(job, picked(model, changed=changed, shared=shared).cte("picked"))
+
+
+@once_a_model
+def claim_from_lanes(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Start an attempt on due jobs of lanes, of each up to its own quota: a shared `claim` whose blocks are a lane each.
+
+    Parameters: as of `claim`, neither `changed` nor `shared`, and `quotas`, as many as lanes.
+    Shape, Changes, Clock, Locks, Obliges: as `claim`. The lanes are read in turn until `limit` is reached.
+    Index: as `claim`, `ix_job_claim`; `ix_job_ordering` and `uq_job_ordering`. A statement of its own, for blocks are
+    laterals within laterals: of 100 lanes those took the server 0.4 ms more.
+    """
+    return started(table(model), picked_by_lanes(model).cte("picked"))
 
 
 @once_a_model

@@ -36,9 +36,10 @@ from sa_jobqueue.fair_keys import SEPARATOR
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import choosing
 from sa_jobqueue.worker.compiled import compiled
-from sa_jobqueue.worker.floors import Lane, Reading, most_behind
+from sa_jobqueue.worker.floors import Lane, most_behind
 from sa_jobqueue.worker.groups import Group
 from sa_jobqueue.worker.planning import Share
+from sa_jobqueue.worker.readings import Reading
 
 AGAIN: Final = 0.5
 """Seconds until a function that left jobs out is asked again, though nothing happens: what it goes by may have changed."""
@@ -178,7 +179,9 @@ class ChosenGroup(Group):
             self.limits.rates.weigh(list(jobs.values()))
         return [jobs[job_id] for job_id in ids if job_id in jobs]
 
-    def plan(self, limit: int, rooms: Mapping[str, int] | None = None) -> tuple[list[Share], Reading | None]:
+    def plan(
+        self, limit: int, rooms: Mapping[str, int] | None = None, *, now: float | None = None
+    ) -> tuple[list[Share], Reading | None]:
         """Return nothing: what is read was planned with the offer."""
         return [], None
 

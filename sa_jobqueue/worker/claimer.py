@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any, Final
 
@@ -35,7 +35,7 @@ from sa_jobqueue.worker.outcomes import released
 from sa_jobqueue.worker.rates import TooHeavyError
 from sa_jobqueue.worker.scout import Scout
 from sa_jobqueue.worker.settler import Settler
-from sa_jobqueue.worker.turns import Turn
+from sa_jobqueue.worker.turns import Turn, asked_of, looking_of, turn_of
 
 _PACE: Final = 0.004
 """Seconds between two claims while slots trickle free one by one: batches form, and no idle slot waits longer."""
@@ -101,7 +101,7 @@ class Claimer(Component):
         self._woken = asyncio.Event()
         self._awake_until = 0.0
         self._glance = _GLANCE
-        self._rested = False
+        self._rested = self._spared = False
         self.until_idle = False
         """Whether `run` returns when nothing is due, nothing runs and nothing waits to be written."""
 
@@ -109,6 +109,7 @@ class Claimer(Component):
         """Look now: something of this queue (None: of any) may be due."""
         if queue is None or whole(queue) in self._options.limits:
             self._scout.hint(queue)
+            self._plan.stir(queue)
             self._awake_until = self._loop.time() + _AWAKE
             self._glance = _GLANCE
             self._next_due.forget()
@@ -170,7 +171,7 @@ class Claimer(Component):
                     await self._rest(connection)
                 elif 0 < self._executor.free < self._executor.concurrency // 2:
                     await asyncio.sleep(_PACE)
-                elif self._loop.time() < self._awake_until and not self._plan.may_have_more:
+                elif self._loop.time() < self._awake_until and not (self._plan.may_have_more or self._spared):
                     await self._rest(connection)
 
     async def give_back_strays(self, connection: AsyncConnection) -> int:
@@ -253,34 +254,35 @@ class Claimer(Component):
     async def _claim_together(self, connection: AsyncConnection, turns: Quotas, free: int) -> Counter[str]:
         """Claim for groups with one statement, in turn, as if each had claimed what those before it left."""
         now, started = self._loop.time(), Counter[str]()
-        behind = max(group.floors.prepare(now, idle=self._rested) for group, _ in turns)  # asks each of them
-        for group, quota in turns if not behind else ():
-            if owed := min(group.ageing.due(now), quota, free - started.total()):
+        looking = looking_of(turns, now, idle=self._rested, alike=not self._plan.is_wide)
+        for group, quota in turns:
+            if group.name not in looking and (owed := min(group.ageing.due(now), quota, free - started.total())):
                 started[group.name] += await self._claim_longest_waiting(connection, group, owed)
-        turns = [turn for turn in turns if turn[0].name not in started]
-        if turns and (left := free - started.total()) > 0:
-            started += await self._take(connection, turns, left, behind=behind)
-        if turns and not behind and not started.total():
+        others = [turn for turn in turns if not started[turn[0].name]]
+        spare = now if self._plan.is_wide and not self._spared else None
+        while others and (left := free - started.total()) > 0:
+            asked, others = asked_of(others, looking, left, spare)
+            started += await self._take(connection, asked, left) if asked else Counter()
+        # What was left out has its turn where others leave a slot free.
+        self._spared = spare is not None and len(looking) < len(turns) and started.total() < free
+        if not started.total() and len(looking) < len(turns):
             # Nothing ahead of any: before that is taken for idleness, look behind the floors as well.
-            for group, _ in turns:
-                group.floors.prepare(self._loop.time(), idle=True)
-            started += await self._take(connection, turns, free, behind=True)
+            looking = looking_of(turns, self._loop.time(), idle=True)
+            started += await self._take(connection, asked_of(turns, looking, free, None)[0], free)
         return started
 
-    async def _take(self, connection: AsyncConnection, turns: Quotas, free: int, *, behind: bool) -> Counter[str]:
-        planned = [(group, min(quota, free), group.plan(min(quota, free))) for group, quota in turns]
-        asked = [Turn(group, quota, reading) for group, quota, (_, reading) in planned]
+    async def _take(self, connection: AsyncConnection, asked: Sequence[Turn], free: int) -> Counter[str]:
         try:
-            taken = await self._claims.take(connection, asked, free, behind=behind)
+            taken = await self._claims.take(connection, asked, free)
         except IntegrityError:
             # Another claim has just started a job of an ordering key of ours, which this one could not see. Now it can.
             self.look()
             return Counter()
         started: Counter[str] = Counter()
-        for (group, _, (shares, _)), (allowed, jobs) in zip(planned, taken, strict=False):
-            self._start(group, jobs)
-            group.take(shares, jobs, allowed)
-            started[group.name] = len(jobs)
+        for turn, (allowed, jobs) in zip(asked, taken, strict=False):
+            self._start(turn.group, jobs)
+            turn.group.take(turn.shares, jobs, allowed)
+            started[turn.group.name] = len(jobs)
         return started
 
     async def _claim_apart(self, connection: AsyncConnection, turns: Quotas, free: int) -> Counter[str]:
@@ -317,7 +319,7 @@ class Claimer(Component):
             while (taken := await self._claim_under(group.limits, connection, group, limit, behind=behind)) is None:
                 continue
             return taken
-        return (await self._take(connection, [(group, limit)], limit, behind=behind)).total()
+        return (await self._take(connection, [turn_of(group, limit, looks=behind)], limit)).total()
 
     async def _claim_under(
         self, limits: Limits, connection: AsyncConnection, group: Group, limit: int, *, behind: bool
@@ -332,9 +334,9 @@ class Claimer(Component):
                 ended = self._freed.before(limits)
                 limit, rooms = await limits.room(connection, limit, group.names())
                 group.put_off(rooms, self._loop.time())
-                shares, reading = group.plan(limit, rooms) if limit > 0 else ([], None)
-                if limit > 0:
-                    ((_, jobs),) = await self._claims.take(connection, [Turn(group, limit, reading)], limit, behind=behind)
+                turn = turn_of(group, limit, rooms, looks=behind) if limit > 0 else None
+                if turn is not None:
+                    ((_, jobs),) = await self._claims.take(connection, [turn], limit)
                     await limits.rates.spend(connection, jobs)
         except TooHeavyError:  # raised before the floors have moved
             return None
@@ -343,8 +345,8 @@ class Claimer(Component):
             raise
         self._freed.claimed(limits, ended, jobs)
         self._start(group, jobs)
-        if limit > 0:
-            group.take(shares, jobs, limit)
+        if turn is not None:
+            group.take(turn.shares, jobs, limit)
         return len(jobs)
 
     def _start(self, group: Group, jobs: list[ClaimedJob]) -> None:
@@ -355,10 +357,9 @@ class Claimer(Component):
             self._executor.start(job)
 
     async def _claim_longest_waiting(self, connection: AsyncConnection, group: Group, limit: int) -> int:
-        turn = await self._claims.longest_waiting(connection, group, limit)
-        if turn is None:
-            return (await self._take(connection, [(group, limit)], limit, behind=False)).total()
-        ((_, jobs),) = await self._claims.take(connection, [turn], limit, behind=False)
+        if (turn := await self._claims.longest_waiting(connection, group, limit)) is None:
+            return 0  # it has its turn beside the others
+        ((_, jobs),) = await self._claims.take(connection, [turn], limit)
         self._start(group, jobs)
         group.take_aside(jobs, limit)
         return len(jobs)

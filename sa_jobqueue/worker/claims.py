@@ -53,7 +53,7 @@ class Claims:
         return compiled(claims.claim, self._model, changed=behind, shared=is_shared)
 
     async def take(
-        self, connection: AsyncConnection, turns: Sequence[Turn], limit: int, *, behind: bool
+        self, connection: AsyncConnection, turns: Sequence[Turn], limit: int
     ) -> list[tuple[int, list[ClaimedJob]]]:
         """Claim up to `limit` jobs of groups in turn, each up to its quota, with one statement, and move their floors.
 
@@ -67,13 +67,18 @@ class Claims:
             return [(limit, await first.group.claim(connection, self._given | given))]
         if len(turns) > 1:
             turns = [turn if turn.reading else turn._replace(reading=turn.group.floors.whole(turn.quota)) for turn in turns]
-            statement = compiled(claims.claim_for_groups, self._model, changed=behind)
-            given |= together(turns, behind=behind)
+            statement = compiled(claims.claim_for_groups, self._model, changed=any(turn.behind for turn in turns))
+            given |= together(turns)
         else:
-            is_shared = first.reading is not None
-            statement = self._statement(behind=behind, is_shared=True) if is_shared else self._statements[behind]
-            given |= first.group.floors.parameters(changed=behind, reading=first.reading)
-            given |= {"most_behind": most_behind(limit)} if is_shared else {}
+            reading, behind = first.reading, first.behind
+            if reading is None:
+                statement = self._statements[behind]
+            elif reading.is_flat and not behind:
+                statement = compiled(claims.claim_from_lanes, self._model)
+            else:
+                statement = self._statement(behind=behind, is_shared=True)
+                given["most_behind"] = most_behind(limit)
+            given |= first.group.floors.parameters(changed=behind, reading=reading)
         claim = await self._run(connection, statement, given, turns)
         if first.group.limits is not None:
             first.group.limits.rates.weigh(claim.jobs)
@@ -82,17 +87,22 @@ class Claims:
             if limit <= 0:
                 break  # not read
             allowed = min(turn.quota, limit)
-            self._advance(claim, turn, own, allowed, behind=behind)
+            self._advance(claim, turn, own, allowed)
             taken.append((allowed, own))
             limit -= len(own)
         return taken
 
     async def longest_waiting(self, connection: AsyncConnection, group: Group, limit: int) -> Turn | None:
-        """Return the turn of the lane of a group whose first job has been due the longest; None where nothing is ahead."""
+        """Return the turn of the lane of a group whose first job has been due the longest.
+
+        None where nothing is ahead, or where that lane has the next turn in any case.
+        """
         _, reading = group.plan(limit)  # with parts, those whose turn it is are among the lanes
         given = group.floors.parameters(changed=False, reading=reading) | {"types": group.types}
         lanes = await self._longest_waiting.execute(connection, given)
-        return Turn(group, limit, group.floors.single(Lane(*lanes[0]), limit)) if lanes else None
+        if not lanes or group.is_next(lane := Lane(*lanes[0])):
+            return None
+        return Turn(group, limit, group.floors.single(lane, limit))
 
     async def _run(
         self, connection: AsyncConnection, statement: Compiled, given: dict[str, Any], turns: Sequence[Turn]
@@ -109,11 +119,11 @@ class Claims:
         # By position: what follows the claim's own three columns is CLAIMED, the fields of ClaimedJob in order.
         return _Claim(started, now, (xmax, xip), [ClaimedJob._make(row[3:]) for row in rows if row[3] is not None])
 
-    def _advance(self, claim: _Claim, turn: Turn, jobs: Sequence[ClaimedJob], limit: int, *, behind: bool) -> None:
+    def _advance(self, claim: _Claim, turn: Turn, jobs: Sequence[ClaimedJob], limit: int) -> None:
         turn.group.floors.advance(
             [(job.queue, job.priority, job.scheduled_at, job.id) for job in jobs],
             limit=limit,
-            changed=behind,
+            changed=turn.behind,
             database_now=claim.now,
             snapshot=claim.snapshot,
             started=claim.started,

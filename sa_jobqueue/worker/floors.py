@@ -17,22 +17,26 @@ Source: the keyset floor is this project's; the snapshot difference is PgQ's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from sa_jobqueue.worker.planning import Share
+from sa_jobqueue.worker.readings import EVERY, Reading
+from sa_jobqueue.worker.sparing import Sparing
 
 SAFETY: Final = 5.0
 """Seconds between two scans from the start, at least; more when one takes long."""
 _DUTY: Final = 200
 """A scan from the start may cost one part in so many of the time."""
 _FULL_EVERY: Final = 0.05
-"""Seconds between two looks behind the floors while there is plenty ahead of them."""
+"""Seconds between two looks behind the floors while there is plenty ahead of them, at least."""
+_A_LANE: Final = 0.000125
+"""The same for each lane that such a look reads: some 25 times what an empty one costs worker and server."""
 _TOO_MANY_STRAYS: Final = 500
-_START: Final = datetime(1, 1, 1, tzinfo=UTC)
-_NO_TRANSACTION: Final = str(2**64 - 1)
+START: Final = datetime(1, 1, 1, tzinfo=UTC)
+NO_TRANSACTION: Final = str(2**64 - 1)
 
 
 class Lane(NamedTuple):
@@ -42,18 +46,8 @@ class Lane(NamedTuple):
     priority: int
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """How a claim reads lanes: in blocks, each up to its quota. Made by `Floors.blocks` and `Floors.single`."""
-
-    lanes: Sequence[int]
-    """Places of lanes, in the order in which they are read, block after block."""
-    firsts: Sequence[int]
-    lasts: Sequence[int]
-    """Where each block begins and ends in `lanes`, from 1."""
-    quotas: Sequence[int]
-    behind: int
-    """How many of the lanes, from the first, have a baseline."""
+_Block: TypeAlias = tuple[str, int, Sequence[int]]
+"""A queue, its quota, and places of its lanes."""
 
 
 class Floors:
@@ -73,27 +67,36 @@ class Floors:
         self._queues = [lane.queue for lane in self.lanes]
         self._priorities = [lane.priority for lane in self.lanes]
         self._fixed = len(self.lanes)
+        self._whole = range(self._fixed)
+        self._look_every = _FULL_EVERY
         self._all = list(self.lanes)
         self._given = {"queues": list(self._queues), "priorities": list(self._priorities)}
         self._unused: list[int] = []
         self._ended: dict[int, None] = {}
-        self._floors: list[tuple[datetime, Any]] = [(_START, lowest_id)] * self._fixed
+        self._floors: list[tuple[datetime, Any]] = [(START, lowest_id)] * self._fixed
         self._of_queue: dict[str, list[int]] = {}
+        self.sparing = Sparing()
         for index, lane in enumerate(self.lanes):
             self._of_queue.setdefault(lane.queue, []).append(index)
         self._safety = SAFETY
-        self._database_now = _START
+        self._database_now = START
         self.reset(0.0)
 
     def reset(self, now: float) -> None:
         """Forget everything: the next claim scans each lane of the list from its start."""
-        self._floors[: self._fixed] = [(_START, self._lowest_id)] * self._fixed
-        self._xmax = _NO_TRANSACTION
+        self._floors[: self._fixed] = [(START, self._lowest_id)] * self._fixed
+        self._xmax = NO_TRANSACTION
         self._xip: list[str] = []
+        self.sparing.forget()
         self._cold = True
         self._strays = 0
         self._reset_at = now
-        self._full_at = now - 2 * _FULL_EVERY
+        self._full_at = now - 2 * self._look_every
+
+    def pace(self, lanes: int) -> None:
+        """Look behind the floors as seldom as is due to a worker whose looks read so many lanes."""
+        self._look_every = max(_FULL_EVERY, _A_LANE * lanes)
+        self.sparing.fresh_for = 2 * self._look_every
 
     @property
     def is_cold(self) -> bool:
@@ -107,27 +110,68 @@ class Floors:
         """
         if not self._cold and now - self._reset_at >= self._safety:
             self.reset(now)
-        return self._cold or idle or now - self._full_at >= _FULL_EVERY
+        return self._cold or idle or now - self._full_at >= self._look_every
 
-    def blocks(self, shares: Sequence[Share]) -> Reading:
-        """Return the reading of queue after queue, each by falling priority and up to its quota."""
+    def blocks(self, shares: Sequence[Share], now: float | None = None, limit: int = 0) -> Reading:
+        """Return the reading of queue after queue, each by falling priority and up to its quota.
+
+        `now`: leaves out what `sparing` knows to be empty, for a claim of `limit` that does not look behind the floors.
+        """
+        of_queue, fixed = self._of_queue, self._fixed
+        blocks: list[_Block] = [(queue, quota, of_queue[queue]) for queue, quota in shares]
+        if now is not None:
+            return self._spared(blocks, now, limit)
         # Those with a baseline first: nothing else is looked for behind its floor, past its quota.
-        lanes: list[int] = []
-        tracked: list[int] = []
-        blocks = [self._of_queue[queue] for queue, _ in shares]
-        behind = sum([len(places) for places in blocks if places[0] < self._fixed])
-        firsts, lasts = [], []
-        for places in blocks:
-            if places[0] < self._fixed:
-                firsts.append(len(lanes) + 1)
-                lanes += places
-                lasts.append(len(lanes))
+        behind = sum([len(places) for _, _, places in blocks if places[0] < fixed])
+        lanes: list[int] = [lane for _, _, places in blocks if places[0] < fixed for lane in places]
+        lanes += [lane for _, _, places in blocks if places[0] >= fixed for lane in places]
+        firsts, lasts, of_list, tracked = [], [], 0, behind
+        for _, _, places in blocks:
+            if places[0] < fixed:
+                firsts.append(of_list + 1)
+                of_list += len(places)
+                lasts.append(of_list)
             else:
-                firsts.append(behind + len(tracked) + 1)
-                tracked += places
-                lasts.append(behind + len(tracked))
-        lanes += tracked
-        return Reading(lanes, firsts, lasts, [quota for _, quota in shares], behind or len(lanes))
+                firsts.append(tracked + 1)
+                tracked += len(places)
+                lasts.append(tracked)
+        quotas, names = [quota for _, quota, _ in blocks], [queue for queue, _, _ in blocks]
+        return Reading(lanes, firsts, lasts, quotas, names, behind or len(lanes))
+
+    def _spared(self, blocks: Sequence[_Block], now: float, limit: int) -> Reading:
+        fixed, sparing = self._fixed, self.sparing
+        lanes: list[int] = []
+        firsts: list[int] = []
+        lasts: list[int] = []
+        quotas: list[int] = []
+        names: list[str] = []
+        for queue, quota, every in blocks:
+            places: Sequence[int] = every
+            if every[0] < fixed:
+                # Where those before it fill the claim, it is there in case they do not: what it is known to have will do.
+                places = sparing.lanes(queue, every, now if limit > 0 else -math.inf)
+                if not places:
+                    continue
+                if sparing.has_more(queue):
+                    limit -= quota
+            names.append(queue)
+            quotas.append(quota)
+            firsts.append(len(lanes) + 1)
+            lanes += places
+            lasts.append(len(lanes))
+        return Reading(lanes, firsts, lasts, quotas, names, 0)
+
+    def spared(self, quota: int, now: float) -> Reading | None:
+        """Return the reading of the list without what `sparing` knows to be empty, as one block; None where it is whole."""
+        places = self.sparing.lanes(EVERY, self._whole, now)
+        if len(places) == self._fixed:
+            return None
+        return Reading(places, [1], [len(places)], [quota], [EVERY], len(places))
+
+    def stir(self, queue: str | None) -> None:
+        """Leave nothing of a queue out of the next claim; None: of any."""
+        if queue is None or queue in self._of_queue:
+            self.sparing.stir([EVERY, *(self._of_queue if queue is None else [queue])])
 
     def track(self, lane: Lane, at: datetime) -> None:
         """Have a lane beside the list whose jobs before `at` are known to be gone; one that is there, read it from there."""
@@ -171,17 +215,21 @@ class Floors:
         if not self._of_queue.get(lane.queue, [0]):
             del self._of_queue[lane.queue]
 
+    def place_of(self, lane: Lane) -> int:
+        """Return where in its lists a lane is."""
+        return self._place[lane.queue, lane.priority]
+
     def floor_of(self, lane: Lane) -> tuple[datetime, Any]:
         """Return the key up to which a tracked lane has been read."""
         return self._floors[self._place[lane.queue, lane.priority]]
 
     def whole(self, quota: int) -> Reading:
         """Return the reading of all the lanes of the list, in their order, as one block."""
-        return Reading(range(self._fixed), [1], [self._fixed], [quota], self._fixed)
+        return Reading(self._whole, [1], [self._fixed], [quota], [EVERY], self._fixed)
 
     def single(self, lane: Lane, quota: int) -> Reading:
         """Return the reading of one lane alone."""
-        return Reading([self._place[lane.queue, lane.priority]], [1], [1], [quota], 1)
+        return Reading([self._place[lane.queue, lane.priority]], [1], [1], [quota], [None], 1)
 
     def parameters(self, *, changed: bool, reading: Reading | None = None) -> dict[str, Any]:
         """Return the claim's parameters that say where to look; without a `reading` for one that is not shared."""
@@ -235,7 +283,7 @@ class Floors:
             return
         top = (database_now, self._lowest_id)
         if reading is not None:
-            strays = self._advance_blocks(reading, claimed, limit, top)
+            strays = self._advance_blocks(reading, claimed, limit, top, started)
         else:
             ahead: dict[int, list[tuple[datetime, Any]]] = {}
             strays = 0
@@ -248,12 +296,14 @@ class Floors:
             if len(claimed) < limit:
                 # Every lane was read to its end.
                 self._floors[: self._fixed] = [max(floor, top) for floor in self._floors[: self._fixed]]
+                self.sparing.learn(EVERY, self._whole, self._fixed, is_whole=True, now=started)
             elif ahead:
                 # Cut off in the last lane that gave anything; those before it were read to their end.
                 last_lane = max(ahead)
                 for lane in range(last_lane):
                     self._floors[lane] = max(self._floors[lane], top)
                 self._floors[last_lane] = max(ahead[last_lane])
+                self.sparing.learn(EVERY, self._whole, last_lane, is_whole=True, now=started)
         if changed:
             if strays >= (limit if reading is None else most_behind(limit)):
                 # Cut off behind the floors: there may be more, so the old baseline stands and the next claim looks again.
@@ -275,6 +325,7 @@ class Floors:
         claimed: Sequence[tuple[str, int, datetime, Any]],
         limit: int,
         top: tuple[datetime, Any],
+        started: float,
     ) -> int:
         """Move the floors after a claim that read blocks; return how many jobs lay behind them."""
         floors, place = self._floors, self._place
@@ -289,7 +340,23 @@ class Floors:
                     last_keys[lane] = key
         strays = len(claimed) - sum(ahead.values())
         left = limit - strays
-        for first, last, quota in zip(reading.firsts, reading.lasts, reading.quotas, strict=True):
+        for name, first, last, quota in zip(reading.names, reading.firsts, reading.lasts, reading.quotas, strict=True):
+            if first == last:  # as most are
+                lane = reading.lanes[first - 1]
+                taken = ahead.get(lane, 0)
+                left -= taken
+                is_read = left > 0 and taken < quota
+                if is_read:
+                    floors[lane] = max(floors[lane], top)
+                    if lane >= self._fixed:
+                        self._ended[lane] = None
+                elif taken:
+                    floors[lane] = last_keys[lane]
+                if is_read and lane < self._fixed and name is not None:
+                    self._learn(name, [lane], 1, started)
+                if left <= 0:
+                    break
+                continue
             block = reading.lanes[first - 1 : last]
             gave = [index for index, lane in enumerate(block) if lane in ahead]
             taken = sum([ahead[block[index]] for index in gave])
@@ -302,9 +369,15 @@ class Floors:
                     self._ended[lane] = None
             if cut < len(block) and gave:
                 floors[block[cut]] = last_keys[block[cut]]
+            if name is not None and block[0] < self._fixed and (cut or gave):
+                self._learn(name, block, cut, started)
             if left <= 0:
                 break
         return strays
+
+    def _learn(self, name: str, block: Sequence[int], cut: int, started: float) -> None:
+        whole = self._fixed if name == EVERY else len(self._of_queue[name])
+        self.sparing.learn(name, block, cut, is_whole=len(block) == whole, now=started)
 
 
 def most_behind(limit: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 from uuid import UUID
 
 from sa_jobqueue.context import ClaimedJob
@@ -15,10 +15,11 @@ from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
 from sa_jobqueue.worker.controls import Controls
 from sa_jobqueue.worker.dividing import Bucket, Divided
 from sa_jobqueue.worker.executor import Executor
-from sa_jobqueue.worker.floors import Floors, Lane, Reading
+from sa_jobqueue.worker.floors import Floors, Lane
 from sa_jobqueue.worker.limits import SELDOM, Limits
 from sa_jobqueue.worker.parts import Parts
 from sa_jobqueue.worker.planning import Ageing, Planner, Share
+from sa_jobqueue.worker.readings import EVERY, Reading
 
 
 class Group:
@@ -56,21 +57,36 @@ class Group:
         self.may_have_more = False
         """Whether the last claim may have left jobs that are due."""
 
-    def plan(self, limit: int, rooms: Mapping[str, int] | None = None) -> tuple[list[Share], Reading | None]:
+    def plan(
+        self, limit: int, rooms: Mapping[str, int] | None = None, *, now: float | None = None
+    ) -> tuple[list[Share], Reading | None]:
         """Return how to read its lanes for so many jobs; no reading where the order of the lanes is all there is.
 
         `rooms`: how many jobs parts may start that have limits of their own, of those that `parts.names` has named.
+        `now`: leaves out lanes that have just been empty (`sparing`), perhaps all of them; given, it does not look behind.
         """
         shares = self.planner.plan(limit) if self.planner is not None else []
         if self.parts.is_ready:
             divided = self.parts.divide(shares or [Share(queue, limit) for queue in self.queues], limit, rooms or {})
-            return shares, self.floors.blocks(divided)
-        return shares, self.floors.blocks(shares) if shares else None
+            return shares, self.floors.blocks(divided, now, limit)
+        if shares:
+            return shares, self.floors.blocks(shares, now, limit)
+        return shares, None if now is None else self.floors.spared(limit, now)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether it is known to have had more jobs that are due than were taken."""
+        sparing = self.floors.sparing
+        return self.is_ready or any(map(sparing.has_more, self.queues if self.planner is not None else [EVERY]))
 
     @property
     def is_plain(self) -> bool:
         """Whether it may be claimed for together with others: without a limit across workers, and nobody chooses."""
         return self.limits is None
+
+    def is_next(self, lane: Lane) -> bool:
+        """Return whether the next claim begins with a lane, whatever else is planned."""
+        return len(self.queues) == 1 and not self.is_ready and self.floors.sparing.first(EVERY) == self.floors.place_of(lane)
 
     def names(self) -> list[str]:
         """Return the parts whose limits are to be asked for, before a claim under limits."""
@@ -108,23 +124,27 @@ class Group:
     def take(self, shares: Sequence[Share], jobs: Sequence[ClaimedJob], limit: int) -> None:
         """Take in what a claim that was planned so has started; one that nobody planned has no shares."""
         full = len(jobs) >= limit
+        by_name = Counter([job.queue for job in jobs])
         if self.planner is not None:
-            started = Counter(whole(job.queue) for job in jobs)
+            started = _by_queue(by_name)
             full = full or any(started[share.queue] >= share.quota for share in shares)
             self.planner.take(shares, started, free=limit)
         self.ageing.started(len(jobs), full=full)
         # What lies behind the floors fills at most half of a claim.
         self.may_have_more = full or 2 * len(jobs) >= limit
-        self.parts.take(Counter(job.queue for job in jobs))
+        self.parts.take(by_name)
 
     def take_aside(self, jobs: Sequence[ClaimedJob], limit: int) -> None:
         """Take in what a claim has started of one lane, whoever's turn it was."""
+        by_name = Counter([job.queue for job in jobs])
         if self.planner is not None:
-            self.planner.take([], Counter(whole(job.queue) for job in jobs), free=limit)
-        self.parts.take(Counter(job.queue for job in jobs))
+            self.planner.take([], _by_queue(by_name), free=limit)
+        self.parts.take(by_name)
         self.may_have_more = True
 
 
+_FEW: Final = 64
+"""So many lanes are read by every claim."""
 Quotas: TypeAlias = list[tuple[Group, int]]
 """Groups in the order in which to claim for them, and what each may start."""
 
@@ -190,7 +210,21 @@ class Groups:
         self._shares: list[Share] = []
         self.is_limited = any(group.limits is not None for group in self.groups)
         """Whether limits across all workers hold for any of them."""
+        lanes = sum(len(group.floors.lanes) for group in self.groups)
+        self._many = lanes > _FEW
+        for group in self.groups:
+            group.floors.pace(lanes)
         self.reweigh({})
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether lanes that have just been empty are left out: reading all of them would cost more than the jobs do."""
+        return self._many or any(group.is_ready for group in self.groups)
+
+    def stir(self, queue: str | None) -> None:
+        """Have the next claim read all lanes of a queue; None: of all."""
+        for group in self.groups:
+            group.floors.stir(queue)
 
     def reset(self, now: float) -> None:
         """Have each lane scanned from its start by the next claim."""
@@ -263,6 +297,16 @@ class Groups:
         """Take in what the claims of the last plan started, by the name of the group."""
         if len(self.groups) > 1 and self.fair:
             self._planner.take(self._shares, started, free=free)
+
+
+def _by_queue(counts: Counter[str]) -> Counter[str]:
+    """Return counts by queue of counts by queue and part."""
+    if not any(SEPARATOR in name for name in counts):
+        return counts
+    wholes = Counter[str]()
+    for name, count in counts.items():
+        wholes[whole(name)] += count
+    return wholes
 
 
 def _limits(

@@ -62,6 +62,11 @@ class _Sharing:
         self._turn = 0
         self._time = 0
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether parts have jobs, or debts: else there is nobody who could have had less than another."""
+        return bool(self.ready or self._named or self._debts)
+
     def add(self, name: str, priority: int, weight: int) -> None:
         part = self.ready.get(name)
         if part is None:
@@ -252,7 +257,8 @@ class Parts:
             self._spent[lane.queue, lane.priority] = None
             self._sharing[whole(lane.queue)].rest(lane.queue, lane.priority)
         for sharing in self._sharing.values():
-            sharing.take(started)
+            if sharing.is_shared:
+                sharing.take(started)
         for name in started.keys() & self._put_off.keys():
             del self._put_off[name]
 

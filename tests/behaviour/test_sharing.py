@@ -28,17 +28,19 @@ def recorder(slots: int | None = None) -> tuple[JobQueue[Any], list[tuple[str, i
     return queue, seen
 
 
-def fill(engine: Engine, count: int, *, queue: str, priority: int = 0, seconds_ago: int = 60) -> None:
+def fill(
+    engine: Engine, count: int, *, queue: str, priority: int = 0, seconds_ago: int = 60, type_name: str = "test"
+) -> None:
     """Enqueue many jobs, all due."""
     with engine.begin() as connection:
         connection.execute(
             text(
                 "INSERT INTO job (id, chain_id, type_name, chain_type_name, queue, priority, scheduled_at, input)"
-                " SELECT id, id, 'test', 'test', :queue, :priority, now() - make_interval(secs => :ago),"
+                " SELECT id, id, :kind, :kind, :queue, :priority, now() - make_interval(secs => :ago),"
                 " jsonb_build_object('queue', CAST(:queue AS text), 'priority', CAST(:priority AS int))"
                 " FROM (SELECT job_uuid7() AS id FROM generate_series(1, :count)) AS made"
             ),
-            {"queue": queue, "priority": priority, "count": count, "ago": seconds_ago},
+            {"queue": queue, "priority": priority, "count": count, "ago": seconds_ago, "kind": type_name},
         )
 
 

@@ -37,6 +37,16 @@ def shared(world: World, *, looked: bool) -> dict[str, Any]:
     }
 
 
+def from_lanes(world: World) -> dict[str, Any]:
+    """Give the parameters of a claim from the lanes of two queues that have most jobs."""
+    lanes = [Lane(queue, 0) for queue in QUEUES]
+    floors = Floors(lanes, NOBODY)
+    reading = floors.blocks([Share("other", BATCH // 4), Share("default", BATCH)], 0.0, BATCH)
+    assert reading.is_flat
+    more = {"types": ["test", "mail"], "limit": BATCH, "worker_id": WORKER, "grace": timedelta(seconds=15)}
+    return floors.parameters(changed=False, reading=reading) | more
+
+
 def of_groups(world: World, *, looked: bool) -> dict[str, Any]:
     """Give the parameters of a claim for two groups of one queue, by type."""
     turns = []
@@ -46,8 +56,8 @@ def of_groups(world: World, *, looked: bool) -> dict[str, Any]:
             group.floors.advance(
                 [], limit=1, changed=True, database_now=world.now, snapshot=("3", ["3"]), started=0.0, now=0.0, reading=None
             )
-        turns.append(Turn(group, BATCH // 2, group.floors.whole(BATCH // 2)))
-    return together(turns, behind=True) | {"limit": BATCH, "worker_id": WORKER, "grace": timedelta(seconds=15)}
+        turns.append(Turn(group, BATCH // 2, group.floors.whole(BATCH // 2), behind=True))
+    return together(turns) | {"limit": BATCH, "worker_id": WORKER, "grace": timedelta(seconds=15)}
 
 
 def offered(world: World) -> dict[str, Any]:
@@ -86,6 +96,7 @@ SCHEDULING_CASES = [
         _CLAIM | {"ix_job_changed"},
         lambda w: shared(w, looked=True),
     ),
+    Case("claim_from_lanes", lambda: claims.claim_from_lanes(Job), _CLAIM, from_lanes),
     Case(
         "claim_for_groups",
         lambda: claims.claim_for_groups(Job, changed=False),

@@ -13,8 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sa_jobqueue.worker.floors import SAFETY, Floors, Lane, Reading, most_behind
+from sa_jobqueue.worker.floors import SAFETY, Floors, Lane, most_behind
 from sa_jobqueue.worker.planning import Share
+from sa_jobqueue.worker.readings import Reading
 
 LANES = [Lane("a", 5), Lane("b", 5), Lane("a", 0)]
 Key = tuple[datetime, int]
@@ -59,6 +60,7 @@ class Queue(RuleBasedStateMachine):
         self.ids: set[int] = set()
         self.floors = Floors(LANES, 0)
         self.floors.reset(self.monotonic)
+        self.floors.pace(len(LANES))
         self.seen: set[Row] = set()
 
     # What others do.
@@ -130,6 +132,26 @@ class Queue(RuleBasedStateMachine):
         behind = self.floors.prepare(self.monotonic, idle=False)
         reading = self.floors.blocks([Share("b", quotas[0]), Share("a", quotas[1])])
         self._claim(limit, behind=behind, reading=reading)
+
+    @rule(limit=st.integers(1, 6), rest=st.sampled_from([0.0, 0.06]), quotas=st.tuples(st.integers(0, 4), st.integers(0, 4)))
+    def claim_without_what_was_empty(self, limit: int, rest: float, quotas: tuple[int, int]) -> None:
+        """Claim as a worker of many queues does; it may have been told that something came."""
+        self.monotonic += rest
+        if behind := self.floors.prepare(self.monotonic, idle=False):
+            self.floors.stir("a")
+        shares = [Share("b", quotas[0]), Share("a", quotas[1])]
+        reading = self.floors.blocks(shares, None if behind else self.monotonic, limit)
+        if reading.lanes:
+            self._claim(limit, behind=behind, reading=reading)
+
+    @rule(limit=st.integers(1, 6), rest=st.sampled_from([0.0, 0.06]))
+    def claim_in_order_without_what_was_empty(self, limit: int, rest: float) -> None:
+        """The same of one block of all lanes."""
+        self.monotonic += rest
+        behind = self.floors.prepare(self.monotonic, idle=False)
+        reading = None if behind else self.floors.spared(limit, self.monotonic)
+        if reading is None or reading.lanes:
+            self._claim(limit, behind=behind, reading=reading)
 
     @rule(limit=st.integers(1, 3), lane=st.sampled_from(LANES))
     def claim_one_lane(self, limit: int, lane: Lane) -> None:

@@ -20,7 +20,7 @@ from sa_jobqueue.worker.claims import Claims
 from sa_jobqueue.worker.connections import Connections
 from sa_jobqueue.worker.groups import Group
 from sa_jobqueue.worker.planning import Share
-from sa_jobqueue.worker.turns import Turn
+from sa_jobqueue.worker.turns import Turn, turn_of
 from tests.behaviour.test_sharing import drain
 from tests.fixtures.jobs import WORKER, Jobs
 
@@ -57,14 +57,19 @@ class Claimed:
         self._claims = Claims(Job, worker_id=WORKER, grace=timedelta(seconds=15), clock=lambda: 0.0)
         self.seen: Counter[Any] = Counter()
 
-    async def take(self, quotas: Sequence[int], limit: int, *, behind: bool) -> int:
-        """Claim, check what came and move on; return how many jobs."""
-        turns = [(group, quota) for group, quota in zip(self._groups, quotas, strict=True) if quota]
-        plans = [group.plan(quota) for group, quota in turns]
-        asked = [Turn(group, quota, reading) for (group, quota), (_, reading) in zip(turns, plans, strict=True)]
-        taken = await self._claims.take(self._connection, asked, limit, behind=behind)
+    async def take(
+        self, quotas: Sequence[int], limit: int, *, behind: bool | Sequence[bool], now: float | None = None
+    ) -> int:
+        """Claim, check what came and move on; return how many jobs. `behind`: of each group, or of all."""
+        looks = [behind] * len(quotas) if isinstance(behind, bool) else behind
+        turns = [turn for turn in zip(self._groups, quotas, looks, strict=True) if turn[1]]
+        asked = [turn_of(group, quota, looks=looks, now=now) for group, quota, looks in turns]
+        asked = [turn for turn in asked if turn.reading is None or turn.reading.lanes]
+        if not asked:
+            return 0
+        taken = await self._claims.take(self._connection, asked, limit)
         assert sum(len(jobs) for _, jobs in taken) <= limit
-        for (group, quota), (shares, _), (allowed, jobs) in zip(turns, plans, taken, strict=False):
+        for (group, quota, _, _, shares), (allowed, jobs) in zip(asked, taken, strict=False):
             assert len(jobs) <= allowed <= quota
             assert {job.queue for job in jobs} <= set(group.queues)
             assert {job.type_name for job in jobs} <= set(group.types)
@@ -89,12 +94,15 @@ def _startable(engine: Engine) -> set[Any]:
     return {row.id for row in rows if any(row.queue in queues and row.type_name in types for queues, types in GROUPS)}
 
 
+@pytest.mark.parametrize("is_sparing", [False, True])
 @pytest.mark.parametrize("seed", range(12))
 async def test_whatever_is_written_and_however_late_each_job_is_claimed_once(
-    seed: int, engine: Engine, connection: AsyncConnection, groups: list[Group]
+    seed: int, is_sparing: bool, engine: Engine, connection: AsyncConnection, groups: list[Group]
 ) -> None:
     """Nothing here ever drops the floors for safety's sake: what they pass over stays where it is."""
     chance, claimed = random.Random(seed), Claimed(connection, groups)
+    for group in groups:
+        group.floors.pace(1000)
     late = [engine.connect() for _ in range(2)]
     for writer in late:
         writer.begin()
@@ -113,8 +121,12 @@ async def test_whatever_is_written_and_however_late_each_job_is_claimed_once(
             quotas = [chance.randrange(12) for _ in groups]
             limit = chance.randrange(1, 20)
             if any(quotas):
-                is_cold = any(group.floors.is_cold for group in groups)
-                await claimed.take(quotas, limit, behind=is_cold or chance.random() < 0.5)
+                if is_sparing:
+                    looks = [group.floors.is_cold or chance.random() < 0.3 for group in groups]
+                    await claimed.take(quotas, limit, behind=looks, now=chance.choice((0.0, 0.0, 1.0)))
+                else:
+                    is_cold = any(group.floors.is_cold for group in groups)
+                    await claimed.take(quotas, limit, behind=is_cold or chance.random() < 0.5)
     for writer in late:
         writer.commit()
         writer.close()
@@ -169,8 +181,8 @@ async def test_queues_that_share_do_so_within_their_group(
     shares, reading = groups[1].plan(10)
     assert shares == [Share("mail", 5), Share("report", 10)]
     claims = Claims(Job, worker_id=WORKER, grace=timedelta(seconds=15), clock=lambda: 0.0)
-    asked = [Turn(groups[0], 10, None), Turn(groups[1], 10, reading)]
-    (_, (_, started)) = await claims.take(connection, asked, 20, behind=True)
+    asked = [Turn(groups[0], 10, None, behind=True), Turn(groups[1], 10, reading, behind=True)]
+    (_, (_, started)) = await claims.take(connection, asked, 20)
     assert Counter(job.queue for job in started) == {"mail": 5, "report": 5}
 
 

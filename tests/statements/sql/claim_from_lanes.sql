@@ -1,0 +1,42 @@
+WITH picked AS (SELECT probe.id AS id
+  FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[], %(quotas)s::INTEGER[]) AS lane(queue, priority, floor_at, floor_id, quota)
+  JOIN LATERAL (SELECT job.id AS id
+    FROM job
+    WHERE job.status = 'pending'
+    AND job.scheduled_at <= now()
+    AND job.type_name = ANY (%(types)s::TEXT[])
+    AND job.attempt < 2147483647
+    AND (job.expires_at IS NULL OR job.expires_at > now())
+    AND (job.ordering_key IS NULL OR (SELECT other.id
+        FROM job AS other
+        WHERE other.ordering_key = job.ordering_key
+        AND other.ordering_key IS NOT NULL
+        AND other.leased_by IS NOT NULL
+        LIMIT 1) IS NULL
+      AND job.id = (SELECT first.id
+        FROM job AS first
+        WHERE first.ordering_key = job.ordering_key
+        AND first.ordering_key IS NOT NULL
+        AND first.status IN ('blocked', 'pending')
+        AND NOT (coalesce(first.steps_aside, false)
+          AND first.status = 'pending'
+          AND first.attempt > 0
+          AND first.scheduled_at > now())
+        ORDER BY first.ordering_key, first.created_at, first.id
+        LIMIT 1))
+    AND job.priority >= '-9'
+    AND job.queue = lane.queue
+    AND job.priority = lane.priority
+    AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
+    ORDER BY job.scheduled_at, job.id
+    LIMIT lane.quota
+    FOR NO KEY UPDATE SKIP LOCKED) AS probe ON true
+  LIMIT %(limit)s::INTEGER), claimed AS (UPDATE job
+  SET status='running', started_at=now(), attempt=(job.attempt + %(attempt_1)s::INTEGER), leased_by=%(worker_id)s::VARCHAR, leased_until=(now() + job.timeout + %(grace)s), changed_xid=pg_current_xact_id()
+  WHERE job.id = ANY (array((SELECT picked.id
+        FROM picked)))
+  RETURNING job.id, job.type_name, job.queue, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_weight)
+SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
+  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_weight
+FROM (SELECT 1 AS one) AS here
+LEFT OUTER JOIN claimed ON true
