@@ -11,7 +11,8 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, JobStatus
+from sa_jobqueue import Job, JobQueue, JobStatus, QueueSettings, put_queue
+from sa_jobqueue.events import ComponentFailed
 from sa_jobqueue.operations import explain_job
 from sa_jobqueue.operations.explaining_causes import Cause
 from tests.fixtures.database import both_servers
@@ -174,6 +175,35 @@ def test_the_table_may_be_altered_by_a_transaction_that_ended_jobs_of_a_key_once
         connection.execute(text("SET CONSTRAINTS ALL IMMEDIATE"))
         connection.execute(text("ALTER TABLE job ADD COLUMN note text"))
     assert [job.id for job in worker.claim()] == [second]
+
+
+@pytest.mark.parametrize("limit", [None, 5], ids=["alone", "under a limit"])
+async def test_a_worker_whose_claim_meets_another_of_the_key_goes_on(
+    engine: Engine, jobs: Jobs, hands: Any, start: Start, limit: int | None
+) -> None:
+    queue, other = JobQueue(), hands("other:1")
+    jobs.add_worker("other:1")
+
+    @queue.handler("test")
+    async def work() -> None: ...
+
+    with Session(engine) as session, session.begin():
+        put_queue(session, QueueSettings(name="default", max_running=limit))
+    with Session(engine) as late:
+        first = Job("test", ordering_key="k")
+        late.add(first)
+        late.flush()
+        first_id = first.id
+        second_id = jobs.add(ordering_key="k")
+        (mine,) = other.claim(commit=False)
+        assert mine.id == second_id
+        late.commit()
+    async with start(queue) as log:
+        await until(lambda: _waiting(engine), what="its claim waits at the index")
+        other.connection.commit()
+        other.complete(mine)
+        await until(lambda: jobs.status(first_id) is JobStatus.COMPLETED, what="it runs what is next")
+    assert not log.of(ComponentFailed)
 
 
 async def test_workers_go_on_with_a_key_while_one_of_it_waits(engine: Engine, jobs: Jobs, start: Start) -> None:

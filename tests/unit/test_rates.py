@@ -94,6 +94,7 @@ def test_a_bucket_that_a_heavy_claim_took_into_debt_waits_until_it_is_paid_for()
     clock = [0.0]
     bucket = Bucket(lambda: clock[0])
     bucket.tell(Rate(limit=10, period=PERIOD, burst=5))
+    assert bucket.room() == 0  # it begins empty: a restart gives no burst
     clock[0] = 5.0
     assert (bucket.room(), bucket.wait()) == (5, 0.0)
     bucket.spend([JOB._replace(rate_weight=4)] * 2)

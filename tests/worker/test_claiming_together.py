@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -12,10 +13,12 @@ from uuid import UUID
 import pytest
 from sqlalchemy import Connection, Engine, event, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.orm import Session
 
-from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus
+from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, QueueSettings, put_queue
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.statements._parts import table
+from sa_jobqueue.worker import floors
 from sa_jobqueue.worker.claims import Claims
 from sa_jobqueue.worker.connections import Connections
 from sa_jobqueue.worker.groups import Group
@@ -209,3 +212,27 @@ async def test_a_worker_claims_for_all_types_with_one_statement(engine: Engine, 
     assert claims == [12]
     assert ran == dict.fromkeys(KINDS[:3], 4)
     assert set(jobs.statuses().values()) == {JobStatus.COMPLETED}
+
+
+@pytest.mark.parametrize("limited", ["by slots", "across workers"])
+async def test_a_worker_that_ends_when_idle_has_looked_behind_its_floors(
+    engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, limited: str
+) -> None:
+    monkeypatch.setattr(floors, "_FULL_EVERY", 1e9)  # so that nothing else has it look there
+    queue, ran = JobQueue(), list[int]()
+
+    @queue.handler("send", concurrency=4 if limited == "by slots" else None)
+    async def send(number: int) -> None:
+        ran.append(number)
+        if number == 1:
+            await asyncio.to_thread(jobs.add, type_name="send", input=2, due_in=-3600)
+
+    @queue.handler("count")
+    async def count() -> None: ...
+
+    if limited == "across workers":
+        with Session(engine) as session, session.begin():
+            put_queue(session, QueueSettings(name="default", max_running=4))
+    jobs.add(type_name="send", input=1)
+    await drain(queue, engine, concurrency=12)
+    assert ran == [1, 2]
