@@ -77,7 +77,9 @@ class Group:
     def has_more(self) -> bool:
         """Whether it is known to have had more jobs that are due than were taken."""
         sparing = self.floors.sparing
-        return self.is_ready or any(map(sparing.has_more, self.queues if self.planner is not None else [EVERY]))
+        if self.planner is None and sparing.has_more(EVERY):
+            return True
+        return self.is_ready or (self.planner is not None and any(map(sparing.has_more, self.queues)))
 
     @property
     def is_plain(self) -> bool:

@@ -184,7 +184,11 @@ class Parts:
     @property
     def is_ready(self) -> bool:
         """Whether any part is believed to have a job that is due."""
-        return any(sharing.ready for sharing in self._sharing.values())
+        # No generator: it is asked several times a claim, of each group.
+        for sharing in self._sharing.values():  # noqa: SIM110
+            if sharing.ready:
+                return True
+        return False
 
     @property
     def next_at(self) -> float | None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 EVERY: Final = ""
 """The name of the block of all lanes of the list."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """How a claim reads lanes: in blocks, each up to its quota. Made by `Floors.blocks` and `Floors.single`."""
 
     lanes: Sequence[int]

@@ -10,9 +10,20 @@ from sa_jobqueue.worker.groups import Group, Quotas
 from sa_jobqueue.worker.planning import Share
 from sa_jobqueue.worker.readings import Reading
 
-_LISTS: Final = ("queues", "priorities", "floor_at", "floor_id", "firsts", "lasts", "quotas", "types")
+_ALIKE: Final = ("queues", "priorities", "floor_at", "floor_id", "quotas")
+_LISTS: Final = (*_ALIKE, "firsts", "lasts", "types")
+_OF_GROUP: Final = ("group_quota", "group_first_share", "group_last_share", "group_first_type", "group_last_type")
+_BEHIND: Final = (
+    "group_xmax",
+    "group_highest_floor",
+    "group_most_behind",
+    "group_first_xip",
+    "group_last_xip",
+    "group_first_lane",
+    "group_last_lane",
+)
 
-_NOWHERE: Final = {"xmax": NO_TRANSACTION, "xip": (), "highest_floor": START, "lanes_behind": 0}
+_NOWHERE: Final[Mapping[str, Any]] = {"xmax": NO_TRANSACTION, "xip": (), "highest_floor": START, "lanes_behind": 0}
 """Behind the floors of a group that does not look there, beside others that do."""
 
 
@@ -62,26 +73,26 @@ def asked_of(turns: Quotas, looking: Collection[str], free: int, now: float | No
 def together(turns: Sequence[Turn]) -> dict[str, Any]:
     """Return the parameters of `claims.claim_for_groups`; each turn has a reading."""
     behind = any(turn.behind for turn in turns)
-    lists = _LISTS + (("xip",) if behind else ())
-    given: dict[str, Any] = {name: [] for name in lists}
-    groups: dict[str, list[Any]] = {}
-
-    def add(**values: Any) -> None:
-        for name, value in values.items():
-            groups.setdefault(f"group_{name}", []).append(value)
-
+    given: dict[str, Any] = {name: [] for name in (*_LISTS, "xip")}
+    firsts, lasts, lanes, types, xip = (given[name] for name in ("firsts", "lasts", "queues", "types", "xip"))
+    alike = [given[name] for name in _ALIKE]
+    rows: list[tuple[Any, ...]] = []
     for group, quota, reading, looks, _ in turns:
-        own = group.floors.parameters(changed=looks, reading=reading) | {"types": group.types}
-        before = {name: len(given[name]) for name in lists}
-        own["firsts"], own["lasts"] = ([before["queues"] + place for place in own[name]] for name in ("firsts", "lasts"))
-        if behind and not looks:
-            own |= _NOWHERE
-        for name in lists:
-            given[name] += own[name]
-        add(quota=quota, first_share=before["firsts"] + 1, last_share=len(given["firsts"]))
-        add(first_type=before["types"] + 1, last_type=len(given["types"]))
+        own = group.floors.parameters(changed=looks, reading=reading)
+        of_lanes, of_shares, of_types, of_xip = len(lanes), len(firsts), len(types), len(xip)
+        firsts += [of_lanes + place for place in own["firsts"]]
+        lasts += [of_lanes + place for place in own["lasts"]]
+        for name, values in zip(_ALIKE, alike, strict=True):
+            values.extend(own[name])
+        types += group.types
+        row: tuple[Any, ...] = (quota, of_shares + 1, len(firsts), of_types + 1, len(types))
         if behind:
-            add(xmax=own["xmax"], highest_floor=own["highest_floor"], most_behind=most_behind(quota))
-            add(first_xip=before["xip"] + 1, last_xip=len(given["xip"]))
-            add(first_lane=before["queues"] + 1, last_lane=before["queues"] + own["lanes_behind"])
-    return given | groups
+            told = own if looks else _NOWHERE
+            xip += told["xip"]
+            row += (told["xmax"], told["highest_floor"], most_behind(quota), of_xip + 1, len(xip))
+            row += (of_lanes + 1, of_lanes + told["lanes_behind"])
+        rows.append(row)
+    if not behind:
+        del given["xip"]
+    names = _OF_GROUP + (_BEHIND if behind else ())
+    return given | dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
