@@ -48,7 +48,9 @@ def _returned(engine: Engine, of: TypeEngine[Any], values: Sequence[Any] | None)
 @both_servers_swept
 @pytest.mark.parametrize(("of", "values"), EDGES, ids=lambda value: str(value)[:10])
 def test_what_goes_in_comes_out(engine: Engine, of: TypeEngine[Any], values: Sequence[Any]) -> None:
-    assert _returned(engine, of, values) == list(values)
+    # Without nulls they are written another way, and what one must be quoted for may hide what another must.
+    for some in (values, [one for one in values if one is not None], *([one] for one in values)):
+        assert _returned(engine, of, some) == list(some)
     assert _returned(engine, of, None) is None
 
 
