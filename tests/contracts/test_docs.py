@@ -25,6 +25,7 @@ import pytest
 
 from sa_jobqueue.testing.databases import ThrowAwayDatabase
 from sa_jobqueue.testing.servers import URL_VARIABLE, PostgresServer
+from sa_jobqueue.worker import controls
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "changes").rglob("*.md")])
@@ -209,3 +210,9 @@ def check(script: str) -> None:
     command = [sys.executable, str(ROOT / "scripts" / script), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_guide_says_how_long_a_worker_goes_by_what_it_has_read() -> None:
+    page = (ROOT / "docs/guides/queues.md").read_text()
+    assert f"; {controls.TOLD:g} s where the notification was lost" in page
+    assert f"(`listen=False`, a pooler) | within {controls.ALONE:g} s |" in page
