@@ -54,7 +54,8 @@ def enqueue_payloads(
     way is awaited.
     Raises: InvalidJobError naming the option, with nothing written. Once rows are on their way: InvalidPayloadError and
     PayloadTooLargeError naming the payload by its place from 0 (`payloads[17].order_id`), InvalidJobError naming its key
-    so, ConflictError, and what the iterator or `deduplicate_by` raises; roll back then.
+    so, ConflictError, and what the iterator or `deduplicate_by` raises; roll back then. Beside calls with scope
+    "waiting" for the same keys it may be what the server ends of a deadlock: roll back and try again.
     """
     model, kind = handler.model, handler.job_type
     for name in _NOT_ALIKE:

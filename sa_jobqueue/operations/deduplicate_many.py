@@ -10,7 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import inspect
+from psycopg.errors import DeadlockDetected
+from sqlalchemy import Connection, inspect
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import ConflictError, InvalidJobError
@@ -42,7 +44,7 @@ def enqueue_many_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]
     Changes: a row each, or what is replaced; with scope "waiting" those that have begun lose their keys.
     Locks: the new rows, the changed ones, with scope "waiting" the found ones too, in the order of their keys, until the
     transaction ends: equal keys of other transactions are awaited. With scope "any" also the keys, of which a call has at
-    most 1,000.
+    most 1,000; with "waiting" too, unless there are more. It works in a savepoint, and tries again what a deadlock ended.
     Raises: InvalidJobError naming the job and what is not for many; nothing is written then. ConflictError for an id that
     is taken.
     """
@@ -55,7 +57,8 @@ def enqueue_many_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]
     for job, one in listed:
         job.deduplication_key = one.key
         by_key.setdefault((job.type_name, one.key), []).append(job)
-    if given.scope == "any":
+    # With scope "waiting" keys are given up before others are taken, which is no one order.
+    if given.scope == "any" or (given.scope == "waiting" and len(by_key) <= MOST_LOCKED):
         _lock(session, model, sorted(by_key))
     firsts = {key: jobs[0] for key, jobs in sorted(by_key.items())}
     results = _put(session, model, firsts, given)
@@ -98,40 +101,65 @@ def _lock(session: Session, model: type[JobMixin[Any]], keys: Sequence[_Key]) ->
 
 
 def _put(session: Session, model: type[JobMixin[Any]], jobs: dict[_Key, Any], given: Deduplicate) -> dict[_Key, _Result]:
-    """Insert one job a key or find who has it; return what became of each."""
+    """Insert one job a key or find who has it; return what became of each.
+
+    A key that was taken when its job was to be inserted, and had been given up when we looked who has it, is tried again.
+    Others may wait by then for keys that we have and come after it, so those are let go first: a cycle would be broken by
+    an error, for whichever of us. Should keys change hands too fast for that, what has been decided is kept in the end.
+    """
     connection = session.connection()
+    results: dict[_Key, _Result] = {}
+    queues: set[str] = set()
+    announce(session, list(jobs.values()))
+    for number in range(_TRIES):
+        left = {key: job for key, job in jobs.items() if key not in results}
+        savepoint = connection.begin_nested()
+        try:
+            decided, touched = _put_once(connection, model, left, given)
+        except OperationalError as error:
+            savepoint.rollback()
+            if not isinstance(error.orig, DeadlockDetected):
+                raise
+            continue
+        if len(decided) < len(left) and number < _TRIES // 2:
+            savepoint.rollback()
+            continue
+        savepoint.commit()
+        results |= decided
+        queues |= touched
+        if len(results) == len(jobs):
+            for made, (_, became) in results.items():
+                jobs[made]._is_enqueued = became is Enqueued.MADE
+            for queue in sorted(queues):
+                wake(session, connection, model, queue)
+            return results
+    _, key = next(missing for missing in jobs if missing not in results)
+    raise ConflictError(f"the key {key!r} is taken and given up again too fast to follow", "uq_job_deduplication")
+
+
+def _put_once(
+    connection: Connection, model: type[JobMixin[Any]], left: dict[_Key, Any], given: Deduplicate
+) -> tuple[dict[_Key, _Result], set[str]]:
+    """Try it with each key once; return what became of those that were decided, and the queues that have something new."""
     replaced, ended, held = tuple(sorted(given.replace)), given.scope == "any", given.scope == "waiting"
     window = {"window": given.window} if ended else {}
     more = window | ({"within": given.within} if "schedule" in replaced else {})
     results: dict[_Key, _Result] = {}
     queues: set[str] = set()
-    left = dict(jobs)
-    announce(session, list(jobs.values()))
-    for _ in range(_TRIES):
-        keys = {"type_names": [name for name, _ in left], "keys": [key for _, key in left]}
-        if held:
-            connection.execute(deduplication.give_up_begun(model), keys)
-        touched: set[Any] = set()
-        with translated():
-            for names, group in alike_in_order(model, list(left.values())):
-                statement = deduplication.put(model, tuple(names), replaced, ended=ended, held=held)
-                touched |= set(connection.execute(statement, arrays(model, names, group) | more).scalars())
-        for type_name, key, holder, queue in connection.execute(
-            deduplication.holders(model, ended=ended), keys | window
-        ).all():
-            job = left[type_name, key]
-            if holder in touched:
-                queues.add(queue)
-                merged = Enqueued.CHANGED if replaced else Enqueued.FOUND
-                results[type_name, key] = (holder, Enqueued.MADE if holder == job.id else merged)
-            elif not held:
-                results[type_name, key] = (holder, Enqueued.FOUND)
-        for key in results.keys() & left.keys():
-            job = left.pop(key)
-            job._is_enqueued = results[key][1] is Enqueued.MADE
-        if not left:
-            for queue in sorted(queues):
-                wake(session, connection, model, queue)
-            return results
-    (_, key), *_ = left
-    raise ConflictError(f"the key {key!r} is taken and given up again too fast to follow", "uq_job_deduplication")
+    keys = {"type_names": [name for name, _ in left], "keys": [key for _, key in left]}
+    if held:
+        connection.execute(deduplication.give_up_begun(model), keys)
+    touched: set[Any] = set()
+    with translated():
+        for names, group in alike_in_order(model, list(left.values())):
+            statement = deduplication.put(model, tuple(names), replaced, ended=ended, held=held)
+            touched |= set(connection.execute(statement, arrays(model, names, group) | more).scalars())
+    for type_name, key, holder, queue in connection.execute(deduplication.holders(model, ended=ended), keys | window).all():
+        job = left[type_name, key]
+        if holder in touched:
+            queues.add(queue)
+            merged = Enqueued.CHANGED if replaced else Enqueued.FOUND
+            results[type_name, key] = (holder, Enqueued.MADE if holder == job.id else merged)
+        elif not held:
+            results[type_name, key] = (holder, Enqueued.FOUND)
+    return results, queues

@@ -241,6 +241,77 @@ def test_two_bulks_in_opposite_orders_wait_for_each_other_and_never_deadlock(ses
     assert jobs.count() == 1000
 
 
+def test_a_bulk_that_tries_a_key_again_first_lets_go_those_that_come_after_it(
+    engine: Engine, sessions: Sessions, jobs: Jobs
+) -> None:
+    holder = jobs.add(JobStatus.RUNNING, deduplication_key="a")
+    others: list[Future[list[tuple[Any, Enqueued]]]] = []
+
+    def put(session: Session) -> list[tuple[Any, Enqueued]]:
+        return enqueue_many_unique(session, [(Job("test"), Deduplicate(key)) for key in "ab"])
+
+    def come() -> list[tuple[Any, Enqueued]]:
+        with sessions.begin() as session:
+            return put(session)
+
+    def come_between(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("INSERT") and not others:
+            # It has b, and a was taken. Now that is free, and another one takes it and waits for b.
+            with engine.connect() as ending:
+                done = "status = 'completed', leased_by = NULL, completed_at = now(), chain_completed_at = now()"
+                ending.execute(text(f"UPDATE job SET {done} WHERE id = :id"), {"id": holder})
+                ending.commit()
+            others.append(threads.submit(come))
+            wait_until(lambda: _waiting(engine), what="the other one waits for b")
+
+    with ThreadPoolExecutor(1) as threads, sessions() as session:
+        session.execute(text("SET LOCAL deadlock_timeout = '1min'"))  # so that a deadlock is the other one's to find
+        event.listen(engine, "after_cursor_execute", come_between)
+        try:
+            told = put(session)
+        finally:
+            event.remove(engine, "after_cursor_execute", come_between)
+        session.commit()
+        first = others[0].result(PATIENCE)
+    assert [outcome for _, outcome in first] == [MADE, MADE]
+    assert told == [(job_id, FOUND) for job_id, _ in first]
+
+
+@pytest.mark.parametrize("scope", ["waiting", "open"])
+def test_keys_that_are_given_up_before_others_are_taken_end_no_call_in_a_deadlock(
+    engine: Engine, sessions: Sessions, jobs: Jobs, scope: Any
+) -> None:
+    jobs.add(JobStatus.RUNNING, deduplication_key="b")
+    others: list[Future[list[Enqueued]]] = []
+    awaited: list[str] = []
+
+    def put(scope: Any) -> list[Enqueued]:
+        with sessions.begin() as session:
+            session.execute(text("SET LOCAL deadlock_timeout = '50ms'"))
+            return [
+                one for _, one in enqueue_many_unique(session, [(Job("test"), Deduplicate(k, scope=scope)) for k in "ab"])
+            ]
+
+    def come_between(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("UPDATE") and not others:  # it has given up b, and not taken a yet
+            others.append(threads.submit(put, scope))
+            wait_until(lambda: _waiting(engine), what="the other one waits")
+            awaited.extend(connection.exec_driver_sql("SELECT locktype FROM pg_locks WHERE NOT granted").scalars())
+
+    with ThreadPoolExecutor(1) as threads:
+        event.listen(engine, "after_cursor_execute", come_between)
+        try:
+            told = put("waiting")
+            after = others[0].result(PATIENCE)
+        finally:
+            event.remove(engine, "after_cursor_execute", come_between)
+    # Two of the same kind take the keys' locks first; other kinds do not, so a deadlock is tried again.
+    assert awaited == ["advisory" if scope == "waiting" else "transactionid"]
+    assert {*told} | {*after} <= {MADE, FOUND}
+    assert sum(one is MADE for one in told + after) == 2
+    assert jobs.count() == 3
+
+
 @pytest.mark.parametrize("more", [{"rate_weight": 2}, {"created_at": datetime(2026, 1, 1, tzinfo=UTC)}], ids=str)
 def test_two_bulks_whose_jobs_set_different_columns_never_deadlock(
     engine: Engine, sessions: Sessions, jobs: Jobs, more: dict[str, Any]
