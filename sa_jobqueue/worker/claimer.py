@@ -78,9 +78,7 @@ class Claimer(Component):
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._engine = engine
-        self._executor = executor
-        self._completer = completer
-        self._settler = settler
+        self._executor, self._completer, self._settler = executor, completer, settler
         self._worker_id = worker_id
         self._types = list(jobs.registry.names)
         self._options = options
