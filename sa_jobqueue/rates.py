@@ -60,7 +60,7 @@ class Rate:
 
     @classmethod
     def of(cls, row: Any) -> Rate | None:
-        """Return the rate of a row of a queue or a type as of its `now`; None where it has none."""
+        """Return the rate that a row tells, with its newest state, as of its `now`; None where it has none."""
         if row.rate_limit is None:
             return None
         rate = cls(
@@ -68,9 +68,9 @@ class Rate:
             period=row.rate_period,
             burst=row.rate_burst,
             algorithm=RateAlgorithm(row.rate_algorithm or RateAlgorithm.TOKEN_BUCKET),
-            tokens=row.rate_tokens,
-            starts=tuple(row.rate_starts or ()),
-            at=row.rate_at,
+            tokens=row.tokens,
+            starts=tuple(row.starts or ()),
+            at=row.spent_at,
         )
         return rate if rate.is_after(row.now) else rate.as_of(row.now)
 

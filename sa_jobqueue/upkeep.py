@@ -157,9 +157,8 @@ def worth_vacuuming(table: TableHealth) -> bool:
 
 def storage_settings(engine: Engine, *, model: type[JobMixin[Any]] = Job) -> list[Setting]:
     """Return what autovacuum and storage are told of a queue's tables beside what this library's migrations tell them."""
-    nouns = {
-        table_of(one).name: table_of(one) for one in (model, model.Attempt, model.Blocker, model.DeadLetter, model.Worker)
-    }
+    known = (model, model.Attempt, model.Blocker, model.DeadLetter, model.Worker, model.RateState)
+    nouns = {table_of(one).name: table_of(one) for one in known}
     with engine.connect() as connection:
         rows = connection.execute(storage.tables(model)).mappings().all()
     told = []

@@ -27,6 +27,7 @@ _RULES: Final = ("queue", "job_type", "schedule")
 _TABLES: Final = (
     *("job", "job_blocker", "job_attempt", "dead_letter", "worker"),
     *_RULES,
+    "rate_state",
     *_BULK,
     *("archive_run", "archive_chain"),
 )
@@ -42,6 +43,7 @@ RIGHTS: Final = {
         "dead_letter": _ALL,
         "worker": _ALL,
         **dict.fromkeys(_RULES, _WRITE),
+        "rate_state": _WRITE,
         "job_queue": _READ,
         "job_chain": "SELECT",
         "job_transition": "SELECT",

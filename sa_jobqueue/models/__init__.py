@@ -8,6 +8,7 @@ from sa_jobqueue.models.chain import ChainMixin
 from sa_jobqueue.models.dead_letter import DeadLetterMixin
 from sa_jobqueue.models.job import JobMixin
 from sa_jobqueue.models.queue import JobTypeMixin, QueueMixin
+from sa_jobqueue.models.rate_state import RateStateMixin
 from sa_jobqueue.models.schedule import ScheduleMixin
 from sa_jobqueue.models.waits import WaitFor
 from sa_jobqueue.models.worker import WorkerMixin
@@ -28,6 +29,7 @@ __all__ = [
     "JobTypeMixin",
     "Layout",
     "QueueMixin",
+    "RateStateMixin",
     "ScheduleMixin",
     "WaitFor",
     "WorkerMixin",

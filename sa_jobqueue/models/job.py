@@ -36,6 +36,7 @@ from sa_jobqueue.models.checks import (
 from sa_jobqueue.models.dead_letter import DeadLetterMixin
 from sa_jobqueue.models.job_table import job_table_args
 from sa_jobqueue.models.queue import JobTypeMixin, QueueMixin
+from sa_jobqueue.models.rate_state import RateStateMixin
 from sa_jobqueue.models.schedule import ScheduleMixin
 from sa_jobqueue.models.waits import WaitFor, waits
 from sa_jobqueue.models.worker import WorkerMixin
@@ -79,6 +80,7 @@ class JobMixin(Generic[IdT]):
     DeadLetter: ClassVar[type[DeadLetterMixin[Any]]]
     JobType: ClassVar[type[JobTypeMixin]]
     Queue: ClassVar[type[QueueMixin]]
+    RateState: ClassVar[type[RateStateMixin]]
     Reject: ClassVar[type[RejectMixin]]
     Schedule: ClassVar[type[ScheduleMixin[Any]]]
     Stage: ClassVar[type[StageMixin[Any]]]
@@ -121,6 +123,7 @@ class JobMixin(Generic[IdT]):
             "Queue": (QueueMixin, "queue"),
             "JobType": (JobTypeMixin, "job_type"),
             "Schedule": (ScheduleMixin, "schedule"),
+            "RateState": (RateStateMixin, "rate_state"),
         }
         for noun, (mixin, table) in companions.items():
             body = {"__tablename__": layout.name(table), "__jobqueue__": layout, "__job__": cls}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import BigInteger, CheckConstraint, Double, Integer, PrimaryKeyConstraint, SmallInteger, Text, func, text
-from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, TIMESTAMP
+from sqlalchemy import CheckConstraint, Integer, PrimaryKeyConstraint, SmallInteger, Text, func, text
+from sqlalchemy.dialects.postgresql import INTERVAL, TIMESTAMP
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 from sqlalchemy.sql.elements import conv
 
@@ -31,12 +31,6 @@ class _Controlled(Companion):
     """How many may be started at once after a pause of that rate; null for `rate_limit`."""
     rate_algorithm: Mapped[str | None] = mapped_column(Text, sort_order=-7)
     """How that rate counts, a `RateAlgorithm`; null for a token bucket."""
-    rate_tokens: Mapped[float | None] = mapped_column(Double, sort_order=-6)
-    """How many may still be started at once, as of `rate_at`; written by claims, null until the first."""
-    rate_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True), sort_order=-6)
-    """When a claim last wrote what was started."""
-    rate_starts: Mapped[list[int] | None] = mapped_column(ARRAY(BigInteger), sort_order=-6)
-    """Of a sliding window: when something was started within it, in microseconds since 1970, each followed by how much."""
     created_at: Mapped[datetime] = mapped_column(
         TIMESTAMP(timezone=True), nullable=False, server_default=func.now(), sort_order=9
     )

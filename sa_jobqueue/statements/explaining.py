@@ -18,6 +18,7 @@ from sqlalchemy import (
     func,
     literal_column,
     select,
+    true,
     tuple_,
     union_all,
 )
@@ -29,7 +30,7 @@ from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.statements._lanes import first_waiting, running_of
 from sa_jobqueue.statements._parts import array, once_a_model, status, table
 from sa_jobqueue.statements.history import block, number
-from sa_jobqueue.statements.limits import RATE
+from sa_jobqueue.statements.limits import RATE, STATE, newest_state
 from sa_jobqueue.statements.parts import whole
 from sa_jobqueue.types import JobStatus
 
@@ -38,8 +39,8 @@ from sa_jobqueue.types import JobStatus
 def rates(model: type[JobMixin[Any]]) -> Select[Any]:
     """Tell the rates of some queues and of a job type, and what was started under them.
 
-    Parameters: `queues`, `type_name`. Shape: `(what, name, now)` and `limits.RATE` a row that has a rate, queues first.
-    Clock: the database's `now()`. Locks: none. Index: the primary keys.
+    Parameters: `queues`, `type_name`. Shape: `(what, name, now)`, `limits.RATE` and `limits.STATE` a row that has a rate,
+    queues first. Clock: the database's `now()`. Locks: none. Index: the primary keys, from their ends in `rate_state`.
     """
     queue, kind = table(model.Queue), table(model.JobType)
     of_queues = queue.c.name == any_(array("queues", Text()))
@@ -50,11 +51,15 @@ def rates(model: type[JobMixin[Any]]) -> Select[Any]:
             name.label("name"),
             func.now().label("now"),
             *(of.c[column] for column in RATE),
-        ).where(where, of.c.rate_limit.is_not(None))
+            *(state.c[column] for column in STATE),
+        )
+        .select_from(of.outerjoin(state, true()))
+        .where(where, of.c.rate_limit.is_not(None))
         for what, of, name, where in (
             ("queue", queue, queue.c.name, of_queues),
             ("type", kind, kind.c.type_name, of_type),
         )
+        for state in (newest_state(model, of),)
     ]
     found = union_all(*every).subquery("found")
     return select(*found.c).order_by(found.c.what, found.c.name)

@@ -3,6 +3,10 @@
 A claim under a limit is a transaction: `lock`, `running`, the claim, `spend`. The row of the queue or the type is locked
 for its length, so two such claims never count the same room; nothing is written for a job, and what a dead worker ran
 counts until it is taken back.
+
+Nor is the locked row written to: what a rate has let start lies in `rate_state`, where whoever reads it walks past nothing
+that is dead, however long vacuum is held back. The price: `lock` may tell a state that the lock's last holder has left
+behind, for it sees what was before it got the lock, and the locked row does not tell it of a change. `spend` finds out.
 """
 
 from __future__ import annotations
@@ -13,6 +17,8 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Double,
+    FromClause,
+    Insert,
     Integer,
     Select,
     Table,
@@ -21,24 +27,49 @@ from sqlalchemy import (
     any_,
     bindparam,
     cast,
+    column,
     func,
+    insert,
     literal_column,
     null,
     select,
+    true,
     union_all,
     update,
 )
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.types import UserDefinedType
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import Xid8
-from sa_jobqueue.statements._parts import array, element, once_a_model, position, status, table
+from sa_jobqueue.statements._parts import array, element, once_a_model, status, table
 from sa_jobqueue.statements.parts import whole
 from sa_jobqueue.types import JobStatus
 
-RATE: Final = ("rate_limit", "rate_period", "rate_burst", "rate_algorithm", "rate_tokens", "rate_starts", "rate_at")
-"""The columns of a rate and of what was started under it, as `rates.Rate` has them."""
+RATE: Final = ("rate_limit", "rate_period", "rate_burst", "rate_algorithm")
+STATE: Final = ("tokens", "starts", "spent_at")
+"""The columns of a rate, and of what was started under it; `rates.Rate` is made of both."""
+
+
+def newest_state(model: type[JobMixin[Any]], of: Table) -> FromClause:
+    """Select what a row of `queue` or `job_type` has let start by its rate: nothing where it has none, or did not yet.
+
+    Shape: `version`, `STATE`, and `place`, its `ctid`. Index: `pk_rate_state`, from its end: one entry that is not dead.
+    """
+    state = table(model.RateState).alias("state")
+    (name,) = of.primary_key.columns
+    return (
+        select(state.c.version, *(state.c[each] for each in STATE), literal_column("state.ctid").label("place"))
+        .where(
+            of.c.rate_limit.is_not(None),
+            state.c.is_type == literal_column("true" if of is table(model.JobType) else "false", Boolean),
+            state.c.name == name,
+        )
+        .order_by(state.c.version.desc())
+        .limit(literal_column("1"))
+        .lateral("state")
+    )
 
 
 @once_a_model
@@ -46,11 +77,13 @@ def lock(model: type[JobMixin[Any]]) -> Select[Any]:
     """Lock what limits a queue, parts of it and a job type, and tell the limits.
 
     Parameters: `queues`, names of queues and parts; `type_name`, null for none.
-    Shape: `(is_type, name, max_running, key_max_running)` and `RATE` a row that is there and free, and `now`: how many may
-    run at once, how many of each fair key, what a `rates.Rate` is made of; null where there is no such limit. Unordered.
+    Shape: `(is_type, name, max_running, key_max_running)`, `RATE`, `STATE`, `(version, place, now)` a row that is there and
+    free: how many may run at once, how many of each fair key, what a `rates.Rate` is made of, and what `spend` is told; null
+    where there is no such limit, or nothing was started. Unordered.
     Clock: the database's, at the start of the transaction, as of `started_at`.
     Locks: those rows, until the transaction ends; skipped where another claim holds them.
-    Obliges: a caller must claim nothing that a row limits which it asked for and did not get. Index: the primary keys.
+    Obliges: a caller must claim nothing that a row limits which it asked for and did not get, nor anything under a rate that
+    `spend` does not take. Index: the primary keys, from their ends in `rate_state`.
     """
     queue, kind = table(model.Queue), table(model.JobType)
     none = cast(null(), Integer)
@@ -61,15 +94,18 @@ def lock(model: type[JobMixin[Any]]) -> Select[Any]:
             of.c.max_running,
             (none if of is kind else of.c.key_max_running).label("key_max_running"),
             *(of.c[column] for column in RATE),
+            *(state.c[column] for column in (*STATE, "version", "place")),
             func.now().label("now"),
         )
+        .select_from(of.outerjoin(state, true()))
         .where(where)
-        .with_for_update(key_share=True, skip_locked=True)
+        .with_for_update(key_share=True, skip_locked=True, of=of)
         .subquery("of_type" if of is kind else "of_queues")
         for of, name, where in (
             (queue, queue.c.name, queue.c.name == any_(array("queues", Text()))),
             (kind, kind.c.type_name, kind.c.type_name == bindparam("type_name", type_=Text)),
         )
+        for state in (newest_state(model, of),)
     ]
     return select(union_all(*(select(*part.c) for part in parts)).subquery("limits"))
 
@@ -117,18 +153,64 @@ def _floor(oldest: ColumnElement[Any]) -> ColumnElement[str]:
 
 
 @once_a_model
-def spend(model: type[JobMixin[Any]], *, of_type: bool) -> Update:
-    """Remember what was started under the rates of queues and parts, or of types.
+def spend(model: type[JobMixin[Any]]) -> Update:
+    """Remember what was started under rates, each in the place of the state that `lock` has told, if that is the newest.
 
-    Parameters: `names`, and in their order `tokens` and `starts`, of which each is an array as text.
-    Changes: `rate_tokens`, `rate_starts`, and `rate_at` to the database's `now()`, as of `lock`.
-    Locks: the rows, which the transaction has locked before. Index: the primary key.
+    Parameters: `is_types` and `names` of the rates, `versions` and `places` as told, `tokens`, and `starts`, each an array
+    as text; all in one order. Shape: `(name,)` of each that was written.
+    Changes: `version` by one, `tokens`, `starts`, and `spent_at` to the database's `now()`, as of `lock`.
+    Locks: nobody else's: who writes them holds what `lock` locks.
+    Obliges: roll back where one was not written: another claim has spent since. Run it after `lock`, as a statement of its
+    own in READ COMMITTED. Index: none, it goes where `place` says.
     """
-    of = table(model.JobType) if of_type else table(model.Queue)
-    name = of.c.type_name if of_type else of.c.name
-    names = array("names", Text())
-    place = position(names, name)
-    # Each an array of its own length, which one array of all could not hold.
-    starts = cast(element(array("starts", Text()), place), ARRAY(BigInteger))
-    tokens = element(array("tokens", Double()), place)
-    return update(of).where(name == any_(names)).values(rate_tokens=tokens, rate_starts=starts, rate_at=func.now())
+    state = table(model.RateState)
+    own: ColumnElement[Any] = literal_column(f"{state.name}.ctid")
+    places = cast(array("places", Text()), _Places())
+    place: ColumnElement[int] = func.array_position(places, own, type_=Integer)
+    told = {
+        "is_type": element(array("is_types", Boolean()), place),
+        "name": element(array("names", Text()), place),
+        # Vacuum may have given the place to another: its row is not the one that was told.
+        "version": element(array("versions", BigInteger()), place),
+    }
+    return (
+        update(state)
+        .where(own == any_(places), *(state.c[name] == value for name, value in told.items()))
+        .values(
+            version=state.c.version + literal_column("1"),
+            tokens=element(array("tokens", Double()), place),
+            # Each an array of its own length, which one array of all could not hold.
+            starts=cast(element(array("starts", Text()), place), ARRAY(BigInteger)),
+            spent_at=func.now(),
+        )
+        .returning(state.c.name)
+    )
+
+
+@once_a_model
+def spend_first(model: type[JobMixin[Any]]) -> Insert:
+    """Remember what was started first under rates of which `lock` has told no state, unless there is one by now.
+
+    Parameters: `is_types`, `names`, `tokens` and `starts`, as `spend`. Shape: `(name,)` of each that was written.
+    Changes: new rows, as of `lock`. Locks, Obliges: as `spend`. Index: `pk_rate_state`.
+    """
+    state, is_there = table(model.RateState), table(model.RateState).alias("is_there")
+    first = (
+        func.unnest(array("is_types", Boolean()), array("names", Text()), array("tokens", Double()), array("starts", Text()))
+        .table_valued(column("is_type", Boolean), column("name", Text), column("tokens", Double), column("starts", Text))
+        .render_derived("first")
+    )
+    known = select(is_there.c.name).where(is_there.c.is_type == first.c.is_type, is_there.c.name == first.c.name).exists()
+    new = select(first.c.is_type, first.c.name, first.c.tokens, cast(first.c.starts, ARRAY(BigInteger)), func.now())
+    columns = ["is_type", "name", "tokens", "starts", "spent_at"]
+    return insert(state).from_select(columns, new.where(~known)).returning(state.c.name)
+
+
+class _Places(UserDefinedType[Any]):
+    """An array of places of rows."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        """Return its name in DDL."""
+        return "tid[]"

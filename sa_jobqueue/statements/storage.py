@@ -26,7 +26,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, array
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements._parts import once_a_model
 
-TABLES: Final = ("job", "job_attempt", "job_blocker", "dead_letter", "worker")
+TABLES: Final = ("job", "job_attempt", "job_blocker", "dead_letter", "worker", "rate_state")
 """The tables that a queue writes to all the time."""
 
 

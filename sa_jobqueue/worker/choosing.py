@@ -176,7 +176,7 @@ class ChosenGroup(Group):
         rows = await self._statements.claim.execute(connection, {**given, "of_queue": self.queues[0], "ids": ids})
         jobs = {row[3]: ClaimedJob._make(row[3:]) for row in rows if row[3] is not None}
         if self.limits is not None:
-            self.limits.rates.weigh(list(jobs.values()))
+            await self.limits.rates.spend(connection, list(jobs.values()))
         return [jobs[job_id] for job_id in ids if job_id in jobs]
 
     def plan(

@@ -32,7 +32,7 @@ from sa_jobqueue.worker.listener import Listener
 from sa_jobqueue.worker.nextdue import NextDue
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.outcomes import released
-from sa_jobqueue.worker.rates import TooHeavyError
+from sa_jobqueue.worker.rates import OutdatedError, TooHeavyError
 from sa_jobqueue.worker.scout import Scout
 from sa_jobqueue.worker.settler import Settler
 from sa_jobqueue.worker.turns import Turn, asked_of, looking_of, turn_of
@@ -322,9 +322,9 @@ class Claimer(Component):
     async def _claim_under(
         self, limits: Limits, connection: AsyncConnection, group: Group, limit: int, *, behind: bool
     ) -> int | None:
-        """Claim what limits across all workers let start; None for what weighed too much, where fewer may fit.
+        """Claim what limits across all workers let start; None where it is to be done again.
 
-        Nothing is started before the claim has committed.
+        What came weighed too much, and fewer may fit; or another claim was quicker. Nothing is started before the commit.
         """
         jobs: list[ClaimedJob] = []
         try:
@@ -335,8 +335,7 @@ class Claimer(Component):
                 turn = turn_of(group, limit, rooms, looks=behind) if limit > 0 else None
                 if turn is not None:
                     ((_, jobs),) = await self._claims.take(connection, [turn], limit)
-                    await limits.rates.spend(connection, jobs)
-        except TooHeavyError:  # raised before the floors have moved
+        except (TooHeavyError, OutdatedError):  # raised before the floors have moved
             return None
         except BaseException:
             group.floors.reset(self._loop.time())

@@ -59,7 +59,7 @@ class Claims:
 
         Returns of each what it was allowed and its jobs, up to the group at which the limit was reached. A group with limits
         across workers, or whose jobs are chosen, comes alone.
-        Raises: TooHeavyError before the floors have moved; whatever else is raised drops them.
+        Raises: TooHeavyError or OutdatedError before the floors have moved; whatever else is raised drops them.
         """
         first, limit = turns[0], min(limit, sum(turn.quota for turn in turns))
         given: dict[str, Any] = {"types": first.group.types, "limit": limit}
@@ -81,7 +81,7 @@ class Claims:
             given |= first.group.floors.parameters(changed=behind, reading=reading)
         claim = await self._run(connection, statement, given, turns)
         if first.group.limits is not None:
-            first.group.limits.rates.weigh(claim.jobs)
+            await first.group.limits.rates.spend(connection, claim.jobs)
         taken: list[tuple[int, list[ClaimedJob]]] = []
         for turn, own in zip(turns, _by_turn(turns, claim.jobs), strict=True):
             if limit <= 0:

@@ -20,7 +20,9 @@ from sa_jobqueue.worker.compiled import compiled, plain
 from sa_jobqueue.worker.counting import Running
 from sa_jobqueue.worker.rates import Rates
 
-_BEGIN, _COMMIT, _ROLLBACK = (plain(word) for word in ("BEGIN", "COMMIT", "ROLLBACK"))
+# What is counted and written under a lock is to be seen as of then, whatever isolation is usual in this database.
+_BEGIN = plain("BEGIN ISOLATION LEVEL READ COMMITTED")
+_COMMIT, _ROLLBACK = plain("COMMIT"), plain("ROLLBACK")
 
 
 class Told(NamedTuple):
@@ -34,9 +36,11 @@ class Told(NamedTuple):
     rate_period: timedelta | None
     rate_burst: int | None
     rate_algorithm: str | None
-    rate_tokens: float | None
-    rate_starts: list[int] | None
-    rate_at: datetime | None
+    tokens: float | None
+    starts: list[int] | None
+    spent_at: datetime | None
+    version: int | None
+    place: str | None
     now: datetime
 
 

@@ -22,6 +22,10 @@ class TooHeavyError(Exception):
     """What a claim took weighs more than the rates let start: roll it back, and take fewer."""
 
 
+class OutdatedError(Exception):
+    """Another claim has spent of a rate since this one read what was left: roll it back, and make it again."""
+
+
 class Rates:
     """The rates of one group of lanes, as of its last claim. Locks nothing: `Limits` does.
 
@@ -30,10 +34,11 @@ class Rates:
     """
 
     def __init__(self, model: type[JobMixin[Any]], queue: str | None, parts: Collection[str]) -> None:
-        self._spend = {is_type: compiled(limits.spend, model, of_type=is_type) for is_type in (False, True)}
+        self._spend, self._spend_first = compiled(limits.spend, model), compiled(limits.spend_first, model)
         self._queue = queue
         self._parts = frozenset(parts)
         self._rates: dict[tuple[bool, str], Rate] = {}
+        self._states: dict[tuple[bool, str], tuple[int, str]] = {}
         self._late: set[tuple[bool, str]] = set()
         self._weight = 1.0
         self._fits: dict[tuple[bool, str], int] = {}
@@ -43,6 +48,7 @@ class Rates:
         """Take in the rates, as `limits.lock` told them, but those that are divided: they are the buckets'."""
         rates = {key: Rate.of(row) for key, row in told.items() if row.rate_algorithm != RateAlgorithm.DIVIDED_BUCKET}
         self._rates = {key: rate for key, rate in rates.items() if rate is not None}
+        self._states = {key: (row.version, row.place) for key, row in told.items() if row.version is not None}
         # Started by a claim that began after ours, and was faster: by our `now()` that is yet to come.
         self._late = {key for key, rate in self._rates.items() if rate.is_after(told[key].now)}
 
@@ -86,16 +92,29 @@ class Rates:
             self._weight = (self._weight + sum(map(weight_of, jobs)) / len(jobs)) / 2
 
     async def spend(self, connection: AsyncConnection, jobs: Sequence[ClaimedJob]) -> None:
-        """Remember what was started. Within the transaction that has read them."""
-        spent: dict[bool, dict[str, Rate]] = {False: {}, True: {}}
-        for key, rate in self._rates.items():
-            if under := self._under(key, jobs):
-                spent[key[0]][key[1]] = rate.spent(sum(map(weight_of, under)))
-        for is_type, rates in spent.items():
-            if rates:
-                starts = [f"{{{','.join(map(str, rate.starts))}}}" if rate.starts else None for rate in rates.values()]
-                given = {"names": list(rates), "tokens": [rate.tokens for rate in rates.values()], "starts": starts}
-                await self._spend[is_type].execute(connection, given)
+        """Weigh what was claimed, as `weigh` does, and remember it. Within the transaction that has read the rates.
+
+        Raises: TooHeavyError; OutdatedError.
+        """
+        self.weigh(jobs)
+        used = [(key, rate, under) for key, rate in self._rates.items() if (under := self._under(key, jobs))]
+        spent = {key: rate.spent(sum(map(weight_of, under))) for key, rate, under in used}
+        known = {key: rate for key, rate in spent.items() if key in self._states}
+        first = {key: rate for key, rate in spent.items() if key not in self._states}
+        for statement, own in ((self._spend, known), (self._spend_first, first)):
+            if own and len(await statement.execute(connection, self._given(own))) < len(own):
+                raise OutdatedError
+
+    def _given(self, spent: Mapping[tuple[bool, str], Rate]) -> dict[str, Any]:
+        states = [self._states.get(key, (None, None)) for key in spent]
+        return {
+            "is_types": [is_type for is_type, _ in spent],
+            "names": [name for _, name in spent],
+            "versions": [version for version, _ in states],
+            "places": [place for _, place in states],
+            "tokens": [rate.tokens for rate in spent.values()],
+            "starts": [f"{{{','.join(map(str, rate.starts))}}}" if rate.starts else None for rate in spent.values()],
+        }
 
     def _first_weight(self, key: tuple[bool, str]) -> int:
         weight, until = self._first.get(key, (1, 0.0))

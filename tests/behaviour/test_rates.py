@@ -145,7 +145,7 @@ async def test_a_divided_rate_beside_an_exact_limit_is_counted_once_and_by_the_w
             session.add_all(Job("test") for _ in range(20))
         await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
     assert scalar(engine, _BEYOND_SINCE, per_second=40, since=since) <= 1
-    assert scalar(engine, "SELECT count(rate_at) FROM queue") == 0
+    assert scalar(engine, "SELECT count(*) FROM rate_state") == 0
 
 
 def test_a_weight_is_the_jobs_or_its_handlers_however_it_is_enqueued_and_checked(engine: Engine) -> None:
@@ -173,8 +173,10 @@ def test_a_weight_is_the_jobs_or_its_handlers_however_it_is_enqueued_and_checked
 def test_explain_names_the_window_and_the_weight_and_says_when_the_job_may_start(engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker("free:1", concurrency=5)
     used = """
-    INSERT INTO queue (name, rate_limit, rate_period, rate_algorithm, rate_at, rate_starts) VALUES ('default', 5,
-      interval '1 hour', 'sliding_window', now(), ARRAY[extract(epoch FROM now() - interval '50 minutes') * 1000000, 3])
+    INSERT INTO queue (name, rate_limit, rate_period, rate_algorithm) VALUES ('default', 5,
+      interval '1 hour', 'sliding_window');
+    INSERT INTO rate_state (is_type, name, spent_at, starts) VALUES (false, 'default', now(),
+      ARRAY[extract(epoch FROM now() - interval '50 minutes') * 1000000, 3])
     """
     with engine.begin() as connection:
         connection.exec_driver_sql(used)
@@ -185,7 +187,7 @@ def test_explain_names_the_window_and_the_weight_and_says_when_the_job_may_start
     assert "starts nothing that weighs 3 by its rate of 5 in any 1 h" in found.sentence
     assert timedelta(minutes=9) < found.evidence["next_start"] <= timedelta(minutes=10)
     with engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE queue SET rate_algorithm = 'divided_bucket', rate_starts = NULL")
+        connection.exec_driver_sql("UPDATE queue SET rate_algorithm = 'divided_bucket'")
     with Session(engine) as session:
         found = explain_job(session, jobs.add(priority=9, due_in=-60))
     assert found.cause is Cause.RATE_LIMITED

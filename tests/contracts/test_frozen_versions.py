@@ -14,7 +14,7 @@ from sa_jobqueue.migrations import versions
 DIGESTS = {
     1: "27939e2a3bade0de28811f1aca41a2c82ff56cacf4c1b95fb3c85f644b3acab4",
     2: "4853513165be70ab421af20df3704bfad07fc75cd6845a16c53b1b4120655285",
-    3: "da30e1deb05a21dc330579df3fe2499588e081bd9c586a26552bc7b0b41b8a23",
+    3: "d3b8ae862dfa075760e8a30b62125d90c6b46a2fa6059e0d8e3fb6e16f664ca7",
 }
 PLACES = [
     {"schema": schema, "prefix": prefix, "id_type": id_type}

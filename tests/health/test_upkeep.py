@@ -62,7 +62,7 @@ def test_vacuum_tells_what_went_and_for_whose_sake_the_rest_stays(
     (job,) = upkeep.vacuum(engine, tables=["job"])
     assert (job.dead_after, job.kept_for) == (0, None)
     every = document(database_url, "vacuum")["vacuumed"]
-    assert [one["table"] for one in every] == ["dead_letter", "job", "job_attempt", "job_blocker", "worker"]
+    assert [one["table"] for one in every] == ["dead_letter", "job", "job_attempt", "job_blocker", "rate_state", "worker"]
 
 
 @newest_server_and_oldest_long

@@ -160,6 +160,7 @@ def write_rows_of_control(session: Session, model: type[Any]) -> None:
             model.Queue(name="mail", weight=2, rate_limit=10, rate_period=minute, retain_dead=timedelta(days=90)),
             model.JobType(type_name="send", paused_at=func.now(), paused_by="the night shift", max_running=1),
             model.Schedule(name="nightly", type_name="report", cron="0 3 * * *", input={"a": 1}),
+            model.RateState(is_type=False, name="mail", tokens=2.5, spent_at=func.now()),
         ]
     )
 
@@ -169,7 +170,7 @@ def test_rows_survive_every_version_up_and_down(engine: Engine, layout: Layout, 
     model = model_of(layout)
     old = ("job", "job_blocker", "job_attempt", "dead_letter", "worker", "job_queue")
     new = ("job_stage", "job_write", "job_reject", "archive_run", "archive_chain")
-    newest = ("queue", "job_type", "schedule")
+    newest = ("queue", "job_type", "schedule", "rate_state")
 
     def rows(nouns: tuple[str, ...]) -> list[list[str]]:
         names = "note,drain_requested_at,expires_at,ordering_key,steps_aside,rate_weight"
@@ -196,7 +197,7 @@ def test_rows_survive_every_version_up_and_down(engine: Engine, layout: Layout, 
     with Session(engine) as session, session.begin():
         write_rows_of_control(session, model)
     third = rows(newest)
-    assert [len(table) for table in third] == [1] * 3
+    assert [len(table) for table in third] == [1] * 4
     assert upgrade(engine, layout) == 3
     assert (rows(old), rows(new), rows(newest)) == (first, second, third)
     assert downgrade(engine, layout, 3) == following

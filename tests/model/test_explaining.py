@@ -152,7 +152,8 @@ def build(world: World, engine: Engine, jobs: Jobs) -> Any:
             if table is Job.Queue and world.rate != "none":
                 left = 1.5 if world.rate == "some left" else 0.5
                 row |= {"rate_limit": 1, "rate_period": timedelta(days=1), "rate_burst": 5}
-                row |= {"rate_tokens": left, "rate_at": func.now()}
+                state = {"is_type": False, "name": "default", "tokens": left, "spent_at": func.now()}
+                connection.execute(insert(Job.RateState).values(state))
             row |= {"paused_at": func.now(), "paused_by": "somebody"} if paused else {}
             connection.execute(insert(table).values(row))
     return job_id

@@ -66,7 +66,14 @@ def offered(world: World) -> dict[str, Any]:
 
 
 _ONE = {"queue": "default", "queues": ["default", "default/1"], "type_name": "test", "since": "0"}
-_SPENT = {"names": ["default", "default/1"], "tokens": [2.5, None], "starts": [None, "{1,2}"]}
+_SPENT = {
+    "is_types": [False, True],
+    "names": ["default", "test"],
+    "versions": [1, 7],
+    "places": ["(0,1)", "(3,9)"],
+    "tokens": [2.5, None],
+    "starts": [None, "{1,2}"],
+}
 _CLAIM = frozenset({"ix_job_claim", "pk_job", "ix_job_ordering", "uq_job_ordering"})
 
 _SURVEY = {"after_queue": "", "after_priority": -1000, "most": BATCH}
@@ -126,13 +133,8 @@ SCHEDULING_CASES = [
     Case("expire", lambda: expiry.expire(Job), frozenset({"ix_job_expiring", "pk_job"}), lambda w: {"limit": BATCH}),
     Case("limits_lock", lambda: limits.lock(Job), frozenset(), lambda w: _ONE),
     Case("limits_running", lambda: limits.running(Job), frozenset({"ix_job_running"}), lambda w: _ONE, looks_at=2000),
-    Case(
-        "limits_spend_queue",
-        lambda: limits.spend(Job, of_type=False),
-        frozenset(),
-        lambda w: _SPENT,
-    ),
-    Case("limits_spend_type", lambda: limits.spend(Job, of_type=True), frozenset(), lambda w: _SPENT),
+    Case("limits_spend", lambda: limits.spend(Job), frozenset(), lambda w: _SPENT),
+    Case("limits_spend_first", lambda: limits.spend_first(Job), frozenset(), lambda w: _SPENT),
     Case(
         "limits_running_by_part",
         lambda: limits.running_by_part(Job),

@@ -1,4 +1,4 @@
-"""What a count under a limit reads while a transaction, somewhere, keeps vacuum from removing what has run since."""
+"""What a claim under a limit or a rate reads while a transaction, somewhere, keeps vacuum from removing what is dead."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, NullPool, create_engine, text
 
 from sa_jobqueue import Job
 from sa_jobqueue.statements import limits
@@ -17,6 +17,10 @@ from tests.fixtures.workers import Hands
 
 pytestmark = both_servers
 
+RATE = "INSERT INTO queue (name, rate_limit, rate_period) VALUES ('default', 1000000, interval '1 second')"
+CLAIMS = 1000
+LOCK_READS, SPEND_READS = 8, 12
+"""Pages: of the row that is locked, and of a state by an index that has grown by a level; of an update and its entry."""
 DEAD = 10_000
 A_CLAIM = 10
 MOST = 40
@@ -96,3 +100,54 @@ def test_a_count_from_a_floor_finds_what_was_claimed_earlier_and_committed_later
         connection.execute(text("UPDATE job SET queue = 'default' WHERE id = :id"), {"id": elsewhere})
     assert count() == (4, 4)
     assert int(floors[-1]) > 0
+
+
+def test_a_rate_reads_the_same_however_many_claims_it_has_let_through_or_lost(server: Any, database_url: str) -> None:
+    server.execute("ALTER TABLE rate_state SET (autovacuum_enabled = off)")
+    server.execute(RATE)
+    asked = {"queues": ["default"], "type_name": None}
+    lock, spend = Prepared(server, "lock", limits.lock(Job)), Prepared(server, "spend", limits.spend(Job))
+    engine = create_engine(database_url, poolclass=NullPool)
+
+    def claim(connection: Connection) -> dict[str, Any]:
+        told = connection.execute(limits.lock(Job), asked).one()
+        given = {"is_types": [False], "names": ["default"], "tokens": [told.tokens or 9.0], "starts": [None]}
+        if told.version is None:
+            assert connection.execute(limits.spend_first(Job), given).all() == [("default",)]
+            return {}
+        given |= {"versions": [told.version], "places": [told.place]}
+        assert connection.execute(limits.spend(Job), given).all() == [("default",)]
+        return given
+
+    def explain() -> tuple[int, int]:
+        with engine.begin() as connection:
+            told = connection.execute(limits.lock(Job), asked).one()
+            connection.rollback()
+        newest = {"is_types": [False], "names": ["default"], "tokens": [1.0], "starts": [None]}
+        spent = spend.explain(newest | {"versions": [told.version], "places": [told.place]})
+        assert spent.rows == 1, spent.shape
+        locked = lock.explain(asked)
+        assert locked.scans("rate_state") == {"pk_rate_state"}, locked.shape
+        return locked.buffers, spent.buffers
+
+    with connect(database_url) as pin, engine.connect() as connection:
+        with connection.begin():
+            claim(connection)
+        pin.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        pin.execute("SELECT count(*) FROM pg_class")
+        read = [explain()]
+        for count in (CLAIMS // 5, CLAIMS - CLAIMS // 5):
+            for _ in range(count):
+                with connection.begin():
+                    claim(connection)
+            read.append(explain())
+        for _ in range(CLAIMS // 5):
+            with connection.begin() as transaction:
+                claim(connection)
+                transaction.rollback()
+        server.execute("VACUUM rate_state")
+        read.append(explain())
+        (dead,) = server.execute("SELECT n_dead_tup FROM pg_stat_all_tables WHERE relname = 'rate_state'").fetchone()
+    assert dead >= CLAIMS
+    assert all(locked <= LOCK_READS and spent <= SPEND_READS for locked, spent in read), read
+    engine.dispose()

@@ -1,27 +1,51 @@
-"""A claim under a rate goes by its own `now()`, which another one under the same rate may have left behind."""
+"""A claim under a limit goes by its own `now()`, and by what it saw before the lock was its: others may be quicker."""
 
 from __future__ import annotations
 
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from sqlalchemy import Engine, text
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from sa_jobqueue import Job
+from sa_jobqueue import Job, JobQueue, JobStatus
 from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.statements import limits
+from sa_jobqueue.worker.compiled import Compiled
 from sa_jobqueue.worker.limits import BUSY, Limits, transaction
+from sa_jobqueue.worker.rates import OutdatedError, Rates
+from tests.fixtures.database import both_servers
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import Start, until
 
 _GIVEN: dict[str, Any] = dict.fromkeys(ClaimedJob._fields) | {"queue": "default", "rate_weight": 2}
-JOB = ClaimedJob(**_GIVEN)
+JOB = ClaimedJob(**_GIVEN | {"id": 1, "priority": 0, "scheduled_at": datetime.now(UTC)})
+LIGHT = JOB._replace(rate_weight=1)
 RULE = """
 INSERT INTO queue (name, rate_limit, rate_period, rate_algorithm) VALUES ('default', 5, interval '1 hour', 'sliding_window')
 """
+GATE = 1763
 
 
-async def test_a_claim_that_began_before_the_last_one_under_its_rate_starts_nothing_and_comes_again(engine: Engine) -> None:
+@pytest.fixture
+async def asynchronous(engine: Engine, request: pytest.FixtureRequest) -> AsyncIterator[AsyncEngine]:
+    """Give a worker's engine, to a database whose usual isolation is what the test says, and a queue with a rate."""
     with engine.begin() as connection:
         connection.execute(text(RULE))
-    asynchronous = create_async_engine(engine.url, isolation_level="AUTOCOMMIT")
+    isolation = getattr(request, "param", "read committed").replace(" ", "\\ ")
+    options = f"-c default_transaction_isolation={isolation}"
+    asynchronous = create_async_engine(engine.url, isolation_level="AUTOCOMMIT", connect_args={"options": options})
+    yield asynchronous
+    await asynchronous.dispose()
+
+
+async def test_a_claim_that_began_before_the_last_one_under_its_rate_starts_nothing_and_comes_again(
+    asynchronous: AsyncEngine,
+) -> None:
     late, quick = Limits(Job, "default", None), Limits(Job, "default", None)
     async with asynchronous.connect() as first, asynchronous.connect() as second:
         async with transaction(first):
@@ -36,4 +60,110 @@ async def test_a_claim_that_began_before_the_last_one_under_its_rate_starts_noth
             async with transaction(second):
                 # Held by the first: nobody waits for it.
                 assert await quick.room(second, 9) == (0, {})
-    await asynchronous.dispose()
+
+
+def gated() -> Compiled:
+    """Return `limits.lock` as it stops at a gate: its snapshot is taken then, and the row is not locked yet."""
+    statement = re.sub(r"%\((\w+)\)s::([\w[\]]+)", r"CAST(:\1 AS \2)", str(Compiled(limits.lock(Job))._text))
+    where = "WHERE queue.name = "
+    assert where in statement
+    gate = f"WHERE pg_advisory_xact_lock_shared({GATE}) IS NOT NULL AND queue.name = "
+    return Compiled(text(statement.replace(where, gate)))
+
+
+@both_servers
+@pytest.mark.parametrize("asynchronous", ["read committed", "repeatable read"], indirect=True)
+@pytest.mark.parametrize("spent_before", [0, 1])
+async def test_what_another_claim_spends_between_the_snapshot_and_the_lock_is_not_spent_again(
+    engine: Engine, asynchronous: AsyncEngine, spent_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late, quick = Limits(Job, "default", None), Limits(Job, "default", None)
+    plain = late._lock
+    async with asynchronous.connect() as first, asynchronous.connect() as second, asynchronous.connect() as third:
+        for _ in range(spent_before):
+            async with transaction(second):
+                await quick.room(second, 9)
+                await quick.rates.spend(second, [LIGHT])
+        left = 5 - spent_before
+        await third.execute(text(f"SELECT pg_advisory_lock({GATE})"))
+        monkeypatch.setattr(late, "_lock", gated())
+
+        async def claim() -> tuple[int, dict[str, int]]:
+            async with transaction(first):
+                told = await late.room(first, 9)
+                await late.rates.spend(first, [LIGHT])
+            return told
+
+        claiming = asyncio.create_task(claim())
+        await until(lambda: claiming.done() or waits(engine), what="it has its snapshot")
+        async with transaction(second):
+            assert await quick.room(second, 9) == (left, {})
+            await quick.rates.spend(second, [LIGHT])
+        await third.execute(text(f"SELECT pg_advisory_unlock({GATE})"))
+        # The row is free, and unchanged; what the other has spent is not what this one saw.
+        with pytest.raises(OutdatedError):
+            await claiming
+        monkeypatch.setattr(late, "_lock", plain)
+        async with transaction(first):
+            assert await late.room(first, 9) == (left - 1, {})
+
+
+def waits(engine: Engine) -> bool:
+    with engine.connect() as connection:
+        found = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        return bool(connection.execute(text(found)).scalar_one())
+
+
+async def test_a_claim_that_another_has_outrun_is_made_again_and_charges_nothing(
+    engine: Engine, jobs: Jobs, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = JobQueue()
+    outrun: list[int] = []
+    spend = Rates.spend
+
+    @queue.handler("test")
+    async def work() -> None:
+        pass
+
+    async def late(self: Rates, connection: Any, claimed: Any) -> None:
+        if not outrun:
+            another = "UPDATE rate_state SET version = version + 1"
+            with engine.begin() as elsewhere:
+                elsewhere.execute(text(another))
+        try:
+            await spend(self, connection, claimed)
+        except OutdatedError:
+            outrun.append(len(claimed))
+            raise
+
+    with engine.begin() as connection:
+        connection.execute(text(RULE))
+        connection.execute(text("INSERT INTO rate_state (is_type, name, spent_at) VALUES (false, 'default', now())"))
+    monkeypatch.setattr(Rates, "spend", late)
+    ids = [jobs.add() for _ in range(3)]
+    async with start(queue):
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
+    assert outrun
+    assert [jobs.get(one)["attempt"] for one in ids] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("asynchronous", ["read committed", "repeatable read"], indirect=True)
+async def test_what_another_claim_starts_between_the_snapshot_and_the_lock_is_counted(
+    engine: Engine, asynchronous: AsyncEngine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE queue SET max_running = 1"))
+    late = Limits(Job, "default", None)
+    monkeypatch.setattr(late, "_lock", gated())
+    async with asynchronous.connect() as first, asynchronous.connect() as second:
+        await second.execute(text(f"SELECT pg_advisory_lock({GATE})"))
+
+        async def ask() -> tuple[int, dict[str, int]]:
+            async with transaction(first):
+                return await late.room(first, 9)
+
+        asking = asyncio.create_task(ask())
+        await until(lambda: asking.done() or waits(engine), what="it has its snapshot")
+        jobs.add(JobStatus.RUNNING)
+        await second.execute(text(f"SELECT pg_advisory_unlock({GATE})"))
+        assert await asking == (0, {})

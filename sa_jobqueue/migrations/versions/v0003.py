@@ -54,7 +54,6 @@ CREATE TABLE ${q}queue (
   key_max_running integer,
   max_running integer,
   rate_limit integer, rate_period interval, rate_burst integer, rate_algorithm text,
-  rate_tokens double precision, rate_at timestamptz, rate_starts bigint[],
   retain_completed interval, retain_cancelled interval, retain_dead interval,
   created_at timestamptz DEFAULT now() NOT NULL,
   updated_at timestamptz DEFAULT now() NOT NULL,
@@ -76,7 +75,6 @@ CREATE TABLE ${q}job_type (
   paused_at timestamptz, paused_by text,
   max_running integer,
   rate_limit integer, rate_period interval, rate_burst integer, rate_algorithm text,
-  rate_tokens double precision, rate_at timestamptz, rate_starts bigint[],
   created_at timestamptz DEFAULT now() NOT NULL,
   updated_at timestamptz DEFAULT now() NOT NULL,
   CONSTRAINT ${p}pk_job_type PRIMARY KEY (type_name),
@@ -125,7 +123,17 @@ CREATE TABLE ${q}schedule (
   CONSTRAINT ${p}ck_schedule_paused CHECK (paused_by IS NULL OR paused_at IS NOT NULL)
 )
 --;
-CREATE INDEX ${p}ix_schedule_due ON ${q}schedule (next_fire_at)"""
+CREATE INDEX ${p}ix_schedule_due ON ${q}schedule (next_fire_at)
+--;
+CREATE TABLE ${q}rate_state (
+  is_type boolean NOT NULL,
+  name text NOT NULL,
+  version bigint DEFAULT 1 NOT NULL,
+  tokens double precision,
+  starts bigint[],
+  spent_at timestamptz NOT NULL,
+  CONSTRAINT ${p}pk_rate_state PRIMARY KEY (is_type, name, version)
+)"""
 
 # On tables that are there: `job_stage` before `job`, as the commit of a bulk write locks them; then `job`, as workers lock
 # them, and `worker` at the very end, for beats wait from then on.
@@ -215,7 +223,7 @@ DROP FUNCTION ${q}job_next()
 --;
 ALTER TABLE ${q}job_stage DROP COLUMN rate_weight
 --;
-DROP TABLE ${q}schedule, ${q}job_type, ${q}queue
+DROP TABLE ${q}rate_state, ${q}schedule, ${q}job_type, ${q}queue
 --;
 DROP INDEX ${q}uq_job_ordering
 --;

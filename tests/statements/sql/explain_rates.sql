@@ -1,11 +1,25 @@
-SELECT found.what, found.name, found.now, found.rate_limit, found.rate_period, found.rate_burst, found.rate_algorithm, found.rate_tokens, found.rate_starts, found.rate_at
-FROM (SELECT 'queue' AS what, queue.name AS name, now() AS now, queue.rate_limit AS rate_limit, queue.rate_period AS rate_period, queue.rate_burst AS rate_burst, queue.rate_algorithm AS rate_algorithm, queue.rate_tokens AS rate_tokens, queue.rate_starts AS rate_starts, queue.rate_at AS rate_at
+SELECT found.what, found.name, found.now, found.rate_limit, found.rate_period, found.rate_burst, found.rate_algorithm, found.tokens, found.starts, found.spent_at
+FROM (SELECT 'queue' AS what, queue.name AS name, now() AS now, queue.rate_limit AS rate_limit, queue.rate_period AS rate_period, queue.rate_burst AS rate_burst, queue.rate_algorithm AS rate_algorithm, state.tokens AS tokens, state.starts AS starts, state.spent_at AS spent_at
   FROM queue
+  LEFT OUTER JOIN LATERAL (SELECT state.version AS version, state.tokens AS tokens, state.starts AS starts, state.spent_at AS spent_at, state.ctid AS place
+    FROM rate_state AS state
+    WHERE queue.rate_limit IS NOT NULL
+    AND state.is_type = false
+    AND state.name = queue.name
+    ORDER BY state.version DESC
+    LIMIT 1) AS state ON true
   WHERE queue.name = ANY (%(queues)s::TEXT[])
   AND queue.rate_limit IS NOT NULL
   UNION ALL
-  SELECT 'type' AS what, job_type.type_name AS name, now() AS now, job_type.rate_limit AS rate_limit, job_type.rate_period AS rate_period, job_type.rate_burst AS rate_burst, job_type.rate_algorithm AS rate_algorithm, job_type.rate_tokens AS rate_tokens, job_type.rate_starts AS rate_starts, job_type.rate_at AS rate_at
+  SELECT 'type' AS what, job_type.type_name AS name, now() AS now, job_type.rate_limit AS rate_limit, job_type.rate_period AS rate_period, job_type.rate_burst AS rate_burst, job_type.rate_algorithm AS rate_algorithm, state.tokens AS tokens, state.starts AS starts, state.spent_at AS spent_at
   FROM job_type
+  LEFT OUTER JOIN LATERAL (SELECT state.version AS version, state.tokens AS tokens, state.starts AS starts, state.spent_at AS spent_at, state.ctid AS place
+    FROM rate_state AS state
+    WHERE job_type.rate_limit IS NOT NULL
+    AND state.is_type = true
+    AND state.name = job_type.type_name
+    ORDER BY state.version DESC
+    LIMIT 1) AS state ON true
   WHERE job_type.type_name = %(type_name)s::VARCHAR
   AND job_type.rate_limit IS NOT NULL) AS found
 ORDER BY found.what, found.name

@@ -12,5 +12,5 @@ JOIN pg_catalog.pg_class AS owner ON owner.oid = entry.indrelid
 JOIN pg_catalog.pg_namespace AS space ON space.oid = owner.relnamespace
 JOIN pg_catalog.pg_am AS method ON method.oid = relation.relam
 LEFT OUTER JOIN pg_catalog.pg_stat_all_indexes AS stats ON stats.indexrelid = relation.oid
-WHERE entry.indrelid = ANY (ARRAY[to_regclass(%(param_1)s::VARCHAR) :: oid, to_regclass(%(param_2)s::VARCHAR) :: oid, to_regclass(%(param_3)s::VARCHAR) :: oid, to_regclass(%(param_4)s::VARCHAR) :: oid, to_regclass(%(param_5)s::VARCHAR) :: oid])
+WHERE entry.indrelid = ANY (ARRAY[to_regclass(%(param_1)s::VARCHAR) :: oid, to_regclass(%(param_2)s::VARCHAR) :: oid, to_regclass(%(param_3)s::VARCHAR) :: oid, to_regclass(%(param_4)s::VARCHAR) :: oid, to_regclass(%(param_5)s::VARCHAR) :: oid, to_regclass(%(param_6)s::VARCHAR) :: oid])
 ORDER BY relation.relname

@@ -9,5 +9,5 @@ SELECT CAST(relation.relname AS TEXT) AS name, pg_table_size(relation.oid) AS by
 FROM pg_catalog.pg_class AS relation
 JOIN pg_catalog.pg_namespace AS space ON space.oid = relation.relnamespace
 JOIN pg_catalog.pg_stat_all_tables AS stats ON stats.relid = relation.oid
-WHERE relation.oid = ANY (ARRAY[to_regclass(%(param_1)s::VARCHAR) :: oid, to_regclass(%(param_2)s::VARCHAR) :: oid, to_regclass(%(param_3)s::VARCHAR) :: oid, to_regclass(%(param_4)s::VARCHAR) :: oid, to_regclass(%(param_5)s::VARCHAR) :: oid])
+WHERE relation.oid = ANY (ARRAY[to_regclass(%(param_1)s::VARCHAR) :: oid, to_regclass(%(param_2)s::VARCHAR) :: oid, to_regclass(%(param_3)s::VARCHAR) :: oid, to_regclass(%(param_4)s::VARCHAR) :: oid, to_regclass(%(param_5)s::VARCHAR) :: oid, to_regclass(%(param_6)s::VARCHAR) :: oid])
 ORDER BY relation.relname

@@ -1,0 +1,43 @@
+"""`rate_state`: what the rates of queues and job types have let start."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, Boolean, Double, PrimaryKeyConstraint, Text, text
+from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
+from sqlalchemy.orm import Mapped, declared_attr, mapped_column
+from sqlalchemy.sql.elements import conv
+
+from sa_jobqueue.models.base import Companion
+
+
+class RateStateMixin(Companion):
+    """What one rate has let start: a row of a queue, of a part or of a job type, from its first claim under a rate on.
+
+    It is written under the lock of the row that has the rate, and outlives that: a rate said anew goes on from it. Its
+    version is in its key, so what was written last is the first entry from the end: who reads it walks past none of the dead
+    ones, of which a transaction that holds vacuum back leaves one for each claim.
+    """
+
+    is_type: Mapped[bool] = mapped_column(Boolean, nullable=False)
+    """Whether it is of a job type: else of a queue, or of a part of one."""
+    name: Mapped[str] = mapped_column(Text, nullable=False)
+    """Of that queue, part or type."""
+    version: Mapped[int] = mapped_column(BigInteger, nullable=False, server_default=text("1"), autoincrement=False)
+    """How often it was written."""
+    tokens: Mapped[float | None] = mapped_column(Double)
+    """Of a bucket: how many may still be started at once, as of `spent_at`; null when it is full."""
+    starts: Mapped[list[int] | None] = mapped_column(ARRAY(BigInteger))
+    """Of a sliding window: when something was started within it, in microseconds since 1970, each followed by how much."""
+    spent_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False)
+    """When a claim last wrote what was started."""
+
+    @declared_attr.directive
+    def __table_args__(cls) -> tuple[Any, ...]:
+        name = cls.__jobqueue__.name
+        return (
+            PrimaryKeyConstraint("is_type", "name", "version", name=conv(name("pk_rate_state"))),
+            {"schema": cls.__jobqueue__.schema},
+        )
