@@ -1,0 +1,75 @@
+"""An API that allows so many calls at once and so many in any period, by weight: all workers together keep to it.
+
+Run it with `python examples/rate_limited_api.py`.
+"""
+
+import asyncio
+from datetime import timedelta
+
+from sqlalchemy import create_engine, select
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Job, JobQueue, RateAlgorithm, Retry, Worker, sync_queues
+from sa_jobqueue.testing.servers import open_server
+
+PERIOD = timedelta(milliseconds=300)
+jobs = JobQueue()
+jobs.queue("models", max_running=3, rate_limit=10, rate_period=PERIOD, rate_algorithm=RateAlgorithm.SLIDING_WINDOW)
+refused = {4}  # what the provider refuses, once
+running: list[int] = []
+most: list[int] = []
+
+
+@jobs.handler("ask", queue="models", timeout=timedelta(seconds=30))
+async def ask(number: int) -> str:
+    """Ask once; where the provider says when, ask again then."""
+    if number in refused:
+        refused.remove(number)
+        raise Retry(timedelta(milliseconds=50), reason="429")
+    running.append(number)
+    most.append(len(running))
+    await asyncio.sleep(0.01)
+    running.remove(number)
+    return f"answer {number}"
+
+
+async def work(url: str) -> None:
+    engines = [create_engine(url) for _ in range(2)]
+    async with asyncio.TaskGroup() as group:
+        workers = [Worker(jobs, engine) for engine in engines]
+        for worker in workers:
+            group.create_task(worker.run())
+        with Session(engines[0]) as session:
+            while session.scalars(select(Job.id).where(Job.completed_at.is_(None)).limit(1)).first() is not None:
+                session.rollback()
+                await asyncio.sleep(0.05)
+        for worker in workers:
+            worker.stop()
+    for engine in engines:
+        engine.dispose()
+
+
+def main() -> None:
+    with open_server() as server:
+        engine = create_engine(server.url)
+        Job.metadata.create_all(engine)
+        with Session(engine) as session, session.begin():
+            sync_queues(session, jobs.declared_queues)  # or: sa-jobqueue queues sync app:jobs
+            session.add_all(ask.job(number, rate_weight=1 + number % 4) for number in range(12))
+        asyncio.run(work(server.url))
+        with Session(engine) as session:
+            starts = [(job.started_at, job.rate_weight) for job in session.scalars(select(Job))]
+            within = [sum(weight for at, weight in starts if one - PERIOD < at <= one) for one, _ in starts]
+            print("answered", session.scalars(select(Job.output)).all().count("answer 4"), "of those refused")
+        print("at most three at once:", max(most) <= 3)
+        print("at most ten by weight in any period:", max(within) <= 10)
+        engine.dispose()
+
+
+if __name__ == "__main__":
+    main()
+
+# Output:
+# answered 1 of those refused
+# at most three at once: True
+# at most ten by weight in any period: True
