@@ -11,7 +11,7 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.fair_keys import FairBy
 from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
 from sa_jobqueue.retention import Retention
-from sa_jobqueue.retry import Backoff, RetryPolicy
+from sa_jobqueue.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from sa_jobqueue.handlers import Handler
@@ -48,7 +48,7 @@ class Batching:
         priority: int = 0,
         max_attempts: int = DEFAULT_MAX_ATTEMPTS,
         timeout: timedelta | None = None,
-        retry: RetryPolicy = Backoff(),
+        retry: RetryPolicy | None = None,
         version: int = 1,
         retention: Retention | None = None,
         concurrency: int | None = None,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, overload
+from typing import Any, Generic, Literal, Protocol, TypeAlias, overload
 from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -26,7 +26,7 @@ from sa_jobqueue.providers import Provider, Providers
 from sa_jobqueue.queueing import Queueing
 from sa_jobqueue.registry import INJECTED, JobType, Registry, Upcaster, describe
 from sa_jobqueue.retention import NOTHING_SAID, Retention, RetentionRules
-from sa_jobqueue.retry import Backoff, RetryPolicy
+from sa_jobqueue.retry import RetryPolicy
 from sa_jobqueue.scheduling import Scheduling
 from sa_jobqueue.types import JobStatus, Json
 
@@ -53,9 +53,6 @@ class Chained(Protocol):
     @property
     def last_type_name(self) -> str:
         """The type of its last job."""
-
-
-DEFAULT_RETRY: Final = Backoff()
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +233,7 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
         priority: int = 0,
         max_attempts: int = DEFAULT_MAX_ATTEMPTS,
         timeout: timedelta | None = None,
-        retry: RetryPolicy = DEFAULT_RETRY,
+        retry: RetryPolicy | None = None,
         version: int = 1,
         isolation: Literal["process"] | None = None,
         memory_limit: int | None = None,
@@ -248,7 +245,8 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
         """Register a function as the handler of `type_name`.
 
         `queue`, `priority`, `max_attempts`, `timeout`, `rate_weight`: defaults of its jobs, as in `JobMixin.__init__`.
-        `retry`: a `Backoff`, or a function of (attempt, error) that returns a wait, or None to give up.
+        `retry`: a `Backoff`, or a function of (attempt, error) that returns a wait, or None to give up; unless given, what
+        is said of the job's queue, or `Backoff()`.
         `version`: of the payload's shape; raise it with an upcaster when the shape changes while jobs are in flight.
         `isolation`: "process" runs attempts in a child process of the worker, which a crash, a timeout or `memory_limit`
         ends alone. `memory_limit`: bytes that it may hold, at least 128 MiB; watched on Linux.

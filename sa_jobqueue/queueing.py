@@ -12,6 +12,7 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.queues import QueueSettings
 from sa_jobqueue.rates import RateAlgorithm
 from sa_jobqueue.retention import NOTHING_SAID, Retention
+from sa_jobqueue.retry import Backoff
 
 ChooseT = TypeVar("ChooseT", bound=Choose)
 
@@ -40,6 +41,7 @@ class Queueing:
         rate_period: timedelta | None = None,
         rate_burst: int | None = None,
         rate_algorithm: RateAlgorithm | str | None = None,
+        retry: Backoff | None = None,
         retention: Retention = NOTHING_SAID,
     ) -> QueueSettings:
         """Declare what a queue's row is to say; `sa-jobqueue queues sync` and `sync_queues` make it say so.
@@ -58,6 +60,7 @@ class Queueing:
             rate_period=rate_period,
             rate_burst=rate_burst,
             rate_algorithm=rate_algorithm,
+            retry=retry,
             retention=retention,
         )
         self._queues[name] = declared

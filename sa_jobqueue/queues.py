@@ -1,7 +1,8 @@
-"""What can be said of a queue or a job type beside its jobs: its share, its limits, how long it is kept. Pure."""
+"""What can be said of a queue or a job type beside its jobs: share, limits, retries, and how long it is kept. Pure."""
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,6 +12,7 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.fair_keys import SEPARATOR
 from sa_jobqueue.rates import RateAlgorithm
 from sa_jobqueue.retention import NOTHING_SAID, Retention
+from sa_jobqueue.retry import Backoff
 from sa_jobqueue.types import LONGEST, MAX_WEIGHT, MIN_WEIGHT
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
@@ -28,8 +30,9 @@ class QueueSettings:
     within `rate_period`, across all workers, each as many as it weighs (`rate_weight` of a job); `rate_burst`: how many at
     once after a while without any, `rate_limit` unless given. `rate_algorithm`: how that is counted, as a token bucket
     unless given; a sliding window has no burst, and a part of a queue no divided bucket. `key_max_running`: how many of
-    each fair key may run at once; a part such as `mail/42` has settings of its own. None is without a limit. `retention`:
-    how long its ended chains are kept.
+    each fair key may run at once; a part such as `mail/42` has settings of its own. None is without a limit. `retry`: the
+    backoff of jobs whose handlers say none, with jitter; None for `Backoff()`. `retention`: how long its ended chains are
+    kept.
     Raises: InvalidOptionError naming the field.
     """
 
@@ -41,6 +44,7 @@ class QueueSettings:
     rate_period: timedelta | None = None
     rate_burst: int | None = None
     rate_algorithm: RateAlgorithm | str | None = None
+    retry: Backoff | None = None
     retention: Retention = NOTHING_SAID
 
     def __post_init__(self) -> None:
@@ -57,6 +61,8 @@ class QueueSettings:
         if self.key_max_running is not None:
             _check_number("key_max_running", self.key_max_running, 1, _MOST)
         _check_limits(self)
+        if self.retry is not None:
+            _check_retry(self.retry)
         if not isinstance(self.retention, Retention):
             raise InvalidOptionError("retention", f"must be a Retention, got {self.retention!r}")
         if self.retention.dead_letters is not None:
@@ -68,11 +74,18 @@ class QueueSettings:
         """The columns that it is written to."""
         ages = self.retention
         retained = {"retain_completed": ages.completed, "retain_cancelled": ages.cancelled, "retain_dead": ages.dead}
+        wait = self.retry
+        retried = {
+            "retry_base": wait and wait.base,
+            "retry_factor": None if wait is None else float(wait.factor),
+            "retry_cap": wait and wait.cap,
+        }
         return {
             "name": self.name,
             "weight": self.weight,
             "key_max_running": self.key_max_running,
             **_limits(self),
+            **retried,
             **retained,
         }
 
@@ -134,6 +147,15 @@ def _check_limits(settings: QueueSettings | TypeSettings) -> None:
         raise InvalidOptionError("rate_algorithm", "is of a rate: give rate_limit and rate_period with it")
     if settings.rate_algorithm == RateAlgorithm.SLIDING_WINDOW and settings.rate_burst is not None:
         raise InvalidOptionError("rate_burst", "is of a token bucket; a sliding window may start rate_limit at once")
+
+
+def _check_retry(retry: object) -> None:
+    if not isinstance(retry, Backoff):
+        raise InvalidOptionError("retry", f"of a queue is a Backoff, or None; functions are a handler's: got {retry!r}")
+    if not retry.jitter:
+        raise InvalidOptionError("retry", "of a queue has jitter: a wait without it is said of a handler")
+    if not retry.factor < math.inf or retry.cap > LONGEST:
+        raise InvalidOptionError("retry", f"of a queue has a finite factor, and a cap of at most {LONGEST}, got {retry!r}")
 
 
 def _check_number(field: str, value: object, low: int, high: int) -> None:

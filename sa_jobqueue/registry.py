@@ -53,7 +53,8 @@ class JobType:
     priority: int
     max_attempts: int
     timeout: timedelta | None
-    retry: RetryPolicy
+    retry: RetryPolicy | None
+    """None: as is said of the queue, or the library's own."""
     version: int
     concurrency: int | None
     """How many of it one worker runs at once; None: as many as it has slots."""
@@ -168,7 +169,7 @@ def describe(
     priority: int,
     max_attempts: int,
     timeout: timedelta | None,
-    retry: RetryPolicy,
+    retry: RetryPolicy | None,
     version: int,
     concurrency: int | None = None,
     middleware: Sequence[Middleware] = (),
@@ -192,7 +193,7 @@ def describe(
     place = f"{func.__module__}:{func.__qualname__}"
     if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
         raise InvalidHandlerError(f"{place}: a handler returns its output once, it cannot yield")
-    if not callable(retry):
+    if retry is not None and not callable(retry):
         raise InvalidOptionError("retry", f"must be a Backoff or a function of (attempt, error), got {retry!r}")
     if not _is_whole(max_attempts) or max_attempts < 1:
         raise InvalidOptionError("max_attempts", f"must be a whole number, at least 1, got {max_attempts!r}")

@@ -9,11 +9,21 @@ from typing import Any, Final
 import click
 
 from sa_jobqueue.cli._limits import ALGORITHM, BURST, MAX_RUNNING, PERIOD, RATE, limits_told, named, read_limits
-from sa_jobqueue.cli._options import Database, json_option, load_jobs, parse_url, url_option, user_name, with_database
+from sa_jobqueue.cli._options import (
+    Database,
+    json_option,
+    load_jobs,
+    parse_url,
+    seconds,
+    url_option,
+    user_name,
+    with_database,
+)
 from sa_jobqueue.cli._output import counted, print_fields, print_json, print_table, shown
 from sa_jobqueue.operations import QueueStatus, list_queues, pause_queues, put_queue, resume_queues, sync_queues
 from sa_jobqueue.queues import LIMITS, QueueSettings
 from sa_jobqueue.retention import Retention
+from sa_jobqueue.retry import Backoff
 
 _names: Final = click.argument("names", metavar="NAME...", nargs=-1, required=True)
 _HEADINGS: Final = ("queue", "paused", "by", "weight", "max running", "of a key", "rate", "workers")
@@ -66,6 +76,9 @@ def show(database: Database, /, *, name: str, as_json: bool) -> None:
 @PERIOD
 @BURST
 @ALGORITHM
+@click.option("--retry-base", metavar="SECONDS", help="Longest first wait of jobs whose handlers say none, or 'none'.")
+@click.option("--retry-factor", metavar="N", help="How much longer each of their waits may be than the one before.")
+@click.option("--retry-cap", metavar="SECONDS", help="The longest of their waits.")
 @click.option("--retain-completed", metavar="DAYS", help="How long its completed chains are kept; 'none' to say nothing.")
 @click.option("--retain-cancelled", metavar="DAYS", help="The same of cancelled ones.")
 @click.option("--retain-dead", metavar="DAYS", help="The same of dead ones.")
@@ -78,7 +91,8 @@ def set_(database: Database, /, *, name: str, weight: int | None, as_json: bool,
         said = _settings(found[0]) if found else QueueSettings(name=name)
         ages = {outcome: given.pop(f"retain_{outcome}") for outcome in ("completed", "cancelled", "dead")}
         kept = {outcome: _days(f"retain_{outcome}", days) for outcome, days in ages.items() if days is not None}
-        wanted: dict[str, Any] = read_limits(said, given) | {"retention": replace(said.retention, **kept)}
+        retry = _retry(said.retry, *(given.pop(f"retry_{part}") for part in ("base", "factor", "cap")))
+        wanted: dict[str, Any] = read_limits(said, given) | {"retry": retry, "retention": replace(said.retention, **kept)}
         if weight is not None:
             wanted["weight"] = weight
         put_queue(session, replace(said, **wanted), model=database.model)
@@ -141,7 +155,28 @@ def sync(application: str, url: str | None, *, dry_run: bool, as_json: bool) -> 
 def _settings(said: QueueStatus) -> QueueSettings:
     limits = {key: getattr(said, key) for key in ("weight", "key_max_running", *LIMITS)}
     kept = Retention(completed=said.retain_completed, cancelled=said.retain_cancelled, dead=said.retain_dead)
-    return QueueSettings(name=said.name, retention=kept, **limits)
+    retry = None
+    if said.retry_base is not None and said.retry_factor is not None and said.retry_cap is not None:
+        retry = Backoff(base=said.retry_base, factor=said.retry_factor, cap=said.retry_cap)
+    return QueueSettings(name=said.name, retry=retry, retention=kept, **limits)
+
+
+def _retry(said: Backoff | None, base: str | None, factor: str | None, cap: str | None) -> Backoff | None:
+    """Return the backoff: what is given, `none` for none, and what was said before."""
+    if base == "none":
+        return None
+    told: dict[str, Any] = {}
+    for name, given in (("base", base), ("cap", cap)):
+        if given is not None:
+            with named(f"retry_{name}"):
+                told[name] = seconds(given)
+    if factor is not None:
+        with named("retry_factor"):
+            try:
+                told["factor"] = float(factor)
+            except ValueError:
+                raise click.BadParameter(f"{factor!r} is not a number") from None
+    return replace(said or Backoff(), **told) if told else said
 
 
 def _days(option: str, given: str) -> timedelta | None:

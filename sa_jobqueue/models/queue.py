@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import CheckConstraint, Integer, PrimaryKeyConstraint, SmallInteger, Text, func, text
+from sqlalchemy import CheckConstraint, Double, Integer, PrimaryKeyConstraint, SmallInteger, Text, func, text
 from sqlalchemy.dialects.postgresql import INTERVAL, TIMESTAMP
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 from sqlalchemy.sql.elements import conv
@@ -71,6 +71,12 @@ class QueueMixin(_Controlled):
     key_max_running: Mapped[int | None] = mapped_column(Integer, sort_order=-14)
     """How many jobs of each fair key may run at once, across all workers, unless the row of its part says it; null for any
     number."""
+    retry_base: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-6)
+    """Of the `Backoff` of jobs whose handlers say none; null, with the next two, for that of the library."""
+    retry_factor: Mapped[float | None] = mapped_column(Double, sort_order=-6)
+    """Of the same."""
+    retry_cap: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-6)
+    """Of the same."""
     retain_completed: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-4)
     """How long its completed chains are kept at least; null: as long as elsewhere said."""
     retain_cancelled: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-3)
@@ -84,6 +90,12 @@ class QueueMixin(_Controlled):
         return (
             *_rules(name, "queue", "name"),
             CheckConstraint(f"weight BETWEEN {MIN_WEIGHT} AND {MAX_WEIGHT}", name=conv(name("ck_queue_weight"))),
+            CheckConstraint(
+                "num_nulls(retry_base, retry_factor, retry_cap) IN (0, 3) AND retry_base > '0'::interval"
+                " AND retry_factor >= 1 AND retry_factor < 'Infinity'"
+                " AND retry_cap BETWEEN retry_base AND '36500 days'::interval",
+                name=conv(name("ck_queue_retry")),
+            ),
             CheckConstraint("key_max_running >= 1", name=conv(name("ck_queue_key_max_running"))),
             {"schema": cls.__jobqueue__.schema},
         )

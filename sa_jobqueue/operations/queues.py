@@ -36,6 +36,10 @@ class QueueStatus:
     rate_period: timedelta | None
     rate_burst: int | None
     rate_algorithm: str | None
+    retry_base: timedelta | None
+    """Of the backoff of jobs whose handlers say none, as are `retry_factor` and `retry_cap`; None: nothing is said of it."""
+    retry_factor: float | None
+    retry_cap: timedelta | None
     retain_completed: timedelta | None
     retain_cancelled: timedelta | None
     retain_dead: timedelta | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import (
+    Double,
     Integer,
     Interval,
     Select,
@@ -33,9 +34,10 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
 
     Parameters: `queues`, `types`, `worker_id`.
     Shape: a row each that has one: `kind` (`queue`, `type` or `worker`), `name`, `is_paused`, `weight`, `max_running`,
-    `rate_limit`, `rate_period`, `rate_burst`, `rate_algorithm`, `sharers`, `key_max_running`; of the worker `max_running` is
-    the concurrency asked for, null for its own. `sharers`: among how many workers a rate is divided, those that are running,
-    and killed ones for as long as they have a row; none before this worker has one itself, null where it is not divided.
+    `rate_limit`, `rate_period`, `rate_burst`, `rate_algorithm`, `sharers`, `key_max_running`, `retry_base`, `retry_factor`,
+    `retry_cap`; of the worker `max_running` is the concurrency asked for, null for its own. `sharers`: among how many
+    workers a rate is divided, those that are running, and killed ones for as long as they have a row; none before this
+    worker has one itself, null where it is not divided.
     Unordered. Locks: none. Index: the primary keys; all of `queue` and of `worker`, which are small.
     """
     queue, kind, worker = table(model.Queue), table(model.JobType), table(model.Worker)
@@ -57,6 +59,7 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
         return [of.c.max_running, *rate, case((is_divided, sharers)).label("sharers")]
 
     one, nothing = literal_column("1", Integer), sql_cast(null(), Integer)
+    no_retry = [sql_cast(null(), Interval), sql_cast(null(), Double), sql_cast(null(), Interval)]
     told = union_all(
         rows(
             "queue",
@@ -66,6 +69,9 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
             queue.c.weight,
             *limits(queue, queue.c.name, "queues"),
             queue.c.key_max_running,
+            queue.c.retry_base,
+            queue.c.retry_factor,
+            queue.c.retry_cap,
         ).where(whole(queue.c.name) == any_(array("queues", Text()))),
         rows(
             "type",
@@ -75,6 +81,7 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
             one,
             *limits(kind, kind.c.type_name, "job_types"),
             nothing,
+            *no_retry,
         ).where(kind.c.type_name == any_(array("types", Text()))),
         rows(
             "worker",
@@ -89,6 +96,7 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
             sql_cast(null(), Text),
             nothing,
             nothing,
+            *no_retry,
         ).where(worker.c.id == bindparam("worker_id", type_=Text)),
     ).subquery("told")
     return select(*told.c)

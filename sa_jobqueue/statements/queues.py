@@ -16,6 +16,7 @@ from sa_jobqueue.statements.parts import whole
 
 TOLD: Final = (
     *("weight", "key_max_running", "max_running", "rate_limit", "rate_period", "rate_burst", "rate_algorithm"),
+    *("retry_base", "retry_factor", "retry_cap"),
     *("retain_completed", "retain_cancelled", "retain_dead"),
 )
 """The columns that say what a queue may take; a job type has some of them."""

@@ -16,8 +16,10 @@ from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from sa_jobqueue.fair_keys import whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.rates import Rate, RateAlgorithm
+from sa_jobqueue.retry import Backoff
 from sa_jobqueue.statements import controls
 from sa_jobqueue.worker.compiled import compiled
 from sa_jobqueue.worker.component import Component
@@ -48,6 +50,16 @@ class Control:
     """Among how many workers a rate is divided; 0 before this one is known to be of them, None where it is not."""
     key_max_running: int | None = None
     """How many of each fair key may run at once, of a queue and across all workers, unless the part has a number itself."""
+    retry_base: timedelta | None = None
+    retry_factor: float | None = None
+    retry_cap: timedelta | None = None
+
+    @property
+    def retry(self) -> Backoff | None:
+        """The backoff of jobs of a queue whose handlers say none; None where nothing is said of it."""
+        if self.retry_base is None or self.retry_factor is None or self.retry_cap is None:
+            return None
+        return Backoff(base=self.retry_base, factor=self.retry_factor, cap=self.retry_cap)
 
     @property
     def is_limited(self) -> bool:
@@ -71,7 +83,7 @@ class Control:
 UNTOLD: Final = Control()
 _TOLD: Final = (
     *("is_paused", "weight", "max_running", "rate_limit", "rate_period", "rate_burst", "rate_algorithm", "sharers"),
-    "key_max_running",
+    *("key_max_running", "retry_base", "retry_factor", "retry_cap"),
 )
 _MAX_RUNNING: Final = _TOLD.index("max_running")
 
@@ -94,6 +106,10 @@ class Controls:
     def type(self, name: str) -> Control:
         """Return what is said of a job type."""
         return self.types.get(name, UNTOLD)
+
+    def retry(self, queue: str) -> Backoff | None:
+        """Return what is said of retries of a queue, or of a part: by its own row, or by its queue's."""
+        return self.queue(queue).retry or self.queue(whole(queue)).retry
 
     @property
     def paused_queues(self) -> frozenset[str]:

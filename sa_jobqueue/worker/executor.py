@@ -34,7 +34,7 @@ from sa_jobqueue.worker.lending import lent, lent_beside, load_blockers
 from sa_jobqueue.worker.linking import Linker
 from sa_jobqueue.worker.middleware import surround
 from sa_jobqueue.worker.options import WorkerOptions
-from sa_jobqueue.worker.outcomes import Completed, failed, released
+from sa_jobqueue.worker.outcomes import Completed, RetryOf, failed, released
 from sa_jobqueue.worker.running import Running
 from sa_jobqueue.worker.sessions import HELD, NAMED, Sessions
 from sa_jobqueue.worker.settler import Settler
@@ -60,17 +60,17 @@ class Executor:
         worker_id: str,
         options: WorkerOptions,
         children: Children,
+        retry_of: RetryOf,
     ) -> None:
         self._registry = registry
         self._model = model
         self._settler = settler
-        self._engine = engine
-        self._sessions = sessions
+        self._engine, self._sessions = engine, sessions
         self._completer = completer
         self._events = events
         self._worker_id = worker_id
         self._options = options
-        self._children = children
+        self._children, self._retry_of = children, retry_of
         self._blockers = blockers.outcomes(model)
         self._linker = Linker(engine, model)
         self.concurrency = options.concurrency
@@ -237,7 +237,7 @@ class Executor:
 
     def _fail(self, running: Running, error: BaseException, job_type: JobType | None) -> None:
         ran = timedelta(seconds=self._loop.time() - running.started)
-        self._completer.put(failed(running.context, error, job_type, ran=ran))
+        self._completer.put(failed(running.context, error, job_type, ran=ran, default=self._retry_of(running.job.queue)))
 
     async def _attempt(self, running: Running, job_type: JobType) -> Result | None:
         """Decode the input and call the handler; return its result, or None when its commit completed the job."""

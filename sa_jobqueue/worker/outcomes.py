@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path, PurePath
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from sa_jobqueue.context import AttemptContext, ClaimedJob
 from sa_jobqueue.errors import (
@@ -23,6 +24,9 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.registry import JobType
 from sa_jobqueue.retry import Backoff, RetryPolicy
 from sa_jobqueue.types import LONGEST, AttemptOutcome, DeadReason, JobStatus
+
+RetryOf: TypeAlias = Callable[[str], RetryPolicy | None]
+"""Tells the policy of a queue, by its name."""
 
 _FALLBACK: Final = Backoff()
 _OURS: Final = str(Path(__file__).parent)
@@ -57,6 +61,8 @@ class Finished:
     uncounted: bool = False
     ran: timedelta | None = None
     """How long the attempt ran; None where it never began."""
+    by_default: bool = False
+    """Whether nobody but the library said how long to wait: neither the handler nor its error."""
 
 
 def released(job: ClaimedJob) -> Finished:
@@ -97,18 +103,33 @@ def of_error(job: ClaimedJob, error: BaseException, job_type: JobType | None) ->
         return dead(DeadReason.TIMED_OUT if timed_out else DeadReason.EXHAUSTED, outcome)
     at: datetime | None = None
     wait: timedelta | None
+    policy = None if job_type is None else job_type.retry
     if isinstance(signal, Retry):
         wait, at = signal.delay or timedelta(0), signal.at
     else:
-        wait = _delay(_FALLBACK if job_type is None else job_type.retry, job.attempt, error)
+        wait = _delay(policy or _FALLBACK, job.attempt, error)
     if wait is None:
         return dead(DeadReason.DISCARDED, outcome)
-    return Finished(job, JobStatus.PENDING, outcome, delay=wait, at=at, error=describe(error), fingerprint=fingerprint)
+    by_default = policy is None and not isinstance(signal, Retry)
+    end = Finished(job, JobStatus.PENDING, outcome, delay=wait, at=at, error=describe(error), fingerprint=fingerprint)
+    return replace(end, by_default=by_default)
 
 
-def failed(attempt: AttemptContext, error: BaseException, job_type: JobType | None, *, ran: timedelta) -> Finished:
-    """Return the same for an attempt that ran here: with how long it took, and the notes that were made of it."""
+def failed(
+    attempt: AttemptContext,
+    error: BaseException,
+    job_type: JobType | None,
+    *,
+    ran: timedelta,
+    default: RetryPolicy | None = None,
+) -> Finished:
+    """Return the same for an attempt that ran here: with how long it took, and the notes that were made of it.
+
+    `default`: the policy where neither the handler nor its error said when to try again.
+    """
     end = of_error(attempt.job, error, job_type)
+    if end.by_default and default is not None:
+        end = replace(end, delay=default(attempt.job.attempt, error) or timedelta(0))
     return replace(end, ran=ran, error=None if end.error is None else attempt.notes | end.error)
 
 

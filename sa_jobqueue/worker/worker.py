@@ -210,6 +210,7 @@ class Worker:
             worker_id=self.id,
             options=options,
             children=children,
+            retry_of=lambda queue: reader.current.retry(queue),  # noqa: PLW0108 - there is no reader yet
         )
 
         def endangered(silent: timedelta) -> None:

@@ -49,6 +49,13 @@ def test_a_queue_is_said_something_paused_and_resumed(run: Run) -> None:
     (other,) = (one for one in document(run("queues", "list", "--json"))["queues"] if one["name"] == "other")
     assert (other["key_max_running"], other["rate_limit"], other["rate_algorithm"]) == (1234, 100, "divided_bucket")
     assert document(run("queues", "set", "other", "--rate-limit", "none", "--json"))["rate_algorithm"] is None
+    told = document(run("queues", "set", "other", "--retry-base", "5", "--retry-cap", "60", "--json"))
+    assert (told["retry_base"], told["retry_factor"], told["retry_cap"]) == (5, 2, 60)
+    told = document(run("queues", "set", "other", "--retry-factor", "3", "--json"))
+    assert (told["retry_base"], told["retry_factor"], told["retry_cap"]) == (5, 3, 60)
+    assert "--retry-base" in run("queues", "set", "other", "--retry-base", "soon", status=2).stderr
+    run("queues", "set", "other", "--retry-cap", "1", status=1)
+    assert document(run("queues", "set", "other", "--retry-base", "none", "--json"))["retry_cap"] is None
     for wrong in (["--weight", "0"], ["--max-running", "0"], ["--rate-limit", "5"], ["--retain-dead", "-1"]):
         run("queues", "set", "mail", *wrong, status=1)
     unreadable = {"max-running": "many", "rate-period": "nan", "retain-dead": "inf", "key-max-running": "1.5"}

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,18 +14,23 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
+    Backoff,
     JobQueue,
     JobStatus,
+    QueueSettings,
+    Retry,
     Worker,
     WorkerFilter,
     list_workers,
     pause_job_types,
     pause_queues,
+    put_queue,
     resize_workers,
     resume_job_types,
     resume_queues,
 )
-from sa_jobqueue.events import ControlsChanged, JobCompleted, WorkerStarted
+from sa_jobqueue.events import ControlsChanged, JobCompleted, JobPutBack, WorkerStarted
+from sa_jobqueue.retry import immediately
 from sa_jobqueue.worker import controls
 from tests.behaviour.test_attempts import enqueue
 from tests.fixtures.database import one_server_swept
@@ -182,3 +188,46 @@ async def test_a_worker_runs_no_more_handlers_with_sessions_than_the_pool_has_co
         (changed,) = await log.until(ControlsChanged)
         assert changed.concurrency == 3
     small.dispose()
+
+
+async def test_what_a_queue_says_of_retries_holds_where_neither_handler_nor_error_says_it(
+    engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for wait in ("TOLD", "ALONE"):
+        monkeypatch.setattr(controls, wait, 3600.0)  # the notification tells it, and nothing else
+    century, queue = timedelta(days=36_500), JobQueue()
+
+    @queue.handler("says_nothing")
+    async def says_nothing(payload: None) -> None:
+        raise ValueError
+
+    @queue.handler("has_a_policy", retry=immediately, max_attempts=2)
+    async def has_a_policy(payload: None) -> None:
+        raise ValueError
+
+    @queue.handler("is_told", max_attempts=2)
+    async def is_told(payload: None) -> None:
+        raise Retry(timedelta(0))
+
+    @queue.handler("other", queue="other", max_attempts=1)
+    async def other(payload: None) -> None: ...
+
+    said = Backoff(base=century, cap=century)
+    say(engine, put_queue, QueueSettings(name="default", retry=said))
+    # What a part says goes before what its queue says.
+    say(engine, put_queue, QueueSettings(name="default/42", retry=Backoff(base=timedelta(microseconds=1))))
+    names = ("says_nothing", "has_a_policy", "is_told")
+    waits, *end = enqueue(engine, *(queue.job(name, None) for name in names))
+    (of_part,) = enqueue(engine, queue.job("says_nothing", None, fair_key="42", max_attempts=2))
+    worker = Worker(queue, engine, options=quick(queues=["default", "other"]))
+    async with working(worker) as log:
+        await until(lambda: {jobs.status(job_id) for job_id in (*end, of_part)} == {JobStatus.DEAD}, what="they ended")
+        await until(lambda: jobs.status(waits) is JobStatus.PENDING and jobs.get(waits)["attempt"] == 1, what="it waits")
+        row = jobs.get(waits)
+        assert row["scheduled_at"] - row["started_at"] > timedelta(minutes=1)  # but for once in some millions of times
+        before = len(log.of(ControlsChanged))
+        await asyncio.to_thread(say, engine, put_queue, QueueSettings(name="default"))
+        await log.until(ControlsChanged, before + 1)
+        (again,) = enqueue(engine, queue.job("says_nothing", None, max_attempts=2))
+        await until(lambda: jobs.status(again) is JobStatus.DEAD, what="the library's own backoff is of a second")
+        assert len([one for one in log.of(JobPutBack) if one.job_id == again]) == 1

@@ -15,7 +15,18 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Snooze, Worker, cancel_jobs
+from sa_jobqueue import (
+    AttemptContext,
+    Backoff,
+    Job,
+    JobQueue,
+    JobStatus,
+    QueueSettings,
+    Snooze,
+    Worker,
+    cancel_jobs,
+    put_queue,
+)
 from sa_jobqueue.errors import InvalidHandlerError, InvalidOptionError, IsolatedHandlerError, IsolationError
 from sa_jobqueue.events import AttemptLost, Event, JobCompleted, JobDied, JobStarted
 from sa_jobqueue.middleware import Proceed
@@ -31,12 +42,16 @@ PATIENT = {"time_to_live": timedelta(minutes=10), "beat_interval": timedelta(sec
 LONG_ENOUGH = 90.0
 """Seconds. Several interpreters are started, each importing the library, while other tests keep the machine busy."""
 
+A_CENTURY = timedelta(days=36_500)
+"""Of which a wait drawn from it is a few seconds once in 400 million times."""
+
 TWINS: dict[str, Any] = {
     "returns": {"values": [1, 2]},
     "returns_async": {"values": [1, 2]},
     "returns_nothing": 1,
     "returns_what_is_no_json": 1,
     "raises": "é",
+    "is_tried_again": 1,
     "asks_its_policy": 1,
     "snoozes": 1,
     "retries": "x",
@@ -96,11 +111,15 @@ async def test_an_isolated_attempt_ends_as_it_would_in_the_worker_itself(
         poison = [Job(type_name=name, input={"values": "no"}) for name in ("returns", "returns_isolated")]
         session.add_all(poison)
         twins["poison"] = [job.id for job in poison]
+        # Of which a child knows nothing.
+        put_queue(session, QueueSettings(name="default", retry=Backoff(base=A_CENTURY, cap=A_CENTURY)))
     await drain(both, engine, app="tests.fixtures.isolated:both")
     with engine.connect() as connection:
         for name, (here, there) in twins.items():
             ends = [connection.execute(text(_END), {"id": job_id}).one() for job_id in (here, there)]
             assert ends[0] == ends[1], name
+            if name == "is_tried_again":
+                assert ends[0].later
     assert jobs.get(twins["waited"][1])["output"] == [8, 10]
     assert jobs.get(twins["is_lent"][1])["output"] is True
     told = {vars(record)["job_id"]: record for record in caplog.records if record.getMessage() == "it is logged"}

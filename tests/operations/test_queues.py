@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
+    Backoff,
     Cause,
     JobQueue,
     QueueSettings,
@@ -53,13 +54,15 @@ def test_a_queue_has_a_row_from_the_first_time_that_anything_is_said_of_it(sessi
     jobs.add_worker(WORKER, queues=["mail"])
     (served,) = list_queues(session)
     assert (served.name, served.weight, served.workers, served.created_at) == ("mail", 1, 1, None)
-    settings = QueueSettings(name="mail", weight=3, rate_limit=10, rate_period=MINUTE, retention=Retention(dead=MINUTE))
+    limits: dict[str, Any] = {"weight": 3, "rate_limit": 10, "rate_period": MINUTE, "retry": Backoff(base=MINUTE)}
+    settings = QueueSettings(name="mail", retention=Retention(dead=MINUTE), **limits)
     assert put_queue(session, settings)
     assert not put_queue(session, settings)  # it says so already
     assert pause_queues(session, ["mail", "other"], by="ann") == ["mail", "other"]
     assert pause_queues(session, ["other", "mail"], by="ben") == []  # who paused it first stays known
     mail, other = list_queues(session)
     assert (mail.weight, mail.rate_limit, mail.rate_period, mail.retain_dead) == (3, 10, MINUTE, MINUTE)
+    assert (mail.retry_base, mail.retry_factor, mail.retry_cap) == (MINUTE, 2.0, 60 * MINUTE)
     assert (mail.paused_by, other.paused_by, other.weight, other.workers) == ("ann", "ann", 1, 0)
     assert resume_queues(session, ["mail", "never"]) == ["mail"]
     assert [one.paused_at for one in list_queues(session, names=["mail"])] == [None]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sa_jobqueue import QueueSettings
+from sa_jobqueue import Backoff, QueueSettings
 from sa_jobqueue.errors import InvalidOptionError
 
 MINUTE = timedelta(minutes=1)
@@ -32,6 +32,10 @@ MINUTE = timedelta(minutes=1)
             {"name": "mail/42", "rate_limit": 5, "rate_period": MINUTE, "rate_algorithm": "divided_bucket"},
         ),
         ("rate_algorithm", {"rate_limit": 5, "rate_period": MINUTE, "rate_algorithm": "fixed_window"}),
+        ("retry", {"retry": lambda attempt, error: timedelta(0)}),
+        ("retry", {"retry": Backoff(jitter=False)}),
+        ("retry", {"retry": Backoff(factor=float("inf"))}),
+        ("retry", {"retry": Backoff(cap=timedelta(days=40_000))}),
         ("retention", {"retention": timedelta(1)}),
     ],
 )

@@ -54,6 +54,7 @@ CREATE TABLE ${q}queue (
   key_max_running integer,
   max_running integer,
   rate_limit integer, rate_period interval, rate_burst integer, rate_algorithm text,
+  retry_base interval, retry_factor double precision, retry_cap interval,
   retain_completed interval, retain_cancelled interval, retain_dead interval,
   created_at timestamptz DEFAULT now() NOT NULL,
   updated_at timestamptz DEFAULT now() NOT NULL,
@@ -67,6 +68,9 @@ CREATE TABLE ${q}queue (
     AND rate_algorithm IN ('token_bucket', 'sliding_window', 'divided_bucket')
     AND (rate_burst IS NULL OR rate_algorithm IS DISTINCT FROM 'sliding_window')),
   CONSTRAINT ${p}ck_queue_weight CHECK (weight BETWEEN 1 AND 100),
+  CONSTRAINT ${p}ck_queue_retry CHECK (num_nulls(retry_base, retry_factor, retry_cap) IN (0, 3)
+    AND retry_base > '0'::interval AND retry_factor >= 1 AND retry_factor < 'Infinity'
+    AND retry_cap BETWEEN retry_base AND '36500 days'::interval),
   CONSTRAINT ${p}ck_queue_key_max_running CHECK (key_max_running >= 1)
 )
 --;

@@ -63,6 +63,7 @@ def of_raise(job: ClaimedJob, error: BaseException, job_type: JobType | None) ->
         "status": end.status.value,
         "outcome": end.outcome.value,
         "due": packed({"delay": end.delay, "at": end.at}),
+        "by_default": end.by_default,
         "error": end.error,
         "fingerprint": end.fingerprint,
         "reason": end.reason and end.reason.value,
@@ -123,6 +124,7 @@ def _finished(answer: Message, job: ClaimedJob) -> Finished:
         fingerprint=None if fingerprint is None else clean(str(fingerprint))[:16],
         reason=reason,
         uncounted=outcome is AttemptOutcome.SNOOZED,
+        by_default=status is JobStatus.PENDING and outcome in _FAILURES and answer["by_default"] is True,
     )
 
 
