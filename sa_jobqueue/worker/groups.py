@@ -146,7 +146,7 @@ class Group:
 
 
 _FEW: Final = 64
-"""So many lanes are read by every claim."""
+"""So many lanes are read by every claim for one group, and half of it by one for several, of which each lane costs more."""
 Quotas: TypeAlias = list[tuple[Group, int]]
 """Groups in the order in which to claim for them, and what each may start."""
 
@@ -213,7 +213,7 @@ class Groups:
         self.is_limited = any(group.limits is not None for group in self.groups)
         """Whether limits across all workers hold for any of them."""
         lanes = sum(len(group.floors.lanes) for group in self.groups)
-        self._many = lanes > _FEW
+        self._many = lanes > (_FEW if len(self.groups) == 1 else _FEW // 2)
         for group in self.groups:
             group.floors.pace(lanes)
         self.reweigh({})
