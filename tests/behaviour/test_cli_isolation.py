@@ -52,7 +52,10 @@ def test_a_worker_that_holds_too_much_drains_and_asks_for_a_successor(
     assert start_worker("--max-memory", "64M").wait(fixtures.PATIENCE) == SUCCESSOR
     assert "over its limit of 64: running jobs may finish, then it stops" in (tmp_path / "0.log").read_text()
     assert workers(engine) == {}
-    for size, words in {"63M": "max_memory: must be from", "much": "'much' is not a size such as 800M or 1.5G"}.items():
+    for size, words in {
+        "63M": "max_memory: must be a whole number from",
+        "much": "'much' is not a size such as 800M or 1.5G",
+    }.items():
         refused = CliRunner().invoke(main, ["worker", "sa_jobqueue.cli.demo.app:jobs", "--max-memory", size])
         assert (refused.exit_code, words in refused.output) == (2, True)
 
