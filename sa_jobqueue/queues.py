@@ -19,6 +19,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
 _MOST: Final = 2**31 - 1
 LIMITS: Final = ("max_running", "rate_limit", "rate_period", "rate_burst", "rate_algorithm")
 """What queues and job types are both told of limits."""
+RETRY: Final = ("retry_base", "retry_factor", "retry_cap")
+"""What queues are told of retries: see `retry_of`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,17 +77,13 @@ class QueueSettings:
         ages = self.retention
         retained = {"retain_completed": ages.completed, "retain_cancelled": ages.cancelled, "retain_dead": ages.dead}
         wait = self.retry
-        retried = {
-            "retry_base": wait and wait.base,
-            "retry_factor": None if wait is None else float(wait.factor),
-            "retry_cap": wait and wait.cap,
-        }
+        retried = (None, None, None) if wait is None else (wait.base, wait.factor, wait.cap)
         return {
             "name": self.name,
             "weight": self.weight,
             "key_max_running": self.key_max_running,
             **_limits(self),
-            **retried,
+            **dict(zip(RETRY, retried, strict=True)),
             **retained,
         }
 
@@ -112,6 +110,13 @@ class TypeSettings:
     def row(self) -> dict[str, Any]:
         """The columns that it is written to."""
         return {"type_name": self.type_name, **_limits(self)}
+
+
+def retry_of(row: Any) -> Backoff | None:
+    """Return the backoff that the columns `RETRY` of a queue's row say; None where they say nothing."""
+    if row.retry_base is None:
+        return None
+    return Backoff(base=row.retry_base, factor=row.retry_factor, cap=row.retry_cap)
 
 
 def check_names(field: str, names: Any) -> None:

@@ -21,7 +21,7 @@ from sa_jobqueue.cli._options import (
 )
 from sa_jobqueue.cli._output import counted, print_fields, print_json, print_table, shown
 from sa_jobqueue.operations import QueueStatus, list_queues, pause_queues, put_queue, resume_queues, sync_queues
-from sa_jobqueue.queues import LIMITS, QueueSettings
+from sa_jobqueue.queues import LIMITS, RETRY, QueueSettings, retry_of
 from sa_jobqueue.retention import Retention
 from sa_jobqueue.retry import Backoff
 
@@ -91,7 +91,7 @@ def set_(database: Database, /, *, name: str, weight: int | None, as_json: bool,
         said = _settings(found[0]) if found else QueueSettings(name=name)
         ages = {outcome: given.pop(f"retain_{outcome}") for outcome in ("completed", "cancelled", "dead")}
         kept = {outcome: _days(f"retain_{outcome}", days) for outcome, days in ages.items() if days is not None}
-        retry = _retry(said.retry, *(given.pop(f"retry_{part}") for part in ("base", "factor", "cap")))
+        retry = _retry(said.retry, *map(given.pop, RETRY))
         wanted: dict[str, Any] = read_limits(said, given) | {"retry": retry, "retention": replace(said.retention, **kept)}
         if weight is not None:
             wanted["weight"] = weight
@@ -155,10 +155,7 @@ def sync(application: str, url: str | None, *, dry_run: bool, as_json: bool) -> 
 def _settings(said: QueueStatus) -> QueueSettings:
     limits = {key: getattr(said, key) for key in ("weight", "key_max_running", *LIMITS)}
     kept = Retention(completed=said.retain_completed, cancelled=said.retain_cancelled, dead=said.retain_dead)
-    retry = None
-    if said.retry_base is not None and said.retry_factor is not None and said.retry_cap is not None:
-        retry = Backoff(base=said.retry_base, factor=said.retry_factor, cap=said.retry_cap)
-    return QueueSettings(name=said.name, retry=retry, retention=kept, **limits)
+    return QueueSettings(name=said.name, retry=retry_of(said), retention=kept, **limits)
 
 
 def _retry(said: Backoff | None, base: str | None, factor: str | None, cap: str | None) -> Backoff | None:

@@ -11,12 +11,13 @@ from sqlalchemy import Column, Insert, Integer, Select, Table, Text, Update, any
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from sa_jobqueue.models import JobMixin, JobTypeMixin, QueueMixin
+from sa_jobqueue.queues import RETRY
 from sa_jobqueue.statements._parts import array, once_a_model, table
 from sa_jobqueue.statements.parts import whole
 
 TOLD: Final = (
     *("weight", "key_max_running", "max_running", "rate_limit", "rate_period", "rate_burst", "rate_algorithm"),
-    *("retry_base", "retry_factor", "retry_cap"),
+    *RETRY,
     *("retain_completed", "retain_cancelled", "retain_dead"),
 )
 """The columns that say what a queue may take; a job type has some of them."""

@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from sa_jobqueue.fair_keys import whole
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.queues import RETRY, retry_of
 from sa_jobqueue.rates import Rate, RateAlgorithm
 from sa_jobqueue.retry import Backoff
 from sa_jobqueue.statements import controls
@@ -57,9 +58,7 @@ class Control:
     @property
     def retry(self) -> Backoff | None:
         """The backoff of jobs of a queue whose handlers say none; None where nothing is said of it."""
-        if self.retry_base is None or self.retry_factor is None or self.retry_cap is None:
-            return None
-        return Backoff(base=self.retry_base, factor=self.retry_factor, cap=self.retry_cap)
+        return retry_of(self)
 
     @property
     def is_limited(self) -> bool:
@@ -83,7 +82,8 @@ class Control:
 UNTOLD: Final = Control()
 _TOLD: Final = (
     *("is_paused", "weight", "max_running", "rate_limit", "rate_period", "rate_burst", "rate_algorithm", "sharers"),
-    *("key_max_running", "retry_base", "retry_factor", "retry_cap"),
+    "key_max_running",
+    *RETRY,
 )
 _MAX_RUNNING: Final = _TOLD.index("max_running")
 

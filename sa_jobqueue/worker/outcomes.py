@@ -25,8 +25,8 @@ from sa_jobqueue.registry import JobType
 from sa_jobqueue.retry import Backoff, RetryPolicy
 from sa_jobqueue.types import LONGEST, AttemptOutcome, DeadReason, JobStatus
 
-RetryOf: TypeAlias = Callable[[str], RetryPolicy | None]
-"""Tells the policy of a queue, by its name."""
+RetryOf: TypeAlias = Callable[[str], Backoff | None]
+"""Tells what is said of the retries of a queue, by its name."""
 
 _FALLBACK: Final = Backoff()
 _OURS: Final = str(Path(__file__).parent)
@@ -121,15 +121,15 @@ def failed(
     job_type: JobType | None,
     *,
     ran: timedelta,
-    default: RetryPolicy | None = None,
+    default: Backoff | None = None,
 ) -> Finished:
     """Return the same for an attempt that ran here: with how long it took, and the notes that were made of it.
 
-    `default`: the policy where neither the handler nor its error said when to try again.
+    `default`: the backoff where neither the handler nor its error said when to try again.
     """
     end = of_error(attempt.job, error, job_type)
     if end.by_default and default is not None:
-        end = replace(end, delay=default(attempt.job.attempt, error) or timedelta(0))
+        end = replace(end, delay=default(attempt.job.attempt, error))
     return replace(end, ran=ran, error=None if end.error is None else attempt.notes | end.error)
 
 

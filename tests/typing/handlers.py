@@ -96,4 +96,4 @@ sweep.job(7)  # E: No overload variant of "job" of "Handler" matches argument ty
 # A retry policy is a function of the attempt and its error.
 jobs.handler("retried", retry=lambda attempt, error: timedelta(seconds=attempt))
 jobs.handler("retried", retry=lambda attempt, error: None)
-jobs.handler("retried", retry=lambda attempt: timedelta(0))  # E: expected "RetryPolicy"
+jobs.handler("retried", retry=lambda attempt: timedelta(0))  # E: expected "RetryPolicy | None"
