@@ -120,7 +120,7 @@ def register(table: Table, layout: Layout) -> None:
     def drop_routines(target: MetaData, connection: Connection, tables: Iterable[Table] | None = None, **_: Any) -> None:
         if table not in (tables or ()):
             return
-        for routine in ("job_next", "job_queue_update", "job_queue_insert", "job_uuid7", "job_stamp", "job_refuse"):
+        for routine in ("job_deleted", "job_queue_update", "job_queue_insert", "job_uuid7", "job_stamp", "job_refuse"):
             connection.execute(verbatim(f"DROP FUNCTION IF EXISTS {layout.qualified(routine)}()"))
 
 

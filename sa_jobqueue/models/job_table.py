@@ -106,6 +106,14 @@ def job_table_args(layout: Layout) -> tuple[Any, ...]:
             unique=True,
             postgresql_where=text("ordering_key IS NOT NULL AND leased_by IS NOT NULL"),
         ),
+        # By whom a key was let go: the job that is next of it need not be written to be found (`statements._lanes.freed`).
+        Index(
+            conv(name("ix_job_ordering_freed")),
+            "changed_xid",
+            postgresql_where=text(
+                "ordering_key IS NOT NULL AND leased_by IS NULL AND (completed_at IS NOT NULL OR started_at IS NOT NULL)"
+            ),
+        ),
         # For incremental reads. BRIN has no operators for xid8; of single transactions each one would write to it, of blocks
         # of 64 hardly any does, and a btree grows with every change.
         Index(

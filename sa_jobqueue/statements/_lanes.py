@@ -184,7 +184,7 @@ def is_aside(job: Any) -> ColumnElement[bool]:
 def _is_next(job: Table) -> ColumnElement[bool]:
     """Return whether a job is the first of its ordering key that waits and has not stepped aside, and none is running.
 
-    One that is passed over for it comes back: the trigger `tr_job_next` stamps it when it is next.
+    One that is passed over for it comes back: `freed` finds it when it is next.
     """
     # Scalar subqueries: an EXISTS may be planned as a hash of all keys. Who runs is asked first: it has the fewer entries.
     earliest = first_waiting(job.alias("first"), job.c.ordering_key).correlate(job)
@@ -255,9 +255,10 @@ def _shares(block: tuple[Any, Any] | None) -> TableValuedAlias:
 
 
 def _behind_floors(model: type[JobMixin[Any]], job: Table, given: _Given, *, takes: bool) -> list[Select[Any]]:
-    """Select due rows at or behind their lane's floor whose writer was not visible to the snapshot before.
+    """Select due rows at or behind their lane's floor that were written, or let go, by who was not visible to a snapshot.
 
-    Two sources: transactions that were in flight then (`xip`), and those that began since (from `xmax` on).
+    Three sources: what transactions wrote that were in flight then (`xip`), or that began since (from `xmax` on); and the
+    first that waits of each ordering key that either of them has let go.
     """
     floor = lanes(model, "floor", given.lanes_behind)
     behind = exists(
@@ -269,21 +270,56 @@ def _behind_floors(model: type[JobMixin[Any]], job: Table, given: _Given, *, tak
             tuple_(job.c.scheduled_at, job.c.id) <= tuple_(floor.c.floor_at, floor.c.floor_id),
         )
     )
-    candidates = due(job, given.types).where(
-        # The tag of ix_job_changed: no other statement may name it.
-        job.c.changed_xid > literal_column("'0'"),
-        job.c.scheduled_at <= given.highest_floor,
-        behind,
-    )
+    known = due(job, given.types).where(job.c.scheduled_at <= given.highest_floor, behind)
     if not takes:
-        candidates = candidates.where(job.c.id != all_(array("held", id_parameter(model.__jobqueue__))))
-    then = func.unnest(cast(given.xip, ARRAY(Xid8()))).table_valued(column("xid", Xid8())).render_derived("then")
+        known = known.where(job.c.id != all_(array("held", id_parameter(model.__jobqueue__))))
+    # The tag of ix_job_changed: no other statement may name it.
+    candidates = known.where(job.c.changed_xid > literal_column("'0'"))
+    then = _transactions(given.xip)
     # A pair of bounds, not an equality: it keeps the order by xid, and with it the plan, the same in both sources.
     of_then = candidates.where(and_(job.c.changed_xid >= then.c.xid, job.c.changed_xid <= then.c.xid))
     in_flight = _locked(of_then.order_by(job.c.changed_xid).limit(given.limit), takes).lateral("in_flight")
     of_since = candidates.where(job.c.changed_xid >= cast(given.xmax, Xid8()))
     since = _locked(of_since.order_by(job.c.changed_xid).limit(given.limit), takes).subquery("since")
+    # By ids, not by a join: what is locked is read by its primary key, however many rows the planner takes it for. Not what
+    # is written since as well: a job that came from two sources counts twice to the limit, and hides that it was reached.
+    of_freed = known.where(
+        job.c.id == any_(func.array(freed(job).scalar_subquery())),
+        job.c.changed_xid < cast(given.xmax, Xid8()),
+        job.c.changed_xid != all_(cast(given.xip, ARRAY(Xid8()))),
+    )
+    next_of_keys = _locked(of_freed.limit(given.limit), takes).subquery("next_of_keys")
     return [
         select(in_flight.c.id).select_from(then.join(in_flight, true())),
         select(since.c.id),
+        select(next_of_keys.c.id),
     ]
+
+
+def freed(job: Table) -> Select[Any]:
+    """Select the id of the first job that waits, and has not stepped aside, of each ordering key that was let go.
+
+    Parameters: `xmax`, `xip` of a snapshot: by a transaction that was not visible to it. A key is let go by a job that ended
+    or was put back, which is a row still; where it was deleted, `tr_job_next` has stamped what is next.
+    Index: `ix_job_ordering_freed`, and `ix_job_ordering`, one probe a key.
+    """
+    left = job.alias("left_key")
+    by = select(left.c.ordering_key).where(
+        left.c.ordering_key.is_not(None),
+        left.c.leased_by.is_(None),
+        left.c.completed_at.is_not(None) | left.c.started_at.is_not(None),
+    )
+    then = _transactions(array("xip", Text()))
+    of_then = by.where(left.c.changed_xid >= then.c.xid, left.c.changed_xid <= then.c.xid).lateral("of_then")
+    # Nobody sees what is beyond his own snapshot. It is said for the planner, who takes a pair of bounds for a narrow one.
+    end: ColumnElement[Any] = literal_column("pg_snapshot_xmax(pg_current_snapshot())")
+    of_since = by.where(left.c.changed_xid >= cast(bindparam("xmax", type_=Text), Xid8()), left.c.changed_xid < end)
+    keys = union_all(select(of_then.c.ordering_key).select_from(then.join(of_then, true())), of_since).subquery("keys")
+    key = select(keys.c.ordering_key).distinct().subquery("key")
+    first = first_waiting(job.alias("first"), key.c.ordering_key).lateral("first")
+    return select(first.c.id).select_from(key.join(first, true()))
+
+
+def _transactions(xip: ColumnElement[Any]) -> TableValuedAlias:
+    """Return transactions that a snapshot did not see, for they were in flight, as a relation."""
+    return func.unnest(cast(xip, ARRAY(Xid8()))).table_valued(column("xid", Xid8())).render_derived("then")

@@ -59,8 +59,8 @@ def candidates(model: type[JobMixin[Any]], *, inputs: bool) -> Select[Any]:
     their payloads are read as well.
     Shape: `now, xmax, xip, is_new` and `OFFERED` a job, some perhaps twice, unordered; a single row with a null id for none.
     Clock: the database's. Locks: none; what another claim is just starting is among them.
-    Index: `ix_job_claim`, one probe a lane, and `ix_job_changed`; of what is held the primary key; for jobs with an ordering
-    key also `ix_job_ordering` and `uq_job_ordering`.
+    Index: `ix_job_claim`, one probe a lane, `ix_job_changed` and `ix_job_ordering_freed`; of what is held the primary key;
+    for jobs with an ordering key also `ix_job_ordering` and `uq_job_ordering`.
     """
     job = table(model)
     read = picked(model, changed=True, shared=True, takes=False).cte("read")

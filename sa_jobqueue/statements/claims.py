@@ -79,7 +79,8 @@ def claim(model: type[JobMixin[Any]], *, changed: bool, shared: bool = False) ->
 
     Parameters: lanes as the arrays `queues`, `priorities`, `floor_at`, `floor_id`; `types` the worker knows; `limit`;
     `worker_id`; `grace` added to a job's own timeout for its lease. With `changed` also `xmax` and `xip` of the
-    snapshot before, as text, and `highest_floor`: what those transactions made due behind the floors is taken first.
+    snapshot before, as text, and `highest_floor`: what those transactions made due behind the floors, or next of an ordering
+    key, is taken first.
     With `shared` the lanes lie in blocks, from `firsts` to `lasts` (positions from 1), of which each gives at most its
     number in `quotas`; and what lies behind the floors takes at most half of the limit, rounded up (`most_behind`): with
     `changed` it is looked for in the first `lanes_behind` lanes alone.
@@ -89,8 +90,8 @@ def claim(model: type[JobMixin[Any]], *, changed: bool, shared: bool = False) ->
     Locks: the rows taken, until that transaction ends, but not their keys: a foreign key that an application is just
     pointing at a job does not hide it. Rows held by others are skipped, not awaited.
     Obliges: run it alone in a READ COMMITTED transaction of its own and commit at once, before any handler runs.
-    Index: `ix_job_claim`, one probe a lane; with `changed`, `ix_job_changed`. For a job with an ordering key also
-    `ix_job_ordering` and `uq_job_ordering`, whose violation means that another claim has just started one of that key.
+    Index: `ix_job_claim`, one probe a lane; with `changed`, `ix_job_changed` and `ix_job_ordering_freed`. For a job with an
+    ordering key also `ix_job_ordering` and `uq_job_ordering`, whose violation means that another claim has just started one.
     """
     job = table(model)
     return started(job, picked(model, changed=changed, shared=shared).cte("picked"))
@@ -115,9 +116,11 @@ def claim_for_groups(model: type[JobMixin[Any]], *, changed: bool) -> Select[Any
     Parameters: as of a shared `claim`; of all the groups together `limit`, lanes, blocks, `types` and `xip`; of each, as
     arrays, `group_quota` and where in those its blocks and types begin and end: `group_first_share`, `group_last_share`,
     `group_first_type`, `group_last_type`. With `changed` also `group_xmax`, `group_highest_floor`, `group_most_behind`, and
-    `group_first_xip`, `group_last_xip`; `group_first_lane`, `group_last_lane` are where it looks behind the floors.
+    `group_first_xip`, `group_last_xip`; `group_first_lane`, `group_last_lane` are where it looks behind the floors; and
+    `xmax`, the lowest of theirs.
     Shape, Changes, Clock, Locks, Obliges: as `claim`. The groups are read in turn until `limit` is reached.
-    Index: as `claim`, `ix_job_claim` and with `changed` `ix_job_changed`; `ix_job_ordering` and `uq_job_ordering`.
+    Index: as `claim`, `ix_job_claim`, with `changed` `ix_job_changed` and `ix_job_ordering_freed`; `ix_job_ordering` and
+    `uq_job_ordering`.
     """
     job = table(model)
     return started(job, picked_by_groups(model, changed=changed).cte("picked"))

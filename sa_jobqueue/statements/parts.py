@@ -37,6 +37,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from sa_jobqueue.fair_keys import SEPARATOR
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import Xid8
+from sa_jobqueue.statements._lanes import freed
 from sa_jobqueue.statements._parts import array, once_a_model, status, table
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY, JobStatus
 
@@ -109,7 +110,7 @@ def news(model: type[JobMixin[Any]]) -> Select[Any]:
     Shape: `now, xmax, xip, is_cut, is_news, queue, priority, scheduled_at, wait`; `is_cut` where there was more than `most`;
     `is_news` of the earliest job written in a lane, else of the next one in a lane that was asked for, which has no row when
     it has none; a single row with a null queue for none of either.
-    Locks: none. Index: `ix_job_changed`; `ix_job_claim`, one probe a lane.
+    Locks: none. Index: `ix_job_changed`, `ix_job_ordering_freed`; `ix_job_claim`, one probe a lane.
     """
     job = table(model)
     seen = union_all(*_written_since(job)).limit(bindparam("most", type_=Integer)).cte("seen")
@@ -151,7 +152,7 @@ def news(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 def _written_since(job: Table) -> list[Select[Any]]:
-    """Select pending rows whose writer was not visible to the snapshot before: in flight then, or begun since."""
+    """Select pending rows that were written, or made next of their ordering key, by who was not visible to a snapshot."""
     columns = (job.c.queue, job.c.priority, job.c.scheduled_at)
     # The tag of ix_job_changed.
     written = select(*columns).where(job.c.status == status(JobStatus.PENDING), job.c.changed_xid > literal_column("'0'"))
@@ -166,7 +167,10 @@ def _written_since(job: Table) -> list[Select[Any]]:
         .order_by(job.c.changed_xid)
         .subquery("since")
     )
-    return [select(*in_flight.c).select_from(then.join(in_flight, true())), select(*since.c)]
+    next_of_keys = select(*columns).where(
+        job.c.id == any_(func.array(freed(job).scalar_subquery())), job.c.status == status(JobStatus.PENDING)
+    )
+    return [select(*in_flight.c).select_from(then.join(in_flight, true())), select(*since.c), next_of_keys]
 
 
 def _here() -> Any:

@@ -5,6 +5,7 @@ the snapshot of the last claim that also looked behind the floors. The invariant
 every job that is visible in S, pending, due, of a known type, not locked by somebody else, and at or behind the floor of
 its lane, has been claimed. A job that becomes visible later was written by a transaction that was in flight in S
 or began after it, and is stamped with that transaction's id: the next such claim finds it by that, wherever it lies.
+The same finds the next job of an ordering key, which nobody writes: by the job that let it go.
 Floors never pass the database's own `now()`, so what is scheduled for later lies ahead of them; where that clock was set
 back, they are dropped. Late commits, past dates, retries and changed priorities are all covered.
 

@@ -23,6 +23,8 @@ _BEHIND: Final = (
     "group_last_lane",
 )
 
+_XMAX: Final = len(_OF_GROUP)
+
 _NOWHERE: Final[Mapping[str, Any]] = {"xmax": NO_TRANSACTION, "xip": (), "highest_floor": START, "lanes_behind": 0}
 """Behind the floors of a group that does not look there, beside others that do."""
 
@@ -92,7 +94,10 @@ def together(turns: Sequence[Turn]) -> dict[str, Any]:
             row += (told["xmax"], told["highest_floor"], most_behind(quota), of_xip + 1, len(xip))
             row += (of_lanes + 1, of_lanes + told["lanes_behind"])
         rows.append(row)
-    if not behind:
+    if behind:
+        # Of the oldest of their snapshots: to it nothing is visible that is not to another.
+        given["xmax"] = min((row[_XMAX] for row in rows), key=int)
+    else:
         del given["xip"]
     names = _OF_GROUP + (_BEHIND if behind else ())
     return given | dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))

@@ -173,7 +173,6 @@ def test_the_next_of_a_key_is_found_behind_the_floor_when_the_one_before_it_ends
     assert mine.id == first
     assert worker.claim() == []  # its floor has passed the second one
     other.complete(mine)
-    # Without the trigger that stamps it, it is not found before the floors are dropped.
     assert [job.id for job in worker.claim()] == [second]
     execute(engine, "DELETE FROM job WHERE id = :id", id=first)
     third = jobs.add(ordering_key="k", due_in=-9)

@@ -192,7 +192,7 @@ CASES = [
     Case(
         "claim_changed",
         lambda: claims.claim(Job, changed=True),
-        CLAIM | {"ix_job_changed"},
+        CLAIM | {"ix_job_changed", "ix_job_ordering_freed"},
         # As after a first claim whose snapshot lies behind everything: the whole backlog is to be found behind the floors.
         lambda world: claim_parameters(world.now, xmax="3", xip=["3"]),
     ),

@@ -95,12 +95,18 @@ def news(world: World) -> dict[str, Any]:
 
 SCHEDULING_CASES = [
     Case("survey_parts", lambda: parts.survey(Job), frozenset({"ix_job_claim"}), lambda w: _SURVEY),
-    Case("news_of_parts", lambda: parts.news(Job), frozenset({"ix_job_changed", "ix_job_claim"}), news, looks_at=BATCH),
+    Case(
+        "news_of_parts",
+        lambda: parts.news(Job),
+        frozenset({"ix_job_changed", "ix_job_claim", "ix_job_ordering", "ix_job_ordering_freed", "pk_job"}),
+        news,
+        looks_at=BATCH,
+    ),
     Case("claim_shared", lambda: claims.claim(Job, changed=False, shared=True), _CLAIM, lambda w: shared(w, looked=False)),
     Case(
         "claim_shared_changed",
         lambda: claims.claim(Job, changed=True, shared=True),
-        _CLAIM | {"ix_job_changed"},
+        _CLAIM | {"ix_job_changed", "ix_job_ordering_freed"},
         lambda w: shared(w, looked=True),
     ),
     Case("claim_from_lanes", lambda: claims.claim_from_lanes(Job), _CLAIM, from_lanes),
@@ -113,10 +119,15 @@ SCHEDULING_CASES = [
     Case(
         "claim_for_groups_changed",
         lambda: claims.claim_for_groups(Job, changed=True),
-        _CLAIM | {"ix_job_changed"},
+        _CLAIM | {"ix_job_changed", "ix_job_ordering_freed"},
         lambda w: of_groups(w, looked=True),
     ),
-    Case("choosing_candidates", lambda: choosing.candidates(Job, inputs=True), _CLAIM | {"ix_job_changed"}, offered),
+    Case(
+        "choosing_candidates",
+        lambda: choosing.candidates(Job, inputs=True),
+        _CLAIM | {"ix_job_changed", "ix_job_ordering_freed"},
+        offered,
+    ),
     Case("choosing_candidates_bare", lambda: choosing.candidates(Job, inputs=False), frozenset(), offered, looks_at=BATCH),
     Case(
         "choosing_claim",

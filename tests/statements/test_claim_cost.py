@@ -96,3 +96,27 @@ def test_a_claim_costs_the_same_however_much_is_dead(server: Any, database_url: 
     # The mechanism's rival shows that the horizon was pinned at all.
     assert plain_pinned.buffers > 50 * plain_at_rest.buffers
     assert plain_pinned.buffers > 20 * pinned.buffers
+
+
+_ENDED = """
+INSERT INTO job (id, chain_id, type_name, chain_type_name, ordering_key)
+SELECT id, id, 'test', 'test', 'key ' || n % 100 FROM (SELECT job_uuid7() AS id, n FROM generate_series(1, %s) AS n) AS made;
+UPDATE job SET status = 'completed', completed_at = now() WHERE status = 'pending';
+"""
+
+
+@both_servers
+@pytest.mark.parametrize("known", ["analysed", "never analysed", "analysed when empty"])
+def test_whose_turn_it_is_in_a_key_is_asked_of_what_ended_since_and_not_of_all_that_did(server: Any, known: str) -> None:
+    if known == "analysed when empty":
+        server.execute("ANALYZE job")
+    claim = with_floors(server)
+    server.execute(_ENDED.replace("%s", str(DEAD)))
+    if known == "analysed":
+        server.execute("ANALYZE job")
+    claim()
+    quiet = claim()
+    assert "ix_job_ordering_freed" in quiet.scans("job"), quiet.shape
+    assert quiet.buffers < MOST, quiet.shape
+    server.execute(_ENDED.replace("%s", "5"))
+    assert 5 < claim().buffers - quiet.buffers < 5 * MOST

@@ -25,13 +25,13 @@ WITH picked AS (SELECT behind.id AS id
             AND first.scheduled_at > now())
           ORDER BY first.ordering_key, first.created_at, first.id
           LIMIT 1))
-      AND job.changed_xid > '0'
       AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
       AND (EXISTS (SELECT 1
           FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, priority, floor_at, floor_id)
           WHERE job.queue = floor.queue
           AND job.priority = floor.priority
           AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
+      AND job.changed_xid > '0'
       AND job.changed_xid >= "then".xid
       AND job.changed_xid <= "then".xid
       ORDER BY job.changed_xid
@@ -63,17 +63,83 @@ WITH picked AS (SELECT behind.id AS id
             AND first.scheduled_at > now())
           ORDER BY first.ordering_key, first.created_at, first.id
           LIMIT 1))
-      AND job.changed_xid > '0'
       AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
       AND (EXISTS (SELECT 1
           FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, priority, floor_at, floor_id)
           WHERE job.queue = floor.queue
           AND job.priority = floor.priority
           AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
+      AND job.changed_xid > '0'
       AND job.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
       ORDER BY job.changed_xid
       LIMIT %(limit)s::INTEGER
       FOR NO KEY UPDATE SKIP LOCKED) AS since
+    UNION ALL
+    SELECT next_of_keys.id AS id
+    FROM (SELECT job.id AS id
+      FROM job
+      WHERE job.status = 'pending'
+      AND job.scheduled_at <= now()
+      AND job.type_name = ANY (%(types)s::TEXT[])
+      AND job.attempt < 2147483647
+      AND (job.expires_at IS NULL OR job.expires_at > now())
+      AND (job.ordering_key IS NULL OR (SELECT other.id
+          FROM job AS other
+          WHERE other.ordering_key = job.ordering_key
+          AND other.ordering_key IS NOT NULL
+          AND other.leased_by IS NOT NULL
+          LIMIT 1) IS NULL
+        AND job.id = (SELECT first.id
+          FROM job AS first
+          WHERE first.ordering_key = job.ordering_key
+          AND first.ordering_key IS NOT NULL
+          AND first.status IN ('blocked', 'pending')
+          AND NOT (coalesce(first.steps_aside, false)
+            AND first.status = 'pending'
+            AND first.attempt > 0
+            AND first.scheduled_at > now())
+          ORDER BY first.ordering_key, first.created_at, first.id
+          LIMIT 1))
+      AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
+      AND (EXISTS (SELECT 1
+          FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, priority, floor_at, floor_id)
+          WHERE job.queue = floor.queue
+          AND job.priority = floor.priority
+          AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
+      AND job.id = ANY (array((SELECT first.id
+            FROM (SELECT DISTINCT keys.ordering_key AS ordering_key
+              FROM (SELECT of_then.ordering_key AS ordering_key
+                FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
+                JOIN LATERAL (SELECT left_key.ordering_key AS ordering_key
+                  FROM job AS left_key
+                  WHERE left_key.ordering_key IS NOT NULL
+                  AND left_key.leased_by IS NULL
+                  AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
+                  AND left_key.changed_xid >= "then".xid
+                  AND left_key.changed_xid <= "then".xid) AS of_then ON true
+                UNION ALL
+                SELECT left_key.ordering_key AS ordering_key
+                FROM job AS left_key
+                WHERE left_key.ordering_key IS NOT NULL
+                AND left_key.leased_by IS NULL
+                AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
+                AND left_key.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
+                AND left_key.changed_xid < pg_snapshot_xmax(pg_current_snapshot())) AS keys) AS key
+            JOIN LATERAL (SELECT first.id AS id
+              FROM job AS first
+              WHERE first.ordering_key = key.ordering_key
+              AND first.ordering_key IS NOT NULL
+              AND first.status IN ('blocked', 'pending')
+              AND NOT (coalesce(first.steps_aside, false)
+                AND first.status = 'pending'
+                AND first.attempt > 0
+                AND first.scheduled_at > now())
+              ORDER BY first.ordering_key, first.created_at, first.id
+              LIMIT 1) AS first ON true)))
+      AND job.changed_xid < CAST(%(xmax)s::VARCHAR AS xid8)
+      AND job.changed_xid != ALL (CAST(%(xip)s::TEXT[] AS xid8[]))
+      LIMIT %(limit)s::INTEGER
+      FOR NO KEY UPDATE SKIP LOCKED) AS next_of_keys
     LIMIT %(most_behind)s::INTEGER) AS behind
   UNION ALL
   SELECT block.id AS id
