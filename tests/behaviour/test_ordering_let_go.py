@@ -170,7 +170,7 @@ async def test_each_of_several_groups_finds_it_from_the_oldest_of_their_snapshot
     groups = [group("default", "send"), group("default", "count")]
     claims = Claims(Job, worker_id="worker:1", grace=timedelta(seconds=15), clock=lambda: 0.0)
 
-    async def claim(*looks: bool) -> list[UUID]:
+    async def claim(*looks: bool) -> list[Any]:
         turns = [turn_of(one, 5, looks=looks) for one, looks in zip(groups, looks, strict=True)]
         return [job.id for _, taken in await claims.take(connection, turns, 10) for job in taken]
 
