@@ -223,7 +223,8 @@ class Claimer(Component):
             self._obey()
         await self._look(connection, idle=False)
         started = await self._claim_all(connection)
-        if started == 0 and await self._look(connection, idle=True):
+        # Where a limit left no room, there may be plenty: what is not known of need not be looked for.
+        if started == 0 and not self._plan.is_full and await self._look(connection, idle=True):
             started = await self._claim_all(connection)
         self._rested = False
         return started
@@ -387,7 +388,7 @@ class Claimer(Component):
         try:
             await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             # There was nothing ahead: what has come meanwhile is as likely behind the floors, and one claim looks for both.
-            self._rested = True
+            self._rested = again_in is None
         finally:
             for wait in waits:
                 wait.cancel()

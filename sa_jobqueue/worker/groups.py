@@ -264,6 +264,11 @@ class Groups:
             for group in self.groups:
                 group.parts.follow(queue, now)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether none of them had room, for limits across all workers, when it last asked."""
+        return all(group.limits is not None and group.limits.again_in > 0 for group in self.groups)
+
     def had_no_room(self, limit: str, now: float) -> bool:
         """Return whether a group waits for room under `queue mail` or `type report`; a part that does is asked for again."""
         kind, _, name = limit.partition(" ")

@@ -183,7 +183,10 @@ class Limits:
 
     def started(self, jobs: Sequence[ClaimedJob], ended: Mapping[Key, int]) -> list[Key]:
         """Take in what was started after a count; return which were reached until so many `ended`, and have room still."""
-        used = Counter(key for job in jobs for key in self.keys_of(job.queue))
+        used = Counter[Key]()
+        for queue, n in Counter([job.queue for job in jobs]).items():
+            for key in self.keys_of(queue):
+                used[key] += n
         counts = {key: self.counted[key] for key in ended if key in self.counted}
         self._after = {key: (n + used[key], most) for key, (n, most) in self.counted.items()}
         return [key for key, (n, most) in counts.items() if n + used[key] < most <= n + ended[key]]

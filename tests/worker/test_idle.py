@@ -11,11 +11,13 @@ import pytest
 from sqlalchemy import Engine, event
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, Worker
+from sa_jobqueue import Job, JobQueue, JobStatus, QueueSettings, Worker, put_queue
 from sa_jobqueue.events import JobStarted
+from sa_jobqueue.worker import scout
 from sa_jobqueue.worker.connections import Connections
 from sa_jobqueue.worker.scout import UNTOLD, Scout
 from tests.behaviour.test_attempts import enqueue
+from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import quick, until, working
 
 
@@ -88,16 +90,42 @@ async def test_what_was_committed_late_is_found_by_the_first_look_after_its_noti
     assert looks[1] == 1
 
 
+async def test_one_that_has_no_room_under_a_limit_does_not_look_for_what_it_could_not_start(
+    engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scout, "SELDOM", 1e9)  # so that only being idle has it look
+    queue, asked = JobQueue(), list[str]()
+
+    @queue.handler("test")
+    async def nothing() -> None: ...
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        asked.extend(kind for kind in ("limits", "seen") if statement.startswith((f"SELECT {kind}.", f"WITH {kind} ")))
+
+    with Session(engine) as session, session.begin():
+        put_queue(session, QueueSettings(name="default", max_running=1))
+    jobs.add_worker("other:1")
+    jobs.add(JobStatus.RUNNING, worker_id="other:1")
+    jobs.add()
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        async with working(Worker(queue, engine, options=quick(listen=False))):
+            await until(lambda: asked.count("limits") > 5, what="it has asked for room")
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    assert asked.count("seen") <= 1  # before it first asked
+
+
 @pytest.mark.parametrize(("stirred", "looks"), [(False, False), (True, True)])
 def test_a_sleeper_looks_for_keys_when_it_was_told_of_anything(engine: Engine, stirred: bool, looks: bool) -> None:
     """A producer tells of one queue for several, and keeps quiet for a moment: what else came is found on falling asleep."""
-    scout = Scout(Job, ["nothing"])
-    scout._after, scout._survey_at, scout._looked_at, scout._stirred = None, 60.0, 9.0, False
+    looking = Scout(Job, ["nothing"])
+    looking._after, looking._survey_at, looking._looked_at, looking._stirred = None, 60.0, 9.0, False
     if stirred:
-        scout.hint("default")
-    assert scout.is_due(9.5, idle=True, asleep=True, told=True) is looks
-    assert scout.is_due(9.5, idle=True, asleep=True, told=False), "nobody tells it"
-    assert scout.is_due(9.0 + UNTOLD, idle=True, asleep=True, told=True), "perhaps nobody said a word"
+        looking.hint("default")
+    assert looking.is_due(9.5, idle=True, asleep=True, told=True) is looks
+    assert looking.is_due(9.5, idle=True, asleep=True, told=False), "nobody tells it"
+    assert looking.is_due(9.0 + UNTOLD, idle=True, asleep=True, told=True), "perhaps nobody said a word"
 
 
 async def test_a_connection_that_waits_does_not_wake_the_loop(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
