@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import BigInteger, Index, Integer, PrimaryKeyConstraint, SmallInteger, Text, func
+from sqlalchemy import BigInteger, Boolean, Index, Integer, PrimaryKeyConstraint, SmallInteger, Text, func
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, JSONB, TIMESTAMP
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 from sqlalchemy.sql.elements import conv
@@ -63,6 +63,9 @@ class StageMixin(Companion, Generic[IdT]):
     )
     """When it arrived; what is left over for a day belongs to a write that died."""
     rate_weight: Mapped[int | None] = mapped_column(Integer, sort_order=-72)
+    expires_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True), sort_order=-71)
+    ordering_key: Mapped[str | None] = mapped_column(Text, sort_order=-70)
+    steps_aside: Mapped[bool | None] = mapped_column(Boolean, sort_order=-69)
 
     @declared_attr.directive
     def __mapper_args__(cls) -> dict[str, Any]:

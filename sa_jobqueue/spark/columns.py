@@ -7,6 +7,7 @@ from typing import Final
 
 from pyspark.sql.types import (
     ArrayType,
+    BooleanType,
     ByteType,
     DataType,
     DayTimeIntervalType,
@@ -46,6 +47,9 @@ COLUMNS: Final[dict[str, tuple[str, tuple[type[DataType], ...]]]] = {
     "input_version": ("INT", _WHOLE),
     "trace_context": ("STRING", (StringType,)),
     "rate_weight": ("INT", _WHOLE),
+    "expires_at": ("TIMESTAMP", (TimestampType,)),
+    "ordering_key": ("STRING", (StringType,)),
+    "steps_aside": ("BOOLEAN", (BooleanType,)),
 }
 """What each is, in words and as Spark's classes. A column of type VOID is one without values, and may stand for any."""
 
@@ -59,6 +63,7 @@ _OTHER_WORDS: Final = {
     "unique_key": "deduplication_key",
     "key": "deduplication_key",
     "weight": "rate_weight",
+    "deadline": "expires_at",
     "job_id": "id",
     "depends_on": "blockers",
     "blocked_by": "blockers",
@@ -100,7 +105,7 @@ def _check_type(name: str, kind: DataType) -> None:
     advice = ""
     if name == "input" and isinstance(kind, (StructType, MapType, ArrayType, VariantType)):
         advice = ": write to_json(input), or use sa_jobqueue.spark.enqueue, which does"
-    elif name == "scheduled_at" and isinstance(kind, TimestampNTZType):
+    elif wanted == "TIMESTAMP" and isinstance(kind, TimestampNTZType):
         advice = ": a time without a zone is no instant; cast it to timestamp"
     raise InvalidColumnError(name, f"must be {wanted}, not {kind.simpleString().upper()[:100]}{advice}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NoReturn, TypeAlias
 
@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.handlers import Handler, JobQueue
-from sa_jobqueue.models.checks import due_at
+from sa_jobqueue.models.checks import check_deadline, check_flag, due_at
 from sa_jobqueue.operations.bulk import WriteResult, find_write
 from sa_jobqueue.spark import writing
 from sa_jobqueue.spark.connections import connect, find_queue
@@ -49,6 +49,9 @@ def enqueue(
     blockers: Ours | None = None,
     on_failure: str | Column | None = None,
     rate_weight: int | Column | None = None,
+    expires_at: datetime | Column | None = None,
+    ordering_key: Ours | None = None,
+    steps_aside: bool | Column | None = None,
     write_id: str | None = None,
     mode: str = "FAILFAST",
     on_duplicate: str = "skip",
@@ -60,9 +63,10 @@ def enqueue(
     with `app` one that is registered there. A handler's own module must be importable on the executors.
     `payload`: what a row's input is: a column, names of columns that make an object, or None for all columns. Whatever is
     not text becomes JSON by Spark's `to_json`, nulls included; a STRING column is taken as the text of a JSON document.
-    `queue`, `priority`, `at`, `delay`, `max_attempts`, `timeout`, `on_failure`, `rate_weight`: one value for all, or a
-    column of them; what is not given is the type's own setting. `deduplication_key`, `id`, `blockers` (ARRAY<STRING>):
-    columns.
+    `queue`, `priority`, `at`, `delay`, `max_attempts`, `timeout`, `on_failure`, `rate_weight`, `expires_at`, `steps_aside`:
+    one value for all, or a column of them; what is not given is the type's own setting. `deduplication_key`, `ordering_key`,
+    `id`, `blockers` (ARRAY<STRING>): columns. Jobs of one ordering key run in the order of the rows of their partition, so
+    all rows of a key belong into one: `df.repartition(key).sortWithinPartitions(key, at)`.
     `write_id`: a name for this write; a second one of that name does nothing and returns the first one's account.
     `mode`, `on_duplicate`, and `options` by their names: as the data source has them. `url`: as its option.
     Raises: InvalidOptionError, InvalidColumnError and UnknownJobTypeError before anything runs; WriteError with the
@@ -90,10 +94,22 @@ def enqueue(
             columns[name] = one
         elif one is not None:
             given[option] = str(one)
-    for name, time in (("scheduled_at", at), ("delay", delay), ("timeout", timeout), ("on_failure", on_failure)):
-        if time is not None:
-            columns[name] = time if isinstance(time, Column) else F.lit(_constant(name, time))
-    for name, column in (("deduplication_key", deduplication_key), ("id", id), ("blockers", blockers)):
+    for name, value in (
+        ("scheduled_at", at),
+        ("delay", delay),
+        ("timeout", timeout),
+        ("on_failure", on_failure),
+        ("expires_at", expires_at),
+        ("steps_aside", steps_aside),
+    ):
+        if value is not None:
+            columns[name] = value if isinstance(value, Column) else F.lit(_constant(name, value))
+    for name, column in (
+        ("deduplication_key", deduplication_key),
+        ("ordering_key", ordering_key),
+        ("id", id),
+        ("blockers", blockers),
+    ):
         if column is not None:
             columns[name] = F.col(column) if isinstance(column, str) else column
     return _write(df.select(*(column.alias(name) for name, column in columns.items())), given)
@@ -159,6 +175,10 @@ def _input(df: DataFrame, payload: Ours | Sequence[str] | None) -> Column:
 def _constant(name: str, value: Any) -> Any:
     if name == "scheduled_at":
         _check_due(at=value)
+    elif name == "expires_at":
+        _told(check_deadline, value)
+    elif name == "steps_aside":
+        _told(check_flag, name, value)
     elif isinstance(value, timedelta):
         _check_due(delay=value)
         return value.total_seconds()
@@ -168,8 +188,13 @@ def _constant(name: str, value: Any) -> Any:
 
 
 def _check_due(*, at: datetime | None = None, delay: timedelta | None = None) -> None:
+    _told(due_at, at=at, delay=delay)
+
+
+def _told(check: Callable[..., object], *value: Any, **named: Any) -> None:
+    """Check what a job would have. Raises: InvalidOptionError, for here it is an option."""
     try:
-        due_at(at=at, delay=delay)
+        check(*value, **named)
     except InvalidJobError as error:
         _refuse(error.field, error.reason)
 

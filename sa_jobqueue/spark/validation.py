@@ -143,11 +143,11 @@ class Checker:
 
     @staticmethod
     def _check_times(checked: Checked, given: dict[str, pa.Array]) -> None:
-        if "scheduled_at" in given:
-            values = given["scheduled_at"]
-            late = pc.greater_equal(values.cast(pa.int64()), _LATEST_US)
-            checked.blame(_true(late), "scheduled_at", f"must be before the year {LATEST.year}")
-            checked.columns["scheduled_at"] = values
+        for name in ("scheduled_at", "expires_at"):
+            if name in given:
+                late = pc.greater_equal(given[name].cast(pa.int64()), _LATEST_US)
+                checked.blame(_true(late), name, f"must be before the year {LATEST.year}")
+                checked.columns[name] = given[name]
         for name, low, words in (
             ("delay", 0, f"must not be negative, nor above {LONGEST.days} days"),
             ("timeout", 1, f"must be above zero and at most {LONGEST.days} days, or null for no limit"),
@@ -162,9 +162,12 @@ class Checker:
             checked.blame(_true(both), "delay", "give either delay or scheduled_at, not both")
 
     def _check_keys(self, checked: Checked, given: dict[str, pa.Array], count: int) -> None:
-        if "deduplication_key" in given:
-            keys = checked.columns["deduplication_key"] = _texts(given["deduplication_key"])
-            checked.check_each("deduplication_key", keys, _odd_text(keys), partial(check_text, "deduplication_key"))
+        for name in ("deduplication_key", "ordering_key"):
+            if name in given:
+                keys = checked.columns[name] = _texts(given[name])
+                checked.check_each(name, keys, _odd_text(keys), partial(check_text, name))
+        if "steps_aside" in given:
+            checked.columns["steps_aside"] = given["steps_aside"]
         if "id" not in given:
             checked.columns["id"] = self._new_ids(count)
             return

@@ -65,6 +65,9 @@ STAGED = (
     "on_failure",
     "trace_context",
     "rate_weight",
+    "expires_at",
+    "ordering_key",
+    "steps_aside",
     "rejected_field",
     "rejected_reason",
     "record",
@@ -366,6 +369,9 @@ def _insert(job: Table, stage: Table, source: FromClause, decided: dict[str, Any
         "trace_context": trace,
         "chain_trace_context": trace,
         "rate_weight": given("rate_weight", Integer()),
+        "expires_at": stage.c.expires_at,
+        "ordering_key": stage.c.ordering_key,
+        "steps_aside": stage.c.steps_aside,
     } | decided
     chosen = select(*values.values()).select_from(source).where(*_of_write(stage), stage.c.rejected_reason.is_(None))
     if keyed:

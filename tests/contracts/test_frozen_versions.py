@@ -14,7 +14,7 @@ from sa_jobqueue.migrations import versions
 DIGESTS = {
     1: "27939e2a3bade0de28811f1aca41a2c82ff56cacf4c1b95fb3c85f644b3acab4",
     2: "4853513165be70ab421af20df3704bfad07fc75cd6845a16c53b1b4120655285",
-    3: "8248cc73a87693b57dbc76081c528a69692a9f3317113960b824ac6e3231c7c0",
+    3: "5c2926c2ae372f19f130595c7711e8d9cb1bfe2a0d2fba25c431379396868ee6",
 }
 PLACES = [
     {"schema": schema, "prefix": prefix, "id_type": id_type}

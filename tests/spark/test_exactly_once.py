@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from sqlalchemy import Engine, text
 
+from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.spark import enqueue, written
 from tests.fixtures.tallies import show_row
 from tests.spark.faults import FaultySource, write_and_die
@@ -183,3 +185,26 @@ def test_rows_are_enqueued_by_a_handler_with_its_own_checks_and_settings(
         enqueue(people.select(F.lit(1).alias("to")), mail, url=database_url)
     assert type(failed.value).__name__ == "WriteError"
     assert found(engine)[0] == ROWS + 3
+
+
+@pytest.mark.long
+def test_jobs_of_an_ordering_key_are_in_the_order_of_the_rows_of_their_partition(
+    frame: DataFrame, database_url: str, engine: Engine
+) -> None:
+    number, customer = (
+        F.col("input").cast("int"),
+        F.concat(F.lit("customer "), (F.col("input").cast("int") % 7).cast("string")),
+    )
+    events = frame.select(number.alias("n"), customer.alias("customer"))
+    in_order = events.repartition(3, "customer").sortWithinPartitions("customer", F.desc("n"))
+    until = datetime.now(UTC) + timedelta(hours=1)
+    options: dict[str, Any] = {"payload": F.col("n"), "ordering_key": "customer", "expires_at": until, "steps_aside": True}
+    assert enqueue(in_order, "number", url=database_url, **options).enqueued == ROWS
+    told = """SELECT count(DISTINCT ordering_key), bool_and(steps_aside), min(expires_at), max(expires_at), bool_and(is_next)
+      FROM (SELECT *, coalesce(input::int < lag(input::int) OVER (PARTITION BY ordering_key ORDER BY created_at, id), true)
+        AS is_next FROM job) AS job"""
+    with engine.connect() as connection:
+        assert connection.execute(text(told)).one() == (7, True, until, until, True)
+    for wrong in ({"expires_at": datetime(2026, 1, 1)}, {"steps_aside": 1}):
+        with pytest.raises(InvalidOptionError, match=next(iter(wrong))):
+            enqueue(events, "number", url=database_url, **wrong)

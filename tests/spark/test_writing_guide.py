@@ -42,7 +42,9 @@ def test_the_guide_runs(
         exec(compile(code, str(PAGE), "exec"), names)
     with engine.connect() as connection:
         rows = connection.execute(text("SELECT queue, type_name, count(*) FROM job GROUP BY 1, 2 ORDER BY 2")).all()
-    expected = [("default", "order", 3), ("default", "resize", 1_000), ("bills", "send_bill", 2)]
+        in_order = "SELECT input->>'what' FROM job WHERE ordering_key = 'ada' ORDER BY created_at, id"
+        assert connection.execute(text(in_order)).scalars().all() == ["ordered", "paid"]
+    expected = [("default", "deliver", 3), ("default", "order", 3), ("default", "resize", 1_000), ("bills", "send_bill", 2)]
     assert [tuple(row) for row in rows] == expected
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import (
     ArrayType,
+    BooleanType,
     DataType,
     DayTimeIntervalType,
     DecimalType,
@@ -59,6 +60,9 @@ KINDS: dict[str, DataType] = {
     "input_version": LONG,
     "trace_context": TEXT,
     "rate_weight": INT,
+    "expires_at": TIME,
+    "ordering_key": TEXT,
+    "steps_aside": BooleanType(),
 }
 ARROW: dict[str, pa.DataType] = {
     "priority": pa.int32(),
@@ -66,6 +70,8 @@ ARROW: dict[str, pa.DataType] = {
     "rate_weight": pa.int32(),
     "input_version": pa.int64(),
     "scheduled_at": pa.timestamp("us", tz="UTC"),
+    "expires_at": pa.timestamp("us", tz="UTC"),
+    "steps_aside": pa.bool_(),
     "delay": pa.float64(),
     "timeout": pa.duration("us"),
     "blockers": pa.list_(pa.string()),
@@ -135,6 +141,8 @@ def test_a_row_becomes_what_a_job_would_be(database_url: str, session: Session) 
         {"type_name": "past", "input": [], "at": datetime(1950, 1, 1, tzinfo=UTC), "timeout": timedelta(microseconds=1)},
         {"type_name": "delayed", "input": True, "delay": timedelta(seconds=3.25), "deduplication_key": 'k,"\n\\N'},
         {"type_name": "far", "input": {}, "delay": timedelta(days=36_500), "trace_context": trace},
+        {"type_name": "ordered", "ordering_key": 'customer "42", \\', "steps_aside": True, "expires_at": soon},
+        {"type_name": "ordered", "ordering_key": "43", "steps_aside": False},
     ]
     for row in described:
         row["id"] = uuid7()
@@ -151,7 +159,7 @@ def test_a_row_becomes_what_a_job_would_be(database_url: str, session: Session) 
         row["delay"] = given["delay"].total_seconds() if "delay" in given else None
         rows.append(row)
     result = write(database_url, rows[:3], rows[3:])
-    assert (result.staged, result.enqueued, result.duplicates, result.rejected) == (7, 7, 0, 0)
+    assert (result.staged, result.enqueued, result.duplicates, result.rejected) == (9, 9, 0, 0)
     found = [_told(session.get_one(Job, row["id"])) for row in described]
     assert found == wanted
     assert count(session, Job.Stage) == 0
@@ -183,6 +191,8 @@ def test_a_bad_row_is_refused_by_the_words_of_a_job(database_url: str, session: 
         ({"input": '"\\ud800"'}, {"input": "\ud800"}),
         ({"input": "1e999"}, {"input": float("inf")}),
         ({"rate_weight": 1_000_001}, {}),
+        ({"ordering_key": ""}, {}),
+        ({"ordering_key": "k" * 501}, {}),
     ]
     rows = [{"type_name": "t"} | row for row, _ in bad]
     result = write(database_url, [*rows, {"type_name": "good", "delay": 0.0}], mode="permissive")
@@ -203,6 +213,7 @@ def test_times_that_no_job_can_have_are_refused(database_url: str, session: Sess
     rows: list[Row] = [{"delay": seconds} for seconds in (-0.001, nan, inf, -inf, 1e300, 36_500 * 86_400 + 0.001)]
     rows += [{"timeout": limit} for limit in (timedelta(0), -micro, timedelta(days=36_500) + micro)]
     rows += [{"scheduled_at": datetime(9000, 1, 1, tzinfo=UTC)}, {"scheduled_at": datetime.now(UTC), "delay": 1.0}]
+    rows += [{"expires_at": datetime(9000, 1, 1, tzinfo=UTC)}]
     result = write(database_url, rows, type="t", mode="PERMISSIVE")
     assert (result.enqueued, result.rejected) == (0, len(rows))
     assert [rejects(session)[place][0] for place in range(len(rows))] == [
@@ -210,6 +221,7 @@ def test_times_that_no_job_can_have_are_refused(database_url: str, session: Sess
         *["timeout"] * 3,
         "scheduled_at",
         "delay",
+        "expires_at",
     ]
 
 

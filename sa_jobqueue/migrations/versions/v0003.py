@@ -142,7 +142,9 @@ CREATE TABLE ${q}rate_state (
 # On tables that are there: `job_stage` before `job`, as the commit of a bulk write locks them; then `job`, as workers lock
 # them, and `worker` at the very end, for beats wait from then on.
 _COLUMNS = """\
-ALTER TABLE ${q}job_stage ADD COLUMN rate_weight integer
+ALTER TABLE ${q}job_stage ADD COLUMN rate_weight integer, ADD COLUMN expires_at timestamptz
+--;
+ALTER TABLE ${q}job_stage ADD COLUMN ordering_key text, ADD COLUMN steps_aside boolean
 --;
 ALTER TABLE ${q}job ADD COLUMN expires_at timestamptz, ADD COLUMN ordering_key text, ADD COLUMN steps_aside boolean
 --;
@@ -213,7 +215,7 @@ DROP TRIGGER ${p}tr_job_deleted ON ${q}job
 --;
 DROP FUNCTION ${q}job_deleted()
 --;
-ALTER TABLE ${q}job_stage DROP COLUMN rate_weight
+ALTER TABLE ${q}job_stage DROP COLUMN steps_aside, DROP COLUMN ordering_key, DROP COLUMN expires_at, DROP COLUMN rate_weight
 --;
 DROP TABLE ${q}rate_state, ${q}schedule, ${q}job_type, ${q}queue
 --;
