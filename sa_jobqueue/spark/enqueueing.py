@@ -94,7 +94,7 @@ def enqueue(
             columns[name] = one
         elif one is not None:
             given[option] = str(one)
-    for name, value in (
+    for name, constant in (
         ("scheduled_at", at),
         ("delay", delay),
         ("timeout", timeout),
@@ -102,8 +102,8 @@ def enqueue(
         ("expires_at", expires_at),
         ("steps_aside", steps_aside),
     ):
-        if value is not None:
-            columns[name] = value if isinstance(value, Column) else F.lit(_constant(name, value))
+        if constant is not None:
+            columns[name] = constant if isinstance(constant, Column) else F.lit(_constant(name, constant))
     for name, column in (
         ("deduplication_key", deduplication_key),
         ("ordering_key", ordering_key),
