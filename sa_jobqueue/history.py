@@ -102,6 +102,10 @@ JOBS: Final = Dataset(
         Column("chain_status", Kind.TEXT, "On the first job of a chain that ended on a later one: how"),
         Column("trace_context", Kind.TEXT, "The W3C traceparent it was made in"),
         _XID,
+        Column("expires_at", Kind.TIMESTAMP, "Not started by then, it is cancelled"),
+        Column("ordering_key", Kind.TEXT, "Jobs of one key run one at a time, in order", private=True),
+        Column("steps_aside", Kind.BOOLEAN, "Whether others of its key go on while it waits for another attempt"),
+        Column("rate_weight", Kind.INT, "How much an attempt counts against rates; null for 1"),
     ),
     key=("id",),
 )
