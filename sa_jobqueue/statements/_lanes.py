@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
+    CTE,
     CompoundSelect,
     Integer,
     Select,
@@ -53,6 +54,8 @@ class _Given:
     """From which of the lanes to which it looks behind the floors; None for all."""
     shares: tuple[ColumnElement[int], ColumnElement[int]] | None = None
     """Which of the shares are its own; None for all."""
+    freed: CTE | None = None
+    """What `freed` selects, where several groups look at it."""
 
 
 def picked(
@@ -109,6 +112,7 @@ def picked_by_groups(model: type[JobMixin[Any]], *, changed: bool) -> Select[Any
         most_behind=of.get("most_behind", nothing),
         lanes_behind=(of["first_lane"], of["last_lane"]) if changed else None,
         shares=(of["first_share"], of["last_share"]),
+        freed=freed(table(model)).cte("freed") if changed else None,
     )
     taken = _picked(model, given, changed=changed, shared=True, takes=True).lateral("taken")
     return select(taken.c.id).select_from(group.join(taken, true())).limit(bindparam("limit", type_=Integer))
@@ -260,17 +264,7 @@ def _behind_floors(model: type[JobMixin[Any]], job: Table, given: _Given, *, tak
     Three sources: what transactions wrote that were in flight then (`xip`), or that began since (from `xmax` on); and the
     first that waits of each ordering key that either of them has let go.
     """
-    floor = lanes(model, "floor", given.lanes_behind)
-    behind = exists(
-        select(literal_column("1"))
-        .select_from(floor)
-        .where(
-            floor.c.queue == job.c.queue,
-            floor.c.priority == job.c.priority,
-            tuple_(job.c.scheduled_at, job.c.id) <= tuple_(floor.c.floor_at, floor.c.floor_id),
-        )
-    )
-    known = due(job, given.types).where(job.c.scheduled_at <= given.highest_floor, behind)
+    known = due(job, given.types).where(*_is_behind(model, job.c, given))
     if not takes:
         known = known.where(job.c.id != all_(array("held", id_parameter(model.__jobqueue__))))
     # The tag of ix_job_changed: no other statement may name it.
@@ -281,13 +275,19 @@ def _behind_floors(model: type[JobMixin[Any]], job: Table, given: _Given, *, tak
     in_flight = _locked(of_then.order_by(job.c.changed_xid).limit(given.limit), takes).lateral("in_flight")
     of_since = candidates.where(job.c.changed_xid >= cast(given.xmax, Xid8()))
     since = _locked(of_since.order_by(job.c.changed_xid).limit(given.limit), takes).subquery("since")
-    # By ids, not by a join: what is locked is read by its primary key, however many rows the planner takes it for. Not what
-    # is written since as well: a job that came from two sources counts twice to the limit, and hides that it was reached.
-    of_freed = known.where(
-        job.c.id == any_(func.array(freed(job).scalar_subquery())),
-        job.c.changed_xid < cast(given.xmax, Xid8()),
-        job.c.changed_xid != all_(cast(given.xip, ARRAY(Xid8()))),
+    let_go = given.freed if given.freed is not None else freed(job).subquery("freed")
+    # What is ahead of its floor, as most are, is not read a second time. Nor is what is written since as well: a job that came
+    # from two sources counts twice to the limit, and hides that it was reached.
+    own = select(let_go.c.id).where(
+        let_go.c.type_name == any_(given.types),
+        let_go.c.changed_xid < cast(given.xmax, Xid8()),
+        let_go.c.changed_xid != all_(cast(given.xip, ARRAY(Xid8()))),
+        *_is_behind(model, let_go.c, given),
     )
+    # By ids, not by a join: what is locked is read by its primary key, however many rows the planner takes it for.
+    of_freed = due(job, given.types).where(job.c.id == any_(func.array(own.scalar_subquery())))
+    if not takes:
+        of_freed = of_freed.where(job.c.id != all_(array("held", id_parameter(model.__jobqueue__))))
     next_of_keys = _locked(of_freed.limit(given.limit), takes).subquery("next_of_keys")
     return [
         select(in_flight.c.id).select_from(then.join(in_flight, true())),
@@ -296,9 +296,25 @@ def _behind_floors(model: type[JobMixin[Any]], job: Table, given: _Given, *, tak
     ]
 
 
-def freed(job: Table) -> Select[Any]:
-    """Select the id of the first job that waits, and has not stepped aside, of each ordering key that was let go.
+def _is_behind(model: type[JobMixin[Any]], job: Any, given: _Given) -> list[ColumnElement[bool]]:
+    """Return what must be so of a job, by its columns, that lies at or behind the floor of a lane."""
+    floor = lanes(model, "floor", given.lanes_behind)
+    own = (
+        select(literal_column("1"))
+        .select_from(floor)
+        .where(
+            floor.c.queue == job.queue,
+            floor.c.priority == job.priority,
+            tuple_(job.scheduled_at, job.id) <= tuple_(floor.c.floor_at, floor.c.floor_id),
+        )
+    )
+    return [job.scheduled_at <= given.highest_floor, exists(own)]
 
+
+def freed(job: Table) -> Select[Any]:
+    """Select the first job that waits, and has not stepped aside, of each ordering key that was let go; none that is blocked.
+
+    Shape: its id, and what tells whether it lies behind a floor, and whose.
     Parameters: `xmax`, `xip` of a snapshot: by a transaction that was not visible to it. A key is let go by a job that ended
     or was put back, which is a row still; where it was deleted, `tr_job_next` has stamped what is next.
     Index: `ix_job_ordering_freed`, and `ix_job_ordering`, one probe a key.
@@ -316,8 +332,11 @@ def freed(job: Table) -> Select[Any]:
     of_since = by.where(left.c.changed_xid >= cast(bindparam("xmax", type_=Text), Xid8()), left.c.changed_xid < end)
     keys = union_all(select(of_then.c.ordering_key).select_from(then.join(of_then, true())), of_since).subquery("keys")
     key = select(keys.c.ordering_key).distinct().subquery("key")
-    first = first_waiting(job.alias("first"), key.c.ordering_key).lateral("first")
-    return select(first.c.id).select_from(key.join(first, true()))
+    first = job.alias("first")
+    columns = (first.c[name] for name in ("id", "type_name", "queue", "priority", "scheduled_at", "changed_xid", "status"))
+    waiting = first_waiting(first, key.c.ordering_key).with_only_columns(*columns).lateral("first")
+    found = select(*waiting.c).select_from(key.join(waiting, true()))
+    return found.where(waiting.c.status == status(JobStatus.PENDING))
 
 
 def _transactions(xip: ColumnElement[Any]) -> TableValuedAlias:

@@ -167,9 +167,8 @@ def _written_since(job: Table) -> list[Select[Any]]:
         .order_by(job.c.changed_xid)
         .subquery("since")
     )
-    next_of_keys = select(*columns).where(
-        job.c.id == any_(func.array(freed(job).scalar_subquery())), job.c.status == status(JobStatus.PENDING)
-    )
+    let_go = freed(job).subquery("freed")
+    next_of_keys = select(*(let_go.c[column.name] for column in columns))
     return [select(*in_flight.c).select_from(then.join(in_flight, true())), select(*since.c), next_of_keys]
 
 

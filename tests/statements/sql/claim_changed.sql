@@ -99,44 +99,47 @@ WITH picked AS (SELECT in_flight.id AS id
           AND first.scheduled_at > now())
         ORDER BY first.ordering_key, first.created_at, first.id
         LIMIT 1))
-    AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
-    AND (EXISTS (SELECT 1
-        FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS floor(queue, priority, floor_at, floor_id)
-        WHERE job.queue = floor.queue
-        AND job.priority = floor.priority
-        AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
-    AND job.id = ANY (array((SELECT first.id
-          FROM (SELECT DISTINCT keys.ordering_key AS ordering_key
-            FROM (SELECT of_then.ordering_key AS ordering_key
-              FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
-              JOIN LATERAL (SELECT left_key.ordering_key AS ordering_key
+    AND job.id = ANY (array((SELECT freed.id
+          FROM (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+            FROM (SELECT DISTINCT keys.ordering_key AS ordering_key
+              FROM (SELECT of_then.ordering_key AS ordering_key
+                FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
+                JOIN LATERAL (SELECT left_key.ordering_key AS ordering_key
+                  FROM job AS left_key
+                  WHERE left_key.ordering_key IS NOT NULL
+                  AND left_key.leased_by IS NULL
+                  AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
+                  AND left_key.changed_xid >= "then".xid
+                  AND left_key.changed_xid <= "then".xid) AS of_then ON true
+                UNION ALL
+                SELECT left_key.ordering_key AS ordering_key
                 FROM job AS left_key
                 WHERE left_key.ordering_key IS NOT NULL
                 AND left_key.leased_by IS NULL
                 AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
-                AND left_key.changed_xid >= "then".xid
-                AND left_key.changed_xid <= "then".xid) AS of_then ON true
-              UNION ALL
-              SELECT left_key.ordering_key AS ordering_key
-              FROM job AS left_key
-              WHERE left_key.ordering_key IS NOT NULL
-              AND left_key.leased_by IS NULL
-              AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
-              AND left_key.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
-              AND left_key.changed_xid < pg_snapshot_xmax(pg_current_snapshot())) AS keys) AS key
-          JOIN LATERAL (SELECT first.id AS id
-            FROM job AS first
-            WHERE first.ordering_key = key.ordering_key
-            AND first.ordering_key IS NOT NULL
-            AND first.status IN ('blocked', 'pending')
-            AND NOT (coalesce(first.steps_aside, false)
-              AND first.status = 'pending'
-              AND first.attempt > 0
-              AND first.scheduled_at > now())
-            ORDER BY first.ordering_key, first.created_at, first.id
-            LIMIT 1) AS first ON true)))
-    AND job.changed_xid < CAST(%(xmax)s::VARCHAR AS xid8)
-    AND job.changed_xid != ALL (CAST(%(xip)s::TEXT[] AS xid8[]))
+                AND left_key.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
+                AND left_key.changed_xid < pg_snapshot_xmax(pg_current_snapshot())) AS keys) AS key
+            JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+              FROM job AS first
+              WHERE first.ordering_key = key.ordering_key
+              AND first.ordering_key IS NOT NULL
+              AND first.status IN ('blocked', 'pending')
+              AND NOT (coalesce(first.steps_aside, false)
+                AND first.status = 'pending'
+                AND first.attempt > 0
+                AND first.scheduled_at > now())
+              ORDER BY first.ordering_key, first.created_at, first.id
+              LIMIT 1) AS first ON true
+            WHERE first.status = 'pending') AS freed
+          WHERE freed.type_name = ANY (%(types)s::TEXT[])
+          AND freed.changed_xid < CAST(%(xmax)s::VARCHAR AS xid8)
+          AND freed.changed_xid != ALL (CAST(%(xip)s::TEXT[] AS xid8[]))
+          AND freed.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
+          AND (EXISTS (SELECT 1
+              FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS floor(queue, priority, floor_at, floor_id)
+              WHERE freed.queue = floor.queue
+              AND freed.priority = floor.priority
+              AND (freed.scheduled_at, freed.id) <= (floor.floor_at, floor.floor_id))))))
     LIMIT %(limit)s::INTEGER
     FOR NO KEY UPDATE SKIP LOCKED) AS next_of_keys
   UNION ALL

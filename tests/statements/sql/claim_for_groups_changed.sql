@@ -1,4 +1,34 @@
-WITH picked AS (SELECT taken.id AS id
+WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+  FROM (SELECT DISTINCT keys.ordering_key AS ordering_key
+    FROM (SELECT of_then.ordering_key AS ordering_key
+      FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
+      JOIN LATERAL (SELECT left_key.ordering_key AS ordering_key
+        FROM job AS left_key
+        WHERE left_key.ordering_key IS NOT NULL
+        AND left_key.leased_by IS NULL
+        AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
+        AND left_key.changed_xid >= "then".xid
+        AND left_key.changed_xid <= "then".xid) AS of_then ON true
+      UNION ALL
+      SELECT left_key.ordering_key AS ordering_key
+      FROM job AS left_key
+      WHERE left_key.ordering_key IS NOT NULL
+      AND left_key.leased_by IS NULL
+      AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
+      AND left_key.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
+      AND left_key.changed_xid < pg_snapshot_xmax(pg_current_snapshot())) AS keys) AS key
+  JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+    FROM job AS first
+    WHERE first.ordering_key = key.ordering_key
+    AND first.ordering_key IS NOT NULL
+    AND first.status IN ('blocked', 'pending')
+    AND NOT (coalesce(first.steps_aside, false)
+      AND first.status = 'pending'
+      AND first.attempt > 0
+      AND first.scheduled_at > now())
+    ORDER BY first.ordering_key, first.created_at, first.id
+    LIMIT 1) AS first ON true
+  WHERE first.status = 'pending'), picked AS (SELECT taken.id AS id
   FROM (SELECT row.quota AS quota, row.first_share AS first_share, row.last_share AS last_share, row.first_type AS first_type, row.last_type AS last_type, row.first_lane AS first_lane, row.last_lane AS last_lane, row.most_behind AS most_behind, row.first_xip AS first_xip, row.last_xip AS last_xip, row.xmax AS xmax, row.highest_floor AS highest_floor, (%(types)s::TEXT[])[row.first_type:row.last_type] AS types
     FROM unnest(%(group_quota)s::INTEGER[], %(group_first_share)s::INTEGER[], %(group_last_share)s::INTEGER[], %(group_first_type)s::INTEGER[], %(group_last_type)s::INTEGER[], %(group_first_lane)s::INTEGER[], %(group_last_lane)s::INTEGER[], %(group_most_behind)s::INTEGER[], %(group_first_xip)s::INTEGER[], %(group_last_xip)s::INTEGER[], %(group_xmax)s::TEXT[], %(group_highest_floor)s::TIMESTAMP WITH TIME ZONE[]) AS row(quota, first_share, last_share, first_type, last_type, first_lane, last_lane, most_behind, first_xip, last_xip, xmax, highest_floor)
     LIMIT ALL OFFSET 0) AS of_group
@@ -104,44 +134,17 @@ WITH picked AS (SELECT taken.id AS id
               AND first.scheduled_at > now())
             ORDER BY first.ordering_key, first.created_at, first.id
             LIMIT 1))
-        AND job.scheduled_at <= of_group.highest_floor
-        AND (EXISTS (SELECT 1
-            FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, priority, floor_at, floor_id)
-            WHERE job.queue = floor.queue
-            AND job.priority = floor.priority
-            AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
-        AND job.id = ANY (array((SELECT first.id
-              FROM (SELECT DISTINCT keys.ordering_key AS ordering_key
-                FROM (SELECT of_then.ordering_key AS ordering_key
-                  FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
-                  JOIN LATERAL (SELECT left_key.ordering_key AS ordering_key
-                    FROM job AS left_key
-                    WHERE left_key.ordering_key IS NOT NULL
-                    AND left_key.leased_by IS NULL
-                    AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
-                    AND left_key.changed_xid >= "then".xid
-                    AND left_key.changed_xid <= "then".xid) AS of_then ON true
-                  UNION ALL
-                  SELECT left_key.ordering_key AS ordering_key
-                  FROM job AS left_key
-                  WHERE left_key.ordering_key IS NOT NULL
-                  AND left_key.leased_by IS NULL
-                  AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
-                  AND left_key.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
-                  AND left_key.changed_xid < pg_snapshot_xmax(pg_current_snapshot())) AS keys) AS key
-              JOIN LATERAL (SELECT first.id AS id
-                FROM job AS first
-                WHERE first.ordering_key = key.ordering_key
-                AND first.ordering_key IS NOT NULL
-                AND first.status IN ('blocked', 'pending')
-                AND NOT (coalesce(first.steps_aside, false)
-                  AND first.status = 'pending'
-                  AND first.attempt > 0
-                  AND first.scheduled_at > now())
-                ORDER BY first.ordering_key, first.created_at, first.id
-                LIMIT 1) AS first ON true)))
-        AND job.changed_xid < CAST(of_group.xmax AS xid8)
-        AND job.changed_xid != ALL (CAST((%(xip)s::TEXT[])[of_group.first_xip:of_group.last_xip] AS xid8[]))
+        AND job.id = ANY (array((SELECT freed.id
+              FROM freed
+              WHERE freed.type_name = ANY (of_group.types)
+              AND freed.changed_xid < CAST(of_group.xmax AS xid8)
+              AND freed.changed_xid != ALL (CAST((%(xip)s::TEXT[])[of_group.first_xip:of_group.last_xip] AS xid8[]))
+              AND freed.scheduled_at <= of_group.highest_floor
+              AND (EXISTS (SELECT 1
+                  FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, priority, floor_at, floor_id)
+                  WHERE freed.queue = floor.queue
+                  AND freed.priority = floor.priority
+                  AND (freed.scheduled_at, freed.id) <= (floor.floor_at, floor.floor_id))))))
         LIMIT of_group.quota
         FOR NO KEY UPDATE SKIP LOCKED) AS next_of_keys
       LIMIT of_group.most_behind) AS behind

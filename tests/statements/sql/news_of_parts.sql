@@ -16,39 +16,38 @@ WITH seen AS (SELECT in_flight.queue AS queue, in_flight.priority AS priority, i
     AND job.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
     ORDER BY job.changed_xid) AS since
   UNION ALL
-  SELECT job.queue AS queue, job.priority AS priority, job.scheduled_at AS scheduled_at
-  FROM job
-  WHERE job.id = ANY (array((SELECT first.id
-        FROM (SELECT DISTINCT keys.ordering_key AS ordering_key
-          FROM (SELECT of_then.ordering_key AS ordering_key
-            FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
-            JOIN LATERAL (SELECT left_key.ordering_key AS ordering_key
-              FROM job AS left_key
-              WHERE left_key.ordering_key IS NOT NULL
-              AND left_key.leased_by IS NULL
-              AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
-              AND left_key.changed_xid >= "then".xid
-              AND left_key.changed_xid <= "then".xid) AS of_then ON true
-            UNION ALL
-            SELECT left_key.ordering_key AS ordering_key
-            FROM job AS left_key
-            WHERE left_key.ordering_key IS NOT NULL
-            AND left_key.leased_by IS NULL
-            AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
-            AND left_key.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
-            AND left_key.changed_xid < pg_snapshot_xmax(pg_current_snapshot())) AS keys) AS key
-        JOIN LATERAL (SELECT first.id AS id
-          FROM job AS first
-          WHERE first.ordering_key = key.ordering_key
-          AND first.ordering_key IS NOT NULL
-          AND first.status IN ('blocked', 'pending')
-          AND NOT (coalesce(first.steps_aside, false)
-            AND first.status = 'pending'
-            AND first.attempt > 0
-            AND first.scheduled_at > now())
-          ORDER BY first.ordering_key, first.created_at, first.id
-          LIMIT 1) AS first ON true)))
-  AND job.status = 'pending'
+  SELECT freed.queue AS queue, freed.priority AS priority, freed.scheduled_at AS scheduled_at
+  FROM (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+    FROM (SELECT DISTINCT keys.ordering_key AS ordering_key
+      FROM (SELECT of_then.ordering_key AS ordering_key
+        FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
+        JOIN LATERAL (SELECT left_key.ordering_key AS ordering_key
+          FROM job AS left_key
+          WHERE left_key.ordering_key IS NOT NULL
+          AND left_key.leased_by IS NULL
+          AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
+          AND left_key.changed_xid >= "then".xid
+          AND left_key.changed_xid <= "then".xid) AS of_then ON true
+        UNION ALL
+        SELECT left_key.ordering_key AS ordering_key
+        FROM job AS left_key
+        WHERE left_key.ordering_key IS NOT NULL
+        AND left_key.leased_by IS NULL
+        AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
+        AND left_key.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
+        AND left_key.changed_xid < pg_snapshot_xmax(pg_current_snapshot())) AS keys) AS key
+    JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+      FROM job AS first
+      WHERE first.ordering_key = key.ordering_key
+      AND first.ordering_key IS NOT NULL
+      AND first.status IN ('blocked', 'pending')
+      AND NOT (coalesce(first.steps_aside, false)
+        AND first.status = 'pending'
+        AND first.attempt > 0
+        AND first.scheduled_at > now())
+      ORDER BY first.ordering_key, first.created_at, first.id
+      LIMIT 1) AS first ON true
+    WHERE first.status = 'pending') AS freed
   LIMIT %(most)s::INTEGER)
 SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
   FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, (SELECT count(*) >= %(most)s::INTEGER AS anon_1
