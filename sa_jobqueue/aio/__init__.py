@@ -13,6 +13,8 @@ from sa_jobqueue.aio.chains import (
     lock_chain,
 )
 from sa_jobqueue.aio.control import (
+    hold_job_type,
+    hold_queue,
     list_job_types,
     list_queues,
     pause_job_types,
@@ -75,6 +77,8 @@ __all__ = [
     "get_job",
     "get_progress",
     "group_dead_letters",
+    "hold_job_type",
+    "hold_queue",
     "list_attempts",
     "list_blocked_jobs",
     "list_blockers",

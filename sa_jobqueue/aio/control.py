@@ -28,6 +28,16 @@ async def list_job_types(
     return await session.run_sync(operations.list_job_types, names=names, limit=limit, model=model)
 
 
+async def hold_queue(session: AsyncSession, name: str, *, model: type[JobMixin[Any]] = Job) -> QueueStatus:
+    """Return what is said of a queue, for whoever changes a part of it: nobody else does until the transaction ends."""
+    return await session.run_sync(operations.hold_queue, name, model=model)
+
+
+async def hold_job_type(session: AsyncSession, name: str, *, model: type[JobMixin[Any]] = Job) -> TypeStatus:
+    """Return what is said of a job type, for whoever changes a part of it: nobody else does until the transaction ends."""
+    return await session.run_sync(operations.hold_job_type, name, model=model)
+
+
 async def put_queue(session: AsyncSession, settings: QueueSettings, *, model: type[JobMixin[Any]] = Job) -> bool:
     """Write all that a queue's row says, but whether it is paused; return whether anything was written."""
     return await session.run_sync(operations.put_queue, settings, model=model)

@@ -20,7 +20,7 @@ from sa_jobqueue.cli._options import (
     with_database,
 )
 from sa_jobqueue.cli._output import counted, print_fields, print_json, print_table, shown
-from sa_jobqueue.operations import QueueStatus, list_queues, pause_queues, put_queue, resume_queues, sync_queues
+from sa_jobqueue.operations import QueueStatus, hold_queue, list_queues, pause_queues, put_queue, resume_queues, sync_queues
 from sa_jobqueue.queues import LIMITS, RETRY, QueueSettings, retry_of
 from sa_jobqueue.retention import Retention
 from sa_jobqueue.retry import Backoff
@@ -87,8 +87,7 @@ def show(database: Database, /, *, name: str, as_json: bool) -> None:
 def set_(database: Database, /, *, name: str, weight: int | None, as_json: bool, **given: str | None) -> None:
     """Say what a queue may take. What is not given stays as it is; 'none' takes a limit away."""
     with database.session() as session:
-        found = list_queues(session, names=[name], model=database.model)
-        said = _settings(found[0]) if found else QueueSettings(name=name)
+        said = _settings(hold_queue(session, name, model=database.model))
         ages = {outcome: given.pop(f"retain_{outcome}") for outcome in ("completed", "cancelled", "dead")}
         kept = {outcome: _days(f"retain_{outcome}", days) for outcome, days in ages.items() if days is not None}
         retry = _retry(said.retry, *map(given.pop, RETRY))

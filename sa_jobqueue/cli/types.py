@@ -10,7 +10,7 @@ import click
 from sa_jobqueue.cli._limits import ALGORITHM, BURST, MAX_RUNNING, PERIOD, RATE, limits_told, read_limits
 from sa_jobqueue.cli._options import Database, json_option, user_name, with_database
 from sa_jobqueue.cli._output import counted, print_fields, print_json, print_table
-from sa_jobqueue.operations import list_job_types, pause_job_types, put_job_type, resume_job_types
+from sa_jobqueue.operations import hold_job_type, list_job_types, pause_job_types, put_job_type, resume_job_types
 from sa_jobqueue.queues import LIMITS, TypeSettings
 
 _names: Final = click.argument("names", metavar="TYPE...", nargs=-1, required=True)
@@ -48,10 +48,8 @@ def list_(database: Database, /, *, as_json: bool) -> None:
 def set_(database: Database, /, *, name: str, as_json: bool, **given: str | None) -> None:
     """Say what a job type may take. What is not given stays as it is; 'none' takes a limit away."""
     with database.session() as session:
-        found = list_job_types(session, names=[name], model=database.model)
-        said = TypeSettings(type_name=name)
-        if found:
-            said = replace(said, **{key: getattr(found[0], key) for key in LIMITS})
+        found = hold_job_type(session, name, model=database.model)
+        said = TypeSettings(type_name=name, **{key: getattr(found, key) for key in LIMITS})
         put_job_type(session, replace(said, **read_limits(said, given)), model=database.model)
         session.commit()
         told = asdict(list_job_types(session, names=[name], model=database.model)[0])

@@ -103,6 +103,24 @@ def list_job_types(
     return [TypeStatus(**row) for row in _page(session, names, limit, model, types=True)]
 
 
+def hold_queue(session: Session, name: str, *, model: type[JobMixin[Any]] = Job) -> QueueStatus:
+    """Return what is said of a queue, for whoever changes a part of it: nobody else does until the transaction ends.
+
+    Changes: a queue without a row gets one, which says nothing. Locks: it. Raises: InvalidOptionError.
+    """
+    _hold(session, model.Queue, name)
+    return list_queues(session, names=[name], model=model)[0]
+
+
+def hold_job_type(session: Session, name: str, *, model: type[JobMixin[Any]] = Job) -> TypeStatus:
+    """Return what is said of a job type, for whoever changes a part of it: nobody else does until the transaction ends.
+
+    Changes: a type without a row gets one, which says nothing. Locks: it. Raises: InvalidOptionError.
+    """
+    _hold(session, model.JobType, name)
+    return list_job_types(session, names=[name], model=model)[0]
+
+
 def put_queue(session: Session, settings: QueueSettings, *, model: type[JobMixin[Any]] = Job) -> bool:
     """Write all that a queue's row says, but whether it is paused; return whether anything was written.
 
@@ -195,6 +213,12 @@ def _page(session: Session, names: Sequence[str], limit: int, model: type[JobMix
     check_lists(names=names)
     given = {"names": list(names) or None, "limit": limit}
     return list(session.execute(queues.page(model, types=types), given).mappings())
+
+
+def _hold(session: Session, of: type[QueueMixin] | type[JobTypeMixin], name: str) -> None:
+    check_names("name", [name])
+    session.execute(queues.make(of), {"names": [name]})
+    session.execute(queues.lock(of), {"names": [name]})
 
 
 def _put(

@@ -276,8 +276,8 @@ def _behind_floors(model: type[JobMixin[Any]], job: Table, given: _Given, *, tak
     of_since = candidates.where(job.c.changed_xid >= cast(given.xmax, Xid8()))
     since = _locked(of_since.order_by(job.c.changed_xid).limit(given.limit), takes).subquery("since")
     let_go = given.freed if given.freed is not None else freed(job).subquery("freed")
-    # What is ahead of its floor, as most are, is not read a second time. Nor is what is written since as well: a job that came
-    # from two sources counts twice to the limit, and hides that it was reached.
+    # What is ahead of its floor, as most are, is not read a second time. Nor is what is written since as well: a job that
+    # came from two sources counts twice to the limit, and hides that it was reached.
     own = select(let_go.c.id).where(
         let_go.c.type_name == any_(given.types),
         let_go.c.changed_xid < cast(given.xmax, Xid8()),
@@ -299,7 +299,7 @@ def _behind_floors(model: type[JobMixin[Any]], job: Table, given: _Given, *, tak
 def _is_behind(model: type[JobMixin[Any]], job: Any, given: _Given) -> list[ColumnElement[bool]]:
     """Return what must be so of a job, by its columns, that lies at or behind the floor of a lane."""
     floor = lanes(model, "floor", given.lanes_behind)
-    own = (
+    own: Select[Any] = (
         select(literal_column("1"))
         .select_from(floor)
         .where(
@@ -312,7 +312,7 @@ def _is_behind(model: type[JobMixin[Any]], job: Any, given: _Given) -> list[Colu
 
 
 def freed(job: Table) -> Select[Any]:
-    """Select the first job that waits, and has not stepped aside, of each ordering key that was let go; none that is blocked.
+    """Select the first job that waits, and has not stepped aside, of each ordering key that was let go; no blocked one.
 
     Shape: its id, and what tells whether it lies behind a floor, and whose.
     Parameters: `xmax`, `xip` of a snapshot: by a transaction that was not visible to it. A key is let go by a job that ended

@@ -85,6 +85,18 @@ def resume(of: type[QueueMixin] | type[JobTypeMixin]) -> Update:
 
 
 @once_a_model
+def make(of: type[QueueMixin] | type[JobTypeMixin]) -> Insert:
+    """Give those of some names a row that have none, which says nothing yet.
+
+    Parameters: `names`. Shape: none. Changes: new rows. Index: the primary key.
+    Locks: the new rows, until the transaction ends; whoever makes one of them meanwhile is waited for.
+    """
+    row, key = table(of), _key(of)
+    name = func.unnest(array("names", Text())).column_valued("name")
+    return insert(row).from_select([key.name], select(name).order_by(name)).on_conflict_do_nothing()
+
+
+@once_a_model
 def lock(of: type[QueueMixin] | type[JobTypeMixin]) -> Select[Any]:
     """Lock the rows that there are of some names, for whoever compares before it writes.
 

@@ -39,7 +39,9 @@ class Freed:
         self._loop = asyncio.get_running_loop()
         self._tell, self._recount = tell, recount
         self._held: dict[Any, tuple[Limits, str]] = {}
+        self._over: dict[tuple[Limits, str], int] = {}
         self._ended: dict[Limits, Counter[Key]] = {}
+        self._counting: Limits | None = None
         self._counted: set[tuple[Limits, Key]] = set()
         self._to_tell: dict[Key, None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -52,23 +54,29 @@ class Freed:
         try:
             yield
         finally:
-            self._has_turn = False
+            self._has_turn, self._counting = False, None
             if self._timer is not None:
                 self._timer.cancel()
                 self._pass_on()
 
     def end(self, job_id: Any) -> str | None:
         """Take in that a job has ended; return the queue of one that was held, its part where it is of one."""
-        limits, queue = self._held.pop(job_id, (None, ""))
-        if limits is None:
+        held = self._held.pop(job_id, None)
+        if held is None:
             return None
+        limits, queue = held
         limits.held -= 1
-        if keys := limits.keys_of(queue):
-            ended = self._ended.setdefault(limits, Counter())
-            for key in keys:
-                ended[key] += 1
+        # Nothing more than that for each job: what they count under is the same for all of a queue.
+        self._over[held] = self._over.get(held, 0) + 1
+        if self._timer is None:
             self._wait()
         return queue
+
+    def _take_in(self) -> None:
+        over, self._over = self._over, {}
+        for (limits, queue), n in over.items():
+            for key in limits.keys_of(queue):
+                self._ended.setdefault(limits, Counter())[key] += n
 
     def keep(self, job_ids: Collection[Any]) -> None:
         """Take in that of the jobs that were held all but these have ended, though nobody told of it."""
@@ -84,11 +92,14 @@ class Freed:
         return most is not None and limits.held >= most and self._loop.time() < limits.asked_at + TRUSTED
 
     def before(self, limits: Limits) -> Counter[Key]:
-        """Return what has ended under limits that are now counted again."""
+        """Return what has ended under limits that are now counted again; `claimed` follows, unless the claimer fails."""
+        self._take_in()
+        self._counting = limits
         return Counter(self._ended.get(limits, ()))
 
     def claimed(self, limits: Limits, before: Counter[Key], jobs: Sequence[ClaimedJob]) -> None:
         """Take in which jobs a claim has started under limits, which it counted after so many had ended."""
+        self._counting = None
         self._held |= {job.id: (limits, job.queue) for job in jobs}
         limits.held += len(jobs)
         limits.asked_at = self._loop.time()
@@ -106,14 +117,16 @@ class Freed:
 
     def _pass_on(self) -> None:
         self._timer = None
+        self._take_in()
         told, self._to_tell = self._to_tell, {}
         if told:
             self._tell(told)
         ended, self._ended = self._ended, {}
         counted, self._counted = self._counted, set()
         for limits, keys in ended.items():
-            # What has ended since a count is left to the next one, for as long as counts are made.
-            later = Counter({key: n for key, n in keys.items() if self._has_turn and (limits, key) in counted})
+            # What has ended since a count is left to the next one, for as long as counts are made; all, if one is under way.
+            is_next = self._has_turn and limits is self._counting
+            later = Counter({key: n for key, n in keys.items() if is_next or (self._has_turn and (limits, key) in counted)})
             if later:
                 self._ended[limits] = later
                 self._wait()

@@ -21,6 +21,8 @@ from sa_jobqueue import (
     WorkerFilter,
     aio,
     explain_job,
+    hold_job_type,
+    hold_queue,
     list_job_types,
     list_queues,
     pause_job_types,
@@ -87,6 +89,9 @@ def test_a_type_is_told_as_a_queue_is(session: Session, jobs: Jobs) -> None:
     assert pause_job_types(session, ["send"]) == ["send"]
     (send,) = list_job_types(session)
     assert (send.max_running, send.paused_by, send.workers) == (2, None, 1)
+    assert hold_job_type(session, "send") == send
+    with pytest.raises(InvalidOptionError, match="name"):
+        hold_job_type(session, "two words")
     assert send.paused_at is not None
     assert resume_job_types(session, ["send"]) == ["send"]
 
@@ -148,6 +153,28 @@ def test_of_two_that_synchronise_at_once_the_second_waits_and_finds_nothing_to_d
     assert [(one.created, one.changed, one.unchanged) for one in found] == [((), {}, ("a", "b"))]
 
 
+@pytest.mark.parametrize("is_there", [True, False], ids=["that is there", "that is new"])
+def test_of_two_who_change_parts_of_what_a_queue_is_told_neither_is_lost(engine: Engine, is_there: bool) -> None:
+    with Session(engine) as session, session.begin():
+        if is_there:
+            put_queue(session, QueueSettings(name="mail"))
+    found: list[int] = []
+
+    def second() -> None:
+        with Session(engine) as other, other.begin():
+            found.append(hold_queue(other, "mail").weight)
+
+    with Session(engine) as session:
+        assert hold_queue(session, "mail").weight == 1
+        thread = threading.Thread(target=second)
+        thread.start()
+        until_locks_are_waited_for(engine, 1)
+        put_queue(session, QueueSettings(name="mail", weight=7))
+        session.commit()
+    thread.join(PATIENCE)
+    assert found == [7]
+
+
 def test_two_who_pause_the_same_queues_in_another_order_do_not_deadlock(engine: Engine, session: Session) -> None:
     for name in "amz":
         put_queue(session, QueueSettings(name=name))
@@ -193,6 +220,8 @@ def test_explain_names_what_is_paused_and_who_paused_it(session: Session, jobs: 
 async def test_the_asynchronous_colour_does_the_same(async_engine: AsyncEngine) -> None:
     async with AsyncSession(async_engine) as session, session.begin():
         assert await aio.put_queue(session, QueueSettings(name="mail", weight=2))
+        assert (await aio.hold_queue(session, "mail")).weight == 2
+        assert (await aio.hold_job_type(session, "send")).max_running is None
         assert await aio.pause_queues(session, ["mail"], by="ann") == ["mail"]
         assert [(one.weight, one.paused_by) for one in await aio.list_queues(session)] == [(2, "ann")]
         assert await aio.resume_queues(session, ["mail"]) == ["mail"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, JobStatus, Worker, cancel_jobs
+from sa_jobqueue import Job, JobQueue, JobStatus, Worker, cancel_jobs
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.errors import Discard, Snooze
 from sa_jobqueue.worker import claimer, freed, groups, limits, parts
@@ -236,3 +238,28 @@ async def test_a_worker_that_runs_all_that_may_run_does_not_ask_for_more(
         gate.let_go("first", "second")
         await gate.begins("second")
     assert len(asked) > before
+
+
+async def test_what_ends_while_a_claim_counts_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(freed, "OWN_TURN", 0.0)
+    recounted: list[Counter[limits.Key]] = []
+    slots = freed.Freed(tell=lambda keys: None, recount=lambda under, ended: recounted.append(ended))
+    under = limits.Limits(Job, "default", None)
+    under._most = {(False, "default"): 2}
+
+    async def turns() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    with slots.own_turn():
+        started: list[Any] = [SimpleNamespace(id=number, queue="default") for number in range(2)]
+        slots.claimed(under, slots.before(under), started)
+        before = slots.before(under)
+        for job in started:
+            assert slots.end(job.id) == "default"
+        await turns()
+        assert recounted == []
+        slots.claimed(under, before, [])  # it counted neither, for both ended after it had begun
+        await turns()
+    assert recounted == [Counter({(False, "default"): 2})]
+    assert under.held == 0

@@ -1,0 +1,5 @@
+INSERT INTO queue (name)
+SELECT name
+FROM unnest(%(names)s::TEXT[]) AS name
+ORDER BY name
+ON CONFLICT DO NOTHING
