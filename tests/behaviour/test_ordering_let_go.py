@@ -40,7 +40,7 @@ def execute(engine: Engine, statement: str, **given: Any) -> list[Any]:
 
 
 @both_servers
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(5, 40))])
 def test_whatever_ends_is_put_back_or_taken_out_the_next_of_its_key_is_found(
     engine: Engine, jobs: Jobs, hands: Any, seed: int
 ) -> None:
