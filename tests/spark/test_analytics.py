@@ -303,6 +303,7 @@ def test_the_diamond_has_its_critical_path_and_straggler(history: History, rows:
     measured.unpersist()
 
 
+@pytest.mark.long
 def test_busy_workers_are_the_time_that_attempts_ran_in_each_hour(history: History, rows: Rows) -> None:
     from sa_jobqueue.spark.analytics import capacity, workers_needed
 

@@ -29,6 +29,7 @@ class Killed(BaseException):
     """What no code of the archiver's may catch."""
 
 
+@pytest.mark.long
 def test_spark_writes_what_the_tables_have_also_after_a_crash_in_every_state(
     spark: SparkSession, engine: Engine, database_url: str, tmp_path: Path
 ) -> None:

@@ -370,6 +370,7 @@ class PushedReader(DataSourceReader):
         return iter([(n,) for n in self.wanted])
 
 
+@pytest.mark.long
 def test_spark_finds_the_source_by_itself_and_reads_its_datasets(
     spark: SparkSession, load: Callable[..., DataFrame], jobs: Jobs, engine: Engine
 ) -> None:

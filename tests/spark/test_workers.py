@@ -85,6 +85,7 @@ def add(engine: Engine, count: int, **payload: Any) -> set[Any]:
         return {job.id for job in made}
 
 
+@pytest.mark.long
 def test_a_round_does_all_there_is_and_ends_when_idle(
     spark: SparkSession, database_url: str, engine: Engine, jobs: Jobs, effects: Callable[[], list[Any]]
 ) -> None:
