@@ -264,12 +264,12 @@ def _behind_floors(model: type[JobMixin[Any]], job: Table, given: _Given, *, tak
     Three sources: what transactions wrote that were in flight then (`xip`), or that began since (from `xmax` on); and the
     first that waits of each ordering key that either of them has let go.
     """
-    known = due(job, given.types).where(*_is_behind(model, job.c, given))
+    wanted = due(job, given.types)
     if not takes:
-        known = known.where(job.c.id != all_(array("held", id_parameter(model.__jobqueue__))))
+        wanted = wanted.where(job.c.id != all_(array("held", id_parameter(model.__jobqueue__))))
     # The tag of ix_job_changed: no other statement may name it.
-    candidates = known.where(job.c.changed_xid > literal_column("'0'"))
-    then = _transactions(given.xip)
+    candidates = wanted.where(job.c.changed_xid > literal_column("'0'"), *_is_behind(model, job.c, given))
+    then = transactions(given.xip)
     # A pair of bounds, not an equality: it keeps the order by xid, and with it the plan, the same in both sources.
     of_then = candidates.where(and_(job.c.changed_xid >= then.c.xid, job.c.changed_xid <= then.c.xid))
     in_flight = _locked(of_then.order_by(job.c.changed_xid).limit(given.limit), takes).lateral("in_flight")
@@ -285,9 +285,7 @@ def _behind_floors(model: type[JobMixin[Any]], job: Table, given: _Given, *, tak
         *_is_behind(model, let_go.c, given),
     )
     # By ids, not by a join: what is locked is read by its primary key, however many rows the planner takes it for.
-    of_freed = due(job, given.types).where(job.c.id == any_(func.array(own.scalar_subquery())))
-    if not takes:
-        of_freed = of_freed.where(job.c.id != all_(array("held", id_parameter(model.__jobqueue__))))
+    of_freed = wanted.where(job.c.id == any_(func.array(own.scalar_subquery())))
     next_of_keys = _locked(of_freed.limit(given.limit), takes).subquery("next_of_keys")
     return [
         select(in_flight.c.id).select_from(then.join(in_flight, true())),
@@ -325,7 +323,7 @@ def freed(job: Table) -> Select[Any]:
         left.c.leased_by.is_(None),
         left.c.completed_at.is_not(None) | left.c.started_at.is_not(None),
     )
-    then = _transactions(array("xip", Text()))
+    then = transactions(array("xip", Text()))
     of_then = by.where(left.c.changed_xid >= then.c.xid, left.c.changed_xid <= then.c.xid).lateral("of_then")
     # Nobody sees what is beyond his own snapshot. It is said for the planner, who takes a pair of bounds for a narrow one.
     end: ColumnElement[Any] = literal_column("pg_snapshot_xmax(pg_current_snapshot())")
@@ -339,6 +337,6 @@ def freed(job: Table) -> Select[Any]:
     return found.where(waiting.c.status == status(JobStatus.PENDING))
 
 
-def _transactions(xip: ColumnElement[Any]) -> TableValuedAlias:
+def transactions(xip: ColumnElement[Any]) -> TableValuedAlias:
     """Return transactions that a snapshot did not see, for they were in flight, as a relation."""
     return func.unnest(cast(xip, ARRAY(Xid8()))).table_valued(column("xid", Xid8())).render_derived("then")

@@ -37,7 +37,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from sa_jobqueue.fair_keys import SEPARATOR
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import Xid8
-from sa_jobqueue.statements._lanes import freed
+from sa_jobqueue.statements._lanes import freed, transactions
 from sa_jobqueue.statements._parts import array, once_a_model, status, table
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY, JobStatus
 
@@ -156,7 +156,7 @@ def _written_since(job: Table) -> list[Select[Any]]:
     columns = (job.c.queue, job.c.priority, job.c.scheduled_at)
     # The tag of ix_job_changed.
     written = select(*columns).where(job.c.status == status(JobStatus.PENDING), job.c.changed_xid > literal_column("'0'"))
-    then = func.unnest(cast(array("xip", Text()), ARRAY(Xid8()))).table_valued(column("xid", Xid8())).render_derived("then")
+    then = transactions(array("xip", Text()))
     in_flight = (
         written.where(job.c.changed_xid >= then.c.xid, job.c.changed_xid <= then.c.xid)
         .order_by(job.c.changed_xid)

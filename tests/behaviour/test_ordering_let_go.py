@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -16,7 +15,6 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.operations import cancel_jobs
 from sa_jobqueue.worker.claims import Claims
-from sa_jobqueue.worker.connections import Connections
 from sa_jobqueue.worker.floors import Lane
 from sa_jobqueue.worker.groups import Group
 from sa_jobqueue.worker.scout import Scout
@@ -147,17 +145,6 @@ def test_one_that_is_pruned_as_soon_as_it_has_ended_has_let_its_key_go(engine: E
     other.complete(mine)
     assert execute(engine, "DELETE FROM job WHERE id = :id RETURNING id", id=first) == [first]
     assert [job.id for job in worker.claim()] == [second]
-
-
-@pytest.fixture
-async def connection(engine: Engine) -> AsyncIterator[AsyncConnection]:
-    """Return a connection as a worker claims on."""
-    connections = Connections(engine.url, worker_name="here", patience=timedelta(seconds=15))
-    own = connections.engine(1)
-    async with own.connect() as made:
-        yield made
-    await own.dispose()
-    await connections.close(timedelta(seconds=1))
 
 
 def group(queue: str, *types: str) -> Group:

@@ -191,10 +191,8 @@ def test_rows_are_enqueued_by_a_handler_with_its_own_checks_and_settings(
 def test_jobs_of_an_ordering_key_are_in_the_order_of_the_rows_of_their_partition(
     frame: DataFrame, database_url: str, engine: Engine
 ) -> None:
-    number, customer = (
-        F.col("input").cast("int"),
-        F.concat(F.lit("customer "), (F.col("input").cast("int") % 7).cast("string")),
-    )
+    number = F.col("input").cast("int")
+    customer = F.concat(F.lit("customer "), (number % 7).cast("string"))
     events = frame.select(number.alias("n"), customer.alias("customer"))
     in_order = events.repartition(3, "customer").sortWithinPartitions("customer", F.desc("n"))
     until = datetime.now(UTC) + timedelta(hours=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -20,7 +20,6 @@ from sa_jobqueue.ids import uuid7
 from sa_jobqueue.statements._parts import table
 from sa_jobqueue.worker import floors
 from sa_jobqueue.worker.claims import Claims
-from sa_jobqueue.worker.connections import Connections
 from sa_jobqueue.worker.groups import Group
 from sa_jobqueue.worker.planning import Share
 from sa_jobqueue.worker.turns import Turn, turn_of
@@ -30,17 +29,6 @@ from tests.fixtures.jobs import WORKER, Jobs
 QUEUES = ("mail", "report", "sms")
 KINDS = ("send", "render", "count", "unknown")
 GROUPS = ((QUEUES[:2], ("send",)), (QUEUES[:2], ("render", "count")), (("sms",), ("count", "send")))
-
-
-@pytest.fixture
-async def connection(engine: Engine) -> AsyncIterator[AsyncConnection]:
-    """Return a connection as a worker claims on."""
-    connections = Connections(engine.url, worker_name="here", patience=timedelta(seconds=15))
-    own = connections.engine(1)
-    async with own.connect() as made:
-        yield made
-    await own.dispose()
-    await connections.close(timedelta(seconds=1))
 
 
 @pytest.fixture

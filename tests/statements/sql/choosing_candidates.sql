@@ -25,14 +25,14 @@ WITH read AS (SELECT behind.id AS id
             AND first.scheduled_at > now())
           ORDER BY first.ordering_key, first.created_at, first.id
           LIMIT 1))
+      AND job.id != ALL (%(held)s::UUID[])
+      AND job.changed_xid > '0'
       AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
       AND (EXISTS (SELECT 1
           FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, priority, floor_at, floor_id)
           WHERE job.queue = floor.queue
           AND job.priority = floor.priority
           AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
-      AND job.id != ALL (%(held)s::UUID[])
-      AND job.changed_xid > '0'
       AND job.changed_xid >= "then".xid
       AND job.changed_xid <= "then".xid
       ORDER BY job.changed_xid
@@ -63,14 +63,14 @@ WITH read AS (SELECT behind.id AS id
             AND first.scheduled_at > now())
           ORDER BY first.ordering_key, first.created_at, first.id
           LIMIT 1))
+      AND job.id != ALL (%(held)s::UUID[])
+      AND job.changed_xid > '0'
       AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
       AND (EXISTS (SELECT 1
           FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, priority, floor_at, floor_id)
           WHERE job.queue = floor.queue
           AND job.priority = floor.priority
           AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
-      AND job.id != ALL (%(held)s::UUID[])
-      AND job.changed_xid > '0'
       AND job.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
       ORDER BY job.changed_xid
       LIMIT %(limit)s::INTEGER) AS since
@@ -100,6 +100,7 @@ WITH read AS (SELECT behind.id AS id
             AND first.scheduled_at > now())
           ORDER BY first.ordering_key, first.created_at, first.id
           LIMIT 1))
+      AND job.id != ALL (%(held)s::UUID[])
       AND job.id = ANY (array((SELECT freed.id
             FROM (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
               FROM (SELECT DISTINCT keys.ordering_key AS ordering_key
@@ -141,7 +142,6 @@ WITH read AS (SELECT behind.id AS id
                 WHERE freed.queue = floor.queue
                 AND freed.priority = floor.priority
                 AND (freed.scheduled_at, freed.id) <= (floor.floor_at, floor.floor_id))))))
-      AND job.id != ALL (%(held)s::UUID[])
       LIMIT %(limit)s::INTEGER) AS next_of_keys
     LIMIT %(most_behind)s::INTEGER) AS behind
   UNION ALL

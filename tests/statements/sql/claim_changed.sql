@@ -24,13 +24,13 @@ WITH picked AS (SELECT in_flight.id AS id
           AND first.scheduled_at > now())
         ORDER BY first.ordering_key, first.created_at, first.id
         LIMIT 1))
+    AND job.changed_xid > '0'
     AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
     AND (EXISTS (SELECT 1
         FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS floor(queue, priority, floor_at, floor_id)
         WHERE job.queue = floor.queue
         AND job.priority = floor.priority
         AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
-    AND job.changed_xid > '0'
     AND job.changed_xid >= "then".xid
     AND job.changed_xid <= "then".xid
     ORDER BY job.changed_xid
@@ -62,13 +62,13 @@ WITH picked AS (SELECT in_flight.id AS id
           AND first.scheduled_at > now())
         ORDER BY first.ordering_key, first.created_at, first.id
         LIMIT 1))
+    AND job.changed_xid > '0'
     AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
     AND (EXISTS (SELECT 1
         FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS floor(queue, priority, floor_at, floor_id)
         WHERE job.queue = floor.queue
         AND job.priority = floor.priority
         AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
-    AND job.changed_xid > '0'
     AND job.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
     ORDER BY job.changed_xid
     LIMIT %(limit)s::INTEGER

@@ -59,13 +59,13 @@ WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue 
               AND first.scheduled_at > now())
             ORDER BY first.ordering_key, first.created_at, first.id
             LIMIT 1))
+        AND job.changed_xid > '0'
         AND job.scheduled_at <= of_group.highest_floor
         AND (EXISTS (SELECT 1
             FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, priority, floor_at, floor_id)
             WHERE job.queue = floor.queue
             AND job.priority = floor.priority
             AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
-        AND job.changed_xid > '0'
         AND job.changed_xid >= "then".xid
         AND job.changed_xid <= "then".xid
         ORDER BY job.changed_xid
@@ -97,13 +97,13 @@ WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue 
               AND first.scheduled_at > now())
             ORDER BY first.ordering_key, first.created_at, first.id
             LIMIT 1))
+        AND job.changed_xid > '0'
         AND job.scheduled_at <= of_group.highest_floor
         AND (EXISTS (SELECT 1
             FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, priority, floor_at, floor_id)
             WHERE job.queue = floor.queue
             AND job.priority = floor.priority
             AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
-        AND job.changed_xid > '0'
         AND job.changed_xid >= CAST(of_group.xmax AS xid8)
         ORDER BY job.changed_xid
         LIMIT of_group.quota

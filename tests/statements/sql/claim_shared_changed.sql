@@ -25,13 +25,13 @@ WITH picked AS (SELECT behind.id AS id
             AND first.scheduled_at > now())
           ORDER BY first.ordering_key, first.created_at, first.id
           LIMIT 1))
+      AND job.changed_xid > '0'
       AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
       AND (EXISTS (SELECT 1
           FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, priority, floor_at, floor_id)
           WHERE job.queue = floor.queue
           AND job.priority = floor.priority
           AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
-      AND job.changed_xid > '0'
       AND job.changed_xid >= "then".xid
       AND job.changed_xid <= "then".xid
       ORDER BY job.changed_xid
@@ -63,13 +63,13 @@ WITH picked AS (SELECT behind.id AS id
             AND first.scheduled_at > now())
           ORDER BY first.ordering_key, first.created_at, first.id
           LIMIT 1))
+      AND job.changed_xid > '0'
       AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
       AND (EXISTS (SELECT 1
           FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, priority, floor_at, floor_id)
           WHERE job.queue = floor.queue
           AND job.priority = floor.priority
           AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
-      AND job.changed_xid > '0'
       AND job.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
       ORDER BY job.changed_xid
       LIMIT %(limit)s::INTEGER
