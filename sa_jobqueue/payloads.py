@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from sa_jobqueue.errors import InvalidOutputError, InvalidPayloadError, PayloadTooLargeError
+from sa_jobqueue.shapes import Shape, name_of
 from sa_jobqueue.types import Json
 
 if TYPE_CHECKING:
@@ -56,6 +58,19 @@ def check_json(field: str, value: object, *, max_bytes: int = MAX_BYTES) -> str:
         if fault is not None:
             raise InvalidPayloadError(*fault)
     return document
+
+
+def encode_any(field: str, value: object) -> Json:
+    """Return a value of no declared type as JSON: as it is, or a dataclass or Pydantic model as its own class says.
+
+    Raises: as `check_json`.
+    """
+    kind: Any = type(value)
+    if dataclasses.is_dataclass(kind) or hasattr(kind, "__pydantic_validator__"):
+        codec: Codec[Any] = Codec(kind)
+        return codec.encode(field, value)
+    check_json(field, value)
+    return value
 
 
 def _has_plain_shape(value: object) -> bool:
@@ -116,10 +131,13 @@ class Codec(Generic[T]):
     `dict`, `Any` or nothing, which takes JSON as it is. Pydantic is loaded when the first typed payload is declared.
     """
 
-    __slots__ = ("_adapter", "_is_object", "declared")
+    __slots__ = ("_adapter", "_is_object", "_shape", "annotated", "declared")
 
-    def __init__(self, declared: Any) -> None:
+    def __init__(self, declared: Any, *, annotated: Any = None) -> None:
         self.declared = declared
+        self.annotated = declared if annotated is None else annotated
+        """What stands in the handler's annotation, where something else is checked."""
+        self._shape: Shape | None = None
         self._adapter: TypeAdapter[T] | None = None
         self._is_object = declared in (dict, dict[str, Any])
         if declared is not Any and declared is not object and not self._is_object:
@@ -127,6 +145,33 @@ class Codec(Generic[T]):
             from pydantic import TypeAdapter
 
             self._adapter = TypeAdapter(declared)
+
+    @property
+    def name(self) -> str:
+        """The type as it is annotated."""
+        return name_of(self.annotated)
+
+    @property
+    def shape(self) -> Shape:
+        """The JSON that it writes and reads, found when first asked for."""
+        if self._shape is None:
+            self._shape = self._found_shape()
+        return self._shape
+
+    def _found_shape(self) -> Shape:
+        if self.annotated is type(None):
+            return Shape.of_nothing()
+        if self._is_object:
+            return Shape({"type": "object", "additionalProperties": True})
+        if self._adapter is None:
+            return Shape.of_anything()
+        from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
+
+        try:
+            # As it is read: what is written was read once by the same type, and has no computed fields.
+            return Shape(self._adapter.json_schema(mode="validation"))
+        except (PydanticInvalidForJsonSchema, PydanticUserError):
+            return Shape.of_anything()
 
     def encode(self, field: str, value: T) -> Json:
         """Return `value` as JSON, checked against its type.

@@ -1,0 +1,152 @@
+"""Whether JSON written as one declared type can be read as another, decided from their JSON schemas.
+
+So a job that waits for others is refused when it is made, and not when an output turns up that does not fit. Only what can
+never fit is refused: `int | str` may be read as `int`, for the output may be one; a dataclass as any other whose required
+fields it has, for what lies between them is JSON. A type checker is stricter.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+Schema: TypeAlias = Mapping[str, Any]
+
+_ANYTHING: Final[Schema] = {}
+_NULL: Final[Schema] = {"type": "null"}
+_NUMBERS: Final = {"integer", "number"}
+_LISTS: Final = {list, tuple, Sequence, Iterable}
+
+
+class Shape:
+    """The JSON that a declared type is written as and read from. One without a schema is taken to fit everything."""
+
+    def __init__(self, schema: Schema, root: Schema | None = None) -> None:
+        self._schema = schema
+        self._root = schema if root is None else root
+
+    @classmethod
+    def of_nothing(cls) -> Shape:
+        """Return the shape of null."""
+        return cls(_NULL)
+
+    @classmethod
+    def of_anything(cls) -> Shape:
+        """Return a shape that fits every other."""
+        return cls(_ANYTHING)
+
+    @property
+    def bounds(self) -> tuple[int, int | None]:
+        """How many items an array of it has, at least and at most; None is without limit."""
+        schema = self._resolved()
+        if schema.get("type") != "array":
+            return 0, None
+        return int(schema.get("minItems", 0)), schema.get("maxItems")
+
+    def item(self, place: int) -> Shape:
+        """Return the shape of one of its items, where it is an array."""
+        schema = self._resolved()
+        if schema.get("type") != "array":
+            return Shape.of_anything()
+        first = schema.get("prefixItems", ())
+        return self._part(first[place] if place < len(first) else schema.get("items", _ANYTHING))
+
+    def can_be(self, other: Shape) -> bool:
+        """Return whether any JSON of this shape is of the other as well; an array is taken to have items."""
+        return self._meets(other, frozenset())
+
+    def _part(self, schema: Any) -> Shape:
+        return Shape(schema if isinstance(schema, Mapping) else _ANYTHING, self._root)
+
+    def _resolved(self) -> Schema:
+        schema = self._schema
+        while "$ref" in schema:
+            found: Any = self._root
+            for name in str(schema["$ref"]).removeprefix("#/").split("/"):
+                found = found.get(name, _ANYTHING) if isinstance(found, Mapping) else _ANYTHING
+            schema = found
+        return schema
+
+    def _meets(self, other: Shape, seen: frozenset[tuple[int, int]]) -> bool:
+        ours, theirs = self._resolved(), other._resolved()
+        pair = (id(ours), id(theirs))
+        if pair in seen:  # a type that contains itself: what differs is found elsewhere
+            return True
+        seen |= {pair}
+        for choice in ("anyOf", "oneOf"):
+            if choice in ours:
+                return any(self._part(one)._meets(other, seen) for one in ours[choice])
+            if choice in theirs:
+                return any(self._meets(other._part(one), seen) for one in theirs[choice])
+        if not _values_meet(ours, theirs) or not _types_meet(ours, theirs):
+            return False
+        match ours.get("type"):
+            case "array":
+                lowest, highest = self.bounds
+                least, most = other.bounds
+                if (highest is not None and highest < least) or (most is not None and most < lowest):
+                    return False
+                count = max(len(one.get("prefixItems", ())) for one in (ours, theirs)) or 1
+                return all(self.item(place)._meets(other.item(place), seen) for place in range(count))
+            case "object" if theirs.get("type") == "object":
+                return self._object_meets(other, ours, theirs, seen)
+        return True
+
+    def _object_meets(self, other: Shape, ours: Schema, theirs: Schema, seen: frozenset[tuple[int, int]]) -> bool:
+        own, wanted = ours.get("properties", {}), theirs.get("properties", {})
+        further = ours.get("additionalProperties", not own)
+        for name in theirs.get("required", ()):
+            if name in own:
+                given = self._part(own[name])
+            elif further is False:
+                return False
+            else:
+                given = self._part(further)
+            if not given._meets(other._part(wanted.get(name, _ANYTHING)), seen):
+                return False
+        return True
+
+
+def _values_meet(ours: Schema, theirs: Schema) -> bool:
+    given, wanted = _values(ours), _values(theirs)
+    return given is None or wanted is None or any(value in wanted for value in given)
+
+
+def _values(schema: Schema) -> list[Any] | None:
+    """Return the values that an enum or a literal may have; None for any."""
+    return [schema["const"]] if "const" in schema else schema.get("enum")
+
+
+def _types_meet(ours: Schema, theirs: Schema) -> bool:
+    given, wanted = ours.get("type"), theirs.get("type")
+    if not isinstance(given, str) or not isinstance(wanted, str):
+        return True
+    return given == wanted or {given, wanted} == _NUMBERS
+
+
+def name_of(declared: Any) -> str:
+    """Return a type as it is written in an annotation, without its modules."""
+    if declared is type(None):
+        return "None"
+    if declared is Ellipsis:
+        return "..."
+    origin, arguments = typing.get_origin(declared), typing.get_args(declared)
+    if origin is None:
+        return getattr(declared, "__name__", str(declared))
+    if origin in {typing.Union, types.UnionType}:
+        return " | ".join(map(name_of, arguments))
+    if origin is typing.Annotated:
+        return name_of(arguments[0])
+    if origin is typing.Literal:
+        return str(declared).replace("typing.", "")
+    return f"{name_of(origin)}[{', '.join(map(name_of, arguments))}]"
+
+
+def item_name(declared: Any, place: int) -> str:
+    """Return the type that one item of a list or a tuple has, as it is written; that of the whole where it is neither."""
+    arguments = typing.get_args(declared)
+    if typing.get_origin(declared) is tuple and arguments[-1] is not Ellipsis:
+        return name_of(arguments[place]) if place < len(arguments) else name_of(declared)
+    return name_of(arguments[0]) if typing.get_origin(declared) in _LISTS else name_of(declared)
