@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from sa_jobqueue.handlers import Handler
 
 JobT = TypeVar("JobT", bound=JobMixin[Any], default=Job)
+DEFAULT_MODEL: Any = Job
+"""The class of jobs where an argument `model: type[JobT]` is not given; for a type checker the default of `JobT` decides."""
 InT = TypeVar("InT", contravariant=True)
 P = ParamSpec("P")
 

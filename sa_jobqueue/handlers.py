@@ -16,19 +16,18 @@ from typing_extensions import TypeVar
 from sa_jobqueue.batching import Batching
 from sa_jobqueue.context import AttemptContext, Blockers, Continuation
 from sa_jobqueue.decorators import HandlerDecorator, InT, JobT
-from sa_jobqueue.errors import InvalidOptionError, NoOutputError
+from sa_jobqueue.errors import InvalidOptionError, NoOutputError, WrongJobTypeError
 from sa_jobqueue.fair_keys import SEPARATOR, FairBy, check_fair_by, check_whole, key_of
 from sa_jobqueue.middleware import Middleware, check_middleware
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import ChainMixin, Job, JobMixin
 from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
-from sa_jobqueue.payloads import Codec
 from sa_jobqueue.providers import Provider, Providers
 from sa_jobqueue.queueing import Queueing
 from sa_jobqueue.registry import INJECTED, JobType, Registry, Upcaster, describe
 from sa_jobqueue.retention import NOTHING_SAID, Retention, RetentionRules
 from sa_jobqueue.retry import RetryPolicy
 from sa_jobqueue.scheduling import Scheduling
-from sa_jobqueue.types import JobStatus, Json
+from sa_jobqueue.types import JobId, JobStatus, Json
 
 T = TypeVar("T")
 MiddlewareT = TypeVar("MiddlewareT", bound=Middleware)
@@ -41,6 +40,10 @@ class Chained(Protocol):
     @property
     def id(self) -> Any:
         """Its first job's id."""
+
+    @property
+    def type_name(self) -> str:
+        """The type of its first job."""
 
     @property
     def status(self) -> JobStatus:
@@ -61,6 +64,7 @@ class Handler(Generic[InT, OutT, JobT]):
 
     job_type: JobType
     _model: type[JobT]
+    _registry: Registry
 
     @property
     def name(self) -> str:
@@ -119,14 +123,16 @@ class Handler(Generic[InT, OutT, JobT]):
         """Describe a job of this type, its payload checked now; add it to a session to enqueue it.
 
         What is not given is the handler's own setting; `JobMixin.__init__` says what each means and its bounds.
-        Raises: InvalidPayloadError with the path of what does not fit; InvalidJobError naming any other field.
+        Raises: InvalidPayloadError with the path of what does not fit; InvalidBlockersError when `blockers` are not as many
+        as the handler's `Blockers[...]` declares, or not of its types; InvalidJobError naming any other field. The types of
+        chains that are given by their ids are checked when the job is written.
         """
         kind = self.job_type
         document = kind.input.encode("input", payload)
         queue = kind.queue if queue is None else queue
         if fair_key is None and kind.fair_by is not None and SEPARATOR not in queue:
             fair_key = key_of(kind.fair_by, payload, document)
-        return self._model(
+        made = self._model(
             type_name=kind.name,
             input=document,
             input_version=kind.version,
@@ -143,6 +149,31 @@ class Handler(Generic[InT, OutT, JobT]):
             rate_weight=kind.rate_weight if rate_weight is None else rate_weight,
             **columns,
         )
+        made._handler = self
+        if kind.blockers is not None:
+            kind.check_blocker_count(len(made._blockers))
+            for place, one in enumerate(made._blockers):
+                self.check_blocker(place, one.chain)
+        return made
+
+    def check_blocker(self, place: int, chain: Any) -> None:
+        """Check the type of a chain that a job of this handler is to wait for, as far as it is known here.
+
+        `chain`: a job of it, the chain, its root's row, or its id. Raises: InvalidBlockersError.
+        """
+        given = self._type_of(chain)
+        if given is not None:
+            self.job_type.check_blocker(place, given)
+
+    def _type_of(self, chain: Any) -> JobType | None:
+        """Return the type that a chain began with; None where it is not loaded, or no handler of it is known here."""
+        if not isinstance(chain, (JobMixin, ChainMixin)):
+            return self._registry.find(getattr(chain, "type_name", ""))
+        loaded = chain.__dict__
+        made_by: Handler[Any, Any, Any] | None = loaded.get("_handler")
+        if made_by is not None and loaded.get("chain_index") == 0:
+            return made_by.job_type
+        return self._registry.find(loaded.get("chain_type_name" if isinstance(chain, JobMixin) else "type_name", ""))
 
     @overload
     def continuation(self: _WithoutPayload[OutT, JobT], payload: None = None, /, **options: Any) -> Continuation[OutT]: ...
@@ -157,13 +188,47 @@ class Handler(Generic[InT, OutT, JobT]):
         return Continuation(self.job(payload, **options))
 
     def output(self, chain: Chained) -> OutT:
-        """Return the output of a chain that began with this handler, as the type its annotation tells.
+        """Return the output of a chain that began with this handler, or ended with it, as the type its annotation tells.
 
         `chain`: a `Job.Chain`, or a `ChainResult` of `wait_chain` without `output`.
-        Raises: NoOutputError unless it has completed; InvalidPayloadError when the output does not fit the type.
+        Raises: NoOutputError unless it has completed; WrongJobTypeError when it neither began nor ended with this handler;
+        InvalidPayloadError when the output does not fit the type.
         """
-        decoded: OutT = _decoded(chain, self.job_type.chain_output)
+        if chain.status is not JobStatus.COMPLETED:
+            raise NoOutputError(chain.id, chain.status)
+        decoded: OutT = self.decode_output(chain.id, chain.type_name, chain.last_type_name, chain.output)
         return decoded
+
+    def decode_output(self, chain_id: JobId, type_name: str, last_type_name: str, output: Json) -> Any:
+        """Return the typed output of a chain of which this is known. Raises: WrongJobTypeError, InvalidPayloadError."""
+        if type_name == self.name:
+            return self.job_type.chain_output.decode("output", output)
+        if last_type_name == self.name:
+            return self.job_type.output.decode("output", output)
+        ended = "" if last_type_name == type_name else f" and ended with {last_type_name!r}"
+        raise WrongJobTypeError(
+            chain_id,
+            expected=self.name,
+            given=last_type_name,
+            reason=f"chain {chain_id} began with {type_name!r}{ended}, not with {self.name!r}: "
+            "read its output by a handler of these, or by `JobQueue.output`",
+        )
+
+    def encode_result(self, job_id: JobId, type_name: str, result: Any) -> Json:
+        """Return what a job of this handler is completed with as JSON, checked as what the handler returns; no continuation.
+
+        Raises: WrongJobTypeError when the job is of another type; InvalidPayloadError naming what does not fit.
+        """
+        if type_name != self.name:
+            raise WrongJobTypeError(
+                job_id,
+                expected=self.name,
+                given=type_name,
+                reason=f"job {job_id} is of type {type_name!r}, not {self.name!r}; nothing was changed",
+            )
+        if isinstance(result, Continuation):
+            return None
+        return self.job_type.output.encode("result", result)
 
     def upcast(self, from_version: int) -> Callable[[Upcaster], Upcaster]:
         """Register a function that turns the JSON of a `from_version` input into that of the next version.
@@ -193,12 +258,6 @@ _WithoutPayload: TypeAlias = (
     | Handler[Blockers[Any], OutT, JobT]
 )
 """A function that takes nothing, or only what is injected: to a type checker its first parameter is the payload."""
-
-
-def _decoded(chain: Chained, codec: Codec[Any]) -> Any:
-    if chain.status is not JobStatus.COMPLETED:
-        raise NoOutputError(chain.id, chain.status)
-    return codec.decode("output", chain.output)
 
 
 class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
@@ -286,7 +345,7 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
         def register(func: Callable[..., Any]) -> Handler[Any, Any, JobT]:
             kind = describe(func, name=type_name, middleware=self._middleware, providers=self._providers, **options)
             self.registry.add(kind)
-            handler: Handler[Any, Any, JobT] = Handler(kind, self.model)
+            handler: Handler[Any, Any, JobT] = Handler(kind, self.model, self.registry)
             self._handlers[type_name] = handler
             return handler
 
@@ -330,7 +389,9 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
         Raises: NoOutputError unless it has completed; UnknownJobTypeError when nobody here handles its last job's type;
         InvalidPayloadError when the output does not fit the type.
         """
-        return _decoded(chain, self.registry.get(chain.last_type_name).output)
+        if chain.status is not JobStatus.COMPLETED:
+            raise NoOutputError(chain.id, chain.status)
+        return self.registry.get(chain.last_type_name).output.decode("output", chain.output)
 
     def job(self, type_name: str, payload: Any = None, **options: Any) -> JobT:
         """Describe a job of a type known only by name; otherwise as `Handler.job`. Raises: UnknownJobTypeError."""
@@ -359,6 +420,7 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
         for name, handler in other._handlers.items():
             self.registry.add(handler.job_type)
             self._handlers[name] = handler
+        other.registry.included_by(self.registry)
         self._schedules |= other._schedules
         self._queues |= other._queues
         self._choosers |= other._choosers

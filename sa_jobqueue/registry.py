@@ -19,9 +19,11 @@ from sa_jobqueue.batches import BatchRule, outcome_of
 from sa_jobqueue.context import AttemptContext, Blockers, Continuation
 from sa_jobqueue.errors import (
     DuplicateJobTypeError,
+    InvalidBlockersError,
     InvalidHandlerError,
     InvalidOptionError,
     InvalidPayloadError,
+    UndeclaredContinuationError,
     UnknownJobTypeError,
     UnreadableInputError,
 )
@@ -31,6 +33,7 @@ from sa_jobqueue.payloads import Codec, Unreadable
 from sa_jobqueue.providers import Provider, Providers
 from sa_jobqueue.retention import Retention
 from sa_jobqueue.retry import RetryPolicy
+from sa_jobqueue.shapes import item_name, name_of
 from sa_jobqueue.types import Json
 
 Upcaster = Callable[[Any], Any]
@@ -71,6 +74,10 @@ class JobType:
     """Of what the handler returns when the chain ends with it."""
     chain_output: Codec[Any]
     """Of what a chain that begins with it returns, as far as the handler's annotation tells."""
+    continues: Codec[Any] | None
+    """Of what its continuations lead to, as annotated; None when it declares none."""
+    returns: str
+    """Its annotation of what it returns."""
     place: str
     """Where it is declared, `module:function`."""
     upcasters: dict[int, Upcaster] = field(default_factory=dict)
@@ -125,12 +132,76 @@ class JobType:
         except InvalidPayloadError as error:
             raise UnreadableInputError(error.field, error.reason) from error
 
+    def decode_blockers(self, outputs: Sequence[Json]) -> Any:
+        """Return the typed outputs of what a job waited for, all together, in the order of its blockers.
+
+        Raises: UnreadableInputError when they do not fit the annotation: they have ended, so they never will.
+        """
+        codec: Any = self.blockers
+        for place, output in enumerate(outputs):
+            if isinstance(output, Unreadable):
+                raise UnreadableInputError(f"blockers[{place}]", output.reason)
+        try:
+            return codec.decode("blockers", outputs)
+        except InvalidPayloadError as error:
+            raise UnreadableInputError(error.field, f"{error.reason}; {self.name!r} takes {codec.name}") from error
+
+    def check_blocker_count(self, count: int) -> None:
+        """Check how many chains a new job waits for. Raises: InvalidBlockersError."""
+        if self.blockers is None:
+            return
+        least, most = self.blockers.shape.bounds
+        if least <= count and (most is None or count <= most):
+            return
+        expected = str(least) if least == most else f"at least {least}" if most is None else f"{least} to {most}"
+        raise InvalidBlockersError(
+            None,
+            expected=expected,
+            given=str(count),
+            reason=f"{self.name!r} takes {expected}, for Blockers[{self.blockers.name}], got {count}",
+        )
+
+    def check_blocker(self, place: int, given: JobType) -> None:
+        """Check the type of a chain that a new job waits for, by its first job's. Raises: InvalidBlockersError."""
+        if self.blockers is None or given.chain_output.shape.can_be(self.blockers.shape.item(place)):
+            return
+        expected = item_name(self.blockers.annotated, place)
+        raise InvalidBlockersError(
+            place,
+            expected=expected,
+            given=given.chain_output.name,
+            reason=f"{self.name!r} takes {expected} here (Blockers[{self.blockers.name}]), "
+            f"but a chain of {given.name!r} ends with {given.chain_output.name}",
+        )
+
+    def check_continuation(self, next_type_name: str, given: JobType | None) -> None:
+        """Check a continuation that the handler returned. Raises: UndeclaredContinuationError.
+
+        `given`: the type of the next job, None where it is not known.
+        """
+        if self.continues is not None and (given is None or given.chain_output.shape.can_be(self.continues.shape)):
+            return
+        name = "Any" if given is None else given.chain_output.name
+        raise UndeclaredContinuationError(self.name, next_type_name, expected=self.returns, given=name)
+
 
 class Registry:
     """Job types by name."""
 
     def __init__(self) -> None:
         self._types: dict[str, JobType] = {}
+        self._included_by: list[Registry] = []
+
+    def included_by(self, other: Registry) -> None:
+        """Note that another registry has these types as well: `find` looks there too."""
+        self._included_by.append(other)
+
+    def find(self, name: str) -> JobType | None:
+        """Return a type of this registry, or of one that includes it; None when neither knows it."""
+        found = self._types.get(name)
+        if found is None:
+            found = next(filter(None, (other.find(name) for other in self._included_by)), None)
+        return found
 
     def add(self, job_type: JobType) -> None:
         """Register a type. Raises: DuplicateJobTypeError naming both places."""
@@ -252,7 +323,7 @@ def describe(
             "or continue_with a handler that takes a session and writes it"
         )
     takes = hints.get(payload.name, Any) if payload else Any
-    returns = hints.get("return", Any)
+    returns = _plain(hints.get("return", Any))
     if batch is not None:
         if AttemptContext in injected or Blockers in injected:
             raise InvalidHandlerError(
@@ -281,6 +352,8 @@ def describe(
         input=_codec(place, "payload", takes),
         output=_codec(place, "return value", _terminal(returns)),
         chain_output=_codec(place, "return value", _of_chain(returns)),
+        continues=_continues(place, returns),
+        returns=name_of(returns),
         place=place,
         middleware=middleware,
         provided=provided,
@@ -330,11 +403,42 @@ def _of_chain(hint: Any) -> Any:
     return Any if Any in ends else functools.reduce(operator.or_, ends)
 
 
+def _continues(place: str, hint: Any) -> Codec[Any] | None:
+    """Return what the continuations lead to that a handler may return; None when its annotation has none."""
+    parts = _parts(hint)
+    if Any in parts or object in parts:
+        return Codec(Any)
+    ends = [_of_chain(one) for one in parts if _is_continuation(one)]
+    if not ends:
+        return None
+    return _codec(place, "continuation", Any if Any in ends else functools.reduce(operator.or_, ends))
+
+
+def _parts(hint: Any) -> list[Any]:
+    """Return the members of a union, or the one type that it is."""
+    if typing.get_origin(hint) not in {typing.Union, types.UnionType}:
+        return [hint]
+    return [part for one in typing.get_args(hint) for part in _parts(one)]
+
+
+def _plain(hint: Any) -> Any:
+    """Return what an annotation means: what an alias stands for, without what `Annotated` adds to the whole of it."""
+    while True:
+        if typing.get_origin(hint) is typing.Annotated and any(_is_continuation(one) for one in _parts(hint.__origin__)):
+            hint = hint.__origin__
+        elif hasattr(hint, "__value__") and typing.get_origin(hint) is None:
+            hint = hint.__value__
+        else:
+            return hint
+
+
+def _is_continuation(hint: Any) -> bool:
+    return hint is Continuation or typing.get_origin(hint) is Continuation
+
+
 def _codec(place: str, what: str, hint: Any) -> Codec[Any]:
-    # A handler annotated `-> None` returns nothing; there is nothing to check but that it is JSON.
-    if hint is type(None):
-        hint = Any
     try:
-        return Codec(hint)
+        # A handler annotated `-> None` returns nothing; there is nothing to check but that it is JSON.
+        return Codec(Any, annotated=hint) if hint is type(None) else Codec(hint)
     except Exception as error:  # whatever Pydantic says of a type it cannot serve
         raise InvalidHandlerError(f"{place}: the {what} cannot be typed as {hint!r}: {error}") from error

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, overload
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from sa_jobqueue import operations
-from sa_jobqueue.models import ChainMixin, Job, JobMixin
+from sa_jobqueue.decorators import DEFAULT_MODEL, JobT
+from sa_jobqueue.models import BlockerMixin, ChainMixin, Job, JobMixin
 from sa_jobqueue.operations import (
     ChainFilter,
     Page,
     Progress,
 )
 from sa_jobqueue.types import JobId
-
-InT = TypeVar("InT")
-JobT = TypeVar("JobT", bound=JobMixin[Any])
 
 
 async def get_chain(session: AsyncSession, chain_id: JobId, *, model: type[JobMixin[Any]] = Job) -> ChainMixin[Any]:
@@ -30,6 +28,29 @@ async def get_progress(session: AsyncSession, job_id: JobId, *, model: type[JobM
     return await session.run_sync(operations.get_progress, job_id, model=model)
 
 
+@overload
+async def list_chains(
+    session: AsyncSession,
+    *,
+    where: ChainFilter = ChainFilter(),
+    after: JobId | None = None,
+    limit: int = 50,
+    newest_first: bool = True,
+    scan_limit: int = 10_000,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[ChainMixin[Any]]: ...
+@overload
+async def list_chains(
+    session: AsyncSession,
+    *,
+    where: ChainFilter = ChainFilter(),
+    columns: Sequence[str],
+    after: JobId | None = None,
+    limit: int = 50,
+    newest_first: bool = True,
+    scan_limit: int = 10_000,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[dict[str, Any]]: ...
 async def list_chains(
     session: AsyncSession,
     *,
@@ -54,6 +75,27 @@ async def list_chains(
     )
 
 
+@overload
+async def list_chain_jobs(
+    session: AsyncSession,
+    chain_id: JobId,
+    *,
+    after: int | None = None,
+    limit: int = 50,
+    newest_first: bool = False,
+    model: type[JobT] = DEFAULT_MODEL,
+) -> Page[JobT]: ...
+@overload
+async def list_chain_jobs(
+    session: AsyncSession,
+    chain_id: JobId,
+    *,
+    columns: Sequence[str],
+    after: int | None = None,
+    limit: int = 50,
+    newest_first: bool = False,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[dict[str, Any]]: ...
 async def list_chain_jobs(
     session: AsyncSession,
     chain_id: JobId,
@@ -78,11 +120,36 @@ async def list_chain_jobs(
 
 async def list_blockers(
     session: AsyncSession, job_id: JobId, *, after: int | None = None, limit: int = 50, model: type[JobMixin[Any]] = Job
-) -> Page[Any]:
+) -> Page[BlockerMixin[Any]]:
     """Return one page of what a job waits for, or waited for, in the order of its blockers."""
     return await session.run_sync(operations.list_blockers, job_id, after=after, limit=limit, model=model)
 
 
+@overload
+async def list_blocked_jobs(
+    session: AsyncSession,
+    chain_id: JobId,
+    *,
+    open_only: bool = False,
+    after: JobId | None = None,
+    limit: int = 50,
+    newest_first: bool = True,
+    scan_limit: int = 10_000,
+    model: type[JobT] = DEFAULT_MODEL,
+) -> Page[JobT]: ...
+@overload
+async def list_blocked_jobs(
+    session: AsyncSession,
+    chain_id: JobId,
+    *,
+    open_only: bool = False,
+    columns: Sequence[str],
+    after: JobId | None = None,
+    limit: int = 50,
+    newest_first: bool = True,
+    scan_limit: int = 10_000,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[dict[str, Any]]: ...
 async def list_blocked_jobs(
     session: AsyncSession,
     chain_id: JobId,
@@ -126,6 +193,6 @@ async def delete_chains(
     return await session.run_sync(operations.delete_chains, chain_ids, cascade=cascade, by=by, model=model)
 
 
-async def lock_chain(session: AsyncSession, chain_id: JobId, *, model: type[JobMixin[Any]] = Job) -> JobMixin[Any]:
+async def lock_chain(session: AsyncSession, chain_id: JobId, *, model: type[JobT] = DEFAULT_MODEL) -> JobT:
     """Return a chain's current job, its last, and hold the chain: nobody else ends it or lets it go on meanwhile."""
     return await session.run_sync(operations.lock_chain, chain_id, model=model)

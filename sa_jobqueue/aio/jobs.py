@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, overload
 
 from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from sa_jobqueue import operations
+from sa_jobqueue.decorators import DEFAULT_MODEL, JobT
+from sa_jobqueue.handlers import Handler
 from sa_jobqueue.models import AttemptMixin, Job, JobMixin
 from sa_jobqueue.operations import (
     Explanation,
@@ -18,15 +20,37 @@ from sa_jobqueue.operations import (
 )
 from sa_jobqueue.types import JobId
 
-InT = TypeVar("InT")
-JobT = TypeVar("JobT", bound=JobMixin[Any])
 
-
-async def get_job(session: AsyncSession, job_id: JobId, *, model: type[JobMixin[Any]] = Job) -> JobMixin[Any]:
+async def get_job(session: AsyncSession, job_id: JobId, *, model: type[JobT] = DEFAULT_MODEL) -> JobT:
     """Return a job as it is now, fresh from the database."""
     return await session.run_sync(operations.get_job, job_id, model=model)
 
 
+@overload
+async def list_jobs(
+    session: AsyncSession,
+    *,
+    where: JobFilter = JobFilter(),
+    matching: ColumnElement[bool] | None = None,
+    after: JobId | None = None,
+    limit: int = 50,
+    newest_first: bool = True,
+    scan_limit: int = 10_000,
+    model: type[JobT] = DEFAULT_MODEL,
+) -> Page[JobT]: ...
+@overload
+async def list_jobs(
+    session: AsyncSession,
+    *,
+    where: JobFilter = JobFilter(),
+    matching: ColumnElement[bool] | None = None,
+    columns: Sequence[str],
+    after: JobId | None = None,
+    limit: int = 50,
+    newest_first: bool = True,
+    scan_limit: int = 10_000,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[dict[str, Any]]: ...
 async def list_jobs(
     session: AsyncSession,
     *,
@@ -77,10 +101,15 @@ async def cancel_jobs(session: AsyncSession, ids: Sequence[JobId], *, model: typ
 
 
 async def complete_job(
-    session: AsyncSession, job_id: JobId, result: Any = None, *, model: type[JobMixin[Any]] = Job
-) -> JobMixin[Any]:
+    session: AsyncSession,
+    job_id: JobId,
+    result: Any = None,
+    *,
+    handler: Handler[Any, Any, JobT] | None = None,
+    model: type[JobT] = DEFAULT_MODEL,
+) -> JobT:
     """Complete a job without a worker; return it, completed."""
-    return await session.run_sync(operations.complete_job, job_id, result, model=model)
+    return await session.run_sync(operations.complete_job, job_id, result, handler=handler, model=model)
 
 
 async def reschedule_jobs(

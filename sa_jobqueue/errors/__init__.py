@@ -37,8 +37,25 @@ class InvalidPayloadError(InvalidJobError):
     """A payload does not fit its type or is not JSON; nothing was written."""
 
 
+class InvalidBlockersError(InvalidJobError):
+    """A job's blockers are not those that its handler's annotation declares; nothing was written.
+
+    `position` is that of the blocker at fault, from 0; None when their number is wrong. `expected` and `given` are the types
+    of their outputs, as they are annotated, or the numbers.
+    """
+
+    def __init__(self, position: int | None, expected: str, given: str, reason: str) -> None:
+        self.position = position
+        self.expected = expected
+        self.given = given
+        super().__init__("blockers" if position is None else f"blockers[{position}]", reason)
+
+
 class UnreadableInputError(InvalidPayloadError):
-    """A job's stored input does not fit its handler, and never will; the job is dead, whatever attempts it had left."""
+    """What a job's handler is given does not fit its annotation, and never will: its stored input, or its blockers' outputs.
+
+    The job is dead, whatever attempts it had left.
+    """
 
 
 class PayloadTooLargeError(InvalidPayloadError):
@@ -183,6 +200,19 @@ class NoOutputError(JobQueueError, LookupError):
         super().__init__(f"chain {chain_id} has no output: it is {status}")
 
 
+class WrongJobTypeError(JobQueueError, TypeError):
+    """A job or a chain is not of the handler's type that it was read or completed by; nothing was changed.
+
+    `id` is the job's or the chain's, `expected` the handler's type, `given` its own.
+    """
+
+    def __init__(self, id: JobId, expected: str, given: str, reason: str) -> None:
+        self.id = id
+        self.expected = expected
+        self.given = given
+        super().__init__(reason)
+
+
 class ChainTimeoutError(JobQueueError, TimeoutError):
     """A chain that was waited for did not end in time; it goes on, and can be waited for again.
 
@@ -303,6 +333,24 @@ class HandlerCommitError(JobQueueError):
 
 class InvalidOutputError(JobQueueError, TypeError):
     """A handler returned what is not JSON or does not fit its declared type; the attempt failed."""
+
+
+class UndeclaredContinuationError(InvalidOutputError):
+    """A handler returned a continuation that its annotation does not declare; the attempt failed.
+
+    `type_name` is its job type, `next_type_name` that of the continuation; `expected` is what is declared of the chain's
+    output, `given` what the continuation leads to.
+    """
+
+    def __init__(self, type_name: str, next_type_name: str, expected: str, given: str) -> None:
+        self.type_name = type_name
+        self.next_type_name = next_type_name
+        self.expected = expected
+        self.given = given
+        super().__init__(
+            f"{type_name!r} returned a continuation with {next_type_name!r}, whose chain ends with {given}; it is annotated"
+            f" `-> {expected}`: declare `Continuation[{given}]` there, or continue with another handler"
+        )
 
 
 class MiddlewareError(JobQueueError):

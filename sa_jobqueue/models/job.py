@@ -71,6 +71,8 @@ class JobMixin(Generic[IdT]):
     # What it waits for, as told when it was made: edges, once it is written.
     _blockers: tuple[WaitFor, ...] = ()
     _is_enqueued: bool = False
+    # The handler that made it, which knows the types of its blockers and of its output; None for one made by the class.
+    _handler: Any = None
 
     ArchiveChain: ClassVar[type[ArchiveChainMixin[Any]]]
     ArchiveRun: ClassVar[type[ArchiveRunMixin]]
@@ -360,6 +362,10 @@ class JobMixin(Generic[IdT]):
     @declared_attr.directive
     def __table_args__(cls) -> tuple[Any, ...]:
         return job_table_args(cls.__jobqueue__)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A pickled job is data: the function that is to run it stays here.
+        return {name: value for name, value in self.__dict__.items() if name != "_handler"}
 
     def __repr__(self) -> str:
         # Only what is loaded: a repr must not query, and the input may be private.

@@ -74,7 +74,8 @@ def declare(connection: Connection, new: Sequence[JobMixin[Any]]) -> list[Edge]:
 
     Changes: the jobs' `status`, `open_blockers`, `is_awaited`; on the chains waited for, `is_awaited`.
     Locks: the roots of chains that are there already, in the order of their ids, until the transaction ends.
-    Raises: ChainNotFoundError, NotAChainError, InvalidJobError naming the blocker. Nothing is written then.
+    Raises: ChainNotFoundError, NotAChainError, InvalidBlockersError, InvalidJobError naming the blocker. Nothing is written
+    then.
     """
     edges: list[Edge] = []
     by_id = {job.id: job for job in new}
@@ -115,6 +116,9 @@ def _decide(
             )
         elif found[edge.chain_id].chain_id != edge.chain_id:
             raise NotAChainError({edge.chain_id: found[edge.chain_id].chain_id}, field=f"blockers[{edge.index}]")
+        if edge.job._handler is not None:  # of a chain given by its id, the type is known only now
+            first = new[edge.chain_id] if edge.chain_id in new else found[edge.chain_id]
+            edge.job._handler.check_blocker(edge.index, first)
     decided = [replace(edge, open=edge.chain_id in new or _is_open(edge, found[edge.chain_id])) for edge in edges]
     marked = sorted({edge.chain_id for edge in decided if edge.open and edge.chain_id in found}, key=str)
     unmarked = [chain_id for chain_id in marked if not found[chain_id].is_awaited]

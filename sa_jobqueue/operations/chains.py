@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, NoReturn, overload
 
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.decorators import DEFAULT_MODEL, JobT
 from sa_jobqueue.errors import ChainNotFoundError, NotAChainError
-from sa_jobqueue.models import ChainMixin, Job, JobMixin
+from sa_jobqueue.models import BlockerMixin, ChainMixin, Job, JobMixin
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_after, check_id, check_ids
 from sa_jobqueue.operations.pages import (
@@ -68,6 +69,29 @@ def get_chain(session: Session, chain_id: JobId, *, model: type[JobMixin[Any]] =
     return chain
 
 
+@overload
+def list_chains(
+    session: Session,
+    *,
+    where: ChainFilter = ChainFilter(),
+    after: JobId | None = None,
+    limit: int = 50,
+    newest_first: bool = True,
+    scan_limit: int = SCAN_LIMIT,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[ChainMixin[Any]]: ...
+@overload
+def list_chains(
+    session: Session,
+    *,
+    where: ChainFilter = ChainFilter(),
+    columns: Sequence[str],
+    after: JobId | None = None,
+    limit: int = 50,
+    newest_first: bool = True,
+    scan_limit: int = SCAN_LIMIT,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[dict[str, Any]]: ...
 def list_chains(
     session: Session,
     *,
@@ -111,6 +135,27 @@ def list_chains(
         return scanned_page(session, statement, columns=columns, limit=limit, scan_limit=scan_limit)
 
 
+@overload
+def list_chain_jobs(
+    session: Session,
+    chain_id: JobId,
+    *,
+    after: int | None = None,
+    limit: int = 50,
+    newest_first: bool = False,
+    model: type[JobT] = DEFAULT_MODEL,
+) -> Page[JobT]: ...
+@overload
+def list_chain_jobs(
+    session: Session,
+    chain_id: JobId,
+    *,
+    columns: Sequence[str],
+    after: int | None = None,
+    limit: int = 50,
+    newest_first: bool = False,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[dict[str, Any]]: ...
 def list_chain_jobs(
     session: Session,
     chain_id: JobId,
@@ -139,7 +184,7 @@ def list_chain_jobs(
 
 def list_blockers(
     session: Session, job_id: JobId, *, after: int | None = None, limit: int = 50, model: type[JobMixin[Any]] = Job
-) -> Page[Any]:
+) -> Page[BlockerMixin[Any]]:
     """Return one page of what a job waits for, or waited for, in the order of its blockers.
 
     `after`: the `next` of the page before, an `index`. `limit`: 1 to 1,000.
@@ -154,6 +199,31 @@ def list_blockers(
     return Page(edges[:limit], edges[limit - 1].index if len(edges) > limit else None)
 
 
+@overload
+def list_blocked_jobs(
+    session: Session,
+    chain_id: JobId,
+    *,
+    open_only: bool = False,
+    after: JobId | None = None,
+    limit: int = 50,
+    newest_first: bool = True,
+    scan_limit: int = SCAN_LIMIT,
+    model: type[JobT] = DEFAULT_MODEL,
+) -> Page[JobT]: ...
+@overload
+def list_blocked_jobs(
+    session: Session,
+    chain_id: JobId,
+    *,
+    open_only: bool = False,
+    columns: Sequence[str],
+    after: JobId | None = None,
+    limit: int = 50,
+    newest_first: bool = True,
+    scan_limit: int = SCAN_LIMIT,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[dict[str, Any]]: ...
 def list_blocked_jobs(
     session: Session,
     chain_id: JobId,

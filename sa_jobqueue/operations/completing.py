@@ -16,26 +16,33 @@ from sqlalchemy.orm import Session, object_session
 
 from sa_jobqueue import payloads
 from sa_jobqueue.context import ClaimedJob, Continuation
+from sa_jobqueue.decorators import DEFAULT_MODEL, JobT
 from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, JobEndedError, JobNotFoundError, LostAttemptError
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.handlers import Handler
+from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_id
 from sa_jobqueue.operations.settling import settle_all
+from sa_jobqueue.registry import JobType
 from sa_jobqueue.statements import chains, completions, leases
 from sa_jobqueue.statements._parts import BATCH
 from sa_jobqueue.types import ENDED, JobId, JobStatus
 
 
-def attach(model: type[JobMixin[Any]], before: Any, continuation: Continuation[Any]) -> JobMixin[Any]:
+def attach(
+    model: type[JobMixin[Any]], before: Any, continuation: Continuation[Any], job_type: JobType | None = None
+) -> JobMixin[Any]:
     """Make a continuation's job the next of a chain, and return it.
 
-    `before`: the job it follows, as a `ClaimedJob` or a `Job`.
+    `before`: the job it follows, as a `ClaimedJob` or a `Job`. `job_type`: that job's, where it is known here.
     Raises: InvalidJobError when it is of another queue, has a deduplication key (a chain has that of its root), or is in
-    use already.
+    use already; UndeclaredContinuationError when `job_type` does not declare it.
     """
     job = continuation.job
     if not isinstance(job, model):
         raise InvalidJobError("continuation", f"makes a {type(job).__name__}, its chain is of {model.__name__}")
+    if job_type is not None:
+        job_type.check_continuation(job.type_name, None if job._handler is None else job._handler.job_type)
     if job.deduplication_key is not None:
         raise InvalidJobError("deduplication_key", "is the chain's, and its first job has it; a continuation takes none")
     if job.chain_index != 0 or object_session(job) is not None:
@@ -148,20 +155,32 @@ def _complete_locked(
     return job.chain_id if is_awaited else None
 
 
-def complete_job(session: Session, job_id: JobId, result: Any = None, *, model: type[JobMixin[Any]] = Job) -> JobMixin[Any]:
+def complete_job(
+    session: Session,
+    job_id: JobId,
+    result: Any = None,
+    *,
+    handler: Handler[Any, Any, JobT] | None = None,
+    model: type[JobT] = DEFAULT_MODEL,
+) -> JobT:
     """Complete a job without a worker; return it, completed.
 
-    For a job that waits for a person or for another system: blocked, pending or running. `result`: its output, what
-    `json.dumps` takes, or a continuation (`handler.continuation(payload)`) that its chain goes on with.
+    For a job that waits for a person or for another system: blocked, pending or running. `result`: whatever its handler
+    could return: its output, or a continuation (`other.continuation(payload)`) that its chain goes on with.
+    `handler`: the job's own; `result` is then checked and encoded by its annotation, as a worker does, and the model is
+    the handler's. Without it nothing is known of the type: `result` is JSON, or is written as what it is, a dataclass or
+    a Pydantic model.
     A worker that is running it is told, and whatever it still does through its session is not kept.
     Changes: -> completed, `completed_by` null; a `job_attempt` row if it was running; the continuation's row; jobs that
     waited for the chain, unless somebody holds them: a worker lets those go on.
     Locks: the chain's root and the job, and what the continuation waits for, until the transaction ends.
-    Raises: JobNotFoundError, JobEndedError, InvalidPayloadError; InvalidJobError, ChainNotFoundError and ConflictError for
-    the continuation. Nothing is written then.
+    Raises: JobNotFoundError, JobEndedError, InvalidPayloadError; WrongJobTypeError when the job is not of the handler's
+    type; UndeclaredContinuationError, InvalidJobError, ChainNotFoundError and ConflictError for the continuation. Nothing is
+    written then.
     """
-    if not isinstance(result, Continuation):
-        payloads.check_json("result", result)
+    if handler is not None:
+        model = handler.model
+    output = None if handler is not None or isinstance(result, Continuation) else payloads.encode_any("result", result)
     check_id(model, "job_id", job_id)
     session.flush()
     with translated():
@@ -170,12 +189,15 @@ def complete_job(session: Session, job_id: JobId, result: Any = None, *, model: 
         raise JobNotFoundError([job_id])
     waited = [one.chain_id for one in result.job._blockers] if isinstance(result, Continuation) else []
     session.execute(chains.lock(model), {"ids": [job_id, places.chain_id, *waited]})
-    job: JobMixin[Any] | None = session.get(model, job_id, populate_existing=True)
+    job: JobT | None = session.get(model, job_id, populate_existing=True)
     if job is None:
         raise JobNotFoundError([job_id])
     if job.status in ENDED:
         raise JobEndedError(job_id, job.status)
-    following = attach(model, job, result) if isinstance(result, Continuation) else None
+    if handler is not None:
+        output = handler.encode_result(job_id, job.type_name, result)
+    job_type = None if handler is None else handler.job_type
+    following = attach(model, job, result, job_type) if isinstance(result, Continuation) else None
     # A continuation may yet prove impossible to write; the caller's transaction must be as before then, and usable.
     with nullcontext() if following is None else session.begin_nested():
         connection = session.connection()
@@ -183,7 +205,7 @@ def complete_job(session: Session, job_id: JobId, result: Any = None, *, model: 
             connection.execute(leases.supersede(model), {"job_id": job_id})
         row = connection.execute(
             chains.complete_unclaimed(model, goes_on=following is not None),
-            {"job_id": job_id, "job_output": None if following is not None else json.dumps(result)},
+            {"job_id": job_id, "job_output": None if following is not None else json.dumps(output)},
         ).one()
         if following is not None:
             with translated():
@@ -202,7 +224,7 @@ def _end_chain(connection: Connection, model: type[JobMixin[Any]], job: JobMixin
         settle_all(connection, model, [job.chain_id])
 
 
-def lock_chain(session: Session, chain_id: JobId, *, model: type[JobMixin[Any]] = Job) -> JobMixin[Any]:
+def lock_chain(session: Session, chain_id: JobId, *, model: type[JobT] = DEFAULT_MODEL) -> JobT:
     """Return a chain's current job, its last, and hold the chain: nobody else ends it or lets it go on meanwhile.
 
     For deciding on it and then completing it by `complete_job`, or leaving it as it is.
@@ -215,5 +237,5 @@ def lock_chain(session: Session, chain_id: JobId, *, model: type[JobMixin[Any]] 
         root = session.execute(chains.lock(model), {"ids": [chain_id]}).first()
     if root is None or root.chain_id != chain_id:
         raise ChainNotFoundError([chain_id], field="chain_id")
-    job: JobMixin[Any] = session.scalars(chains.last_job(model), {"chain_id": chain_id}).one()
+    job: JobT = session.scalars(chains.last_job(model), {"chain_id": chain_id}).one()
     return job

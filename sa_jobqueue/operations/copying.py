@@ -61,6 +61,7 @@ def enqueue_payloads(
     for name in _NOT_ALIKE:
         if name in options:
             raise InvalidJobError(name, "is not for jobs that differ by their payloads alone; use enqueue_many")
+    kind.check_blocker_count(0)
     # No trace is something that can be said; of the others None says nothing.
     given = {name: value for name, value in options.items() if value is not None or name == "trace_context"}
     if kind.fair_by is not None and "fair_key" not in given:

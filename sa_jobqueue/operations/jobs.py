@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, overload
 
 from sqlalchemy import ColumnElement, Row, func
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.decorators import DEFAULT_MODEL, JobT
 from sa_jobqueue.errors import InvalidOptionError, JobNotFoundError, NotReschedulableError
 from sa_jobqueue.models import AttemptMixin, Job, JobMixin
 from sa_jobqueue.models.checks import due_at
@@ -56,7 +57,7 @@ class JobFilter:
         check_instants(created_after=self.created_after, created_before=self.created_before)
 
 
-def get_job(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] = Job) -> JobMixin[Any]:
+def get_job(session: Session, job_id: JobId, *, model: type[JobT] = DEFAULT_MODEL) -> JobT:
     """Return a job as it is now, fresh from the database.
 
     Locks: none. Raises: JobNotFoundError; InvalidJobError when the id is none of this queue's type.
@@ -69,6 +70,31 @@ def get_job(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] = Job
     return job
 
 
+@overload
+def list_jobs(
+    session: Session,
+    *,
+    where: JobFilter = JobFilter(),
+    matching: ColumnElement[bool] | None = None,
+    after: JobId | None = None,
+    limit: int = 50,
+    newest_first: bool = True,
+    scan_limit: int = SCAN_LIMIT,
+    model: type[JobT] = DEFAULT_MODEL,
+) -> Page[JobT]: ...
+@overload
+def list_jobs(
+    session: Session,
+    *,
+    where: JobFilter = JobFilter(),
+    matching: ColumnElement[bool] | None = None,
+    columns: Sequence[str],
+    after: JobId | None = None,
+    limit: int = 50,
+    newest_first: bool = True,
+    scan_limit: int = SCAN_LIMIT,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[dict[str, Any]]: ...
 def list_jobs(
     session: Session,
     *,

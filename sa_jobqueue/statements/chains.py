@@ -119,8 +119,8 @@ def lock(model: type[JobMixin[Any]]) -> Select[Any]:
     """Lock jobs in the order that everybody who waits takes them: roots by id, then continuations by id.
 
     Parameters: `ids`.
-    Shape: `(id, chain_id, status, is_awaited, ended, outcome)` of those that exist, in that order; `ended` and `outcome`
-    are the chain's, on a root. All as of the moment each was locked.
+    Shape: `(id, chain_id, type_name, status, is_awaited, ended, outcome)` of those that exist, in that order; `ended` and
+    `outcome` are the chain's, on a root. All as of the moment each was locked.
     Locks: the rows, awaited, until the caller's transaction ends. Index: the primary key.
     """
     job = table(model)
@@ -128,6 +128,7 @@ def lock(model: type[JobMixin[Any]]) -> Select[Any]:
         select(
             job.c.id,
             job.c.chain_id,
+            job.c.type_name,
             job.c.status,
             job.c.is_awaited,
             job.c.chain_completed_at.is_not(None).label("ended"),

@@ -59,7 +59,7 @@ def wait_chain(
 
     `chain`: a chain's id, a chain, or any job of it; what is not loaded of an object is not loaded now.
     `timeout`: of this wait, by this machine's monotonic clock; above zero. The chain knows nothing of it.
-    `output`: the type that the chain's output is made of, or the handler whose return type that is; JSON as it is
+    `output`: the type that the chain's output is made of, or the handler that the chain began or ended with; JSON as it is
     without. `poll_interval`: how long a lost notification can cost, above zero; each look is one short statement.
     `listen`: False opens no connection to hear of the end, and finds it by looking alone: behind a pooler that does
     not keep sessions, for example. `model`: the queue's class; that of the object given, else the ready-made `Job`.
@@ -72,7 +72,8 @@ def wait_chain(
     made from its URL listens.
     Raises: ChainFailedError when the chain died or was cancelled; ChainNotFoundError when there is none, or none any
     more; NotAChainError for the id of a continuation; ChainTimeoutError; InvalidPayloadError when the output does not
-    fit its type; InvalidOptionError. An outage of the database while waiting is waited through.
+    fit its type; WrongJobTypeError when the chain neither began nor ended with the handler given as `output`;
+    InvalidOptionError. An outage of the database while waiting is waited through.
     """
     if not isinstance(engine, Engine):
         raise InvalidOptionError("engine", f"must be an Engine, got a {type(engine).__name__}: see await_chain")

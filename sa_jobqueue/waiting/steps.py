@@ -84,9 +84,8 @@ class Wait:
         self._job_id, self._is_chain_id = _identity(chain, self._model)
         self._timeout, self._poll_seconds, self._listen = timeout, poll_interval.total_seconds(), listen
         self._codec: Codec[Any] | None = None
-        if isinstance(output, Handler):
-            self._codec = output.job_type.chain_output
-        elif output is not None:
+        self._handler: Handler[Any, Any, Any] | None = output if isinstance(output, Handler) else None
+        if output is not None and self._handler is None:
             try:
                 self._codec = Codec(output)
             except Exception as error:  # whatever Pydantic says of a type it cannot serve
@@ -139,7 +138,9 @@ class Wait:
         del told["is_awaited"]
         if row.status is not JobStatus.COMPLETED:
             raise ChainFailedError(ChainResult(**told))
-        if self._codec is not None:
+        if self._handler is not None:
+            told["output"] = self._handler.decode_output(row.id, row.type_name, row.last_type_name, row.output)
+        elif self._codec is not None:
             told["output"] = self._codec.decode("output", row.output)
         return ChainResult(**told)
 

@@ -378,7 +378,7 @@ class Executor:
     def encode(self, running: Running, returned: Any, job_type: JobType) -> Result:
         """Return what a handler returned as what is written of it. Raises: InvalidOutputError, InvalidJobError."""
         if isinstance(returned, Continuation):
-            return attach(self._model, running.job, returned)
+            return attach(self._model, running.job, returned, job_type)
         if returned is None and job_type.output.declared is Any:
             return "null"  # what most handlers return; nothing to check
         return json.dumps(job_type.output.encode_output(returned))

@@ -21,12 +21,11 @@ T = TypeVar("T")
 
 
 async def load_blockers(engine: AsyncEngine, statement: Executable, job: ClaimedJob, job_type: JobType) -> Blockers[Any]:
-    """Return what a job waited for, as `statements.blockers.outcomes` tells it. Raises: InvalidPayloadError."""
+    """Return what a job waited for, as `statements.blockers.outcomes` tells it. Raises: UnreadableInputError."""
     async with engine.connect() as connection:
         rows = await connection.execute(statement, {"job_id": job.id})
         outcomes = tuple(BlockerOutcome(*row) for row in rows)
-    codec: Any = job_type.blockers
-    return Blockers(codec.decode("blockers", [outcome.output for outcome in outcomes]), outcomes)
+    return Blockers(job_type.decode_blockers([outcome.output for outcome in outcomes]), outcomes)
 
 
 @contextmanager

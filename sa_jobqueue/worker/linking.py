@@ -1,4 +1,4 @@
-"""Reads what an attempt comes after: the chains that its job waited for, and the spans that its own is linked to."""
+"""Reads the spans that an attempt's own is linked to."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from sa_jobqueue import tracing
-from sa_jobqueue.context import BlockerOutcome, Blockers, ClaimedJob
+from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.registry import JobType
-from sa_jobqueue.statements import blockers, traces
+from sa_jobqueue.statements import traces
 
 
 class Linker:
@@ -19,16 +19,7 @@ class Linker:
 
     def __init__(self, engine: AsyncEngine, model: type[JobMixin[Any]]) -> None:
         self._engine = engine
-        self._outcomes = blockers.outcomes(model)
         self._linked = traces.linked(model)
-
-    async def outcomes(self, job: ClaimedJob, job_type: JobType) -> Blockers[Any]:
-        """Return how the chains ended that a job waited for, for a handler that takes them."""
-        async with self._engine.connect() as connection:
-            rows = await connection.execute(self._outcomes, {"job_id": job.id})
-            outcomes = tuple(BlockerOutcome(*row) for row in rows)
-        codec: Any = job_type.blockers
-        return Blockers(codec.decode("blockers", [outcome.output for outcome in outcomes]), outcomes)
 
     async def link(self, job: ClaimedJob, job_type: JobType) -> None:
         """Link the current span, for a second attempt or a handler that takes blockers; others cost no round trip.

@@ -93,7 +93,11 @@ class Types:
         def top(merged: Blockers[list[list[int]]]) -> int:
             return len(merged.outputs)
 
-        self.top = top
+        @self.queue.handler("gather")
+        async def gather(everything: Blockers[Any]) -> Any:
+            return everything.outputs
+
+        self.top, self.gather = top, gather
         self.page, self.late, self.merge, self.tolerant = page, late, merge, tolerant
 
 
@@ -160,7 +164,7 @@ async def test_a_job_waits_for_its_time_as_well(engine: Engine, jobs: Jobs, type
 def test_jobs_may_be_added_in_any_order(engine: Engine, jobs: Jobs, types: Types, order: tuple[int, ...]) -> None:
     page = types.page.job(1)
     middle = types.merge.job(blockers=[page])
-    top = types.merge.job(blockers=[middle, page])
+    top = types.gather.job(blockers=[middle, page])
     new = [page, middle, top]
     enqueue(engine, *(new[index] for index in order))
     assert [jobs.status(job_id) for job_id in sorted(jobs.statuses())] == [PENDING, BLOCKED, BLOCKED]
@@ -168,7 +172,7 @@ def test_jobs_may_be_added_in_any_order(engine: Engine, jobs: Jobs, types: Types
 
 
 def test_what_a_job_waits_for_is_added_with_it(engine: Engine, jobs: Jobs, types: Types) -> None:
-    enqueue(engine, types.merge.job(blockers=[types.merge.job(blockers=[types.page.job(1), types.page.job(2)])]))
+    enqueue(engine, types.top.job(blockers=[types.merge.job(blockers=[types.page.job(1), types.page.job(2)])]))
     assert sorted(jobs.statuses().values()) == [BLOCKED, BLOCKED, PENDING, PENDING]
 
 
@@ -320,7 +324,7 @@ async def test_a_deduplicated_job_waits_unless_it_is_there_already(engine: Engin
         made, is_new = enqueue_once(session, types.merge.job(blockers=[types.page.job(1)]), deduplicate=once)
         found, again = enqueue_once(session, types.merge.job(blockers=[types.page.job(2)]), deduplicate=once)
         assert (bool(is_new), bool(again), found is made, made.status) == (True, False, True, BLOCKED)
-        ((other, _),) = enqueue_unique(session, [(types.merge.job(blockers=[made, types.page.job(3)]), Deduplicate("o"))])
+        ((other, _),) = enqueue_unique(session, [(types.gather.job(blockers=[made, types.page.job(3)]), Deduplicate("o"))])
         ids = made.id, other.id
     assert jobs.count() == 4  # the page of the one that was found is not there
     with Session(engine) as session, session.begin():
@@ -403,7 +407,7 @@ async def test_a_death_passes_on_through_those_that_fail_with_it(engine: Engine,
     types.works = False
     job = types.page.job(0)
     for _ in range(5):
-        job = types.merge.job(blockers=[WaitFor(job, on_failure="fail")])
+        job = types.gather.job(blockers=[WaitFor(job, on_failure="fail")])
     enqueue(engine, job)
     await drain(types.queue, engine)
     assert set(jobs.statuses().values()) == {DEAD}

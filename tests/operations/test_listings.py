@@ -213,7 +213,8 @@ def test_a_chain_is_read_fresh(session: Session, engine: Engine, chains: Chains)
     (root,) = chains.add(PENDING)
     held = get_chain(session, root)
     session.commit()
-    for read in (lambda: get_chain(session, root), lambda: list_chains(session).items[0]):
+    reads: list[Callable[[], Any]] = [lambda: get_chain(session, root), lambda: list_chains(session).items[0]]
+    for read in reads:
         assert held.status is PENDING
         with engine.begin() as connection:
             connection.execute(text("UPDATE job SET queue = 'moved', status = 'running', leased_by = 'w'"))

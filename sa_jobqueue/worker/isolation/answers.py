@@ -41,6 +41,7 @@ def of_return(returned: Any, job_type: JobType) -> Message:
     job = returned.job
     if not isinstance(job, JobMixin):
         raise InvalidOutputError(f"a continuation is of a job, not of a {type(job).__name__}")
+    job_type.check_continuation(job.type_name, None if job._handler is None else job._handler.job_type)
     columns = _carried(type(job))
     try:
         carried = packed({name: value for name, value in job.__dict__.items() if name in columns})

@@ -184,8 +184,7 @@ def _blockers(outcomes: Iterable[dict[str, Any]], job_type: JobType) -> Blockers
         )
         for one in outcomes
     )
-    codec: Any = job_type.blockers
-    return Blockers(codec.decode("blockers", [one.output for one in told]), told)
+    return Blockers(job_type.decode_blockers([one.output for one in told]), told)
 
 
 def found(app: str | None) -> Callable[[str, str], JobType]:
