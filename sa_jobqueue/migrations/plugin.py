@@ -6,6 +6,9 @@ by anything this module imports there; a circular import would break every `alem
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,3 +37,13 @@ def _compare(context: AutogenContext, upgrade_ops: UpgradeOps) -> PriorityDispat
     from sa_jobqueue.migrations.autogenerate import compare_queues
 
     return compare_queues(context, upgrade_ops)
+
+
+class _Plugin(ModuleType):
+    """A module that is also the collection of itself: Alembic before 1.20.1 iterates over what an entry point loads."""
+
+    def __iter__(self) -> Iterator[ModuleType]:
+        yield self
+
+
+sys.modules[__name__].__class__ = _Plugin

@@ -9,7 +9,7 @@ from sqlalchemy.sql.elements import conv
 
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations.versions import LATEST
-from sa_jobqueue.models.base import stamp
+from sa_jobqueue.models.base import stamp, storage
 from sa_jobqueue.types import LONGEST, MAX_PRIORITY, MIN_PRIORITY
 
 
@@ -128,14 +128,14 @@ def job_table_args(layout: Layout) -> tuple[Any, ...]:
             # No update of a job is HOT (status is in every partial index's predicate), so the free space is not for
             # that: it keeps a job's versions on one page. WAL of a job's whole life by fillfactor, measured on
             # PostgreSQL 18: 100: 1,533 bytes, 80: 1,438, 70: 1,351, 60: 1,295; a backlog takes that much more room.
-            "postgresql_with": {
-                "fillfactor": 70,
-                "autovacuum_vacuum_scale_factor": 0,
-                "autovacuum_vacuum_threshold": 5000,
-                "autovacuum_vacuum_cost_delay": 0,
-                "autovacuum_analyze_scale_factor": 0,
-                "autovacuum_analyze_threshold": 20000,
-                "autovacuum_vacuum_insert_scale_factor": 0.05,
-            },
+            "listeners": storage(
+                fillfactor=70,
+                autovacuum_vacuum_scale_factor=0,
+                autovacuum_vacuum_threshold=5000,
+                autovacuum_vacuum_cost_delay=0,
+                autovacuum_analyze_scale_factor=0,
+                autovacuum_analyze_threshold=20000,
+                autovacuum_vacuum_insert_scale_factor=0.05,
+            ),
         },
     )

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB, TIMESTAMP
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 from sqlalchemy.sql.elements import conv
 
-from sa_jobqueue.models.base import Companion
+from sa_jobqueue.models.base import Companion, storage
 from sa_jobqueue.types import WorkerState
 
 
@@ -65,10 +65,10 @@ class WorkerMixin(Companion):
                 "schema": cls.__jobqueue__.schema,
                 # A row is rewritten every few seconds: leave room on its page, so that a beat stays a HOT update
                 # (300 rounds under a pinned horizon: 0.11 ms to 0.12 ms a beat).
-                "postgresql_with": {
-                    "fillfactor": 10,
-                    "autovacuum_vacuum_scale_factor": 0,
-                    "autovacuum_vacuum_threshold": 1000,
-                },
+                "listeners": storage(
+                    fillfactor=10,
+                    autovacuum_vacuum_scale_factor=0,
+                    autovacuum_vacuum_threshold=1000,
+                ),
             },
         )

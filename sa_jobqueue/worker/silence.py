@@ -61,9 +61,9 @@ async def _give_up(connection: psycopg.AsyncConnection[Any]) -> None:
 class QuietConnection(psycopg.AsyncConnection[Any]):
     """A connection that waits for the server without waking up in between."""
 
-    async def wait(self, gen: Any, interval: float = _SELDOM, timeout: float | None = None) -> Any:
-        """Wait for the server, as psycopg does with everything it sends."""
-        return await super().wait(gen, interval=interval, timeout=timeout)
+    async def wait(self, gen: Any, interval: float = _SELDOM, *args: Any, **kwargs: Any) -> Any:
+        """Wait for the server, as psycopg does with everything it sends. `timeout` is known from psycopg 3.3.6 on."""
+        return await super().wait(gen, interval, *args, **kwargs)
 
 
 class AnsweredConnection(QuietConnection):
@@ -71,7 +71,7 @@ class AnsweredConnection(QuietConnection):
 
     patience: float = 60.0
 
-    async def wait(self, gen: Any, interval: float = _SELDOM, timeout: float | None = None) -> Any:
+    async def wait(self, gen: Any, interval: float = _SELDOM, *args: Any, **kwargs: Any) -> Any:
         """Wait for the server, as psycopg does with everything it sends."""
         with answered_within(self, self.patience):
-            return await super().wait(gen, interval=interval, timeout=timeout)
+            return await super().wait(gen, interval, *args, **kwargs)

@@ -287,9 +287,9 @@ def test_a_letter_that_is_resolved_already_is_told_with_who_and_when(run: Run, j
 
 def test_ids_that_are_no_dead_letters_are_counted(run: Run, jobs: Jobs) -> None:
     dead = jobs.add(JobStatus.DEAD)
-    error = run("dead-letters", "redrive", dead, status=1).stderr
+    error = run("dead-letters", "redrive", dead, status=1).stderr.lstrip()  # click before 8.4 starts another line
     assert error == f"Error: 1 of the ids given is no dead letter, such as {dead} (`jobs retry` takes ids of jobs)\n"
-    error = run("dead-letters", "redrive", dead, uuid4(), status=1).stderr
+    error = run("dead-letters", "redrive", dead, uuid4(), status=1).stderr.lstrip()
     assert error.startswith(f"Error: 2 of the ids given are no dead letters, such as {dead} ")
 
 
@@ -302,7 +302,7 @@ def test_one_is_told_in_the_singular(run: Run, jobs: Jobs) -> None:
     assert run("jobs", "retry", later, mail).stdout == "2 pending jobs are due now, 0 dead jobs were redriven\n"
     cancelled = run("jobs", "cancel", "--type", "mail", input="y\n")
     assert "Cancel 1 job?" in cancelled.stderr
-    assert cancelled.stdout == "1 job cancelled\n"
+    assert cancelled.stdout.endswith("1 job cancelled\n")
 
 
 def test_jobs_show_of_no_job_says_no_more_than_that(run: Run, jobs: Jobs) -> None:

@@ -155,7 +155,7 @@ def test_sql_mode_prints_what_makes_the_same_database(
         assert catalog(one) == catalog(other)
     down = application.downgrade("head:base", sql=True)
     run_script(printed, down)
-    assert inspect(printed).get_table_names() == ["alembic_version"]
+    assert set(inspect(printed).get_table_names()) <= {"alembic_version"}  # which Alembic before 1.19 drops
 
 
 def test_a_new_version_of_the_library_is_pending_until_it_is_migrated(
