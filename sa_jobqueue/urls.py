@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
+from psycopg import pq
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -13,6 +15,17 @@ URL_VARIABLE: Final = "SA_JOBQUEUE_URL"
 """The environment variable that names the database where nothing else does."""
 
 _EXAMPLE: Final = "postgresql://user:password@host:port/database"
+_SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+_ASYNCPG_ONLY: Final = (
+    "async_fallback",
+    "command_timeout",
+    "max_cacheable_statement_size",
+    "max_cached_statement_lifetime",
+    "prepared_statement_cache_size",
+    "prepared_statement_name_func",
+    "statement_cache_size",
+)
+"""How asyncpg and SQLAlchemy's dialect for it run statements; the connection is the same without them."""
 
 
 def read_url(text: str, *, option: str = "url") -> URL:
@@ -23,16 +36,62 @@ def read_url(text: str, *, option: str = "url") -> URL:
     try:
         parsed = make_url(text)
     except (ArgumentError, ValueError):
-        raise InvalidOptionError(option, f"the database URL is not one: {_EXAMPLE}") from None
+        raise InvalidOptionError(option, f"must have the form {_EXAMPLE}") from None
     if parsed.get_backend_name() not in {"postgresql", "postgres"}:
-        raise InvalidOptionError(option, f"the database URL must be of PostgreSQL: {_EXAMPLE}")
+        raise InvalidOptionError(option, f"must be of PostgreSQL: {_EXAMPLE}")
     if "@" in (parsed.host or ""):
         # What follows the first @ of a password would be taken for the host, and be shown by every error.
-        raise InvalidOptionError(option, "the database URL has two @: write those of the password as %40")
+        raise InvalidOptionError(option, "has two @: write those of the password as %40")
     password = parsed.query.get("password")
     if isinstance(password, str):
         parsed = parsed.set(password=password).difference_update_query(["password"])
-    return parsed.set(drivername="postgresql+psycopg")
+    return for_psycopg(parsed, option=option)
+
+
+def for_psycopg(url: URL, *, option: str = "url") -> URL:
+    """Return the URL of the same database for psycopg, the driver of the library's own connections.
+
+    Of asyncpg's options, `ssl`, `direct_tls`, `timeout` and `database` become libpq's `sslmode`, `sslnegotiation`,
+    `connect_timeout` and `dbname`; those that only concern how asyncpg runs statements are left out. psycopg2 has
+    libpq's options already, and `database`.
+    Raises: InvalidOptionError naming `option`, for an option that libpq does not know or a value that cannot be
+    translated. It never quotes the URL.
+    """
+    query = dict(url.query)
+    if url.drivername.endswith("+asyncpg"):
+        for name in _ASYNCPG_ONLY:
+            query.pop(name, None)
+        if "ssl" in query:
+            query["sslmode"] = _ssl_mode(str(query.pop("ssl")), option=option)
+        if query.pop("direct_tls", None):  # asyncpg takes any text for true
+            query["sslnegotiation"] = "direct"
+        if "timeout" in query:
+            query["connect_timeout"] = _whole_seconds(str(query.pop("timeout")), option=option)
+    if "database" in query:
+        query["dbname"] = query.pop("database")
+    known = {one.keyword.decode() for one in pq.Conninfo.get_defaults()}
+    for name in query:
+        if name not in known:
+            raise InvalidOptionError(
+                option,
+                f"has the option {name!r}, which the library's own connections cannot use: they are made by psycopg, which "
+                "takes libpq's options; set it in connect_args of your engine instead of the URL",
+            )
+    return url.set(drivername="postgresql+psycopg", query=query)
+
+
+def _ssl_mode(given: str, *, option: str) -> str:
+    mode = given.replace("_", "-")
+    if mode not in _SSL_MODES:
+        raise InvalidOptionError(option, f"has ssl={given!r}; it must be one of {', '.join(_SSL_MODES)}")
+    return mode
+
+
+def _whole_seconds(given: str, *, option: str) -> str:
+    try:
+        return str(max(1, math.ceil(float(given))))
+    except (ValueError, OverflowError):
+        raise InvalidOptionError(option, f"has timeout={given!r}; it must be a number of seconds") from None
 
 
 def shown_url(url: URL) -> str:

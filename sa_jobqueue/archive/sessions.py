@@ -17,7 +17,7 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations import check_schema
 from sa_jobqueue.statements import archiving
-from sa_jobqueue.urls import read_url
+from sa_jobqueue.urls import for_psycopg, read_url
 from sa_jobqueue.worker.connections import unavailable
 
 
@@ -76,5 +76,5 @@ def _engine(database: Engine | URL | str) -> Engine:
     if isinstance(database, str):
         url = read_url(database)
     else:
-        url = (database if isinstance(database, URL) else database.url).set(drivername="postgresql+psycopg")
+        url = for_psycopg(database if isinstance(database, URL) else database.url)
     return create_engine(url, poolclass=NullPool)

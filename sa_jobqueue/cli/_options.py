@@ -16,14 +16,16 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from uuid import UUID
 
 import click
-from sqlalchemy import URL, Connection, NullPool, create_engine, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy import URL, Connection, NullPool, create_engine
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._output import shown_duration
+from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.handlers import JobQueue
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import check_schema
+from sa_jobqueue.urls import read_url
 from sa_jobqueue.worker.connections import unavailable
 
 P = ParamSpec("P")
@@ -174,18 +176,9 @@ def parse_url(url: str | None) -> URL:
     if not url:
         raise click.UsageError(f"no database: set {URL_VARIABLE}, or give --url")
     try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError):
-        raise click.UsageError("the database URL is not one: postgresql://user:password@host:port/database") from None
-    if parsed.get_backend_name() not in {"postgresql", "postgres"}:
-        raise click.UsageError("the database URL must be of PostgreSQL: postgresql://user:password@host:port/database")
-    if "@" in (parsed.host or ""):
-        # What follows the first @ of a password would be taken for the host, and be shown by every error.
-        raise click.UsageError("the database URL has two @: write those of the password as %40")
-    password = parsed.query.get("password")
-    if isinstance(password, str):
-        parsed = parsed.set(password=password).difference_update_query(["password"])
-    return parsed.set(drivername="postgresql+psycopg")
+        return read_url(url, option="the database URL")
+    except InvalidOptionError as error:
+        raise click.UsageError(f"{error.option} {error.reason}") from None
 
 
 def load_object(path: str) -> Any:

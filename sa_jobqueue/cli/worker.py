@@ -39,6 +39,7 @@ from sa_jobqueue.observe import logs, telemetry
 from sa_jobqueue.observe.log_lines import MOST_LINES, capture
 from sa_jobqueue.observe.metrics.serving import new_registry, serve_metrics
 from sa_jobqueue.operations.workers import MOST_TAKEN_BACK, take_back_from
+from sa_jobqueue.urls import for_psycopg
 from sa_jobqueue.worker import Worker, WorkerOptions
 from sa_jobqueue.worker.connections import noticing_death, unavailable
 
@@ -272,7 +273,7 @@ def _measured(made: Worker, jobs: JobQueue[Any], options: WorkerOptions, port: i
 
 def _check(jobs: JobQueue[Any], engine: Engine | AsyncEngine) -> None:
     """Look whether workers could start. Raises: DatabaseUnavailableError, ServerTooOldError, SchemaError."""
-    with Database(engine.url.set(drivername="postgresql+psycopg"), jobs.model).session():
+    with Database(for_psycopg(engine.url, option="engine"), jobs.model).session():
         pass
 
 
@@ -284,7 +285,7 @@ async def _supervise(commands: list[list[str]], environment: dict[str, str], on_
 def _take_back(jobs: JobQueue[Any], used: Engine | AsyncEngine, options: WorkerOptions, worker_id: str) -> None:
     """Make the jobs of a worker that died due again at once; where that fails, others do it when it was silent for long."""
     engine = create_engine(
-        used.url.set(drivername="postgresql+psycopg"),
+        for_psycopg(used.url, option="engine"),
         poolclass=NullPool,
         connect_args=noticing_death(options.time_to_live),
     )

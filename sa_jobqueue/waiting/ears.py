@@ -14,6 +14,9 @@ import psycopg
 from psycopg import sql
 from sqlalchemy import URL, create_engine
 
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.urls import for_psycopg
+
 _RETRY_SECONDS: Final = 5.0
 """Before a connection to listen on is tried again."""
 
@@ -35,7 +38,7 @@ class Ear:
         try:
             self._connection = psycopg.connect(**_arguments(self._url))
             self._connection.execute(_listening(self._channel))
-        except psycopg.Error as error:
+        except (psycopg.Error, InvalidOptionError) as error:
             self._lose(error)
 
     def rest(self, seconds: float) -> None:
@@ -55,7 +58,7 @@ class Ear:
         except psycopg.Error as error:
             self._lose(error)
 
-    def _lose(self, error: psycopg.Error) -> None:
+    def _lose(self, error: Exception) -> None:
         _log_deafness(error)
         self.close()
         self._retry_at = time.monotonic() + _RETRY_SECONDS
@@ -84,7 +87,7 @@ class SharedEar:
             while True:
                 try:
                     await self._hear()
-                except psycopg.Error as error:
+                except (psycopg.Error, InvalidOptionError) as error:
                     _log_deafness(error)
                 self._tell(*self.waiting)
                 self.tried.set()
@@ -142,7 +145,7 @@ async def hearing(url: URL, channel: str, payload: str) -> AsyncIterator[asyncio
 
 def _arguments(url: URL) -> dict[str, Any]:
     # SQLAlchemy's own reading of the URL; psycopg's, whatever driver the application uses.
-    url = url.set(drivername="postgresql+psycopg")
+    url = for_psycopg(url)
     arguments = create_engine(url).dialect.create_connect_args(url)[1]
     return {**arguments, "application_name": "sa_jobqueue waiting", "connect_timeout": 5, "autocommit": True}
 

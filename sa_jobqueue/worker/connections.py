@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
 from sa_jobqueue.payloads import read_json
 from sa_jobqueue.statements.claims import GUARDS
+from sa_jobqueue.urls import for_psycopg
 from sa_jobqueue.worker.poolers import GuardedCursor, is_pooled
 from sa_jobqueue.worker.silence import AnsweredConnection, QuietConnection
 
@@ -40,8 +41,8 @@ class Connections:
         connect_args: Mapping[str, Any] | None = None,
         listen_url: URL | None = None,
     ) -> None:
-        self._url = url.set(drivername="postgresql+psycopg")
-        self._listen_url = listen_url.set(drivername="postgresql+psycopg") if listen_url else None
+        self._url = for_psycopg(url, option="engine")
+        self._listen_url = for_psycopg(listen_url, option="listen_url") if listen_url else None
         self.is_pooled = False
         """Whether it is known that the URL leads to a pooler."""
         self.patience = patience.total_seconds()

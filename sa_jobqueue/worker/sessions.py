@@ -13,6 +13,7 @@ from sa_jobqueue.errors import HandlerCommitError, InvalidOptionError
 from sa_jobqueue.registry import Registry
 from sa_jobqueue.statements.sessions import name_session
 from sa_jobqueue.types import MOST_CONCURRENT
+from sa_jobqueue.urls import for_psycopg
 from sa_jobqueue.worker.poolers import prepare_nothing
 
 HELD: Final = "sa_jobqueue.held"
@@ -75,7 +76,7 @@ def sessions_for(registry: Registry, engine: Engine | AsyncEngine, given: Sessio
     Raises: InvalidOptionError for a pool in which handlers would wait for each other's connections until they fail.
     """
     kinds = [kind for kind in registry if kind.session_argument is not None]
-    url = engine.url.set(drivername="postgresql+psycopg")
+    url = for_psycopg(engine.url, option="engine")
     # A worker's handlers hold up to one connection each; the application's own pool may be smaller than that.
     # Never more than those: but how many that is may change while it runs.
     size = {"pool_size": concurrency, "max_overflow": -1}
