@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
-import psycopg
 from sqlalchemy import Connection, event
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.exc import DBAPIError
@@ -53,28 +53,64 @@ def blocks(
             yield b"".join(block)
 
 
-def copy_in(connection: Connection, statement: str, chunks: Iterable[str]) -> int:
+@dataclass(frozen=True, slots=True)
+class CopyTarget:
+    """A table, and the columns of it that a COPY fills from text."""
+
+    schema: str | None
+    table: str
+    columns: tuple[str, ...]
+
+    @property
+    def statement(self) -> str:
+        """The COPY as SQL."""
+        quote = _DIALECT.identifier_preparer.quote
+        table = ".".join(quote(name) for name in (self.schema, self.table) if name)
+        return f"COPY {table} ({', '.join(quote(name) for name in self.columns)}) FROM STDIN"
+
+
+def copy_in(connection: Connection, target: CopyTarget, chunks: Iterable[str]) -> int:
     """Run a COPY from here, sending its text in chunks as they are made; return how many rows it took.
 
-    The connection is busy until the last chunk is made; an error on the way takes all rows back. On an asynchronous
-    connection it is to be called as SQLAlchemy's own calls are, under `run_sync`.
+    The driver is psycopg, psycopg2 or asyncpg. The connection is busy until the last chunk is made; an error on the way
+    takes all rows back. On an asynchronous connection it is to be called as SQLAlchemy's own calls are, under `run_sync`.
     Raises: what SQLAlchemy raises for the driver's errors, and what making a chunk raises; JobQueueError where that uses
-    this very connection, which would wait for itself.
+    this very connection, which would wait for itself, and for any other driver.
     """
     driver: Any = connection.connection.driver_connection
+    name = connection.dialect.driver
+    if name == "asyncpg" and not driver.is_in_transaction():
+        connection.exec_driver_sql("SELECT 1")  # SQLAlchemy begins the transaction with its first statement
     try:
         with _refusing(connection):
-            if connection.dialect.is_async:
-                return int(await_only(_copy_in_async(driver, statement, chunks)))
-            with driver.cursor() as cursor:
-                with cursor.copy(statement) as copy:
-                    for chunk in chunks:
-                        copy.write(chunk)
-                return int(cursor.rowcount)
-    except psycopg.Error as error:
-        if driver.closed:
+            match name:
+                case "asyncpg":
+                    return int(await_only(_copy_in_asyncpg(driver, target, chunks)))
+                case "psycopg2":
+                    return _copy_in_psycopg2(driver, target.statement, chunks)
+                case "psycopg" if connection.dialect.is_async:
+                    return int(await_only(_copy_in_async(driver, target.statement, chunks)))
+                case "psycopg":
+                    with driver.cursor() as cursor:
+                        with cursor.copy(target.statement) as copy:
+                            for chunk in chunks:
+                                copy.write(chunk)
+                        return int(cursor.rowcount)
+                case _:
+                    raise JobQueueError(f"the driver {name!r} has no COPY here; use psycopg, psycopg2 or asyncpg")
+    except _driver_errors(connection) as error:
+        if driver.is_closed() if name == "asyncpg" else driver.closed:
             connection.invalidate(error)
-        raise DBAPIError.instance(statement, None, error, psycopg.Error, dialect=connection.dialect) from error
+        kinds: Any = _driver_errors(connection)
+        raise DBAPIError.instance(target.statement, None, error, kinds, dialect=connection.dialect) from error
+
+
+def _driver_errors(connection: Connection) -> tuple[type[Exception], ...]:
+    if connection.dialect.driver != "asyncpg":
+        return (connection.dialect.loaded_dbapi.Error,)
+    from asyncpg import InterfaceError, PostgresError
+
+    return (PostgresError, InterfaceError)
 
 
 async def _copy_in_async(driver: Any, statement: str, chunks: Iterable[str]) -> int:
@@ -83,6 +119,49 @@ async def _copy_in_async(driver: Any, statement: str, chunks: Iterable[str]) -> 
             for chunk in chunks:
                 await copy.write(chunk)
         return int(cursor.rowcount)
+
+
+async def _copy_in_asyncpg(driver: Any, target: CopyTarget, chunks: Iterable[str]) -> int:
+    async def encoded() -> AsyncIterator[bytes]:
+        for chunk in chunks:
+            yield chunk.encode()  # asyncpg sets no other client_encoding
+
+    status: str = await driver.copy_to_table(
+        target.table, schema_name=target.schema, columns=target.columns, source=encoded(), format="text"
+    )
+    return int(status.removeprefix("COPY "))
+
+
+def _copy_in_psycopg2(driver: Any, statement: str, chunks: Iterable[str]) -> int:
+    source = _Source(chunks)
+    with driver.cursor() as cursor:
+        try:
+            cursor.copy_expert(statement, source)
+        except driver.Error:
+            if source.error is not None:  # psycopg2 raises what the server says of it
+                raise source.error from None
+            raise
+        return int(cursor.rowcount)
+
+
+class _Source:
+    """Chunks of text as the file that psycopg2 reads from."""
+
+    def __init__(self, chunks: Iterable[str]) -> None:
+        self._chunks = iter(chunks)
+        self._left = ""
+        self.error: BaseException | None = None
+
+    def read(self, size: int) -> str:
+        """Return up to `size` characters; none at the end."""
+        if not self._left:
+            try:
+                self._left = next(self._chunks, "")
+            except BaseException as error:
+                self.error = error
+                raise
+        text, self._left = self._left[:size], self._left[size:]
+        return text
 
 
 @contextmanager

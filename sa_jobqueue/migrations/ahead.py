@@ -15,6 +15,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import ProgrammingError
 
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors.drivers import diagnose
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations.locking import PATIENCE, execute_with_short_lock
 from sa_jobqueue.models.base import verbatim
@@ -83,7 +84,7 @@ def _build(connection: Connection, found: re.Match[str], statement: str) -> bool
             verbatim(f"CREATE {unique or ''}INDEX CONCURRENTLY {index} ON {table} {statement[found.end() :]}")
         )
     except ProgrammingError as error:
-        if getattr(error.orig, "sqlstate", None) not in _MISSING:
+        if diagnose(error).sqlstate not in _MISSING:
             raise
         return False  # on what only the migration itself makes
     return True

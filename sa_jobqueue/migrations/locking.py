@@ -18,6 +18,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue.errors import SchemaBusyError
+from sa_jobqueue.errors.drivers import diagnose
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.models.base import verbatim
 
@@ -95,7 +96,7 @@ def execute_with_short_lock(
 def _refuse_unless_busy(
     connection: Connection, layout: Layout, error: DBAPIError, *, patience: timedelta, is_over: bool
 ) -> None:
-    if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+    if diagnose(error).sqlstate != _LOCK_NOT_AVAILABLE:
         raise error
     if is_over:
         raise SchemaBusyError(layout.qualified("job"), patience, _holders(connection, layout)) from error

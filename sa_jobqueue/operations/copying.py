@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
+import psycopg
 from psycopg.adapt import PyFormat, Transformer
 from sqlalchemy import Connection
 from sqlalchemy import inspect as mapping_of
@@ -124,7 +125,9 @@ def _texts(connection: Connection, model: type[JobMixin[Any]], values: dict[str,
         kind = model.__table__.c[name].type.dialect_impl(connection.dialect)
         processor = kind.bind_processor(connection.dialect)
         given.append(processor(value) if processor else value)
-    transformer = Transformer(connection.connection.driver_connection)
+    driver = connection.connection.driver_connection
+    own = driver if isinstance(driver, (psycopg.Connection, psycopg.AsyncConnection)) else None
+    transformer = Transformer(own)  # COPY's text is the same for every driver
     dumped = transformer.dump_sequence(given, [PyFormat.TEXT] * len(given))
     return ["\\N" if text is None else bytes(text).decode().translate(_ESCAPES) for text in dumped]
 

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from psycopg.errors import DeadlockDetected
 from sqlalchemy import Connection, inspect
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import ConflictError, InvalidJobError
+from sa_jobqueue.errors.drivers import DEADLOCK, diagnose
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.deduplicate import Deduplicate, _check_one
 from sa_jobqueue.operations.enqueueing import alike_in_order, arrays, wake
@@ -116,9 +116,9 @@ def _put(session: Session, model: type[JobMixin[Any]], jobs: dict[_Key, Any], gi
         savepoint = connection.begin_nested()
         try:
             decided, touched = _put_once(connection, model, left, given)
-        except OperationalError as error:
+        except DBAPIError as error:
             savepoint.rollback()
-            if not isinstance(error.orig, DeadlockDetected):
+            if diagnose(error).sqlstate != DEADLOCK:
                 raise
             continue
         if len(decided) < len(left) and number < _TRIES // 2:

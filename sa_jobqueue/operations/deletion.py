@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import (
@@ -15,6 +15,7 @@ from sa_jobqueue.errors import (
     InvalidJobError,
     NotAChainError,
 )
+from sa_jobqueue.errors.drivers import DEADLOCK, diagnose
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_ids
@@ -24,7 +25,6 @@ from sa_jobqueue.types import JobId, JobStatus
 MAX_CHAINS: Final = 1000
 _MAX_REFERENCES: Final = 1000
 _TRIES: Final = 10
-_DEADLOCK: Final = "40P01"
 
 
 def delete_chains(
@@ -65,9 +65,9 @@ def delete_chains(
                     return gone
                 # The locks go with the savepoint: a chain more would have to be locked out of its turn.
                 savepoint.rollback()
-        except OperationalError as error:
+        except DBAPIError as error:
             # Not of ours alone: a handler's session may hold chains in any order. What it did is undone; once more.
-            if getattr(error.orig, "sqlstate", None) != _DEADLOCK:
+            if diagnose(error).sqlstate != DEADLOCK:
                 raise
     raise ChainBusyError()
 

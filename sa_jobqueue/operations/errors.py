@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue.errors import ConflictError, IllegalTransitionError, InvalidJobError
+from sa_jobqueue.errors.drivers import diagnose
 
 
 @contextmanager
@@ -21,16 +21,13 @@ def translated() -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        original: Any = error.orig
-        state = getattr(original, "sqlstate", None)
-        diagnosis = getattr(original, "diag", None)
-        message = getattr(diagnosis, "message_primary", None) or str(original)
-        constraint = getattr(diagnosis, "constraint_name", None) or ""
-        match state:
+        diagnosis = diagnose(error)
+        message, constraint = diagnosis.message, diagnosis.constraint or ""
+        match diagnosis.sqlstate:
             case "SJ001":
                 raise IllegalTransitionError(message) from error
             case "SJ002" | "SJ003":
-                raise InvalidJobError(getattr(diagnosis, "column_name", None) or "job", message) from error
+                raise InvalidJobError(diagnosis.column or "job", message) from error
             case "22P02":
                 raise InvalidJobError("id", message) from error
             case "23514":

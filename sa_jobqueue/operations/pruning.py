@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import ConflictError, InvalidOptionError
+from sa_jobqueue.errors.drivers import diagnose
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.deletion import delete_jobs
 from sa_jobqueue.retention import OUTCOMES, Retention, RetentionRules
@@ -206,8 +207,8 @@ def _remove(
             return _delete(session, model, given, taken, by=by, dry_run=dry_run)
     except ConflictError:
         pass
-    except OperationalError as error:
-        if getattr(error.orig, "sqlstate", None) not in _LOCKED_OUT:
+    except DBAPIError as error:
+        if diagnose(error).sqlstate not in _LOCKED_OUT:
             raise
     if len(taken) == 1:
         return _Found()

@@ -37,6 +37,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.sql.selectable import TableValuedAlias
 
+from sa_jobqueue.copying import CopyTarget
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.models.checks import due_at
@@ -210,14 +211,14 @@ def put(
     return merged
 
 
-def stage(model: type[JobMixin[Any]], columns: Sequence[str]) -> tuple[str, str]:
-    """Return what makes a temporary table with these columns of jobs, and the COPY that takes them there as text.
+def stage(model: type[JobMixin[Any]], columns: Sequence[str]) -> tuple[str, CopyTarget]:
+    """Return what makes a temporary table with these columns of jobs, and what a COPY fills there.
 
     Obliges: `drop_staged` in the same transaction. Changes: the session's catalog. Locks: none that others meet.
     """
     quoted = ", ".join(_IDENTIFIERS.quote(name) for name in columns)
     made = f"CREATE TEMPORARY TABLE {_STAGED} ON COMMIT DROP AS SELECT {quoted} FROM {model.__jobqueue__.qualified('job')}"
-    return f"{made} WITH NO DATA", f"COPY pg_temp.{_STAGED} ({quoted}) FROM STDIN"
+    return f"{made} WITH NO DATA", CopyTarget("pg_temp", _STAGED, tuple(columns))
 
 
 def drop_staged() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import (
     JSON,
@@ -33,17 +33,15 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, JSONB, TIMESTAMP
 from sqlalchemy.dialects.postgresql import array as array_of
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.sql.selectable import TableValuedAlias
 
+from sa_jobqueue.copying import CopyTarget
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.models.checks import due_at as due
 from sa_jobqueue.statements._parts import array, once_a_model, status, table
 from sa_jobqueue.statements.parts import heads, is_part, whole
 from sa_jobqueue.types import JobId, JobStatus
-
-_IDENTIFIERS: Final = PGDialect_psycopg().identifier_preparer  # type: ignore[no-untyped-call]
 
 
 def enqueue_many(model: type[JobMixin[Any]], columns: Sequence[str]) -> Insert:
@@ -78,13 +76,13 @@ def new_rows(model: type[JobMixin[Any]], columns: Sequence[str]) -> tuple[list[s
     return [*columns, "scheduled_at"], select(*values, due).select_from(given), given
 
 
-def copy_new(model: type[JobMixin[Any]], columns: Sequence[str]) -> str:
-    """Return the COPY that takes new jobs as text, these columns of them; the others have the database's defaults.
+def copy_new(model: type[JobMixin[Any]], columns: Sequence[str]) -> CopyTarget:
+    """Return what a COPY of new jobs fills, these columns of them; the others have the database's defaults.
 
     Changes: one row a job. Locks: none but the new rows'.
     """
-    quoted = ", ".join(_IDENTIFIERS.quote(name) for name in columns)
-    return f"COPY {model.__jobqueue__.qualified('job')} ({quoted}) FROM STDIN"
+    layout = model.__jobqueue__
+    return CopyTarget(layout.schema, layout.name("job"), tuple(columns))
 
 
 def due_at(*, delay: timedelta | None, at: datetime | None) -> Select[Any]:

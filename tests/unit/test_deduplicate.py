@@ -41,10 +41,9 @@ def test_what_cannot_be_meant_names_the_field(field: str, make: Callable[[], Any
 
 def test_copied_rows_with_keys_go_through_a_temporary_table() -> None:
     columns = ["id", "deduplication_key"]
-    assert deduplication.stage(Job, columns) == (
-        "CREATE TEMPORARY TABLE job_copied ON COMMIT DROP AS SELECT id, deduplication_key FROM job WITH NO DATA",
-        "COPY pg_temp.job_copied (id, deduplication_key) FROM STDIN",
-    )
+    made, target = deduplication.stage(Job, columns)
+    assert made == "CREATE TEMPORARY TABLE job_copied ON COMMIT DROP AS SELECT id, deduplication_key FROM job WITH NO DATA"
+    assert target.statement == "COPY pg_temp.job_copied (id, deduplication_key) FROM STDIN"
     put = str(deduplication.put_staged(Job, columns).compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
     assert " ".join(put.split()) == (
         "INSERT INTO job (id, deduplication_key) SELECT pg_temp.job_copied.id, pg_temp.job_copied.deduplication_key "

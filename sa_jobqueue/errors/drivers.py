@@ -1,0 +1,35 @@
+"""What PostgreSQL said of an error, as psycopg, psycopg2 and asyncpg each pass it on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy.exc import DBAPIError
+
+DEADLOCK: Final = "40P01"
+"""The SQLSTATE of a transaction that the server ended because it waited in a circle with others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The fields of an error message of PostgreSQL that the library acts on; None where the driver has no such field."""
+
+    sqlstate: str | None
+    message: str
+    constraint: str | None
+    column: str | None
+
+
+def diagnose(error: DBAPIError) -> Diagnosis:
+    """Return what the server said of an error."""
+    original: Any = error.orig
+    # asyncpg's own error has the fields as attributes; SQLAlchemy raises another one from it.
+    own = original if original.__cause__ is None else original.__cause__
+    fields = getattr(original, "diag", None)
+    return Diagnosis(
+        sqlstate=getattr(original, "sqlstate", None) or getattr(original, "pgcode", None),
+        message=getattr(fields, "message_primary", None) or getattr(own, "message", None) or str(original),
+        constraint=getattr(fields, "constraint_name", None) or getattr(own, "constraint_name", None),
+        column=getattr(fields, "column_name", None) or getattr(own, "column_name", None),
+    )

@@ -1,0 +1,208 @@
+"""What an application does in its own session, and a worker on its engine, with each driver of PostgreSQL it may have."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+from sqlalchemy import Engine, create_engine, func, make_url, select, text, update
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    AttemptContext,
+    Backoff,
+    Blockers,
+    Continuation,
+    Deduplicate,
+    Enqueued,
+    Job,
+    JobFilter,
+    JobQueue,
+    JobStatus,
+    Worker,
+    await_chain,
+    cancel_jobs,
+    delete_chains,
+    enqueue,
+    enqueue_many,
+    enqueue_payloads,
+    get_chain,
+    list_jobs,
+    wait_chain,
+)
+from sa_jobqueue.errors import ConflictError, IllegalTransitionError, InvalidJobError, InvalidPayloadError, JobQueueError
+from sa_jobqueue.operations.errors import translated
+from tests.fixtures.workers import quick
+
+T = TypeVar("T")
+
+OPTIONS = {
+    "psycopg2": "sslmode=prefer&connect_timeout=10",
+    "asyncpg": "ssl=prefer&command_timeout=60&prepared_statement_cache_size=0",
+}
+NASTY: list[Any] = [
+    "tab\t, line\n, \\N, \\., ä, \U0001f600",
+    {"": [None, 1.5]},
+    *map(str, range(30_000)),
+]
+
+PATIENCE = timedelta(seconds=60)
+
+queue = JobQueue()
+
+
+@dataclass
+class Order:
+    number: int
+
+
+@queue.handler("note")
+def note(order: Order, session: Session) -> int:
+    return int(session.scalar(text("SELECT CAST(:number AS int) + 1"), {"number": order.number}) or 0)
+
+
+@queue.handler("begin")
+async def begin(order: Order, session: AsyncSession, ctx: AttemptContext) -> Continuation[int]:
+    await session.execute(text("SELECT 1"))
+    return ctx.continue_with(note, order)
+
+
+@queue.handler("sum")
+def total(payload: None, blockers: Blockers[list[int]]) -> int:
+    return sum(blockers.outputs)
+
+
+@queue.handler("fail", retry=Backoff(), max_attempts=1)
+def fail(payload: None, session: Session) -> None:
+    session.execute(text("SELECT 1 / 0"))
+
+
+@queue.handler("take")
+def take(document: Any) -> None: ...
+
+
+@dataclass
+class Application:
+    """An engine, and sessions of it whose work is written once."""
+
+    engine: Engine | AsyncEngine
+
+    async def run(self, work: Callable[[Session], T]) -> T:
+        if isinstance(self.engine, AsyncEngine):
+            async with AsyncSession(self.engine, expire_on_commit=False) as asynchronous, asynchronous.begin():
+                return await asynchronous.run_sync(work)
+        with Session(self.engine, expire_on_commit=False) as session, session.begin():
+            return work(session)
+
+
+@pytest_asyncio.fixture(params=OPTIONS)
+async def application(request: pytest.FixtureRequest, database_url: str) -> AsyncIterator[Application]:
+    url = make_url(database_url).set(drivername=f"postgresql+{request.param}").update_query_string(OPTIONS[request.param])
+    if request.param == "asyncpg":
+        asynchronous = create_async_engine(url)
+        yield Application(asynchronous)
+        await asynchronous.dispose()
+    else:
+        engine = create_engine(url)
+        yield Application(engine)
+        engine.dispose()
+
+
+async def test_an_application_enqueues_lists_and_changes_jobs_in_its_own_session(application: Application) -> None:
+    def add(session: Session) -> list[Any]:
+        first = note.job(Order(1))
+        session.add(first)
+        second, made = enqueue(session, take.job("a"), deduplicate=Deduplicate("key"))
+        found, again = enqueue(session, take.job("b"), deduplicate=Deduplicate("key"))
+        assert (made, again, found.id) == (Enqueued.MADE, Enqueued.FOUND, second.id)
+        many = enqueue_many(session, [take.job([1, "ä"]), take.job(None, delay=None)])
+        waiting = total.job(None, blockers=[first])
+        session.add(waiting)
+        session.flush()
+        return [first.id, second.id, *many, waiting.id]
+
+    ids = await application.run(add)
+    page = await application.run(lambda session: list_jobs(session, where=JobFilter(ids=ids)))
+    assert sorted(job.id for job in page.items) == sorted(ids)
+    assert await application.run(lambda session: cancel_jobs(session, ids[1:3])) == ids[1:3]
+    assert await application.run(lambda session: get_chain(session, ids[1]).status) is JobStatus.CANCELLED
+    deleted = await application.run(lambda session: delete_chains(session, [ids[1]]))
+    assert len(deleted) == 1
+
+
+async def test_errors_of_the_database_are_the_librarys_own(application: Application) -> None:
+    taken = uuid4()
+    await application.run(lambda session: enqueue_many(session, [take.job("a", id=taken)]))
+    with pytest.raises(ConflictError) as conflict:
+        await application.run(lambda session: enqueue_many(session, [take.job("b", id=taken)]))
+    assert conflict.value.constraint == "pk_job"
+
+    def leap(session: Session) -> None:
+        with translated():
+            session.execute(update(Job).values(status=JobStatus.DEAD, completed_at=func.now()))
+
+    with pytest.raises(IllegalTransitionError):
+        await application.run(leap)
+
+
+async def test_payloads_are_copied_in_the_callers_transaction(application: Application) -> None:
+    def copy(session: Session) -> int:
+        return enqueue_payloads(session, take, iter(NASTY), priority=3)
+
+    def back(session: Session) -> None:
+        copy(session)
+        session.rollback()
+
+    await application.run(back)
+    assert await application.run(copy) == len(NASTY)
+    stored = await application.run(lambda session: session.execute(select(Job.input, Job.priority).order_by(Job.id)).all())
+    assert [row.input for row in stored] == NASTY
+    assert {row.priority for row in stored} == {3}
+    keyed = {"deduplicate_by": lambda document: f"ä\t{document}"}
+    copied = await application.run(lambda session: enqueue_payloads(session, take, ["a", "b", "a"], **keyed))
+    again = await application.run(lambda session: enqueue_payloads(session, take, ["b", "c"], **keyed))
+    assert (copied, again) == (2, 1)
+
+
+async def test_an_error_among_copied_payloads_takes_all_back_and_is_the_iterators_own(application: Application) -> None:
+    def failing() -> Iterator[str]:
+        yield from map(str, range(20_000))
+        raise LookupError("no more")
+
+    def reading(session: Session) -> Iterator[Any]:
+        yield "a"
+        yield session.scalar(select(Job.id).limit(1))
+
+    with pytest.raises(LookupError, match="no more"):
+        await application.run(lambda session: enqueue_payloads(session, take, failing()))
+    with pytest.raises(InvalidPayloadError, match=r"payloads\[1\]"):
+        await application.run(lambda session: enqueue_payloads(session, take, ["a", object()]))
+    with pytest.raises(JobQueueError, match="connection is busy"):
+        await application.run(lambda session: enqueue_payloads(session, take, reading(session)))
+    with pytest.raises(InvalidJobError):
+        await application.run(lambda session: enqueue_payloads(session, take, ["a"], queue=""))
+    assert await application.run(lambda session: session.scalars(select(Job)).all()) == []
+
+
+async def test_a_worker_on_the_applications_engine_runs_handlers_of_both_kinds(application: Application) -> None:
+    def add(session: Session) -> tuple[Any, Any]:
+        chains = [begin.job(Order(number)) for number in range(3)]
+        last, bad = total.job(None, blockers=chains), fail.job(None)
+        session.add_all([*chains, last, bad])
+        session.flush()
+        return last.id, bad.id
+
+    last, bad = await application.run(add)
+    await Worker(queue, application.engine, options=quick()).run_until_idle()
+    if isinstance(application.engine, AsyncEngine):
+        result = await await_chain(application.engine, last, timeout=PATIENCE)
+    else:
+        result = wait_chain(application.engine, last, timeout=PATIENCE)
+    assert result.output == 1 + 2 + 3
+    assert await application.run(lambda session: get_chain(session, bad).status) is JobStatus.DEAD
