@@ -69,7 +69,7 @@ class Worker:
     `engine`: the application's engine, of either colour; the other colour, where a handler needs it, is made from its
     URL. `session_factory`, `async_session_factory`: what makes the sessions handlers are given, so that an
     application's own options hold there; plain ones on the engine unless given; their pool must hold a connection for
-    each of `concurrency` handlers. Beside those it opens up to eight connections of its own: claims, completions, sweeps,
+    each of `concurrency` handlers. Beside those it opens up to nine connections of its own: claims, completions, sweeps,
     ends of chains, retention, schedules, heartbeat, notifications. They are made from the engine's URL; `connect_args`
     adds what psycopg needs beyond it. `app`: where child processes of isolated handlers find `jobs`, such as
     "shop.jobs:jobs"; each such handler where it is declared, unless given. `listen_url`: where to listen for notifications
