@@ -46,11 +46,12 @@ class Layout:
         """Return the name of an object as SQL text, with its schema where there is one."""
         return f'"{self.schema}".{self.prefix}{noun}' if self.schema else f"{self.prefix}{noun}"
 
-    def channel(self, topic: Literal["due", "lost", "ended", "rules", "freed"]) -> str:
+    def channel(self, topic: Literal["due", "lost", "ended", "rules", "freed", "unblock"]) -> str:
         """Return the NOTIFY channel of a topic: `due` carries a queue's name, `lost` a job's id, `ended` a chain's.
 
         `rules` carries nothing: what workers are told of queues, types and themselves has changed. `freed` carries a limit
-        that has room again, `queue mail` or `type report`.
+        that has room again, `queue mail` or `type report`. `unblock` carries nothing: a job ended that no worker completed,
+        and others may be waiting for that.
         """
         return f"{self.schema or ''}.{self.prefix}job:{topic}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, ClassVar
+from uuid import UUID
 
 from sqlalchemy import DDL, Connection, FromClause, MetaData, Table, Text, TextClause, Uuid, event, inspect, text
 from sqlalchemy.dialects.postgresql import ENUM
@@ -68,6 +69,11 @@ def id_parameter(layout: Layout) -> TypeEngine[Any]:
     return Text() if layout.id_type == "text" else Uuid()
 
 
+def lowest_id(layout: Layout) -> Any:
+    """Return what comes before every job id, in the order of the database."""
+    return "" if layout.id_type == "text" else UUID(int=0)
+
+
 def status_type(layout: Layout, *, owner: bool = True) -> ENUM:
     """Return the column type of a job's status: the queue's own enum, its values in lower case.
 
@@ -129,7 +135,15 @@ def register(table: Table, layout: Layout) -> None:
     def drop_routines(target: MetaData, connection: Connection, tables: Iterable[Table] | None = None, **_: Any) -> None:
         if table not in (tables or ()):
             return
-        for routine in ("job_deleted", "job_queue_update", "job_queue_insert", "job_uuid7", "job_stamp", "job_refuse"):
+        for routine in (
+            "job_unblock",
+            "job_deleted",
+            "job_queue_update",
+            "job_queue_insert",
+            "job_uuid7",
+            "job_stamp",
+            "job_refuse",
+        ):
             connection.execute(verbatim(f"DROP FUNCTION IF EXISTS {layout.qualified(routine)}()"))
 
 

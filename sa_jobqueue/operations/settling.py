@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
-from uuid import UUID
 
 from sqlalchemy import Connection
 
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import lowest_id
 from sa_jobqueue.statements import blockers, notifications
 from sa_jobqueue.statements._parts import BATCH
 from sa_jobqueue.types import JobId, JobStatus
@@ -53,7 +53,7 @@ def settle(connection: Connection, model: type[JobMixin[Any]], chains: dict[JobI
     Locks: the chains' roots and the waiting jobs, until the transaction ends; what is held is left.
     """
     result = Settled()
-    lowest: Any = "" if model.__jobqueue__.id_type == "text" else UUID(int=0)
+    lowest = lowest_id(model.__jobqueue__)
     outcomes = {row.id: row[1] for row in connection.execute(blockers.lock_ended(model), {"ids": list(chains)})}
     if len(outcomes) < len(chains):
         others = [chain_id for chain_id in chains if chain_id not in outcomes]

@@ -36,7 +36,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.sql.elements import Grouping
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.models.base import id_parameter
+from sa_jobqueue.models.base import id_parameter, lowest_id
 from sa_jobqueue.statements._parts import XID, array, element, once_a_model, status, table
 from sa_jobqueue.statements.completions import awaited, buried, remembered
 from sa_jobqueue.types import DeadReason, JobStatus, OnFailure
@@ -131,12 +131,14 @@ def outcomes(model: type[JobMixin[Any]]) -> Select[Any]:
 def unsettled(model: type[JobMixin[Any]]) -> Select[Any]:
     """Name chains that have ended and whose end was not passed on.
 
-    Parameters: `limit`. Shape: `(id,)`, the oldest ids first. Index: `ix_job_awaited`, usually empty.
+    Parameters: `limit`; `after`, an id: only greater ones, all unless given. Shape: `(id,)`, in their order.
+    Index: `ix_job_awaited`, usually empty.
     """
     job = table(model)
+    after = bindparam("after", lowest_id(model.__jobqueue__), type_=id_parameter(model.__jobqueue__))
     return (
         select(job.c.id)
-        .where(job.c.is_awaited, job.c.chain_completed_at.is_not(None))
+        .where(job.c.is_awaited, job.c.chain_completed_at.is_not(None), job.c.id > after)
         .order_by(job.c.id)
         .limit(bindparam("limit", type_=Integer))
     )

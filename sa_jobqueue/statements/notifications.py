@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from sqlalchemy import Select, Text, bindparam, func, select
+from sqlalchemy import Select, Text, bindparam, func, literal_column, select
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from sa_jobqueue.models import JobMixin
@@ -19,6 +19,12 @@ def notify_due(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     # Made once: with single jobs, making it anew each time costs more than the server takes.
     return select(func.pg_notify(model.__jobqueue__.channel("due"), bindparam("queue", type_=Text)))
+
+
+@once_a_model
+def notify_unblock(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Have workers look, when and if this transaction commits, for what may go on now. Locks: as `notify_due`."""
+    return select(func.pg_notify(model.__jobqueue__.channel("unblock"), literal_column("''")))
 
 
 def notify_each(model: type[JobMixin[Any]], topic: Literal["lost", "ended", "freed"]) -> Select[Any]:

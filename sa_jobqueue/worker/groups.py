@@ -6,11 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias
-from uuid import UUID
 
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.fair_keys import SEPARATOR, whole
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import lowest_id
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
 from sa_jobqueue.worker.controls import Controls
 from sa_jobqueue.worker.dividing import Bucket, Divided
@@ -183,7 +183,7 @@ class Groups:
         fair: bool,
         choosers: Makes | None = None,
     ) -> None:
-        lowest_id = "" if model.__jobqueue__.id_type == "text" else UUID(int=0)
+        lowest = lowest_id(model.__jobqueue__)
         parts = [name for name, told in controls.queues.items() if told.is_limited and SEPARATOR in name]
         with_limits = {whole(name) for name in parts}
         with_limits |= {name for name in limits if (told := controls.queue(name)).is_limited or told.is_divided}
@@ -207,7 +207,7 @@ class Groups:
                         "buckets": buckets,
                     }
                     paused = controls.paused_queues
-                    self.groups.append(make(queues, names, lowest_id, fair=fair, paused=paused, **given))
+                    self.groups.append(make(queues, names, lowest, fair=fair, paused=paused, **given))
         self._planner = Planner(group.name for group in self.groups)
         self._shares: list[Share] = []
         self.is_limited = any(group.limits is not None for group in self.groups)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -14,14 +15,16 @@ from sa_jobqueue.events import EventBus, JobDied, JobUnblocked
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.enqueueing import QUIET
 from sa_jobqueue.operations.settling import Moved, settle
-from sa_jobqueue.statements import notifications
+from sa_jobqueue.statements import blockers, notifications
 from sa_jobqueue.statements._parts import BATCH
 from sa_jobqueue.types import DeadReason, JobId, JobStatus
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.limits import Key, Limits
 
 _HELD_REST = 0.02
-"""Seconds until the next try when all that is left is held by somebody."""
+"""Seconds until the next try when all that is left is held by others; twice as many each time, up to `_LONGEST_REST`."""
+_LONGEST_REST = 0.32
+"""Seconds that pass at most from when a lock is free that was held for longer."""
 
 
 class Settler(Component):
@@ -46,6 +49,9 @@ class Settler(Component):
         self._told: dict[str, float] = {}
         self._freed: dict[Key, None] = {}
         self._recounts: dict[Limits, Counter[Key]] = {}
+        self._unsettled = blockers.unsettled(model)
+        self._looks = self._notifies = False
+        self._held_rest = _HELD_REST
         self._arrived = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -77,6 +83,18 @@ class Settler(Component):
         self._empty.clear()
         self._arrived.set()
 
+    def notify_workers(self) -> None:
+        """Have other workers look for what they can start: this one gave something back, or leaves it to them."""
+        self._notifies = True
+        self._empty.clear()
+        self._arrived.set()
+
+    def look(self) -> None:
+        """Find chains soon that have ended and whose end was not passed on: no worker completed them, or it died."""
+        self._looks = True
+        self._empty.clear()
+        self._arrived.set()
+
     @property
     def backlog(self) -> int:
         """How many chains are to be settled."""
@@ -89,20 +107,39 @@ class Settler(Component):
     async def run(self) -> None:
         """Settle whatever arrives until cancelled."""
         while True:
-            if not (self._chains or self._due or self._freed or self._recounts):
+            if not (self._chains or self._due or self._freed or self._recounts or self._looks or self._notifies):
                 self._empty.set()
                 self._arrived.clear()
                 await self._arrived.wait()
-            if self._freed or self._recounts:
+            if self._freed or self._recounts or self._notifies:
                 await self._flush_freed()
+            if self._looks:
+                await self._find()
             if self._chains or self._due:
                 await self.flush()
 
+    async def _find(self) -> None:
+        self._looks = False
+        try:
+            async with self._engine.begin() as connection:
+                page = found = list(await connection.scalars(self._unsettled, {"limit": BATCH}))
+                while len(page) == BATCH:
+                    page = list(await connection.scalars(self._unsettled, {"limit": BATCH, "after": page[-1]}))
+                    found += page
+        except BaseException:
+            self._looks = True
+            raise
+        for chain_id in found:
+            self._chains.setdefault(chain_id)
+
     async def _flush_freed(self) -> None:
-        """Tell of limits that have room again. What fails is not told: whoever waits looks again by itself."""
+        """Tell of limits that have room again. What fails is not told: other workers look again when they poll."""
         freed, self._freed = self._freed, {}
         recounts, self._recounts = self._recounts, {}
+        notifies, self._notifies = self._notifies, False
         async with self._engine.begin() as connection:
+            if notifies:
+                await connection.execute(notifications.notify_unblock(self._model))
             for limits, ended in recounts.items():
                 freed |= dict.fromkeys(await limits.recount(connection, ended))
             if freed:
@@ -126,8 +163,18 @@ class Settler(Component):
             self._chains.setdefault(chain_id, after)
         for moved in done.moved:
             self._tell(moved)
-        if not done.moved and not done.settled:
-            await asyncio.sleep(_HELD_REST)
+        if done.moved or done.settled:
+            self._held_rest = _HELD_REST
+        elif self._chains:
+            await self._rest()
+
+    async def _rest(self) -> None:
+        """Wait until something arrives, or until those who hold what is left may have let it go."""
+        self._arrived.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._held_rest):
+                await self._arrived.wait()
+        self._held_rest = min(2 * self._held_rest, _LONGEST_REST)
 
     def _tell(self, moved: Moved) -> None:
         if moved.status is JobStatus.DEAD:

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sa_jobqueue.events import EventBus, JobCancelled, JobTakenBack, UnknownTypesPending, UnservedQueues
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.retry import Backoff
-from sa_jobqueue.statements import blockers, expiry, jobs, leases
+from sa_jobqueue.statements import expiry, jobs, leases
 from sa_jobqueue.types import JobStatus
 from sa_jobqueue.worker.compiled import compiled
 from sa_jobqueue.worker.component import Component
@@ -46,8 +46,6 @@ class Sweeper(Component):
         backoff: Backoff = Backoff(),
     ) -> None:
         self._settler = settler
-        # What runs again and again, compiled before there is a job to wait for it.
-        self._unsettled = compiled(blockers.unsettled, model)
         self._engine = engine
         self._events = events
         self._options = options
@@ -69,7 +67,7 @@ class Sweeper(Component):
             if await self.sweep(orphans=rounds % _RARELY == 0) < BATCH:
                 # By turns: an idle worker asks for little, and neither is in a hurry.
                 if rounds % 4 == 0:
-                    await self.find_unsettled()
+                    self._settler.look()
                 elif rounds % 8 == 2:
                     while await self.expire() == BATCH:
                         pass
@@ -93,6 +91,8 @@ class Sweeper(Component):
                 }
                 | ({} if orphans else {"ttl": self._options.time_to_live}),
             )
+        if taken:  # others may serve these queues, and wait for these ordering keys
+            self._settler.notify_workers()
         for job_id, type_name, attempt, status, worker_id, chain_id, is_awaited in taken:
             died = JobStatus(status) is JobStatus.DEAD
             if died and is_awaited:
@@ -109,12 +109,6 @@ class Sweeper(Component):
                 self._settler.put(chain_id)
             self._events.emit(JobCancelled(job_id, type_name, attempt))
         return len(late)
-
-    async def find_unsettled(self) -> None:
-        """Have the ends of chains passed on that were not: ended by somebody who died, or by hand."""
-        async with self._engine.connect() as connection:
-            for (chain_id,) in await self._unsettled.execute(connection, {"limit": BATCH}):
-                self._settler.put(chain_id)
 
     async def tidy(self) -> None:
         """Remove the rows of workers long gone, and tell of due jobs that nobody can or will run."""

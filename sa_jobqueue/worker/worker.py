@@ -170,9 +170,13 @@ class Worker:
         await self._run(until_idle=False)
 
     async def run_until_idle(self) -> None:
-        """Work until nothing is due, nothing runs and every end is written; then return. For tests and one-off drains.
+        """Work until nothing is left to do, then return. For tests and one-off drains.
 
-        Jobs scheduled for later, failed ones waiting for their next attempt among them, are not waited for.
+        That is: this worker runs nothing, every end is written, no chain has ended whose end was not passed on, and a claim
+        would start no job of its queues and types. One statement finds that out at the end, so everything counts that others
+        committed before it. Not waited for: jobs scheduled for later, failed ones waiting for their next attempt among
+        them; jobs that other workers run; what is paused, waits for its ordering key, or is not chosen by a selector. A
+        limit or a rate that leaves no room is waited for.
         Raises: as `run`.
         """
         await self._run(until_idle=True)
@@ -253,6 +257,10 @@ class Worker:
             self.events.emit(ControlsChanged(self.id, *told, concurrency))
             claimer.look()
 
+        def unblock() -> None:
+            settler.look()
+            claimer.look()
+
         def told_of_rules() -> None:
             reader.wake()
             scheduler.wake()
@@ -263,6 +271,8 @@ class Worker:
                 claimer.look()
             if isinstance(event, _ENDS):
                 claimer.follow(event.job_id)
+                if self._signs.phase is Phase.DRAINING:  # it claims no more: what was let go is for others
+                    settler.notify_workers()
 
         unsubscribe = self.events.subscribe(look_on, kinds=(JobTakenBack, *_ENDS))
         sweeper = Sweeper(
@@ -277,7 +287,12 @@ class Worker:
         pruner = Pruner(engine, model, self.events, self._jobs.retention_rules, interval=options.prune_interval)
         scheduler = Scheduler(engine, model, self.events, declared=self._jobs.schedules, types=self._identity.job_types)
         listener = Listener(
-            connections, model.__jobqueue__, on_due=claimer.wake, on_lost=executor.stop_job, on_rules=told_of_rules
+            connections,
+            model.__jobqueue__,
+            on_due=claimer.wake,
+            on_lost=executor.stop_job,
+            on_rules=told_of_rules,
+            on_unblock=unblock,
         )
         reader = ControlReader(
             engine,

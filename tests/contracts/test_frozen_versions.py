@@ -14,7 +14,7 @@ from sa_jobqueue.migrations import versions
 DIGESTS = {
     1: "27939e2a3bade0de28811f1aca41a2c82ff56cacf4c1b95fb3c85f644b3acab4",
     2: "4853513165be70ab421af20df3704bfad07fc75cd6845a16c53b1b4120655285",
-    3: "5c2926c2ae372f19f130595c7711e8d9cb1bfe2a0d2fba25c431379396868ee6",
+    3: "5f58f038b9b1aab8d52b39c1284509d82371fdd6df9f536ea363284f57bc750e",
 }
 PLACES = [
     {"schema": schema, "prefix": prefix, "id_type": id_type}

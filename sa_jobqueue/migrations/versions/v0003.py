@@ -41,6 +41,7 @@ def _render(text: str, schema: str | None, prefix: str, id_type: str) -> str:
         q=f'"{schema}".{prefix}' if schema else prefix,
         p=prefix,
         id='text COLLATE "C"' if id_type == "text" else id_type,
+        channel=f"{schema or ''}.{prefix}job",
     )
 
 
@@ -171,6 +172,10 @@ ALTER TABLE ${q}worker ADD COLUMN choosers jsonb, ADD COLUMN type_slots jsonb, A
 # at the end of the statement, sooner when the note is long, for each key is added to a copy of it: one that deletes all of
 # a key would walk past all of them for each. The WHEN clause keeps every other job out of plpgsql; a transition table would
 # hold a copy of each, and made the deletion of jobs without a key take a fifth longer.
+# A worker that completes a job unblocks what waits for it; any other end of a job, by an operation or by SQL, notifies the
+# workers, where something can be waiting for it: for its chain, which a continuation cannot tell, or for its ordering key.
+# So of two transactions that end two chains at once, and of which one skips the waiting job that the other holds, the later
+# commit has a worker look, which sees both. The same where somebody begins to wait for a chain that has ended.
 _ROUTINES = """\
 CREATE FUNCTION ${q}job_deleted() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$$$
 DECLARE
@@ -199,6 +204,7 @@ BEGIN
       WHERE first.is_aside AND ordering_key = gone.key AND ordering_key IS NOT NULL AND status IN ('blocked', 'pending')
         AND NOT (COALESCE(steps_aside, false) AND status = 'pending' AND attempt > 0 AND scheduled_at > now())
       ORDER BY ordering_key, created_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS other ON true));
+  PERFORM pg_notify('${channel}:unblock', '');
   RETURN NULL;
 END $$$$
 --;
@@ -206,9 +212,25 @@ CREATE TRIGGER ${p}tr_job_deleted AFTER DELETE ON ${q}job FOR EACH ROW
   WHEN (OLD.ordering_key IS NOT NULL AND COALESCE(OLD.completed_at > now() - interval '1 minute', true))
   EXECUTE FUNCTION ${q}job_deleted()
 --;
-CREATE TRIGGER ${p}tr_job_next AFTER DELETE ON ${q}job FOR EACH STATEMENT EXECUTE FUNCTION ${q}job_deleted()"""
+CREATE TRIGGER ${p}tr_job_next AFTER DELETE ON ${q}job FOR EACH STATEMENT EXECUTE FUNCTION ${q}job_deleted()
+--;
+CREATE FUNCTION ${q}job_unblock() RETURNS trigger LANGUAGE plpgsql AS $$$$
+BEGIN
+  PERFORM pg_notify('${channel}:unblock', '');
+  RETURN NEW;
+END $$$$
+--;
+CREATE TRIGGER ${p}tr_job_unblock BEFORE UPDATE ON ${q}job FOR EACH ROW
+  WHEN (NEW.completed_by IS NULL AND NEW.completed_at IS NOT NULL AND OLD.completed_at IS NULL
+      AND (NEW.is_awaited OR NEW.chain_index > 0 OR NEW.ordering_key IS NOT NULL)
+    OR NEW.is_awaited AND NOT OLD.is_awaited AND NEW.chain_completed_at IS NOT NULL)
+  EXECUTE FUNCTION ${q}job_unblock()"""
 
 _DROP = """\
+DROP TRIGGER ${p}tr_job_unblock ON ${q}job
+--;
+DROP FUNCTION ${q}job_unblock()
+--;
 DROP TRIGGER ${p}tr_job_next ON ${q}job
 --;
 DROP TRIGGER ${p}tr_job_deleted ON ${q}job

@@ -1,0 +1,257 @@
+"""Whatever ends or frees something, what waits for it goes on when that commits: no sweep and no poll is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Engine, event, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    Job,
+    JobQueue,
+    JobStatus,
+    WaitFor,
+    Worker,
+    await_chain,
+    cancel_chains,
+    cancel_jobs,
+    complete_job,
+    delete_chains,
+    redrive_dead_letters,
+)
+from sa_jobqueue.errors import ChainFailedError
+from sa_jobqueue.events import JobDied, JobStarted, JobTakenBack
+from sa_jobqueue.statements import expiry
+from sa_jobqueue.worker import claimer
+from sa_jobqueue.worker.claimer import Claimer
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import EventLog, quick, until, working
+
+NEVER = timedelta(minutes=9)
+SOON = 2.0
+"""Seconds in which a worker that neither polls nor sweeps again has done what it was woken for."""
+HOUR = 3600
+
+End = Callable[[Session, UUID], object]
+
+THROUGH_THE_VIEW = text("UPDATE job_queue SET status = 'cancelled' WHERE id = :id")
+BY_HAND = text("UPDATE job SET status = 'cancelled', completed_at = now(), chain_completed_at = now() WHERE id = :id")
+ENDS: Final[dict[str, End]] = {
+    "complete_job": complete_job,
+    "cancel_jobs": lambda session, job_id: cancel_jobs(session, [job_id]),
+    "cancel_chains": lambda session, job_id: cancel_chains(session, [job_id]),
+    "the view": lambda session, job_id: session.execute(THROUGH_THE_VIEW, {"id": job_id}),
+    "plain SQL": lambda session, job_id: session.execute(BY_HAND, {"id": job_id}),
+}
+
+
+@pytest.fixture
+def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[], bool]:
+    """Tell whether a worker rests; it looks again only when it is woken."""
+    monkeypatch.setattr(claimer, "_AWAKE", 0.0)
+    resting: set[Claimer] = set()
+    rest = Claimer._rest
+
+    async def watched(self: Claimer, connection: AsyncConnection) -> None:
+        resting.add(self)
+        await rest(self, connection)
+        resting.discard(self)
+
+    monkeypatch.setattr(Claimer, "_rest", watched)
+    return lambda: any(not one._woken.is_set() for one in list(resting))
+
+
+@asynccontextmanager
+async def a_worker_asleep(
+    engine: Engine, asleep: Callable[[], bool], *, queue: JobQueue[Any] | None = None
+) -> AsyncIterator[EventLog]:
+    """Run a worker that has looked at everything once, hears, and neither polls nor sweeps again."""
+    if queue is None:
+        queue = JobQueue()
+
+        @queue.handler("test")
+        async def nothing() -> None: ...
+
+    worker = Worker(queue, engine, options=quick(poll_interval=NEVER, sweep_interval=NEVER))
+    async with working(worker) as log:
+        await until(lambda: worker.vitals.is_listening is True, what="it listens")
+        await until(asleep, what="it rests")
+        yield log
+
+
+async def soon(log: EventLog, kind: type[Any], job_id: UUID) -> None:
+    """Wait for an event of a job."""
+    count = 1
+    async with asyncio.timeout(SOON):
+        while job_id not in {one.job_id for one in await log.until(kind, count)}:
+            count += 1
+
+
+def waiting(engine: Engine, *blockers: UUID, on_failure: Any = "continue") -> UUID:
+    """Enqueue a job that waits for chains."""
+    with Session(engine) as session, session.begin():
+        job = Job("test", blockers=[WaitFor(one, on_failure) for one in blockers])
+        session.add(job)
+        job_id: UUID = job.id
+    return job_id
+
+
+@pytest.mark.parametrize("last", ["first", "second"])
+@pytest.mark.parametrize(
+    ("status", "one", "other"),
+    [
+        (JobStatus.RUNNING, "complete_job", "complete_job"),
+        (JobStatus.PENDING, "complete_job", "complete_job"),
+        (JobStatus.PENDING, "cancel_chains", "cancel_jobs"),
+        (JobStatus.RUNNING, "complete_job", "the view"),
+        (JobStatus.PENDING, "plain SQL", "complete_job"),
+    ],
+)
+async def test_two_ends_that_overlap_on_one_fan_in_release_it_with_the_later_commit(
+    engine: Engine, jobs: Jobs, asleep: Callable[[], bool], status: JobStatus, one: str, other: str, last: str
+) -> None:
+    jobs.add_worker("other:1")
+    held: dict[str, Any] = {"worker_id": "other:1"} if status is JobStatus.RUNNING else {"due_in": HOUR}
+    x, y = jobs.add(status, **held), jobs.add(status, **held)
+    j = waiting(engine, x, y)
+    async with a_worker_asleep(engine, asleep) as log:
+        with Session(engine) as first, Session(engine) as second:
+            ENDS[one](first, x)
+            ENDS[other](second, y)
+            for session in (second, first) if last == "first" else (first, second):
+                assert jobs.status(j) is JobStatus.BLOCKED
+                session.commit()
+            await soon(log, JobStarted, j)
+
+
+async def test_an_end_that_was_passed_over_for_a_lock_is_passed_on_when_the_lock_is_free(
+    engine: Engine, jobs: Jobs, asleep: Callable[[], bool]
+) -> None:
+    """Of a lock alone nobody is notified: a worker that knows of it looks again and again, less and less often."""
+    x = jobs.add(due_in=HOUR)
+    j = waiting(engine, x)
+    looks: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        looks.extend(["look"] if "looked_at" in statement else [])
+
+    async with a_worker_asleep(engine, asleep) as log:
+        with Session(engine) as holder, Session(engine) as session:
+            holder.execute(text("SELECT FROM job WHERE id = :id FOR UPDATE"), {"id": j})
+            complete_job(session, x)
+            session.commit()
+            event.listen(Engine, "before_cursor_execute", note)
+            try:
+                await until(lambda: len(looks) > 2, what="a worker has looked again and again")
+            finally:
+                event.remove(Engine, "before_cursor_execute", note)
+            assert jobs.status(j) is JobStatus.BLOCKED
+            holder.commit()
+        await soon(log, JobStarted, j)
+
+
+@pytest.mark.parametrize("end", [*ENDS, "delete_chains", "expiry"])
+async def test_the_next_of_an_ordering_key_starts_when_the_first_is_ended(
+    engine: Engine, jobs: Jobs, asleep: Callable[[], bool], end: str
+) -> None:
+    first = jobs.add(ordering_key="k", due_in=-9 if end == "expiry" else HOUR)
+    following = jobs.add(ordering_key="k", due_in=-9)
+    if end == "expiry":  # of a type without a handler, so that nobody starts it before
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE job SET type_name = 'other', expires_at = now() WHERE id = :id"), {"id": first})
+    ends = ENDS | {
+        "delete_chains": lambda session, job_id: delete_chains(session, [job_id]),
+        "expiry": lambda session, job_id: session.execute(expiry.expire(Job), {"limit": 9}),
+    }
+    async with a_worker_asleep(engine, asleep) as log:
+        with Session(engine) as session, session.begin():
+            ends[end](session, first)
+        await soon(log, JobStarted, following)
+
+
+async def test_who_awaits_a_chain_is_told_of_an_end_written_in_sql(
+    engine: Engine, async_engine: AsyncEngine, jobs: Jobs, asleep: Callable[[], bool]
+) -> None:
+    for statement in (THROUGH_THE_VIEW, BY_HAND):
+        x = jobs.add(due_in=HOUR)
+        async with a_worker_asleep(engine, asleep):
+            waits = asyncio.create_task(await_chain(async_engine, x, timeout=NEVER, poll_interval=NEVER))
+            await until(lambda: jobs.get(x)["is_awaited"], what="it is awaited")  # noqa: B023
+            with engine.begin() as connection:
+                connection.execute(statement, {"id": x})
+            with pytest.raises(ChainFailedError):
+                await asyncio.wait_for(waits, SOON)
+
+
+async def test_a_job_that_must_fail_with_a_chain_that_has_failed_dies_at_once(
+    engine: Engine, jobs: Jobs, asleep: Callable[[], bool]
+) -> None:
+    x = jobs.add(due_in=HOUR)
+    with Session(engine) as session, session.begin():
+        cancel_jobs(session, [x])
+    async with a_worker_asleep(engine, asleep) as log:
+        j = waiting(engine, x, on_failure="fail")
+        await soon(log, JobDied, j)
+        with Session(engine) as session, session.begin():  # dead again, for what it waits for has failed
+            assert redrive_dead_letters(session) == [j]
+        await log.until(JobDied, 2)
+
+
+async def test_what_a_worker_that_stops_lets_go_is_started_by_another(
+    engine: Engine, jobs: Jobs, asleep: Callable[[], bool]
+) -> None:
+    """The next job of the key of one that it finishes, and one that it gives back."""
+    go = asyncio.Event()
+    stopping = JobQueue[Any]()
+
+    @stopping.handler("test")
+    async def waits() -> None:
+        await go.wait()
+
+    @stopping.handler("stuck")
+    async def never_ends() -> None:
+        await asyncio.Event().wait()
+
+    jobs.add(ordering_key="k", due_in=-9)
+    stuck = jobs.add(type_name="stuck")
+    taking_over = JobQueue[Any]()
+
+    async def nothing() -> None: ...
+
+    for name in ("test", "stuck"):
+        taking_over.handler(name)(nothing)
+
+    leaving = Worker(stopping, engine, options=quick(drain_timeout=timedelta(milliseconds=200)))
+    async with working(leaving) as log:
+        await log.until(JobStarted, 2)
+        following = jobs.add(ordering_key="k", due_in=-9)
+        async with a_worker_asleep(engine, asleep, queue=taking_over) as other:
+            leaving.stop()
+            go.set()
+            await soon(other, JobStarted, following)
+            await soon(other, JobStarted, stuck)
+
+
+async def test_what_is_taken_back_from_a_dead_worker_is_started_by_one_that_serves_its_queue(
+    engine: Engine, jobs: Jobs, asleep: Callable[[], bool]
+) -> None:
+    """The worker that takes it back serves another queue; it is due after a backoff of less than a second."""
+    queue = JobQueue[Any]()
+
+    @queue.handler("test")
+    async def nothing() -> None: ...
+
+    async with a_worker_asleep(engine, asleep) as log:
+        jobs.add_worker("dead:1", silent_for=HOUR)
+        lost = jobs.add(JobStatus.RUNNING, worker_id="dead:1")
+        async with working(Worker(queue, engine, options=quick(queues=["elsewhere"]))) as other:
+            await soon(other, JobTakenBack, lost)
+            await soon(log, JobStarted, lost)
