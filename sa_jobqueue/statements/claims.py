@@ -47,6 +47,7 @@ __all__ = [
     "claimed_columns",
     "longest_waiting",
     "next_due",
+    "remaining",
 ]
 
 CLAIMED: Final = (
@@ -170,6 +171,28 @@ def longest_waiting(model: type[JobMixin[Any]]) -> Select[Any]:
     probe = ahead(job, lane).with_only_columns(job.c.scheduled_at).limit(literal_column("1")).lateral("probe")
     first = select(lane.c.queue, lane.c.priority).select_from(lane.join(probe, true()))
     return first.order_by(probe.c.scheduled_at).limit(literal_column("1"))
+
+
+@once_a_model
+def remaining(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Tell whether there is work left in the lanes: a job that a claim would start, or a chain whose end was not passed on.
+
+    Parameters: as `claim`, without its limit and its worker. Shape: one row `(is_due, is_unsettled)`, of one snapshot.
+    Locks: the first due job of each lane, for the moment of the statement; what others hold is skipped, as by a claim.
+    Index: `ix_job_claim`, one probe a lane, and `ix_job_awaited`; `ix_job_ordering` and `uq_job_ordering` as in `claim`.
+    """
+    job, root = table(model), table(model).alias("root")
+    lane = lanes(model, "lane")
+    probe = ahead(job, lane).limit(literal_column("1")).with_for_update(key_share=True, skip_locked=True).lateral("probe")
+    startable = select(probe.c.id).select_from(lane.join(probe, true())).limit(literal_column("1")).cte("startable")
+    unsettled = (
+        select(root.c.id).where(root.c.is_awaited, root.c.chain_completed_at.is_not(None)).order_by(root.c.id)
+    ).limit(literal_column("1"))
+    columns: list[ColumnElement[Any]] = [
+        select(startable.c.id).scalar_subquery().is_not(None).label("is_due"),
+        unsettled.scalar_subquery().is_not(None).label("is_unsettled"),
+    ]
+    return select(*columns)
 
 
 def started(job: Table, picked: CTE) -> Select[Any]:

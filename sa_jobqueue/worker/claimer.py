@@ -101,7 +101,7 @@ class Claimer(Component):
         self._glance = _GLANCE
         self._rested = self._spared = False
         self.until_idle = False
-        """Whether `run` returns when nothing is due, nothing runs and nothing waits to be written."""
+        """Whether `run` returns when nothing is due, nothing runs, every end is written and passed on."""
 
     def wake(self, queue: str | None = None) -> None:
         """Look now: something of this queue (None: of any) may be due."""
@@ -161,9 +161,7 @@ class Claimer(Component):
                 self._executor.changed.clear()
                 if await self.claim(connection) == 0:
                     if self.until_idle and self._executor.running == 0 and self._plan.again_in() is None:
-                        await self._completer.drained()
-                        await self._settler.drained()
-                        if await self.claim(connection) == 0 and self._plan.again_in() is None:
+                        if await self._is_idle(connection):
                             return
                         continue
                     await self._rest(connection)
@@ -171,6 +169,23 @@ class Claimer(Component):
                     await asyncio.sleep(_PACE)
                 elif self._loop.time() < self._awake_until and not (self._plan.may_have_more or self._spared):
                     await self._rest(connection)
+
+    async def _is_idle(self, connection: AsyncConnection) -> bool:
+        """Return whether there is nothing left to do. Nothing runs, and only this claimer could start something.
+
+        The last statement decides, by its own snapshot: every end is written by then, and what others committed before it is
+        seen by it, whatever the claim before has missed.
+        """
+        await self._completer.drained()
+        self._settler.look()
+        await self._settler.drained()
+        self._plan.reset(self._loop.time())
+        if await self.claim(connection) > 0 or self._plan.again_in() is not None:
+            return False
+        if await self._claims.remaining(connection, self._plan.groups):
+            await asyncio.sleep(_HELD_OFF)
+            return False
+        return True
 
     async def give_back_strays(self, connection: AsyncConnection) -> int:
         """Give back jobs that the database says are ours and we do not know of; return how many.

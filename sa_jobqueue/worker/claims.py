@@ -12,10 +12,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.fair_keys import whole
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import lowest_id
 from sa_jobqueue.statements import claims
 from sa_jobqueue.worker.choosing import ChosenGroup
 from sa_jobqueue.worker.compiled import Compiled, compiled
-from sa_jobqueue.worker.floors import Lane, most_behind
+from sa_jobqueue.worker.floors import START, Lane, most_behind
 from sa_jobqueue.worker.groups import Group
 from sa_jobqueue.worker.turns import Turn, together
 
@@ -44,6 +45,7 @@ class Claims:
         # Before there is a job to wait for it; the others where something is shared.
         self._statements = {behind: self._statement(behind=behind, is_shared=False) for behind in (False, True)}
         self._longest_waiting = compiled(claims.longest_waiting, model)
+        self._remaining = compiled(claims.remaining, model)
         self._given = {"worker_id": worker_id, "grace": grace}
         self._clock = clock
         self.began_at: datetime | None = None
@@ -103,6 +105,23 @@ class Claims:
         if not lanes or group.is_next(lane := Lane(*lanes[0])):
             return None
         return Turn(group, limit, group.floors.single(lane, limit))
+
+    async def remaining(self, connection: AsyncConnection, groups: Sequence[Group]) -> bool:
+        """Return whether a claim from the start of all lanes would start a job, or a chain's end was not passed on.
+
+        What is chosen by a selector is left out: it may leave jobs that are due.
+        """
+        groups = [group for group in groups if not isinstance(group, ChosenGroup)]
+        own = list(dict.fromkeys(lane for group in groups for lane in group.floors.lanes))
+        given = {
+            "queues": [lane.queue for lane in own],
+            "priorities": [lane.priority for lane in own],
+            "floor_at": [START] * len(own),
+            "floor_id": [lowest_id(self._model.__jobqueue__)] * len(own),
+            "types": sorted({name for group in groups for name in group.types}),
+        }
+        ((is_due, is_unsettled),) = await self._remaining.execute(connection, given)
+        return bool(is_due or is_unsettled)
 
     async def _run(
         self, connection: AsyncConnection, statement: Compiled, given: dict[str, Any], turns: Sequence[Turn]

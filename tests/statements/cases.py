@@ -196,6 +196,7 @@ CASES = [
         # As after a first claim whose snapshot lies behind everything: the whole backlog is to be found behind the floors.
         lambda world: claim_parameters(world.now, xmax="3", xip=["3"]),
     ),
+    Case("remaining", lambda: claims.remaining(Job), CLAIM | {"ix_job_awaited"}, lambda world: claim_parameters()),
     Case("next_due", lambda: claims.next_due(Job), frozenset({"ix_job_claim"}), lambda world: claim_parameters()),
     Case("complete", lambda: completions.complete(Job), PK, lambda world: complete_parameters(world.running[:BATCH])),
     Case(

@@ -240,3 +240,21 @@ def test_next_due_tells_the_seconds_until_the_first_job_of_the_lanes(jobs: Jobs,
     jobs.add(due_in=3600, priority=-9, queue="other")
     ((seconds,),) = run(statement, claim_parameters())
     assert 3500 < seconds <= 3600
+
+
+def test_remaining_tells_of_what_a_claim_would_start_and_of_ends_to_pass_on(engine: Engine, jobs: Jobs, run: Run) -> None:
+    statement = claims.remaining(Job)
+    jobs.add(due_in=-5, type_name="unknown")
+    jobs.add(due_in=-5, queue="elsewhere")
+    jobs.add(due_in=5)
+    jobs.add(due_in=-5, ordering_key="k", created_at=datetime(2020, 1, 2, tzinfo=UTC))
+    first = jobs.add(due_in=5, ordering_key="k", created_at=datetime(2020, 1, 1, tzinfo=UTC))
+    assert run(statement, claim_parameters()) == [(False, False)]
+    x = jobs.add(JobStatus.COMPLETED)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE job SET is_awaited = true WHERE id = :id"), {"id": x})
+        connection.execute(text("DELETE FROM job WHERE id = :id"), {"id": first})
+    assert run(statement, claim_parameters()) == [(True, True)]
+    with engine.begin() as holder:
+        holder.execute(text("SELECT FROM job WHERE ordering_key = 'k' FOR UPDATE"))
+        assert run(statement, claim_parameters()) == [(False, True)]

@@ -8,14 +8,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, JobStatus, QueueSettings, Worker, put_queue
+from sa_jobqueue import Job, JobQueue, JobStatus, QueueSettings, WaitFor, Worker, put_queue
 from sa_jobqueue.events import JobStarted
 from sa_jobqueue.worker import scout
+from sa_jobqueue.worker.claimer import Claimer
 from sa_jobqueue.worker.connections import Connections
 from sa_jobqueue.worker.scout import UNTOLD, Scout
+from sa_jobqueue.worker.sweeper import Sweeper
 from tests.behaviour.test_attempts import enqueue
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import quick, until, working
@@ -142,3 +145,44 @@ async def test_a_connection_that_waits_does_not_wake_the_loop(engine: Engine, mo
     await connection.execute("SELECT pg_sleep(0.3)")
     await connections.close(timedelta(seconds=1))
     assert all(rest >= 20 for rest in rests)
+
+
+def _enqueued(connection: Connection) -> None:
+    connection.execute(text("INSERT INTO job_queue (type_name) VALUES ('test')"))
+
+
+def _ended(connection: Connection) -> None:
+    connection.execute(text("UPDATE job_queue SET status = 'cancelled' WHERE scheduled_at > now()"))
+
+
+@pytest.mark.parametrize("arrive", [_enqueued, _ended])
+@pytest.mark.parametrize("look", [1, 2])
+async def test_it_is_not_idle_while_something_is_left_that_came_after_its_last_claim(
+    engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, arrive: Callable[[Connection], None], look: int
+) -> None:
+    """A job, or the end of a chain that one waits for, which nobody passes on: committed after this claim found nothing."""
+    queue, ran, looks = JobQueue(), list[str](), 0
+
+    @queue.handler("test")
+    async def note() -> None:
+        ran.append("test")
+
+    with Session(engine) as session, session.begin():
+        session.add(Job("test", blockers=[WaitFor(jobs.add(due_in=3600), "continue")]))
+    claim = Claimer.claim
+
+    async def claimed(self: Claimer, connection: AsyncConnection) -> int:
+        nonlocal looks
+        started = await claim(self, connection)
+        looks += 1
+        if looks == look:
+            with engine.begin() as other:
+                arrive(other)
+        return started
+
+    monkeypatch.setattr(Claimer, "claim", claimed)
+    # The first sweep of a worker looks for such chains, and might do so in time.
+    monkeypatch.setattr(Sweeper, "run", lambda _: asyncio.Event().wait())
+    await asyncio.wait_for(Worker(queue, engine, options=quick()).run_until_idle(), 30)
+    assert looks > look
+    assert ran == ["test"]
