@@ -274,6 +274,24 @@ class ConflictError(JobQueueError):
         super().__init__(message)
 
 
+class StaleSnapshotError(ConflictError):
+    """A transaction's snapshot does not show the chain that has a deduplication key: another transaction made it since.
+
+    The snapshot of a REPEATABLE READ or SERIALIZABLE transaction is as old as its first statement. `key` is the
+    deduplication key, None if it is one of several; `isolation_level` is the transaction's. Nothing was written. Retry the
+    whole transaction, or use READ COMMITTED.
+    """
+
+    def __init__(self, key: str | None, isolation_level: str) -> None:
+        self.key = key
+        self.isolation_level = isolation_level
+        super().__init__(
+            f"deduplication key {'' if key is None else f'{key!r} '}was taken by another transaction after this one, "
+            f"{isolation_level}, took its snapshot; retry the transaction, or use READ COMMITTED",
+            "uq_job_deduplication",
+        )
+
+
 class SchemaError(JobQueueError):
     """The database's job-queue schema is not the one this library needs; nothing was changed."""
 

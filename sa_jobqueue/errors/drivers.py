@@ -9,6 +9,8 @@ from sqlalchemy.exc import DBAPIError
 
 DEADLOCK: Final = "40P01"
 """The SQLSTATE of a transaction that the server ended because it waited in a circle with others."""
+SERIALIZATION_FAILURE: Final = "40001"
+"""The SQLSTATE of a statement that met a change its transaction's snapshot does not show."""
 
 
 @dataclass(frozen=True, slots=True)

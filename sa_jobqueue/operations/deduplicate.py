@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeVar
 
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, object_session
 
-from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidOptionError
+from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidOptionError, StaleSnapshotError
+from sa_jobqueue.errors.drivers import SERIALIZATION_FAILURE, diagnose
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.enqueueing import wake
 from sa_jobqueue.operations.errors import translated
@@ -82,7 +84,8 @@ def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate) -> tuple[J
     Locks: the key, until the transaction ends: another transaction that enqueues with it waits for the end of this one. A
     job that is changed, or found with scope "waiting", likewise: a claim under way is awaited, later ones pass it until
     then.
-    Raises: InvalidJobError when the job is in a session already. Nothing is written then.
+    Raises: InvalidJobError when the job is in a session already; StaleSnapshotError in a REPEATABLE READ or SERIALIZABLE
+    transaction that does not see the chain that has the key. Nothing is written then.
     """
     (result,) = enqueue_unique(session, [(job, deduplicate)])
     return result
@@ -116,8 +119,6 @@ def _check_one(field: str, job: object, given: object) -> None:
 
 
 def _find_or_make(session: Session, job: JobT, given: Deduplicate) -> tuple[JobT, Enqueued]:
-    if given.exclude:
-        session.execute(deduplication.give_up_key(type(job), job.type_name, given.key, given.exclude))
     for _ in range(_TRIES):
         found = _find(session, job, given)
         if found is not None:
@@ -130,14 +131,28 @@ def _find_or_make(session: Session, job: JobT, given: Deduplicate) -> tuple[JobT
             # A savepoint, because the lock does not bind those who bypass this function: a plain insert with the key,
             # a redrive that opens an old chain again. Their chain is found in the next round.
             with translated(), session.begin_nested():
+                if given.exclude:  # there is a successor now to hand the key over to
+                    session.execute(deduplication.give_up_key(type(job), job.type_name, given.key, given.exclude))
                 session.add(job)
                 session.flush()
+        except DBAPIError as error:
+            if diagnose(error).sqlstate == SERIALIZATION_FAILURE:
+                check_snapshot(session, given.key, error)
+            raise
         except ConflictError as error:
             if "uq_job_deduplication" not in error.constraint:
                 raise
+            check_snapshot(session, given.key, error)
             continue
         return job, Enqueued.MADE
     raise ConflictError(f"the key {given.key!r} is taken and given up again too fast to follow", "uq_job_deduplication")
+
+
+def check_snapshot(session: Session, key: str | None, cause: Exception) -> None:
+    """Raise where a later look would see no more than the one that missed who has a key: StaleSnapshotError."""
+    isolation_level = session.connection().get_isolation_level()
+    if isolation_level != "READ COMMITTED":
+        raise StaleSnapshotError(key, isolation_level) from cause
 
 
 def _merge(session: Session, found: JobT, job: JobT, given: Deduplicate) -> Enqueued | None:

@@ -15,9 +15,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import ConflictError, InvalidJobError
-from sa_jobqueue.errors.drivers import DEADLOCK, diagnose
+from sa_jobqueue.errors.drivers import DEADLOCK, SERIALIZATION_FAILURE, diagnose
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.deduplicate import Deduplicate, _check_one
+from sa_jobqueue.operations.deduplicate import Deduplicate, _check_one, check_snapshot
 from sa_jobqueue.operations.enqueueing import alike_in_order, arrays, wake
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.statements import deduplication
@@ -46,7 +46,7 @@ def enqueue_many_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]
     transaction ends: equal keys of other transactions are awaited. With scope "any" also the keys, of which a call has at
     most 1,000; with "waiting" too, unless there are more. It works in a savepoint, and tries again what a deadlock ended.
     Raises: InvalidJobError naming the job and what is not for many; nothing is written then. ConflictError for an id that
-    is taken.
+    is taken; StaleSnapshotError as `enqueue_unique`.
     """
     listed = list(new)
     if not listed:
@@ -118,7 +118,10 @@ def _put(session: Session, model: type[JobMixin[Any]], jobs: dict[_Key, Any], gi
             decided, touched = _put_once(connection, model, left, given)
         except DBAPIError as error:
             savepoint.rollback()
-            if diagnose(error).sqlstate != DEADLOCK:
+            state = diagnose(error).sqlstate
+            if state == SERIALIZATION_FAILURE:
+                check_snapshot(session, next(iter(left))[1] if len(left) == 1 else None, error)
+            if state != DEADLOCK:
                 raise
             continue
         if len(decided) < len(left) and number < _TRIES // 2:

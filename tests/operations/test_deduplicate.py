@@ -24,9 +24,10 @@ from sa_jobqueue import (
     Worker,
     aio,
     enqueue,
+    enqueue_many_unique,
     enqueue_unique,
 )
-from sa_jobqueue.errors import ConflictError, InvalidJobError
+from sa_jobqueue.errors import ConflictError, InvalidJobError, StaleSnapshotError
 from sa_jobqueue.operations import DeadLetterFilter, redrive_dead_letters
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
@@ -201,3 +202,37 @@ def test_a_job_that_is_in_a_session_already_is_refused(sessions: Sessions, jobs:
         with pytest.raises(InvalidJobError, match="already in a session"):
             enqueue(session, job, deduplicate=KEY)
     assert jobs.count() == 0
+
+
+def test_a_key_is_handed_over_to_a_successor_alone(sessions: Sessions, jobs: Jobs) -> None:
+    """Where a chain that has ended counts, none is made, and the job that would hand the key over keeps it."""
+    jobs.add(JobStatus.COMPLETED, deduplication_key="k", chain_completed_at=func.now())
+    mine = jobs.add(JobStatus.RUNNING, deduplication_key="k")
+    handing_over = Deduplicate("k", scope="any", window=timedelta(hours=1), exclude=[mine])
+    with sessions.begin() as session:
+        assert enqueue(session, Job("test"), deduplicate=handing_over)[1] is Enqueued.FOUND
+    with sessions.begin() as session:
+        assert enqueue(session, Job("test"), deduplicate=KEY)[0].id == mine
+    assert jobs.count() == 2
+
+
+@pytest.mark.parametrize("isolation_level", ["REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("many", [False, True])
+def test_a_snapshot_too_old_to_show_who_has_a_key_is_named(
+    engine: Engine, sessions: Sessions, jobs: Jobs, isolation_level: Any, many: bool
+) -> None:
+    def enqueue_one(session: Session) -> object:
+        new = [(Job("test"), KEY)]
+        return enqueue_many_unique(session, new) if many else enqueue_unique(session, new)
+
+    with Session(engine.execution_options(isolation_level=isolation_level)) as session:
+        session.execute(select(func.count()).select_from(Job))
+        with sessions.begin() as other:
+            enqueue(other, Job("test"), deduplicate=KEY)
+        with pytest.raises(StaleSnapshotError, match=rf"'k' .* {isolation_level}, .* retry the transaction") as raised:
+            enqueue_one(session)
+        assert (raised.value.key, raised.value.isolation_level) == ("k", isolation_level)
+        session.rollback()
+        enqueue_one(session)
+        session.commit()
+    assert jobs.count() == 1
