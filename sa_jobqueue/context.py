@@ -94,6 +94,10 @@ class ClaimedJob(NamedTuple):
     chain_trace_context: str | None
     ordering_key: str | None = None
     rate_weight: int | None = None
+    last_error: Json = None
+    """Of the last attempt before this one that failed, as JSON: `type`, `message`, `traceback`; None for a first attempt."""
+    last_attempt_ended_at: datetime | None = None
+    """When the attempt before this one ended, by the database's clock; None for a first attempt."""
 
 
 class AttemptContext:

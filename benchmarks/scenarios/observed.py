@@ -82,7 +82,7 @@ def _log(worker: Worker, queue: JobQueue) -> None:
 
 def _count(worker: Worker, queue: JobQueue) -> None:
     names = queue.registry.names
-    prometheus.subscribe(worker.events, CollectorRegistry(), types=names, running=lambda: 0, slots=_CONCURRENCY)
+    prometheus.subscribe(worker.events, CollectorRegistry(), types=names, running=dict, slots=_CONCURRENCY)
 
 
 def _capture(worker: Worker, queue: JobQueue) -> None:
@@ -94,7 +94,7 @@ def _trace(sampler: Sampler) -> Callable[[Worker, JobQueue], None]:
         telemetry.subscribe(
             worker.events,
             types=queue.registry.names,
-            running=lambda: 0,
+            running=dict,
             slots=_CONCURRENCY,
             # Spans are made and thrown away: what an exporter costs is the exporter's business.
             tracer_provider=TracerProvider(sampler=sampler),

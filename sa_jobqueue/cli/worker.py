@@ -225,7 +225,9 @@ def worker(
         capture(capture_logs)
     if opentelemetry:
         telemetry.instrument()
-        telemetry.subscribe(made.events, types=jobs.registry.names, running=lambda: made.running, slots=options.concurrency)
+        telemetry.subscribe(
+            made.events, types=jobs.registry.names, running=lambda: made.running_by_type, slots=options.concurrency
+        )
     if report_fd is not None:
         os.write(report_fd, made.id.encode())
         os.close(report_fd)
@@ -266,7 +268,8 @@ def _measured(made: Worker, jobs: JobQueue[Any], options: WorkerOptions, port: i
     registry = new_registry()
     from sa_jobqueue.observe.metrics.workers import subscribe
 
-    subscribe(made.events, registry, types=jobs.registry.names, running=lambda: made.running, slots=options.concurrency)
+    types = jobs.registry.names
+    subscribe(made.events, registry, types=types, running=lambda: made.running_by_type, slots=options.concurrency)
     with serve_metrics(registry, port=port, address=address):
         yield
 

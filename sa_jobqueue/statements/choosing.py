@@ -103,7 +103,7 @@ def claim(model: type[JobMixin[Any]]) -> Select[Any]:
     )
     # The LIMIT stops the probes as soon as enough rows are locked.
     chosen = select(taken.c.id).select_from(wanted.join(taken, true())).limit(bindparam("limit", type_=Integer))
-    return started(job, chosen.cte("picked"))
+    return started(model, chosen.cte("picked"))
 
 
 def _is_startable(job: Table) -> list[ColumnElement[bool]]:

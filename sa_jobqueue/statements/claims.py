@@ -18,10 +18,11 @@ from sqlalchemy import (
     Interval,
     Select,
     SmallInteger,
-    Table,
     Text,
+    and_,
     any_,
     bindparam,
+    case,
     cast,
     column,
     func,
@@ -39,6 +40,7 @@ from sa_jobqueue.statements._parts import GUARDS, XID, array, once_a_model, stat
 from sa_jobqueue.types import MIN_PRIORITY, JobStatus
 
 __all__ = [
+    "BEFORE",
     "CLAIMED",
     "GUARDS",
     "claim",
@@ -71,7 +73,13 @@ CLAIMED: Final = (
     "ordering_key",
     "rate_weight",
 )
-"""What a claim returns of each job, in this order, after its own three columns."""
+"""What a claim returns of each job, in this order, after its own three columns; what follows is of the attempt before."""
+
+BEFORE: Final = ("last_error", "last_attempt_ended_at")
+"""What a claim returns of the attempt before, null for a first one."""
+
+MOST_ERROR_BYTES: Final = 2**17
+"""Of an error as it is stored. What a worker writes is smaller; a larger one, written by hand, a claim does not return."""
 
 
 @once_a_model
@@ -85,7 +93,7 @@ def claim(model: type[JobMixin[Any]], *, changed: bool, shared: bool = False) ->
     With `shared` the lanes lie in blocks, from `firsts` to `lasts` (positions from 1), of which each gives at most its
     number in `quotas`; and what lies behind the floors takes at most half of the limit, rounded up (`most_behind`): with
     `changed` it is looked for in the first `lanes_behind` lanes alone.
-    Shape: one row a job, `now, xmax, xip` and `CLAIMED`; a single row with a null id when there is none. Unordered.
+    Shape: one row a job, `now, xmax, xip`, `CLAIMED` and `BEFORE`; a single row with a null id for none. Unordered.
     Changes: pending -> running; `attempt` + 1; `leased_by`, `leased_until`, `started_at`.
     Clock: the database's, at the start of the transaction.
     Locks: the rows taken, until that transaction ends, but not their keys: a foreign key that an application is just
@@ -94,8 +102,7 @@ def claim(model: type[JobMixin[Any]], *, changed: bool, shared: bool = False) ->
     Index: `ix_job_claim`, one probe a lane; with `changed`, `ix_job_changed` and `ix_job_ordering_freed`. For a job with an
     ordering key also `ix_job_ordering` and `uq_job_ordering`, whose violation means that another claim has just started one.
     """
-    job = table(model)
-    return started(job, picked(model, changed=changed, shared=shared).cte("picked"))
+    return started(model, picked(model, changed=changed, shared=shared).cte("picked"))
 
 
 @once_a_model
@@ -107,7 +114,7 @@ def claim_from_lanes(model: type[JobMixin[Any]]) -> Select[Any]:
     Index: as `claim`, `ix_job_claim`; `ix_job_ordering` and `uq_job_ordering`. A statement of its own, for blocks are
     laterals within laterals: of 100 lanes those took the server 0.4 ms more.
     """
-    return started(table(model), picked_by_lanes(model).cte("picked"))
+    return started(model, picked_by_lanes(model).cte("picked"))
 
 
 @once_a_model
@@ -123,8 +130,7 @@ def claim_for_groups(model: type[JobMixin[Any]], *, changed: bool) -> Select[Any
     Index: as `claim`, `ix_job_claim`, with `changed` `ix_job_changed` and `ix_job_ordering_freed`; `ix_job_ordering` and
     `uq_job_ordering`.
     """
-    job = table(model)
-    return started(job, picked_by_groups(model, changed=changed).cte("picked"))
+    return started(model, picked_by_groups(model, changed=changed).cte("picked"))
 
 
 @once_a_model
@@ -195,8 +201,9 @@ def remaining(model: type[JobMixin[Any]]) -> Select[Any]:
     return select(*columns)
 
 
-def started(job: Table, picked: CTE) -> Select[Any]:
+def started(model: type[JobMixin[Any]], picked: CTE) -> Select[Any]:
     """Start an attempt on each of the rows picked; the shape of `claim`, and its duties."""
+    job = table(model)
     claimed = (
         update(job)
         # ARRAY(SELECT ...) runs once; a join with the CTE has plans that rescan the table for every row of it.
@@ -209,11 +216,11 @@ def started(job: Table, picked: CTE) -> Select[Any]:
             leased_until=func.now() + job.c.timeout + bindparam("grace", type_=Interval),
             changed_xid=XID,
         )
-        .returning(*claimed_columns(job))
+        .returning(*claimed_columns(model))
         .cte("claimed")
     )
     here = select(literal_column("1").label("one")).subquery("here")
-    return select(*as_of(), *(claimed.c[name] for name in CLAIMED)).select_from(here.outerjoin(claimed, true()))
+    return select(*as_of(), *(claimed.c[name] for name in (*CLAIMED, *BEFORE))).select_from(here.outerjoin(claimed, true()))
 
 
 def as_of() -> list[ColumnElement[Any]]:
@@ -225,13 +232,30 @@ def as_of() -> list[ColumnElement[Any]]:
     ]
 
 
-def claimed_columns(job: Table) -> list[ColumnElement[Any]]:
-    """Return `CLAIMED` of a job, each as Python can hold it: a time far out, written by hand, must not fail the others."""
-    return [bounded(job.c[name]) if name == "created_at" else job.c[name] for name in CLAIMED]
+def claimed_columns(model: type[JobMixin[Any]]) -> list[ColumnElement[Any]]:
+    """Return `CLAIMED` and `BEFORE` of a job whose attempt has begun.
+
+    Each as Python can hold it: a time far out, written by hand, must not fail the others.
+    Index: `pk_job_attempt`, one probe for each job that was tried before, none for the others.
+    """
+    job, attempt = table(model), table(model.Attempt)
+    ended_at = (
+        select(bounded(attempt.c.ended_at))
+        .where(attempt.c.job_id == job.c.id, attempt.c.attempt == job.c.attempt - literal_column("1"))
+        .correlate(job)
+        .scalar_subquery()
+    )
+    was_tried = job.c.attempt > literal_column("1")
+    is_small = func.pg_column_size(job.c.last_error) <= literal_column(str(MOST_ERROR_BYTES))
+    return [
+        *(bounded(job.c[name]).label(name) if name == "created_at" else job.c[name] for name in CLAIMED),
+        case((and_(was_tried, is_small), job.c.last_error)).label("last_error"),
+        case((was_tried, ended_at)).label("last_attempt_ended_at"),
+    ]
 
 
 def bounded(instant: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Return when a job was created, as Python can hold it."""
+    """Return an instant within what Python can hold."""
     first: ColumnElement[Any] = literal_column("'0001-01-02 00:00:00+00'")
     last: ColumnElement[Any] = literal_column("'9999-12-30 00:00:00+00'")
-    return func.least(func.greatest(instant, first), last, type_=instant.type).label("created_at")
+    return func.least(func.greatest(instant, first), last, type_=instant.type)

@@ -101,10 +101,10 @@ def _has_jobs(model: type[JobMixin[Any]]) -> ColumnElement[bool]:
 def held(model: type[JobMixin[Any]]) -> Select[Any]:
     """Return every job that a worker holds, by the database's account.
 
-    Parameters: `worker_id`. Shape: a row of `CLAIMED` a job, unordered. Locks: none. Index: `ix_job_running`.
+    Parameters: `worker_id`. Shape: a row of `CLAIMED` and `BEFORE` a job, unordered. Locks: none. Index: `ix_job_running`.
     """
     job = table(model)
-    return select(*claimed_columns(job)).where(
+    return select(*claimed_columns(model)).where(
         job.c.status == status(JobStatus.RUNNING), job.c.leased_by == bindparam("worker_id", type_=Text)
     )
 

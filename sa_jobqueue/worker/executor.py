@@ -123,6 +123,11 @@ class Executor:
         return len(self._running)
 
     @property
+    def running_by_type(self) -> dict[str, int]:
+        """How many attempts are running of each type, without types of which none is. May be asked from any thread."""
+        return {name: count for name, count in dict(self._by_type).items() if count}  # a copy: the loop goes on meanwhile
+
+    @property
     def has_stuck_threads(self) -> bool:
         """Whether handlers that were told to stop still occupy threads."""
         return self._stuck_threads > 0

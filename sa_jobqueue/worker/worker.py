@@ -130,6 +130,11 @@ class Worker:
         return self._executor.running if self._executor is not None else 0
 
     @property
+    def running_by_type(self) -> dict[str, int]:
+        """How many attempts it is running now of each type, without types of which none is. May be asked from any thread."""
+        return self._executor.running_by_type if self._executor is not None else {}
+
+    @property
     def vitals(self) -> Vitals:
         """Whether its parts still move, and whether it can start jobs. May be asked from any thread."""
         return self._signs.read()

@@ -84,9 +84,11 @@ async def test_a_returned_value_is_the_output_and_none_is_json_null(engine: Engi
 
 async def test_a_failure_is_retried_and_recorded_until_the_attempts_are_used_up(engine: Engine, jobs: Jobs) -> None:
     queue = JobQueue()
+    before: list[tuple[Any, datetime | None]] = []
 
     @queue.handler("fails", max_attempts=3, retry=AT_ONCE)
     def fails(payload: dict[str, Any], ctx: AttemptContext) -> None:
+        before.append((ctx.job.last_error, ctx.job.last_attempt_ended_at))
         raise ValueError(f"attempt {ctx.attempt}")
 
     (job_id,) = enqueue(engine, fails.job({}))
@@ -101,6 +103,8 @@ async def test_a_failure_is_retried_and_recorded_until_the_attempts_are_used_up(
         (2, "failed", "attempt 2"),
         (3, "failed", "attempt 3"),
     ]
+    # Each attempt but the first knew how the one before had ended.
+    assert before == [(None, None), *((one["error"], one["ended_at"]) for one in history[:2])]
     assert len({one["error_fingerprint"] for one in history}) == 1
     (letter,) = jobs.letters(job_id)
     assert (letter["reason"], letter["attempts"], letter["error"]["type"]) == ("exhausted", 3, "ValueError")

@@ -48,7 +48,7 @@ def test_the_guides_know_every_finding_threshold_and_metric(engine: Engine) -> N
         start, _, end = name.rpartition("_")
         assert f"`{name}`" in monitoring or (f"`{start}_warning`" in monitoring and f"`_{end}`" in monitoring), name
     registry = CollectorRegistry()
-    subscribe(events.EventBus(), registry, types=[], running=lambda: 0, slots=1)
+    subscribe(events.EventBus(), registry, types=[], running=dict, slots=1)
     DatabaseCollector(lambda: health(engine)).register(registry)
     names = {f"{family.name}_total" if family.type == "counter" else family.name for family in registry.collect()}
     unknown = [name for name in names if f"{name.removeprefix('sa_jobqueue')}`" not in monitoring]

@@ -125,7 +125,7 @@ def test_a_worker_counts_what_it_did(start: Callable[..., subprocess.Popen[str]]
         port = probe.getsockname()[1]
     process = start("worker", "app:jobs", "--poll-interval", "0.1", "--metrics-port", str(port), "--concurrency", "3")
     wait_until(lambda: all(jobs.status(one) in {JobStatus.COMPLETED, JobStatus.DEAD} for one in ids))
-    wait_until(lambda: value(scrape(port), "worker_running_jobs") == 0)
+    wait_until(lambda: value(scrape(port), "worker_running_jobs", job_type="good") == 0)
 
     def counted() -> bool:
         return ("sa_jobqueue_dead_letters_total", frozenset({("job_type", "bad"), ("reason", "exhausted")})) in scrape(port)
@@ -156,7 +156,8 @@ def test_labels_are_bounded_whatever_queues_and_types_there_are(engine: Engine) 
     registry = CollectorRegistry()
     DatabaseCollector(lambda: replace(health(engine), queues=queues)).register(registry)
     bus = events.EventBus()
-    subscribe(bus, registry, types=["known"], running=lambda: 0, slots=1)
+    running = {"known": 2, "strange_1": 3, "strange_2": 4}
+    subscribe(bus, registry, types=["known", "idle"], running=lambda: running, slots=1)
     for type_name in ("known", *(f"strange_{number}" for number in range(50))):
         bus.emit(events.JobCompleted(uuid7(), type_name, 1, timedelta(seconds=2)))
     with serve_metrics(registry, port=0) as port:
@@ -170,6 +171,9 @@ def test_labels_are_bounded_whatever_queues_and_types_there_are(engine: Engine) 
     assert value(found, "claim_age_seconds", queue="other") == 399
     assert value(found, "attempts_total", job_type="known", outcome="completed") == 1
     assert value(found, "attempts_total", job_type="other", outcome="completed") == 50
+    running_jobs = {labels: count for (name, labels), count in found.items() if name == "sa_jobqueue_worker_running_jobs"}
+    shown = {dict(labels)["job_type"]: count for labels, count in running_jobs.items()}
+    assert shown == {"known": 2, "idle": 0, "other": 7}
 
 
 def test_a_database_that_does_not_answer_is_down_and_not_an_error() -> None:

@@ -40,7 +40,7 @@ class Telemetry:
         subscribe(
             worker.events,
             types=jobs.registry.names,
-            running=lambda: worker.running,
+            running=lambda: worker.running_by_type,
             slots=7,
             tracer_provider=self.tracers,
             meter_provider=self.meters,

@@ -63,7 +63,7 @@ def test_the_rules_are_accepted_and_fire_when_they_should_and_not_before(tmp_pat
 def test_what_is_asked_for_is_what_is_served(engine: Engine, dashboard: Any) -> None:
     registry = CollectorRegistry()
     DatabaseCollector(lambda: health(engine)).register(registry)
-    subscribe(EventBus(), registry, types=["test"], running=lambda: 0, slots=1)
+    subscribe(EventBus(), registry, types=["test"], running=dict, slots=1)
     served = {
         name for family in registry.collect() for name in (family.name, *(sample.name for sample in family.samples))
     } | {f"{family.name}_total" for family in registry.collect() if family.type == "counter"}

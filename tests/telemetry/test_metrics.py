@@ -64,7 +64,7 @@ async def test_what_was_sent_delivered_and_processed_is_counted_once_each(
         session.rollback()
     worker, registry = Worker(jobs, engine, options=quick()), CollectorRegistry()
     telemetry.watch(worker, jobs)
-    subscribe(worker.events, registry, types=jobs.registry.names, running=lambda: 0, slots=7)
+    subscribe(worker.events, registry, types=jobs.registry.names, running=dict, slots=7)
     await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
 
     points = telemetry.points()

@@ -92,6 +92,12 @@ def wrong(page: Page, ctx: AttemptContext) -> int | Continuation[int]:
     return "text"  # E: Incompatible return value type (got "str", expected "int | Continuation[int]")
 
 
+# A continuation that is not declared is no output.
+@jobs.handler("undeclared")
+def undeclared(page: Page, ctx: AttemptContext) -> int:
+    return ctx.continue_with(last, page)  # E: Incompatible return value type (got "Continuation[str]", expected "int")
+
+
 last.continuation(7)  # E: Argument 1 to "continuation" of "Handler" has incompatible type "int"; expected "Page"
 first.job(Page(1), blockers=7)  # E: "blockers" to "job" of "Handler" has incompatible type "int"
 WaitFor(last.job(Page(1)), on_failure="dies")  # E: "on_failure" to "WaitFor" has incompatible type

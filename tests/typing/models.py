@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import assert_type
+from typing import Any, assert_type
 from uuid import UUID
 
 from sqlalchemy import ForeignKey, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
-from sa_jobqueue import Job, JobMixin, JobQueue, JobStatus, aio, enqueue_many
+from sa_jobqueue import (
+    Job,
+    JobMixin,
+    JobQueue,
+    JobStatus,
+    Page,
+    aio,
+    complete_job,
+    enqueue_many,
+    get_job,
+    list_blocked_jobs,
+    list_blockers,
+    list_chain_jobs,
+    list_chains,
+    list_jobs,
+    lock_chain,
+)
 from sa_jobqueue.models import ChainMixin
 
 
@@ -68,6 +84,33 @@ MailJob()  # E: Missing positional argument "type_name"
 MailJob("send", priority="high")  # E: "priority" to "MailJob" has incompatible type "str"
 TextJob("send", id=UUID(int=0))  # E: "id" to "TextJob" has incompatible type "UUID"; expected "str | None"
 JobQueue(Delivery)  # E: Value of type variable "JobT" of "JobQueue" cannot be "Delivery"
+
+
+def listings(session: Session) -> None:
+    assert_type(get_job(session, job.id), Job)
+    assert_type(get_job(session, job.id, model=MailJob), MailJob)
+    assert_type(lock_chain(session, job.id, model=MailJob), MailJob)
+    assert_type(complete_job(session, job.id, 7, model=MailJob), MailJob)
+    assert_type(complete_job(session, job.id, None, handler=send), MailJob)
+    assert_type(list_jobs(session), Page[Job])
+    assert_type(list_jobs(session, model=MailJob), Page[MailJob])
+    assert_type(list_jobs(session, model=MailJob).items[0].tenant, str | None)
+    assert_type(list_jobs(session, columns=["id"], model=MailJob), Page[dict[str, Any]])
+    assert_type(list_chain_jobs(session, job.id, model=MailJob), Page[MailJob])
+    assert_type(list_blocked_jobs(session, job.id, model=MailJob), Page[MailJob])
+    assert_type(list_chains(session).items[0].status, JobStatus)
+    assert_type(list_blockers(session, job.id).items[0].index, int)
+    print(get_job(session, job.id).tenant)  # E: "Job" has no attribute "tenant"
+    get_job(session, job.id, model=Delivery)  # E: Value of type variable "JobT" of "get_job" cannot be "Delivery"
+
+
+async def listings_async(session: AsyncSession) -> None:
+    assert_type(await aio.get_job(session, job.id, model=MailJob), MailJob)
+    assert_type(await aio.lock_chain(session, job.id, model=MailJob), MailJob)
+    assert_type(await aio.complete_job(session, job.id, None, handler=send), MailJob)
+    assert_type(await aio.list_jobs(session), Page[Job])
+    assert_type(await aio.list_jobs(session, model=MailJob), Page[MailJob])
+    assert_type(await aio.list_jobs(session, columns=["id"], model=MailJob), Page[dict[str, Any]])
 
 
 def use(session: Session) -> list[object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -94,6 +94,13 @@ class Tally:
         self.totals: Counter[Count] = Counter()
         self.completed = {kind: Durations() for kind in (*sorted(self.known), OTHER)}
         """By job type: how long attempts ran that completed."""
+
+    def running(self, by_type: Mapping[str, int]) -> dict[str, int]:
+        """Return how many jobs run of each known type, and of all others together."""
+        counted = dict.fromkeys(self.completed, 0)
+        for kind, count in by_type.items():
+            counted[kind if kind in self.known else OTHER] += count
+        return counted
 
     def follow(self, events: told.EventBus) -> None:
         """Count from now on."""

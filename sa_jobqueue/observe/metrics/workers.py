@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Gauge
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from sa_jobqueue.events import EventBus
 from sa_jobqueue.observe.metrics.counting import ALL, BOUNDS, Tally
@@ -18,30 +18,30 @@ def subscribe(
     registry: CollectorRegistry,
     *,
     types: Iterable[str],
-    running: Callable[[], int],
+    running: Callable[[], Mapping[str, int]],
     slots: int,
 ) -> None:
     """Count a worker's events from now on. One worker a registry.
 
-    `types`: the job types that get a label of their own. `running`: asked at every scrape.
+    `types`: the job types that get a label of their own. `running`: how many jobs run of each type, such as
+    `lambda: worker.running_by_type`; asked at every scrape.
     """
     tally = Tally(types)
     tally.follow(events)
-    registry.register(TallyCollector(tally))
-    gauge = Gauge("sa_jobqueue_worker_running_jobs", "Jobs that run in this worker.", registry=registry)
-    gauge.set_function(running)
+    registry.register(TallyCollector(tally, running))
     Gauge("sa_jobqueue_worker_slots", "Jobs it may run at once.", registry=registry).set(slots)
     Gauge("sa_jobqueue_worker_info", "Its version.", ["version"], registry=registry).labels(__version__).set(1)
 
 
 class TallyCollector:
-    """Shows a tally at every scrape."""
+    """Shows a tally, and what is running, at every scrape."""
 
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self, tally: Tally, running: Callable[[], Mapping[str, int]]) -> None:
         self._tally = tally
+        self._running = running
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the counters, and the histogram of what completed."""
+        """Yield the counters, the histogram of what completed, and the gauge of what runs."""
         for counted in ALL:
             family = CounterMetricFamily(f"sa_jobqueue_{counted.name}", counted.words, labels=counted.labels)
             for labels, total in self._tally.of(counted):
@@ -55,3 +55,7 @@ class TallyCollector:
             buckets = list(zip(ends, accumulate(durations.buckets), strict=True))
             seconds.add_metric([kind], buckets, sum_value=durations.seconds)
         yield seconds
+        gauge = GaugeMetricFamily("sa_jobqueue_worker_running_jobs", "Jobs that run in this worker.", labels=["job_type"])
+        for kind, count in self._tally.running(self._running()).items():
+            gauge.add_metric([kind], count)
+        yield gauge

@@ -5,7 +5,7 @@ The counters are those that Prometheus is served (`sa_jobqueue.observe.metrics.c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Final
@@ -55,7 +55,7 @@ class EnqueueMetrics:
 class WorkerMetrics:
     """Counts a worker's events. `types`: those with figures of their own. `running`: asked at every export."""
 
-    def __init__(self, meter: Meter, *, types: Iterable[str], running: Callable[[], int], slots: int) -> None:
+    def __init__(self, meter: Meter, *, types: Iterable[str], running: Callable[[], Mapping[str, int]], slots: int) -> None:
         # Counted here and observed at each export: the SDK takes 10 us to add one.
         self._tally = Tally(types)
         self._known = self._tally.known
@@ -73,7 +73,8 @@ class WorkerMetrics:
             return [Observation(total, self._attributes[kind]) for kind, total in self._consumed.items() if total]
 
         def observe_running(options: CallbackOptions) -> Iterable[Observation]:
-            return [Observation(running())]
+            counted = self._tally.running(running())
+            return [Observation(count, {names.JOB_TYPE: kind}) for kind, count in counted.items()]
 
         def observe_slots(options: CallbackOptions) -> Iterable[Observation]:
             return [Observation(slots)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from sa_jobqueue import tracing
@@ -79,7 +79,7 @@ def subscribe(
     events: EventBus,
     *,
     types: Iterable[str],
-    running: Callable[[], int],
+    running: Callable[[], Mapping[str, int]],
     slots: int,
     tracer_provider: TracerProvider | None = None,
     meter_provider: MeterProvider | None = None,
