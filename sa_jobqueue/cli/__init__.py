@@ -5,6 +5,8 @@ Exit status: 0 done; 1 an error of ours, or a check that failed; 2 a command tha
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Final
 
@@ -13,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue import __version__
 from sa_jobqueue.errors import JobQueueError
+from sa_jobqueue.printable import printable
 
 _COMMANDS: Final = {
     "worker": ("sa_jobqueue.cli.worker:worker", "Run jobs with an application's handlers."),
@@ -61,8 +64,17 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Read the arguments, which an error may quote."""
+        with _printable_errors():
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; say an error of ours, or of the database, in one line and not as a traceback."""
+        """Run the command; print an error of ours, or of the database, in one line and not as a traceback."""
+        with _printable_errors():
+            return self._invoke(ctx)
+
+    def _invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except JobQueueError as error:
@@ -71,6 +83,16 @@ class LazyGroup(click.Group):
             # Not the whole of it: that quotes the statement with its parameters, payloads among them.
             reason = next(iter(str(error.orig).strip().splitlines()), type(error.orig).__name__)
             raise click.ClickException(f"database error: {reason}") from error
+
+
+@contextmanager
+def _printable_errors() -> Iterator[None]:
+    """Let errors that Click prints pass, with what they quote escaped."""
+    try:
+        yield
+    except click.ClickException as error:
+        error.message = printable(error.message, newline="\n  ")  # type: ignore[misc]
+        raise
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})

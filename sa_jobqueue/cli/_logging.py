@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from sa_jobqueue.observe.log_lines import TEXT, JsonFormatter, bind
+from sa_jobqueue.observe.log_lines import JsonFormatter, TextFormatter, bind
 
 
 def configure_logging(level: str, style: str) -> None:
@@ -15,7 +15,7 @@ def configure_logging(level: str, style: str) -> None:
     root = logging.getLogger()
     if not root.handlers:
         handler = logging.StreamHandler()
-        handler.setFormatter(JsonFormatter() if style == "json" else logging.Formatter(TEXT))
+        handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
         root.addHandler(handler)
         root.setLevel(level.upper())
     for each in root.handlers:

@@ -1,8 +1,11 @@
-"""What commands print: tables for people, one JSON document for programs."""
+"""What commands print: tables for people, one JSON document for programs.
+
+Whatever a command prints goes through here, and what comes from the database through `printable`; a test keeps other modules
+of this package from writing to a stream themselves.
+"""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -16,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 from sqlalchemy import inspect
 
+from sa_jobqueue.printable import printable, printable_json
 from sa_jobqueue.redaction import ERRORS, PAYLOADS, redacted, redacted_error
 
 _INTERNAL: Final = frozenset({"changed_xid", "root_id"})
@@ -23,14 +27,30 @@ _PIPED_WIDTH: Final = 200
 """Columns of a table that goes to a file or another program, where a terminal's width means nothing."""
 
 
-def console() -> Console:
-    """Return a console on standard output as it is now."""
-    return Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH, highlight=False)
+def console(*, stderr: bool = False) -> Console:
+    """Return a console on standard output or standard error as it is now; it takes nothing for markup."""
+    is_terminal = sys.stderr.isatty() if stderr else sys.stdout.isatty()
+    return Console(stderr=stderr, width=None if stderr or is_terminal else _PIPED_WIDTH, highlight=False, markup=False)
 
 
-def print_json(document: Any) -> None:
+def echo(text: Any, *, err: bool = False) -> None:
+    """Print one line."""
+    click.echo(printable(str(text)), err=err)
+
+
+def echo_lines(text: str) -> None:
+    """Print a text of several lines that is ours, such as SQL."""
+    click.echo(printable(text, newline="\n"))
+
+
+def echo_traceback(text: str) -> None:
+    """Print a stored traceback, indented: none of its lines can be taken for one of ours."""
+    click.echo("  " + printable(text.rstrip("\n"), newline="\n  "))
+
+
+def print_json(document: Any, *, indent: int | None = 2) -> None:
     """Print one JSON document: instants in ISO 8601 and UTC, durations in seconds, ids as text."""
-    click.echo(json.dumps(document, default=plain, indent=2, ensure_ascii=False))
+    click.echo(printable_json(document, default=plain, indent=indent))
 
 
 def plain(value: Any) -> Any:
@@ -62,7 +82,7 @@ def row_of(entity: Any, *, without: Iterable[str] = (), type_name: str | None = 
 
 def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print a table; its first column, which names the row, is never cut."""
-    table = Table(title=title, title_justify="left", header_style="bold")
+    table = Table(title=Text(printable(title)), title_justify="left", header_style="bold")
     for number, heading in enumerate(headings):
         table.add_column(heading, no_wrap=number == 0, overflow="fold")
     for row in rows:
@@ -72,30 +92,28 @@ def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any
 
 def print_fields(title: str, fields: dict[str, Any]) -> None:
     """Print named values under each other."""
-    table = Table(title=title, title_justify="left", show_header=False)
+    table = Table(title=Text(printable(title)), title_justify="left", show_header=False)
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
     for name, value in fields.items():
-        table.add_row(name, Text(shown(value)))
+        table.add_row(Text(printable(name)), Text(shown(value)))
     console().print(table)
 
 
 def shown(value: Any) -> str:
-    """Return a value for people. Control characters are escaped: an error's text must not steer a terminal."""
+    """Return a value for people, on one line unless it is JSON: nothing in it can steer a terminal."""
     match value:
         case None:
-            text = "-"
+            return "-"
         case datetime():
-            text = value.astimezone(UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
+            return value.astimezone(UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
         case timedelta():
-            text = shown_duration(value)
+            return shown_duration(value)
         case Enum():
-            text = str(value.value)
+            return printable(str(value.value))
         case dict() | list():
-            text = json.dumps(value, default=plain, ensure_ascii=False, indent=2)
-        case _:
-            text = str(value)
-    return "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text)
+            return printable_json(value, default=plain, indent=2)
+    return printable(str(value))
 
 
 def shown_duration(value: timedelta) -> str:

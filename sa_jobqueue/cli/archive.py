@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from sa_jobqueue.cli._options import Database, age_or_instant, json_option, with_database
-from sa_jobqueue.cli._output import counted, print_fields, print_json, print_table, shown
+from sa_jobqueue.cli._output import console, counted, print_fields, print_json, print_table, shown
 from sa_jobqueue.cli._spark import spark_session
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _with_spark(database: Database, path: str, **given: Any) -> ArchiveReport:
 @contextmanager
 def _listener() -> Iterator[Callable[[Progress], None]]:
     """Show on standard error how far a run has come: a bar where somebody watches, else a line for each state."""
-    terminal = Console(stderr=True, highlight=False)
+    terminal = console(stderr=True)
     if not terminal.is_terminal:
         yield lambda progress: _say(terminal, progress)
         return

@@ -11,7 +11,16 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._listing import collected, listing_options
 from sa_jobqueue.cli._options import Database, instant, json_option, user_name, with_database
-from sa_jobqueue.cli._output import counted, first_line, print_fields, print_json, print_table, row_of, shown
+from sa_jobqueue.cli._output import (
+    counted,
+    echo,
+    echo_traceback,
+    first_line,
+    print_fields,
+    print_json,
+    print_table,
+    row_of,
+)
 from sa_jobqueue.operations import (
     ChainFilter,
     cancel_chains,
@@ -100,7 +109,7 @@ def list_(
     ]
     print_table(counted(len(page.items), "chain"), headings, rows)
     if page.next is not None:
-        click.echo(f"more with --after {page.next}")
+        echo(f"more with --after {page.next}")
 
 
 @chains.command()
@@ -130,7 +139,7 @@ def show(database: Database, /, *, chain_id: str, as_json: bool) -> None:
     traceback = fields["error"].pop("traceback", None) if isinstance(fields["error"], dict) else None
     print_fields(f"chain {chain.id}", fields)
     if traceback:
-        click.echo(shown(traceback))
+        echo_traceback(traceback)
     rows = [
         (
             job.id,
@@ -163,7 +172,7 @@ def progress(database: Database, /, *, job_id: str, as_json: bool) -> None:
     if as_json:
         print_json(told)
         return
-    click.echo(f"{found.ended} of {counted(found.total, 'chain')} ended")
+    echo(f"{found.ended} of {counted(found.total, 'chain')} ended")
     print_fields(f"what job {job_id} waits for", told)
 
 
@@ -220,7 +229,7 @@ def _tell_changed(ids: list[Any], done: str, as_json: bool) -> None:
     if as_json:
         print_json({done.replace(" ", "_"): ids})
     else:
-        click.echo(f"{counted(len(ids), 'chain')} {done}")
+        echo(f"{counted(len(ids), 'chain')} {done}")
 
 
 def blockers_of(session: Session, database: Database, job: Any) -> list[Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from sa_jobqueue.cli._output import echo
 from sa_jobqueue.observe import dashboards as packaged
 
 
@@ -32,4 +33,4 @@ def dashboards(*, folder: Path, force: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8")
-        click.echo(str(path))
+        echo(str(path))

@@ -8,12 +8,22 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias, TypeVar
 
 import click
-from rich.console import Console
 from rich.progress import Progress
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._options import Database, age, instant, json_option, user_name, with_database
-from sa_jobqueue.cli._output import counted, first_line, print_fields, print_json, print_table, row_of, shown
+from sa_jobqueue.cli._output import (
+    console,
+    counted,
+    echo,
+    echo_traceback,
+    first_line,
+    print_fields,
+    print_json,
+    print_table,
+    row_of,
+    shown,
+)
 from sa_jobqueue.cli.prune import prune_letters
 from sa_jobqueue.errors import ConflictError, JobQueueError
 from sa_jobqueue.operations import (
@@ -116,7 +126,7 @@ def list_(
     ]
     print_table(counted(len(page), "dead letter"), headings, rows)
     if following:
-        click.echo(f"more with --after {following}")
+        echo(f"more with --after {following}")
 
 
 @dead_letters.command()
@@ -137,7 +147,7 @@ def show(database: Database, /, *, letter_id: str, as_json: bool) -> None:
     traceback = (fields["error"] or {}).pop("traceback", None)
     print_fields(f"dead letter {letter_id}", fields)
     if traceback:
-        click.echo(shown(traceback))
+        echo_traceback(traceback)
 
 
 @dead_letters.command()
@@ -226,7 +236,7 @@ def prune(database: Database, /, *, older_than: timedelta, types: tuple[str, ...
     if as_json:
         print_json({"dry_run": dry_run, "dead_letters": letters})
     else:
-        click.echo(f"{counted(letters, 'dead letter')} {'would go' if dry_run else 'deleted'}")
+        echo(f"{counted(letters, 'dead letter')} {'would go' if dry_run else 'deleted'}")
 
 
 def _resolve(
@@ -254,7 +264,7 @@ def _resolve(
         if dry_run:
             done = [letter for chunk in _chunks(session, database, where) for letter in chunk]
             verb = f"would be {verb}"
-        with Progress(console=Console(stderr=True), disable=dry_run or meant <= CHUNK, transient=True) as progress:
+        with Progress(console=console(stderr=True), disable=dry_run or meant <= CHUNK, transient=True) as progress:
             task = progress.add_task(verb, total=meant)
             for chunk in () if dry_run else _chunks(session, database, where):
                 try:
@@ -276,7 +286,7 @@ def _resolve(
         passed_over = [{"id": one, "reason": reason} for one, reason in conflicts]
         print_json(document if dry_run else document | {"conflicts": passed_over})
     else:
-        click.echo(f"{counted(len(done), 'dead letter')} {verb}")
+        echo(f"{counted(len(done), 'dead letter')} {verb}")
     if unfit:
         raise DeadLetterNotFoundError("; ".join(unfit))
     if conflicts:

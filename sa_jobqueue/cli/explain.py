@@ -11,7 +11,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from sa_jobqueue.cli._options import Database, json_option, seconds, with_database
-from sa_jobqueue.cli._output import console, print_fields, print_json, shown
+from sa_jobqueue.cli._output import console, echo, print_fields, print_json, shown
 from sa_jobqueue.operations import Explanation, explain_job
 
 _DEEP: Final = 4
@@ -36,7 +36,7 @@ def explain(database: Database, /, *, job_id: str, time_to_live: timedelta, as_j
     if as_json:
         print_json(_document(found))
         return
-    click.echo(shown(found.sentence))
+    echo(found.sentence)
     title = f"{found.type_name} {found.job_id} in queue {found.queue}: {found.status} ({found.cause})"
     print_fields(title, found.evidence)
     if found.blockers:

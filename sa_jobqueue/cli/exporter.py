@@ -11,6 +11,7 @@ import click
 from sqlalchemy import NullPool, create_engine
 
 from sa_jobqueue.cli._options import Database, seconds, with_database
+from sa_jobqueue.cli._output import echo
 from sa_jobqueue.observe import telemetry
 from sa_jobqueue.observe.health import Health, health
 from sa_jobqueue.observe.metrics.serving import new_registry, serve_metrics
@@ -66,14 +67,14 @@ def exporter(
     ended = _ending()
     if registry is None:
         telemetry.observe_database(read)
-        click.echo("observing through OpenTelemetry")
+        echo("observing through OpenTelemetry")
         ended.wait()  # the SDK exports what there is once more when the process ends
         return
     from sa_jobqueue.observe.metrics.database import DatabaseCollector
 
     DatabaseCollector(read).register(registry)
     with serve_metrics(registry, port=port, address=address) as serving:
-        click.echo(f"serving metrics on http://{address}:{serving}/metrics")
+        echo(f"serving metrics on http://{address}:{serving}/metrics")
         ended.wait()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from sa_jobqueue.cli._options import Database, app_option, load_model, parse_url, url_option
+from sa_jobqueue.cli._output import echo, echo_lines
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.migrations.grants import ROLES, apply_grants, grant_statements, role_names
 
@@ -29,12 +30,12 @@ def grants(url: str | None, app: str | None, roles: str, *, apply: bool) -> None
     except InvalidOptionError as error:
         raise click.UsageError(str(error)) from error
     if not apply:
-        click.echo("BEGIN;\n")
+        echo_lines("BEGIN;\n")
         for statement in statements:
-            click.echo(f"{statement};\n")
-        click.echo("COMMIT;")
+            echo_lines(f"{statement};\n")
+        echo("COMMIT;")
         return
     with Database(parse_url(url), load_model(app)).session() as session, session.begin():
         apply_grants(session.connection(), layout, roles=roles)
     job = layout.qualified("job")
-    click.echo(f"{', '.join(role_names(roles).values())} have their rights on {job} and what belongs to it.")
+    echo(f"{', '.join(role_names(roles).values())} have their rights on {job} and what belongs to it.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from sqlalchemy import NullPool, create_engine
 from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue.cli._options import Database, json_option, seconds, with_database
-from sa_jobqueue.cli._output import console, plain, print_json, shown
+from sa_jobqueue.cli._output import console, print_json, shown
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError
 from sa_jobqueue.observe.health import Failures, Finding, Health, Severity, Thresholds
 from sa_jobqueue.observe.health import health as measure
@@ -146,7 +145,7 @@ def health(
         print_json(document(last)) if as_json else console().print(rendered(last))
     elif as_json:
         for report in _watched(last, look, interval, times):
-            click.echo(json.dumps(document(report), default=plain, ensure_ascii=False))
+            print_json(document(report), indent=None)
             last = report
     else:
         with Live(rendered(last), console=console(), auto_refresh=False) as live:

@@ -10,7 +10,16 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._listing import collected, listing_options
 from sa_jobqueue.cli._options import Database, json_option, with_database
-from sa_jobqueue.cli._output import counted, first_line, print_fields, print_json, print_table, row_of, shown
+from sa_jobqueue.cli._output import (
+    counted,
+    echo,
+    echo_traceback,
+    first_line,
+    print_fields,
+    print_json,
+    print_table,
+    row_of,
+)
 from sa_jobqueue.cli.chains import blocker_row, blockers_of, print_blockers
 from sa_jobqueue.cli.priorities import priority
 from sa_jobqueue.errors import IllegalTransitionError, JobNotFoundError
@@ -97,7 +106,7 @@ def list_(
     ]
     print_table(counted(len(page.items), "job"), headings, rows)
     if page.next is not None:
-        click.echo(f"more with --after {page.next}")
+        echo(f"more with --after {page.next}")
 
 
 @jobs.command()
@@ -131,9 +140,9 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
     traceback = (fields["last_error"] or {}).pop("traceback", None)
     print_fields(f"job {job.id}", fields)
     if traceback:
-        click.echo(shown(traceback))
+        echo_traceback(traceback)
     place = f"job {job.chain_index + 1} of {chain.length} in it, which is {chain.status}"
-    click.echo(f"chain {chain.id} ({chain.type_name}): {place}")
+    echo(f"chain {chain.id} ({chain.type_name}): {place}")
     if blockers:
         print_blockers(blockers)
     if attempts:
@@ -179,7 +188,7 @@ def retry(database: Database, /, *, ids: tuple[str, ...], as_json: bool) -> None
     else:
         due, again = counted(len(pending), "pending job"), counted(len(redriven), "dead job")
         are, were = "is" if len(pending) == 1 else "are", "was" if len(redriven) == 1 else "were"
-        click.echo(f"{due} {are} due now, {again} {were} redriven")
+        echo(f"{due} {are} due now, {again} {were} redriven")
 
 
 @jobs.command()
@@ -269,4 +278,4 @@ def _tell_cancelled(ids: list[Any], done: str, as_json: bool) -> None:
     if as_json:
         print_json({done.replace(" ", "_"): ids})
     else:
-        click.echo(f"{counted(len(ids), 'job')} {done}")
+        echo(f"{counted(len(ids), 'job')} {done}")

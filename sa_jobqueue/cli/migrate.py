@@ -10,7 +10,7 @@ import click
 from sqlalchemy import Connection
 
 from sa_jobqueue.cli._options import Database, app_option, json_option, load_model, seconds, with_database
-from sa_jobqueue.cli._output import print_json
+from sa_jobqueue.cli._output import echo, echo_lines, print_json
 from sa_jobqueue.migrations import runner
 from sa_jobqueue.migrations.locking import PATIENCE
 from sa_jobqueue.migrations.versions import LATEST
@@ -64,7 +64,7 @@ def prepare(database: Database, /, *, to_version: int | None, patience: timedelt
     if as_json:
         print_json({"made": made})
     else:
-        click.echo(f"made {', '.join(made)}" if made else "there is nothing to do ahead")
+        echo(f"made {', '.join(made)}" if made else "there is nothing to do ahead")
 
 
 @migrate.command()
@@ -95,7 +95,7 @@ def version(database: Database, /, *, as_json: bool) -> None:
     if as_json:
         print_json({"version": found, "latest": LATEST})
     else:
-        click.echo(f"{database.model.__jobqueue__.qualified('job')} is of version {found}; the latest is {LATEST}")
+        echo(f"{database.model.__jobqueue__.qualified('job')} is of version {found}; the latest is {LATEST}")
 
 
 @migrate.command()
@@ -105,10 +105,10 @@ def version(database: Database, /, *, as_json: bool) -> None:
 def sql(app: str | None, from_version: int, to_version: int) -> None:
     """Print the SQL from one version to another, as one transaction; no database is needed."""
     layout = load_model(app).__jobqueue__
-    click.echo("BEGIN;\n")
+    echo_lines("BEGIN;\n")
     for statement in runner.statements(layout, from_version=from_version, to_version=to_version):
-        click.echo(f"{statement};\n")
-    click.echo("COMMIT;")
+        echo_lines(f"{statement};\n")
+    echo("COMMIT;")
 
 
 def _prepare(database: Database, to_version: int | None, patience: timedelta) -> list[str]:
@@ -128,4 +128,4 @@ def _tell(database: Database, before: int, after: int, as_json: bool) -> None:
         print_json({"from": before, "to": after})
         return
     table = database.model.__jobqueue__.qualified("job")
-    click.echo(f"{table} is of version {after}" + (f", was {before}" if before != after else " already"))
+    echo(f"{table} is of version {after}" + (f", was {before}" if before != after else " already"))

@@ -8,14 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from sqlalchemy import type_coerce
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._options import Database, json_option, with_database
-from sa_jobqueue.cli._output import counted, print_json
+from sa_jobqueue.cli._output import console, counted, echo, print_json
 from sa_jobqueue.operations import JobFilter, list_jobs, set_priority
 from sa_jobqueue.statements import storage
 from sa_jobqueue.types import INITIAL, MAX_PRIORITY, MIN_PRIORITY
@@ -86,7 +85,7 @@ def priority(
     if as_json:
         print_json({"priority": to, "dry_run": dry_run, "jobs": changed})
     else:
-        click.echo(f"{counted(changed, 'job')} {'would get' if dry_run else 'got'} priority {to}")
+        echo(f"{counted(changed, 'job')} {'would get' if dry_run else 'got'} priority {to}")
 
 
 def _document(text: str) -> Any:
@@ -99,7 +98,7 @@ def _document(text: str) -> Any:
 @contextmanager
 def _bar(session: Session, database: Database) -> Iterator[Callable[[int], None]]:
     """Show on standard error how many it has changed, where somebody watches."""
-    terminal = Console(stderr=True, highlight=False)
+    terminal = console(stderr=True)
     if not terminal.is_terminal:
         yield lambda changed: None
         return

@@ -9,12 +9,11 @@ from datetime import timedelta
 from typing import Any, Final
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._options import APP_VARIABLE, Database, age, json_option, load_jobs, parse_url, url_option
-from sa_jobqueue.cli._output import counted, print_json, print_table
+from sa_jobqueue.cli._output import console, counted, print_json, print_table
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import Pruned, PrunePlace, prune_dead_letters
 from sa_jobqueue.operations import prune as prune_page
@@ -126,7 +125,7 @@ def _rules(older_than: timedelta, statuses: tuple[str, ...], types: tuple[str, .
 @contextmanager
 def _bar() -> Iterator[Any]:
     """Show on standard error how far it has come, where somebody watches."""
-    terminal = Console(stderr=True, highlight=False)
+    terminal = console(stderr=True)
     if not terminal.is_terminal:
         yield lambda done, estimate: None
         return

@@ -19,7 +19,7 @@ from sa_jobqueue.cli._options import (
     user_name,
     with_database,
 )
-from sa_jobqueue.cli._output import counted, print_fields, print_json, print_table, shown
+from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_table, shown
 from sa_jobqueue.operations import QueueStatus, hold_queue, list_queues, pause_queues, put_queue, resume_queues, sync_queues
 from sa_jobqueue.queues import LIMITS, RETRY, QueueSettings, retry_of
 from sa_jobqueue.retention import Retention
@@ -110,7 +110,7 @@ def pause(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bo
     with database.session() as session:
         done = pause_queues(session, names, by=by, model=database.model)
         session.commit()
-    print_json({"paused": done}) if as_json else click.echo(f"{counted(len(done), 'queue')} paused")
+    print_json({"paused": done}) if as_json else echo(f"{counted(len(done), 'queue')} paused")
 
 
 @queues.command()
@@ -122,7 +122,7 @@ def resume(database: Database, /, *, names: tuple[str, ...], as_json: bool) -> N
     with database.session() as session:
         done = resume_queues(session, names, model=database.model)
         session.commit()
-    print_json({"resumed": done}) if as_json else click.echo(f"{counted(len(done), 'queue')} resumed")
+    print_json({"resumed": done}) if as_json else echo(f"{counted(len(done), 'queue')} resumed")
 
 
 @queues.command()
@@ -142,13 +142,13 @@ def sync(application: str, url: str | None, *, dry_run: bool, as_json: bool) -> 
         return
     would = "would be " if dry_run else ""
     for name in synced.created:
-        click.echo(f"{name}: {would}created")
+        echo(f"{name}: {would}created")
     for name, what in synced.changed.items():
         told = ", ".join(f"{key} {shown(old)} -> {shown(new)}" for key, (old, new) in what.items())
-        click.echo(f"{name}: {would}changed: {told}")
+        echo(f"{name}: {would}changed: {told}")
     for name in synced.undeclared:
-        click.echo(f"{name}: not declared, left as it is")
-    click.echo(f"{counted(len(synced.unchanged), 'queue')} said so already")
+        echo(f"{name}: not declared, left as it is")
+    echo(f"{counted(len(synced.unchanged), 'queue')} said so already")
 
 
 def _settings(said: QueueStatus) -> QueueSettings:

@@ -17,7 +17,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from sqlalchemy import URL
 
 from sa_jobqueue.cli._options import URL_VARIABLE, Database, app_option, instant, json_option, load_model, parse_url, seconds
-from sa_jobqueue.cli._output import console, print_json
+from sa_jobqueue.cli._output import console, echo, print_json
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.history import JOBS
 from sa_jobqueue.urls import shown_url
@@ -106,7 +106,7 @@ def report(
         )
     if html_path is not None:
         _write(html_path, render(contents))
-        click.echo(f"wrote {html_path}, {html_path.stat().st_size / 1e6:.1f} MB", err=as_json)
+        echo(f"wrote {html_path}, {html_path.stat().st_size / 1e6:.1f} MB", err=as_json)
     if as_json:
         print_json(contents.document())
 

@@ -21,7 +21,7 @@ from sa_jobqueue.cli._options import (
     user_name,
     with_database,
 )
-from sa_jobqueue.cli._output import counted, print_fields, print_json, print_table, shown
+from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_table, shown
 from sa_jobqueue.errors import ScheduleNotFoundError
 from sa_jobqueue.operations import (
     ScheduleStatus,
@@ -90,7 +90,7 @@ def explain(database: Database, /, *, name: str, as_json: bool) -> None:
     if as_json:
         print_json(asdict(told))
         return
-    click.echo(shown(told.sentence))
+    echo(told.sentence)
     print_fields(f"schedule {name} ({told.cause})", told.evidence)
 
 
@@ -130,7 +130,7 @@ def pause(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bo
     with database.session() as session:
         pause_schedules(session, names, by=by, model=database.model)
         session.commit()
-    print_json({"paused": names}) if as_json else click.echo(f"{counted(len(names), 'schedule')} paused")
+    print_json({"paused": names}) if as_json else echo(f"{counted(len(names), 'schedule')} paused")
 
 
 @schedules.command()
@@ -142,7 +142,7 @@ def resume(database: Database, /, *, names: tuple[str, ...], as_json: bool) -> N
     with database.session() as session:
         resume_schedules(session, names, model=database.model)
         session.commit()
-    print_json({"resumed": names}) if as_json else click.echo(f"{counted(len(names), 'schedule')} resumed")
+    print_json({"resumed": names}) if as_json else echo(f"{counted(len(names), 'schedule')} resumed")
 
 
 @schedules.command()
@@ -159,9 +159,9 @@ def run(database: Database, /, *, name: str, since: datetime | None, until: date
     if as_json:
         print_json({"jobs": made})
         return
-    click.echo(f"{counted(len(made), 'job')} enqueued")
+    echo(f"{counted(len(made), 'job')} enqueued")
     for job_id in made:
-        click.echo(str(job_id))
+        echo(str(job_id))
 
 
 @schedules.command()
@@ -173,7 +173,7 @@ def delete(database: Database, /, *, names: tuple[str, ...], as_json: bool) -> N
     with database.session() as session:
         delete_schedules(session, names, model=database.model)
         session.commit()
-    print_json({"deleted": names}) if as_json else click.echo(f"{counted(len(names), 'schedule')} deleted")
+    print_json({"deleted": names}) if as_json else echo(f"{counted(len(names), 'schedule')} deleted")
 
 
 @schedules.command()
@@ -195,6 +195,6 @@ def sync(application: str, url: str | None, *, dry_run: bool, as_json: bool) -> 
         print_json(told)
         return
     for what in ("created", "changed", "unchanged"):
-        click.echo(f"{'would be ' if dry_run and what != 'unchanged' else ''}{what}: {', '.join(told[what]) or 'none'}")
+        echo(f"{'would be ' if dry_run and what != 'unchanged' else ''}{what}: {', '.join(told[what]) or 'none'}")
     for name, type_name in synced.undeclared.items():
-        click.echo(f"not declared here, and left as it is: {name} (jobs of type {type_name})", err=True)
+        echo(f"not declared here, and left as it is: {name} (jobs of type {type_name})", err=True)

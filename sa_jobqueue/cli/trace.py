@@ -119,7 +119,7 @@ def _grow(tree: Tree, chain: dict[str, Any], since: datetime) -> None:
 
 
 def _heading(chain: dict[str, Any], since: datetime | None = None) -> Text:
-    text = Text(f"chain {shown(chain['type_name'])} {chain['id']} ")
+    text = Text(f"chain {shown(chain['type_name'])} {shown(chain['id'])} ")
     text.append(chain["status"].value, _COLORS.get(chain["status"].value, "yellow"))
     if since is not None:
         text.append(f" {_offset(since, chain['created_at'])}")
@@ -131,7 +131,7 @@ def _heading(chain: dict[str, Any], since: datetime | None = None) -> Text:
 
 
 def _line(type_name: str, job_id: Any, status: str, since: datetime, at: datetime) -> Text:
-    text = Text(f"{shown(type_name)} {job_id} ")
+    text = Text(f"{shown(type_name)} {shown(job_id)} ")
     return text.append(status, _COLORS.get(status, "yellow")).append(f" {_offset(since, at)}")
 
 

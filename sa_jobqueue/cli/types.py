@@ -9,7 +9,7 @@ import click
 
 from sa_jobqueue.cli._limits import ALGORITHM, BURST, MAX_RUNNING, PERIOD, RATE, limits_told, read_limits
 from sa_jobqueue.cli._options import Database, json_option, user_name, with_database
-from sa_jobqueue.cli._output import counted, print_fields, print_json, print_table
+from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_table
 from sa_jobqueue.operations import hold_job_type, list_job_types, pause_job_types, put_job_type, resume_job_types
 from sa_jobqueue.queues import LIMITS, TypeSettings
 
@@ -66,7 +66,7 @@ def pause(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bo
     with database.session() as session:
         done = pause_job_types(session, names, by=by, model=database.model)
         session.commit()
-    print_json({"paused": done}) if as_json else click.echo(f"{counted(len(done), 'job type')} paused")
+    print_json({"paused": done}) if as_json else echo(f"{counted(len(done), 'job type')} paused")
 
 
 @types.command()
@@ -78,4 +78,4 @@ def resume(database: Database, /, *, names: tuple[str, ...], as_json: bool) -> N
     with database.session() as session:
         done = resume_job_types(session, names, model=database.model)
         session.commit()
-    print_json({"resumed": done}) if as_json else click.echo(f"{counted(len(done), 'job type')} resumed")
+    print_json({"resumed": done}) if as_json else echo(f"{counted(len(done), 'job type')} resumed")

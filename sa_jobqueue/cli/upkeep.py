@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import Any, Final
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from sqlalchemy import Engine, NullPool, create_engine
 
@@ -117,7 +116,7 @@ def _engine(database: Database) -> Engine:
 @contextmanager
 def _bar() -> Iterator[OnProgress | None]:
     """Show on standard error how far each has come, where somebody watches."""
-    terminal = Console(stderr=True, highlight=False)
+    terminal = console(stderr=True)
     if not terminal.is_terminal:
         yield None
         return

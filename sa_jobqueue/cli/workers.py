@@ -11,7 +11,7 @@ import click
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._options import Database, json_option, seconds, with_database
-from sa_jobqueue.cli._output import counted, print_json, print_table
+from sa_jobqueue.cli._output import counted, echo, print_json, print_table
 from sa_jobqueue.operations import WorkerFilter, WorkerStatus, drain_workers, list_workers, resize_workers
 
 GONE: Final = timedelta(minutes=1)
@@ -95,9 +95,9 @@ def drain(
         told: dict[str, Any] = {"would_drain" if dry_run else "asked_to_drain": asked}
         print_json(told if left is None else told | {"still_there": left})
     else:
-        click.echo(f"{counted(len(asked), 'worker')} {'would be ' if dry_run else ''}asked to drain")
+        echo(f"{counted(len(asked), 'worker')} {'would be ' if dry_run else ''}asked to drain")
         for worker_id in left or ():
-            click.echo(f"{worker_id} is still there", err=True)
+            echo(f"{worker_id} is still there", err=True)
     if left:
         raise click.exceptions.Exit(1)
 
@@ -118,7 +118,7 @@ def concurrency(database: Database, /, *, worker_id: str, number: int | None, as
         print_json({"worker": worker_id, "concurrency_requested": number})
     else:
         what = "as many as it was started with" if number is None else number
-        click.echo(f"{worker_id} was asked to run {what} jobs at once" if number else f"{worker_id} was asked to run {what}")
+        echo(f"{worker_id} was asked to run {what} jobs at once" if number else f"{worker_id} was asked to run {what}")
 
 
 def _wait(session: Session, database: Database, asked: list[str], limit: timedelta) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from sa_jobqueue.context import AttemptContext, current_attempt
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.printable import printable
 from sa_jobqueue.redaction import is_redacted
 
 TEXT: Final = "%(asctime)s %(levelname)s [%(process)d] %(name)s: %(attempt)s%(message)s"
@@ -51,6 +52,34 @@ def bind(handler: logging.Handler) -> None:
     """Let a handler of the application's own logging configuration see the fields; twice is as once."""
     if not any(isinstance(one, AttemptFilter) for one in handler.filters):
         handler.addFilter(AttemptFilter())
+
+
+class TextFormatter(logging.Formatter):
+    """Writes a record as one line of text, by default as `TEXT`; a traceback follows on indented lines.
+
+    What would steer a terminal, or make one record look like two, is escaped as by `printable`.
+    """
+
+    def __init__(self, fmt: str = TEXT) -> None:
+        super().__init__(fmt)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, and those of the traceback."""
+        record.message = record.getMessage()
+        if self.usesTime():
+            record.asctime = self.formatTime(record, self.datefmt)
+        lines = [printable(self.formatMessage(record))]
+        if record.exc_info and record.exc_info[0] is not None:
+            lines.append(_indented(self.formatException(record.exc_info)))
+        elif record.exc_text:
+            lines.append(_indented(record.exc_text))
+        if record.stack_info:
+            lines.append(_indented(self.formatStack(record.stack_info)))
+        return "\n".join(lines)
+
+
+def _indented(text: str) -> str:
+    return "  " + printable(text, newline="\n  ")
 
 
 class JsonFormatter(logging.Formatter):

@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue import events as told
 from sa_jobqueue.errors import JobQueueError
+from sa_jobqueue.printable import printable
 from sa_jobqueue.redaction import is_redacted, redacted_error
 from sa_jobqueue.types import AttemptOutcome
 
@@ -43,7 +44,9 @@ def subscribe(events: told.EventBus, logger: logging.Logger | None = None) -> No
         record = describe(event)
         if target.isEnabledFor(record.level):
             fields = {"event": type(event).__name__} | record.fields
-            target.log(record.level, record.message, *record.arguments, extra=fields, exc_info=record.exception)
+            # Whatever formatter the application has: a name or an error's message must not make a second line of it.
+            arguments = [printable(one) if isinstance(one, str) else one for one in record.arguments]
+            target.log(record.level, record.message, *arguments, extra=fields, exc_info=record.exception)
 
     # Two of each job: without being asked first their words, and they themselves, are made to be thrown away.
     events.subscribe(write, kinds=_DETAILS, wanted=lambda: target.isEnabledFor(logging.DEBUG))

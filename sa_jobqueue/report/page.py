@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterable
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any, Final
 
+from sa_jobqueue.printable import printable
 from sa_jobqueue.report.contents import MAX_ROWS, Contents, Row
 from sa_jobqueue.report.figures import figures, shown_seconds, sparkline
 
@@ -18,12 +20,13 @@ _TEMPLATES: Final = files("sa_jobqueue.report") / "templates"
 def render(contents: Contents) -> str:
     """Return a report as one HTML document, about 5 MB: it loads nothing, and works where there is no network.
 
-    Everything from the history is escaped, and the page's own policy keeps a browser from running any script but the two
-    that are in it, and from asking anybody for anything.
+    Everything from the history is escaped, control and bidirectional characters too, and the page's own policy keeps a
+    browser from running any script but the two that are in it, and from asking anybody for anything.
     """
     from jinja2 import Environment, StrictUndefined
     from plotly.offline import get_plotlyjs
 
+    contents = replace(contents, **{one.name: _printable(getattr(contents, one.name)) for one in fields(contents)})
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {
         "instant": _instant,
@@ -47,6 +50,17 @@ def render(contents: Contents) -> str:
         sparkline=sparkline,
         most=MAX_ROWS,
     )
+
+
+def _printable(value: Any) -> Any:
+    match value:
+        case str():
+            return printable(value, newline="\n")
+        case dict():
+            return {_printable(key): _printable(one) for key, one in value.items()}
+        case list() | tuple():
+            return type(value)(_printable(one) for one in value)
+    return value
 
 
 def _text(name: str) -> str:

@@ -12,12 +12,11 @@ from types import FrameType
 from typing import Final, NoReturn
 
 import click
-from rich.console import Console
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._options import URL_VARIABLE, Database, json_option, parse_url
-from sa_jobqueue.cli._output import print_fields, print_json, print_table
+from sa_jobqueue.cli._output import console, echo, print_fields, print_json, print_table
 from sa_jobqueue.cli.demo import app, files, report, run
 from sa_jobqueue.cli.demo.database import prepared
 from sa_jobqueue.cli.demo.progress import Progress
@@ -48,7 +47,7 @@ def demo(database_url: str | None, keep: bool, workers: int, limit: int | None, 
     """
     signal.signal(signal.SIGTERM, _end)
     # A program that reads the document on standard output must not find a progress bar there.
-    progress = Progress(Console(stderr=as_json, highlight=False))
+    progress = Progress(console(stderr=as_json))
     with _server(database_url, keep=keep, progress=progress) as server:
         found = _run(server, keep=keep, count=workers, limit=limit, progress=progress)
     if as_json:
@@ -122,7 +121,7 @@ def _print(found: report.Report) -> None:
         print_table("Dead letters by error", ["error", "count", "first ones"], rows)
     print_fields("sa-jobqueue demo", fields)
     for complaint in found.complaints:
-        click.echo(f"check failed: {complaint}", err=True)
+        echo(f"check failed: {complaint}", err=True)
 
 
 def _tell_how_to_look(server: PostgresServer, progress: Progress) -> None:

@@ -8,7 +8,9 @@ from typing import Protocol
 
 from rich import progress as rich_progress
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
+
+from sa_jobqueue.printable import printable
 
 
 class Bar(Protocol):
@@ -26,7 +28,7 @@ class Progress:
 
     def say(self, line: str) -> None:
         """Tell of one event."""
-        self._console.print(escape(line), soft_wrap=True)
+        self._console.print(Text(printable(line)), soft_wrap=True)
 
     @contextmanager
     def bar(self, what: str, total: int) -> Iterator[Bar]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sa_jobqueue.observe.health import Code, Health, HolderKind
+from sa_jobqueue.printable import printable
 
 OTHER: Final = "other"
 MOST_QUEUES: Final = 100
@@ -50,7 +51,7 @@ def _queues(report: Health) -> Iterator[Figure]:
     later: dict[str, float] = {}
     age: dict[str, float] = {}
     for queue in ranked:
-        label = queue.queue if queue.queue in own else OTHER
+        label = printable(queue.queue) if queue.queue in own else OTHER
         due[label] = due.get(label, 0) + queue.due
         later[label] = later.get(label, 0) + queue.later
         age[label] = max(age.get(label, 0.0), queue.claim_age.total_seconds())

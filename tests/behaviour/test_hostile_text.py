@@ -1,0 +1,285 @@
+"""Names, errors and payloads that attack whoever looks at them: no command, log, figure or page lets any through."""
+
+from __future__ import annotations
+
+import ast
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass, replace
+from datetime import timedelta
+from io import StringIO
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+from sqlalchemy import Engine
+
+from sa_jobqueue import events as told
+from sa_jobqueue.cli import main
+from sa_jobqueue.observe import logs
+from sa_jobqueue.observe.health import health
+from sa_jobqueue.observe.health.overview import overviews
+from sa_jobqueue.observe.log_lines import JsonFormatter, TextFormatter, bind
+from tests.contracts.packages import SOURCE
+from tests.fixtures.hostile import FORGED, HOSTILE, LONE, HostileJob, unsafe, write_hostile
+from tests.fixtures.workers import until
+from tests.unit.test_logs import CASES
+
+ELSEWHERE = {
+    "worker": "its output is its log: the formatters below",
+    "top": "below",
+    "exporter": "its output is its figures: below",
+    "report": "below; Spark's frames hold nothing else",
+    "demo": "it runs its own jobs",
+    "dashboards": "it writes files that are ours",
+    "grants": "it prints SQL and names of roles, checked by their own pattern",
+    "migrate downgrade": "it deletes all of this",
+    "migrate sql": "it reads no database",
+}
+COMMANDS = {
+    "workers list": [],
+    "workers concurrency": ["{worker}", "3"],
+    "workers drain": ["{worker}", "--wait", "0"],
+    "queues list": [],
+    "queues show": ["{queue}"],
+    "queues pause": ["{queue}", "--by", HOSTILE],
+    "queues resume": ["{queue}"],
+    "queues set": ["{queue}", "--weight", "2"],
+    "queues sync": ["tests.fixtures.hostile_app:jobs"],
+    "types list": [],
+    "types pause": ["{type}", "--by", HOSTILE],
+    "types resume": ["{type}"],
+    "types set": ["{type}", "--max-running", "2"],
+    "jobs list": ["--limit", "2"],
+    "jobs show": ["{dead}"],
+    "jobs priority": ["{pending}", "--to", "3"],
+    "jobs retry": ["{pending}"],
+    "jobs cancel": ["{gone}"],
+    "chains list": ["--limit", "2"],
+    "chains show": ["{dead}"],
+    "chains progress": ["{blocked}"],
+    "chains cancel": ["{gone}"],
+    "chains delete": ["{dead}", "--yes"],
+    "schedules list": [],
+    "schedules show": ["{schedule}"],
+    "schedules explain": ["{schedule}"],
+    "schedules next": ["{schedule} going", "--count", "2"],
+    "schedules pause": ["{schedule}", "--by", HOSTILE],
+    "schedules resume": ["{schedule} going"],
+    "schedules run": ["{schedule} going"],
+    "schedules delete": ["{gone}"],
+    "schedules sync": ["tests.fixtures.hostile_app:jobs"],
+    "explain": ["{blocked}"],
+    "trace": ["{dead}"],
+    "health": [],
+    "dead-letters list": ["--limit", "1"],
+    "dead-letters groups": [],
+    "dead-letters show": ["{letter}"],
+    "dead-letters dismiss": ["{resolved letter}"],
+    "dead-letters redrive": ["{gone}"],
+    "dead-letters prune": ["--older-than", "1d", "--dry-run"],
+    "archive": ["runs"],
+    "optimize": ["--dry-run"],
+    "vacuum": ["--settings"],
+    "reindex": ["{gone}"],
+    "prune": ["--older-than", "1d", "--dry-run"],
+    "migrate version": [],
+    "migrate upgrade": [],
+    "migrate prepare": [],
+}
+REFUSED = {
+    *("queues pause", "queues resume", "queues set", "types pause", "types resume", "types set"),  # no name of ours
+    *("workers drain", "health", "chains delete", "schedules run", "dead-letters dismiss"),
+}
+"""What ends in an error, which quotes what it refuses."""
+WRITERS = {"click.echo", "click.secho", "print", "Console"}
+MISTAKES = (
+    ["jobs", HOSTILE],
+    [f"--{HOSTILE}"],
+    ["jobs", "list", "--limit", HOSTILE],
+    ["jobs", "list", "--after", HOSTILE, "--status", HOSTILE],
+    ["explain", "no such job" + HOSTILE],
+    ["schedules", "show", HOSTILE],
+    ["queues", "show", HOSTILE],
+    ["health", "--threshold", HOSTILE],
+    ["worker", HOSTILE],
+)
+
+
+@pytest.fixture
+def ids(engine: Engine) -> dict[str, str]:
+    """Fill a queue with hostile text; return what is named by it."""
+    found = write_hostile(engine) | {"gone": f"gone{HOSTILE}"}
+    with engine.connect() as connection:
+        letters: Any = HostileJob.DeadLetter.__table__
+        by_job = {row.job_id: row.id for row in connection.execute(letters.select())}
+    return found | {"letter": by_job[found["dead"]], "resolved letter": by_job[found["resolved"]]}
+
+
+def commands(group: click.Command, path: str = "") -> Iterator[str]:
+    if not isinstance(group, click.Group):
+        yield path
+        return
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield from commands(command, f"{path} {name}".strip())
+
+
+def test_every_command_is_tried_or_has_a_reason_why_not() -> None:
+    assert set(commands(main)) == COMMANDS.keys() | ELSEWHERE.keys()
+
+
+def test_no_command_lets_a_name_or_an_error_steer_the_terminal(ids: dict[str, str], database_url: str) -> None:
+    environment = {"SA_JOBQUEUE_URL": database_url, "SA_JOBQUEUE_APP": "tests.fixtures.hostile_app:jobs"}
+    wrong: dict[str, Any] = {}
+
+    def run(*arguments: str) -> tuple[int, str]:
+        result = CliRunner().invoke(main, arguments, env=environment)
+        if not isinstance(result.exception, SystemExit | None) or unsafe(result.output):
+            wrong[" ".join(arguments)[:60]] = result.exception or unsafe(result.output)[:9]
+        if result.exit_code == 0 and "--json" in arguments:
+            json.loads(result.stdout)
+        return result.exit_code, result.output
+
+    for mistake in MISTAKES:
+        assert run(*mistake)[0] != 0
+    statuses: dict[str, int] = {}
+    for as_json in (["--json"], []):
+        for command, given in COMMANDS.items():
+            arguments = [one.format_map(ids) if one.startswith("{") else one for one in given]
+            statuses[command], shown = run(*command.split(), *arguments, *as_json)
+            if command in {"jobs show", "explain"} and not as_json:
+                assert "[red]x[/red][link=" in shown  # as it is, not as markup
+    assert not wrong
+    assert {name for name, status in statuses.items() if status} == REFUSED | {
+        name for name, given in COMMANDS.items() if "{gone}" in given
+    }
+
+
+def test_other_modules_of_the_command_line_write_to_no_stream_themselves() -> None:
+    """So that no command can forget to escape: what prints is `cli._output`."""
+    found = []
+    for path in sorted((SOURCE / "cli").rglob("*.py")):
+        if path.name == "_output.py":
+            continue
+        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        found += [f"{path.name}:{call.lineno}" for call in calls if ast.unparse(call.func) in WRITERS]
+    assert not found
+
+
+async def test_top_shows_no_raw_character(engine: Engine, ids: dict[str, str]) -> None:
+    from textual.widgets import DataTable, Static
+
+    from sa_jobqueue.cli._top import TopApp
+
+    app = TopApp(lambda: overviews(engine, model=HostileJob), interval=timedelta(seconds=60))
+    async with app.run_test(size=(150, 45)):
+        await until(lambda: app.looks == 1, what="the first look")
+        tables = [app.query_one(f"#{name}", DataTable) for name in ("queues", "workers", "longest", "failures")]
+        cells = [str(cell) for table in tables for row in range(table.row_count) for cell in table.get_row_at(row)]
+        summary = str(app.query_one("#summary", Static).render())
+        assert all(table.row_count for table in tables)
+        assert not [cell for cell in cells if unsafe(cell) or "\n" in cell]
+        assert not unsafe(summary)
+
+
+def hostile(value: Any) -> Any:
+    """Return an event's field with every text in it hostile."""
+    match value:
+        case BaseException():
+            return type(f"Error{HOSTILE}", (Exception,), {})(LONE)
+        case dict():
+            return {key: hostile(one) for key, one in value.items()}
+        case tuple():
+            return tuple(hostile(one) for one in value)
+        case str() if type(value) is str:
+            return LONE
+    return value
+
+
+@contextmanager
+def log(formatter: logging.Formatter) -> Iterator[tuple[logging.Logger, StringIO]]:
+    stream = StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    bind(handler)
+    logger = logging.getLogger("tests.hostile")
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    logger.addHandler(handler)
+    yield logger, stream
+    logger.removeHandler(handler)
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter(), logging.Formatter("%(levelname)s %(message)s"), JsonFormatter()])
+def test_an_event_is_one_line_of_a_log_whatever_its_names_are(formatter: logging.Formatter) -> None:
+    for event, _, _ in CASES.values():
+        assert is_dataclass(event)
+        given = {one.name: hostile(getattr(event, one.name)) for one in fields(event)}
+        with log(formatter) as (logger, stream):
+            bus = told.EventBus()
+            logs.subscribe(bus, logger)
+            bus.emit(replace(event, **given))
+        lines = stream.getvalue().rstrip("\n").split("\n")
+        if type(formatter) is logging.Formatter:  # the application's own: tracebacks are as it writes them
+            lines = lines[:1]
+        assert not unsafe("\n".join(lines)), event
+        assert all(line.startswith("  ") for line in lines[1:]), event
+        if isinstance(formatter, JsonFormatter):
+            assert len(lines) == 1
+            json.loads(lines[0])
+
+
+def test_what_a_handler_logs_is_one_line_and_a_traceback_is_indented() -> None:
+    with log(TextFormatter()) as (logger, stream):
+        logger.warning("charged %s", LONE, extra={"job_id": LONE, "job_attempt": 1})
+        try:
+            raise ValueError(LONE)
+        except ValueError:
+            logger.exception(LONE, stack_info=True)
+    lines = stream.getvalue().splitlines()
+    assert not unsafe(stream.getvalue())
+    assert len([line for line in lines if not line.startswith("  ")]) == 2
+
+
+def test_labels_of_metrics_are_printable(engine: Engine, ids: dict[str, str]) -> None:
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.parser import text_string_to_metric_families
+
+    from sa_jobqueue.observe.metrics.database import DatabaseCollector
+
+    registry = CollectorRegistry()
+    DatabaseCollector(lambda: health(engine, model=HostileJob)).register(registry)
+    page = generate_latest(registry).decode()
+    assert not unsafe(page)
+    samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
+    assert [sample for sample in samples if "queue" in sample.labels]
+
+
+def test_a_report_shows_no_raw_character() -> None:
+    from sa_jobqueue.report.page import render
+    from tests.report.contents import filled
+
+    contents = filled()
+    rows: dict[str, Any] = {
+        one.name: [hostile_row(row) for row in getattr(contents, one.name)]
+        for one in fields(contents)
+        if isinstance(getattr(contents, one.name), list)
+    }
+    page = render(replace(contents, sources=(LONE,), queues=(LONE,), types=(LONE,), **rows))
+    body = page[page.index("<body>") :]
+    assert FORGED in body
+    assert not [char for char in unsafe(body[: body.index("<script>")]) if not char.startswith("2026")]
+
+
+def hostile_row(row: dict[str, Any]) -> dict[str, Any]:
+    texts = {"type_name", "error_type", "message", "example_message", "workflow_id", "example_job_id", "first_line"}
+    return {
+        name: LONE if name in texts else [hostile_row(one) for one in value] if name == "steps" else value
+        for name, value in row.items()
+    }
