@@ -110,6 +110,21 @@ def held(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
+def owned(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return which attempts of some jobs are a worker's: those that it holds, and those that it has completed.
+
+    Parameters: `worker_id`; `ids`. Shape: a row `(id, attempt)` each, unordered. Locks: none. Index: the primary key.
+    """
+    job = table(model)
+    worker_id = bindparam("worker_id", type_=Text)
+    completed = (job.c.status == status(JobStatus.COMPLETED)) & (job.c.completed_by == worker_id)
+    return select(job.c.id, job.c.attempt).where(
+        job.c.id == any_(bindparam("ids", type_=ARRAY(id_parameter(model.__jobqueue__)))),
+        (is_running(job) & (job.c.leased_by == worker_id)) | completed,
+    )
+
+
+@once_a_model
 def extend(model: type[JobMixin[Any]]) -> Update:
     """Move the end of one attempt's lease to `extension` and `grace` from now.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AsyncExitStack, closing, suppress
 from datetime import timedelta
 from typing import Any, Final, TypeVar, cast, overload
@@ -92,7 +93,8 @@ def wait_chain(
                 case Listen():
                     ear.listen(step.payload)
                 case Rest():
-                    ear.rest(step.seconds)
+                    time.sleep(step.least)
+                    ear.rest(step.seconds - step.least)
 
 
 @overload
@@ -152,8 +154,9 @@ async def await_chain(
                 case Listen():
                     told = await stack.enter_async_context(hearing(engine.url, wait.channel, step.payload))
                 case Rest():
+                    await asyncio.sleep(step.least)
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(step.seconds):
+                        async with asyncio.timeout(step.seconds - step.least):
                             await told.wait()
                     told.clear()
 

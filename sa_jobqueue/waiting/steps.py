@@ -31,6 +31,9 @@ _HELD_SECONDS: Final = 0.05
 """The first pause before a root that somebody held is marked again; doubled each time. Whoever held it likely ended the
 chain, and told nobody."""
 
+_LEAST_SECONDS: Final = 0.05
+"""Between two looks after the first: any role that may connect can send notifications, as often as it likes."""
+
 _log = logging.getLogger("sa_jobqueue.waiting")
 
 
@@ -54,9 +57,10 @@ class Listen:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Do nothing for so long, or until the end is told."""
+    """Do nothing for so long, or until a notification says that the chain has ended; in any case for `least` seconds."""
 
     seconds: float
+    least: float = 0.0
 
 
 Answer: TypeAlias = Row[Any] | DBAPIError | OSError | None
@@ -106,7 +110,7 @@ class Wait:
         chain = seen
         if chain.completed_at is None and self._listen:
             yield Listen(str(chain.id))
-        held_seconds = _HELD_SECONDS
+        held_seconds, least = _HELD_SECONDS, 0.0
         while chain.completed_at is None:
             noted: Answer = None
             if not chain.is_awaited:
@@ -127,7 +131,8 @@ class Wait:
                 if not chain.is_awaited and failure is None:
                     pause = min(pause, held_seconds)
                     held_seconds *= 2
-                yield Rest(min(left, pause))
+                yield Rest(min(left, pause), min(left, least))
+                least = _LEAST_SECONDS
         return self._result(chain)
 
     def _look(self, job_id: JobId) -> Ask:

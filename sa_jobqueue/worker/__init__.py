@@ -9,7 +9,8 @@ A worker is one event loop with a few duties, each a component that the supervis
   session's own commit instead;
 - the **heartbeat**, a thread, says that the worker lives; every lease of the worker hangs on that;
 - the **sweeper** takes back what silent workers held;
-- the **listener** hears of new and of lost jobs, which saves waiting and nothing else.
+- the **listener** hears of new and of lost jobs, which saves waiting and nothing else: notifications are hints, so the
+  **verifier** reads whether an attempt is lost before it is stopped.
 
 What the database decides: who owns an attempt (`id`, `attempt`, `leased_by`, status), and every instant. What a crash
 does: the heartbeat stops, and after the time to live any other worker's sweeper puts the jobs back, after a backoff, or

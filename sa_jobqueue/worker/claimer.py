@@ -28,7 +28,7 @@ from sa_jobqueue.worker.executor import Executor
 from sa_jobqueue.worker.freed import Freed
 from sa_jobqueue.worker.groups import Group, Groups, Quotas
 from sa_jobqueue.worker.limits import FULL, Limits, transaction
-from sa_jobqueue.worker.listener import Listener
+from sa_jobqueue.worker.listener import Hints, Listener
 from sa_jobqueue.worker.nextdue import NextDue
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.outcomes import released
@@ -103,6 +103,11 @@ class Claimer(Component):
         self.until_idle = False
         """Whether `run` returns when nothing is due, nothing runs, every end is written and passed on."""
 
+    def hear(self, queues: Hints) -> None:
+        """Look now: notifications say that something of these queues (None: of any) may be due."""
+        for queue in [None] if queues is None else queues:
+            self.wake(queue)
+
     def wake(self, queue: str | None = None) -> None:
         """Look now: something of this queue (None: of any) may be due."""
         if queue is None or whole(queue) in self._options.limits:
@@ -114,9 +119,8 @@ class Claimer(Component):
             self._woken.set()
 
     def listen_by(self, listener: Listener) -> None:
-        """Ask for the next due job less often while `listener` hears, and for room where it hears of some."""
+        """Ask for the next due job less often while `listener` hears."""
         self._next_due.is_told = listener.listening.is_set
-        listener.on_freed = self.ask_again
 
     def look(self) -> None:
         """Look once more before the next rest: this worker just put a job back, due sooner than it may know."""
@@ -130,10 +134,14 @@ class Claimer(Component):
         if self._ordered or self._plan.is_limited:
             self._woken.set()
 
-    def ask_again(self, limit: str) -> None:
-        """Look now if this worker found no room under a limit, `queue mail` or `type report`, that has some again."""
-        if self._plan.had_no_room(limit, self._loop.time()):
-            self._woken.set()
+    def ask_again(self, limits: Hints) -> None:
+        """Look now if this worker found no room under one of these limits, such as `queue mail`, that has some again."""
+        if limits is None:
+            self.look()
+            return
+        for limit in limits:
+            if self._plan.had_no_room(limit, self._loop.time()):
+                self._woken.set()
 
     async def run(self) -> None:
         """Claim until cancelled, or until idle if so asked."""

@@ -9,6 +9,7 @@ import asyncio
 import contextvars
 import json
 from collections import Counter
+from collections.abc import Collection
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeAlias
@@ -147,10 +148,10 @@ class Executor:
         self._by_type[job.type_name] += 1
         running.task = self._loop.create_task(self._run(running), name=job.type_name)
 
-    def stop_job(self, job_id: str) -> None:
-        """Stop the attempts of a job that was cancelled or taken away; nothing is written for them."""
+    def stop_lost(self, attempts: Collection[tuple[JobId, int]]) -> None:
+        """Stop attempts of jobs that were cancelled or taken away; nothing is written for them."""
         for running in list(self._running):
-            if str(running.job.id) == job_id:
+            if (running.job.id, running.job.attempt) in attempts:
                 self.stop(running, "lost", "the job was cancelled or taken away")
 
     def release_all(self, reason: str) -> None:

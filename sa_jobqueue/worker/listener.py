@@ -1,11 +1,26 @@
-"""Hears notifications, so that an idle worker starts a new job within milliseconds."""
+"""Hears notifications, so that an idle worker starts a new job within milliseconds.
+
+A notification is a hint. Any role that may connect to the database can send one, to any channel, with any payload and as
+often as it likes. So nothing is decided by one: each leads to a read of the database, which decides. And none leads to more
+than a bounded number of reads: what comes faster than a channel's `Throttle` lets through is passed on together.
+
+| channel | payload | leads to | at most |
+|---|---|---|---|
+| `due` | a queue | a claim of the worker's own queues; others are ignored | 200 claims a second |
+| `freed` | a limit | a claim, where one of its claims found no room under that limit | 100 claims a second |
+| `lost` | a job's id | a read whether its attempt still is the worker's (`verifier`), if it runs here | 10 reads a second |
+| `unblock` | none | a look for ends that are not passed on yet | 100 a second |
+| `rules` | none | a read of settings, one of schedules, and a heartbeat | 10 of each a second |
+
+The last one, `ended`, is heard by those who wait for a chain (`sa_jobqueue.waiting`): a read of that chain, 20 a second.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, Final
 
 import psycopg
 from psycopg import sql
@@ -18,9 +33,58 @@ from sa_jobqueue.worker.silence import answered_within
 QUIET_SECONDS = 20.0
 """A connection that has been quiet for so long is asked whether it still lives."""
 
+BURST: Final = 0.2
+"""Seconds after a pause within which a channel's notifications are passed on at once: ordinary traffic never waits."""
+MOST_PAYLOADS: Final = 1000
+"""Different payloads that are kept while they wait; more of them mean: anything may have changed."""
+
+Hints = Collection[str] | None
+"""The payloads that came; None: anything may have changed."""
+
+
+class Throttle:
+    """Passes the payloads of one channel on: at once after a pause, else together, every `interval` seconds.
+
+    The generic cell rate algorithm: one call an interval, of which `BURST` seconds' worth may be made at once.
+    """
+
+    def __init__(self, call: Callable[[Hints], None], *, interval: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._call = call
+        self._interval = interval
+        self._next = 0.0
+        self._kept: dict[str, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, payload: str) -> None:
+        """Pass a payload on, now or with those that come until it may be."""
+        now = self._loop.time()
+        if self._timer is None and now >= self._next:
+            self._pass_on([payload])
+            return
+        if len(self._kept) <= MOST_PAYLOADS:
+            self._kept[payload] = None
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._next, self._flush)
+
+    def close(self) -> None:
+        """Forget what waits."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._kept = None, {}
+
+    def _flush(self) -> None:
+        self._timer = None
+        kept, self._kept = self._kept, {}
+        self._pass_on(None if len(kept) > MOST_PAYLOADS else list(kept))
+
+    def _pass_on(self, payloads: Hints) -> None:
+        self._next = max(self._next, self._loop.time() - BURST) + self._interval
+        self._call(payloads)
+
 
 class Listener(Component):
-    """LISTENs on a connection of its own and calls back: `on_due(queue)`, `on_lost(job_id)`, `on_rules()`, `on_unblock()`.
+    """LISTENs on a connection of its own and calls back: `on_due`, `on_lost`, `on_freed`, `on_rules` and `on_unblock`.
 
     A crash loses notifications, which costs latency up to the poll interval, never a job; after every (re)connect
     everything is looked at once, for what was missed meanwhile. Two may overlap.
@@ -33,21 +97,22 @@ class Listener(Component):
         connections: Connections,
         layout: Layout,
         *,
-        on_due: Callable[[str | None], None],
-        on_lost: Callable[[str], None],
+        on_due: Callable[[Hints], None],
+        on_lost: Callable[[Hints], None],
+        on_freed: Callable[[Hints], None],
         on_rules: Callable[[], None] = lambda: None,
         on_unblock: Callable[[], None] = lambda: None,
     ) -> None:
         self._connections = connections
-        self._due, self._lost, self._rules = layout.channel("due"), layout.channel("lost"), layout.channel("rules")
-        self._on_due = on_due
-        self._on_lost = on_lost
-        self._on_rules = on_rules
-        self._unblock = layout.channel("unblock")
-        self._on_unblock = on_unblock
-        self._freed = layout.channel("freed")
-        self.on_freed: Callable[[str], None] = lambda limit: None
-        """Called with the limit that has room again, as `Layout.channel` says."""
+        self._on_due, self._on_lost, self._on_rules, self._on_unblock = on_due, on_lost, on_rules, on_unblock
+        self._lost, self._unblock = layout.channel("lost"), layout.channel("unblock")
+        self._channels = {
+            layout.channel("rules"): Throttle(lambda _: on_rules(), interval=0.1),
+            layout.channel("due"): Throttle(on_due, interval=0.005),
+            self._lost: Throttle(on_lost, interval=0.1),
+            self._unblock: Throttle(lambda _: on_unblock(), interval=0.01),
+            layout.channel("freed"): Throttle(on_freed, interval=0.01),
+        }
         self.listening = asyncio.Event()
         """Set while it hears."""
         self.turned = time.monotonic()
@@ -59,10 +124,11 @@ class Listener(Component):
         connection = await self._connections.listen()
         try:
             with answered_within(connection, self._connections.patience):
-                for channel in (self._rules, self._due, self._lost, self._freed, self._unblock):
+                for channel in self._channels:
                     await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
             self.listening.set()
             self._on_due(None)
+            self._on_lost(None)
             self._on_rules()
             self._on_unblock()
             while True:
@@ -72,18 +138,13 @@ class Listener(Component):
                     await connection.execute("SELECT 1")
         finally:
             self.listening.clear()
+            for throttle in self._channels.values():
+                throttle.close()
             await connection.close()
 
     async def _hear(self, connection: psycopg.AsyncConnection[Any]) -> None:
         async for note in connection.notifies(timeout=QUIET_SECONDS):
-            if note.channel == self._due:
-                self._on_due(note.payload)
-            elif note.channel == self._lost:
-                self._on_lost(note.payload)
-                self._on_unblock()  # one that ran, and whose end no worker wrote
-            elif note.channel == self._unblock:
-                self._on_unblock()
-            elif note.channel == self._freed:
-                self.on_freed(note.payload)
-            elif note.channel == self._rules:
-                self._on_rules()
+            if (throttle := self._channels.get(note.channel)) is not None:
+                throttle.add(note.payload)
+            if note.channel == self._lost:
+                self._channels[self._unblock].add("")  # one that ran, and whose end no worker wrote

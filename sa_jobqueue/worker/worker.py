@@ -55,6 +55,7 @@ from sa_jobqueue.worker.scheduler import Scheduler
 from sa_jobqueue.worker.sessions import Sessions, prepare_nothing_in, sessions_for
 from sa_jobqueue.worker.settler import Settler
 from sa_jobqueue.worker.sweeper import Sweeper
+from sa_jobqueue.worker.verifier import Verifier
 from sa_jobqueue.worker.vitals import Phase, Vitals, VitalSigns
 
 _ENDS: Final = (AttemptLost, JobCancelled, JobCompleted, JobDied, JobPutBack)
@@ -291,11 +292,13 @@ class Worker:
         )
         pruner = Pruner(engine, model, self.events, self._jobs.retention_rules, interval=options.prune_interval)
         scheduler = Scheduler(engine, model, self.events, declared=self._jobs.schedules, types=self._identity.job_types)
+        verifier = Verifier(engine, model, executor, worker_id=self.id)
         listener = Listener(
             connections,
             model.__jobqueue__,
-            on_due=claimer.wake,
-            on_lost=executor.stop_job,
+            on_due=claimer.hear,
+            on_lost=verifier.suspect,
+            on_freed=claimer.ask_again,
             on_rules=told_of_rules,
             on_unblock=unblock,
         )
@@ -337,7 +340,7 @@ class Worker:
             settler,
             *([MemoryGuard(options.max_memory, self._outgrown)] if options.max_memory else []),
             *([] if until_idle else [scheduler]),
-            *([listener] if hears else []),
+            *([listener, verifier] if hears else []),
         ]
         tasks = [asyncio.create_task(supervise(part, self.events), name=part.name) for part in background]
         claiming = asyncio.create_task(supervise(claimer, self.events), name=claimer.name)

@@ -221,6 +221,12 @@ CASES = [
         RUNNING,
         lambda world: {"after": timedelta(minutes=6)},
     ),
+    Case(
+        "owned",
+        lambda: leases.owned(Job),
+        PK,
+        lambda world: {"worker_id": WORKER, "ids": world.running[:3]},
+    ),
     Case("extend", lambda: leases.extend(Job), PK, lambda world: extend_parameters(world.running[0])),
     Case("take_back", lambda: leases.take_back(Job), RUNNING, lambda world: take_back_parameters()),
     Case(
