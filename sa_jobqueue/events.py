@@ -281,7 +281,7 @@ Entrant: TypeAlias = Callable[[Any], None]
 _log = logging.getLogger("sa_jobqueue.events")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Subscription:
     subscriber: Subscriber
     kinds: frozenset[type[Any]] | None
@@ -308,7 +308,7 @@ class EventBus:
         wanted: Callable[[], bool] | None = None,
         many: Callable[[Sequence[Any]], None] | None = None,
     ) -> Callable[[], None]:
-        """Tell `subscriber` every event from now on; return the function that ends it.
+        """Tell `subscriber` every event from now on; return the function that ends it, which may be called again.
 
         `kinds`: only events of these classes. `wanted`: asked each time, before an event is even made. `many`: told
         instead, where several of one kind happened together, in their order.
@@ -318,8 +318,9 @@ class EventBus:
         self._heard_by = {}
 
         def end() -> None:
-            self._subscriptions.remove(made)
-            self._heard_by = {}
+            if made in self._subscriptions:
+                self._subscriptions.remove(made)
+                self._heard_by = {}
 
         return end
 
@@ -329,7 +330,15 @@ class EventBus:
         It is called in the attempt's own task, before its middleware: context variables that it sets are the handler's too.
         """
         self._entrants.append(entrant)
-        return lambda: self._entrants.remove(entrant)
+        is_ended = False
+
+        def end() -> None:
+            nonlocal is_ended
+            if not is_ended:  # one function may have been given twice
+                is_ended = True
+                self._entrants.remove(entrant)
+
+        return end
 
     def begin(self, attempt: Any) -> None:
         """Call who asked for it, in order. One that raises is logged: watching must not stop the work."""

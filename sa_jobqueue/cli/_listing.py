@@ -15,7 +15,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 def listing_options(command: F) -> F:
     """Add `--limit`, `--after` and `--oldest-first`."""
     for option in (
-        click.option("--oldest-first", is_flag=True, help="In the order of enqueueing; the newest first otherwise."),
+        click.option(
+            "--oldest-first",
+            is_flag=True,
+            help="The smallest ids first, of UUIDv7 the oldest; else the largest.",
+        ),
         click.option("--after", metavar="ID", help="The last id of the page before."),
         click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True),
     ):

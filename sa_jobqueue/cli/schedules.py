@@ -97,7 +97,7 @@ def explain(database: Database, /, *, name: str, as_json: bool) -> None:
 def _found(session: Session, database: Database, name: str) -> ScheduleStatus:
     found = list_schedules(session, names=[name], model=database.model)
     if not found:
-        raise ScheduleNotFoundError([name])
+        raise ScheduleNotFoundError([name], reason="")
     return found[0]
 
 

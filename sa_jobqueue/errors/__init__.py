@@ -111,16 +111,20 @@ class DuplicateJobTypeError(JobQueueError):
         super().__init__(f"job type {type_name!r} is declared at {first} and again at {second}; rename one")
 
 
-class JobNotFoundError(JobQueueError, LookupError):
-    """No such job; nothing was changed."""
+def _because(reason: str) -> str:
+    return f"; {reason}" if reason else ""
 
-    def __init__(self, job_ids: Sequence[JobId]) -> None:
+
+class JobNotFoundError(JobQueueError, LookupError):
+    """No such job; an operation that writes has changed nothing."""
+
+    def __init__(self, job_ids: Sequence[JobId], *, reason: str = "nothing was changed") -> None:
         self.job_ids = tuple(job_ids)
-        super().__init__(f"no such job: {', '.join(map(str, self.job_ids))}; nothing was changed")
+        super().__init__(f"no such job: {', '.join(map(str, self.job_ids))}{_because(reason)}")
 
 
 class ChainNotFoundError(JobQueueError, LookupError):
-    """No such chain; nothing was changed.
+    """No such chain; an operation that writes has changed nothing.
 
     `chain_ids` names all that are missing; `field` is the argument they were given in.
     """
@@ -128,7 +132,7 @@ class ChainNotFoundError(JobQueueError, LookupError):
     def __init__(self, chain_ids: Sequence[JobId], *, field: str = "chain_ids", reason: str = "nothing was changed") -> None:
         self.chain_ids = tuple(chain_ids)
         self.field = field
-        super().__init__(f"{field}: no such chain: {', '.join(map(str, self.chain_ids))}; {reason}")
+        super().__init__(f"{field}: no such chain: {', '.join(map(str, self.chain_ids))}{_because(reason)}")
 
 
 class NotAChainError(JobQueueError, LookupError):
@@ -145,11 +149,11 @@ class NotAChainError(JobQueueError, LookupError):
 
 
 class ScheduleNotFoundError(JobQueueError, LookupError):
-    """No such schedule; nothing was changed. `names` has all that are missing."""
+    """No such schedule; an operation that writes has changed nothing. `names` has all that are missing."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], *, reason: str = "nothing was changed") -> None:
         self.names = tuple(names)
-        super().__init__(f"no such schedule: {', '.join(map(repr, self.names))}; nothing was changed")
+        super().__init__(f"no such schedule: {', '.join(map(repr, self.names))}{_because(reason)}")
 
 
 class ChainReferencedError(JobQueueError):
@@ -292,6 +296,20 @@ class StaleSnapshotError(ConflictError):
         )
 
 
+class TransactionRequiredError(JobQueueError):
+    """The connection is in AUTOCOMMIT, and what was asked for holds locks until its transaction ends; nothing was written.
+
+    `operation` names it. Use an engine, or `execution_options(isolation_level=...)`, with an isolation level of PostgreSQL.
+    """
+
+    def __init__(self, operation: str) -> None:
+        self.operation = operation
+        super().__init__(
+            f"{operation} needs a transaction, and the session's connection is in AUTOCOMMIT: use an engine with another "
+            "isolation_level, such as READ COMMITTED; nothing was written"
+        )
+
+
 class SchemaError(JobQueueError):
     """The database's job-queue schema is not the one this library needs; nothing was changed."""
 
@@ -331,6 +349,19 @@ class ServerTooOldError(JobQueueError):
 
 class DatabaseUnavailableError(JobQueueError):
     """The database does not answer; the cause says why."""
+
+
+class WorkerRunningError(JobQueueError):
+    """A worker runs once at a time: make another `Worker`, or call `run` again when the first call has returned.
+
+    `worker_id` names it. The run under way goes on.
+    """
+
+    def __init__(self, worker_id: str) -> None:
+        self.worker_id = worker_id
+        super().__init__(
+            f"worker {worker_id} is running already: make another Worker, or call run again when the first call has returned"
+        )
 
 
 class LostAttemptError(JobQueueError):

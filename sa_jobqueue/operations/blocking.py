@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, NotAChainError
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.operations.transactions import require_transaction
 from sa_jobqueue.statements import blockers, chains
 from sa_jobqueue.types import JobId, JobStatus, OnFailure
 
@@ -74,9 +75,11 @@ def declare(connection: Connection, new: Sequence[JobMixin[Any]]) -> list[Edge]:
 
     Changes: the jobs' `status`, `open_blockers`, `is_awaited`; on the chains waited for, `is_awaited`.
     Locks: the roots of chains that are there already, in the order of their ids, until the transaction ends.
-    Raises: ChainNotFoundError, NotAChainError, InvalidBlockersError, InvalidJobError naming the blocker. Nothing is written
-    then.
+    Raises: TransactionRequiredError in AUTOCOMMIT; ChainNotFoundError, NotAChainError, InvalidBlockersError, InvalidJobError
+    naming the blocker. Nothing is written then.
     """
+    if any(job._blockers for job in new):
+        require_transaction(connection, "a job with blockers")
     edges: list[Edge] = []
     by_id = {job.id: job for job in new}
     for job in new:

@@ -263,5 +263,5 @@ def _refuse(session: Session, chain_id: JobId, model: type[JobMixin[Any]]) -> No
     with translated():
         job = session.get(model, chain_id)
     if job is None:
-        raise ChainNotFoundError([chain_id], field="chain_id")
+        raise ChainNotFoundError([chain_id], field="chain_id", reason="")
     raise NotAChainError({chain_id: job.chain_id}, field="chain_id")

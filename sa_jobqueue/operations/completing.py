@@ -23,6 +23,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_id
 from sa_jobqueue.operations.settling import settle_all
+from sa_jobqueue.operations.transactions import require_transaction
 from sa_jobqueue.registry import JobType
 from sa_jobqueue.statements import chains, completions, leases
 from sa_jobqueue.statements._parts import BATCH
@@ -182,6 +183,7 @@ def complete_job(
         model = handler.model
     output = None if handler is not None or isinstance(result, Continuation) else payloads.encode_any("result", result)
     check_id(model, "job_id", job_id)
+    require_transaction(session.connection(bind_arguments={"mapper": model}), "completing a job")
     session.flush()
     with translated():
         places = session.execute(chains.chain_of(model), {"ids": [job_id]}).first()

@@ -18,6 +18,7 @@ from sa_jobqueue.errors.drivers import SERIALIZATION_FAILURE, diagnose
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.enqueueing import wake
 from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.operations.transactions import require_transaction
 from sa_jobqueue.statements import deduplication
 from sa_jobqueue.types import INITIAL, LONGEST, Enqueued, JobId
 
@@ -84,8 +85,8 @@ def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate) -> tuple[J
     Locks: the key, until the transaction ends: another transaction that enqueues with it waits for the end of this one. A
     job that is changed, or found with scope "waiting", likewise: a claim under way is awaited, later ones pass it until
     then.
-    Raises: InvalidJobError when the job is in a session already; StaleSnapshotError in a REPEATABLE READ or SERIALIZABLE
-    transaction that does not see the chain that has the key. Nothing is written then.
+    Raises: InvalidJobError when the job is in a session already; TransactionRequiredError in AUTOCOMMIT; StaleSnapshotError
+    in a REPEATABLE READ or SERIALIZABLE transaction that does not see the chain that has the key. Nothing is written then.
     """
     (result,) = enqueue_unique(session, [(job, deduplicate)])
     return result
@@ -102,6 +103,8 @@ def enqueue_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]]) ->
         _check_one(f"new[{index}]", job, given)
         if object_session(job) is not None:
             raise InvalidJobError(f"new[{index}]", "is already in a session; pass a fresh job")
+    for kind in {type(job) for job, _ in listed}:
+        require_transaction(session.connection(bind_arguments={"mapper": kind}), "deduplication")
     session.flush()
     keys = sorted({(type(job).__module__, type(job).__qualname__, job.type_name, given.key) for job, given in listed})
     models = {(type(job).__module__, type(job).__qualname__): type(job) for job, _ in listed}

@@ -20,6 +20,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.deduplicate import Deduplicate, _check_one, check_snapshot
 from sa_jobqueue.operations.enqueueing import alike_in_order, arrays, wake
 from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.operations.transactions import require_transaction
 from sa_jobqueue.statements import deduplication
 from sa_jobqueue.tracing import announce
 from sa_jobqueue.types import Enqueued
@@ -45,14 +46,15 @@ def enqueue_many_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]
     Locks: the new rows, the changed ones, with scope "waiting" the found ones too, in the order of their keys, until the
     transaction ends: equal keys of other transactions are awaited. With scope "any" also the keys, of which a call has at
     most 1,000; with "waiting" too, unless there are more. It works in a savepoint, and tries again what a deadlock ended.
-    Raises: InvalidJobError naming the job and what is not for many; nothing is written then. ConflictError for an id that
-    is taken; StaleSnapshotError as `enqueue_unique`.
+    Raises: InvalidJobError naming the job and what is not for many, TransactionRequiredError in AUTOCOMMIT; nothing is
+    written then. ConflictError for an id that is taken; StaleSnapshotError as `enqueue_unique`.
     """
     listed = list(new)
     if not listed:
         return []
     given = _check(listed)
     model = type(listed[0][0])
+    require_transaction(session.connection(bind_arguments={"mapper": model}), "deduplication")
     by_key: dict[_Key, list[JobT]] = {}
     for job, one in listed:
         job.deduplication_key = one.key

@@ -19,6 +19,7 @@ from sa_jobqueue.errors.drivers import DEADLOCK, diagnose
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_ids
+from sa_jobqueue.operations.transactions import require_transaction
 from sa_jobqueue.statements import chains, deletion, notifications
 from sa_jobqueue.types import JobId, JobStatus
 
@@ -55,6 +56,7 @@ def delete_chains(
     session.flush()
     if not given:
         return []
+    require_transaction(session.connection(bind_arguments={"mapper": model}), "deleting chains")
     wanted = _connected(session, model, given) if cascade else set(given)
     for _ in range(_TRIES):
         savepoint = session.begin_nested()

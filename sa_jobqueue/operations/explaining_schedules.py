@@ -68,7 +68,7 @@ def explain_schedule(
     """
     found = list_schedules(session, names=[name], model=model)
     if not found:
-        raise ScheduleNotFoundError([name])
+        raise ScheduleNotFoundError([name], reason="")
     (one,) = found
     now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
     evidence: dict[str, Any] = {"next_fire_at": one.next_fire_at, "last_fire_at": one.last_fire_at, "missed": one.missed}

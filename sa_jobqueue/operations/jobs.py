@@ -66,7 +66,7 @@ def get_job(session: Session, job_id: JobId, *, model: type[JobT] = DEFAULT_MODE
     with translated():
         job = session.get(model, job_id, populate_existing=True)
     if job is None:
-        raise JobNotFoundError([job_id])
+        raise JobNotFoundError([job_id], reason="")
     return job
 
 
@@ -112,6 +112,8 @@ def list_jobs(
     `matching`: a condition of yours beside the filter, on columns of the job alone: `Job.input["tenant"].as_integer() == 7`.
     `columns`: names of what to read; each item is a mapping of them then, else an object of the session.
     `after`: the `next` of the page before; None for the first page. `limit`: 1 to 1,000.
+    `newest_first`: the largest ids first. Of UUIDv7, which grow, those are the jobs enqueued last; other ids (UUIDv4, your
+    own text) are in no order of time.
     `scan_limit`: at most so many jobs are read a call, 1 to 1,000,000; a filter that few of them fit makes short pages.
     Shape: at most `limit` jobs; the last page is the one whose `next` is None. No row is missed or repeated while others
     are written.

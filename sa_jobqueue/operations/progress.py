@@ -47,5 +47,5 @@ def get_progress(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] 
     with translated():
         row = session.execute(blockers.progress(model), {"job_id": job_id}).one()
     if not row.is_there:
-        raise JobNotFoundError([job_id])
+        raise JobNotFoundError([job_id], reason="")
     return Progress(*tuple(row)[1:])

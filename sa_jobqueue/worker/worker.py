@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -15,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import sessionmaker
 
 from sa_jobqueue import aio
-from sa_jobqueue.errors import InvalidOptionError, JobQueueError
+from sa_jobqueue.errors import InvalidOptionError, JobQueueError, WorkerRunningError
 from sa_jobqueue.events import (
     AttemptLost,
     ControlsChanged,
@@ -113,6 +114,8 @@ class Worker:
         self._sessions = sessions_for(jobs.registry, engine, given, concurrency=options.concurrency)
         self._identity = identify(jobs, self._options)
         self.id = self._identity.id
+        self._alone = threading.Lock()
+        """Held while it runs."""
         self._stop_requested: asyncio.Event | None = None
         self._stop_called = self._stop_now = False
         self._executor: Executor | None = None
@@ -168,12 +171,12 @@ class Worker:
     async def run(self) -> None:
         """Work until `stop` is called or `drain_workers` names this worker; then shut down, within its options' bounds.
 
-        Those are `drain_timeout` and `stop_grace`.
+        Those are `drain_timeout` and `stop_grace`. When it has ended it may be called again, on any event loop.
 
-        Raises: DatabaseUnavailableError, ServerTooOldError, SchemaError before anything was claimed. Once it runs, it
-        outlives outages of the database.
+        Raises: WorkerRunningError when this worker runs already; DatabaseUnavailableError, ServerTooOldError, SchemaError
+        before anything was claimed. Once it runs, it outlives outages of the database.
         """
-        await self._run(until_idle=False)
+        await self._run_alone(until_idle=False)
 
     async def run_until_idle(self) -> None:
         """Work until nothing is left to do, then return. For tests and one-off drains.
@@ -185,7 +188,17 @@ class Worker:
         limit or a rate that leaves no room is waited for.
         Raises: as `run`.
         """
-        await self._run(until_idle=True)
+        await self._run_alone(until_idle=True)
+
+    async def _run_alone(self, *, until_idle: bool) -> None:
+        # A lock, not a flag: another thread's event loop may call this at the same moment.
+        if not self._alone.acquire(blocking=False):
+            raise WorkerRunningError(self.id)
+        try:
+            await self._run(until_idle=until_idle)
+        finally:
+            self._stop_requested = None
+            self._alone.release()
 
     async def _run(self, *, until_idle: bool) -> None:
         self._stop_requested = asyncio.Event()

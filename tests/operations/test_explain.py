@@ -17,10 +17,14 @@ from sa_jobqueue import (
     TypeSettings,
     dismiss_dead_letters,
     explain_job,
+    explain_schedule,
+    get_chain,
+    get_job,
+    get_progress,
     put_job_type,
     put_queue,
 )
-from sa_jobqueue.errors import JobNotFoundError
+from sa_jobqueue.errors import ChainNotFoundError, JobNotFoundError, ScheduleNotFoundError
 from sa_jobqueue.ids import uuid7
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import WORKER, Jobs
@@ -273,3 +277,12 @@ def test_thousands_of_blockers_are_explained_by_a_few(session: Session, jobs: Jo
     found = explain_job(session, waiting.id)
     assert found.evidence["open_blockers"] == 3000
     assert len(found.blockers) == 20
+
+
+def test_what_only_reads_says_nothing_of_changes_about_what_is_not_there(session: Session) -> None:
+    unknown: Any = uuid7()
+    for read in (explain_job, get_job, get_progress, get_chain, explain_schedule):
+        with pytest.raises((JobNotFoundError, ChainNotFoundError, ScheduleNotFoundError)) as raised:
+            read(session, unknown)
+        assert "changed" not in str(raised.value)
+        assert str(unknown) in str(raised.value)

@@ -50,6 +50,8 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "JobEndedError": ("1", JobStatus.DEAD),
     "NotReschedulableError": ({"1": JobStatus.DEAD},),
     "ConflictError": ("taken", "uq_job"),
+    "TransactionRequiredError": ("deduplication",),
+    "WorkerRunningError": ("w:1",),
     "ScheduleNotFoundError": (["nightly"],),
     "SchemaBusyError": ("job", timedelta(seconds=3), ["pid 7"]),
     "IsolationError": ("it cannot start",),

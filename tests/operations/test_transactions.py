@@ -1,0 +1,62 @@
+"""What holds locks until its transaction ends is refused on a connection in AUTOCOMMIT, before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    Deduplicate,
+    Job,
+    JobStatus,
+    aio,
+    complete_job,
+    delete_chains,
+    enqueue,
+    enqueue_many,
+    enqueue_many_unique,
+    enqueue_unique,
+)
+from sa_jobqueue.errors import TransactionRequiredError
+from tests.fixtures.jobs import Jobs
+
+DATABASE = "session swept"
+
+
+def add(session: Session, job_id: Any) -> None:
+    session.add(Job(type_name="waits", blockers=[job_id]))
+    session.flush()
+
+
+CALLS: dict[str, Callable[[Session, Any], object]] = {
+    "add": add,
+    "enqueue_many": lambda session, job_id: enqueue_many(session, [Job(type_name="waits", blockers=[job_id])]),
+    "enqueue": lambda session, job_id: enqueue(session, Job(type_name="once"), deduplicate=Deduplicate("key")),
+    "enqueue_unique": lambda session, job_id: enqueue_unique(session, [(Job(type_name="once"), Deduplicate("key"))]),
+    "enqueue_many_unique": lambda session, job_id: enqueue_many_unique(
+        session, [(Job(type_name="once"), Deduplicate("key"))]
+    ),
+    "complete_job": complete_job,
+    "delete_chains": lambda session, job_id: delete_chains(session, [job_id]),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_holds_locks_is_refused_in_autocommit(engine: Engine, jobs: Jobs, name: str) -> None:
+    job_id = jobs.add()
+    session = Session(engine.execution_options(isolation_level="AUTOCOMMIT"))
+    with session, pytest.raises(TransactionRequiredError, match="in AUTOCOMMIT: use an engine with another isolation"):
+        CALLS[name](session, job_id)
+    assert jobs.statuses() == {job_id: JobStatus.PENDING}
+
+
+async def test_it_is_refused_on_an_asynchronous_session_too(async_engine: AsyncEngine, jobs: Jobs) -> None:
+    async with AsyncSession(async_engine.execution_options(isolation_level="AUTOCOMMIT")) as session:
+        with pytest.raises(TransactionRequiredError):
+            await aio.enqueue(session, Job(type_name="once"), deduplicate=Deduplicate("key"))
+    assert jobs.count() == 0
