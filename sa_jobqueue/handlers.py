@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Generic, Literal, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, overload
 from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -16,7 +16,7 @@ from typing_extensions import TypeVar
 from sa_jobqueue.batching import Batching
 from sa_jobqueue.context import AttemptContext, Blockers, Continuation
 from sa_jobqueue.decorators import HandlerDecorator, InT, JobT
-from sa_jobqueue.errors import InvalidOptionError, NoOutputError, WrongJobTypeError
+from sa_jobqueue.errors import InvalidHandlerError, InvalidJobError, InvalidOptionError, NoOutputError, WrongJobTypeError
 from sa_jobqueue.fair_keys import SEPARATOR, FairBy, check_fair_by, check_whole, key_of
 from sa_jobqueue.middleware import Middleware, check_middleware
 from sa_jobqueue.models import ChainMixin, Job, JobMixin
@@ -80,6 +80,17 @@ class Handler(Generic[InT, OutT, JobT]):
         """Call the function as if it had never been registered: for tests, and for doing the work at once."""
         return self.job_type.func(*args, **kwargs)
 
+    if not TYPE_CHECKING:  # to a type checker, what is missing stays missing
+
+        def __getattr__(self, name: str) -> Any:
+            # Names that other libraries have: Celery, Dramatiq, Procrastinate, RQ.
+            hint = ""
+            if name in {"delay", "apply_async", "send", "send_with_options", "defer", "enqueue", "kiq", "s", "si"}:
+                hint = (
+                    ": describe a job with `.job(payload, ...)` and add it to a session, `session.add(handler.job(payload))`"
+                )
+            raise AttributeError(f"a handler has no {name!r}{hint}")
+
     @overload
     def job(self: _WithoutPayload[OutT, JobT], payload: None = None, **options: Any) -> JobT: ...
     @overload
@@ -128,6 +139,13 @@ class Handler(Generic[InT, OutT, JobT]):
         chains that are given by their ids are checked when the job is written.
         """
         kind = self.job_type
+        for name in columns:
+            if not hasattr(self._model, name):
+                raise InvalidJobError(
+                    name,
+                    f"is neither an option nor a column of {self._model.__name__}; the payload is the first argument: "
+                    f"{kind.func.__name__}.job({{{name!r}: ...}}), or an object of its type",
+                )
         document = kind.input.encode("input", payload)
         queue = kind.queue if queue is None else queue
         if fair_key is None and kind.fair_by is not None and SEPARATOR not in queue:
@@ -332,6 +350,10 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
         )
 
     def _declare(self, type_name: str, **options: Any) -> Callable[[Callable[..., Any]], Handler[Any, Any, JobT]]:
+        if callable(type_name):  # the decorator without its parentheses
+            name = getattr(type_name, "__name__", "name")
+            words = f'give the job type its name: @jobs.handler("{name}"), not @jobs.handler without parentheses'
+            raise InvalidHandlerError(words)
         # One throw-away job checks the name and the defaults by the same rules as any other.
         # With an id of no meaning: the application's factory is asked for jobs alone.
         never_written: Any = "-" if self.model.__jobqueue__.id_type == "text" else UUID(int=0)

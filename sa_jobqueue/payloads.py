@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from sa_jobqueue.errors import InvalidOutputError, InvalidPayloadError, PayloadTooLargeError
+from sa_jobqueue.errors import AttemptSignal, InvalidOutputError, InvalidPayloadError, PayloadTooLargeError
 from sa_jobqueue.shapes import Shape, name_of
 from sa_jobqueue.types import Json
 
@@ -208,6 +208,9 @@ class Codec(Generic[T]):
 
     def encode_output(self, value: T) -> Json:
         """Return what a handler returned as JSON. Raises: InvalidOutputError with the path and the reason."""
+        if isinstance(value, AttemptSignal):
+            name = type(value).__name__
+            raise InvalidOutputError(f"the handler returned {name}(...): raise it, as in `raise {name}(...)`")
         try:
             return self.encode("output", value)
         except InvalidPayloadError as error:

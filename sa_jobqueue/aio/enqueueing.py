@@ -19,7 +19,7 @@ InT = TypeVar("InT")
 JobT = TypeVar("JobT", bound=JobMixin[Any])
 
 
-async def enqueue(session: AsyncSession, job: JobT, *, deduplicate: Deduplicate) -> tuple[JobT, Enqueued]:
+async def enqueue(session: AsyncSession, job: JobT, *, deduplicate: Deduplicate | None = None) -> tuple[JobT, Enqueued]:
     """Enqueue a job unless its key is taken; return the job that has it, and what became of this one."""
     return await session.run_sync(operations.enqueue, job, deduplicate=deduplicate)
 

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, Final, Literal, TypeVar
 
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, object_session
 
 from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidOptionError, StaleSnapshotError
@@ -76,9 +77,10 @@ def _check_duration(option: str, given: timedelta | None) -> None:
         raise InvalidOptionError(option, f"must be above zero and at most {LONGEST.days} days, got {given}")
 
 
-def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate) -> tuple[JobT, Enqueued]:
+def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate | None = None) -> tuple[JobT, Enqueued]:
     """Enqueue a job unless its key is taken; return the job that has it, and what became of this one.
 
+    `deduplicate`: None adds the job and flushes it.
     `job`: as `Job(...)` or `handler.job(...)` make it, in no session. Found, changed or made, the job returned is in the
     session. Inputs are not compared. What became of it is true exactly where it was made.
     Changes: one row, or none; a job among `exclude`, or with scope "waiting" one that has begun, may lose its key.
@@ -88,8 +90,16 @@ def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate) -> tuple[J
     Raises: InvalidJobError when the job is in a session already; TransactionRequiredError in AUTOCOMMIT; StaleSnapshotError
     in a REPEATABLE READ or SERIALIZABLE transaction that does not see the chain that has the key. Nothing is written then.
     """
-    (result,) = enqueue_unique(session, [(job, deduplicate)])
-    return result
+    _check_session(session)
+    if deduplicate is not None:
+        (result,) = enqueue_unique(session, [(job, deduplicate)])
+        return result
+    _check_job("job", job)
+    _check_free("job", job)
+    with translated():
+        session.add(job)
+        session.flush()
+    return job, Enqueued.MADE
 
 
 def enqueue_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]]) -> list[tuple[JobT, Enqueued]]:
@@ -101,8 +111,7 @@ def enqueue_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]]) ->
     listed = list(new)
     for index, (job, given) in enumerate(listed):
         _check_one(f"new[{index}]", job, given)
-        if object_session(job) is not None:
-            raise InvalidJobError(f"new[{index}]", "is already in a session; pass a fresh job")
+        _check_free(f"new[{index}]", job)
     for kind in {type(job) for job, _ in listed}:
         require_transaction(session.connection(bind_arguments={"mapper": kind}), "deduplication")
     session.flush()
@@ -113,10 +122,24 @@ def enqueue_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]]) ->
     return [_find_or_make(session, job, given) for job, given in listed]
 
 
-def _check_one(field: str, job: object, given: object) -> None:
-    """Check what is enqueued, and how. Raises: InvalidJobError."""
+def _check_session(session: object) -> None:
+    if isinstance(session, (AsyncSession, async_scoped_session)):
+        raise InvalidOptionError("session", "is an AsyncSession: await the function of the same name in sa_jobqueue.aio")
+
+
+def _check_job(field: str, job: object) -> None:
     if not isinstance(job, JobMixin):
         raise InvalidJobError(field, f"must be a job, as Job(...) or handler.job(...) make it, got {type(job).__name__}")
+
+
+def _check_free(field: str, job: object) -> None:
+    if object_session(job) is not None:
+        raise InvalidJobError(field, "is already in a session; pass a fresh job")
+
+
+def _check_one(field: str, job: object, given: object) -> None:
+    """Check what is enqueued, and how. Raises: InvalidJobError."""
+    _check_job(field, job)
     if not isinstance(given, Deduplicate):
         raise InvalidJobError(field, f"must be deduplicated by a Deduplicate(...), got {type(given).__name__}")
 

@@ -1,0 +1,84 @@
+"""What a newcomer writes first, and gets wrong: it works, or the error says what to write instead."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Enqueued, JobQueue, JobStatus, Snooze, aio, enqueue
+from sa_jobqueue.errors import InvalidHandlerError, InvalidJobError, InvalidOptionError
+from sa_jobqueue.events import JobDied
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import Start
+
+
+def handlers() -> Any:
+    queue = JobQueue()
+
+    @queue.handler("send", max_attempts=1)
+    def send(order: dict[str, Any]) -> Any:
+        return Snooze(timedelta(hours=1))
+
+    return queue, send
+
+
+def test_enqueue_without_deduplication_adds_the_job(session: Session, jobs: Jobs) -> None:
+    _, send = handlers()
+    job, outcome = enqueue(session, send.job({"order_id": 7}))
+    assert (job in session, outcome) == (True, Enqueued.MADE)
+    with pytest.raises(InvalidJobError, match="already in a session"):
+        enqueue(session, job)
+    session.commit()
+    assert jobs.statuses() == {job.id: JobStatus.PENDING}
+
+
+async def test_the_asynchronous_one_does_too_and_each_session_has_its_function(
+    async_engine: AsyncEngine, engine: Engine, jobs: Jobs
+) -> None:
+    _, send = handlers()
+    async with AsyncSession(async_engine) as session, session.begin():
+        _, outcome = await aio.enqueue(session, send.job({}))
+        assert outcome is Enqueued.MADE
+        wrong: Any = session
+        with pytest.raises(InvalidOptionError, match=r"is an AsyncSession: await the function .* in sa_jobqueue\.aio"):
+            enqueue(wrong, send.job({}))
+    assert jobs.count() == 1
+
+
+def test_a_payload_given_by_keywords_is_named() -> None:
+    _, send = handlers()
+    with pytest.raises(
+        InvalidJobError, match=r"order_id: is neither an option nor a column of Job; the payload is the first"
+    ):
+        send.job(order_id=7)
+
+
+@pytest.mark.parametrize("name", ["delay", "defer", "apply_async"])
+def test_names_of_other_libraries_lead_to_ours(name: str) -> None:
+    _, send = handlers()
+    with pytest.raises(AttributeError, match=rf"a handler has no '{name}': describe a job with `\.job\(payload, \.\.\.\)`"):
+        getattr(send, name)
+    assert not hasattr(send, "wrapped")
+
+
+def test_a_decorator_without_parentheses_says_so() -> None:
+    decorated: Any = JobQueue().handler
+
+    def send() -> None: ...
+
+    with pytest.raises(InvalidHandlerError, match=r'@jobs\.handler\("send"\), not @jobs\.handler without parentheses'):
+        decorated(send)
+
+
+async def test_a_signal_that_is_returned_is_to_be_raised(start: Start, engine: Engine) -> None:
+    queue, send = handlers()
+    with Session(engine) as session, session.begin():
+        session.add(send.job({}))
+    async with start(queue) as log:
+        (died,) = await log.until(JobDied)
+    assert died.error["message"] == "the handler returned Snooze(...): raise it, as in `raise Snooze(...)`"
