@@ -50,6 +50,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "JobEndedError": ("1", JobStatus.DEAD),
     "NotReschedulableError": ({"1": JobStatus.DEAD},),
     "ConflictError": ("taken", "uq_job"),
+    "StaleSnapshotError": ("key", "REPEATABLE READ"),
     "TransactionRequiredError": ("deduplication",),
     "WorkerRunningError": ("w:1",),
     "ScheduleNotFoundError": (["nightly"],),
