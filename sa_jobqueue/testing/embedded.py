@@ -88,6 +88,9 @@ class EmbeddedServer:
         try:
             if self._private is None:
                 self._prepare()
+            if not (self.data_dir / "PG_VERSION").exists():
+                self._place.own(self.data_dir)
+                self._init_database()
             self._launch()
         except (OSError, subprocess.SubprocessError, psycopg.Error) as error:
             log = self._log_tail()
@@ -198,9 +201,6 @@ class EmbeddedServer:
         # Ours, not initdb's: the socket's directory is the lock on that door, and TCP is open to every local user.
         rules = f"local all all trust\nhost all all {_LOOPBACK}/32 scram-sha-256\n"
         self._private.write("hba.conf", rules)
-        if not (self.data_dir / "PG_VERSION").exists():
-            self._private.own(self.data_dir)
-            self._init_database()
 
     def _init_database(self) -> None:
         options = ["--auth=trust", "--no-sync", "--locale=C", "--encoding=UTF8", f"--username={SUPERUSER}"]

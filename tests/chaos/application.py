@@ -50,12 +50,31 @@ CREATE FUNCTION refuse_commit() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN RAISE EXCEPTION 'the commit was made to fail' USING ERRCODE = '53100'; END $$;
 CREATE CONSTRAINT TRIGGER doomed_commit AFTER INSERT ON effect DEFERRABLE INITIALLY DEFERRED
 FOR EACH ROW WHEN (NEW.doomed > 0) EXECUTE FUNCTION refuse_commit();
+CREATE TABLE refused (job_id uuid PRIMARY KEY);
+CREATE TABLE held_up (job_id uuid, beside uuid);
+CREATE FUNCTION refuse_end() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF EXISTS (SELECT FROM refused WHERE job_id = NEW.id) THEN
+    RAISE EXCEPTION 'an application refuses the end of job %', NEW.id;
+  END IF;
+  RETURN NEW;
+END $$;
+CREATE TRIGGER refused_end BEFORE UPDATE ON job
+FOR EACH ROW WHEN (NEW.type_name = 'refused' AND NEW.completed_at IS NOT NULL) EXECUTE FUNCTION refuse_end();
 """
-"""Beside the queue's tables. A row that is doomed lets its transaction fail at COMMIT, with the error of a full disk."""
+"""Beside the queue's tables. A row that is doomed lets its transaction fail at COMMIT, with the error of a full disk. The
+end of a job that is `refused` fails the statement that writes it, until that row is deleted; `held_up` has the jobs that did
+not end beside it meanwhile."""
 
 SOON: Final = Backoff(base=timedelta(milliseconds=200), cap=timedelta(seconds=2))
 ATTEMPTS: Final = 200
 """More than any outage here uses up: only what is meant to die does."""
+
+SETTINGS_OF_THE_QUEUE: Final = f"""
+INSERT INTO job_type (type_name, rate_limit, rate_period, rate_burst) VALUES ('limited', 1000, '1 second', 1000);
+INSERT INTO schedule (name, type_name, cron, max_attempts) VALUES ('each minute', 'plain', '* * * * *', {ATTEMPTS});
+"""
+"""A rate that a sane clock never reaches, and a schedule that is always soon due."""
 
 _time, _time_ns = time.time, time.time_ns
 
@@ -165,6 +184,14 @@ async def fan_in(ends: Blockers[list[int]]) -> int:
 async def fails_once(payload: dict[str, Any], ctx: AttemptContext) -> None:
     if ctx.attempt == 1:
         raise ValueError("the first attempt fails")
+
+
+@jobs.handler("refused", max_attempts=ATTEMPTS, retry=SOON)
+async def refused(payload: dict[str, Any]) -> None: ...
+
+
+@jobs.handler("limited", max_attempts=ATTEMPTS, retry=SOON)
+async def limited(payload: dict[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True)

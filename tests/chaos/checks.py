@@ -51,6 +51,10 @@ CHECKS: Final[dict[str, str]] = {
               WHEN 'exit' THEN outcome = 'failed' AND a.error->>'message' LIKE '%ended with status 3%'
               WHEN 'hog' THEN outcome = 'failed' AND a.error->>'message' LIKE '%over its memory limit of 256 MiB%'
               ELSE outcome = 'timed_out' END""",
+    "a job whose end cannot be written holds up no other": "SELECT job_id, beside FROM held_up",
+    "what a server's clock that was ahead has left is healed": """
+        SELECT name, next_fire_at::text FROM schedule WHERE next_fire_at > now() + interval '2 minutes'
+        UNION ALL SELECT id, heartbeat_at::text FROM worker WHERE heartbeat_at > now() + interval '1 minute'""",
     "chains are whole": f"""
         SELECT root.id, root.type_name, links, done FROM job root, LATERAL
             (SELECT count(*) AS links, count(*) FILTER (WHERE status = 'completed') AS done,

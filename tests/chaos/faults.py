@@ -277,6 +277,12 @@ def step_clocks(scene: Scene) -> tuple[str, dict[UUID, int]]:
     return ", ".join(f"{one / 86_400:+.1f} d" for one in steps), dict.fromkeys(ids, 1)
 
 
+def restore_elsewhere(scene: Scene) -> tuple[str, dict[UUID, int]]:
+    """Restore a dump in a new cluster, whose transaction counter is far behind, and go on there."""
+    before, after = scene.world.restore()
+    return f"transaction {before} to {after}", {}
+
+
 def _isolated(kind: str) -> Callable[[Scene], list[Job]]:
     return lambda _: [app.isolated.job({"fault": kind}, priority=5)]
 
@@ -302,6 +308,7 @@ FAULTS: Final[tuple[Fault[Scene], ...]] = (
     Fault("poison payloads", enqueue(lambda _: [poison() for _ in range(5)], "5 jobs")),
     Fault("1 MB payload", enqueue(lambda _: [large() for _ in range(2)], "2 jobs")),
     Fault("wall clocks step", step_clocks),
+    Fault("dump restored elsewhere", restore_elsewhere),
     *(Fault(f"isolated job: {kind}", enqueue(_isolated(kind), "in a child process")) for kind in app.ISOLATED),
     Fault("job that aborts its process", enqueue(lambda _: [app.aborts.job({}, priority=5)], "until it is a dead letter")),
 )

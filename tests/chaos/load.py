@@ -26,7 +26,8 @@ def _slow(random: Random) -> dict[str, Any]:
 
 
 MIX: Final[tuple[tuple[int, Callable[[Random], Job]], ...]] = (
-    (30, lambda _: app.plain.job({})),
+    (26, lambda _: app.plain.job({})),
+    (4, lambda _: app.limited.job({})),
     (20, lambda _: app.with_session.job({})),
     (10, lambda _: app.with_async_session.job({})),
     (8, lambda random: app.slow.job(_slow(random))),
@@ -67,8 +68,8 @@ class Load:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def add(self, *jobs: Job) -> bool:
-        """Enqueue in one transaction; return whether its commit was acknowledged."""
+    def add(self, *jobs: Job, refused: bool = False) -> bool:
+        """Enqueue in one transaction; return whether its commit was acknowledged. `refused`: the end of the first is."""
         # A root's blockers are added with it; what a chain goes on with is noted by its root.
         ids = {job.id: job.type_name for job in jobs}
         try:
@@ -76,18 +77,20 @@ class Load:
                 session.add_all(jobs)
                 note = text("INSERT INTO enqueued (job_id, kind) VALUES (:job_id, :kind)")
                 session.execute(note, [{"job_id": job_id, "kind": kind} for job_id, kind in ids.items()])
+                if refused:
+                    session.execute(text("INSERT INTO refused (job_id) VALUES (:job_id)"), {"job_id": jobs[0].id})
         except DBAPIError:
             self.refused += 1
             return False
         self._acknowledged.update(ids)
         return True
 
-    def insist(self, make: Callable[[], Iterable[Job]]) -> list[UUID]:
-        """Enqueue what a fault needs, again while the server is away; return the ids."""
+    def insist(self, make: Callable[[], Iterable[Job]], *, refused: bool = False) -> list[UUID]:
+        """Enqueue what a fault needs, again while the server is away, as `add` does; return the ids."""
         while True:
             jobs = list(make())
             ids = [job.id for job in jobs]
-            if self.add(*jobs):
+            if self.add(*jobs, refused=refused):
                 return ids
             time.sleep(_TICK_SECONDS)
 

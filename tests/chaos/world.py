@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +20,7 @@ from sa_jobqueue.models import Base
 from sa_jobqueue.testing.binaries import binary_dirs
 from sa_jobqueue.testing.databases import create_database
 from sa_jobqueue.testing.embedded import EmbeddedServer
-from tests.chaos.application import SCHEMA, metadata
+from tests.chaos.application import SCHEMA, SETTINGS_OF_THE_QUEUE, metadata
 from tests.chaos.fleet import Fleet, Timing
 from tests.chaos.proxy import Proxy
 from tests.fixtures.disks import NoDisk, SmallDisk
@@ -35,6 +37,7 @@ SETTINGS: Final = {
     "max_wal_size": "64MB",
 }
 _DISK_MEGABYTES: Final = 512
+_END_SESSIONS: Final = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %(database)s"
 
 
 class Unanswered(Exception):  # noqa: N818 - not a fault of ours
@@ -71,6 +74,10 @@ class World:
                     raise Unanswered(str(error)) from error
                 time.sleep(0.05)
 
+    def write(self, statement: str, **values: Any) -> None:
+        """Change rows, by a server that may be down: tried as `read` is. Raises: Unanswered."""
+        self.read(f"WITH changed AS ({statement} RETURNING 1) SELECT count(*) FROM changed", **values)
+
     def now(self) -> datetime:
         """Return the server's clock."""
         found: datetime = self.read("SELECT clock_timestamp()")[0][0]
@@ -98,9 +105,54 @@ class World:
             return True
         return False
 
+    def restore(self) -> tuple[int, int]:
+        """Move the database to a new cluster, by a dump; return the last transaction of the old one and of the new.
+
+        Nothing is lost: no one can connect from before the dump is begun until the new server serves it, at the same place.
+        """
+        place = make_url(self.url)
+        old, moved = str(place.database), f"{place.database}_moved"
+        with psycopg.connect(self._maintenance, autocommit=True, application_name="chaos judge") as connection:
+            connection.execute(f'ALTER DATABASE "{old}" ALLOW_CONNECTIONS false'.encode())
+            connection.execute(_END_SESSIONS, {"database": old})
+            connection.execute(f'ALTER DATABASE "{old}" RENAME TO "{moved}"'.encode())
+            connection.execute(f'ALTER DATABASE "{moved}" ALLOW_CONNECTIONS true'.encode())
+            before = _transaction(connection)
+        with tempfile.TemporaryDirectory(prefix="chaos-dump-") as scratch:
+            dump = Path(scratch) / "dump.sql"
+            self._run("pg_dump", "--file", str(dump), "--dbname", moved)
+            self.server.crash()
+            shutil.rmtree(self.server.data_dir)
+            self.server.start()
+            self._run("createdb", moved)
+            self._run("psql", "--single-transaction", "--quiet", "--file", str(dump), "--dbname", moved)
+        with psycopg.connect(self._maintenance, autocommit=True, application_name="chaos judge") as connection:
+            after = _transaction(connection)
+            connection.execute(f'ALTER DATABASE "{moved}" RENAME TO "{old}"'.encode())
+        return before, after
+
+    def _run(self, program: str, *arguments: str) -> None:
+        place = ["--host", str(self.server.socket_dir), "--username", "postgres"]
+        stop = ["--set", "ON_ERROR_STOP=1", "--no-psqlrc"] if program == "psql" else []
+        subprocess.run(
+            [self.server.bin_dir / program, *place, *stop, *arguments],
+            check=True,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+        )
+
+    @property
+    def _maintenance(self) -> str:
+        return make_url(self.server.url).set(drivername="postgresql").render_as_string(hide_password=False)
+
     @property
     def _conninfo(self) -> str:
         return make_url(self.url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+def _transaction(connection: psycopg.Connection[Any]) -> int:
+    row = connection.execute("SELECT pg_current_xact_id()::text").fetchone()
+    return int(row[0]) if row is not None else 0
 
 
 @contextmanager
@@ -124,6 +176,7 @@ def open_world(*, workers: int, timing: Timing, log_dir: Path | None = None) -> 
         metadata.create_all(engine)
         with engine.begin() as connection:
             connection.execute(text(SCHEMA))
+            connection.execute(text(SETTINGS_OF_THE_QUEUE))
         proxy = Proxy(server.socket_dir / ".s.PGSQL.5432")
         database = make_url(url).database
         fleet = Fleet(
