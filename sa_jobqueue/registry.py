@@ -198,10 +198,12 @@ class Registry:
 
     def find(self, name: str) -> JobType | None:
         """Return a type of this registry, or of one that includes it; None when neither knows it."""
-        found = self._types.get(name)
-        if found is None:
-            found = next(filter(None, (other.find(name) for other in self._included_by)), None)
-        return found
+        seen: list[Registry] = [self]
+        for registry in seen:  # grows meanwhile: two registries may include each other
+            if name in registry._types:
+                return registry._types[name]
+            seen += [other for other in registry._included_by if other not in seen]
+        return None
 
     def add(self, job_type: JobType) -> None:
         """Register a type. Raises: DuplicateJobTypeError naming both places."""

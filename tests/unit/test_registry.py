@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
+from sa_jobqueue import JobQueue
 from sa_jobqueue.context import AttemptContext, Blockers, Continuation
 from sa_jobqueue.errors import (
     DuplicateJobTypeError,
@@ -306,3 +307,16 @@ def test_an_input_that_cannot_be_brought_up_says_why(data: Any, version: int, fi
         kind.decode(data, version)
     assert caught.value.field == field
     assert reason in caught.value.reason
+
+
+def test_a_type_is_found_in_what_includes_its_registry_also_where_two_include_each_other() -> None:
+    one, two, whole = JobQueue(), JobQueue(), JobQueue()
+    one.include(two)
+    two.include(one)
+    whole.include(one)
+
+    @whole.handler("send")
+    def send() -> None: ...
+
+    assert two.registry.find("send") is send.job_type
+    assert two.registry.find("unheard_of") is None
