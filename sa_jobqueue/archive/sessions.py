@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, NullPool, create_engine
+from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -16,6 +16,7 @@ from sa_jobqueue.archive.options import ArchiveOptions
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations import check_schema
+from sa_jobqueue.own_sessions import own_engine
 from sa_jobqueue.statements import archiving
 from sa_jobqueue.urls import for_psycopg, read_url
 from sa_jobqueue.worker.connections import unavailable
@@ -77,4 +78,4 @@ def _engine(database: Engine | URL | str) -> Engine:
         url = read_url(database)
     else:
         url = for_psycopg(database if isinstance(database, URL) else database.url)
-    return create_engine(url, poolclass=NullPool)
+    return own_engine(url)

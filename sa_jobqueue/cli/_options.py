@@ -16,7 +16,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from uuid import UUID
 
 import click
-from sqlalchemy import URL, Connection, NullPool, create_engine
+from sqlalchemy import URL, Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -25,6 +25,7 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.handlers import JobQueue
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import check_schema
+from sa_jobqueue.own_sessions import own_engine
 from sa_jobqueue.urls import read_url
 from sa_jobqueue.worker.connections import unavailable
 
@@ -138,7 +139,7 @@ class Database:
     @contextmanager
     def connection(self) -> Iterator[Connection]:
         """Connect, whatever there is. Raises: DatabaseUnavailableError, which names the URL without its passwords."""
-        engine = create_engine(self.url, poolclass=NullPool)
+        engine = own_engine(self.url)
         try:
             connection = engine.connect()
         except DBAPIError as error:

@@ -8,13 +8,13 @@ from datetime import timedelta
 from typing import Final
 
 import click
-from sqlalchemy import NullPool, create_engine
 
 from sa_jobqueue.cli._options import Database, seconds, with_database
 from sa_jobqueue.cli._output import echo
 from sa_jobqueue.observe import telemetry
 from sa_jobqueue.observe.health import Health, health
 from sa_jobqueue.observe.metrics.serving import new_registry, serve_metrics
+from sa_jobqueue.own_sessions import own_engine
 
 PORT: Final = 9464
 """The port that OpenTelemetry gives exporters for Prometheus by default."""
@@ -59,7 +59,7 @@ def exporter(
     registry = None if opentelemetry else new_registry()
     with database.session():
         pass  # says what is wrong with the tables, where something is
-    engine = create_engine(database.url, poolclass=NullPool)
+    engine = own_engine(database.url)
 
     def read() -> Health:
         return health(engine, window=window, time_to_live=time_to_live, model=database.model)

@@ -15,7 +15,6 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
-from sqlalchemy import NullPool, create_engine
 from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue.cli._options import Database, json_option, seconds, with_database
@@ -25,6 +24,7 @@ from sa_jobqueue.observe.health import Failures, Finding, Health, Severity, Thre
 from sa_jobqueue.observe.health import health as measure
 from sa_jobqueue.observe.health.findings import described
 from sa_jobqueue.operations.spans import span
+from sa_jobqueue.own_sessions import own_engine
 
 UNKNOWN: Final = 3
 """The exit status where nothing is known: no database, no tables, no such option. As the Monitoring Plugins have it."""
@@ -135,7 +135,7 @@ def health(
         raise click.UsageError(str(error)) from error
     with database.session():
         pass  # says what is wrong with the tables, where something is
-    engine = create_engine(database.url, poolclass=NullPool)
+    engine = own_engine(database.url)
 
     def look() -> Health:
         return measure(engine, thresholds=thresholds, model=database.model, **options)

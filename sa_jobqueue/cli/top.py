@@ -7,11 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 import click
-from sqlalchemy import NullPool, create_engine
 
 from sa_jobqueue.cli._options import Database, seconds, with_database
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.observe.health.overview import overviews
+from sa_jobqueue.own_sessions import own_engine
 
 
 class MissingTopExtraError(JobQueueError, ImportError):
@@ -53,7 +53,7 @@ def top(database: Database, /, *, interval: timedelta, screenshot: str | None, *
         raise MissingTopExtraError from error
     with database.session():
         pass  # says what is wrong with the tables, where something is
-    engine = create_engine(database.url, poolclass=NullPool)
+    engine = own_engine(database.url)
 
     def connect() -> AbstractContextManager[Look]:
         return overviews(engine, model=database.model, **options)

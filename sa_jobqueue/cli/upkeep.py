@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from sqlalchemy import Engine, NullPool, create_engine
+from sqlalchemy import Engine
 
 from sa_jobqueue import upkeep
 from sa_jobqueue.cli._options import Database, json_option, seconds, with_database
@@ -18,6 +18,7 @@ from sa_jobqueue.cli._output import console, print_json, print_table, shown
 from sa_jobqueue.observe.health import health
 from sa_jobqueue.observe.health.findings import described
 from sa_jobqueue.operations.spans import span
+from sa_jobqueue.own_sessions import own_engine
 from sa_jobqueue.upkeep import OnProgress, Reindexed, Setting, Vacuumed
 
 _lock_timeout: Final = click.option(
@@ -110,7 +111,7 @@ def optimize(database: Database, /, *, dry_run: bool, lock_timeout: timedelta, a
 def _engine(database: Database) -> Engine:
     with database.session():
         pass  # says what is wrong with the tables, where something is
-    return create_engine(database.url, poolclass=NullPool)
+    return own_engine(database.url)
 
 
 @contextmanager

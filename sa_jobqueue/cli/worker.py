@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 import click
-from sqlalchemy import Engine, NullPool, create_engine
+from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
@@ -39,6 +39,7 @@ from sa_jobqueue.observe import logs, telemetry
 from sa_jobqueue.observe.log_lines import MOST_LINES, capture
 from sa_jobqueue.observe.metrics.serving import new_registry, serve_metrics
 from sa_jobqueue.operations.workers import MOST_TAKEN_BACK, take_back_from
+from sa_jobqueue.own_sessions import own_engine
 from sa_jobqueue.urls import for_psycopg
 from sa_jobqueue.worker import Worker, WorkerOptions
 from sa_jobqueue.worker.connections import noticing_death, unavailable
@@ -287,11 +288,7 @@ async def _supervise(commands: list[list[str]], environment: dict[str, str], on_
 
 def _take_back(jobs: JobQueue[Any], used: Engine | AsyncEngine, options: WorkerOptions, worker_id: str) -> None:
     """Make the jobs of a worker that died due again at once; where that fails, others do it when it was silent for long."""
-    engine = create_engine(
-        for_psycopg(used.url, option="engine"),
-        poolclass=NullPool,
-        connect_args=noticing_death(options.time_to_live),
-    )
+    engine = own_engine(for_psycopg(used.url, option="engine"), **noticing_death(options.time_to_live))
     taken, batch = 0, MOST_TAKEN_BACK
     try:
         while batch == MOST_TAKEN_BACK:

@@ -24,6 +24,7 @@ from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError, Job
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import check_schema
+from sa_jobqueue.own_sessions import SETTINGS, own_options, startup_arguments
 from sa_jobqueue.spark.errors import ReadError
 from sa_jobqueue.spark.options import Options
 from sa_jobqueue.statements import schema
@@ -83,20 +84,14 @@ def connect(options: Options, *, read_only: bool = False) -> Iterator[Connection
     settings = {
         "statement_timeout": _milliseconds(options["statementTimeout"]),
         "idle_in_transaction_session_timeout": _milliseconds(IDLE_TIMEOUT),
-        "TimeZone": "UTC",
-        "DateStyle": "ISO",
         # Of settings that a user or a database may carry for people: JIT costs more than it brings to a COPY.
         "jit": "off",
         **({"default_transaction_read_only": "on"} if read_only else {}),
     }
-    own = url.query.get("options")
     arguments = {
-        "options": " ".join(
-            [*([own] if isinstance(own, str) else []), *(f"-c {key}={value}" for key, value in settings.items())]
-        ),
+        **startup_arguments(own_options(url), SETTINGS | settings),
         "application_name": _application_name(),
         "connect_timeout": CONNECT_TIMEOUT_SECONDS,
-        "client_encoding": "utf8",
     }
     engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=arguments)
     try:

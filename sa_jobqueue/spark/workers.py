@@ -21,12 +21,12 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
-from sqlalchemy import NullPool, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.operations import WorkerFilter, WorkerStatus, check_schema, drain_workers, list_workers
+from sa_jobqueue.own_sessions import own_engine
 from sa_jobqueue.spark.connections import url_of
 from sa_jobqueue.spark.errors import MissingExtraError, WorkersFailedError
 from sa_jobqueue.spark.options import Options, Secret, Use
@@ -157,7 +157,7 @@ class WorkerSet:
             idle_exit=idle_exit,
         )
         self._model = load_jobs(app).model
-        self._engine = create_engine(url_of(self._settings.database), poolclass=NullPool)
+        self._engine = own_engine(url_of(self._settings.database))
         self._slots = slots
         self._until_idle = until_idle
         self._progress = _PRINTERS[progress]() if isinstance(progress, str) else progress

@@ -30,6 +30,11 @@ GUARDS = {
     "enable_sort": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
+    # What the plans are made of. Off in a server's configuration, they would be the queue's tables read whole.
+    "enable_indexscan": "on",
+    "enable_indexonlyscan": "on",
+    "enable_nestloop": "on",
+    "enable_tidscan": "on",
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
 }

@@ -15,6 +15,7 @@ from psycopg import sql
 from sqlalchemy import URL, create_engine
 
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.own_sessions import SETTINGS
 from sa_jobqueue.urls import for_psycopg
 
 _RETRY_SECONDS: Final = 5.0
@@ -147,7 +148,8 @@ def _arguments(url: URL) -> dict[str, Any]:
     # SQLAlchemy's own reading of the URL; psycopg's, whatever driver the application uses.
     url = for_psycopg(url)
     arguments = create_engine(url).dialect.create_connect_args(url)[1]
-    return {**arguments, "application_name": "sa_jobqueue waiting", "connect_timeout": 5, "autocommit": True}
+    ours = {"application_name": "sa_jobqueue waiting", "client_encoding": SETTINGS["client_encoding"]}
+    return {**arguments, **ours, "connect_timeout": 5, "autocommit": True}
 
 
 def _listening(channel: str) -> sql.Composed:

@@ -10,16 +10,17 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 import psycopg
-from sqlalchemy import URL, Engine, NullPool, create_engine
+from sqlalchemy import URL, Engine, NullPool, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
+from sa_jobqueue.own_sessions import SETTINGS, TIMEOUTS, overridden, own_options, startup_arguments
 from sa_jobqueue.payloads import read_json
 from sa_jobqueue.statements.claims import GUARDS
 from sa_jobqueue.urls import for_psycopg
-from sa_jobqueue.worker.poolers import GuardedCursor, is_pooled
-from sa_jobqueue.worker.silence import AnsweredConnection, QuietConnection
+from sa_jobqueue.worker.poolers import GuardedCursor, GuardedThreadCursor, is_pooled
+from sa_jobqueue.worker.silence import AnsweredConnection, QuietConnection, answered_within
 
 C = TypeVar("C", bound=psycopg.AsyncConnection[Any])
 
@@ -27,9 +28,10 @@ C = TypeVar("C", bound=psycopg.AsyncConnection[Any])
 class Connections:
     """Makes a worker's own connections from the application's URL.
 
-    They use psycopg whatever driver the application uses, carry the plan guards, notice a dead peer, and a silent one,
-    within `patience`, and show up in `pg_stat_activity` under the worker's name. Behind a connection pooler the guards
-    travel with each transaction, and only `listen_url` leads to where LISTEN hears something.
+    They use psycopg whatever driver the application uses, carry the plan guards and the settings of `own_sessions`, notice a
+    dead peer, and a silent one, within `patience`, and show up in `pg_stat_activity` under the worker's name. Behind a
+    connection pooler guards and settings travel with each transaction, and only `listen_url` leads to where LISTEN hears
+    something.
     """
 
     def __init__(
@@ -46,15 +48,15 @@ class Connections:
         self.is_pooled = False
         """Whether it is known that the URL leads to a pooler."""
         self.patience = patience.total_seconds()
-        guards = " ".join(f"-c {name}={value}" for name, value in GUARDS.items())
         # A claim under a limit holds its lock for a transaction: where this machine vanishes meanwhile, no longer than that.
-        guards += f" -c idle_in_transaction_session_timeout={max(1000, round(1000 * self.patience))}"
-        own = self._url.query.get("options")
+        idle = {"idle_in_transaction_session_timeout": str(max(1000, round(1000 * self.patience)))}
+        given = dict(connect_args or {})
+        self._own_options: str = given.pop("options", None) or own_options(self._url)
         self._arguments: dict[str, Any] = {
-            "options": f"{own} {guards}" if isinstance(own, str) else guards,
             "application_name": f"sa_jobqueue {worker_name}"[:63],
             **noticing_death(patience),
-            **(connect_args or {}),
+            **given,
+            **startup_arguments(self._own_options, {**GUARDS, **SETTINGS, **TIMEOUTS, **idle}),
         }
         self._opening: set[asyncio.Task[Any]] = set()
         self._opened: WeakSet[psycopg.AsyncConnection[Any]] = WeakSet()
@@ -76,8 +78,7 @@ class Connections:
         with suppress(psycopg.Error):
             self.is_pooled = await is_pooled(self._to(self._url))
         if self.is_pooled:
-            own = self._url.query.get("options")
-            self._arguments |= {"options": own or "", "prepare_threshold": None}
+            self._arguments |= {"options": self._own_options, "prepare_threshold": None}
 
     def engine(self, size: int) -> AsyncEngine:
         """Return an engine of at most `size` connections, each statement its own transaction."""
@@ -94,7 +95,12 @@ class Connections:
 
     def thread_engine(self) -> Engine:
         """Return an engine for a thread of the worker's own; one connection, opened when used."""
-        return create_engine(self._url, isolation_level="AUTOCOMMIT", poolclass=NullPool, connect_args=self._arguments)
+        guarded = {"cursor_factory": GuardedThreadCursor} if self.is_pooled else {}
+        arguments = self._arguments | guarded
+        engine = create_engine(self._url, isolation_level="AUTOCOMMIT", poolclass=NullPool, connect_args=arguments)
+        if not self.is_pooled:
+            event.listen(engine, "connect", _undo_environment)
+        return engine
 
     async def _open(self, **arguments: Any) -> AnsweredConnection:
         connection = await self._known(AnsweredConnection, arguments)
@@ -124,10 +130,22 @@ class Connections:
     async def _known(self, kind: type[C], arguments: Mapping[str, Any]) -> C:
         # In a task of its own: who asked may be cancelled meanwhile, and what is half open then would stay open until
         # the garbage collector finds it. SQLAlchemy's pools do not know of such a connection either.
-        opening: asyncio.Task[C] = asyncio.create_task(kind.connect(**arguments))
+        opening: asyncio.Task[C] = asyncio.create_task(self._connected(kind, arguments))
         self._opening.add(opening)
         opening.add_done_callback(self._remember)
         return await asyncio.shield(opening)
+
+    async def _connected(self, kind: type[C], arguments: Mapping[str, Any]) -> C:
+        connection = await kind.connect(**arguments)
+        if not self.is_pooled and (statement := overridden(connection)) is not None:
+            try:
+                with answered_within(connection, self.patience):
+                    await connection.execute(statement)
+                    await connection.commit()
+            except BaseException:
+                await connection.close()
+                raise
+        return connection
 
     def _remember(self, opening: asyncio.Task[Any]) -> None:
         self._opening.discard(opening)
@@ -138,6 +156,12 @@ class Connections:
         # SQLAlchemy's own reading of the URL, several hosts included.
         arguments: dict[str, Any] = dict(create_engine(url).dialect.create_connect_args(url)[1])
         return arguments | self._arguments
+
+
+def _undo_environment(connection: psycopg.Connection[Any], record: object) -> None:
+    if (statement := overridden(connection)) is not None:
+        connection.execute(statement)
+        connection.commit()
 
 
 def noticing_death(patience: timedelta) -> dict[str, Any]:

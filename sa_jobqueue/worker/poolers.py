@@ -19,12 +19,17 @@ from psycopg.pq import TransactionStatus
 from sqlalchemy import Engine, event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from sa_jobqueue.own_sessions import SETTINGS, TIMEOUTS, set_locally
 from sa_jobqueue.statements.claims import GUARDS
 
 MARK: Final = "sa_jobqueue.direct"
 """A setting that nobody else makes: where it has the value that we gave it, the server's session is ours alone."""
 
-_SET_GUARDS: Final = "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in GUARDS.items())
+_BY_POOLER: Final = {"client_encoding", "idle_session_timeout"}
+"""The first is passed on by every pooler, and kept for each of its clients; the second is not the transaction's."""
+_SET_GUARDS: Final = set_locally(
+    {name: value for name, value in (GUARDS | SETTINGS | TIMEOUTS).items() if name not in _BY_POOLER}
+)
 
 
 async def is_pooled(arguments: Mapping[str, Any]) -> bool:
@@ -70,6 +75,25 @@ class GuardedCursor(psycopg.AsyncCursor[Any]):
                 await plain.execute("ROLLBACK")
             raise
         await plain.execute("COMMIT")
+        return self
+
+
+class GuardedThreadCursor(psycopg.Cursor[Any]):
+    """The same for a thread's connection, on which every statement is a transaction of its own."""
+
+    def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+        """Execute one statement, as psycopg does, under the guards."""
+        if self.connection.info.transaction_status is not TransactionStatus.IDLE or not self.connection.autocommit:
+            return super().execute(query, params, **options)
+        plain = psycopg.Cursor(self.connection)
+        plain.execute(f"BEGIN; {_SET_GUARDS}")
+        try:
+            super().execute(query, params, **options)
+        except Exception:
+            with suppress(psycopg.Error):
+                plain.execute("ROLLBACK")
+            raise
+        plain.execute("COMMIT")
         return self
 
 

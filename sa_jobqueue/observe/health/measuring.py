@@ -34,6 +34,7 @@ from sa_jobqueue.observe.health.figures import (
 from sa_jobqueue.observe.health.findings import judge
 from sa_jobqueue.observe.health.thresholds import Thresholds
 from sa_jobqueue.operations import list_job_types, list_queues, list_schedules, list_workers
+from sa_jobqueue.own_sessions import SETTINGS
 from sa_jobqueue.statements import health as statements
 from sa_jobqueue.statements import horizon, jobs, storage
 from sa_jobqueue.statements.claims import GUARDS
@@ -53,6 +54,11 @@ _SETTINGS: Final = {
     name: value
     for name, value in GUARDS.items()
     if name not in {"enable_bitmapscan", "plan_cache_mode"}
+} | {
+    # The encoding is left alone: a driver must learn of it when it connects.
+    name: value
+    for name, value in SETTINGS.items()
+    if name != "client_encoding"
 }
 
 
