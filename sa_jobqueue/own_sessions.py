@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
 
-SETTINGS: Final[Mapping[str, str]] = {
+SETTINGS: Final[dict[str, str]] = {
     # Payloads are UTF-8. Under LATIN1 psycopg misreads JSON, under SQL_ASCII it returns text as bytes.
     "client_encoding": "UTF8",
     # psycopg reads no other style of `timestamptz`, and no other style of `interval`.
@@ -40,7 +40,7 @@ SETTINGS: Final[Mapping[str, str]] = {
 }
 """By name. `client_encoding` is a parameter of the connection, because there it outranks `PGCLIENTENCODING`."""
 
-TIMEOUTS: Final[Mapping[str, str]] = {
+TIMEOUTS: Final[dict[str, str]] = {
     # A worker bounds its waits itself, as the client, and asks again; one that is cut short each time makes no progress.
     "statement_timeout": "0",
     "lock_timeout": "0",

@@ -33,6 +33,21 @@ class InvalidJobError(JobQueueError, ValueError):
         super().__init__(f"{field}: {reason}")
 
 
+class SessionSettingError(JobQueueError):
+    """The application's session has a setting with which this cannot work; nothing was written.
+
+    `setting` names it. The engine can set it for its own sessions: `create_engine(url, connect_args={"options": "-c
+    intervalstyle=postgres"})`, or `connect_args={"client_encoding": "utf8"}`.
+    """
+
+    def __init__(self, setting: str, value: str, reason: str) -> None:
+        self.setting = setting
+        super().__init__(
+            f"{setting} of this session is not {value}: {reason}. Set it with the engine: "
+            f'create_engine(url, connect_args={{"options": "-c {setting}={value}"}})'
+        )
+
+
 class InvalidPayloadError(InvalidJobError):
     """A payload does not fit its type or is not JSON; nothing was written."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -13,12 +14,13 @@ from sqlalchemy import inspect as mapping_of
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.copying import copy_in
-from sa_jobqueue.errors import InvalidJobError
+from sa_jobqueue.encodings import Encoding, encoding_of
+from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError
 from sa_jobqueue.handlers import Handler
 from sa_jobqueue.ids import uuid7, uuid7_hex
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.checks import check_text
-from sa_jobqueue.operations.enqueueing import wake
+from sa_jobqueue.operations.enqueueing import check_encodable, wake
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.payloads import Codec
 from sa_jobqueue.statements import deduplication, jobs
@@ -72,6 +74,9 @@ def enqueue_payloads(
     # Never written: it has the options checked, and has the values of all the others.
     alike: JobMixin[Any] = model(kind.name, input_version=kind.version, **own | given)
     connection = session.connection()
+    encoding = encoding_of(connection)
+    if encoding is not None:
+        check_encodable(encoding, alike)
     tell = announce_alike(session, alike)
     values = _alike(model, alike)
     if alike._delay or alike._at:
@@ -83,7 +88,7 @@ def enqueue_payloads(
         values.pop("deduplication_key", None)
     tail = "".join("\t" + text for text in _texts(connection, model, values)) + "\n"
     columns = [*each, *values]
-    chunks = _chunks(kind.input, payloads, model.__id_factory__, deduplicate_by, tail)
+    chunks = _chunks(kind.input, payloads, model.__id_factory__, deduplicate_by, tail, encoding=encoding)
     with translated():
         if deduplicate_by is None:
             count = copy_in(connection, jobs.copy_new(model, columns), chunks)
@@ -141,12 +146,21 @@ def _key_text(place: int, key: str) -> str:
     return key.translate(_ESCAPES)
 
 
+def _check_encodable(encoding: Encoding, place: int, document: str, key: str) -> None:
+    fields = (("", encoding.fault_in(json.loads(document))), (".deduplication_key", encoding.fault(key)))
+    for name, fault in fields:
+        if fault is not None:
+            raise InvalidPayloadError(f"payloads[{place}]{name}", fault)
+
+
 def _chunks(
     codec: Codec[Any],
     payloads: Iterable[Any],
     make_id: Callable[[], Any],
     key_of: Callable[[Any], str] | None,
     tail: str,
+    *,
+    encoding: Encoding | None,
 ) -> Iterator[str]:
     lines: list[str] = []
     size = 0
@@ -154,8 +168,11 @@ def _chunks(
     for place, payload in enumerate(payloads):
         job_id = make_text()
         # Of what needs escaping, JSON text without other characters than ASCII's has the backslash alone.
-        document = codec.encode_text(f"payloads[{place}]", payload).replace("\\", "\\\\")
+        document = codec.encode_text(f"payloads[{place}]", payload)
         key = "" if key_of is None else f"\t{_key_text(place, key_of(payload))}"
+        if encoding is not None:
+            _check_encodable(encoding, place, document, key)
+        document = document.replace("\\", "\\\\")
         lines.append(f"{job_id}\t{job_id}\t{document}{key}{tail}")
         size += len(document)
         if size >= CHUNK:

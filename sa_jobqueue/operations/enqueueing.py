@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import ARRAY, JSON, ColumnElement, Connection, Engine, event, inspect
 from sqlalchemy.orm import Mapper, Session, SessionTransaction, object_session
 
+from sa_jobqueue.encodings import Encoding, encoding_of
 from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.fair_keys import whole
 from sa_jobqueue.models import JobMixin
@@ -57,6 +58,24 @@ def _announce(session: Session, context: object, instances: object) -> None:
     if is_announced() and (new := [job for job in session.new if isinstance(job, JobMixin)]):
         for kind in {type(job) for job in new}:
             announce(session, [job for job in new if type(job) is kind])
+
+
+@event.listens_for(JobMixin, "before_insert", propagate=True)
+def _refuse_unencodable(mapper: Mapper[Any], connection: Connection, job: JobMixin[Any]) -> None:
+    if (encoding := encoding_of(connection)) is not None:
+        check_encodable(encoding, job)
+
+
+def check_encodable(encoding: Encoding, job: JobMixin[Any], place: str = "") -> None:
+    """Refuse a job with a text that its database cannot store. Raises: InvalidJobError naming the field."""
+    for name, value in job.__dict__.items():
+        fault = None
+        if isinstance(value, str):
+            fault = encoding.fault(value)
+        elif name == "input":
+            fault = encoding.fault_in(value)
+        if fault is not None:
+            raise InvalidJobError(f"{place}{name}", fault)
 
 
 @event.listens_for(JobMixin, "after_insert", propagate=True)
@@ -139,6 +158,9 @@ def enqueue_many(session: Session, new: Iterable[JobT], *, model: type[JobT] | N
             session.flush()  # what they wait for may be among what is not written yet
         announce(session, listed)
         connection = session.connection()
+        if (encoding := encoding_of(connection)) is not None:
+            for index, job in enumerate(listed):
+                check_encodable(encoding, job, f"new[{index}].")
         edges = declare(connection, listed)
         for names, group in alike(kind, listed):
             connection.execute(jobs.enqueue_many(kind, list(names)), arrays(kind, names, group))

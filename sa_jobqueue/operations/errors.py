@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from sqlalchemy.exc import DBAPIError
 
-from sa_jobqueue.errors import ConflictError, IllegalTransitionError, InvalidJobError
+from sa_jobqueue.errors import ConflictError, IllegalTransitionError, InvalidJobError, SessionSettingError
 from sa_jobqueue.errors.drivers import diagnose
 
 
@@ -16,10 +16,20 @@ def translated() -> Iterator[None]:
     """Raise ours for the driver errors we know, the cause chained; let every other through as it is.
 
     Raises: IllegalTransitionError (SQLSTATE SJ001, the queue's own), InvalidJobError (SJ002, SJ003, check
-    violations), ConflictError (unique and foreign key violations).
+    violations, texts that the database's encoding does not have), ConflictError (unique and foreign key violations),
+    SessionSettingError (values that cannot be written or read with the session's settings).
     """
     try:
         yield
+    except NotImplementedError as error:  # psycopg's readers of instants and intervals
+        setting = "intervalstyle" if "IntervalStyle" in str(error) else "datestyle"
+        value = "postgres" if setting == "intervalstyle" else "ISO"
+        raise SessionSettingError(setting, value, str(error)) from error
+    except UnicodeEncodeError as error:
+        lacking = f"contains {error.object[error.start]!a}, which the session's client_encoding does not have"
+        raise InvalidJobError("job", f"{lacking}; set it to UTF8") from error
+    except UnicodeDecodeError as error:
+        raise SessionSettingError("client_encoding", "UTF8", str(error)) from error
     except DBAPIError as error:
         diagnosis = diagnose(error)
         message, constraint = diagnosis.message, diagnosis.constraint or ""
@@ -28,6 +38,10 @@ def translated() -> Iterator[None]:
                 raise IllegalTransitionError(message) from error
             case "SJ002" | "SJ003":
                 raise InvalidJobError(diagnosis.column or "job", message) from error
+            case "22P05":
+                raise InvalidJobError("job", f"{message}; use a UTF8 database") from error
+            case "22P02" | "22007" if '"NULL"' in message:
+                raise SessionSettingError("array_nulls", "on", message) from error
             case "22P02":
                 raise InvalidJobError("id", message) from error
             case "23514":

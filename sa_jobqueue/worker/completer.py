@@ -6,10 +6,12 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from sa_jobqueue.encodings import Encoding
 from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobCompleted, JobDied, JobPutBack
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import completions
@@ -59,9 +61,13 @@ class Completer(Component):
         self._empty = asyncio.Event()
         self._empty.set()
         self._uncertain = False
+        self.encoding: Encoding | None = None
+        """The database's, where it is not UTF-8: of an error, what it cannot store is written as backslash escapes."""
 
     def put(self, end: Completed | Finished) -> None:
         """Queue an end for the next write."""
+        if self.encoding is not None and isinstance(end, Finished) and end.error is not None:
+            end = replace(end, error=self.encoding.escaped(end.error))
         self._queue.append(end)
         self._empty.clear()
         self._arrived.set()

@@ -19,7 +19,8 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import tracing
 from sa_jobqueue.context import AttemptContext, ClaimedJob, Continuation, enter_attempt
-from sa_jobqueue.errors import AttemptTimeoutError, LostAttemptError
+from sa_jobqueue.encodings import Encoding
+from sa_jobqueue.errors import AttemptTimeoutError, InvalidOutputError, LostAttemptError
 from sa_jobqueue.events import AttemptLost, EventBus, JobCompleted, JobStarted, MiddlewareFailed
 from sa_jobqueue.fair_keys import whole
 from sa_jobqueue.models import JobMixin
@@ -93,6 +94,8 @@ class Executor:
         self._stuck_threads = 0
         self._loop = asyncio.get_running_loop()
         self._background: set[asyncio.Task[Any]] = set()
+        self.encoding: Encoding | None = None
+        """The database's, where it is not UTF-8."""
         self.given_back = 0
         """How many attempts were given back unfinished."""
         self.changed = asyncio.Event()
@@ -387,7 +390,10 @@ class Executor:
             return attach(self._model, running.job, returned, job_type)
         if returned is None and job_type.output.declared is Any:
             return "null"  # what most handlers return; nothing to check
-        return json.dumps(job_type.output.encode_output(returned))
+        output = job_type.output.encode_output(returned)
+        if self.encoding is not None and (fault := self.encoding.fault_in(output)) is not None:
+            raise InvalidOutputError(f"the handler's return value is not usable: output {fault}")
+        return json.dumps(output)
 
     def _request_extension(self, running: Running, timeout: timedelta) -> None:
         # From the handler's thread or task: everything that matters happens on the loop.

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import sessionmaker
 
 from sa_jobqueue import aio
+from sa_jobqueue.encodings import Encoding, encoding_of
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError, WorkerRunningError
 from sa_jobqueue.events import (
     AttemptLost,
@@ -326,7 +327,7 @@ class Worker:
         )
         claimer.listen_by(listener)
         try:
-            await self._check(engine)
+            executor.encoding = completer.encoding = await self._check(engine)
             await children.start()
             await reader.read()  # before the first claim: what is paused is not started
             await asyncio.to_thread(heartbeat.start)
@@ -402,11 +403,14 @@ class Worker:
             if isinstance(failed, BaseException):
                 self.events.emit(ProviderFailed(failed))
 
-    async def _check(self, engine: AsyncEngine) -> None:
+    async def _check(self, engine: AsyncEngine) -> Encoding | None:
+        """Check the tables' version; return the database's encoding."""
         async with AsyncSession(engine) as session:
             version = await aio.check_schema(session, model=self._jobs.model)
+            encoding = await session.run_sync(lambda sync: encoding_of(sync.connection()))
         if version > LATEST:
             self.events.emit(SchemaAhead(self.id, version, LATEST))
+        return encoding
 
 
 def _serving(options: WorkerOptions, jobs: JobQueue[Any]) -> WorkerOptions:

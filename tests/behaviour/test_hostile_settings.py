@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import Engine, NullPool, create_engine, make_url, select, text
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import (
     AttemptContext,
@@ -26,6 +27,8 @@ from sa_jobqueue import (
     Worker,
     enqueue,
     enqueue_many,
+    enqueue_many_unique,
+    enqueue_payloads,
     explain_job,
     list_attempts,
     list_dead_letters,
@@ -33,9 +36,12 @@ from sa_jobqueue import (
     put_queue,
     put_schedule,
 )
+from sa_jobqueue.errors import InvalidJobError, SessionSettingError
 from sa_jobqueue.events import ComponentFailed
+from sa_jobqueue.models import Base
 from sa_jobqueue.observe.health import health
-from sa_jobqueue.testing.databases import create_schema
+from sa_jobqueue.testing.databases import create_schema, drop_database
+from sa_jobqueue.testing.servers import PostgresServer
 from tests.fixtures.workers import quick, until, working
 
 SETTINGS: dict[str, dict[str, str]] = {
@@ -52,9 +58,9 @@ SETTINGS: dict[str, dict[str, str]] = {
     "repeatable read": {"default_transaction_isolation": "repeatable read"},
     "texts": {"extra_float_digits": "-15", "bytea_output": "escape", "xmlbinary": "hex", "quote_all_identifiers": "on"},
     "standard_conforming_strings": {"standard_conforming_strings": "off", "transform_null_equals": "on"},
-    "planner": {
-        name: "off" for name in ("enable_indexscan", "enable_indexonlyscan", "enable_nestloop", "enable_tidscan", "geqo")
-    },
+    "planner": dict.fromkeys(
+        ("enable_indexscan", "enable_indexonlyscan", "enable_nestloop", "enable_tidscan", "geqo"), "off"
+    ),
     "timeouts": {"statement_timeout": "100ms", "lock_timeout": "100ms", "idle_in_transaction_session_timeout": "30s"},
     "others": {"synchronous_commit": "off", "check_function_bodies": "off", "row_security": "off"},
 }
@@ -121,7 +127,7 @@ def fill(engine: Engine) -> None:
 
 
 @pytest.fixture
-def hostile(engine: Engine, database_url: str, request: pytest.FixtureRequest) -> Iterator[Mapping[str, str]]:
+def hostile(engine: Engine, database_url: str, request: pytest.FixtureRequest) -> Mapping[str, str]:
     """Give the test's database the settings that are the parameter, for sessions from now on."""
     settings: Mapping[str, str] = request.param
     name = make_url(database_url).database
@@ -130,7 +136,7 @@ def hostile(engine: Engine, database_url: str, request: pytest.FixtureRequest) -
         for setting, value in settings.items():
             connection.exec_driver_sql(f"ALTER DATABASE \"{name}\" SET {setting} = '{value}'")
     engine.dispose()
-    yield settings
+    return settings
 
 
 async def run_everything(database_url: str) -> None:
@@ -183,3 +189,97 @@ async def test_workers_rely_on_no_setting_of_the_database(database_url: str, hos
 @pytest.mark.parametrize("hostile", SETTINGS.values(), ids=SETTINGS, indirect=True)
 async def test_workers_rely_on_none_of_these_settings(database_url: str, hostile: Mapping[str, str]) -> None:
     await run_everything(database_url)
+
+
+@pytest.fixture
+def latin1_url(jobqueue_server: PostgresServer) -> Iterator[str]:
+    """Give a queue in a database whose encoding is LATIN1."""
+    url = make_url(jobqueue_server.url).set(database=f"latin1_{uuid4().hex[:12]}").render_as_string(hide_password=False)
+    maintenance = create_engine(make_url(url).set(database="postgres"), isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    with maintenance.connect() as connection:
+        name = make_url(url).database
+        connection.exec_driver_sql(f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    create_schema(url, Base.metadata)
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE effect (text text)")
+    yield url
+    drop_database(url)
+
+
+async def test_jobs_with_other_letters_run_in_a_latin1_database(latin1_url: str) -> None:
+    await run_everything(latin1_url)
+
+
+@pytest.mark.parametrize("client_encoding", ["LATIN1", "UTF8"])
+def test_a_text_that_a_latin1_database_lacks_is_refused_by_field(latin1_url: str, client_encoding: str) -> None:
+    engine = create_engine(latin1_url, poolclass=NullPool, connect_args={"client_encoding": client_encoding})
+    queue = JobQueue()
+
+    @queue.handler("test")
+    async def test(payload: dict[str, str]) -> None: ...
+
+    words = {"text": "漢字"}
+    ways: list[tuple[str, Callable[[Session], object]]] = [
+        ("input", lambda session: session.add(Job("test", words))),
+        ("ordering_key", lambda session: session.add(Job("test", {}, ordering_key="漢"))),
+        ("new[1].input", lambda session: enqueue_many(session, [Job("test", {}), Job("test", words)])),
+        ("new[0].deduplication_key", lambda session: enqueue(session, Job("test", {}), deduplicate=Deduplicate("漢"))),
+        ("payloads[0]", lambda session: enqueue_payloads(session, test, [words])),
+        (
+            "new[0].deduplication_key",
+            lambda session: enqueue_many_unique(session, [(Job("test", {}), Deduplicate("漢"))]),
+        ),
+    ]
+
+    def run(way: Callable[[Session], object]) -> None:
+        with Session(engine) as session, session.begin():
+            way(session)
+
+    for field, way in ways:
+        with pytest.raises(InvalidJobError, match="the database's encoding LATIN1 does not have") as raised:
+            run(way)
+        assert raised.value.field == field
+
+
+async def test_an_output_or_error_that_the_database_lacks_ends_the_attempt(latin1_url: str) -> None:
+    engine = create_engine(latin1_url, pool_size=5)
+    queue = JobQueue()
+
+    @queue.handler("returns", max_attempts=1)
+    async def returns(payload: Any) -> str:
+        return "漢字"
+
+    @queue.handler("raises", max_attempts=1)
+    async def raises(payload: Any) -> None:
+        raise ValueError("漢字")
+
+    with Session(engine) as session, session.begin():
+        session.add_all([returns.job(None), raises.job(None)])
+    worker = Worker(queue, engine, options=quick())
+    await worker.run_until_idle()
+    with Session(engine) as session:
+        errors = {letter.type_name: letter.error or {} for letter in list_dead_letters(session)}
+    assert "which the database's encoding LATIN1 does not have" in errors["returns"]["message"]
+    assert errors["raises"]["message"] == "\\u6f22\\u5b57"
+    engine.dispose()
+
+
+UNREADABLE: dict[str, tuple[str, Callable[[Session], object]]] = {
+    "intervalstyle": ("iso_8601", list_jobs),
+    "datestyle": ("German", list_jobs),
+    "array_nulls": ("off", lambda session: enqueue_many(session, [Job("test"), Job("test", delay=timedelta(seconds=1))])),
+}
+
+
+@pytest.mark.parametrize("setting", UNREADABLE)
+def test_a_session_that_cannot_carry_our_values_is_refused_with_what_to_set(
+    database_url: str, sessions: sessionmaker[Session], setting: str
+) -> None:
+    with sessions.begin() as session:
+        session.add(Job("test", timeout=timedelta(minutes=1)))
+    value, use = UNREADABLE[setting]
+    engine = create_engine(database_url, poolclass=NullPool, connect_args={"options": f"-c {setting}={value}"})
+    with Session(engine) as session, pytest.raises(SessionSettingError, match=f"-c {setting}=") as raised:
+        use(session)
+    assert raised.value.setting == setting
