@@ -112,6 +112,10 @@ class Rate:
         """Return whether something was started after `now`, a moment ago: by a claim that began later and was faster."""
         return self.at is not None and timedelta(0) < self.at - now <= STEPPED_BACK
 
+    def is_ahead(self, spent_at: datetime | None) -> bool:
+        """Return whether what was started, last at `spent_at`, was written by a clock that was ahead of `at`."""
+        return spent_at is not None and self.at is not None and spent_at - self.at > STEPPED_BACK
+
     def divided(self, count: int) -> Rate:
         """Return the part that each of so many workers has: at most one at once where the burst is smaller than they are."""
         return replace(self, period=self.period * count, burst=max(self.most // count, 1))

@@ -16,12 +16,13 @@ from uuid import UUID
 from sqlalchemy import RowMapping
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.cron import Cron
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.ids import uuid8_of
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.enqueueing import enqueue_many
 from sa_jobqueue.schedules import Fired, Schedule
-from sa_jobqueue.statements import schedules
+from sa_jobqueue.statements import corrections, schedules
 
 BATCH = 50
 """Most schedules fired in one transaction."""
@@ -49,6 +50,25 @@ def fire_schedules(
     session.execute(schedules.move(model), [plan.moved for plan in plans])
     told = [plan.told(made) for plan in plans]
     return [fired for fired in told if fired is not None]
+
+
+def correct_schedules(session: Session, *, model: type[JobMixin[Any]] = Job) -> list[str]:
+    """Have schedules that are to fire later than their expression says fire when it says; return their names.
+
+    A server clock that was ahead leaves such times, and so does `next_fire_at` set by hand beyond the next time: to leave
+    times out, pause the schedule. Clock: the database's `now()`. Changes: `next_fire_at`. Locks: those schedules.
+    """
+    moved = []
+    for row in session.execute(corrections.schedules_ahead(model)):
+        try:
+            following = Cron(row.cron, row.time_zone).after(row.now)
+        except InvalidOptionError:
+            continue  # whoever fires it says so in its row
+        if following < row.next_fire_at:
+            moved.append({"schedule": row.name, "was": row.next_fire_at, "next": following})
+    if moved:
+        session.execute(corrections.correct_schedule(model), moved)
+    return [one["schedule"] for one in moved]
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ def connect(options: Options, *, read_only: bool = False) -> Iterator[Connection
     Raises: DatabaseUnavailableError, which names the database without its passwords; InvalidOptionError as `url_of`.
     """
     url = url_of(options)
-    settings = {
+    settings: dict[str, str] = {
         "statement_timeout": _milliseconds(options["statementTimeout"]),
         "idle_in_transaction_session_timeout": _milliseconds(IDLE_TIMEOUT),
         # Of settings that a user or a database may carry for people: JIT costs more than it brings to a COPY.
@@ -89,9 +89,9 @@ def connect(options: Options, *, read_only: bool = False) -> Iterator[Connection
         **({"default_transaction_read_only": "on"} if read_only else {}),
     }
     arguments = {
-        **startup_arguments(own_options(url), SETTINGS | settings),
         "application_name": _application_name(),
         "connect_timeout": CONNECT_TIMEOUT_SECONDS,
+        **startup_arguments(own_options(url), {**SETTINGS, **settings}),
     }
     engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=arguments)
     try:

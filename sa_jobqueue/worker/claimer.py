@@ -56,7 +56,9 @@ class Claimer(Component):
 
     Woken by a notification, a freed slot, the time the next job is due, or the poll interval. A failure between a
     claim's commit and its answer leaves jobs that this worker holds and does not know: the next run gives them back.
-    One a worker.
+    Each run begins without cursors, counts and plans: its connection may lead to another server. One a worker.
+
+    `may_start(since)`: whether a heartbeat that was sent after `since`, on the loop's clock, is fresh enough.
     """
 
     name = "claimer"
@@ -73,7 +75,7 @@ class Claimer(Component):
         jobs: JobQueue[Any],
         events: EventBus,
         options: WorkerOptions,
-        may_start: Callable[[], bool],
+        may_start: Callable[[float], bool],
         controls: Callable[[], Controls],
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -100,6 +102,10 @@ class Claimer(Component):
         self._awake_until = 0.0
         self._glance = _GLANCE
         self._rested = self._spared = False
+        self._is_again = False
+        self._connected_at = float("-inf")
+        self.on_reconnected: Callable[[], None] = lambda: None
+        """Called when it has a connection again after it lost one, before it claims on it."""
         self.until_idle = False
         """Whether `run` returns when nothing is due, nothing runs, every end is written and passed on."""
 
@@ -149,9 +155,16 @@ class Claimer(Component):
             await self._run()
 
     async def _run(self) -> None:
-        self._plan.reset(self._loop.time())
-        self._scout.reset()  # what a claim before has read, and could not commit
+        # What is remembered of the database holds for one connection: the next one may lead to another server, or to the
+        # same one restored from a dump, whose transactions and clock are not those that it was learnt from.
+        self._plan = self._planned()
+        self._next_due.forget()
         async with self._engine.connect() as connection:
+            if self._is_again:
+                # A heartbeat on the connection before it may not have registered this worker where jobs are claimed now.
+                self._connected_at = self._loop.time()
+                self.on_reconnected()
+            self._is_again = True
             await self.give_back_strays(connection)
             strays_at = self._loop.time() + _STRAYS_EVERY
             while True:
@@ -161,7 +174,7 @@ class Claimer(Component):
                 if self._executor.free <= 0 or self._completer.backlog > 4 * self._options.flush_size:
                     await self._wait_for_slot()
                     continue
-                if not self._may_start():
+                if not self._may_start(self._connected_at):
                     await asyncio.sleep(_HELD_OFF)
                     continue
                 # Cleared before looking: what is told from here on ends the rest that may follow.

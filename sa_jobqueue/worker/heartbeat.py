@@ -112,6 +112,11 @@ class Heartbeat:
         return timedelta(seconds=self._clock() - self._last)
 
     @property
+    def last(self) -> float:
+        """When the last heartbeat was sent that the database answered, by this clock."""
+        return self._last
+
+    @property
     def is_safe(self) -> bool:
         """Whether the last beat is fresh enough for attempts to be started."""
         return self._clock() - self._last < self._patience

@@ -103,6 +103,9 @@ class Limits:
             self.again_in = BUSY
             return 0, {}
         self.rates.read(told)
+        if await self.rates.correct(connection):
+            self.again_in = BUSY
+            return 0, {}
         self._most |= {key: row.max_running for key, row in told.items()}
         self._keys.clear()
         if any(told[key].max_running is not None for key in whole):
@@ -195,10 +198,10 @@ class Limits:
         """Count again, under no lock, and return which were reached until so many `ended`, and have room."""
         counts: dict[Key, int] = {}
         if ended.keys() & {(False, self._queue), (True, self._type)}:
-            in_queue, of_type = await self._running.count(connection)
+            in_queue, of_type = await self._running.count(connection, remembers=False)
             counts = {(False, self._queue or ""): in_queue, (True, self._type or ""): of_type}
         if parts := [name for is_type, name in ended if not is_type and SEPARATOR in name]:
-            found = await self._running.count_parts(connection)
+            found = await self._running.count_parts(connection, remembers=False)
             counts |= {(False, name): found[name] for name in parts}
         return [key for key, n in ended.items() if counts[key] < (self._may_run(key) or 0) <= counts[key] + n]
 

@@ -40,6 +40,7 @@ class Rates:
         self._rates: dict[tuple[bool, str], Rate] = {}
         self._states: dict[tuple[bool, str], tuple[int, str]] = {}
         self._late: set[tuple[bool, str]] = set()
+        self._ahead: set[tuple[bool, str]] = set()
         self._weight = 1.0
         self._fits: dict[tuple[bool, str], int] = {}
         self._first: dict[tuple[bool, str], tuple[int, float]] = {}
@@ -51,6 +52,19 @@ class Rates:
         self._states = {key: (row.version, row.place) for key, row in told.items() if row.version is not None}
         # Started by a claim that began after ours, and was faster: by our `now()` that is yet to come.
         self._late = {key for key, rate in self._rates.items() if rate.is_after(told[key].now)}
+
+        self._ahead = {key for key, rate in self._rates.items() if rate.is_ahead(told[key].spent_at)}
+
+    async def correct(self, connection: AsyncConnection) -> bool:
+        """Write what was started by a clock that was ahead as if it were started now; return whether there was any.
+
+        Otherwise nothing would be refilled until the clock has come to that instant again. Within the transaction that
+        has read the rates; end it afterwards and read them again.
+        """
+        ahead = {key: self._rates[key] for key in self._ahead}
+        if ahead:
+            await self._spend.execute(connection, self._given(ahead))
+        return bool(ahead)
 
     def room(self, key: tuple[bool, str]) -> int | None:
         """Return how many jobs a rate may let start, by their usual weight; None where there is none."""

@@ -12,13 +12,15 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sa_jobqueue import aio
 from sa_jobqueue.events import EventBus, ScheduleBroken, ScheduleFired, SchedulesUndeclared
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.firing import BATCH
+from sa_jobqueue.operations.firing import BATCH, correct_schedules
 from sa_jobqueue.schedules import Schedule
 from sa_jobqueue.statements import schedules
 from sa_jobqueue.worker.component import Component
 
 _REST: Final = 60.0
 """Seconds until it looks when the next schedule is due although nobody told it that anything changed."""
+_CORRECT_EVERY: Final = 300.0
+"""Seconds between two checks that none fires later than its expression says."""
 _HELD_REST: Final = 0.2
 """Seconds until the next try when all that is due is held by somebody: another worker, that is about to commit."""
 _LATE: Final = 0.005
@@ -58,12 +60,26 @@ class Scheduler(Component):
         """Look when the next schedule is due: that may have changed."""
         self._woken.set()
 
+    def synchronise_again(self) -> None:
+        """Write what is declared once more, before anything is fired: this may be another database than before."""
+        self._is_synchronised = False
+        self._woken.set()
+
     async def run(self) -> None:
         """Fire until cancelled."""
-        if not self._is_synchronised:
-            await self.synchronise()
-            self._is_synchronised = True
+        correct_at = 0.0
         while True:
+            if not self._is_synchronised:
+                self._is_synchronised = True
+                correct_at = 0.0
+                try:
+                    await self.synchronise()
+                except BaseException:
+                    self._is_synchronised = False
+                    raise
+            if (now := asyncio.get_running_loop().time()) >= correct_at:
+                await self.correct()
+                correct_at = now + _CORRECT_EVERY
             self._woken.clear()  # before looking: what is told from here on ends the rest that follows
             seconds = await self.due_in()
             if seconds is not None and seconds <= 0:
@@ -81,6 +97,11 @@ class Scheduler(Component):
         left = tuple(name for name, type_name in synced.undeclared.items() if type_name in self._types)
         if left:
             self._events.emit(SchedulesUndeclared(left))
+
+    async def correct(self) -> None:
+        """Have schedules fire in time whose next time a clock that was ahead has written."""
+        async with AsyncSession(self._engine) as session, session.begin():
+            await session.run_sync(correct_schedules, model=self._model)
 
     async def due_in(self) -> float | None:
         """Return in how many seconds the next schedule is due; None when there is none."""

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sa_jobqueue.events import EventBus, JobCancelled, JobTakenBack, UnknownTypesPending, UnservedQueues
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.retry import Backoff
-from sa_jobqueue.statements import expiry, jobs, leases
+from sa_jobqueue.statements import corrections, expiry, jobs, leases
 from sa_jobqueue.types import JobStatus
 from sa_jobqueue.worker.compiled import compiled
 from sa_jobqueue.worker.component import Component
@@ -20,6 +20,8 @@ from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.settler import Settler
 
 BATCH = 100
+CORRECTED = 1000
+"""Jobs of one transaction that corrects them: some 20 ms."""
 _RARELY = 15
 """Sweeps between two looks at what changes slowly: orphans, forgotten workers, types nobody handles."""
 
@@ -57,6 +59,9 @@ class Sweeper(Component):
         self._take_orphans = compiled(leases.take_back, model, orphans=True)
         self._forget = leases.forget_dead_workers(model)
         self._expire = compiled(expiry.expire, model)
+        self._correct_heartbeats = compiled(corrections.correct_heartbeats, model)
+        self._correct_leases = compiled(corrections.correct_leases, model)
+        self._correct_transactions = compiled(corrections.correct_transactions, model)
         self._unknown = compiled(jobs.unknown_types, model)
         self._unserved = compiled(jobs.unserved_queues, model)
 
@@ -72,6 +77,7 @@ class Sweeper(Component):
                     while await self.expire() == BATCH:
                         pass
                 if rounds % _RARELY == 0:
+                    await self.correct()
                     await self.tidy()
                 rounds += 1
                 # Workers started together must not sweep together.
@@ -109,6 +115,16 @@ class Sweeper(Component):
                 self._settler.put(chain_id)
             self._events.emit(JobCancelled(job_id, type_name, attempt))
         return len(late)
+
+    async def correct(self) -> None:
+        """Correct rows of a server clock, or of a cluster, that was ahead of this one, a batch in a transaction."""
+        after = {"after": self._options.time_to_live}
+        async with self._engine.connect() as connection:
+            await self._correct_heartbeats.execute(connection, after)
+            while len(await self._correct_leases.execute(connection, after | {"limit": CORRECTED})) == CORRECTED:
+                pass
+            while len(await self._correct_transactions.execute(connection, {"limit": CORRECTED})) == CORRECTED:
+                pass
 
     async def tidy(self) -> None:
         """Remove the rows of workers long gone, and tell of due jobs that nobody can or will run."""

@@ -263,7 +263,7 @@ class Worker:
             jobs=self._jobs,
             events=self.events,
             options=options,
-            may_start=lambda: heartbeat.is_safe,
+            may_start=lambda since: heartbeat.is_safe and heartbeat.last > since,
             controls=lambda: reader.current,
         )
         claimer.until_idle = until_idle
@@ -285,6 +285,13 @@ class Worker:
             reader.wake()
             scheduler.wake()
             heartbeat.hurry()
+
+        def reconnected() -> None:
+            reader.wake()
+            scheduler.synchronise_again()
+            heartbeat.hurry()
+
+        claimer.on_reconnected = reconnected
 
         def look_on(event: Event) -> None:
             if isinstance(event, (JobPutBack, JobTakenBack)):  # due again, perhaps sooner than the claimer means to sleep

@@ -40,6 +40,11 @@ class Proxy:
         """Break every connection on both sides, those left half open as well."""
         self._do(self._cut())
 
+    def move(self, server_socket: Path) -> None:
+        """Forward new connections to another server, and break those that there are."""
+        self._server_socket = server_socket
+        self.cut()
+
     def stall(self) -> None:
         """Forward nothing any more, in either direction. What is sent meanwhile is acknowledged, and kept."""
         self._do(self._set(flowing=False))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from sa_jobqueue import Job
-from sa_jobqueue.statements import controls, queues, workers
+from sa_jobqueue.statements import controls, corrections, queues, workers
 from tests.fixtures.jobs import WORKER
 from tests.statements.shapes import Case
 
@@ -33,5 +35,23 @@ WORKER_CASES = [
         frozenset(),
         lambda world: {"queues": ["default"], "types": ["test"], "worker_id": WORKER},
     ),
+    Case(
+        "correct_heartbeats", lambda: corrections.correct_heartbeats(Job), frozenset(), lambda world: {"after": timedelta(0)}
+    ),
+    Case(
+        "correct_leases",
+        lambda: corrections.correct_leases(Job),
+        frozenset({"ix_job_running", "pk_job"}),
+        lambda world: {"after": timedelta(minutes=1), "limit": 100},
+        looks_at=2000,  # every running job
+    ),
+    Case(
+        "correct_transactions",
+        lambda: corrections.correct_transactions(Job),
+        frozenset({"ix_job_changed", "pk_job"}),
+        lambda world: {"limit": 100},
+    ),
+    Case("schedules_ahead", lambda: corrections.schedules_ahead(Job), frozenset(), guarded=False),
+    Case("correct_schedule", lambda: corrections.correct_schedule(Job), frozenset(), guarded=False),
     Case("notify_rules", lambda: controls.notify_rules(Job), frozenset()),
 ]

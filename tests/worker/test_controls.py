@@ -80,7 +80,7 @@ class Driven:
             jobs=queue,
             events=EventBus(),
             options=WorkerOptions(queues=["default", "other"]),
-            may_start=lambda: True,
+            may_start=lambda since: True,
             controls=lambda: self.told,
         )
 

@@ -1,0 +1,121 @@
+"""Rows that carry an instant or a transaction that the server has not reached: found, and given the present instead.
+
+A clock that was ahead and was then corrected leaves instants in the future; a dump restored into a cluster with a lower
+transaction counter leaves transactions of the future. Neither can be legal: the server itself stamps both, and no row is
+visible before its transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import (
+    TIMESTAMP,
+    Integer,
+    Interval,
+    Select,
+    Text,
+    Update,
+    any_,
+    bindparam,
+    func,
+    literal_column,
+    select,
+    update,
+)
+from sqlalchemy.sql.elements import ColumnElement
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.statements._parts import XID, once_a_model, status, table
+from sa_jobqueue.types import JobStatus
+
+
+@once_a_model
+def correct_heartbeats(model: type[JobMixin[Any]]) -> Update:
+    """Give workers whose last heartbeat lies in the future one of now, so that a dead one becomes silent.
+
+    Parameters: `after`, how far in the future; a living worker sends its next one long before it counts as dead.
+    Shape: `(id,)` a worker. Changes: `heartbeat_at`. Clock: the database's. Locks: those rows; held ones are skipped.
+    Index: none, the table is small.
+    """
+    worker = table(model.Worker)
+    ahead = worker.c.heartbeat_at > func.now() + bindparam("after", type_=Interval)
+    chosen = select(worker.c.id).where(ahead).with_for_update(skip_locked=True).cte("ahead")
+    return update(worker).where(worker.c.id == chosen.c.id).values(heartbeat_at=func.now()).returning(worker.c.id)
+
+
+@once_a_model
+def correct_leases(model: type[JobMixin[Any]]) -> Update:
+    """Have leases that begin in the future begin now, as long as they were.
+
+    Parameters: `after`, how far in the future; `limit`.
+    Shape: `(id,)` a job. Changes: `started_at`, `leased_until`. Clock: the database's.
+    Locks: those rows, until the transaction ends; held ones are skipped. Index: `ix_job_running`, every running job.
+    """
+    job = table(model)
+    after = bindparam("after", type_=Interval)
+    chosen = _chosen(
+        model, lambda ahead: (ahead.c.status == status(JobStatus.RUNNING), ahead.c.started_at > func.now() + after)
+    )
+    lasts = job.c.leased_until - job.c.started_at
+    changed = update(job).where(job.c.id == any_(chosen)).values(started_at=func.now(), leased_until=func.now() + lasts)
+    return changed.returning(job.c.id)
+
+
+@once_a_model
+def correct_transactions(model: type[JobMixin[Any]]) -> Update:
+    """Stamp pending jobs that carry a transaction of the future with this one.
+
+    Until then every look for what was written since the last one returns them all, until the counter has passed them.
+    Parameters: `limit`. Shape: `(id,)` a job; fewer than `limit`: none are left but those that are held.
+    Changes: `changed_xid`. Locks: those rows, until the transaction ends; held ones are skipped.
+    Index: `ix_job_changed`, from the end of the snapshot on.
+    """
+    job = table(model)
+    end: ColumnElement[Any] = literal_column("pg_snapshot_xmax(pg_current_snapshot())")
+    chosen = _chosen(
+        model,
+        lambda ahead: (
+            ahead.c.status == status(JobStatus.PENDING),
+            ahead.c.changed_xid > literal_column("'0'"),  # the tag of ix_job_changed
+            ahead.c.changed_xid >= end,
+        ),
+    )
+    return update(job).where(job.c.id == any_(chosen)).values(changed_xid=XID).returning(job.c.id)
+
+
+@once_a_model
+def schedules_ahead(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return the schedules that fire in the future.
+
+    Shape: `(name, cron, time_zone, next_fire_at, now)`. Clock: the database's. Locks: none. Index: none, the table is small.
+    """
+    schedule = table(model.Schedule)
+    columns = (schedule.c[name] for name in ("name", "cron", "time_zone", "next_fire_at"))
+    firing = (schedule.c.paused_at.is_(None), schedule.c.error.is_(None))
+    return select(*columns, func.now().label("now")).where(*firing, schedule.c.next_fire_at > func.now())
+
+
+@once_a_model
+def correct_schedule(model: type[JobMixin[Any]]) -> Update:
+    """Have a schedule fire at an earlier time, unless somebody has moved it meanwhile.
+
+    Parameters: `schedule`, `was`, `next`. Takes many. Changes: `next_fire_at`. Locks: its row. Index: the primary key.
+    """
+    schedule = table(model.Schedule)
+    stamp = TIMESTAMP(timezone=True)
+    is_same = schedule.c.next_fire_at == bindparam("was", type_=stamp)
+    return (
+        update(schedule)
+        .where(schedule.c.name == bindparam("schedule", type_=Text), is_same)
+        .values(next_fire_at=bindparam("next", type_=stamp))
+    )
+
+
+def _chosen(model: type[JobMixin[Any]], conditions: Callable[[Any], tuple[ColumnElement[bool], ...]]) -> Any:
+    """Return the ids of some jobs as an array, so that what is updated is read by its primary key."""
+    ahead = table(model).alias("ahead")
+    limit = bindparam("limit", type_=Integer)
+    chosen = select(ahead.c.id).where(*conditions(ahead)).limit(limit).with_for_update(skip_locked=True, key_share=True)
+    return func.array(chosen.scalar_subquery())

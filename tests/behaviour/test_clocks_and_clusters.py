@@ -1,0 +1,206 @@
+"""After a corrected clock, a switch to another cluster or a restored dump, limits, leases, rates and schedules are right."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, NullPool, create_engine, func, make_url, select, text, update
+from sqlalchemy.orm import Session, sessionmaker
+
+from sa_jobqueue import Job, JobQueue, JobStatus, QueueSettings, Schedule, Worker, list_schedules, put_queue, put_schedule
+from sa_jobqueue.events import JobTakenBack
+from sa_jobqueue.models import Base
+from sa_jobqueue.testing.binaries import binary_dirs
+from sa_jobqueue.testing.embedded import EmbeddedServer
+from sa_jobqueue.testing.servers import PostgresServer
+from tests.chaos.proxy import Proxy
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import Start, quick, until, working
+
+
+def simple() -> JobQueue[Any]:
+    """Return a queue with one handler that does nothing."""
+    queue = JobQueue()
+
+    @queue.handler("test")
+    async def test(payload: Any) -> None: ...
+
+    return queue
+
+
+def completed(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return int(connection.scalar(select(func.count()).where(Job.status == JobStatus.COMPLETED)) or 0)
+
+
+@pytest.mark.parametrize("algorithm", ["token_bucket", "sliding_window"])
+async def test_a_rate_spent_by_a_clock_that_was_ahead_goes_on_at_once(
+    engine: Engine, sessions: sessionmaker[Session], start: Start, algorithm: str
+) -> None:
+    with sessions.begin() as session:
+        settings = {"rate_limit": 100, "rate_period": timedelta(seconds=1), "rate_algorithm": algorithm}
+        put_queue(session, QueueSettings(name="default", **settings))  # type: ignore[arg-type]
+        spent = "0, NULL" if algorithm == "token_bucket" else "NULL, ARRAY[(extract(epoch FROM now()) + 3600) * 1e6, 100]"
+        session.execute(
+            text(
+                "INSERT INTO rate_state (is_type, name, tokens, starts, spent_at) "
+                f"SELECT false, 'default', {spent}, now() + interval '1 hour'"
+            )
+        )
+        session.add_all([Job("test", None) for _ in range(3)])
+    async with start(simple()):
+        await until(lambda: completed(engine) == 3, what="the start of jobs under the rate")
+
+
+async def test_a_dead_worker_whose_heartbeat_lies_in_the_future_loses_its_jobs(jobs: Jobs, start: Start) -> None:
+    jobs.add_worker("gone", silent_for=-86_400)
+    held = jobs.add(JobStatus.RUNNING, worker_id="gone")
+    async with start(simple(), time_to_live=timedelta(seconds=1)) as log:
+        (taken, *_) = await log.until(JobTakenBack)
+    assert (taken.job_id, taken.worker_id) == (held, "gone")
+
+
+async def test_a_schedule_moved_on_by_a_clock_that_was_ahead_fires_at_its_next_time(
+    sessions: sessionmaker[Session], start: Start
+) -> None:
+    with sessions.begin() as session:
+        put_schedule(session, Schedule(name="tick", type_name="test", cron="* * * * *"))
+        put_schedule(session, Schedule(name="daily", type_name="test", cron="0 4 * * *"))
+        before = {one.name: one.next_fire_at for one in list_schedules(session)}
+        ahead = update(Job.Schedule).where(Job.Schedule.name == "tick")
+        session.execute(ahead.values(next_fire_at=func.now() + timedelta(days=1)))
+
+    def is_corrected() -> bool:
+        with sessions() as session:
+            found = {one.name: one.next_fire_at for one in list_schedules(session)}
+            now = session.scalar(select(func.now()))
+        assert found["daily"] == before["daily"]
+        assert found["tick"] is not None
+        assert now is not None
+        return found["tick"] - now <= timedelta(minutes=1)
+
+    async with start(simple()):
+        await until(is_corrected, what="the schedule's next time")
+
+
+@dataclass
+class Switch:
+    """Two clusters with the same tables behind one address; the first has the higher transaction counter."""
+
+    proxy: Proxy
+    url: str
+    first: Engine
+    second: Engine
+    second_socket: Path
+
+    def move(self) -> None:
+        """Have every client reconnect, to the second cluster."""
+        self.proxy.move(self.second_socket)
+
+
+@pytest.fixture
+def switch(jobqueue_server: PostgresServer, database_url: str) -> Iterator[Switch]:
+    """Give the test's database, and a cluster of its own that a dump of it was restored into."""
+    host = make_url(database_url).query.get("host")
+    if not binary_dirs() or not isinstance(host, str):
+        pytest.skip("no PostgreSQL programs at hand to start another cluster")
+    name = make_url(database_url).database
+    first = create_engine(database_url, poolclass=NullPool)
+    with first.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql(
+            "DO $$ BEGIN FOR i IN 1..3000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$"
+        )
+    with EmbeddedServer(binary_dirs()[-1].path) as server:
+        maintenance = create_engine(server.socket_url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        with maintenance.connect() as connection:
+            connection.exec_driver_sql(f"CREATE DATABASE {name}")
+        second = create_engine(make_url(server.socket_url).set(database=name), poolclass=NullPool)
+        Base.metadata.create_all(second)
+        port = make_url(database_url).query.get("port") or make_url(database_url).port
+        proxy = Proxy(Path(host) / f".s.PGSQL.{port}")
+        user = make_url(database_url).username
+        url = f"postgresql+psycopg://{user}@127.0.0.1:{proxy.port}/{name}"
+        socket = next(server.socket_dir.glob(".s.PGSQL.*[0-9]"))
+        yield Switch(proxy, url, first, second, socket)
+        proxy.close()
+
+
+async def test_workers_that_come_to_another_cluster_hold_its_limits_and_run_all_its_jobs(switch: Switch) -> None:
+    queue = JobQueue()
+    running, most, ran = Counter[str](), Counter[str](), Counter[str]()
+
+    @queue.handler("test")
+    async def test(cluster: str) -> None:
+        running[cluster] += 1
+        most[cluster] = max(most[cluster], running[cluster])
+        # Long enough for each worker to have come to the second cluster while the first two jobs run there.
+        await asyncio.sleep(0.5 if cluster == "second" else 0.02)
+        running[cluster] -= 1
+        ran[cluster] += 1
+
+    for cluster, engine, count in (("first", switch.first, 40), ("second", switch.second, 6)):
+        with Session(engine) as session, session.begin():
+            put_queue(session, QueueSettings(name="default", max_running=2))
+            session.add_all([Job("test", cluster) for _ in range(count)])
+    through = create_engine(switch.url, pool_size=4)
+    async with AsyncExitStack() as workers:
+        for _ in range(4):
+            worker = Worker(queue, through, options=quick(concurrency=4))
+            await workers.enter_async_context(working(worker))
+        await until(lambda: completed(switch.first) == 40, what="the end of the first cluster's jobs")
+        switch.move()
+        await until(lambda: completed(switch.second) == 6, what="the end of the second cluster's jobs")
+    assert (most["first"], most["second"]) == (2, 2)
+    assert ran["second"] == 6  # each once
+    through.dispose()
+
+
+READ = text(
+    "SELECT idx_scan, idx_tup_read FROM pg_stat_user_indexes "
+    "WHERE schemaname = current_schema() AND indexrelname = 'ix_job_changed'"
+)
+
+
+@pytest.mark.parametrize("count", [3000, pytest.param(200_000, marks=pytest.mark.long)])
+async def test_restored_transactions_of_the_future_cost_nothing_lasting(engine: Engine, start: Start, count: int) -> None:
+    """Counted are index entries that an idle worker reads at each of its looks."""
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO job (id, chain_id, type_name, chain_type_name, input, scheduled_at, changed_xid) "
+                "SELECT id, id, 'test', 'test', 'null', now() + interval '1 hour', '99999999' "
+                "FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, :count)) AS new"
+            ),
+            {"count": count},
+        )
+
+    def read() -> tuple[int, int]:
+        with engine.connect() as connection:
+            scans, entries = connection.execute(READ).one()
+        return int(scans), int(entries)
+
+    before = read()
+
+    def is_cheap() -> bool:
+        nonlocal before
+        scans, entries = read()
+        if scans - before[0] < 10:
+            return False
+        few = entries - before[1] <= scans - before[0]
+        before = scans, entries
+        return few
+
+    async with start(simple()):
+        await until(lambda: read()[1] >= count, what="the first look of an idle worker")
+        await until(is_cheap, what="ten looks of an idle worker that read less than an entry each")
+    with engine.connect() as connection:
+        ahead = "SELECT count(*) FROM job WHERE changed_xid >= pg_snapshot_xmax(pg_current_snapshot())"
+        assert connection.scalar(text(ahead)) == 0
