@@ -82,8 +82,8 @@ def connect(options: Options, *, read_only: bool = False) -> Iterator[Connection
     """
     url = url_of(options)
     settings: dict[str, str] = {
-        "statement_timeout": _milliseconds(options["statementTimeout"]),
-        "idle_in_transaction_session_timeout": _milliseconds(IDLE_TIMEOUT),
+        "statement_timeout": str(_milliseconds(options["statementTimeout"])),
+        "idle_in_transaction_session_timeout": str(_milliseconds(IDLE_TIMEOUT)),
         # Of settings that a user or a database may carry for people: JIT costs more than it brings to a COPY.
         "jit": "off",
         **({"default_transaction_read_only": "on"} if read_only else {}),

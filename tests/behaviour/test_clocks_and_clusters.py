@@ -85,7 +85,7 @@ async def test_a_schedule_moved_on_by_a_clock_that_was_ahead_fires_at_its_next_t
         assert found["daily"] == before["daily"]
         assert found["tick"] is not None
         assert now is not None
-        return found["tick"] - now <= timedelta(minutes=1)
+        return bool(found["tick"] - now <= timedelta(minutes=1))
 
     async with start(simple()):
         await until(is_corrected, what="the schedule's next time")

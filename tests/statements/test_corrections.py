@@ -42,7 +42,7 @@ def test_leases_ahead_begin_now_and_last_as_long(sessions: Sessions, jobs: Jobs)
                 Job.id == ahead
             )
         ).one()
-        assert tuple(row) == (True, 5 * MINUTE, 1, JobStatus.RUNNING)
+        assert row == (True, 5 * MINUTE, 1, JobStatus.RUNNING)
         assert present not in session.execute(corrections.correct_leases(Job), given).scalars().all()
 
 
