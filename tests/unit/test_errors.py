@@ -51,6 +51,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "NotReschedulableError": ({"1": JobStatus.DEAD},),
     "ConflictError": ("taken", "uq_job"),
     "StaleSnapshotError": ("key", "REPEATABLE READ"),
+    "SessionSettingError": ("intervalstyle", "postgres", "unreadable"),
     "TransactionRequiredError": ("deduplication",),
     "WorkerRunningError": ("w:1",),
     "ScheduleNotFoundError": (["nightly"],),
