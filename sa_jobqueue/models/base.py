@@ -97,6 +97,14 @@ def storage(**parameters: float) -> list[tuple[str, DDL]]:
     return [("after_create", DDL(f"ALTER TABLE %(fullname)s SET ({settings})"))]  # type: ignore[no-untyped-call]
 
 
+def within_times(*columns: str) -> str:
+    """Return the condition of a CHECK that keeps instants, where there are any, within what a worker can hold."""
+    return " AND ".join(f"{name} BETWEEN '{_FIRST}' AND '{_LAST}'" for name in columns)
+
+
+_FIRST, _LAST = "1900-01-01 00:00:00+00", "9000-01-01 00:00:00+00"
+
+
 def register(table: Table, layout: Layout) -> None:
     """Record a queue in its metadata, and make `create_all` run the routines and the stamp that belong to it."""
     queues: list[Layout] = table.metadata.info.setdefault(REGISTRY_KEY, [])
@@ -113,7 +121,7 @@ def register(table: Table, layout: Layout) -> None:
         places = {"schema": layout.schema, "prefix": layout.prefix, "id_type": layout.id_type}
         needed: set[str] = set()  # by this version's routines: its own tables and those of the versions before
         for version, nouns in (
-            (versions.v0001, {"job"}),
+            (versions.v0001, {"job", "job_blocker"}),
             (versions.v0003, set[str]()),
             (versions.v0002, {"dead_letter"}),
         ):
@@ -136,13 +144,8 @@ def register(table: Table, layout: Layout) -> None:
         if table not in (tables or ()):
             return
         for routine in (
-            "job_unblock",
-            "job_deleted",
-            "job_queue_update",
-            "job_queue_insert",
-            "job_uuid7",
-            "job_stamp",
-            "job_refuse",
+            *("job_unblock", "job_deleted", "job_queue_update", "job_queue_insert", "job_uuid7"),
+            *("job_blocker_refuse", "job_changed", "job_stamp", "job_refuse"),
         ):
             connection.execute(verbatim(f"DROP FUNCTION IF EXISTS {layout.qualified(routine)}()"))
 

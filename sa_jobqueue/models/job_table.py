@@ -9,7 +9,7 @@ from sqlalchemy.sql.elements import conv
 
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations.versions import LATEST
-from sa_jobqueue.models.base import stamp, storage
+from sa_jobqueue.models.base import stamp, storage, within_times
 from sa_jobqueue.types import LONGEST, MAX_PRIORITY, MIN_PRIORITY
 
 
@@ -32,8 +32,7 @@ def job_table_args(layout: Layout) -> tuple[Any, ...]:
         # A time that Python cannot hold, or a lease that PostgreSQL cannot, would fail every claim that meets it.
         check(
             "ck_job_times",
-            "scheduled_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'"
-            f" AND timeout <= '{LONGEST.days} days'::interval",
+            f"{within_times('scheduled_at')} AND timeout <= '{LONGEST.days} days'::interval",
         ),
         check("ck_job_chain", "(chain_index = 0) = (chain_id = id)"),
         check("ck_job_chain_status", "chain_status IS NULL OR (chain_index = 0 AND chain_completed_at IS NOT NULL)"),

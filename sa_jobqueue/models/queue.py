@@ -10,8 +10,8 @@ from sqlalchemy.dialects.postgresql import INTERVAL, TIMESTAMP
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 from sqlalchemy.sql.elements import conv
 
-from sa_jobqueue.models.base import Companion
-from sa_jobqueue.types import MAX_WEIGHT, MIN_WEIGHT
+from sa_jobqueue.models.base import Companion, within_times
+from sa_jobqueue.types import LONGEST, MAX_WEIGHT, MIN_WEIGHT
 
 
 class _Controlled(Companion):
@@ -49,10 +49,12 @@ def _rules(name: Any, noun: str, key: str) -> tuple[Any, ...]:
         PrimaryKeyConstraint(key, name=conv(name(f"pk_{noun}"))),
         check(key, f"{key} <> ''"),
         check("paused", "paused_by IS NULL OR paused_at IS NOT NULL"),
+        check("times", within_times("paused_at", "created_at", "updated_at")),
         check("max_running", "max_running >= 1"),
         check(
             "rate",
             "(rate_limit IS NULL) = (rate_period IS NULL) AND rate_limit >= 1 AND rate_period > '0'::interval"
+            f" AND rate_period <= '{LONGEST.days} days'::interval"
             " AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1"
             " AND (rate_algorithm IS NULL OR rate_limit IS NOT NULL)"
             " AND rate_algorithm IN ('token_bucket', 'sliding_window', 'divided_bucket')"

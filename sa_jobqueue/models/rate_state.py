@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Double, PrimaryKeyConstraint, Text, text
+from sqlalchemy import BigInteger, Boolean, CheckConstraint, Double, PrimaryKeyConstraint, Text, text
 from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 from sqlalchemy.sql.elements import conv
 
-from sa_jobqueue.models.base import Companion
+from sa_jobqueue.models.base import Companion, within_times
 
 
 class RateStateMixin(Companion):
@@ -39,5 +39,13 @@ class RateStateMixin(Companion):
         name = cls.__jobqueue__.name
         return (
             PrimaryKeyConstraint("is_type", "name", "version", name=conv(name("pk_rate_state"))),
+            CheckConstraint("abs(tokens) <= 1e15", name=conv(name("ck_rate_state_tokens"))),
+            # Pairs of an instant and a number, the instants before the year 9000.
+            CheckConstraint(
+                "array_position(starts, NULL) IS NULL AND cardinality(starts) % 2 = 0"
+                " AND 0 <= ALL (starts) AND 221845392000000000 > ALL (starts)",
+                name=conv(name("ck_rate_state_starts")),
+            ),
+            CheckConstraint(within_times("spent_at"), name=conv(name("ck_rate_state_times"))),
             {"schema": cls.__jobqueue__.schema},
         )

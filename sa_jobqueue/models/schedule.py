@@ -10,8 +10,8 @@ from sqlalchemy.dialects.postgresql import INTERVAL, JSONB, TIMESTAMP
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 from sqlalchemy.sql.elements import conv
 
-from sa_jobqueue.models.base import Companion, id_type
-from sa_jobqueue.types import MAX_PRIORITY, MAX_RATE_WEIGHT, MIN_PRIORITY
+from sa_jobqueue.models.base import Companion, id_type, within_times
+from sa_jobqueue.types import LONGEST, MAX_PRIORITY, MAX_RATE_WEIGHT, MIN_PRIORITY
 
 IdT = TypeVar("IdT")
 
@@ -86,9 +86,10 @@ class ScheduleMixin(Companion, Generic[IdT]):
             check("priority", f"priority BETWEEN {MIN_PRIORITY} AND {MAX_PRIORITY}"),
             check("missed", "missed IN ('skip', 'one', 'all')"),
             check("catch_up", "catch_up BETWEEN 1 AND 10000"),
-            check("grace", "grace >= '0'::interval"),
+            check("grace", "grace >= '0'::interval AND grace <= '3650 days'::interval"),
             check("max_attempts", "max_attempts >= 1"),
-            check("timeout", "timeout > '0'::interval"),
+            check("timeout", f"timeout > '0'::interval AND timeout <= '{LONGEST.days} days'::interval"),
+            check("times", within_times("next_fire_at", "last_fire_at", "paused_at", "created_at", "updated_at")),
             check("rate_weight", f"rate_weight BETWEEN 1 AND {MAX_RATE_WEIGHT}"),
             check("source", "source IN ('code', 'table')"),
             check("paused", "paused_by IS NULL OR paused_at IS NOT NULL"),

@@ -7,7 +7,9 @@ from functools import lru_cache
 from typing import Any, ParamSpec, TypeVar, cast
 
 from sqlalchemy import Integer, Table, Text, bindparam, func, literal_column
+from sqlalchemy import case as sql_case
 from sqlalchemy import cast as sql_cast
+from sqlalchemy.dialects.postgresql import INTERVAL
 from sqlalchemy.sql.elements import BindParameter, ColumnElement, Grouping
 
 from sa_jobqueue.models import JobMixin
@@ -80,6 +82,23 @@ def status(value: JobStatus) -> ColumnElement[JobStatus]:
     return literal_column(f"'{value}'")
 
 
+def clamped(value: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Return an instant or a period of a row, moved to the nearest that Python can hold; null stays null.
+
+    The tables refuse others. What an earlier version let in must not fail the rows that are read beside it.
+    """
+    low, high = _PERIODS if isinstance(value.type, INTERVAL) else _INSTANTS
+    return sql_case((value < low, low), (value > high, high), else_=value)
+
+
+_INSTANTS: tuple[ColumnElement[Any], ColumnElement[Any]] = (
+    literal_column("'1900-01-01 00:00:00+00'::timestamptz"),
+    literal_column("'9000-01-01 00:00:00+00'::timestamptz"),
+)
+_PERIODS: tuple[ColumnElement[Any], ColumnElement[Any]] = (
+    literal_column("'-36500 days'::interval"),
+    literal_column("'36500 days'::interval"),
+)
 LAST_ATTEMPT: ColumnElement[int] = literal_column("2147483647", Integer)
 """An attempt after which there is no number for another; by hand alone a job gets there, and then it is passed over."""
 XID = func.pg_current_xact_id()

@@ -330,7 +330,8 @@ def _changed(model: type[JobMixin[Any]], counted: CTE, locked: CTE) -> CTE:
     closes = func.coalesce(Grouping(_array(counted.c.closing, Integer()))[place], literal_column("0"), type_=Integer)
     is_blocked = job.c.status == status(JobStatus.BLOCKED)
     dies = is_blocked & (job.c.id == any_(failing))
-    starts = is_blocked & ~dies & (job.c.open_blockers == closes)
+    # A counter that was written by hand may be too low: the last edges closed decide then, and it stops at zero.
+    starts = is_blocked & ~dies & (job.c.open_blockers <= closes)
     ends_on_another = job.c.id == any_(roots)
     error = func.jsonb_build_object(
         "type", "BlockerFailed", "message", "a chain it waited for failed, and it must not run without", type_=JSONB
@@ -340,7 +341,7 @@ def _changed(model: type[JobMixin[Any]], counted: CTE, locked: CTE) -> CTE:
         update(job)
         .where(job.c.id == any_(func.array_cat(ids, roots, type_=ARRAY(key))))
         .values(
-            open_blockers=job.c.open_blockers - closes,
+            open_blockers=func.greatest(job.c.open_blockers - closes, literal_column("0"), type_=Integer),
             status=case((dies, status(JobStatus.DEAD)), (starts, status(JobStatus.PENDING)), else_=job.c.status),
             scheduled_at=case((starts, func.greatest(job.c.scheduled_at, func.now())), else_=job.c.scheduled_at),
             completed_at=case((dies, func.now()), else_=job.c.completed_at),
@@ -358,14 +359,15 @@ def _changed(model: type[JobMixin[Any]], counted: CTE, locked: CTE) -> CTE:
 def tell_settled(model: type[JobMixin[Any]]) -> Update:
     """Note that the end of chains was passed on to everybody, and tell callers who wait, when and if this commits.
 
-    Parameters: `ids`. Changes: `is_awaited`. Obliges: the roots are locked by this transaction; nobody is left to be
-    told but those who wait for a failed chain to be redriven. Index: the primary key.
+    Parameters: `ids`. Changes: `is_awaited`; `changed_xid`, or the trigger that refuses this to others would look whether
+    any job is left. Obliges: the roots are locked by this transaction; nobody is left to be told but those who wait for a
+    failed chain to be redriven. Index: the primary key.
     """
     job = table(model)
     return (
         update(job)
         .where(job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))))
-        .values(is_awaited=False)
+        .values(is_awaited=False, changed_xid=XID)
         .returning(func.pg_notify(model.__jobqueue__.channel("ended"), cast(job.c.id, Text)))
     )
 

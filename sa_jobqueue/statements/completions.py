@@ -20,12 +20,11 @@ from sqlalchemy import (
     case,
     cast,
     func,
-    insert,
     null,
     select,
     update,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB, TIMESTAMP
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, TIMESTAMP, insert
 from sqlalchemy.sql.elements import ColumnElement, Grouping
 
 from sa_jobqueue.models import JobMixin
@@ -256,7 +255,10 @@ def recorded(
     letter_id: ColumnElement[Any],
     died: ColumnElement[bool],
 ) -> Select[Any]:
-    """Return a select over the CTE `ended` whose statement also writes its rows' history and dead letters."""
+    """Return a select over the CTE `ended` whose statement also writes its rows' history and dead letters.
+
+    What `job_attempt` has of an attempt already, because somebody wrote it by hand, stays; so no row fails the others.
+    """
     attempts = table(model.Attempt)
     history = (
         insert(attempts)
@@ -264,6 +266,7 @@ def recorded(
             ["job_id", "attempt", "worker_id", "started_at", "outcome", "error", "error_fingerprint"],
             select(ended.c.id, ended.c.attempt, worker, ended.c.started_at, outcome, error, fingerprint),
         )
+        .on_conflict_do_nothing(index_elements=["job_id", "attempt"])
         .cte("history")
     )
     letters = buried(model, ended, reason=reason, error=error, fingerprint=fingerprint, letter_id=letter_id, died=died)
@@ -280,14 +283,17 @@ def buried(
     letter_id: ColumnElement[Any],
     died: ColumnElement[bool],
 ) -> CTE:
-    """Return the CTE that writes a dead letter for each row of the CTE `ended` that died."""
+    """Return the CTE that writes a dead letter for each row of the CTE `ended` that died.
+
+    An unresolved letter that the job has already, because somebody revived it by hand, tells of this death from now on.
+    """
+    letter = table(model.DeadLetter)
+    names = ["id", "job_id", "chain_id", "queue", "type_name", "input", "input_version"]
+    names += ["reason", "error", "error_fingerprint", "attempts"]
+    statement = insert(letter)
     return (
-        insert(table(model.DeadLetter))
-        .from_select(
-            [
-                *("id", "job_id", "chain_id", "queue", "type_name", "input", "input_version"),
-                *("reason", "error", "error_fingerprint", "attempts"),
-            ],
+        statement.from_select(
+            names,
             select(
                 letter_id,
                 ended.c.id,
@@ -301,6 +307,12 @@ def buried(
                 fingerprint,
                 ended.c.attempt,
             ).where(died),
+        )
+        .on_conflict_do_update(
+            index_elements=["job_id"],
+            index_where=letter.c.resolution.is_(None),
+            set_={name: statement.excluded[name] for name in names if name not in {"id", "job_id"}}
+            | {"died_at": func.now(), "changed_xid": XID},
         )
         .cte("buried")
     )

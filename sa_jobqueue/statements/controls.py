@@ -24,7 +24,7 @@ from sqlalchemy import cast as sql_cast
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.rates import RateAlgorithm
-from sa_jobqueue.statements._parts import array, once_a_model, table
+from sa_jobqueue.statements._parts import array, clamped, once_a_model, table
 from sa_jobqueue.statements.parts import whole
 
 
@@ -55,7 +55,8 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
             .scalar_subquery()
         )
         is_divided = of.c.rate_algorithm == literal_column(f"'{RateAlgorithm.DIVIDED_BUCKET}'")
-        rate = [of.c.rate_limit, of.c.rate_period, of.c.rate_burst, of.c.rate_algorithm]
+        period = clamped(of.c.rate_period).label("rate_period")
+        rate = [of.c.rate_limit, period, of.c.rate_burst, of.c.rate_algorithm]
         return [of.c.max_running, *rate, case((is_divided, sharers)).label("sharers")]
 
     one, nothing = literal_column("1", Integer), sql_cast(null(), Integer)

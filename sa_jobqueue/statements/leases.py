@@ -153,16 +153,17 @@ def supersede(model: type[JobMixin[Any]]) -> Select[Any]:
     Obliges: the job is locked by this transaction and ended in it. Index: the primary key.
     """
     job, attempts = table(model), table(model.Attempt)
+    given = bindparam("job_id", type_=id_parameter(model.__jobqueue__))
     running = select(
         job.c.id, job.c.attempt, job.c.leased_by, job.c.started_at, literal(AttemptOutcome.CANCELLED.value)
-    ).where(job.c.id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
+    ).where(job.c.id == given)
     recorded_attempt = (
         insert(attempts)
         .from_select(["job_id", "attempt", "worker_id", "started_at", "outcome"], running)
-        .returning(attempts.c.job_id)
+        .on_conflict_do_nothing(index_elements=["job_id", "attempt"])
         .cte("recorded_attempt")
     )
-    return select(func.pg_notify(model.__jobqueue__.channel("lost"), cast(recorded_attempt.c.job_id, Text)))
+    return select(func.pg_notify(model.__jobqueue__.channel("lost"), cast(given, Text))).add_cte(recorded_attempt)
 
 
 @once_a_model

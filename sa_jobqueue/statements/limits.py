@@ -26,6 +26,7 @@ from sqlalchemy import (
     Update,
     any_,
     bindparam,
+    case,
     cast,
     column,
     func,
@@ -43,13 +44,16 @@ from sqlalchemy.types import UserDefinedType
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import Xid8
-from sa_jobqueue.statements._parts import array, element, once_a_model, status, table
+from sa_jobqueue.statements._parts import array, clamped, element, once_a_model, status, table
 from sa_jobqueue.statements.parts import whole
 from sa_jobqueue.types import JobStatus
 
 RATE: Final = ("rate_limit", "rate_period", "rate_burst", "rate_algorithm")
 STATE: Final = ("tokens", "starts", "spent_at")
 """The columns of a rate, and of what was started under it; `rates.Rate` is made of both."""
+
+
+_MOST_TOKENS: Final[ColumnElement[float]] = literal_column("1e15")
 
 
 def newest_state(model: type[JobMixin[Any]], of: Table) -> FromClause:
@@ -60,7 +64,13 @@ def newest_state(model: type[JobMixin[Any]], of: Table) -> FromClause:
     state = table(model.RateState).alias("state")
     (name,) = of.primary_key.columns
     return (
-        select(state.c.version, *(state.c[each] for each in STATE), literal_column("state.ctid").label("place"))
+        select(
+            state.c.version,
+            case((func.abs(state.c.tokens) <= _MOST_TOKENS, state.c.tokens)).label("tokens"),
+            case((func.array_position(state.c.starts, null()).is_(None), state.c.starts)).label("starts"),
+            clamped(state.c.spent_at).label("spent_at"),
+            literal_column("state.ctid").label("place"),
+        )
         .where(
             of.c.rate_limit.is_not(None),
             state.c.is_type == literal_column("true" if of is table(model.JobType) else "false", Boolean),
@@ -93,7 +103,7 @@ def lock(model: type[JobMixin[Any]]) -> Select[Any]:
             name.label("name"),
             of.c.max_running,
             (none if of is kind else of.c.key_max_running).label("key_max_running"),
-            *(of.c[column] for column in RATE),
+            *(clamped(of.c[name]).label(name) if name == "rate_period" else of.c[name] for name in RATE),
             *(state.c[column] for column in (*STATE, "version", "place")),
             func.now().label("now"),
         )
@@ -177,7 +187,8 @@ def spend(model: type[JobMixin[Any]]) -> Update:
         update(state)
         .where(own == any_(places), *(state.c[name] == value for name, value in told.items()))
         .values(
-            version=state.c.version + literal_column("1"),
+            # One written by hand may be the largest there is: it is written again then, and its place alone tells it apart.
+            version=func.least(state.c.version, _LARGEST - literal_column("1"), type_=BigInteger) + literal_column("1"),
             tokens=element(array("tokens", Double()), place),
             # Each an array of its own length, which one array of all could not hold.
             starts=cast(element(array("starts", Text()), place), ARRAY(BigInteger)),
@@ -204,6 +215,9 @@ def spend_first(model: type[JobMixin[Any]]) -> Insert:
     new = select(first.c.is_type, first.c.name, first.c.tokens, cast(first.c.starts, ARRAY(BigInteger)), func.now())
     columns = ["is_type", "name", "tokens", "starts", "spent_at"]
     return insert(state).from_select(columns, new.where(~known)).returning(state.c.name)
+
+
+_LARGEST: ColumnElement[int] = literal_column("9223372036854775807", BigInteger)
 
 
 class _Places(UserDefinedType[Any]):

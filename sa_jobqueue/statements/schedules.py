@@ -29,10 +29,10 @@ from sqlalchemy import (
     tuple_,
     update,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, insert
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.statements._parts import array, once_a_model, table
+from sa_jobqueue.statements._parts import array, clamped, once_a_model, table
 
 TOLD: Final = (
     "type_name",
@@ -77,7 +77,7 @@ def due(model: type[JobMixin[Any]]) -> Select[Any]:
         .correlate(schedule)
         .scalar_subquery()
     )
-    columns = [schedule.c[name] for name in ("name", *TOLD, "next_fire_at", "last_fire_at")]
+    columns = _read(schedule, "name", *TOLD, "next_fire_at", "last_fire_at")
     return (
         select(*columns, func.coalesce(is_open, false()).label("is_open"), now.label("now"))
         .where(*_firing(schedule), or_(schedule.c.next_fire_at.is_(None), schedule.c.next_fire_at <= now))
@@ -95,8 +95,13 @@ def next_due(model: type[JobMixin[Any]]) -> Select[Any]:
     Shape: one row, one column. Clock: the database's, as it is. Locks: none. Index: as `due`.
     """
     schedule = table(model.Schedule)
-    first = func.min(func.coalesce(schedule.c.next_fire_at, func.now()))
+    first = func.min(func.coalesce(clamped(schedule.c.next_fire_at), func.now()))
     return select(cast(func.extract("epoch", first - func.clock_timestamp()), Double)).where(*_firing(schedule))
+
+
+def _read(schedule: Table, *names: str) -> list[ColumnElement[Any]]:
+    of = (schedule.c[name] for name in names)
+    return [clamped(each).label(each.name) if isinstance(each.type, TIMESTAMP | INTERVAL) else each for each in of]
 
 
 def _firing(schedule: Table) -> list[ColumnElement[bool]]:
@@ -178,10 +183,10 @@ def page(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     schedule = table(model.Schedule)
     names = bindparam("names", type_=ARRAY(Text))
-    late = cast(func.clock_timestamp() - schedule.c.next_fire_at, Interval)
+    late = cast(func.clock_timestamp() - clamped(schedule.c.next_fire_at), Interval)
     is_late = schedule.c.next_fire_at < func.clock_timestamp()
     overdue = case((is_late & schedule.c.paused_at.is_(None) & schedule.c.error.is_(None), late))
-    columns = [schedule.c[name] for name in ("name", *TOLD, *STATE, "created_at", "updated_at")]
+    columns = _read(schedule, "name", *TOLD, *STATE, "created_at", "updated_at")
     return (
         select(*columns, overdue.label("overdue"))
         .where(or_(names.is_(None), schedule.c.name == any_(names)))
@@ -199,7 +204,7 @@ def lock(model: type[JobMixin[Any]]) -> Select[Any]:
     one of them meanwhile is waited for. Index: the primary key.
     """
     schedule = table(model.Schedule)
-    columns = [schedule.c[name] for name in ("name", *TOLD, *STATE)]
+    columns = _read(schedule, "name", *TOLD, *STATE)
     return (
         select(*columns, func.now().label("now"))
         .where(schedule.c.name == any_(bindparam("names", type_=ARRAY(Text))))

@@ -12,9 +12,9 @@ from sa_jobqueue.migrations import versions
 
 # A digest may be changed until the first release of its version, and never after it: then it is a new version.
 DIGESTS = {
-    1: "27939e2a3bade0de28811f1aca41a2c82ff56cacf4c1b95fb3c85f644b3acab4",
+    1: "625fe51d9f42e469bf22e7d8d2ece338be9a08f19abbbd27cef6eed34feefda7",
     2: "4853513165be70ab421af20df3704bfad07fc75cd6845a16c53b1b4120655285",
-    3: "5f58f038b9b1aab8d52b39c1284509d82371fdd6df9f536ea363284f57bc750e",
+    3: "f2ef134969a321a1d8fb31eaf6d1d19dfd6076c265f217d83ba37f57d66e1625",
 }
 PLACES = [
     {"schema": schema, "prefix": prefix, "id_type": id_type}

@@ -71,9 +71,12 @@ def add(session: Session, ids: Ids, name: str, *, chain: str = "", index: int = 
     row: dict[str, Any] = {"id": ids[name], "chain_id": ids[chain or name], "chain_index": index, "queue": queue_of(ids)}
     row |= {"type_name": "test", "chain_type_name": "test", "open_blockers": len(blockers)}
     session.execute(insert(Job).values(row | {"status": JobStatus.BLOCKED if blockers else JobStatus.PENDING}))
-    for place, blocker in enumerate(blockers):
-        edge = {"job_id": ids[name], "blocked_by_chain_id": ids[blocker], "index": place}
-        session.execute(insert(Job.Blocker).values(edge))
+    edges = [
+        {"job_id": ids[name], "blocked_by_chain_id": ids[blocker], "index": place} for place, blocker in enumerate(blockers)
+    ]
+    if edges:
+        session.execute(insert(Job.Blocker).values(edges))
+    for blocker in blockers:
         session.execute(update(Job).where(Job.id == ids[blocker]).values(is_awaited=True))
 
 

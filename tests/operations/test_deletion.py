@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine, insert, inspect, select, text, update
+from sqlalchemy import Engine, func, insert, inspect, select, text, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, JobStatus, delete_chains, get_job, redrive_dead_letters
@@ -38,8 +38,10 @@ def wait_for(engine: Engine, job_id: UUID, *chain_ids: UUID, is_open: bool = Tru
         {"job_id": job_id, "blocked_by_chain_id": chain_id, "index": index, "open": is_open}
         for index, chain_id in enumerate(chain_ids)
     ]
+    counted = {"open_blockers": len(rows) if is_open else Job.open_blockers, "changed_xid": func.pg_current_xact_id()}
     with engine.begin() as connection:
-        connection.execute(insert(Job.Blocker), rows)
+        connection.execute(update(Job).where(Job.id == job_id).values(counted))
+        connection.execute(insert(Job.Blocker).values(rows))
         connection.execute(update(Job).where(Job.id.in_(chain_ids)).values(is_awaited=True))
 
 

@@ -103,6 +103,9 @@ def test_each_dataset_is_what_its_table_holds(database_url: str, engine: Engine,
     waiting = jobs.add(JobStatus.BLOCKED)
     with engine.begin() as connection:
         connection.execute(
+            text("UPDATE job SET changed_xid = pg_current_xact_id() WHERE id = :waiting"), {"waiting": waiting}
+        )
+        connection.execute(
             text("INSERT INTO job_blocker (job_id, blocked_by_chain_id, index) VALUES (:waiting, :blocker, 0)"),
             {"waiting": waiting, "blocker": blocker},
         )

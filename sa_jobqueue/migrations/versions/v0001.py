@@ -203,16 +203,34 @@ CREATE TABLE ${q}worker (
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)"""
 
 # Legality is decided in the triggers' WHEN clauses, which the executor evaluates itself: a legal change written by the
-# library never enters plpgsql. The stamp's function runs only for a statement that did not set `changed_xid` itself.
+# library never enters plpgsql. The function of `tr_job_stamp` runs only for a statement that did not set `changed_xid`
+# itself: a change written by hand, whose consequences it writes as well. Only the insert of edges is checked by a function,
+# once a statement: whether edges agree with their job is in another table. The text of a payload is measured only where
+# it can be long: of 250 bytes of jsonb, at most some 3 MB of text can come, a number of 131,072 digits in 12 bytes each.
 _ROUTINES = """\
 CREATE FUNCTION ${q}job_refuse() RETURNS trigger LANGUAGE plpgsql AS $$$$
 BEGIN
-  IF TG_OP = 'INSERT' THEN
+  IF TG_OP <> 'DELETE' AND octet_length(NEW.input::text) > 4194304 THEN
+    RAISE EXCEPTION 'input: must be at most 4194304 bytes of JSON text, got %', octet_length(NEW.input::text)
+      USING ERRCODE = 'SJ002', TABLE = TG_TABLE_NAME, COLUMN = 'input',
+        HINT = 'store the data elsewhere and enqueue a reference to it';
+  ELSIF TG_OP = 'INSERT' AND NEW.status IN ('pending', 'blocked') THEN
+    RAISE EXCEPTION 'job %: role % cannot continue chain %: it has no right to update the status of jobs',
+      NEW.id, current_user, NEW.chain_id USING ERRCODE = '42501', TABLE = TG_TABLE_NAME, COLUMN = 'chain_id',
+        HINT = 'a continuation is inserted by whoever completes the job before it; enqueue a job of a chain of its own';
+  ELSIF TG_OP = 'INSERT' THEN
     RAISE EXCEPTION 'a job cannot be inserted as %, only as pending or blocked', NEW.status
       USING ERRCODE = 'SJ001', TABLE = TG_TABLE_NAME, COLUMN = 'status';
   ELSIF TG_OP = 'DELETE' THEN
     RAISE EXCEPTION 'job %: cannot be deleted through this view, only cancelled', OLD.id
       USING ERRCODE = 'SJ003', HINT = 'set its status to cancelled';
+  ELSIF NEW.attempt < OLD.attempt THEN
+    RAISE EXCEPTION 'job %: attempt cannot be lowered from % to %', OLD.id, OLD.attempt, NEW.attempt
+      USING ERRCODE = 'SJ003', TABLE = TG_TABLE_NAME, COLUMN = 'attempt',
+        HINT = 'attempt is the fence of every write of an attempt; to allow more attempts, raise max_attempts';
+  ELSIF NEW.status = OLD.status THEN
+    RAISE EXCEPTION 'job %: chain_completed_at cannot be cleared, its chain has ended and jobs wait for it',
+      OLD.id USING ERRCODE = 'SJ003', TABLE = TG_TABLE_NAME, COLUMN = 'chain_completed_at';
   END IF;
   RAISE EXCEPTION 'job %: illegal transition from % to %', OLD.id, OLD.status, NEW.status
     USING ERRCODE = 'SJ001', TABLE = TG_TABLE_NAME, COLUMN = 'status',
@@ -220,14 +238,22 @@ BEGIN
 END $$$$
 --;
 CREATE TRIGGER ${p}tr_job_insert BEFORE INSERT ON ${q}job FOR EACH ROW
-  WHEN (NEW.status NOT IN ('pending', 'blocked')) EXECUTE FUNCTION ${q}job_refuse()
+  WHEN (NEW.status NOT IN ('pending', 'blocked')
+    OR pg_column_size(NEW.input) > 250 AND octet_length(NEW.input::text) > 4194304
+    OR NEW.chain_index > 0 AND NOT has_column_privilege('${q}job'::regclass, 'status', 'UPDATE'))
+  EXECUTE FUNCTION ${q}job_refuse()
+--;
+CREATE TRIGGER ${p}tr_job_input BEFORE UPDATE OF input ON ${q}job FOR EACH ROW
+  WHEN (pg_column_size(NEW.input) > 250 AND octet_length(NEW.input::text) > 4194304) EXECUTE FUNCTION ${q}job_refuse()
 --;
 CREATE TRIGGER ${p}tr_job_transition BEFORE UPDATE ON ${q}job FOR EACH ROW
-  WHEN (OLD.status <> NEW.status AND NOT (
+  WHEN (NEW.attempt < OLD.attempt OR OLD.status <> NEW.status AND NOT (
     OLD.status = 'pending' AND NEW.status IN ('running', 'completed', 'cancelled')
     OR OLD.status = 'running' AND NEW.status IN ('completed', 'pending', 'dead', 'cancelled')
     OR OLD.status = 'blocked' AND NEW.status IN ('pending', 'completed', 'dead', 'cancelled')
-    OR OLD.status = 'dead' AND NEW.status IN ('pending', 'blocked')))
+    OR OLD.status = 'dead' AND NEW.status IN ('pending', 'blocked'))
+    OR OLD.is_awaited AND OLD.chain_completed_at IS NOT NULL AND NEW.chain_completed_at IS NULL
+    AND COALESCE(OLD.chain_status, OLD.status) <> 'dead')
   EXECUTE FUNCTION ${q}job_refuse()
 --;
 CREATE FUNCTION ${q}job_stamp() RETURNS trigger LANGUAGE plpgsql AS $$$$
@@ -236,11 +262,87 @@ BEGIN
   RETURN NEW;
 END $$$$
 --;
+CREATE FUNCTION ${q}job_changed() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$$$
+BEGIN
+  NEW.changed_xid := pg_current_xact_id();
+  IF OLD.is_awaited AND NOT NEW.is_awaited AND EXISTS (
+    SELECT FROM ${q}job_blocker b WHERE b.blocked_by_chain_id = NEW.id AND b.open AND (NEW.chain_completed_at IS NULL
+      OR b.on_failure <> 'wait' OR COALESCE(NEW.chain_status, NEW.status) = 'completed')) THEN
+    RAISE EXCEPTION 'job %: is_awaited cannot be cleared, jobs wait for its chain and are not unblocked yet', OLD.id
+      USING ERRCODE = 'SJ003', TABLE = TG_TABLE_NAME, COLUMN = 'is_awaited',
+        HINT = 'a worker clears it; to let a job run without its blockers, set that job''s status to pending';
+  ELSIF NEW.status = OLD.status THEN
+    RETURN NEW;
+  ELSIF NEW.status IN ('completed', 'dead', 'cancelled') THEN
+    -- The chain ends with its last job.
+    IF NEW.chain_index > 0 THEN
+      UPDATE ${q}job SET chain_completed_at = now(), chain_status = NEW.status
+        WHERE id = NEW.chain_id AND chain_completed_at IS NULL;
+    ELSIF NOT EXISTS (SELECT FROM ${q}job j WHERE j.root_id = NEW.id) THEN
+      NEW.chain_completed_at := COALESCE(NEW.chain_completed_at, now());
+    END IF;
+  ELSIF OLD.status IN ('blocked', 'dead') THEN
+    IF NEW.status = 'pending' THEN
+      -- It runs without what it still waited for.
+      NEW.open_blockers := 0;
+      UPDATE ${q}job_blocker SET open = false WHERE job_id = NEW.id AND open;
+    END IF;
+    IF OLD.status = 'dead' THEN
+      -- The chain is open again, for whoever still waits for it; and what this job waits for may have ended meanwhile.
+      NEW.is_awaited := NEW.is_awaited OR EXISTS (
+        SELECT FROM ${q}job_blocker b WHERE b.blocked_by_chain_id = NEW.id AND b.open);
+      NEW.chain_completed_at := NULL;
+      IF NEW.chain_index > 0 THEN
+        UPDATE ${q}job SET chain_completed_at = NULL, chain_status = NULL, is_awaited = is_awaited OR EXISTS (
+          SELECT FROM ${q}job_blocker b WHERE b.blocked_by_chain_id = NEW.chain_id AND b.open) WHERE id = NEW.chain_id;
+      END IF;
+      UPDATE ${q}job SET is_awaited = true WHERE NOT is_awaited AND id IN (
+        SELECT b.blocked_by_chain_id FROM ${q}job_blocker b WHERE b.job_id = NEW.id AND b.open);
+      UPDATE ${q}dead_letter SET resolution = 'redriven', resolved_at = now(), changed_xid = pg_current_xact_id(),
+        resolved_by = COALESCE(NULLIF(current_setting('sa_jobqueue.actor', true), ''), session_user)
+        WHERE job_id = NEW.id AND resolution IS NULL;
+    END IF;
+  END IF;
+  RETURN NEW;
+END $$$$
+--;
 CREATE TRIGGER ${p}tr_job_stamp BEFORE UPDATE ON ${q}job FOR EACH ROW
   WHEN (NEW.changed_xid IS DISTINCT FROM pg_current_xact_id() AND (OLD.status <> NEW.status
     OR (OLD.queue, OLD.type_name) <> (NEW.queue, NEW.type_name)
-    OR NEW.status = 'pending' AND (OLD.priority, OLD.scheduled_at) <> (NEW.priority, NEW.scheduled_at)))
-  EXECUTE FUNCTION ${q}job_stamp()
+    OR NEW.status = 'pending' AND (OLD.priority, OLD.scheduled_at) <> (NEW.priority, NEW.scheduled_at)
+    OR OLD.is_awaited AND NOT NEW.is_awaited))
+  EXECUTE FUNCTION ${q}job_changed()
+--;
+CREATE FUNCTION ${q}job_blocker_refuse() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$$$
+DECLARE
+  refused record;
+BEGIN
+  IF TG_OP = 'UPDATE' THEN
+    RAISE EXCEPTION 'job %: an edge can only be closed, neither opened again nor given to others', OLD.job_id
+      USING ERRCODE = 'SJ003', TABLE = TG_TABLE_NAME, COLUMN = 'open';
+  END IF;
+  SELECT j.id, j.open_blockers, e.open, j.changed_xid <> pg_current_xact_id() AS is_old INTO refused
+    FROM ${q}job j CROSS JOIN LATERAL (
+      SELECT count(*) FILTER (WHERE b.open) AS open FROM ${q}job_blocker b WHERE b.job_id = j.id) AS e
+    WHERE j.id = ANY (ARRAY(SELECT DISTINCT a.job_id FROM added AS a))
+      AND j.completed_at IS NULL AND (j.open_blockers <> e.open OR j.changed_xid <> pg_current_xact_id()) LIMIT 1;
+  IF NOT FOUND THEN
+    RETURN NULL;
+  ELSIF refused.is_old THEN
+    RAISE EXCEPTION 'job %: its blockers are declared in the transaction that enqueues it, none can be added later',
+      refused.id USING ERRCODE = 'SJ003', TABLE = TG_TABLE_NAME, COLUMN = 'job_id';
+  END IF;
+  RAISE EXCEPTION 'job %: has % open edges, and open_blockers is %', refused.id, refused.open, refused.open_blockers
+    USING ERRCODE = 'SJ003', TABLE = TG_TABLE_NAME, COLUMN = 'open',
+      HINT = 'insert the job as blocked with as many open_blockers, and all of its edges in one statement';
+END $$$$
+--;
+CREATE TRIGGER ${p}tr_job_blocker_insert AFTER INSERT ON ${q}job_blocker REFERENCING NEW TABLE AS added
+  FOR EACH STATEMENT EXECUTE FUNCTION ${q}job_blocker_refuse()
+--;
+CREATE TRIGGER ${p}tr_job_blocker_update BEFORE UPDATE ON ${q}job_blocker FOR EACH ROW
+  WHEN (NOT OLD.open AND NEW.open OR (OLD.job_id, OLD.blocked_by_chain_id) <> (NEW.job_id, NEW.blocked_by_chain_id))
+  EXECUTE FUNCTION ${q}job_blocker_refuse()
 --;
 CREATE VIEW ${q}job_transition (from_status, to_status) AS
   SELECT f::${q}job_status, t::${q}job_status FROM (VALUES
@@ -273,6 +375,12 @@ CREATE FUNCTION ${q}job_queue_insert() RETURNS trigger LANGUAGE plpgsql SET sear
 BEGIN
   IF COALESCE(NEW.type_name, '') = '' THEN
     RAISE EXCEPTION 'type_name: a job needs the name of its type' USING ERRCODE = 'SJ002', COLUMN = 'type_name';
+  ELSIF NEW.type_name !~ '^[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}$$' THEN
+    RAISE EXCEPTION 'type_name: must be 1 to 100 letters, digits and _.:/- not starting with .:/-, not %',
+      quote_literal(left(NEW.type_name, 100)) USING ERRCODE = 'SJ002', COLUMN = 'type_name';
+  ELSIF octet_length(NEW.input::text) > 1048576 THEN
+    RAISE EXCEPTION 'input: must be at most 1048576 bytes of JSON text, got %', octet_length(NEW.input::text)
+      USING ERRCODE = 'SJ002', COLUMN = 'input', HINT = 'store the data elsewhere and enqueue a reference to it';
   END IF;
   IF COALESCE(NEW.status, 'pending') <> 'pending' THEN
     RAISE EXCEPTION 'status: a job is enqueued as pending, not as %', NEW.status USING ERRCODE = 'SJ001', COLUMN = 'status';
@@ -281,7 +389,7 @@ BEGIN
   NEW.queue := COALESCE(NEW.queue, 'default');
   IF NEW.queue !~ '^[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}$$' THEN
     RAISE EXCEPTION 'queue: must be 1 to 100 letters, digits and _.:/- not starting with .:/-, not %',
-      quote_literal(NEW.queue) USING ERRCODE = 'SJ002', COLUMN = 'queue';
+      quote_literal(left(NEW.queue, 100)) USING ERRCODE = 'SJ002', COLUMN = 'queue';
   END IF;
   NEW.input := COALESCE(NEW.input, 'null'::jsonb);
   NEW.status := 'pending';
@@ -306,6 +414,7 @@ BEGIN
     OR NEW.input IS DISTINCT FROM OLD.input THEN
     RAISE EXCEPTION 'job %: only status and scheduled_at can be changed through this view', OLD.id USING ERRCODE = 'SJ003';
   END IF;
+  -- A change of status is left unstamped (`changed_xid`): the trigger on the table then writes what follows from it.
   -- What the view showed may be history by now: decide on the row as it is, and hold it, its chain's root, and for a
   -- redrive the roots of what it still waits for. In the one order of locks: roots first, each kind by id.
   IF NEW.status IS DISTINCT FROM OLD.status THEN
@@ -335,12 +444,11 @@ BEGIN
   ELSIF NEW.status = 'cancelled' AND held.status IN ('blocked', 'pending', 'running') THEN
     IF held.status = 'running' THEN
       INSERT INTO ${q}job_attempt (job_id, attempt, worker_id, started_at, outcome)
-        VALUES (held.id, held.attempt, held.leased_by, held.started_at, 'cancelled');
+        VALUES (held.id, held.attempt, held.leased_by, held.started_at, 'cancelled') ON CONFLICT DO NOTHING;
       PERFORM pg_notify('${channel}:lost', held.id::text);
     END IF;
     UPDATE ${q}job SET status = 'cancelled', completed_at = now(), leased_by = NULL, leased_until = NULL,
-      chain_completed_at = CASE WHEN chain_index = 0 THEN now() END WHERE id = held.id;
-    UPDATE ${q}job SET chain_completed_at = now(), chain_status = 'cancelled' WHERE id = held.root_id;
+      changed_xid = '0' WHERE id = held.id;
   ELSIF NEW.status = 'pending' AND held.status = 'dead' THEN
     -- Attempts allowed since the death before this one, less those given back, are the budget the job is given anew.
     SELECT held.max_attempts - COALESCE(max(d.attempts), 0) INTO spent
@@ -355,16 +463,7 @@ BEGIN
       NEW.status := 'blocked';
     END IF;
     UPDATE ${q}job SET status = NEW.status, scheduled_at = NEW.scheduled_at, completed_at = NULL, completed_by = NULL,
-      max_attempts = held.attempt + GREATEST(spent, 1), chain_completed_at = NULL WHERE id = held.id;
-    -- The chain is open again, for whoever still waits for it; and what this job waits for may have ended meanwhile.
-    UPDATE ${q}job SET chain_completed_at = NULL, chain_status = NULL WHERE id = held.root_id;
-    UPDATE ${q}job SET is_awaited = true WHERE id = held.chain_id AND NOT is_awaited AND EXISTS (
-      SELECT FROM ${q}job_blocker b WHERE b.blocked_by_chain_id = held.chain_id AND b.open);
-    UPDATE ${q}job SET is_awaited = true WHERE NOT is_awaited AND id IN (
-      SELECT b.blocked_by_chain_id FROM ${q}job_blocker b WHERE b.job_id = held.id AND b.open);
-    UPDATE ${q}dead_letter SET resolution = 'redriven', resolved_at = now(), changed_xid = pg_current_xact_id(),
-      resolved_by = COALESCE(NULLIF(current_setting('sa_jobqueue.actor', true), ''), session_user)
-      WHERE job_id = held.id AND resolution IS NULL;
+      max_attempts = held.attempt + GREATEST(spent, 1), changed_xid = '0' WHERE id = held.id;
     PERFORM pg_notify('${channel}:due', held.queue);
   ELSE
     RAISE EXCEPTION 'job %: is %, which cannot become %', held.id, held.status, NEW.status
@@ -388,7 +487,8 @@ DROP VIEW ${q}job_transition
 --;
 DROP TABLE ${q}job_blocker, ${q}job_attempt, ${q}dead_letter, ${q}worker, ${q}job
 --;
-DROP FUNCTION ${q}job_queue_update(), ${q}job_queue_insert(), ${q}job_uuid7(), ${q}job_stamp(), ${q}job_refuse()
+DROP FUNCTION ${q}job_queue_update(), ${q}job_queue_insert(), ${q}job_uuid7(), ${q}job_blocker_refuse(), ${q}job_changed(),
+  ${q}job_stamp(), ${q}job_refuse()
 --;
 DROP TYPE ${q}job_status"""
 

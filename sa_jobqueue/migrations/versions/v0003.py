@@ -62,9 +62,13 @@ CREATE TABLE ${q}queue (
   CONSTRAINT ${p}pk_queue PRIMARY KEY (name),
   CONSTRAINT ${p}ck_queue_name CHECK (name <> ''),
   CONSTRAINT ${p}ck_queue_paused CHECK (paused_by IS NULL OR paused_at IS NOT NULL),
+  CONSTRAINT ${p}ck_queue_times CHECK (paused_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
+    AND created_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
+    AND updated_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'),
   CONSTRAINT ${p}ck_queue_max_running CHECK (max_running >= 1),
   CONSTRAINT ${p}ck_queue_rate CHECK ((rate_limit IS NULL) = (rate_period IS NULL) AND rate_limit >= 1
-    AND rate_period > '0'::interval AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1
+    AND rate_period > '0'::interval AND rate_period <= '36500 days'::interval
+    AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1
     AND (rate_algorithm IS NULL OR rate_limit IS NOT NULL)
     AND rate_algorithm IN ('token_bucket', 'sliding_window', 'divided_bucket')
     AND (rate_burst IS NULL OR rate_algorithm IS DISTINCT FROM 'sliding_window')),
@@ -85,9 +89,13 @@ CREATE TABLE ${q}job_type (
   CONSTRAINT ${p}pk_job_type PRIMARY KEY (type_name),
   CONSTRAINT ${p}ck_job_type_type_name CHECK (type_name <> ''),
   CONSTRAINT ${p}ck_job_type_paused CHECK (paused_by IS NULL OR paused_at IS NOT NULL),
+  CONSTRAINT ${p}ck_job_type_times CHECK (paused_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
+    AND created_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
+    AND updated_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'),
   CONSTRAINT ${p}ck_job_type_max_running CHECK (max_running >= 1),
   CONSTRAINT ${p}ck_job_type_rate CHECK ((rate_limit IS NULL) = (rate_period IS NULL) AND rate_limit >= 1
-    AND rate_period > '0'::interval AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1
+    AND rate_period > '0'::interval AND rate_period <= '36500 days'::interval
+    AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1
     AND (rate_algorithm IS NULL OR rate_limit IS NOT NULL)
     AND rate_algorithm IN ('token_bucket', 'sliding_window', 'divided_bucket')
     AND (rate_burst IS NULL OR rate_algorithm IS DISTINCT FROM 'sliding_window'))
@@ -120,9 +128,14 @@ CREATE TABLE ${q}schedule (
   CONSTRAINT ${p}ck_schedule_priority CHECK (priority BETWEEN -9 AND 9),
   CONSTRAINT ${p}ck_schedule_missed CHECK (missed IN ('skip', 'one', 'all')),
   CONSTRAINT ${p}ck_schedule_catch_up CHECK (catch_up BETWEEN 1 AND 10000),
-  CONSTRAINT ${p}ck_schedule_grace CHECK (grace >= '0'::interval),
+  CONSTRAINT ${p}ck_schedule_grace CHECK (grace >= '0'::interval AND grace <= '3650 days'::interval),
   CONSTRAINT ${p}ck_schedule_max_attempts CHECK (max_attempts >= 1),
-  CONSTRAINT ${p}ck_schedule_timeout CHECK (timeout > '0'::interval),
+  CONSTRAINT ${p}ck_schedule_timeout CHECK (timeout > '0'::interval AND timeout <= '36500 days'::interval),
+  CONSTRAINT ${p}ck_schedule_times CHECK (next_fire_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
+    AND last_fire_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
+    AND paused_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
+    AND created_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
+    AND updated_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'),
   CONSTRAINT ${p}ck_schedule_rate_weight CHECK (rate_weight BETWEEN 1 AND 1000000),
   CONSTRAINT ${p}ck_schedule_source CHECK (source IN ('code', 'table')),
   CONSTRAINT ${p}ck_schedule_paused CHECK (paused_by IS NULL OR paused_at IS NOT NULL)
@@ -137,7 +150,11 @@ CREATE TABLE ${q}rate_state (
   tokens double precision,
   starts bigint[],
   spent_at timestamptz NOT NULL,
-  CONSTRAINT ${p}pk_rate_state PRIMARY KEY (is_type, name, version)
+  CONSTRAINT ${p}pk_rate_state PRIMARY KEY (is_type, name, version),
+  CONSTRAINT ${p}ck_rate_state_tokens CHECK (abs(tokens) <= 1e15),
+  CONSTRAINT ${p}ck_rate_state_starts CHECK (array_position(starts, NULL) IS NULL AND cardinality(starts) % 2 = 0
+    AND 0 <= ALL (starts) AND 221845392000000000 > ALL (starts)),
+  CONSTRAINT ${p}ck_rate_state_times CHECK (spent_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00')
 )"""
 
 # On tables that are there: `job_stage` before `job`, as the commit of a bulk write locks them; then `job`, as workers lock

@@ -1,0 +1,225 @@
+"""What a documented role may write by hand strands no other job: it is refused with a sentence, or made whole."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import (
+    AttemptContext,
+    Discard,
+    Job,
+    JobQueue,
+    JobStatus,
+    Schedule,
+    WaitFor,
+    Worker,
+    fire_schedules,
+    list_schedules,
+    put_schedule,
+)
+from sa_jobqueue.events import ComponentFailed
+from sa_jobqueue.layout import Layout
+from sa_jobqueue.migrations.grants import grant_statements
+from sa_jobqueue.models.base import verbatim
+from sa_jobqueue.operations.settling import settle
+from tests.fixtures.chains import Chains
+from tests.fixtures.database import both_servers_swept
+from tests.fixtures.inconsistent_rows import CASES, Case, force, set_up, write
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import PATIENCE, EventLog, quick
+
+pytestmark = both_servers_swept
+
+ONLY_REFUSED = {
+    "a wait forgotten",
+    "a wait forgotten in passing",
+    "a second edge that would release a job early",
+    "a continuation in another's chain",
+}
+"""What nothing but the refusal keeps from others: past it, the job that relies on the row is stranded."""
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_an_inconsistent_row_is_refused_with_a_sentence_or_made_whole(engine: Engine, case: Case) -> None:
+    roles = f"t{secrets.token_hex(5)}"
+    with engine.connect() as connection:
+        given = set_up(connection, case)
+        connection.commit()
+        for statement in grant_statements(Layout(), roles=roles):  # rolled back with the rest
+            connection.execute(verbatim(statement))
+        connection.execute(text(f"SET LOCAL ROLE {roles}_{case.role}"))
+        if not case.refused:
+            write(connection, case, given)
+            return
+        with pytest.raises(DBAPIError) as caught:
+            write(connection, case, given)
+        diagnosis: Any = getattr(caught.value.orig, "diag", None)
+        assert case.refused in {diagnosis.sqlstate, diagnosis.constraint_name}
+        assert len(diagnosis.message_primary) > 20
+
+
+@pytest.mark.parametrize("forced", [False, True], ids=["as-roles-write-it", "from-before-the-checks"])
+async def test_rows_by_hand_hold_up_no_job_beside_them(engine: Engine, jobs: Jobs, forced: bool) -> None:
+    """Jobs that wait for the same chains, ran on the same lost worker, or die in the same statement, all end."""
+    queue = JobQueue()
+    roots: set[Any] = set()
+
+    @queue.handler("test")
+    async def test(ctx: AttemptContext) -> None:
+        if ctx.job.id not in roots:
+            raise Discard("it was written by hand")
+
+    @queue.handler("good")
+    async def good() -> None: ...
+
+    @queue.handler("bad", max_attempts=1)
+    async def bad() -> None:
+        raise ValueError("it fails")
+
+    chosen = [case for case in CASES if case.name not in ONLY_REFUSED and not case.table and bool(case.refused) is forced]
+    assert len(chosen) >= 6
+    waiting: list[Any] = []
+    for n, case in enumerate(chosen):
+        with engine.begin() as connection:
+            given = set_up(connection, case, queue=f"q{n}")
+        roots |= {given["root"], given["root2"]}
+        if case.scene in {"waiting", "a root and another job"}:
+            with Session(engine) as session, session.begin():
+                neighbour = good.job(blockers=[WaitFor(given["root"], on_failure="continue")])
+                waiting.append(neighbour.id)
+                session.add(neighbour)
+        with engine.begin() as connection:
+            (force if forced else write)(connection, case, given)
+    lost = [jobs.add(JobStatus.RUNNING, max_attempts=1) for _ in range(3)]
+    jobs.add_worker(silent_for=3600)
+    with Session(engine) as session, session.begin():
+        session.add_all([bad.job() for _ in range(3)] + [good.job() for _ in range(3)])
+    worker = Worker(queue, engine, options=quick(queues=["default", *(f"q{n}" for n in range(len(chosen)))]))
+    log = EventLog(worker)
+    await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
+    assert [one.error for one in log.of(ComponentFailed)] == []
+    assert {jobs.status(job_id) for job_id in lost} == {JobStatus.DEAD}
+    assert {jobs.status(job_id) for job_id in waiting} == {JobStatus.COMPLETED}
+    with engine.connect() as connection:
+        ended = "SELECT type_name, status::text, count(*) FROM job WHERE type_name <> 'test' GROUP BY 1, 2 ORDER BY 1"
+        assert [tuple(row) for row in connection.execute(text(ended))] == [
+            ("bad", "dead", 3),
+            ("good", "completed", 3 + len(waiting)),
+        ]
+        # Each death has one unresolved letter, of that death.
+        letters = """SELECT count(*), count(*) FILTER (WHERE letter.attempts = job.attempt)
+          FROM job LEFT JOIN dead_letter AS letter ON letter.job_id = job.id AND letter.resolution IS NULL
+          WHERE job.status = 'dead'"""
+        dead, told = connection.execute(text(letters)).one()
+        assert dead == told > 6
+
+
+def test_a_job_released_by_hand_no_longer_waits(engine: Engine, jobs: Jobs) -> None:
+    given = _written(engine, "a job released by hand")
+    assert jobs.get(given["job"])["open_blockers"] == 0
+    assert _edges(engine, given["job"]) == [False]
+    assert _edges(engine, given["job2"]) == [True, True]
+
+
+def test_a_chain_ended_by_hand_has_ended_for_those_who_wait(engine: Engine, jobs: Jobs) -> None:
+    given = _written(engine, "a chain ended by hand")
+    root = jobs.get(given["root"])
+    assert root["chain_completed_at"] == root["completed_at"]
+    with engine.begin() as connection:
+        settled = settle(connection, Job, {given["root"]: None})
+    assert settled.settled == [given["root"]]
+
+
+def test_a_death_undone_by_hand_is_a_redrive(engine: Engine, jobs: Jobs) -> None:
+    given = _written(engine, "a death undone")
+    job, (letter,) = jobs.get(given["job"]), jobs.letters(given["job"])
+    assert (job["status"], job["chain_completed_at"]) == (JobStatus.PENDING, None)
+    assert (letter["resolution"], letter["resolved_by"]) == ("redriven", "postgres")
+
+
+def test_a_chain_that_others_wait_for_is_opened_again_with_its_last_job(engine: Engine, chains: Chains, jobs: Jobs) -> None:
+    first, last = chains.add(JobStatus.COMPLETED, JobStatus.DEAD)
+    waiting = jobs.add(JobStatus.BLOCKED)
+    chains.block(waiting, first)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE job SET status = 'pending', completed_at = NULL WHERE id = :id"), {"id": last})
+    root = jobs.get(first)
+    assert (root["chain_completed_at"], root["chain_status"], root["is_awaited"]) == (None, None, True)
+    with engine.begin() as connection:
+        ended = "UPDATE job SET status = 'completed', completed_at = now() WHERE id = :id"
+        connection.execute(text(ended), {"id": last})
+        settle(connection, Job, {first: None})
+    assert jobs.get(first)["chain_status"] is JobStatus.COMPLETED
+    assert jobs.status(waiting) is JobStatus.PENDING
+
+
+async def test_schedules_and_rates_from_before_the_checks_hold_up_no_other(engine: Engine) -> None:
+    """As many as there are, in one queue table and one schedule table; none of them fails what is read beside it."""
+    queue = JobQueue()
+
+    @queue.handler("test")
+    async def test() -> None: ...
+
+    chosen = [case for case in CASES if case.table in {"queue", "job_type", "rate_state", "schedule"}]
+    chosen = [case for case in chosen if case.refused != "ck_rate_state_times"]  # a clock that was ahead is another matter
+    dropped: set[str] = set()
+    for n, case in enumerate(chosen):
+        with engine.begin() as connection:
+            given = set_up(connection, case, queue=f"q{n}", type_name=f"test{n}")
+            unchecked = replace(case, table="") if case.refused in dropped else case
+            force(connection, unchecked, given)
+            dropped.add(case.refused)
+    with Session(engine) as session, session.begin():
+        put_schedule(session, Schedule(name="good", type_name="test", cron="* * * * *"))
+        session.execute(text("UPDATE schedule SET next_fire_at = now() WHERE name = 'good'"))
+        session.add_all([Job("test", queue=f"q{n}") for n in range(len(chosen))])
+        session.add(Job("test"))
+    with Session(engine) as session, session.begin():
+        fired = [one.schedule for one in fire_schedules(session)]
+        assert "good" in fired
+        assert len(list_schedules(session)) == 1 + sum(case.scene == "schedule" for case in chosen)
+    worker = Worker(queue, engine, options=quick(queues=["default", *(f"q{n}" for n in range(len(chosen)))]))
+    log = EventLog(worker)
+    await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
+    assert [one.error for one in log.of(ComponentFailed)] == []
+    with engine.connect() as connection:
+        left = connection.scalars(text("SELECT queue FROM job WHERE type_name = 'test' AND status <> 'completed'")).all()
+    assert left == [f"q{n}" for n, case in enumerate(chosen) if case.refused == "ck_queue_times"]  # which is paused
+
+
+def test_the_size_of_a_payload_is_bounded_for_every_client(engine: Engine, session: Session) -> None:
+    view = text("INSERT INTO job_queue (type_name, input) VALUES (:type_name, CAST(:input AS jsonb))")
+    longest = '"' + "x" * (1024 * 1024 - 2) + '"'
+    session.execute(view, {"type_name": "a", "input": longest})
+    for given, field in (
+        ({"type_name": "a", "input": '"x' + longest[1:]}, "input"),
+        ({"type_name": "a\nb", "input": "1"}, "type_name"),
+        ({"type_name": "x" * 101, "input": "1"}, "type_name"),
+    ):
+        with pytest.raises(DBAPIError, match=f"{field}: must be") as caught, session.begin_nested():
+            session.execute(view, given)
+        diagnosis: Any = getattr(caught.value.orig, "diag", None)
+        assert (diagnosis.sqlstate, diagnosis.column_name) == ("SJ002", field)
+
+
+def _written(engine: Engine, name: str) -> dict[str, Any]:
+    (case,) = (case for case in CASES if case.name == name)
+    with engine.begin() as connection:
+        given = set_up(connection, case)
+    with engine.begin() as connection:
+        write(connection, case, given)
+    return given
+
+
+def _edges(engine: Engine, job_id: Any) -> list[bool]:
+    with engine.connect() as connection:
+        statement = text("SELECT open FROM job_blocker WHERE job_id = :id ORDER BY index")
+        return list(connection.scalars(statement, {"id": job_id}))
