@@ -5,12 +5,14 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
+from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import Job, JobStatus, WaitFor, cancel_jobs, complete_job, get_chain
 from sa_jobqueue.context import Continuation
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.notifications import Notifications
 
 pytestmark = both_servers_swept
 
@@ -62,3 +64,24 @@ def test_a_chain_dies_with_its_continuation_when_an_edge_of_its_root_closes_in_t
     root = jobs.get(chain_id)
     assert (root["status"], root["open_blockers"], root["chain_status"]) == (JobStatus.COMPLETED, 0, JobStatus.DEAD)
     assert root["chain_completed_at"] is not None
+
+
+def test_workers_are_notified_of_ends_that_no_worker_wrote_and_something_may_wait_for(
+    sessions: sessionmaker[Session], engine: Engine, jobs: Jobs, notifications: Notifications
+) -> None:
+    plain, ordered, awaited, served = jobs.add(), jobs.add(ordering_key="k"), jobs.add(), jobs.add(JobStatus.RUNNING)
+    add(sessions, WaitFor(awaited, "continue"), WaitFor(served, "continue"))
+    notifications.seen()
+
+    def notified(statement: str, job_id: UUID) -> bool:
+        with engine.begin() as connection:
+            connection.execute(text(f"UPDATE job SET {statement} WHERE id = :id"), {"id": job_id})
+        return ("unblock", "") in notifications.seen()
+
+    cancelled = "status = 'cancelled', completed_at = now(), chain_completed_at = now()"
+    completed = "status = 'completed', completed_at = now(), chain_completed_at = now(), completed_by = leased_by"
+    assert not notified(cancelled, plain)
+    assert notified(cancelled, ordered)
+    assert notified(cancelled, awaited)
+    assert not notified(f"{completed}, leased_by = NULL", served)  # its worker passes the end on itself
+    assert notified("is_awaited = true", plain)
