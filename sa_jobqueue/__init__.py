@@ -110,7 +110,7 @@ from sa_jobqueue.rates import RateAlgorithm
 from sa_jobqueue.retention import FOREVER, Retention, RetentionRules
 from sa_jobqueue.retry import Backoff, RetryPolicy
 from sa_jobqueue.schedules import Fired, Missed, Schedule
-from sa_jobqueue.types import AttemptOutcome, ChainResult, DeadReason, Enqueued, JobId, JobStatus, Resolution
+from sa_jobqueue.types import AttemptOutcome, CancelReason, ChainResult, DeadReason, Enqueued, JobId, JobStatus, Resolution
 from sa_jobqueue.version import __version__
 from sa_jobqueue.waiting import await_chain, wait_chain
 from sa_jobqueue.worker import Worker, WorkerOptions
@@ -124,6 +124,7 @@ __all__ = [
     "BlockerOutcome",
     "Blockers",
     "Cancel",
+    "CancelReason",
     "Candidate",
     "Cause",
     "ChainFailedError",

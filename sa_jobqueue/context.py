@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.types import LONGEST, JobId, JobStatus, Json
+from sa_jobqueue.types import LONGEST, CancelReason, JobId, JobStatus, Json
 
 OutT = TypeVar("OutT", covariant=True)
 InT = TypeVar("InT", contravariant=True)
@@ -115,7 +115,7 @@ class AttemptContext:
         """What is kept with the attempt's error, as JSON, should it fail; for what watches attempts."""
         self._extend = extend
         self._stopped = False
-        self._reason: str | None = None
+        self._reason: CancelReason | None = None
         self._told: list[Callable[[], None]] = []
         self._telling = threading.Lock()
 
@@ -143,7 +143,7 @@ class AttemptContext:
         return self._stopped
 
     @property
-    def cancel_reason(self) -> str | None:
+    def cancel_reason(self) -> CancelReason | None:
         """Why it should stop; None while it should not."""
         return self._reason
 
@@ -159,7 +159,7 @@ class AttemptContext:
     def on_stop(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` once when the attempt should stop, now if it should already; return what takes that back.
 
-        It is called on the worker's loop: it returns at once and does not raise.
+        It is called on the worker's loop: it returns at once. What it raises is logged, and stops nothing else.
         """
         with self._telling:
             if not self._stopped:
@@ -195,7 +195,7 @@ class AttemptContext:
         """
         return handler.continuation(payload, **options)
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: CancelReason) -> None:
         """Tell the handler to stop. Called by the worker; the first reason stays."""
         with self._telling:
             if self._stopped:
@@ -204,7 +204,10 @@ class AttemptContext:
             self._stopped = True
             told, self._told = self._told, []
         for callback in told:
-            callback()
+            try:
+                callback()
+            except BaseException:  # user code: the others are called, and the attempt is stopped, whatever it raises
+                self.logger.exception("an on_stop callback failed: %r", callback)
 
 
 _CURRENT: ContextVar[AttemptContext | None] = ContextVar("sa_jobqueue_attempt", default=None)

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, overload
-from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
@@ -20,7 +19,7 @@ from sa_jobqueue.errors import InvalidHandlerError, InvalidJobError, InvalidOpti
 from sa_jobqueue.fair_keys import SEPARATOR, FairBy, check_fair_by, check_whole, key_of
 from sa_jobqueue.middleware import Middleware, check_middleware
 from sa_jobqueue.models import ChainMixin, Job, JobMixin
-from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
+from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, check_defaults
 from sa_jobqueue.providers import Provider, Providers
 from sa_jobqueue.queueing import Queueing
 from sa_jobqueue.registry import INJECTED, JobType, Registry, Upcaster, describe
@@ -354,15 +353,12 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
             name = getattr(type_name, "__name__", "name")
             words = f'give the job type its name: @jobs.handler("{name}"), not @jobs.handler without parentheses'
             raise InvalidHandlerError(words)
-        # One throw-away job checks the name and the defaults by the same rules as any other.
-        # With an id of no meaning: the application's factory is asked for jobs alone.
-        never_written: Any = "-" if self.model.__jobqueue__.id_type == "text" else UUID(int=0)
         check_whole("queue", options["queue"])
         check_fair_by(options.get("fair_by"))
         of_jobs: dict[str, Any] = {
             name: options.get(name) for name in ("queue", "priority", "max_attempts", "timeout", "rate_weight")
         }
-        self.model(type_name=type_name, id=never_written, **of_jobs)
+        check_defaults(type_name, **of_jobs)
 
         def register(func: Callable[..., Any]) -> Handler[Any, Any, JobT]:
             kind = describe(func, name=type_name, middleware=self._middleware, providers=self._providers, **options)

@@ -64,7 +64,8 @@ class JobType:
     is_async: bool
     takes_input: bool
     session_argument: str | None
-    wants_async_session: bool
+    session_class: type[Session] | type[AsyncSession] | None
+    """The class of that argument: what the handler is given is an instance of it."""
     context_argument: str | None
     blockers_argument: str | None
     blockers: Codec[Any] | None
@@ -106,6 +107,11 @@ class JobType:
         beside = (self.blockers, self.batch, self.session_argument)
         bare = self.is_async and not self.isolated and not self.provided and all(one is None for one in beside)
         object.__setattr__(self, "is_bare", bare)
+
+    @property
+    def wants_async_session(self) -> bool:
+        """Whether its handler asks for an `AsyncSession`."""
+        return self.session_class is not None and issubclass(self.session_class, AsyncSession)
 
     def decode(self, data: Json, version: int) -> Any:
         """Return the typed input of a stored payload, brought up from `version` first.
@@ -290,6 +296,7 @@ def describe(
     payload: inspect.Parameter | None = None
     blockers: Codec[Any] | None = None
     injected: dict[type, str] = {}
+    session_class: Any = None
     provided: dict[str, Provider[Any]] = {}
     for parameter in inspect.signature(func).parameters.values():
         hint = hints.get(parameter.name, Any)
@@ -304,6 +311,8 @@ def describe(
             if wanted in injected:
                 raise InvalidHandlerError(f"{place}: asks for two arguments of type {wanted.__name__}")
             injected[wanted] = parameter.name
+            if wanted in {Session, AsyncSession}:
+                session_class = origin
             if wanted is Blockers:
                 blockers = _codec(place, "blockers", next(iter(typing.get_args(hint)), Any))
         elif parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
@@ -347,7 +356,7 @@ def describe(
         is_async=is_async,
         takes_input=payload is not None,
         session_argument=injected.get(AsyncSession) or injected.get(Session),
-        wants_async_session=AsyncSession in injected,
+        session_class=session_class,
         context_argument=injected.get(AttemptContext),
         blockers_argument=injected.get(Blockers),
         blockers=blockers,

@@ -72,6 +72,33 @@ class AttemptOutcome(StrEnum):
     SNOOZED = "snoozed"
     RELEASED = "released"
     CANCELLED = "cancelled"
+    SUPERSEDED = "superseded"
+    """`complete_job` completed its job while it ran."""
+
+
+class CancelReason(StrEnum):
+    """Why a running attempt should stop: `AttemptContext.cancel_reason`."""
+
+    TIMED_OUT = "timed_out"
+    """It ran past its timeout. Counted, as a failure."""
+    CANCELLED = "cancelled"
+    """Its job was cancelled."""
+    COMPLETED = "completed"
+    """Its job was completed by `complete_job`."""
+    DELETED = "deleted"
+    """Its job was deleted."""
+    LEASE_LOST = "lease_lost"
+    """Its job was rescued, and runs elsewhere or will."""
+    DATABASE_LOST = "database_lost"
+    """Its worker cannot reach the database, and others may soon rescue the job. Not counted."""
+    SHUTDOWN = "shutdown"
+    """Its worker is shutting down. Not counted."""
+    BATCH_STOPPED = "batch_stopped"
+    """Another job of its batch was stopped. Not counted."""
+
+
+LOST: Final = frozenset({CancelReason.CANCELLED, CancelReason.COMPLETED, CancelReason.DELETED, CancelReason.LEASE_LOST})
+"""Reasons that stand in the database already: nothing is written of such an attempt."""
 
 
 UNCOUNTED: Final = frozenset({AttemptOutcome.SNOOZED, AttemptOutcome.RELEASED})

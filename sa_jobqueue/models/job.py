@@ -49,6 +49,23 @@ DEFAULT_MAX_ATTEMPTS: Final = 20
 """With the default backoff a job that keeps failing dies after about four hours, eight at most."""
 
 
+def check_defaults(
+    type_name: str, queue: str, *, priority: int, max_attempts: int, timeout: timedelta | None, rate_weight: int | None
+) -> None:
+    """Check what a handler declares for all of its jobs. Raises: InvalidJobError naming the field."""
+    check_name("type_name", type_name)
+    check_name("queue", queue)
+    check_number("priority", priority, MIN_PRIORITY, MAX_PRIORITY)
+    check_number("max_attempts", max_attempts, 1, 2**31 - 1)
+    if rate_weight is not None:
+        check_number("rate_weight", rate_weight, 1, MAX_RATE_WEIGHT)
+    if timeout is not None and (not isinstance(timeout, timedelta) or not timedelta(0) < timeout <= LONGEST):
+        raise InvalidJobError(
+            "timeout",
+            f"must be a timedelta above zero and at most {LONGEST.days} days, or None for no limit, got {timeout!r}",
+        )
+
+
 class JobMixin(Generic[IdT]):
     """Turns a mapped class into a job queue: `class Job(JobMixin, Base)`.
 
@@ -179,15 +196,13 @@ class JobMixin(Generic[IdT]):
         `columns`: the application's own; `trace_context`, where it is not to be OpenTelemetry's current span.
         Raises: InvalidJobError naming the field.
         """
-        check_name("type_name", type_name)
-        check_name("queue", queue)
+        check_defaults(
+            type_name, queue, priority=priority, max_attempts=max_attempts, timeout=timeout, rate_weight=rate_weight
+        )
         if fair_key is not None:
             queue = part(queue, fair_key)
-        check_number("priority", priority, MIN_PRIORITY, MAX_PRIORITY)
-        check_number("max_attempts", max_attempts, 1, 2**31 - 1)
         check_number("input_version", input_version, 1, 2**31 - 1)
         if rate_weight is not None:
-            check_number("rate_weight", rate_weight, 1, MAX_RATE_WEIGHT)
             columns["rate_weight"] = rate_weight
         if expires_at is not None:
             check_deadline(expires_at)
@@ -198,11 +213,6 @@ class JobMixin(Generic[IdT]):
         if steps_aside is not None:
             check_flag("steps_aside", steps_aside)
             columns["steps_aside"] = steps_aside
-        if timeout is not None and (not isinstance(timeout, timedelta) or not timedelta(0) < timeout <= LONGEST):
-            raise InvalidJobError(
-                "timeout",
-                f"must be a timedelta above zero and at most {LONGEST.days} days, or None for no limit, got {timeout!r}",
-            )
         payloads.check_json("input", input)
         job_id = self.__id_factory__() if id is None else id
         if self.__jobqueue__.id_type == "text":

@@ -17,7 +17,14 @@ from sqlalchemy.orm import Session, object_session
 from sa_jobqueue import payloads
 from sa_jobqueue.context import ClaimedJob, Continuation
 from sa_jobqueue.decorators import DEFAULT_MODEL, JobT
-from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, JobEndedError, JobNotFoundError, LostAttemptError
+from sa_jobqueue.errors import (
+    ChainNotFoundError,
+    HandlerCommitError,
+    InvalidJobError,
+    JobEndedError,
+    JobNotFoundError,
+    LostAttemptError,
+)
 from sa_jobqueue.handlers import Handler
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.errors import translated
@@ -25,8 +32,9 @@ from sa_jobqueue.operations.given_ids import check_id
 from sa_jobqueue.operations.settling import settle_all
 from sa_jobqueue.operations.transactions import require_transaction
 from sa_jobqueue.registry import JobType
-from sa_jobqueue.statements import chains, completions, leases
+from sa_jobqueue.statements import chains, completions, jobs, leases
 from sa_jobqueue.statements._parts import BATCH
+from sa_jobqueue.statements.sessions import read_name
 from sa_jobqueue.types import ENDED, JobId, JobStatus
 
 
@@ -65,14 +73,17 @@ def complete_attempt(
     *,
     worker_id: str,
     model: type[JobMixin[Any]],
+    session_name: str | None = None,
 ) -> JobId | None:
     """Complete one attempt in its handler's own transaction; return its chain if that ended and somebody waits for it.
 
-    `result`: the output as JSON text, or the next job of the chain, as `attach` returned it.
+    `result`: the output as JSON text, or the next job of the chain, as `attach` returned it. `session_name`: what the
+    handler's transaction is called (`statements.sessions`); None where it has begun none.
     Changes: running -> completed; the continuation's row and edges.
     Locks: the chain's root, the job, and what the continuation waits for, in the one order, until the transaction ends.
     Obliges: roll everything back when it raises.
-    Raises: LostAttemptError when the attempt is no longer the worker's; InvalidJobError and ChainNotFoundError for the
+    Raises: LostAttemptError when the attempt is no longer the worker's, or the handler ended its job by itself
+    (`ended_by_handler`); HandlerCommitError when it ended its transaction; InvalidJobError and ChainNotFoundError for the
     continuation.
     """
     # What the handler left unflushed may lock other chains: before ours, not after.
@@ -80,7 +91,7 @@ def complete_attempt(
     waited = _waited(result)
     if job.chain_index > 0 or waited:
         session.execute(chains.lock(model), {"ids": [job.chain_id, job.id, *waited]})
-    return _complete_locked(session, job, result, worker_id=worker_id, model=model)
+    return _complete_locked(session, job, result, worker_id=worker_id, model=model, session_name=session_name)
 
 
 def complete_attempts(
@@ -89,6 +100,7 @@ def complete_attempts(
     *,
     worker_id: str,
     model: type[JobMixin[Any]],
+    session_name: str | None = None,
 ) -> tuple[list[JobId], set[tuple[JobId, int]]]:
     """Complete the attempts of a batch in its handler's own transaction, otherwise as `complete_attempt`.
 
@@ -111,14 +123,17 @@ def complete_attempts(
             "outputs": [result for _, result in part],
             "worker_id": worker_id,
         }
-        written = {row.id: row.is_awaited for row in session.execute(completions.complete(model), given)}
+        rows_written = session.execute(completions.complete(model, in_session=True), given).all()
+        for row in rows_written:
+            _check_session(row.session_name, session_name)
+        written = {row.id: row.is_awaited for row in rows_written}
         ended += [job_id for job_id, is_awaited in written.items() if is_awaited]
         lost |= {(job.id, job.attempt) for job, _ in part if job.id not in written}
     for job, result in ends:
         if job.chain_index == 0 and isinstance(result, str):
             continue
         try:
-            chain_id = _complete_locked(session, job, result, worker_id=worker_id, model=model)
+            chain_id = _complete_locked(session, job, result, worker_id=worker_id, model=model, session_name=session_name)
         except LostAttemptError:
             lost.add((job.id, job.attempt))
         else:
@@ -126,12 +141,41 @@ def complete_attempts(
     return ended, lost
 
 
+def ended_by_handler(
+    session: Session, job_ids: Sequence[JobId], *, model: type[JobMixin[Any]], session_name: str | None
+) -> dict[JobId, JobStatus]:
+    """Return how jobs stand that their handler's own transaction has changed; one that it deleted counts as cancelled.
+
+    Locks: the jobs and their chains' roots, until the transaction ends.
+    Raises: HandlerCommitError when the handler ended its transaction.
+    """
+    _check_session(session.scalars(read_name()).one(), session_name)
+    found = {row.id: row.status for row in session.execute(jobs.lock(model, job_ids))}
+    return {job_id: found.get(job_id, JobStatus.CANCELLED) for job_id in job_ids}
+
+
+def _check_session(found: str, expected: str | None) -> None:
+    """Check that a statement runs in the transaction of the handler's own statements. Raises: HandlerCommitError."""
+    if expected is not None and found != expected:
+        raise HandlerCommitError(
+            "the handler's writes and its completion are one commit, but the transaction of its first statement has ended, "
+            "by a COMMIT or ROLLBACK that SQLAlchemy did not see (or the handler changed application_name, which marks it): "
+            "send none, and open another session for what must be kept"
+        )
+
+
 def _waited(result: str | JobMixin[Any]) -> list[JobId]:
     return [one.chain_id for one in result._blockers] if isinstance(result, JobMixin) else []
 
 
 def _complete_locked(
-    session: Session, job: ClaimedJob, result: str | JobMixin[Any], *, worker_id: str, model: type[JobMixin[Any]]
+    session: Session,
+    job: ClaimedJob,
+    result: str | JobMixin[Any],
+    *,
+    worker_id: str,
+    model: type[JobMixin[Any]],
+    session_name: str | None,
 ) -> JobId | None:
     following = result if isinstance(result, JobMixin) else None
     row = session.execute(
@@ -145,6 +189,7 @@ def _complete_locked(
     ).first()
     if row is None:
         raise LostAttemptError(job.id, job.attempt)
+    _check_session(row.session_name, session_name)
     if following is not None:
         with translated():
             session.add(following)

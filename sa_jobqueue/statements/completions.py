@@ -40,16 +40,18 @@ from sa_jobqueue.statements._parts import (
     status,
     table,
 )
+from sa_jobqueue.statements.sessions import current_name
 from sa_jobqueue.types import JobStatus
 
 
 @once_a_model
-def complete(model: type[JobMixin[Any]]) -> Update:
+def complete(model: type[JobMixin[Any]], *, in_session: bool = False) -> Update:
     """Complete many attempts of one worker, each with its own output, where the job is its whole chain.
 
     A continuation, and a job that goes on in one, is `chains.complete`'s.
     Parameters: parallel arrays `ids`, `attempts`, `outputs` (JSON texts), at most `_parts.BATCH`; `worker_id`.
     Shape: `(id, is_awaited)` for each attempt that still was the worker's; the others were lost and nothing is written.
+    With `in_session` a third column, `session_name`, tells in which transaction of a handler it ran.
     Changes: running -> completed; `output`, `completed_at`, `completed_by`; the lease and the chain end.
     Clock: the database's, at the start of the transaction.
     Locks: the rows, by id; a row that somebody holds is skipped, so that one long transaction cannot hold up the
@@ -64,6 +66,7 @@ def complete(model: type[JobMixin[Any]]) -> Update:
         fence=(job.c.id == any_(free(job, ids))) & (job.c.attempt == element(array("attempts", Integer()), place)),
         output=cast(element(array("outputs", Text()), place), JSONB),
         ends_chain=job.c.chain_index == 0,
+        in_session=in_session,
     )
 
 
@@ -74,6 +77,7 @@ def complete_one(model: type[JobMixin[Any]], *, goes_on: bool = False) -> Update
     With `goes_on` the chain does not end here. A continuation's root must be locked by `chains.lock` before, and ended
     by `chains.end` after.
     Parameters: `job_id`, `job_attempt`, `job_output` (JSON text; null when it goes on), `worker_id`.
+    Shape: one row `(id, is_awaited, session_name)`, the last telling in which transaction it ran; none for a lost one.
     Locks: the row, awaited.
     Obliges: commit only if it returned a row; without one the attempt was lost, and everything must be rolled back.
     Index: the primary key; it is planned on the application's session, where one row by key needs no guards.
@@ -85,6 +89,7 @@ def complete_one(model: type[JobMixin[Any]], *, goes_on: bool = False) -> Update
         & (job.c.attempt == bindparam("job_attempt", type_=Integer)),
         output=cast(bindparam("job_output", type_=Text), JSONB),
         ends_chain=None if goes_on else job.c.chain_index == 0,
+        in_session=True,
     )
 
 
@@ -118,7 +123,12 @@ def free(job: Table, ids: ColumnElement[Any]) -> ColumnElement[Any]:
 
 
 def _completed(
-    job: Table, *, fence: ColumnElement[bool], output: ColumnElement[Any], ends_chain: ColumnElement[bool] | None
+    job: Table,
+    *,
+    fence: ColumnElement[bool],
+    output: ColumnElement[Any],
+    ends_chain: ColumnElement[bool] | None,
+    in_session: bool,
 ) -> Update:
     worker = bindparam("worker_id", type_=Text)
     chain_end = {} if ends_chain is None else {"chain_completed_at": case((ends_chain, func.now()))}
@@ -136,7 +146,7 @@ def _completed(
             changed_xid=XID,
             **chain_end,
         )
-        .returning(job.c.id, job.c.is_awaited)
+        .returning(job.c.id, job.c.is_awaited, *([current_name()] if in_session else []))
     )
 
 

@@ -33,7 +33,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.statements._parts import XID, element, is_running, once_a_model, status, table
+from sa_jobqueue.statements._parts import XID, array, element, is_running, once_a_model, status, table
 from sa_jobqueue.statements.claims import claimed_columns
 from sa_jobqueue.statements.completions import awaited, end_chains, free, recorded, remembered, timedelta_of
 from sa_jobqueue.types import AttemptOutcome, DeadReason, JobStatus
@@ -146,8 +146,20 @@ def extend(model: type[JobMixin[Any]]) -> Update:
 
 
 @once_a_model
+def holders(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return how jobs stand and who holds them, to tell why an attempt is no longer its worker's.
+
+    Parameters: `ids`. Shape: `(id, status, attempt, leased_by)` of those that exist, unordered. Locks: none.
+    Index: the primary key.
+    """
+    job = table(model)
+    ids = array("ids", id_parameter(model.__jobqueue__))
+    return select(job.c.id, job.c.status, job.c.attempt, job.c.leased_by).where(job.c.id == any_(ids))
+
+
+@once_a_model
 def supersede(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Record the attempt of a running job as cancelled and tell its worker, when and if this transaction commits.
+    """Record the attempt of a running job as superseded and notify its worker, when and if this transaction commits.
 
     Parameters: `job_id`. Shape: one row, nothing in it. Changes: a `job_attempt` row.
     Obliges: the job is locked by this transaction and ended in it. Index: the primary key.
@@ -155,7 +167,7 @@ def supersede(model: type[JobMixin[Any]]) -> Select[Any]:
     job, attempts = table(model), table(model.Attempt)
     given = bindparam("job_id", type_=id_parameter(model.__jobqueue__))
     running = select(
-        job.c.id, job.c.attempt, job.c.leased_by, job.c.started_at, literal(AttemptOutcome.CANCELLED.value)
+        job.c.id, job.c.attempt, job.c.leased_by, job.c.started_at, literal(AttemptOutcome.SUPERSEDED.value)
     ).where(job.c.id == given)
     recorded_attempt = (
         insert(attempts)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
+
+from sqlalchemy import Select, Text, func, literal_column, select
+from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.types import JobId
 
@@ -15,6 +18,16 @@ _STRANGE: Final = re.compile(r"[^0-9A-Za-z_.:/@+-]")
 def session_name(job_id: JobId) -> str:
     """Return the name of a session that a job's handler works in: plain characters, at most 63 of them. Pure."""
     return f"{PREFIX}{_STRANGE.sub('?', str(job_id))}"[:_LONGEST]
+
+
+def current_name() -> ColumnElement[Any]:
+    """Return what the session is called now, as a column: the name is gone with the transaction that it was given in."""
+    return func.current_setting(literal_column("'application_name'"), type_=Text).label("session_name")
+
+
+def read_name() -> Select[Any]:
+    """Return what the session is called now. Shape: one row `(session_name,)`. Locks: none."""
+    return select(current_name())
 
 
 def name_session(job_id: JobId) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -20,14 +21,15 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from sa_jobqueue.batches import BatchFailed, BatchItem, outcomes_of, outcomes_without
+from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.errors import LostAttemptError
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.completing import complete_attempts
+from sa_jobqueue.operations.completing import complete_attempts, ended_by_handler
 from sa_jobqueue.registry import JobType
-from sa_jobqueue.types import JobId
+from sa_jobqueue.types import ENDED, LOST, CancelReason, JobId, JobStatus
 from sa_jobqueue.worker.lending import lent, lent_beside
 from sa_jobqueue.worker.running import Running
-from sa_jobqueue.worker.sessions import HELD, NAMED, Sessions
+from sa_jobqueue.worker.sessions import Sessions, guard
 from sa_jobqueue.worker.threads import Threads
 
 
@@ -40,8 +42,11 @@ class Host(Protocol):
     def encode(self, running: Running, returned: Any, job_type: JobType) -> Any:
         """Return an outcome as what is written of it."""
 
-    def stop(self, running: Running, kind: str, reason: str) -> None:
+    def stop(self, running: Running, reason: CancelReason) -> None:
         """Stop an attempt."""
+
+    async def standing(self, attempts: Iterable[ClaimedJob]) -> set[JobId]:
+        """Return the jobs whose attempts are still this worker's."""
 
     def leave_behind(self, call: asyncio.Future[Any]) -> None:
         """Go on without a thread that does not stop."""
@@ -116,7 +121,7 @@ class Batches:
         except asyncio.CancelledError:
             if batch.task is None:
                 batch.members.remove(member)
-            elif running.stopping != "lost":
+            elif running.stopping not in LOST:
                 await self._interrupt(batch, member)
                 if member.end.done() and member.end.result() is None:
                     return None  # it had committed before it could be told
@@ -159,7 +164,7 @@ class Batches:
         batch.is_stopped = True
         for other in batch.members:
             if other is not member and not other.end.done():
-                self._host.stop(other.running, "released", "another job of its batch was stopped")
+                self._host.stop(other.running, CancelReason.BATCH_STOPPED)
         task = batch.task
         if task is not None and not task.done():
             task.cancel()
@@ -180,9 +185,9 @@ class Batches:
                     self._tell(member, _Failed(LostAttemptError(job.id, job.attempt), None))
             for member in members:
                 if not member.end.done():
-                    self._host.stop(member.running, "released", "another job of its batch was lost")
+                    self._host.stop(member.running, CancelReason.BATCH_STOPPED)
         # User code ends here, and so does everything it can raise; what it awaited may have been cancelled, too.
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
+        except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and batch.is_stopped:
                 raise
             for member in members:
@@ -198,16 +203,23 @@ class Batches:
 
     async def _call_async(self, batch: _Batch) -> list[Any]:
         job_type, first = batch.job_type, batch.members[0].running
+        statuses: dict[JobId, JobStatus] = {}
         async with lent_beside(first.context, job_type, self._threads) as given:
             if job_type.session_argument is None:
                 return self._encoded(batch, await self._outcomes_async(batch, given))
-            async with self._sessions.open_async() as session:
-                session.info.update({HELD: True, NAMED: first.job.id})
-                outcomes = await self._outcomes_async(batch, given | {job_type.session_argument: session})
-                session.info.pop(NAMED, None)
+            async with self._sessions.open(job_type) as session:
+                held = guard(session.sync_session, first.job.id)
+                with held:
+                    outcomes = await self._outcomes_async(batch, given | {job_type.session_argument: session})
                 results = self._encoded(batch, outcomes)
-                followed = await session.run_sync(self._complete, batch, results)
-                session.info[HELD] = False
+                if all(isinstance(result, _Failed) for result in results):
+                    return results  # nothing is completed, so nothing that was written is kept
+                followed, lost = await session.run_sync(self._complete, batch, results, held.name)
+                if lost:
+                    statuses = await session.run_sync(
+                        self._ended_by_handler, lost, await self._host.standing(lost), held.name
+                    )
+                held.may_commit = True
                 commit = self._loop.create_task(session.commit())
                 try:
                     await asyncio.shield(commit)
@@ -216,6 +228,7 @@ class Batches:
                     await asyncio.wait({commit})
                     if commit.exception() is not None:
                         raise
+                self._note_ended(batch, results, statuses)
         self._follow(followed)
         return _committed(results)
 
@@ -226,12 +239,12 @@ class Batches:
             return outcomes_without(failed, len(batch.members))
 
     async def _call_in_thread(self, batch: _Batch) -> list[Any]:
-        call = self._threads.run(partial(contextvars.copy_context().run, self._call_sync, batch))
+        call = self._threads.run(partial(contextvars.copy_context().run, self._call_handler, batch))
         try:
             results = await asyncio.shield(call)
         except asyncio.CancelledError:
             for member in batch.members:
-                member.running.context.stop("its batch was stopped")
+                member.running.context.stop(CancelReason.BATCH_STOPPED)
             done, _ = await asyncio.wait({call}, timeout=self._stop_grace)
             if not done:
                 self._host.leave_behind(call)
@@ -240,27 +253,28 @@ class Batches:
             raise
         return results
 
-    def _call_sync(self, batch: _Batch) -> list[Any]:
-        try:
-            return self._call_handler(batch)
-        except KeyboardInterrupt as error:
-            raise RuntimeError("the handler raised KeyboardInterrupt") from error
-
     def _call_handler(self, batch: _Batch) -> list[Any]:
         job_type, first = batch.job_type, batch.members[0].running
+        statuses: dict[JobId, JobStatus] = {}
         with lent(first.context, job_type) as given:
             if job_type.session_argument is None:
                 return self._encoded(batch, self._outcomes(batch, given))
-            with self._sessions.open_sync() as session:
-                session.info.update({HELD: True, NAMED: first.job.id})
-                outcomes = self._outcomes(batch, given | {job_type.session_argument: session})
-                session.info.pop(NAMED, None)
+            with self._sessions.open(job_type) as session:
+                held = guard(session, first.job.id)
+                with held:
+                    outcomes = self._outcomes(batch, given | {job_type.session_argument: session})
                 results = self._encoded(batch, outcomes)
-                followed = self._complete(session, batch, results)
+                if all(isinstance(result, _Failed) for result in results):
+                    return results  # nothing is completed, so nothing that was written is kept
+                followed, lost = self._complete(session, batch, results, held.name)
+                if lost:
+                    standing = asyncio.run_coroutine_threadsafe(self._host.standing(lost), self._loop).result()
+                    statuses = self._ended_by_handler(session, lost, standing, held.name)
                 if any(member.running.context.cancelled for member in batch.members):
                     raise RuntimeError("the batch was stopped; nothing of it is kept")
-                session.info[HELD] = False
+                held.may_commit = True
                 session.commit()
+                self._note_ended(batch, results, statuses)
         self._loop.call_soon_threadsafe(self._follow, followed)
         return _committed(results)
 
@@ -279,22 +293,44 @@ class Batches:
                 continue
             try:
                 results.append(self._host.encode(member.running, outcome, batch.job_type))
-            except Exception as error:
+            except BaseException as error:
                 results.append(_Failed(error, error.__traceback__))
         return results
 
-    def _complete(self, session: Any, batch: _Batch, results: list[Any]) -> list[tuple[str | None, Any]]:
-        """Complete the attempts that did not fail, in the handler's own transaction; return what that sets going."""
+    def _complete(
+        self, session: Any, batch: _Batch, results: list[Any], session_name: str | None
+    ) -> tuple[list[tuple[str | None, Any]], list[ClaimedJob]]:
+        """Complete the attempts that did not fail, in the handler's own transaction.
+
+        Returns what that sets going, and the attempts that are no longer the worker's or were ended by the handler.
+        """
         ends = [
             (member.running.job, result)
             for member, result in zip(batch.members, results, strict=True)
             if not isinstance(result, _Failed)
         ]
-        ended, lost = complete_attempts(session, ends, worker_id=self._worker_id, model=self._model)
-        if lost:
-            raise _LostOnesError(lost)
+        given: dict[str, Any] = {"worker_id": self._worker_id, "model": self._model, "session_name": session_name}
+        ended, lost = complete_attempts(session, ends, **given)
         queues = {result.queue for _, result in ends if isinstance(result, JobMixin)}  # before the commit expires it
-        return [*((None, chain_id) for chain_id in ended), *((queue, None) for queue in sorted(queues))]
+        followed: list[tuple[str | None, Any]] = [(None, chain_id) for chain_id in ended]
+        followed += [(queue, None) for queue in sorted(queues)]
+        return followed, [job for job, _ in ends if (job.id, job.attempt) in lost]
+
+    def _ended_by_handler(
+        self, session: Any, lost: list[ClaimedJob], standing: set[JobId], session_name: str | None
+    ) -> dict[JobId, JobStatus]:
+        """Return how the handler's own transaction ended jobs. Raises: _LostOnesError when others have any of them."""
+        ended = ended_by_handler(session, [job.id for job in lost], model=self._model, session_name=session_name)
+        others = {(job.id, job.attempt) for job in lost if job.id not in standing or ended[job.id] not in ENDED}
+        if others:
+            raise _LostOnesError(others)
+        return ended
+
+    @staticmethod
+    def _note_ended(batch: _Batch, results: list[Any], statuses: dict[JobId, JobStatus]) -> None:
+        for member, result in zip(batch.members, results, strict=True):
+            if not isinstance(result, _Failed):
+                member.running.ended = statuses.get(member.running.job.id, JobStatus.COMPLETED)
 
     def _follow(self, followed: list[tuple[str | None, Any]]) -> None:
         for queue, ended in followed:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import json
+import logging
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
@@ -21,26 +23,29 @@ from sa_jobqueue import tracing
 from sa_jobqueue.context import AttemptContext, ClaimedJob, Continuation, enter_attempt
 from sa_jobqueue.encodings import Encoding
 from sa_jobqueue.errors import AttemptTimeoutError, InvalidOutputError, LostAttemptError
-from sa_jobqueue.events import AttemptLost, EventBus, JobCompleted, JobStarted, MiddlewareFailed
+from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobCompleted, JobStarted, MiddlewareFailed
 from sa_jobqueue.fair_keys import whole
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.completing import attach, complete_attempt
+from sa_jobqueue.operations.completing import attach, complete_attempt, ended_by_handler
 from sa_jobqueue.registry import JobType, Registry
-from sa_jobqueue.statements import blockers
-from sa_jobqueue.types import JobId
+from sa_jobqueue.statements import blockers, completions, leases
+from sa_jobqueue.types import ENDED, LOST, CancelReason, JobId, JobStatus
 from sa_jobqueue.worker.batching import Batches
 from sa_jobqueue.worker.completer import Completer
+from sa_jobqueue.worker.escapes import contained
 from sa_jobqueue.worker.extending import Extender
 from sa_jobqueue.worker.isolation import Children
 from sa_jobqueue.worker.lending import lent, lent_beside, load_blockers
 from sa_jobqueue.worker.linking import Linker
 from sa_jobqueue.worker.middleware import surround
 from sa_jobqueue.worker.options import WorkerOptions
-from sa_jobqueue.worker.outcomes import Completed, RetryOf, failed, released
+from sa_jobqueue.worker.outcomes import Completed, RetryOf, broken, failed, released
 from sa_jobqueue.worker.running import Running
-from sa_jobqueue.worker.sessions import HELD, NAMED, Sessions
+from sa_jobqueue.worker.sessions import Sessions, guard
 from sa_jobqueue.worker.settler import Settler
 from sa_jobqueue.worker.threads import Threads
+
+_log: Final = logging.getLogger("sa_jobqueue.worker")
 
 Result: TypeAlias = str | JobMixin[Any]
 """What a handler returned: JSON text, or the next job of its chain."""
@@ -74,6 +79,7 @@ class Executor:
         self._options = options
         self._children, self._retry_of = children, retry_of
         self._blockers = blockers.outcomes(model)
+        self._holders, self._standing = leases.holders(model), completions.standing(model)
         self._linker = Linker(engine, model)
         self.concurrency = options.concurrency
         """How many attempts it may run at once."""
@@ -87,12 +93,14 @@ class Executor:
             grace=options.time_to_live,
             is_running=self._running.__contains__,
             set_deadline=self._set_deadline,
-            stop=self.stop,
+            on_lost=lambda job_id: self.look_after(str(job_id)),
         )
         self._by_queue: Counter[str] = Counter()
         self._by_type: Counter[str] = Counter()
         self._stuck_threads = 0
         self._loop = asyncio.get_running_loop()
+        self._worker = asyncio.current_task()
+        self._doubtful: set[str] = set()
         self._background: set[asyncio.Task[Any]] = set()
         self.encoding: Encoding | None = None
         """The database's, where it is not UTF-8."""
@@ -152,20 +160,66 @@ class Executor:
         running.task = self._loop.create_task(self._run(running), name=job.type_name)
 
     def stop_lost(self, attempts: Collection[tuple[JobId, int]]) -> None:
-        """Stop attempts of jobs that were cancelled or taken away; nothing is written for them."""
+        """Stop attempts that are no longer this worker's, each for its reason; nothing is written for them."""
         for running in list(self._running):
             if (running.job.id, running.job.attempt) in attempts:
-                self.stop(running, "lost", "the job was cancelled or taken away")
+                self.look_after(str(running.job.id))
 
-    def release_all(self, reason: str) -> None:
-        """Stop every attempt and give its job back, not counted."""
+    def look_after(self, job_id: str) -> None:
+        """Look in the database whether a job that runs here was ended or rescued, and stop its attempt if so."""
+        if any(str(running.job.id) == job_id for running in self._running):
+            is_first = not self._doubtful
+            self._doubtful.add(job_id)
+            if is_first:
+                self._keep(self._look())
+
+    async def _look(self) -> None:
+        """Read how doubtful jobs stand, many at once, until the database has answered; stop the attempts that are lost.
+
+        A notification is only a hint: anybody who may connect can send one.
+        """
+        while self._doubtful:
+            doubtful = [running for running in self._running if str(running.job.id) in self._doubtful]
+            self._doubtful.clear()
+            try:
+                async with self._engine.connect() as connection:
+                    result = await connection.execute(self._holders, {"ids": [running.job.id for running in doubtful]})
+                    rows = {row.id: row for row in result}
+            except (DBAPIError, OSError):  # an outage; attempts may well outlive it
+                self._doubtful |= {str(running.job.id) for running in doubtful}
+                await asyncio.sleep(1)
+                continue
+            for running in doubtful:
+                reason = self._reason(running.job, rows.get(running.job.id))
+                if reason is not None:
+                    self.stop(running, reason)
+
+    def _reason(self, job: ClaimedJob, row: Any) -> CancelReason | None:
+        if row is None:
+            return CancelReason.DELETED
+        if row.status is JobStatus.CANCELLED:
+            return CancelReason.CANCELLED
+        if row.status is JobStatus.COMPLETED:
+            return CancelReason.COMPLETED
+        is_ours = row.status is JobStatus.RUNNING and (row.attempt, row.leased_by) == (job.attempt, self._worker_id)
+        return None if is_ours else CancelReason.LEASE_LOST
+
+    async def standing(self, attempts: Iterable[ClaimedJob]) -> set[JobId]:
+        """Return the jobs whose attempts are still this worker's to everybody but the transactions that are open."""
+        attempts = list(attempts)
+        given = {"ids": [job.id for job in attempts], "attempts": [job.attempt for job in attempts]}
+        async with self._engine.connect() as connection:
+            return set(await connection.scalars(self._standing, given | {"worker_id": self._worker_id}))
+
+    def release_all(self, reason: CancelReason) -> None:
+        """Stop every attempt and release its job, not counted."""
         for running in list(self._running):
-            self.stop(running, "released", reason)
+            self.stop(running, reason)
 
-    def stop(self, running: Running, kind: str, reason: str) -> None:
-        """Stop an attempt, unless it is told already: `lost`, `released` or `expired`."""
+    def stop(self, running: Running, reason: CancelReason) -> None:
+        """Stop an attempt, unless it is stopping already."""
         if running.stopping is None:
-            running.stopping = kind
+            running.stopping = reason
             running.context.stop(reason)
             if running.begun:
                 running.task.cancel()
@@ -174,8 +228,7 @@ class Executor:
         if running.deadline is not None:
             running.deadline.cancel()
         running.timeout = timeout
-        reason = "the attempt ran past its timeout"
-        running.deadline = self._loop.call_later(timeout.total_seconds(), self.stop, running, "expired", reason)
+        running.deadline = self._loop.call_later(timeout.total_seconds(), self.stop, running, CancelReason.TIMED_OUT)
 
     async def idle(self) -> None:
         """Wait until no attempt is running."""
@@ -183,13 +236,21 @@ class Executor:
             self.changed.clear()
             await self.changed.wait()
 
-    def close(self) -> None:
-        """Let go of the threads; those that do not stop are left behind."""
+    async def close(self) -> None:
+        """End what runs beside the attempts, and let go of the threads; those that do not stop are left behind."""
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
         self._threads.close()
 
     async def _run(self, running: Running) -> None:
         try:
             await self._end(running)
+        except asyncio.CancelledError:
+            raise  # the worker itself is being cancelled, which must pass
+        except BaseException as error:  # a defect of ours: it must neither lose the attempt nor end the loop
+            _log.exception("the end of an attempt could not be decided job_id=%s", running.job.id)
+            self._completer.put(broken(running.job, error))
         finally:
             if running.deadline is not None:
                 running.deadline.cancel()
@@ -215,57 +276,74 @@ class Executor:
             if tracing.is_recording():
                 await self._linker.link(job, job_type)
             result = await (self._surrounded if job_type.middleware else self._attempt)(running, job_type)
-        except asyncio.CancelledError as error:
-            if running.stopping == "lost":
-                self._events.emit(AttemptLost(job.id, job.type_name, job.attempt))
-            elif running.stopping == "expired":
-                timeout = AttemptTimeoutError(running.timeout or timedelta(0))
-                self._fail(running, timeout, job_type)
-            elif running.stopping == "released" or _is_cancelled():
-                self._completer.put(released(job))
-                self.given_back += 1
-                if running.stopping is None:
-                    raise  # the worker itself is being cancelled, which must pass
-            else:
-                # Something the handler awaited was cancelled, not the attempt: a failure like any other.
-                self._fail(running, error, job_type)
-        except LostAttemptError as error:
-            if (error.job_id, error.attempt) == (job.id, job.attempt):
-                self._events.emit(AttemptLost(job.id, job.type_name, job.attempt))
-            else:  # of some other attempt: the handler's own business, and its failure
-                self._fail(running, error, job_type)
-        # User code ends here, and so does everything it can raise: a handler's sys.exit() is its own failure.
-        except (Exception, SystemExit) as error:
-            self._fail(running, error, job_type)
+        # User code ends here, and so does everything that it can raise.
+        except BaseException as error:
+            self._end_by(running, error, job_type)
         else:
-            ran = timedelta(seconds=self._loop.time() - running.started)
             if result is None:
-                self._events.emit(JobCompleted(job.id, job.type_name, job.attempt, ran))
+                self._tell_ended(running)
             else:
-                self._completer.put(Completed(job, result, ran))
+                self._completer.put(Completed(job, result, self._ran(running)))
+
+    def _end_by(self, running: Running, error: BaseException, job_type: JobType | None) -> None:
+        """End an attempt by what was raised. Everything but a stop is a failure, which counts; the fence decides on it."""
+        job, reason = running.job, running.stopping
+        if running.ended is not None:  # too late: the handler's commit is what counts
+            self._tell_ended(running)
+        elif not isinstance(error, asyncio.CancelledError) or (reason is None and not self._is_worker_cancelled()):
+            # Not stopped: a CancelledError is the handler's own, who cancelled its task, or something that it awaited.
+            self._fail(running, error, job_type)
+        elif reason is CancelReason.TIMED_OUT:
+            self._fail(running, AttemptTimeoutError(running.timeout or timedelta(0)), job_type)
+        elif reason in LOST:
+            self._events.emit(AttemptLost(job.id, job.type_name, job.attempt))
+        else:
+            self._completer.put(released(job))
+            self.given_back += 1
+            if reason is None:
+                raise error
+
+    def _is_worker_cancelled(self) -> bool:
+        """Whether the task that runs the worker is being cancelled, as when its loop ends: then all tasks are."""
+        return self._worker is not None and (self._worker.cancelling() > 0 or self._worker.done())
+
+    def _tell_ended(self, running: Running) -> None:
+        """Report an end that the handler's own commit has written."""
+        job = running.job
+        kind = JobCompleted if running.ended in {None, JobStatus.COMPLETED} else JobCancelled
+        self._events.emit(kind(job.id, job.type_name, job.attempt, self._ran(running)))
+
+    def _ran(self, running: Running) -> timedelta:
+        return timedelta(seconds=self._loop.time() - running.started)
 
     def _fail(self, running: Running, error: BaseException, job_type: JobType | None) -> None:
-        ran = timedelta(seconds=self._loop.time() - running.started)
-        self._completer.put(failed(running.context, error, job_type, ran=ran, default=self._retry_of(running.job.queue)))
+        default = self._retry_of(running.job.queue)
+        self._completer.put(failed(running.context, error, job_type, ran=self._ran(running), default=default))
 
     async def _attempt(self, running: Running, job_type: JobType) -> Result | None:
         """Decode the input and call the handler; return its result, or None when its commit completed the job."""
         job = running.job
-        # In a child the decoding, which is user code as well, is the child's.
-        decodes = job_type.takes_input and not job_type.isolated
-        arguments = [job_type.decode(job.input, job.input_version)] if decodes else []
-        if self._events.hears(JobStarted):
-            self._events.emit(JobStarted(job.id, job.type_name, job.attempt))
-        if job_type.is_bare:  # one coroutine instead of three
-            return self.encode(running, await job_type.func(*arguments, **self._injected(running, job_type)), job_type)
-        if job_type.blockers is not None:
-            running.blockers = await load_blockers(self._engine, self._blockers, job, job_type)
-        if job_type.isolated:
-            begin, extend = partial(self._set_deadline, running), partial(self._extender.extend, running)
-            return await self._children.call(job, running.context, job_type, running.blockers, begin=begin, extend=extend)
-        if job_type.batch is not None:
-            return await self._batches.call(running, job_type, *arguments)
-        return await (self._call_async if job_type.is_async else self._call_in_thread)(running, job_type, arguments)
+        try:
+            # In a child the decoding, which is user code as well, is the child's.
+            decodes = job_type.takes_input and not job_type.isolated
+            arguments = [job_type.decode(job.input, job.input_version)] if decodes else []
+            if self._events.hears(JobStarted):
+                self._events.emit(JobStarted(job.id, job.type_name, job.attempt))
+            if job_type.is_bare:  # one coroutine instead of three
+                return self.encode(running, await job_type.func(*arguments, **self._injected(running, job_type)), job_type)
+            if job_type.blockers is not None:
+                running.blockers = await load_blockers(self._engine, self._blockers, job, job_type)
+            if job_type.isolated:
+                begin, extend = partial(self._set_deadline, running), partial(self._extender.extend, running)
+                call = self._children.call
+                return await call(job, running.context, job_type, running.blockers, begin=begin, extend=extend)
+            if job_type.batch is not None:
+                return await self._batches.call(running, job_type, *arguments)
+            return await (self._call_async if job_type.is_async else self._call_in_thread)(running, job_type, arguments)
+        except (Exception, asyncio.CancelledError):
+            raise
+        except BaseException as error:  # before it reaches a task of a middleware, whose loop it would end
+            raise contained(error) from error
 
     async def _surrounded(self, running: Running, job_type: JobType) -> Result | None:
         """Do the same within the middleware of the job's type."""
@@ -276,7 +354,7 @@ class Executor:
 
         try:
             await surround(job_type.middleware, running.context, attempt)
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
+        except BaseException as error:
             if results != [None]:
                 raise
             # The handler's own commit has completed the job: it is too late to fail, or to be stopped.
@@ -289,40 +367,49 @@ class Executor:
         if job_type.session_argument is None:
             return self.encode(running, await self._awaited(running, job_type, arguments), job_type)
         session: AsyncSession
-        async with self._sessions.open_async() as session:
-            session.info.update({HELD: True, NAMED: running.job.id})
-            returned = await self._awaited(running, job_type, arguments, **{job_type.session_argument: session})
-            session.info.pop(NAMED, None)
+        async with self._sessions.open(job_type) as session:
+            held = guard(session.sync_session, running.job.id)
+            with held:
+                returned = await self._awaited(running, job_type, arguments, **{job_type.session_argument: session})
+            job, status = running.job, JobStatus.COMPLETED
             result = self.encode(running, returned, job_type)
-            ended = await session.run_sync(
-                complete_attempt, running.job, result, worker_id=self._worker_id, model=self._model
-            )
-            following = result.queue if isinstance(result, JobMixin) else None  # before the commit expires it
-            session.info[HELD] = False
+            given: dict[str, Any] = {"model": self._model, "session_name": held.name}
+            try:
+                ended = await session.run_sync(complete_attempt, job, result, worker_id=self._worker_id, **given)
+                following = result.queue if isinstance(result, JobMixin) else None  # before the commit expires it
+            except LostAttemptError:
+                if job.id not in await self.standing([job]):
+                    raise
+                # Nobody else has changed it, so the handler has, in this transaction: what it did stands.
+                ended = following = None
+                status = (await session.run_sync(ended_by_handler, [job.id], **given))[job.id]
+                if status not in ENDED:
+                    raise
+            held.may_commit = True
             commit = self._keep(session.commit())
             try:
                 await asyncio.shield(commit)
             except asyncio.CancelledError:
-                # Told to stop while the server was deciding: wait for its answer, for it is the one that counts.
+                # Stopped while the server was deciding: wait for its answer, for it is the one that counts.
                 await asyncio.wait({commit})
                 if commit.exception() is not None:
                     raise
+            running.ended = status
         self.committed(following, ended)
         return None
 
     async def _call_in_thread(self, running: Running, job_type: JobType, arguments: list[Any]) -> Result | None:
         """Call a sync handler in a thread; otherwise as `_call_async`. One that does not stop is left behind."""
-        call = self._threads.run(partial(contextvars.copy_context().run, self._call_sync, running, job_type, arguments))
+        call = self._threads.run(partial(contextvars.copy_context().run, self._call_handler, running, job_type, arguments))
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:
-            # Timed out, released or lost: the thread is told, and has a moment to notice.
-            running.context.stop("the attempt ran past its timeout")
+            # The thread knows by its context that it should stop, and has a moment to.
             done, _ = await asyncio.wait({call}, timeout=self._options.stop_grace.total_seconds())
             if not done:
                 self.leave_behind(call)
             elif call.exception() is None and job_type.session_argument is not None:
-                return call.result()  # it had committed before it could be told
+                return call.result()  # it had committed before it could be stopped
             raise
 
     def leave_behind(self, call: asyncio.Future[Any]) -> None:
@@ -335,28 +422,32 @@ class Executor:
         call.exception()  # whatever it is, the attempt has ended without it
         self.changed.set()
 
-    def _call_sync(self, running: Running, job_type: JobType, arguments: list[Any]) -> Result | None:
-        try:
-            return self._call_handler(running, job_type, arguments)
-        except KeyboardInterrupt as error:
-            # A real one comes to the main thread alone; this is the handler's own, and must not stop the loop.
-            raise RuntimeError("the handler raised KeyboardInterrupt") from error
-
     def _call_handler(self, running: Running, job_type: JobType, arguments: list[Any]) -> Result | None:
         if job_type.session_argument is None:
             return self.encode(running, self._called(running, job_type, arguments), job_type)
         session: Session
-        with self._sessions.open_sync() as session:
-            session.info.update({HELD: True, NAMED: running.job.id})
-            returned = self._called(running, job_type, arguments, **{job_type.session_argument: session})
-            session.info.pop(NAMED, None)
+        with self._sessions.open(job_type) as session:
+            held = guard(session, running.job.id)
+            with held:
+                returned = self._called(running, job_type, arguments, **{job_type.session_argument: session})
+            job, status = running.job, JobStatus.COMPLETED
             result = self.encode(running, returned, job_type)
-            ended = complete_attempt(session, running.job, result, worker_id=self._worker_id, model=self._model)
+            given: dict[str, Any] = {"model": self._model, "session_name": held.name}
+            try:
+                ended = complete_attempt(session, job, result, worker_id=self._worker_id, **given)
+                following = result.queue if isinstance(result, JobMixin) else None  # before the commit expires it
+            except LostAttemptError:
+                if job.id not in asyncio.run_coroutine_threadsafe(self.standing([job]), self._loop).result():
+                    raise
+                ended = following = None
+                status = ended_by_handler(session, [job.id], **given)[job.id]
+                if status not in ENDED:
+                    raise
             if running.context.cancelled:
-                raise LostAttemptError(running.job.id, running.job.attempt)
-            following = result.queue if isinstance(result, JobMixin) else None  # before the commit expires it
-            session.info[HELD] = False
+                raise LostAttemptError(job.id, job.attempt)
+            held.may_commit = True
             session.commit()
+            running.ended = status
         self._loop.call_soon_threadsafe(self.committed, following, ended)
         return None
 
@@ -404,9 +495,10 @@ class Executor:
         task: asyncio.Task[Any] = self._loop.create_task(coroutine)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+        task.add_done_callback(_retrieve)
         return task
 
 
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, DBAPIError):
+        _log.debug("a task in the background failed: %r", error)  # who awaits it has the error as well

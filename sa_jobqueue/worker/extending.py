@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import leases
+from sa_jobqueue.types import JobId
 from sa_jobqueue.worker.running import Running
 
 
@@ -27,14 +28,14 @@ class Extender:
         grace: timedelta,
         is_running: Callable[[Running], bool],
         set_deadline: Callable[[Running, timedelta], None],
-        stop: Callable[[Running, str, str], None],
+        on_lost: Callable[[JobId], None],
     ) -> None:
         self._engine = engine
         self._statement = leases.extend(model)
         self._given = {"worker_id": worker_id, "grace": grace}
         self._is_running = is_running
         self._set_deadline = set_deadline
-        self._stop = stop
+        self._on_lost = on_lost
 
     async def extend(self, running: Running, timeout: timedelta) -> None:
         """Let an attempt run for `timeout` from now."""
@@ -51,5 +52,5 @@ class Extender:
                 await asyncio.sleep(1)  # an outage; the attempt may well outlive it
                 continue
             if result.first() is None:
-                self._stop(running, "lost", "the job was cancelled or taken away")
+                self._on_lost(job.id)
             return

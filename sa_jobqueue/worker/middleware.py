@@ -45,6 +45,8 @@ class _Proceed:
             self._fault = "called proceed() twice, but an attempt calls its handler once: raise Retry for another attempt"
             self.check()
         self._task = asyncio.current_task()
+        if self._task is not None:  # perhaps one of the middleware's own, which it may not look at again
+            self._task.add_done_callback(_retrieve)
         try:
             await self._within()
         except BaseException as error:
@@ -68,3 +70,8 @@ class _Proceed:
             raise MiddlewareError(name_of(self._caller), self._fault)
         if self._error is not None:
             raise self._error
+
+
+def _retrieve(task: asyncio.Task[object]) -> None:
+    if not task.cancelled():
+        task.exception()  # kept by `_Proceed`, whose middleware is asked for it

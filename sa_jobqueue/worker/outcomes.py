@@ -24,6 +24,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.registry import JobType
 from sa_jobqueue.retry import Backoff, RetryPolicy
 from sa_jobqueue.types import LONGEST, AttemptOutcome, DeadReason, JobStatus
+from sa_jobqueue.worker.escapes import original
 
 RetryOf: TypeAlias = Callable[[str], Backoff | None]
 """Tells what is said of the retries of a queue, by its name."""
@@ -76,6 +77,7 @@ def of_error(job: ClaimedJob, error: BaseException, job_type: JobType | None) ->
     A signal means what it says; a payload that does not fit will never fit; anything else is retried by the type's
     policy until the attempts are used up.
     """
+    error = original(error)
     decided: Finished | None = getattr(error, _END, None)
     if decided is not None:
         return decided
@@ -133,6 +135,20 @@ def failed(
     return replace(end, ran=ran, error=None if end.error is None else attempt.notes | end.error)
 
 
+def broken(job: ClaimedJob, error: BaseException) -> Finished:
+    """Return the failure of an attempt whose end could not be decided, by a defect of this library: it counts."""
+    is_last = job.attempt >= job.max_attempts
+    return Finished(
+        job,
+        JobStatus.DEAD if is_last else JobStatus.PENDING,
+        AttemptOutcome.FAILED,
+        delay=timedelta(0) if is_last else _FALLBACK(job.attempt, error),
+        error=describe(original(error)),
+        fingerprint=fingerprint_of(original(error)),
+        reason=DeadReason.EXHAUSTED if is_last else None,
+    )
+
+
 def carrying(error: BaseException, end: Finished) -> BaseException:
     """Return an exception that means a certain end, decided where it came from: `of_error` says nothing else of it."""
     setattr(error, _END, end)
@@ -150,7 +166,7 @@ def _delay(policy: RetryPolicy, attempt: int, error: BaseException) -> timedelta
     try:
         delay = policy(attempt, error)
         return None if delay is None else min(max(delay, timedelta(0)), LONGEST)
-    except Exception as fault:  # a policy is user code as well, and must not keep the attempt from ending
+    except BaseException as fault:  # a policy is user code as well, and must not keep the attempt from ending
         error.add_note(f"its retry policy failed: {fault!r}; the default backoff was used")
         return _FALLBACK(attempt, error)
 
@@ -159,7 +175,7 @@ def describe(error: BaseException) -> dict[str, Any]:
     """Return an error as JSON: its type, its message and its traceback, each bounded, with nothing jsonb refuses."""
     try:
         message = str(error)
-    except Exception as fault:  # user code again
+    except BaseException as fault:  # user code again
         message = f"<its message could not be made: {type(fault).__name__}>"
     return {
         "type": _name(error),

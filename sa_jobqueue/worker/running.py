@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from sa_jobqueue.context import AttemptContext, Blockers, ClaimedJob
+from sa_jobqueue.types import CancelReason, JobStatus
 
 
 @dataclass(slots=True, eq=False)
@@ -25,5 +26,7 @@ class Running:
     timeout: timedelta | None = None
     """How long it was given, in all or by the last extension; None is without end."""
     blockers: Blockers[Any] | None = None
-    stopping: str | None = None
-    """Why it was told to stop: `lost`, `released`, `expired`; None while it runs."""
+    stopping: CancelReason | None = None
+    """Why it should stop; None while it runs."""
+    ended: JobStatus | None = None
+    """How its handler's own commit ended the job; None before that commit. A job that it deleted counts as cancelled."""

@@ -1,41 +1,215 @@
-"""The sessions that handlers are given: opened by the application's own factories, committed by the worker alone."""
+"""The sessions that handlers are given: opened by the application's own factories, committed by the worker alone.
+
+A handler's transaction begins with its first statement and ends with the worker's commit, which holds the completion as
+well. `Guard` sees to it that nothing else ends it: what SQLAlchemy lets us see is refused before it happens; the rest (a
+`COMMIT` sent past SQLAlchemy) is found by the completing statement, which returns the name that the first statement gave
+to the transaction.
+"""
 
 from __future__ import annotations
 
+import re
+import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from types import TracebackType
 from typing import Any, Final
+from weakref import WeakSet
 
 from sqlalchemy import Connection, Engine, QueuePool, create_engine, event
-from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from sa_jobqueue.errors import HandlerCommitError, InvalidOptionError
-from sa_jobqueue.registry import Registry
-from sa_jobqueue.statements.sessions import name_session
-from sa_jobqueue.types import MOST_CONCURRENT
+from sa_jobqueue.registry import JobType, Registry
+from sa_jobqueue.statements.sessions import name_session, session_name
+from sa_jobqueue.types import MOST_CONCURRENT, JobId
 from sa_jobqueue.urls import for_psycopg
 from sa_jobqueue.worker.poolers import prepare_nothing
 
-HELD: Final = "sa_jobqueue.held"
-"""In `Session.info` for as long as the session is the handler's."""
-NAMED: Final = "sa_jobqueue.named"
-"""In `Session.info` while what the session begins is the handler's own: the id of its job."""
+GUARD: Final = "sa_jobqueue.guard"
+"""In `Session.info`, and in the execution options of the connection of its transaction."""
+
+_CHANGED: Final = "sa_jobqueue.changed"
+"""In the `info` of a pooled connection whose session a handler has changed beyond its transaction."""
+
+_COMMENTS: Final = r"(?:\s|--[^\n]*\n|/\*.*?\*/)*"
+_ENDING: Final = re.compile(
+    rf"{_COMMENTS}(?:commit|end|abort|rollback(?!\s+(?:(?:work|transaction)\s+)?to\b)|prepare\s+transaction)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Statements that end the transaction. Only the first word counts: functions are written with `END` as well."""
+_LASTING: Final = re.compile(
+    rf"(?:^|;){_COMMENTS}(?:set\b(?!\s+(?:local|constraints|transaction)\b)|(?:reset|discard|listen|load|prepare(?!\s+transaction)"
+    r"|create\s+(?:(?:local|global)\s+)?temp(?:orary)?)\b(?!.*\bon\s+commit\s+drop\b))"
+    r"|\bset_config\s*\(|\bpg_(?:try_)?advisory_lock(?:_shared)?\s*\(",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Statements after which the database session differs from a fresh one, even when the transaction has ended."""
+_LOCAL_CONFIG: Final = re.compile(
+    r"\bset_config\s*\((?:[^()]|\([^()]*\))*,\s*(?:is_local\s*=>\s*)?true\s*\)", re.IGNORECASE | re.DOTALL
+)
+_CACHED: Final = 10_000
+"""Characters of a statement up to which what it does is remembered."""
+
+
+class Guard:
+    """Keeps one handler from ending the transaction of its session. Around its call: `with guard: ...`."""
+
+    __slots__ = ("_fault", "_is_rolled_back", "_runs", "job_id", "may_commit", "name")
+
+    def __init__(self, job_id: JobId) -> None:
+        self.job_id = job_id
+        self.name: str | None = None
+        """What the open transaction of the handler is called; None while none is open."""
+        self.may_commit = False
+        """Set by the worker, for its own commit."""
+        self._runs = False
+        self._is_rolled_back = False
+        self._fault: HandlerCommitError | None = None
+
+    def __enter__(self) -> None:
+        self._runs = True
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._runs = False
+        if error is None and self._fault is not None:
+            raise self._fault
+
+    def begin(self, connection: Connection) -> None:
+        """Name the transaction that the handler begins: one round trip. One that asks for nothing has none."""
+        if not self._runs or connection.dialect.name != "postgresql":
+            return
+        if getattr(connection.connection.dbapi_connection, "autocommit", False):
+            self._refuse("its session is in AUTOCOMMIT mode, where nothing can be rolled back: use another isolation level")
+        # A transaction that a handler leaves open holds back vacuum: so one sees in pg_stat_activity whose it is.
+        connection.exec_driver_sql(name_session(self.job_id))
+        _watch(connection.engine)
+        connection.execution_options(**{GUARD: self})
+        self.name = session_name(self.job_id)
+        self._is_rolled_back = False
+
+    def roll_back(self) -> None:
+        """Take in that the handler called `session.rollback()`, or that a flush failed: it may go on from there."""
+        self._is_rolled_back = True
+
+    def end(self) -> None:
+        """Take in that the transaction has ended. Raises: HandlerCommitError when it was not by a rollback."""
+        self.name = None
+        if self._runs and not self._is_rolled_back:
+            self._refuse("it closed its session, which dropped what it had written: leave that to the worker")
+
+    def commit(self) -> None:
+        """Refuse a commit that is not the worker's. Raises: HandlerCommitError."""
+        if not self.may_commit:
+            raise HandlerCommitError
+
+    def execute(self, connection: Connection, statement: str, parameters: Any) -> None:
+        """Refuse a statement that ends the transaction; mark the connection when it changes more than the transaction."""
+        if not self._runs:
+            return
+        ends, lasts = _effects(statement) if len(statement) <= _CACHED else _effects.__wrapped__(statement)
+        if ends:
+            raise HandlerCommitError(f"a handler must not end its session's transaction, it sent {statement.strip()[:60]!r}")
+        if lasts and not (lasts == "config" and _is_local(parameters)):
+            connection.info[_CHANGED] = True
+
+    def _refuse(self, reason: str) -> None:
+        self._fault = HandlerCommitError(f"the handler's writes and its completion are one commit, but {reason}")
+        raise self._fault
+
+
+@lru_cache(maxsize=1024)
+def _effects(statement: str) -> tuple[bool, str]:
+    """Return whether a statement ends the transaction, and whether it changes the session ("config": perhaps)."""
+    if _ENDING.match(statement):
+        return True, ""
+    if _LASTING.search(_LOCAL_CONFIG.sub("", statement)) is None:
+        return False, ""
+    others = re.sub(r"\bset_config\s*\(", "", statement, flags=re.IGNORECASE)
+    return False, "config" if _LASTING.search(others) is None else "session"
+
+
+def _is_local(parameters: Any) -> bool:
+    """Return whether the third argument of `set_config`, given as a parameter, is true."""
+    values = list(parameters.values()) if isinstance(parameters, Mapping) else list(parameters or ())
+    return any(value is True for value in values) and not any(value is False for value in values)
+
+
+def guard(session: Session, job_id: JobId) -> Guard:
+    """Return the guard of a session that is about to be given to a handler."""
+    made = session.info[GUARD] = Guard(job_id)
+    return made
 
 
 @event.listens_for(Session, "before_commit")
-def _refuse_commit(session: Session) -> None:
+def _before_commit(session: Session) -> None:
     # Savepoints are the handler's own business; the outermost commit is the worker's.
-    if session.info.get(HELD) and session.get_nested_transaction() is None:
-        raise HandlerCommitError
+    found = session.info.get(GUARD)
+    if found is not None and session.get_nested_transaction() is None:
+        found.commit()
 
 
 @event.listens_for(Session, "after_begin")
-def _name(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
-    # A transaction that a handler leaves open holds back vacuum: let it be seen whose it is. One round trip for each
-    # transaction of a handler; one that asks the database for nothing has none.
-    job_id = session.info.get(NAMED)
-    if job_id is not None and not transaction.nested and connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(name_session(job_id))
+def _after_begin(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
+    found = session.info.get(GUARD)
+    if found is not None and not transaction.nested:
+        found.begin(connection)
+
+
+@event.listens_for(Session, "after_rollback")
+def _after_rollback(session: Session) -> None:
+    found = session.info.get(GUARD)
+    if found is not None and session.get_nested_transaction() is None:
+        found.roll_back()
+
+
+@event.listens_for(Session, "after_transaction_end")
+def _after_transaction_end(session: Session, transaction: SessionTransaction) -> None:
+    found = session.info.get(GUARD)
+    if found is not None and transaction.parent is None and found.name is not None:
+        found.end()
+
+
+_watched: WeakSet[Engine] = WeakSet()
+_watching: Final = threading.Lock()
+
+
+def _watch(engine: Engine) -> None:
+    """See the commits and statements of an engine's connections: those that a guard is not on pass at once."""
+    if engine in _watched:
+        return
+    with _watching:
+        if engine not in _watched:
+            event.listen(engine, "commit", _on_commit)
+            event.listen(engine, "before_cursor_execute", _on_execute)
+            event.listen(engine, "checkin", _on_checkin)
+            _watched.add(engine)
+
+
+def _on_commit(connection: Connection) -> None:
+    found = connection.get_execution_options().get(GUARD)
+    if found is not None and found.name is not None:  # without one: a connection that the application lends to sessions
+        found.commit()
+
+
+def _on_checkin(connection: Any, record: ConnectionPoolEntry) -> None:
+    """Close a connection that a handler has changed, instead of giving it to the next one.
+
+    Not by `RESET ALL`, which would undo what the application's own `connect` events have set, nor by `DISCARD ALL`, which a
+    pooler forbids; and only where something was changed, so that others pay nothing.
+    """
+    if connection is not None and record.info.pop(_CHANGED, False):
+        record.invalidate()
+
+
+def _on_execute(connection: Connection, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:  # noqa: PLR0917 - SQLAlchemy calls it
+    found = connection.get_execution_options().get(GUARD)
+    if found is None or context is None or context.isinsert or context.isupdate or context.isdelete:
+        return
+    found.execute(connection, statement, parameters)
 
 
 @dataclass(slots=True)
@@ -48,18 +222,13 @@ class Sessions:
     """How many handlers at once they have connections for."""
     own_engines: list[Engine | AsyncEngine] = field(default_factory=list)
     """What was made for them, to be disposed of."""
+    by_class: dict[Any, sessionmaker[Any] | async_sessionmaker[Any]] = field(default_factory=dict)
+    """Which factory makes what handlers are annotated with."""
 
-    def open_sync(self) -> Any:
-        """Return a session for a thread."""
-        if self.sync is None:
-            raise InvalidOptionError("session_factory", "is needed by a handler that takes a Session")
-        return self.sync()
-
-    def open_async(self) -> Any:
-        """Return a session for a task."""
-        if self.asynchronous is None:
-            raise InvalidOptionError("async_session_factory", "is needed by a handler that takes an AsyncSession")
-        return self.asynchronous()
+    def open(self, job_type: JobType) -> Any:
+        """Return a session of the class that a handler is annotated with."""
+        kind: Any = job_type.session_class
+        return self.by_class[kind]()
 
 
 def prepare_nothing_in(sessions: Sessions) -> None:
@@ -73,13 +242,15 @@ def prepare_nothing_in(sessions: Sessions) -> None:
 def sessions_for(registry: Registry, engine: Engine | AsyncEngine, given: Sessions, *, concurrency: int) -> Sessions:
     """Complete what was given with what the handlers need beyond it, made of the application's engine or of its URL.
 
-    Raises: InvalidOptionError for a pool in which handlers would wait for each other's connections until they fail.
+    Raises: InvalidOptionError for a factory that does not make what a handler is annotated with; for one in AUTOCOMMIT
+    mode; for a pool in which handlers would wait for each other's connections until they fail.
     """
     kinds = [kind for kind in registry if kind.session_argument is not None]
     url = for_psycopg(engine.url, option="engine")
     # A worker's handlers hold up to one connection each; the application's own pool may be smaller than that.
     # Never more than those: but how many that is may change while it runs.
     size = {"pool_size": concurrency, "max_overflow": -1}
+    are_given = {False: given.sync is not None, True: given.asynchronous is not None}
     if given.sync is None and any(not kind.wants_async_session for kind in kinds):
         if isinstance(engine, AsyncEngine):
             made = create_engine(url, **size)
@@ -94,9 +265,49 @@ def sessions_for(registry: Registry, engine: Engine | AsyncEngine, given: Sessio
             async_made = create_async_engine(url, **size)
             given.own_engines.append(async_made)
             given.asynchronous = async_sessionmaker(async_made)
+    for kind in kinds:
+        factory: Any = given.asynchronous if kind.wants_async_session else given.sync
+        given.by_class[kind.session_class] = _factory_of(kind, factory, is_given=are_given[kind.wants_async_session])
     for option, factory in (("session_factory", given.sync), ("async_session_factory", given.asynchronous)):
+        if factory is not None and kinds:
+            _check_isolation(option if are_given[option.startswith("async")] else "engine", factory)
         given.most = min(given.most, _room(option, factory, concurrency))
     return given
+
+
+def _factory_of(kind: JobType, factory: Any, *, is_given: bool) -> Any:
+    """Return the factory that makes what a handler is annotated with."""
+    wanted: Any = kind.session_class
+    if issubclass(factory.class_, wanted):
+        return factory
+    plain = AsyncSession if kind.wants_async_session else Session
+    maker = async_sessionmaker if kind.wants_async_session else sessionmaker
+    if not is_given:
+        return maker(factory.kw["bind"], class_=wanted)
+    option = "async_session_factory" if kind.wants_async_session else "session_factory"
+    raise InvalidOptionError(
+        option,
+        f"makes a {factory.class_.__mro__[1].__qualname__}, but the handler {kind.place} is annotated with "
+        f"{wanted.__qualname__}: pass {maker.__name__}(..., class_={wanted.__qualname__}), or annotate {plain.__name__}",
+    )
+
+
+def _check_isolation(option: str, factory: Any) -> None:
+    """Refuse AUTOCOMMIT where it can be seen before the first statement; `Guard.begin` finds the rest."""
+    bind = factory.kw.get("bind")
+    engine = bind.sync_engine if isinstance(bind, AsyncEngine) else bind
+    levels = [(factory.kw.get("execution_options") or {}).get("isolation_level")]
+    if isinstance(engine, Engine):
+        levels += [
+            engine.get_execution_options().get("isolation_level"),
+            getattr(engine.dialect, "_on_connect_isolation_level", None),
+        ]
+    if any(str(level).upper() == "AUTOCOMMIT" for level in levels):
+        raise InvalidOptionError(
+            option,
+            "is in AUTOCOMMIT mode, in which a handler's writes and its completion cannot be one commit: remove "
+            'isolation_level="AUTOCOMMIT", or pass a session factory of another engine',
+        )
 
 
 def _room(option: str, factory: sessionmaker[Any] | async_sessionmaker[Any] | None, concurrency: int) -> int:

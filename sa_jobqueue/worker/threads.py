@@ -14,6 +14,8 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+from sa_jobqueue.worker.escapes import contained
+
 T = TypeVar("T")
 
 
@@ -61,7 +63,7 @@ class Threads:
             try:
                 self._ended.append((future, call(), None))
             except BaseException as error:
-                self._ended.append((future, None, error))
+                self._ended.append((future, None, contained(error, of_thread=True)))
             del taken, future, call  # not kept until the next one comes
             if not self._told:
                 # Before the loop is told: it clears this first, so what is appended later is told of again.
@@ -78,14 +80,5 @@ class Threads:
                 continue
             if error is None:
                 future.set_result(result)
-            elif isinstance(error, StopIteration):
-                future.set_exception(_wrapped(error))
             else:
                 future.set_exception(error)
-
-
-def _wrapped(error: StopIteration) -> RuntimeError:
-    # As Python does with a generator's: no future takes it, for to its awaiter it would be a result.
-    wrapped = RuntimeError("the call raised StopIteration")
-    wrapped.__cause__ = error
-    return wrapped

@@ -39,7 +39,7 @@ from sa_jobqueue.events import (
 )
 from sa_jobqueue.handlers import JobQueue
 from sa_jobqueue.migrations.versions import LATEST
-from sa_jobqueue.types import WorkerState
+from sa_jobqueue.types import CancelReason, WorkerState
 from sa_jobqueue.urls import read_url
 from sa_jobqueue.worker.claimer import Claimer
 from sa_jobqueue.worker.completer import Completer
@@ -155,7 +155,7 @@ class Worker:
         if self._stop_requested is not None:
             self._stop_requested.set()
         if self._stop_now and self._executor is not None:
-            self._executor.release_all("the worker is shutting down")
+            self._executor.release_all(CancelReason.SHUTDOWN)
 
     def _outgrown(self, resident: int) -> None:
         """Stop as on SIGTERM, for another process to take this one's place."""
@@ -239,7 +239,7 @@ class Worker:
 
         def endangered(silent: timedelta) -> None:
             self.events.emit(LeaseEndangered(self.id, silent))
-            executor.release_all("the worker cannot reach the database")
+            executor.release_all(CancelReason.DATABASE_LOST)
 
         def asked_to_drain() -> None:
             loop.call_soon_threadsafe(self._drain)
@@ -376,14 +376,14 @@ class Worker:
             heartbeat.announce(WorkerState.DRAINING)
             if not (self._stop_now or interrupted):
                 await _within(executor.idle(), options.drain_timeout)
-            executor.release_all("the worker is shutting down")
+            executor.release_all(CancelReason.SHUTDOWN)
             await _within(executor.idle(), options.stop_grace + timedelta(seconds=1))
             await _within(self._leave_nothing(engine, claimer, completer), options.time_to_live)
             # What is not settled by now is recorded in the database, for the next sweep of anybody.
             await _within(settler.drained(), timedelta(seconds=1))
             self._signs.stop()
             await _cancel(*tasks)
-            executor.close()
+            await executor.close()
             await children.close()
             await asyncio.to_thread(heartbeat.stop)
             await engine.dispose()

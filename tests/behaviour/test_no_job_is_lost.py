@@ -49,7 +49,7 @@ if FAULT == "after the claim":
     executor.Executor.start = die
 if FAULT == "before the handler's commit":
     # The completion is written, the commit is not sent.
-    event.listen(Session, "before_commit", lambda session: None if session.info.get(executor.HELD) else of_handler(session))
+    event.listen(Session, "before_commit", of_handler)
 if FAULT == "after the handler's commit":
     event.listen(Session, "after_commit", of_handler)
 if FAULT == "before the flush":

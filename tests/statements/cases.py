@@ -20,6 +20,7 @@ from sa_jobqueue.statements import (
     notifications,
     priorities,
     schema,
+    sessions,
     waiting,
 )
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
@@ -206,6 +207,15 @@ CASES = [
         lambda world: {"job_id": world.running[0], "job_attempt": 1, "job_output": "null", "worker_id": WORKER},
         guarded=False,
     ),
+    Case(
+        "complete_in_session",
+        lambda: completions.complete(Job, in_session=True),
+        PK,
+        lambda world: complete_parameters(world.running[:BATCH]),
+        guarded=False,
+    ),
+    Case("session_name", sessions.read_name, NONE, lambda world: {}, guarded=False),
+    Case("lease_holders", lambda: leases.holders(Job), PK, lambda world: {"ids": list(world.running[:BATCH])}),
     Case(
         "standing",
         lambda: completions.standing(Job),

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from sa_jobqueue.worker.escapes import EscapedError
 from sa_jobqueue.worker.threads import Threads
 
 PATIENCE = 60.0
@@ -28,7 +29,7 @@ async def test_thousands_of_results_come_back_each_to_its_own_future() -> None:
     threads.close()
 
 
-@pytest.mark.parametrize(("raised", "expected"), [(ValueError("no"), ValueError), (SystemExit(3), SystemExit)])
+@pytest.mark.parametrize(("raised", "expected"), [(ValueError("no"), ValueError), (SystemExit(3), EscapedError)])
 async def test_what_a_call_raises_is_raised(raised: BaseException, expected: type[BaseException]) -> None:
     threads = Threads(1, "test")
 
@@ -42,7 +43,7 @@ async def test_what_a_call_raises_is_raised(raised: BaseException, expected: typ
 
 async def test_stop_iteration_which_no_future_takes_is_an_error_like_any_other() -> None:
     threads = Threads(1, "test")
-    with pytest.raises(RuntimeError, match="StopIteration"):
+    with pytest.raises(EscapedError, match="StopIteration"):
         await asyncio.wait_for(threads.run(lambda: next(iter(()))), PATIENCE)
     threads.close()
 

@@ -159,7 +159,7 @@ CREATE TABLE ${q}job_attempt (
   changed_xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
   CONSTRAINT ${p}pk_job_attempt PRIMARY KEY (job_id, attempt),
   CONSTRAINT ${p}ck_job_attempt_outcome
-    CHECK (outcome IN ('failed', 'timed_out', 'taken_back', 'snoozed', 'released', 'cancelled'))
+    CHECK (outcome IN ('failed', 'timed_out', 'taken_back', 'snoozed', 'released', 'cancelled', 'superseded'))
 )
 --;
 CREATE TABLE ${q}dead_letter (

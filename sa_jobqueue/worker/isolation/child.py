@@ -25,7 +25,7 @@ from sa_jobqueue.errors import InvalidOutputError
 from sa_jobqueue.handlers import Handler, JobQueue
 from sa_jobqueue.registry import JobType
 from sa_jobqueue.tracing import enter_span
-from sa_jobqueue.types import JobStatus
+from sa_jobqueue.types import CancelReason, JobStatus
 from sa_jobqueue.worker.isolation.answers import of_raise, of_return
 from sa_jobqueue.worker.isolation.logs import forward_to
 from sa_jobqueue.worker.isolation.messages import HEAD, MAX_FRAME, Message, frame, length, parsed, unpacked_job
@@ -82,7 +82,7 @@ class Child:
         self._types = types
         self._requests: SimpleQueue[Message | None] = SimpleQueue()
         self._stopping = threading.Lock()
-        self._stop: Callable[[str], None] | None = None
+        self._stop: Callable[[CancelReason], None] | None = None
         self._providers: set[Any] = set()
 
     def serve(self) -> None:
@@ -106,7 +106,7 @@ class Child:
                 case "stop":
                     with self._stopping:
                         if self._stop is not None:
-                            self._stop(message["reason"])
+                            self._stop(CancelReason(message["reason"]))
                 case "close":
                     self._requests.put(None)
         # The worker is gone: nobody waits for what is done here, nor for the programs that it has started.
@@ -129,11 +129,7 @@ class Child:
             return of_return(run(runner, context, job_type, arguments, given), job_type)
         except Told:
             raise
-        except KeyboardInterrupt as error:  # the handler's own, as its sys.exit() is: neither ends more than the attempt
-            failed = RuntimeError("the handler raised KeyboardInterrupt")
-            failed.__cause__ = error
-            return of_raise(job, failed.with_traceback(error.__traceback__), job_type)
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
+        except BaseException as error:  # the handler's own: it ends no more than the attempt
             return of_raise(job, error, job_type)
         finally:
             self._stopped_by(None)
@@ -141,7 +137,7 @@ class Child:
     def _extend(self, timeout: timedelta) -> None:
         self._channel.send({"is": "extend", "seconds": timeout.total_seconds()})
 
-    def _stopped_by(self, stop: Callable[[str], None] | None) -> None:
+    def _stopped_by(self, stop: Callable[[CancelReason], None] | None) -> None:
         with self._stopping:
             self._stop = stop
 
@@ -158,7 +154,7 @@ class Child:
         async def call() -> Any:
             loop, cancel = asyncio.get_running_loop(), cast("asyncio.Task[Any]", asyncio.current_task()).cancel
 
-            def stop(reason: str) -> None:
+            def stop(reason: CancelReason) -> None:
                 loop.call_soon_threadsafe(context.stop, reason)
                 loop.call_soon_threadsafe(cancel)
 

@@ -15,6 +15,7 @@ from sa_jobqueue.errors import AttemptSignal, InvalidOptionError, IsolationError
 from sa_jobqueue.handlers import Handler, JobQueue
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.registry import JobType
+from sa_jobqueue.types import CancelReason
 from sa_jobqueue.worker.isolation.answers import result_of
 from sa_jobqueue.worker.isolation.messages import Message, packed_job
 from sa_jobqueue.worker.isolation.process import Process, request_of
@@ -111,7 +112,7 @@ class Children:
         try:
             answer = await child.run(request, job, context, memory_limit=job_type.memory_limit)
         except asyncio.CancelledError:
-            await child.stop(context.cancel_reason or "the attempt was given up", self._stop_grace)
+            await child.stop(context.cancel_reason or CancelReason.SHUTDOWN, self._stop_grace)
             raise
         finally:
             self._give_back(child)

@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 from sa_jobqueue.context import AttemptContext, ClaimedJob
 from sa_jobqueue.errors import IsolationError, MemoryLimitError, ProcessDiedError
 from sa_jobqueue.tracing import current_traceparent
+from sa_jobqueue.types import CancelReason
 from sa_jobqueue.worker.isolation.logs import levels, tell
 from sa_jobqueue.worker.isolation.messages import HEAD, MAX_FRAME, Message, frame, length, parsed
 from sa_jobqueue.worker.memory import resident_bytes
@@ -123,7 +124,7 @@ class Process:
             answer.add_done_callback(lambda _: watch.cancel())
         return await asyncio.shield(answer)
 
-    async def stop(self, reason: str, grace: timedelta) -> None:
+    async def stop(self, reason: CancelReason, grace: timedelta) -> None:
         """End the attempt it runs: tell it, after half of `grace` by SIGTERM, at the end of it by SIGKILL."""
         answer, half = self._answer, grace.total_seconds() / 2
         if answer is None or answer.done():

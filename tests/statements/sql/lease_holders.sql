@@ -1,0 +1,3 @@
+SELECT job.id, job.status, job.attempt, job.leased_by
+FROM job
+WHERE job.id = ANY (%(ids)s::UUID[])

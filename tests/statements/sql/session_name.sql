@@ -1,0 +1,1 @@
+SELECT current_setting('application_name') AS session_name

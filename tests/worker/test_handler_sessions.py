@@ -1,0 +1,385 @@
+"""What a handler writes through its session is kept if and only if its job completes, whatever it does with the session."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, func, select, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, sessionmaker
+
+from sa_jobqueue import AttemptContext, BatchItem, JobQueue, JobStatus, Worker
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.worker.sessions import _effects, _is_local
+from tests.behaviour.test_attempts import enqueue
+from tests.fixtures.database import one_server_swept
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import PATIENCE, quick
+
+DATABASE = "session swept"
+WRITE = text("INSERT INTO effect VALUES (:job)")
+KINDS = ["sync", "async", "batch", "async_batch"]
+
+
+@pytest.fixture(autouse=True)
+def _table(request: pytest.FixtureRequest) -> Any:
+    if "engine" not in request.fixturenames:
+        yield
+        return
+    engine: Engine = request.getfixturevalue("engine")
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE effect (job text UNIQUE)"))
+    yield
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE effect"))
+
+
+def effects(engine: Engine) -> list[str]:
+    with engine.connect() as connection:
+        return list(connection.scalars(text("SELECT job FROM effect ORDER BY 1")))
+
+
+def handlers(act: Callable[[Session, str], None]) -> JobQueue[Any]:
+    """Return handlers of each kind that write their payload through their session, then do what `act` does with it."""
+    queue: JobQueue[Any] = JobQueue()
+
+    @queue.handler("sync", max_attempts=1)
+    def sync(payload: str, session: Session) -> None:
+        session.execute(WRITE, {"job": payload})
+        act(session, payload)
+
+    @queue.handler("async", max_attempts=1)
+    async def asynchronous(payload: str, session: AsyncSession) -> None:
+        await session.execute(WRITE, {"job": payload})
+        await session.run_sync(act, payload)
+
+    @queue.batch_handler("batch", max_size=2, max_attempts=1)
+    def batch(items: list[BatchItem[str]], session: Session) -> None:
+        session.execute(WRITE, {"job": items[0].payload})
+        act(session, items[0].payload)
+
+    @queue.batch_handler("async_batch", max_size=2, max_attempts=1)
+    async def async_batch(items: list[BatchItem[str]], session: AsyncSession) -> None:
+        await session.execute(WRITE, {"job": items[0].payload})
+        await session.run_sync(act, items[0].payload)
+
+    return queue
+
+
+async def drain(queue: JobQueue[Any], engine: Any, **factories: Any) -> None:
+    worker = Worker(queue, engine, options=quick(concurrency=1), **factories)
+    await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
+
+
+def _with_session(session: Session, payload: str) -> None:
+    with session:
+        session.execute(text("SELECT 1"))
+
+
+def _swallow(act: Callable[[Session], Any]) -> Callable[[Session, str], None]:
+    def swallowing(session: Session, payload: str) -> None:
+        try:
+            act(session)
+        except Exception:  # as code does that retries or logs
+            return
+
+    return swallowing
+
+
+def _core_commit_and_fail(session: Session, payload: str) -> None:
+    _swallow(lambda one: one.connection().commit())(session, payload)
+    raise ZeroDivisionError
+
+
+def _raw(statement: str) -> Callable[[Session, str], None]:
+    def send(session: Session, payload: str) -> None:
+        session.execute(text(statement))
+
+    return send
+
+
+def _past_sqlalchemy(statement: str) -> Callable[[Session, str], None]:
+    def send(session: Session, payload: str) -> None:
+        session.connection().connection.cursor().execute(statement)
+
+    return send
+
+
+REFUSED: dict[str, Callable[[Session, str], None]] = {
+    "with session": _with_session,
+    "close": lambda session, payload: session.close(),
+    "close, swallowed": _swallow(lambda session: session.close()),
+    "commit": lambda session, payload: session.commit(),
+    "raw commit": _raw("COMMIT"),
+    "raw commit with a comment": _raw("/* a */ -- b\n commit work"),
+    "raw rollback": _raw(" ROLLBACK;"),
+    "raw end": _raw("END"),
+    "core commit": lambda session, payload: session.connection().commit(),
+    "core commit, swallowed, then fail": _core_commit_and_fail,
+    "core rollback": lambda session, payload: session.connection().rollback(),
+    "rollback past SQLAlchemy": _past_sqlalchemy("ROLLBACK"),
+    "two statements, one of which rolls back": _past_sqlalchemy("SELECT 1; ROLLBACK"),
+}
+
+
+@one_server_swept
+@pytest.mark.parametrize("misuse", REFUSED)
+async def test_a_handler_that_ends_its_transaction_fails_and_keeps_nothing(engine: Engine, jobs: Jobs, misuse: str) -> None:
+    queue = handlers(REFUSED[misuse])
+    # Of one kind after the other on the same few connections: each is followed by one that does nothing wrong.
+    calm = handlers(lambda session, payload: None)
+    wrong = enqueue(engine, *(queue.job(kind, kind) for kind in KINDS))
+    await drain(queue, engine)
+    assert [jobs.status(job_id) for job_id in wrong] == [JobStatus.DEAD] * 4
+    assert effects(engine) == []
+    messages = {jobs.letters(job_id)[0]["error"]["type"] for job_id in wrong}
+    assert messages <= {"sa_jobqueue.errors.HandlerCommitError", "ZeroDivisionError"}
+    right = enqueue(engine, *(calm.job(kind, kind) for kind in KINDS))
+    await drain(calm, engine)
+    assert [jobs.status(job_id) for job_id in right] == [JobStatus.COMPLETED] * 4
+    assert effects(engine) == sorted(KINDS)
+
+
+def _conflict(session: Session, payload: str) -> None:
+    """Fail at the database, roll back, and do something else instead: what stands in code of many applications."""
+    with pytest.raises(IntegrityError):
+        session.execute(WRITE, {"job": payload})
+    session.rollback()
+    session.execute(WRITE, {"job": f"{payload} instead"})
+
+
+def _nested(session: Session, payload: str) -> None:
+    with session.begin_nested():
+        session.execute(WRITE, {"job": f"{payload} nested"})
+    with pytest.raises(IntegrityError), session.begin_nested():
+        session.execute(WRITE, {"job": payload})
+    session.execute(text("SAVEPOINT mine"))
+    session.execute(WRITE, {"job": f"{payload} dropped"})
+    session.execute(text("ROLLBACK TO SAVEPOINT mine"))
+
+
+LEGAL: dict[str, tuple[Callable[[Session, str], None], list[str]]] = {
+    "rollback and on": (_conflict, ["instead"]),
+    "rollback": (lambda session, payload: session.rollback(), []),
+    "savepoints": (_nested, ["", "nested"]),
+}
+
+
+@one_server_swept
+@pytest.mark.parametrize("use", LEGAL)
+async def test_a_handler_may_roll_back_and_go_on(engine: Engine, jobs: Jobs, use: str) -> None:
+    """What it wrote before is gone, by its own word; what it writes afterwards is kept with the completion."""
+    act, kept = LEGAL[use]
+    queue = handlers(act)
+    ids = enqueue(engine, *(queue.job(kind, kind) for kind in KINDS))
+    await drain(queue, engine)
+    assert [jobs.status(job_id) for job_id in ids] == [JobStatus.COMPLETED] * 4
+    assert effects(engine) == sorted(f"{kind} {what}".strip() for kind in KINDS for what in kept)
+
+
+@one_server_swept
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg sync"])
+async def test_autocommit_is_refused_before_anything_is_written(engine: Engine, jobs: Jobs, driver: str) -> None:
+    """Where it can be seen, when the worker is made; else before the handler's first statement."""
+    url = engine.url.set(drivername=f"postgresql+{driver.partition(' ')[0]}")
+    is_sync = driver.endswith("sync")
+
+    def make(**options: Any) -> Any:
+        return create_engine(url, **options) if is_sync else create_async_engine(url, **options)
+
+    queue = handlers(lambda session, payload: None)
+    kind: Any = sessionmaker if is_sync else async_sessionmaker
+    option = "session_factory" if is_sync else "async_session_factory"
+    plain, one, two = make(), make(isolation_level="AUTOCOMMIT"), make(execution_options={"isolation_level": "AUTOCOMMIT"})
+    for factory in (kind(one), kind(two), kind(plain.execution_options(isolation_level="AUTOCOMMIT"))):
+        with pytest.raises(InvalidOptionError, match="AUTOCOMMIT"):
+            Worker(queue, engine, **{option: factory})
+
+    late: JobQueue[Any] = JobQueue()
+
+    @late.handler("sync", max_attempts=1)
+    def sync(payload: str, session: Session) -> None:
+        session.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
+        session.execute(WRITE, {"job": payload})
+
+    @late.handler("async", max_attempts=1)
+    async def asynchronous(payload: str, session: AsyncSession) -> None:
+        try:
+            await session.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
+        except Exception:
+            await session.rollback()  # it goes on, and is refused all the same
+
+    (job_id,) = enqueue(engine, late.job("sync" if is_sync else "async", "x"))
+    await drain(late, engine, **{option: kind(plain)})
+    assert effects(engine) == []
+    assert (jobs.status(job_id), len(jobs.letters(job_id))) == (JobStatus.DEAD, 1)
+    assert "AUTOCOMMIT" in jobs.letters(job_id)[0]["error"]["message"]
+    for made in (plain, one, two):
+        await made.dispose() if not is_sync else made.dispose()
+
+
+LASTING = {
+    "a timeout": "SET statement_timeout = '20ms'",
+    "read only": "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
+    "a default": "SET default_transaction_read_only = on",
+    "the search path": "SELECT 1; SET search_path = pg_temp",
+    "a role": "SET ROLE pg_monitor",
+    "a variable": "SELECT set_config('app.tenant', '42', false)",
+    "a block": "DO $$ BEGIN PERFORM set_config('app.tenant', '42', false); END $$",
+    "a temporary table": "CREATE TEMP TABLE effect (job text)",
+    "a lock": "SELECT pg_advisory_lock(7)",
+    "a channel": "LISTEN something",
+}
+
+
+@one_server_swept
+@pytest.mark.parametrize("setting", LASTING)
+async def test_what_a_handler_sets_does_not_outlive_its_attempt(engine: Engine, jobs: Jobs, setting: str) -> None:
+    """Not its timeout, role, schema or variables, its temporary tables or locks: the next handler finds none of it."""
+    seen: list[Any] = []
+    state = text(
+        "SELECT current_setting('statement_timeout'), current_setting('default_transaction_read_only'), current_user,"
+        " current_setting('search_path'), coalesce(current_setting('app.tenant', true), ''),"
+        " (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()),"
+        " (SELECT count(*) FROM pg_class WHERE relpersistence = 't'), (SELECT count(*) FROM pg_listening_channels())"
+    )
+
+    def look(session: Session, payload: str) -> None:
+        if payload.startswith("set"):
+            session.execute(text(LASTING[setting]))
+            if setting == "a role":
+                session.execute(text("SET LOCAL ROLE NONE"))  # else it could not complete
+            if setting in {"a temporary table", "the search path"}:
+                session.execute(text("SET LOCAL search_path = public"))
+        else:
+            seen.append(tuple(session.execute(state).one()))
+
+    queue = handlers(look)
+    enqueue(engine, *(queue.job(kind, f"look {kind}") for kind in KINDS))
+    await drain(queue, engine)
+    before, seen[:] = set(seen), []
+    sets = enqueue(engine, *(queue.job(kind, f"set {kind}") for kind in KINDS))
+    await drain(queue, engine)
+    enqueue(engine, *(queue.job(kind, f"look again {kind}") for kind in KINDS))
+    await drain(queue, engine)
+    assert set(seen) == before
+    assert len(seen) == 4
+    ended = {jobs.status(job_id) for job_id in sets}
+    assert ended <= {JobStatus.COMPLETED, JobStatus.DEAD}  # a role may have lost the right to write
+
+
+def test_what_is_local_costs_no_connection() -> None:
+    for statement in (
+        "SET LOCAL statement_timeout = 5",
+        "SET   TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+        "set constraints all deferred",
+        "UPDATE t\nSET a = 1; SELECT 2",
+        "SELECT set_config('app.tenant', %(t)s::VARCHAR, true)",
+        "CREATE TEMPORARY TABLE t ON COMMIT DROP AS SELECT 1",
+        "SELECT pg_advisory_xact_lock(7)",
+        "ROLLBACK TO SAVEPOINT a",
+        "rollback work to a",
+        "SELECT 'COMMIT'",
+    ):
+        assert _effects(statement) == (False, ""), statement
+    assert _effects("SELECT set_config(%(a)s, %(b)s, %(c)s)") == (False, "config")
+    assert _is_local({"a": "x", "b": "y", "c": True})
+    assert not _is_local(("x", "y", False))
+    assert not _is_local(("x", "y", "off"))
+    for statement in ("PREPARE TRANSACTION 'a'", "abort", "rollback", "Commit;", "END TRANSACTION"):
+        assert _effects(statement)[0], statement
+
+
+@one_server_swept
+async def test_a_handler_keeps_its_connection_where_it_sets_nothing_that_lasts(engine: Engine, jobs: Jobs) -> None:
+    pids: list[int] = []
+
+    def look(session: Session, payload: str) -> None:
+        session.execute(text("SET LOCAL statement_timeout = '5s'"))
+        session.execute(select(func.set_config("app.tenant", "42", True)))
+        pids.append(session.scalar(select(func.pg_backend_pid())))  # type: ignore[arg-type]
+
+    queue = handlers(look)
+    enqueue(engine, *(queue.job("sync", f"{number}") for number in range(3)))
+    await drain(queue, engine)
+    assert len(pids) == 3
+    assert len(set(pids)) == 1
+
+
+class AppSession(Session):
+    """An application's own, as sqlmodel.Session is."""
+
+
+class AppAsyncSession(AsyncSession):
+    """An application's own."""
+
+
+@one_server_swept
+async def test_a_handler_is_given_the_session_class_it_is_annotated_with(engine: Engine, jobs: Jobs) -> None:
+    queue, seen = JobQueue[Any](), list[Any]()
+
+    @queue.handler("own")
+    def own(payload: Any, session: AppSession) -> None:
+        seen.append(session)
+
+    @queue.handler("plain")
+    def plain(payload: Any, session: Session) -> None:
+        assert not isinstance(session, AppSession)
+        seen.append(session)
+
+    @queue.handler("own_async")
+    async def own_async(payload: Any, session: AppAsyncSession, ctx: AttemptContext) -> None:
+        assert isinstance(session, AppAsyncSession)
+        seen.append(session)
+
+    @queue.batch_handler("own_batch", max_size=2)
+    def own_batch(payloads: list[Any], session: AppSession) -> None:
+        assert isinstance(session, AppSession)
+        seen.append(session)
+
+    enqueue(engine, *(queue.job(handler.name, {}) for handler in queue))
+    await drain(queue, engine)
+    assert len(seen) == 4
+    assert set(jobs.statuses().values()) == {JobStatus.COMPLETED}
+    factories = {
+        "session_factory": sessionmaker(engine),
+        "async_session_factory": async_sessionmaker(class_=AppAsyncSession),
+    }
+    with pytest.raises(InvalidOptionError) as refused:
+        Worker(queue, engine, options=quick(concurrency=1), **factories)  # type: ignore[arg-type]
+    assert refused.value.option == "session_factory"
+    assert "test_handler_sessions:" in str(refused.value)
+    assert "sessionmaker(..., class_=AppSession)" in str(refused.value)
+    factories["session_factory"] = sessionmaker(engine, class_=AppSession)
+    Worker(queue, engine, options=quick(concurrency=1), **factories)  # type: ignore[arg-type]
+
+
+def test_nothing_is_made_of_a_job_class_when_a_handler_is_declared() -> None:
+    """An application's own checks of jobs see jobs, not a throw-away one that the declaration made."""
+    from sqlalchemy.orm import DeclarativeBase, validates
+
+    from sa_jobqueue import JobMixin
+
+    class Base(DeclarativeBase):
+        pass
+
+    made: list[Any] = []
+
+    class OwnJob(JobMixin[str], Base, queue_id_factory=lambda: "own-1"):
+        @validates("id")
+        def check_id(self, key: str, value: str) -> str:
+            made.append(value)
+            assert value.startswith("own-")
+            return value
+
+    queue = JobQueue(OwnJob)
+
+    @queue.handler("mail")
+    def mail(payload: Any) -> None: ...
+
+    assert made == []
+    assert mail.job({}).id == "own-1"
