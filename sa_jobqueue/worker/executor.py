@@ -15,7 +15,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
@@ -185,7 +185,7 @@ class Executor:
                 async with self._engine.connect() as connection:
                     result = await connection.execute(self._holders, {"ids": [running.job.id for running in doubtful]})
                     rows = {row.id: row for row in result}
-            except (DBAPIError, OSError):  # an outage; attempts may well outlive it
+            except (SQLAlchemyError, OSError):  # an outage, or a pool that is busy; attempts may well outlive it
                 self._doubtful |= {str(running.job.id) for running in doubtful}
                 await asyncio.sleep(1)
                 continue
@@ -500,5 +500,5 @@ class Executor:
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, DBAPIError):
+    if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, SQLAlchemyError):
         _log.debug("a task in the background failed: %r", error)  # who awaits it has the error as well

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, JobStatus, Worker, cancel_jobs
+from sa_jobqueue import CancelReason, Job, JobQueue, JobStatus, Worker, cancel_jobs
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.events import JobStarted
 from sa_jobqueue.spark import sessions
@@ -202,7 +202,7 @@ def test_a_handler_that_does_not_stop_is_interrupted_again_and_again(lending: Sp
     session: Any
     with lending.lend(attempt) as session:
         assert not session.interrupted.acquire(blocking=False)
-        attempt.stop("over")
+        attempt.stop(CancelReason.SHUTDOWN)
         for _ in range(3):  # what it starts after the first time is found by the next
             assert session.interrupted.acquire(timeout=PATIENCE)
 

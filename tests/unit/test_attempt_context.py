@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from sa_jobqueue import AttemptContext
+from sa_jobqueue import AttemptContext, CancelReason
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.ids import uuid7
 
@@ -21,14 +21,14 @@ def test_whoever_asked_is_told_once_and_the_first_reason_stays() -> None:
     told: list[str | None] = []
     context.on_stop(lambda: told.append(context.cancel_reason))
     assert not context.cancelled
-    context.stop("first")
-    context.stop("second")
-    assert (told, context.cancel_reason) == (["first"], "first")
+    context.stop(CancelReason.TIMED_OUT)
+    context.stop(CancelReason.SHUTDOWN)
+    assert (told, context.cancel_reason) == ([CancelReason.TIMED_OUT], CancelReason.TIMED_OUT)
 
 
 def test_who_asks_too_late_is_told_at_once() -> None:
     context = attempt_context()
-    context.stop("over")
+    context.stop(CancelReason.SHUTDOWN)
     told: list[str] = []
     context.on_stop(lambda: told.append("late"))()  # nothing is left to take back
     assert told == ["late"]
@@ -41,12 +41,12 @@ def test_who_no_longer_asks_is_not_told() -> None:
     context.on_stop(lambda: told.append("b"))
     forget()
     forget()
-    context.stop("over")
+    context.stop(CancelReason.SHUTDOWN)
     assert told == ["b"]
 
 
 def test_waiting_for_a_stop_ends_with_it() -> None:
     context = attempt_context()
     assert not context.wait_cancelled(timedelta(0))
-    context.stop("over")
+    context.stop(CancelReason.SHUTDOWN)
     assert context.wait_cancelled(timedelta(0))
