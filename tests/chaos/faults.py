@@ -277,6 +277,19 @@ def step_clocks(scene: Scene) -> tuple[str, dict[UUID, int]]:
     return ", ".join(f"{one / 86_400:+.1f} d" for one in steps), dict.fromkeys(ids, 1)
 
 
+def correct_clock(scene: Scene) -> tuple[str, dict[UUID, int]]:
+    """Leave what a server's clock leaves that was ahead and was set back: instants to come, one of a worker that is dead."""
+    slot, ahead = scene.victim(scene.random.randrange(8)), round(scene.random.uniform(1, 48), 1)
+    pid = scene.world.fleet.signal(slot, signal.SIGSTOP)
+    held = scene.held_by(pid)
+    step = {"step": timedelta(hours=ahead), "pid": pid}
+    scene.world.write("UPDATE worker SET heartbeat_at = heartbeat_at + %(step)s WHERE pid = %(pid)s", **step)
+    scene.world.write("UPDATE rate_state SET spent_at = spent_at + %(step)s, tokens = 0", **step)
+    scene.world.write("UPDATE schedule SET next_fire_at = next_fire_at + %(step)s, last_fire_at = now() + %(step)s", **step)
+    scene.world.fleet.signal(slot, signal.SIGKILL)
+    return f"{ahead} h ahead{_in_hand(held)}", held
+
+
 def restore_elsewhere(scene: Scene) -> tuple[str, dict[UUID, int]]:
     """Restore a dump in a new cluster, whose transaction counter is far behind, and go on there."""
     before, after = scene.world.restore()
@@ -308,6 +321,7 @@ FAULTS: Final[tuple[Fault[Scene], ...]] = (
     Fault("poison payloads", enqueue(lambda _: [poison() for _ in range(5)], "5 jobs")),
     Fault("1 MB payload", enqueue(lambda _: [large() for _ in range(2)], "2 jobs")),
     Fault("wall clocks step", step_clocks),
+    Fault("server's clock set back", correct_clock, kills=True),
     Fault("dump restored elsewhere", restore_elsewhere),
     *(Fault(f"isolated job: {kind}", enqueue(_isolated(kind), "in a child process")) for kind in app.ISOLATED),
     Fault("job that aborts its process", enqueue(lambda _: [app.aborts.job({}, priority=5)], "until it is a dead letter")),
