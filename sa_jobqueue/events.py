@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
-from sa_jobqueue.types import AttemptOutcome, DeadReason, JobId
+from sa_jobqueue.types import AttemptOutcome, DeadReason, JobId, RefusedWrite
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +197,21 @@ class WorkerStopped:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteQuarantined:
+    """A set-based write failed because of one row; the others were written, and this one is tried again after `delay`."""
+
+    write: RefusedWrite
+    subject: str
+    """The id of the job, chain or dead letter, or the name of the schedule, queue or job type."""
+    worker_id: str
+    error: Exception
+    sqlstate: str | None
+    failures: int
+    """How often this worker has tried."""
+    delay: timedelta
+
+
+@dataclass(frozen=True, slots=True)
 class ComponentFailed:
     """A worker's duty failed and will be started again after `delay`."""
 
@@ -266,6 +281,7 @@ Event: TypeAlias = (
     | PoolerFound
     | SchemaAhead
     | WorkerStopped
+    | WriteQuarantined
     | ComponentFailed
     | ProviderFailed
     | ChooserFailed

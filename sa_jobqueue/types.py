@@ -122,6 +122,29 @@ class DeadReason(StrEnum):
     """A chain it waited for died or was cancelled, and it must not run without."""
 
 
+class RefusedWrite(StrEnum):
+    """The write that failed for one row, which is in quarantine: `statement` in the table of that name."""
+
+    COMPLETE = "complete"
+    """The completion of an attempt."""
+    FINISH = "finish"
+    """The end of an attempt that did not succeed."""
+    RESCUE = "rescue"
+    """Taking a job from a worker that is gone, or whose time for it is up."""
+    UNBLOCK = "unblock"
+    """Starting or ending a job that waited for a chain; or the end of the chain itself."""
+    EXPIRE = "expire"
+    """Cancelling a job that was not started in time."""
+    FIRE = "fire"
+    """Enqueueing a schedule's jobs."""
+    CLAIM = "claim"
+    """Claiming under the limits of a queue or a job type."""
+    PRUNE = "prune"
+    """Deleting a chain or a dead letter past its retention."""
+    ARCHIVE = "archive"
+    """Deleting an archived chain."""
+
+
 class Resolution(StrEnum):
     """What was done about a dead letter."""
 

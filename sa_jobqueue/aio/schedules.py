@@ -83,7 +83,13 @@ async def delete_schedules(session: AsyncSession, names: Sequence[str], *, model
 
 
 async def fire_schedules(
-    session: AsyncSession, *, limit: int = BATCH, at: datetime | None = None, model: type[JobMixin[Any]] = Job
+    session: AsyncSession,
+    *,
+    limit: int = BATCH,
+    at: datetime | None = None,
+    names: Sequence[str] | None = None,
+    excluded: Sequence[str] = (),
+    model: type[JobMixin[Any]] = Job,
 ) -> list[Fired]:
     """Fire the schedules that are due: enqueue their jobs, and move them on; return what became of each."""
-    return await session.run_sync(operations.fire_schedules, limit=limit, at=at, model=model)
+    return await session.run_sync(operations.fire_schedules, limit=limit, at=at, names=names, excluded=excluded, model=model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -31,11 +32,20 @@ async def prune(
     queue_rows: bool = True,
     by: str = "retention",
     dry_run: bool = False,
+    excluded: Collection[JobId] = (),
     model: type[JobMixin[Any]] = Job,
 ) -> Pruned:
     """Delete chains whose time is up among the next `scan` jobs, each whole; return what went and where to go on."""
     return await session.run_sync(
-        operations.prune, rules, place=place, scan=scan, queue_rows=queue_rows, by=by, dry_run=dry_run, model=model
+        operations.prune,
+        rules,
+        place=place,
+        scan=scan,
+        queue_rows=queue_rows,
+        by=by,
+        dry_run=dry_run,
+        excluded=excluded,
+        model=model,
     )
 
 
@@ -46,10 +56,13 @@ async def prune_dead_letters(
     after: JobId | None = None,
     scan: int = 500,
     dry_run: bool = False,
+    excluded: Collection[JobId] = (),
     model: type[JobMixin[Any]] = Job,
 ) -> PrunedLetters:
     """Delete, of the next `scan` dead letters, those resolved longer ago than `rules` keep them; return where to go on."""
-    return await session.run_sync(operations.prune_dead_letters, rules, after=after, scan=scan, dry_run=dry_run, model=model)
+    return await session.run_sync(
+        operations.prune_dead_letters, rules, after=after, scan=scan, dry_run=dry_run, excluded=excluded, model=model
+    )
 
 
 async def list_workers(

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from sa_jobqueue.archive.verifying import Contents
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.statements import archived, deletion
+from sa_jobqueue.splitting import is_of_a_row, sqlstate, summary
+from sa_jobqueue.statements import archived, deletion, quarantine
+from sa_jobqueue.types import RefusedWrite
 
 _LOCKED_OUT: Final = frozenset({"40P01", "55P03"})
 """A deadlock, or a lock not given in time."""
+_REFERRED_TO: Final = "23503"
+_SHOWN: Final = timedelta(days=1)
+"""How long a chain that could not be deleted is shown; the next archiver that meets it tries again."""
 
 
 def delete_archived(
@@ -67,16 +73,21 @@ def _batches(chain_ids: Sequence[Any], contents: Contents, batch_jobs: int) -> I
 def _delete_batch(
     connection: Connection, model: type[JobMixin[Any]], run_id: UUID, chain_ids: list[Any], contents: Contents
 ) -> set[Any]:
-    """Delete what of a batch may go; a chain that a table of the application's refers to must not keep the others."""
+    """Delete what of a batch may go; a chain that cannot be deleted, or that an application's table refers to, stays."""
+    refused: DBAPIError | None = None
     try:
         with connection.begin():
             return _delete_unchanged(connection, model, run_id, chain_ids, contents)
-    except IntegrityError:
-        pass
-    except OperationalError as error:
-        if getattr(error.orig, "sqlstate", None) not in _LOCKED_OUT:
-            raise
+    except IntegrityError as error:
+        refused = None if sqlstate(error) == _REFERRED_TO else error
+    except DBAPIError as error:
+        if sqlstate(error) not in _LOCKED_OUT:
+            if not is_of_a_row(error):
+                raise
+            refused = error
     if len(chain_ids) == 1:
+        if refused is not None:
+            _record(connection, model, chain_ids[0], refused)
         return set()
     middle = len(chain_ids) // 2
     halves = (chain_ids[:middle], chain_ids[middle:])
@@ -113,7 +124,15 @@ def _delete_unchanged(
     connection.execute(archived.delete_letters(model), given)
     connection.execute(archived.delete_jobs(model), given)
     connection.execute(archived.forget(model), {"run_id": run_id, "ids": list(doomed)})
+    written = {"statement": RefusedWrite.ARCHIVE.value, "subjects": [str(chain_id) for chain_id in doomed]}
+    connection.execute(quarantine.drop(model), written)
     return doomed
+
+
+def _record(connection: Connection, model: type[JobMixin[Any]], chain_id: Any, error: DBAPIError) -> None:
+    given = {"subject": str(chain_id), "statement": RefusedWrite.ARCHIVE.value, "sqlstate": sqlstate(error)}
+    with connection.begin():
+        connection.execute(quarantine.put(model), given | {"error": summary(error), "worker_id": None, "pause": _SHOWN})
 
 
 def _all(lists: Any) -> list[Any]:

@@ -28,6 +28,7 @@ _TABLES: Final = (
     *("job", "job_blocker", "job_attempt", "dead_letter", "worker"),
     *_RULES,
     "rate_state",
+    "quarantine",
     *_BULK,
     *("archive_run", "archive_chain"),
 )
@@ -44,6 +45,7 @@ RIGHTS: Final = {
         "worker": _ALL,
         **dict.fromkeys(_RULES, _WRITE),
         "rate_state": _WRITE,
+        "quarantine": _ALL,
         "job_queue": _READ,
         "job_chain": "SELECT",
         "job_transition": "SELECT",

@@ -35,6 +35,7 @@ from sa_jobqueue.models.checks import (
 )
 from sa_jobqueue.models.dead_letter import DeadLetterMixin
 from sa_jobqueue.models.job_table import job_table_args
+from sa_jobqueue.models.quarantine import QuarantineMixin
 from sa_jobqueue.models.queue import JobTypeMixin, QueueMixin
 from sa_jobqueue.models.rate_state import RateStateMixin
 from sa_jobqueue.models.schedule import ScheduleMixin
@@ -98,6 +99,7 @@ class JobMixin(Generic[IdT]):
     Chain: ClassVar[type[ChainMixin[Any]]]
     DeadLetter: ClassVar[type[DeadLetterMixin[Any]]]
     JobType: ClassVar[type[JobTypeMixin]]
+    Quarantine: ClassVar[type[QuarantineMixin]]
     Queue: ClassVar[type[QueueMixin]]
     RateState: ClassVar[type[RateStateMixin]]
     Reject: ClassVar[type[RejectMixin]]
@@ -143,6 +145,7 @@ class JobMixin(Generic[IdT]):
             "JobType": (JobTypeMixin, "job_type"),
             "Schedule": (ScheduleMixin, "schedule"),
             "RateState": (RateStateMixin, "rate_state"),
+            "Quarantine": (QuarantineMixin, "quarantine"),
         }
         for noun, (mixin, table) in companions.items():
             body = {"__tablename__": layout.name(table), "__jobqueue__": layout, "__job__": cls}

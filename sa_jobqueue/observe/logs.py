@@ -115,6 +115,12 @@ def describe(event: told.Event) -> Record:
             words = "%s failed to choose: jobs of the queue %s start in their ordinary order until it does: %s"
             shown = None if isinstance(event.error, (DBAPIError, JobQueueError, TimeoutError)) else event.error
             return Record(logging.ERROR, words, (event.chooser, event.queue, error_line(event.error)), fields, shown)
+        case told.WriteQuarantined():
+            fields = {"worker_id": event.worker_id, "statement": event.write.value, "subject": event.subject}
+            fields |= {"sqlstate": event.sqlstate, "failures": event.failures, "delay_seconds": event.delay.total_seconds()}
+            words = "write quarantined statement=%s subject=%s failures=%d retry_in=%.0fs: %s"
+            values = (event.write.value, event.subject, event.failures, event.delay.total_seconds(), error_line(event.error))
+            return Record(logging.ERROR, words, values, fields)
         case told.ComponentFailed():
             delay = event.delay.total_seconds()
             # A driver's error quotes the statement's parameters, outputs of jobs among them; its cause says enough.

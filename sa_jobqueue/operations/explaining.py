@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, cast
 
-from sqlalchemy import func, select
+from sqlalchemy import RowMapping, func, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.fair_keys import whole
@@ -23,8 +23,8 @@ from sa_jobqueue.operations.queues import QueueStatus, TypeStatus, list_job_type
 from sa_jobqueue.operations.spans import span
 from sa_jobqueue.operations.workers import WorkerStatus, list_workers
 from sa_jobqueue.redaction import redacted_error
-from sa_jobqueue.statements import explaining, limits
-from sa_jobqueue.types import ENDED, JobId, JobStatus, WorkerState
+from sa_jobqueue.statements import explaining, limits, quarantine
+from sa_jobqueue.types import ENDED, JobId, JobStatus, RefusedWrite, WorkerState
 
 COUNTED: Final = 10_000
 """Jobs that go before are counted so far and no further."""
@@ -34,7 +34,15 @@ _SOON: Final = timedelta(seconds=1)
 _WINDOW: Final = timedelta(minutes=1)
 _TRANSACTIONS: Final = 100_000
 _STUCK_FIRST: Final = (
-    *(Cause.DEAD, Cause.CANCELLED, Cause.QUEUE_PAUSED, Cause.TYPE_PAUSED, Cause.NO_WORKER, Cause.QUEUE_UNSERVED),
+    *(
+        Cause.QUARANTINED,
+        Cause.DEAD,
+        Cause.CANCELLED,
+        Cause.QUEUE_PAUSED,
+        Cause.TYPE_PAUSED,
+        Cause.NO_WORKER,
+        Cause.QUEUE_UNSERVED,
+    ),
     *(Cause.TYPE_UNKNOWN, Cause.DRAINING, Cause.EXPIRED),
     *(Cause.LEFT_OUT, Cause.LIMITED, Cause.RATE_LIMITED, Cause.OUT_OF_TURN),
     *(Cause.WORKER_SILENT, Cause.RETRYING, Cause.SCHEDULED, Cause.BUSY, Cause.BEHIND, Cause.BLOCKED, Cause.RUNNING),
@@ -120,6 +128,9 @@ class _Explainer:
     def _answer(self, job: Any, above: frozenset[Any]) -> tuple[Cause, str, dict[str, Any], tuple[Explanation, ...]]:
         if job.status in ENDED:
             return (*self._ended(job), ())
+        given = {"subjects": [str(job.id)], "limit": 1}
+        if (refused := self.session.execute(quarantine.page(self.model), given).mappings().first()) is not None:
+            return (*self._quarantined(job, refused), ())
         if job.status is JobStatus.RUNNING:
             return (*self._running(job), ())
         if job.status is JobStatus.BLOCKED:
@@ -142,6 +153,17 @@ class _Explainer:
         told = f": {_error(job.type_name, job.last_error)}" if job.last_error else ""
         todo = "it was dismissed" if decided else f"redrive it: sa-jobqueue dead-letters redrive, or jobs retry {job.id}"
         return Cause.DEAD, f"{what}{told}. It will not run again by itself; {todo}.", evidence
+
+    def _quarantined(self, job: Any, refused: RowMapping) -> tuple[Cause, str, dict[str, Any]]:
+        names = ("statement", "error", "sqlstate", "failures", "first_failed_at", "retry_at")
+        evidence = {name: refused[name] for name in names} | {"worker": refused["worker_id"]}
+        what = _REFUSED[RefusedWrite(refused["statement"])]
+        since = self._ago(refused["first_failed_at"])
+        sentence = (
+            f"{what}, but the database has refused that for {since} ({_times(refused['failures'], 'failure')}): "
+            f"{refused['error']}. Correct the row, or the constraint or trigger that refuses it; it is then written."
+        )
+        return Cause.QUARANTINED, sentence, evidence
 
     def _running(self, job: Any) -> tuple[Cause, str, dict[str, Any]]:
         worker = self.workers.get(job.leased_by)
@@ -340,6 +362,19 @@ class _Explainer:
 
     def _ago(self, instant: datetime) -> str:
         return span(self.now - instant)
+
+
+_REFUSED: Final = {
+    RefusedWrite.COMPLETE: "Its handler has returned and its completion is to be written",
+    RefusedWrite.FINISH: "Its attempt has ended and that is to be written",
+    RefusedWrite.RESCUE: "Its worker is gone and it is to be rescued",
+    RefusedWrite.UNBLOCK: "What it waited for has ended and it is to be unblocked",
+    RefusedWrite.EXPIRE: "It was not started in time and is to be cancelled",
+    RefusedWrite.FIRE: "Its schedule is to be fired",
+    RefusedWrite.CLAIM: "It is to be claimed",
+    RefusedWrite.PRUNE: "It is to be deleted",
+    RefusedWrite.ARCHIVE: "It is to be deleted from the tables",
+}
 
 
 def _times(count: int, noun: str) -> str:

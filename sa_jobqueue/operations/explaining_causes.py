@@ -17,6 +17,8 @@ class Cause(StrEnum):
     BLOCKED = "blocked"
     SETTLING = "settling"
     """What it waited for has ended, and that is about to be passed on."""
+    QUARANTINED = "quarantined"
+    """The database refuses what is to be written of it; it is tried again."""
     SCHEDULED = "scheduled"
     RETRYING = "retrying"
     """Its last attempt failed, and the next is not due yet."""

@@ -29,18 +29,26 @@ BATCH = 50
 
 
 def fire_schedules(
-    session: Session, *, limit: int = BATCH, at: datetime | None = None, model: type[JobMixin[Any]] = Job
+    session: Session,
+    *,
+    limit: int = BATCH,
+    at: datetime | None = None,
+    names: Sequence[str] | None = None,
+    excluded: Sequence[str] = (),
+    model: type[JobMixin[Any]] = Job,
 ) -> list[Fired]:
     """Fire the schedules that are due: enqueue their jobs, and move them on; return what became of each.
 
     Workers do this by themselves; an application without them, or a test, calls it. `at` is an instant in the place of the
-    database's clock. A schedule that nobody has worked out yet is moved to its first time, and is not among those returned.
+    database's clock. `names`: fire none but those, None for all. `excluded`: leave those. A schedule that nobody has worked
+    out yet is moved to its first time, and is not among those returned.
     Clock: the database's `now()`, the start of this transaction.
     Changes: a job a time fired; `next_fire_at`, `last_fire_at` and `last_job_id` of the schedules, or their `error`.
     Locks: the schedules, until the transaction ends; those that somebody else fires or changes are passed.
     Obliges: commit soon; again, while as many as `limit` are returned.
     """
-    due = session.execute(schedules.due(model), {"limit": limit, "at": at}).mappings().all()
+    given = {"limit": limit, "at": at, "names": None if names is None else list(names), "excluded": list(excluded)}
+    due = session.execute(schedules.due(model), given).mappings().all()
     if not due:
         return []
     plans = [_plan(row, model) for row in due]
@@ -109,7 +117,7 @@ def _plan(row: RowMapping, model: type[JobMixin[Any]]) -> _Plan:
             return _Plan(name, next_fire_at=following)
         times = schedule.due(since=since, now=now)
         jobs = tuple(job_of(schedule, time, model, id=id_of(name, time, model)) for time in times)
-    except (InvalidOptionError, InvalidJobError) as error:
+    except (InvalidOptionError, InvalidJobError, ValueError, OverflowError) as error:
         return _Plan(name, error=str(error))
     if row["is_open"] and not schedule.overlap:
         return _Plan(name, next_fire_at=following, missed_since=since)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
@@ -10,11 +10,12 @@ from typing import Any, Final
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.errors import ConflictError, InvalidOptionError
+from sa_jobqueue.errors import ConflictError, InvalidOptionError, JobQueueError
 from sa_jobqueue.errors.drivers import diagnose
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.deletion import delete_jobs
 from sa_jobqueue.retention import OUTCOMES, Retention, RetentionRules
+from sa_jobqueue.splitting import is_of_a_row
 from sa_jobqueue.statements import archived, retention
 from sa_jobqueue.types import JobId, JobStatus
 
@@ -53,6 +54,8 @@ class Pruned:
     """Whether all of these were created so lately that none could go."""
     next: PrunePlace | None = field(repr=False)
     """Where to go on; None at the end of the table."""
+    refused: Mapping[JobId, DBAPIError] = field(default_factory=dict)
+    """Chains that cannot be deleted, as a trigger may have it, each with the error. They stay."""
 
 
 def prune(
@@ -64,6 +67,7 @@ def prune(
     queue_rows: bool = True,
     by: str = "retention",
     dry_run: bool = False,
+    excluded: Collection[JobId] = (),
     model: type[JobMixin[Any]] = Job,
 ) -> Pruned:
     """Delete chains whose time is up among the next `scan` jobs, each whole; return what went and where to go on.
@@ -72,6 +76,7 @@ def prune(
     Commit, then call again with `place=pruned.next`, until that is None. A chain stays while it is open, while its end is
     not passed on to all who wait for it, and while a job of another chain that stays waits for it or waited. An open dead
     letter of a chain that goes is dismissed in the name `by`; letters themselves stay. Any number may prune at once.
+    `excluded`: chains to leave.
     Changes: rows of `job`, `job_blocker` and `job_attempt` are deleted. Clock: the database's.
     Locks: the jobs of the chains that go, roots first, each kind by id, until the transaction ends; it waits for nobody:
     what is held stays for a later walk. Needs READ COMMITTED, as is PostgreSQL's default.
@@ -90,6 +95,8 @@ def prune(
     if not ids:
         page = _look(session, model, given, place, scan=scan, shortest=shortest)
         ids = list(page.ids or ())
+    if excluded:
+        ids = [chain_id for chain_id in ids if chain_id not in excluded]
     taken, later = _fill(session, model, ids)
     found = _remove(session, model, given, taken, by=by, dry_run=dry_run)
     due = (*found.freed, *later)
@@ -105,6 +112,7 @@ def prune(
         scanned=page.scanned if page is not None else 0,
         is_young=page is not None and bool(page.is_young),
         next=None if is_last and not due else PrunePlace(after, due),
+        refused=found.refused,
     )
 
 
@@ -120,6 +128,8 @@ class PrunedLetters:
     """Whether all of these died so lately that none could go."""
     next: JobId | None = field(repr=False)
     """Where to go on; None at the end of the table."""
+    refused: Mapping[JobId, DBAPIError] = field(default_factory=dict)
+    """Letters that cannot be deleted, as a trigger may have it, each with the error. They stay."""
 
 
 def prune_dead_letters(
@@ -129,12 +139,14 @@ def prune_dead_letters(
     after: JobId | None = None,
     scan: int = SCAN,
     dry_run: bool = False,
+    excluded: Collection[JobId] = (),
     model: type[JobMixin[Any]] = Job,
 ) -> PrunedLetters:
     """Delete, of the next `scan` dead letters, those resolved longer ago than `rules` keep them; return where to go on.
 
     Commit, then call again with `after=pruned.next`, until that is None. A letter that is open stays, and so does one whose
-    job is still dead: it says why. What queues' rows say is of chains alone. Any number may prune at once.
+    job is still dead: it says why. What queues' rows say is of chains alone. Any number may prune at once. `excluded`:
+    letters to leave.
     Changes: rows of `dead_letter` are deleted. Clock: the database's. Locks: the letters that go, until the transaction
     ends; it waits for nobody. Raises: InvalidOptionError. Nothing is written then.
     """
@@ -143,12 +155,37 @@ def prune_dead_letters(
     if shortest is None:
         return PrunedLetters(letters=0, scanned=0, is_young=True, next=None)
     session.flush()
-    statement = retention.letters(model, first=after is None, remove=not dry_run)
-    given = rules.letter_parameters() | {"scan": scan, "shortest": shortest}
-    page = session.execute(statement, given if after is None else given | {"after": after}).one()
-    is_last = page.scanned < scan
+    given = rules.letter_parameters() | {"shortest": shortest, "excluded": list(excluded)}
+    return _prune_letters(session, model, given, after, scan=scan, dry_run=dry_run)
+
+
+def _prune_letters(
+    session: Session, model: type[JobMixin[Any]], given: dict[str, Any], after: JobId | None, *, scan: int, dry_run: bool
+) -> PrunedLetters:
+    given |= {"scan": scan} | ({} if after is None else {"after": after})
+    try:
+        with session.begin_nested():
+            page = session.execute(retention.letters(model, first=after is None, remove=not dry_run), given).one()
+    except DBAPIError as error:
+        if dry_run or not is_of_a_row(error):
+            raise
+        refused = error
+    else:
+        place = None if page.scanned < scan else page.last_id
+        return PrunedLetters(letters=page.gone, scanned=page.scanned, is_young=bool(page.is_young), next=place)
+    if scan == 1:
+        page = session.execute(retention.letters(model, first=after is None, remove=False), given).one()
+        return PrunedLetters(letters=0, scanned=1, is_young=False, next=page.last_id, refused={page.last_id: refused})
+    one = _prune_letters(session, model, given, after, scan=scan // 2, dry_run=False)
+    if one.next is None:
+        return one
+    other = _prune_letters(session, model, given, one.next, scan=scan - scan // 2, dry_run=False)
     return PrunedLetters(
-        letters=page.gone, scanned=page.scanned, is_young=bool(page.is_young), next=None if is_last else page.last_id
+        letters=one.letters + other.letters,
+        scanned=one.scanned + other.scanned,
+        is_young=one.is_young and other.is_young,
+        next=other.next,
+        refused={**one.refused, **other.refused},
     )
 
 
@@ -159,6 +196,7 @@ class _Found:
     freed: list[Any] = field(default_factory=list)
     expired: int = 0
     """Of those asked for; who was held by somebody is not among them."""
+    refused: dict[Any, DBAPIError] = field(default_factory=dict)
 
 
 def _check_scan(scan: int) -> None:
@@ -202,20 +240,33 @@ def _remove(
     if not taken:
         return _Found()
     savepoint = session.begin_nested()
+    refused: DBAPIError | None = None
     try:
         with savepoint:
             return _delete(session, model, given, taken, by=by, dry_run=dry_run)
     except ConflictError:
         pass
+    except JobQueueError as error:
+        if not isinstance(error.__cause__, DBAPIError):
+            raise
+        refused = error.__cause__
     except DBAPIError as error:
         if diagnose(error).sqlstate not in _LOCKED_OUT:
-            raise
+            if not is_of_a_row(error):
+                raise
+            refused = error
     if len(taken) == 1:
-        return _Found()
+        return _Found(refused={} if refused is None else dict.fromkeys(taken, refused))
     both = list(taken.items())
     halves = (dict(both[: len(both) // 2]), dict(both[len(both) // 2 :]))
     one, other = (_remove(session, model, given, half, by=by, dry_run=dry_run) for half in halves)
-    return _Found(one.gone | other.gone, one.jobs + other.jobs, one.freed + other.freed, one.expired + other.expired)
+    return _Found(
+        one.gone | other.gone,
+        one.jobs + other.jobs,
+        one.freed + other.freed,
+        one.expired + other.expired,
+        one.refused | other.refused,
+    )
 
 
 def _delete(

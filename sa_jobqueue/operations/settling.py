@@ -6,7 +6,7 @@ it is to be done. Nobody waits for a lock here; what is held by others is left, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -43,12 +43,22 @@ class Settled:
     left: dict[JobId, JobId | None] = field(default_factory=dict)
     """Chains to come back to: those that many wait for, with the job after which to go on; those whose waiting jobs, or
     who themselves, were held by somebody; and those of jobs that died of it."""
+    kept: list[JobId] = field(default_factory=list)
+    """Chains that only excluded jobs still wait for."""
 
 
-def settle(connection: Connection, model: type[JobMixin[Any]], chains: dict[JobId, JobId | None]) -> Settled:
+def settle(
+    connection: Connection,
+    model: type[JobMixin[Any]],
+    chains: dict[JobId, JobId | None],
+    *,
+    excluded: Sequence[JobId] = (),
+    only: Sequence[JobId] | None = None,
+) -> Settled:
     """Pass the end of chains on, in the caller's READ COMMITTED transaction; in any other nothing is done.
 
-    `chains`: those that may have ended, each with the job after which to go on, None from the start.
+    `chains`: those that may have ended, each with the job after which to go on, None from the start. `excluded`: waiting
+    jobs to leave as they are. `only`: change none but these, and leave the chains to come back to.
     Changes: edges are closed; jobs that waited become pending, or dead; the chains' `is_awaited`.
     Locks: the chains' roots and the waiting jobs, until the transaction ends; what is held is left.
     """
@@ -61,7 +71,9 @@ def settle(connection: Connection, model: type[JobMixin[Any]], chains: dict[JobI
     afters = {chain_id: chains[chain_id] or lowest for chain_id in outcomes}
     held: dict[JobId, JobId] = {}  # chains, each with the job after which the first of those held comes
     for _ in range(ROUNDS if afters else 0):
-        seen = _settle_batch(connection, model, outcomes=outcomes, afters=afters, held=held, result=result)
+        seen = _settle_batch(
+            connection, model, outcomes=outcomes, afters=afters, held=held, result=result, excluded=excluded, only=only
+        )
         if seen < BATCH:
             result.settled = [chain_id for chain_id in afters if chain_id not in held]
             break
@@ -69,6 +81,13 @@ def settle(connection: Connection, model: type[JobMixin[Any]], chains: dict[JobI
         result.left |= afters
     # Back to the first that was held, not on from the last that was seen: the next call knows of no others.
     result.left |= held
+    if only is not None:
+        result.left |= chains
+        result.settled = []
+    elif excluded and result.settled:
+        given = {"chains": result.settled, "jobs": list(excluded)}
+        result.kept = list(connection.scalars(blockers.waiting_among(model), given))
+        result.settled = [chain_id for chain_id in result.settled if chain_id not in result.kept]
     if result.settled:
         connection.execute(blockers.tell_settled(model), {"ids": result.settled})
     for queue in sorted({moved.queue for moved in result.moved if moved.status is JobStatus.PENDING}):
@@ -84,17 +103,21 @@ def _settle_batch(
     afters: dict[JobId, JobId],
     held: dict[JobId, JobId],
     result: Settled,
+    excluded: Sequence[JobId],
+    only: Sequence[JobId] | None,
 ) -> int:
     before = dict(afters)
     rows = connection.execute(
-        blockers.settle(model),
+        blockers.settle(model, only=only is not None),
         {
             "chains": list(afters),
             "outcomes": [outcomes[chain_id].value for chain_id in afters],
             "afters": list(afters.values()),
             "limit": BATCH,
             "letter_ids": [model.__id_factory__() for _ in range(BATCH)],
-        },
+            "excluded": list(excluded),
+        }
+        | ({} if only is None else {"ids": list(only)}),
     ).all()
     seen = 0
     for row in rows:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, ParamSpec, TypeVar, cast
 
-from sqlalchemy import Integer, Table, Text, bindparam, func, literal_column
+from sqlalchemy import Integer, Table, Text, all_, bindparam, func, literal_column
 from sqlalchemy import case as sql_case
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects.postgresql import INTERVAL
@@ -52,6 +52,11 @@ def table(model: type[JobMixin[Any]] | type[Companion]) -> Table:
 def array(name: str, like: Any) -> BindParameter[Any]:
     """Return an array parameter whose elements have the type `like`."""
     return bindparam(name, type_=ArrayParameter(like))
+
+
+def excluded(of: ColumnElement[Any], like: Any) -> ColumnElement[bool]:
+    """Return that a row is none of the array parameter `excluded`, which is empty unless given: rows in quarantine."""
+    return of != all_(bindparam("excluded", [], type_=ArrayParameter(like)))
 
 
 def element(values: BindParameter[Any], position: ColumnElement[int]) -> ColumnElement[Any]:

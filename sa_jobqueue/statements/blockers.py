@@ -37,7 +37,7 @@ from sqlalchemy.sql.elements import Grouping
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter, lowest_id
-from sa_jobqueue.statements._parts import XID, array, element, once_a_model, status, table
+from sa_jobqueue.statements._parts import XID, array, element, excluded, once_a_model, status, table
 from sa_jobqueue.statements.completions import awaited, buried, remembered
 from sa_jobqueue.types import DeadReason, JobStatus, OnFailure
 
@@ -183,11 +183,12 @@ def lock_ended(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def settle(model: type[JobMixin[Any]]) -> Select[Any]:
+def settle(model: type[JobMixin[Any]], *, only: bool = False) -> Select[Any]:
     """Pass the end of chains on to jobs that wait for them, up to `limit` edges.
 
     Parameters: parallel arrays `chains`, `outcomes`, `afters` (of each chain only edges of jobs with a greater id);
-    `limit`; `letter_ids`, `limit` fresh ids.
+    `limit`; `letter_ids`, `limit` fresh ids; `excluded`, waiting jobs to leave out, none unless given. With `only` it looks
+    at none but edges of the jobs in `ids`.
     Shape: `(chain_id, job_id, held, status, queue, type_name, attempt, is_awaited)` in two kinds of rows, unordered. One
     for each edge looked at, whose `status` is null; `held`: somebody held the job, and it is still to be done. One for
     each job that changed, with its own chain: `status` is pending, or dead, and then `is_awaited` tells whether somebody
@@ -202,7 +203,7 @@ def settle(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     edge = table(model.Blocker)
     key = id_parameter(model.__jobqueue__)
-    looked_at = _looked_at(model)
+    looked_at = _looked_at(model, only=only)
     locked = _lock_waiting(model, looked_at)
     held_ids = _array(locked.c.id, key)
     ready = _array(locked.c.id, key, locked.c.root_id.is_(None) | (locked.c.root_id == any_(held_ids)))
@@ -258,12 +259,47 @@ def settle(model: type[JobMixin[Any]]) -> Select[Any]:
     return select(both).add_cte(closed, letters)
 
 
+@once_a_model
+def waiting(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return the jobs that wait for some chains. Parameters: `chains`; `after`, an id: only greater ones; `limit`.
+
+    Shape: `(chain_id, job_id)` an open edge, by chain and job. Locks: none. Index: `ix_job_blocker_chain`.
+    """
+    edge, key = table(model.Blocker), id_parameter(model.__jobqueue__)
+    return (
+        select(edge.c.blocked_by_chain_id.label("chain_id"), edge.c.job_id)
+        .where(
+            edge.c.blocked_by_chain_id == any_(array("chains", key)),
+            edge.c.job_id > bindparam("after", type_=key),
+            edge.c.open,
+        )
+        .order_by(edge.c.blocked_by_chain_id, edge.c.job_id)
+        .limit(bindparam("limit", type_=Integer))
+    )
+
+
+@once_a_model
+def waiting_among(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return which of some chains any of some jobs waits for. Parameters: `chains`, `jobs`.
+
+    Shape: `(chain_id,)`, each once. Locks: none. Index: `pk_job_blocker`.
+    """
+    edge, key = table(model.Blocker), id_parameter(model.__jobqueue__)
+    return (
+        select(edge.c.blocked_by_chain_id)
+        .where(
+            edge.c.job_id == any_(array("jobs", key)), edge.c.blocked_by_chain_id == any_(array("chains", key)), edge.c.open
+        )
+        .distinct()
+    )
+
+
 def _array(of: ColumnElement[Any], kind: Any, *conditions: ColumnElement[bool]) -> ColumnElement[Any]:
     """Return an array of a CTE's column. PostgreSQL computes it once, whatever becomes of the rows it is used on."""
     return func.array(select(of).where(*conditions).scalar_subquery(), type_=ARRAY(kind))
 
 
-def _looked_at(model: type[JobMixin[Any]]) -> CTE:
+def _looked_at(model: type[JobMixin[Any]], *, only: bool) -> CTE:
     """Select the open edges that the end of their chain decides, each with its place in the table."""
     edge = table(model.Blocker).alias("edge")
     key = id_parameter(model.__jobqueue__)
@@ -281,6 +317,8 @@ def _looked_at(model: type[JobMixin[Any]]) -> CTE:
             edge.c.blocked_by_chain_id == chain.c.id,
             edge.c.job_id > chain.c.after,
             edge.c.open,
+            excluded(edge.c.job_id, key),
+            *([edge.c.job_id == any_(array("ids", key))] if only else []),
             succeeded | (edge.c.on_failure != OnFailure.WAIT.value),
         )
         .order_by(edge.c.blocked_by_chain_id, edge.c.job_id)

@@ -7,30 +7,25 @@ from typing import Any
 from sqlalchemy import Integer, Select, any_, bindparam, case, func, select, true, update
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.statements._parts import XID, once_a_model, status, table
+from sa_jobqueue.models.base import id_parameter
+from sa_jobqueue.statements._parts import XID, array, excluded, once_a_model, status, table
 from sa_jobqueue.statements.completions import awaited, end_chains, free
 from sa_jobqueue.types import JobStatus
 
 
 @once_a_model
-def expire(model: type[JobMixin[Any]]) -> Select[Any]:
+def expire(model: type[JobMixin[Any]], *, only: bool = False) -> Select[Any]:
     """Cancel pending jobs whose `expires_at` has passed. No claim takes them either: this only says so.
 
-    Parameters: `limit`. Shape: `(id, type_name, attempt, chain_id, is_awaited)` a job, the last as in `completions.finish`;
+    Parameters: `limit`; `excluded`, ids to leave out, none unless given; with `only` it takes none but those in `ids`.
+    Shape: `(id, type_name, attempt, chain_id, is_awaited)` a job, the last as in `completions.finish`;
     fewer than `limit` rows: none are left but those that somebody holds. Unordered.
     Changes: pending -> cancelled; `last_error` says when it should have started. The chain ends.
     Clock: the database's. Locks: the rows taken, and the roots of continuations, until the transaction ends; rows held by
     others are skipped: somebody is just claiming or changing them. Index: `ix_job_expiring`.
     """
     job = table(model)
-    late = (
-        select(job.c.id, job.c.root_id)
-        .where(job.c.status == status(JobStatus.PENDING), job.c.expires_at.is_not(None), job.c.expires_at <= func.now())
-        .order_by(job.c.expires_at)
-        .limit(bindparam("limit", type_=Integer))
-        .with_for_update(key_share=True, skip_locked=True)
-        .cte("late")
-    )
+    late = _late(model, only=only).with_for_update(key_share=True, skip_locked=True).cte("late")
     roots_held = free(job, func.array(select(late.c.root_id).where(late.c.root_id.is_not(None)).scalar_subquery()))
     error = func.jsonb_build_object(
         "type", "Expired", "message", func.concat("was to start by ", job.c.expires_at, " and no worker was free by then")
@@ -53,3 +48,25 @@ def expire(model: type[JobMixin[Any]]) -> Select[Any]:
     )
     roots = end_chains(job, gone, true())
     return select(gone.c.id, gone.c.type_name, gone.c.attempt, gone.c.chain_id, awaited(gone, roots))
+
+
+@once_a_model
+def late(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return the jobs that `expire` would cancel now.
+
+    Parameters: `limit`, `excluded`, as there. Shape: `(id, root_id)`. Locks: none.
+    Index: `ix_job_expiring`.
+    """
+    return _late(model, only=False)
+
+
+def _late(model: type[JobMixin[Any]], *, only: bool) -> Select[Any]:
+    job, key = table(model), id_parameter(model.__jobqueue__)
+    found = select(job.c.id, job.c.root_id).where(
+        job.c.status == status(JobStatus.PENDING),
+        job.c.expires_at.is_not(None),
+        job.c.expires_at <= func.now(),
+        excluded(job.c.id, key),
+        *([job.c.id == any_(array("ids", key))] if only else []),
+    )
+    return found.order_by(job.c.expires_at).limit(bindparam("limit", type_=Integer))

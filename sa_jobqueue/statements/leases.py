@@ -33,7 +33,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.statements._parts import XID, array, element, is_running, once_a_model, status, table
+from sa_jobqueue.statements._parts import XID, array, element, excluded, is_running, once_a_model, status, table
 from sa_jobqueue.statements.claims import claimed_columns
 from sa_jobqueue.statements.completions import awaited, end_chains, free, recorded, remembered, timedelta_of
 from sa_jobqueue.types import AttemptOutcome, DeadReason, JobStatus
@@ -179,13 +179,14 @@ def supersede(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def take_back(model: type[JobMixin[Any]], *, orphans: bool = False, ended: bool = False) -> Select[Any]:
+def take_back(model: type[JobMixin[Any]], *, orphans: bool = False, ended: bool = False, only: bool = False) -> Select[Any]:
     """Take jobs from workers that stopped beating, and jobs whose own lease ran out; due again after a backoff, or dead.
 
     Parameters: `ttl`, how long a silent worker still counts as alive; `limit`; `base` and `cap` of the backoff in
     seconds; `letter_ids`, `limit` fresh ids. With `orphans` instead the jobs whose worker has no row at all: a rarer
     sweep, for it reads every running job. With `ended` those of one worker, `worker_id` in the place of `ttl`, whose
-    process is known to have ended, however fresh its last beat is.
+    process is known to have ended, however fresh its last beat is. `excluded`: ids to leave out, none unless given; with
+    `only` it takes none but those in `ids`.
     Shape: `(id, type_name, attempt, status, worker_id, chain_id, is_awaited)` a job, the last as in
     `completions.finish`; fewer than `limit` rows: none are left. Unordered.
     Changes: running -> pending, or dead when that was the last attempt; a `job_attempt` row each, and a dead letter
@@ -195,37 +196,13 @@ def take_back(model: type[JobMixin[Any]], *, orphans: bool = False, ended: bool 
     their worker is just writing.
     Index: `ix_job_running`, one probe a worker.
     """
-    job, worker = table(model), table(model.Worker)
-    limit = bindparam("limit", type_=Integer)
-    running = select(job.c.id, job.c.leased_by, job.c.root_id).where(job.c.status == status(JobStatus.RUNNING))
-    silent = worker.c.heartbeat_at < func.now() - bindparam("ttl", type_=Interval)
-    is_gone = worker.c.id == bindparam("worker_id", type_=Text) if ended else silent
-    lost_reason, expired_reason = literal(DeadReason.LOST.value), literal(DeadReason.TIMED_OUT.value)
-
-    def probe(name: str, *conditions: ColumnElement[bool]) -> Any:
-        chosen = running.where(job.c.leased_by == worker.c.id, *conditions).limit(limit)
-        return chosen.with_for_update(key_share=True, skip_locked=True).lateral(name)
-
-    if orphans:
-        nobody = ~exists(select(literal_column("1")).where(worker.c.id == job.c.leased_by).correlate(job))
-        orphan = running.where(nobody).limit(limit).with_for_update(key_share=True, skip_locked=True).subquery("orphan")
-        sources = [select(orphan.c.id, orphan.c.leased_by, orphan.c.root_id, lost_reason.label("reason"))]
-    else:
-        gone, expired = probe("gone"), probe("expired", job.c.leased_until < func.now())
-        sources = [
-            select(gone.c.id, gone.c.leased_by, gone.c.root_id, lost_reason.label("reason"))
-            .select_from(worker.join(gone, true()))
-            .where(is_gone),
-            select(expired.c.id, expired.c.leased_by, expired.c.root_id, expired_reason.label("reason"))
-            .select_from(worker.join(expired, true()))
-            .where(~silent),
-        ][: 1 if ended else 2]
-    lost = (union_all(*sources) if len(sources) > 1 else sources[0]).limit(limit).cte("lost")
+    job = table(model)
+    taken = _lost(model, orphans=orphans, ended=ended, only=only).cte("lost")
 
     def of_lost(name: str, row: Any) -> ColumnElement[Any]:
-        return select(lost.c[name]).where(lost.c.id == row.c.id).scalar_subquery()
+        return select(taken.c[name]).where(taken.c.id == row.c.id).scalar_subquery()
 
-    roots_of_lost = func.array(select(lost.c.root_id).where(lost.c.root_id.is_not(None)).scalar_subquery())
+    roots_of_lost = func.array(select(taken.c.root_id).where(taken.c.root_id.is_not(None)).scalar_subquery())
     roots_held = free(job, roots_of_lost)
     last = job.c.attempt >= job.c.max_attempts
     bound = func.least(
@@ -235,7 +212,7 @@ def take_back(model: type[JobMixin[Any]], *, orphans: bool = False, ended: bool 
     back = (
         update(job)
         .where(
-            job.c.id == any_(func.array(select(lost.c.id).scalar_subquery())),
+            job.c.id == any_(func.array(select(taken.c.id).scalar_subquery())),
             job.c.root_id.is_(None) | (job.c.root_id == any_(roots_held)),
         )
         .values(
@@ -274,6 +251,52 @@ def take_back(model: type[JobMixin[Any]], *, orphans: bool = False, ended: bool 
         numbered.c.chain_id,
         awaited(numbered, roots),
     )
+
+
+@once_a_model
+def lost(model: type[JobMixin[Any]], *, orphans: bool = False) -> Select[Any]:
+    """Name the jobs that `take_back` would take now. Parameters: `ttl`, `limit`, `excluded`, as there. Shape: `(id,)`.
+
+    Locks: the rows, until the transaction ends; rows held by others are skipped.
+    Index: `ix_job_running`, one probe a worker.
+    """
+    found = _lost(model, orphans=orphans, ended=False, only=False).cte("lost")
+    return select(found.c.id)
+
+
+def _lost(model: type[JobMixin[Any]], *, orphans: bool, ended: bool, only: bool) -> Any:
+    """Select and lock jobs of workers that are gone, and jobs past their time, each with why."""
+    job, worker = table(model), table(model.Worker)
+    limit = bindparam("limit", type_=Integer)
+    key = id_parameter(model.__jobqueue__)
+    running = select(job.c.id, job.c.leased_by, job.c.root_id).where(
+        job.c.status == status(JobStatus.RUNNING), excluded(job.c.id, key)
+    )
+    if only:
+        running = running.where(job.c.id == any_(array("ids", key)))
+    silent = worker.c.heartbeat_at < func.now() - bindparam("ttl", type_=Interval)
+    is_gone = worker.c.id == bindparam("worker_id", type_=Text) if ended else silent
+    lost_reason, expired_reason = literal(DeadReason.LOST.value), literal(DeadReason.TIMED_OUT.value)
+
+    def probe(name: str, *conditions: ColumnElement[bool]) -> Any:
+        chosen = running.where(job.c.leased_by == worker.c.id, *conditions).limit(limit)
+        return chosen.with_for_update(key_share=True, skip_locked=True).lateral(name)
+
+    if orphans:
+        nobody = ~exists(select(literal_column("1")).where(worker.c.id == job.c.leased_by).correlate(job))
+        orphan = running.where(nobody).limit(limit).with_for_update(key_share=True, skip_locked=True).subquery("orphan")
+        sources = [select(orphan.c.id, orphan.c.leased_by, orphan.c.root_id, lost_reason.label("reason"))]
+    else:
+        gone, expired = probe("gone"), probe("expired", job.c.leased_until < func.now())
+        sources = [
+            select(gone.c.id, gone.c.leased_by, gone.c.root_id, lost_reason.label("reason"))
+            .select_from(worker.join(gone, true()))
+            .where(is_gone),
+            select(expired.c.id, expired.c.leased_by, expired.c.root_id, expired_reason.label("reason"))
+            .select_from(worker.join(expired, true()))
+            .where(~silent),
+        ][: 1 if ended else 2]
+    return (union_all(*sources) if len(sources) > 1 else sources[0]).limit(limit)
 
 
 def _lost_error(reason: ColumnElement[str], worker_id: ColumnElement[str]) -> ColumnElement[Any]:

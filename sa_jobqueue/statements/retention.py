@@ -27,7 +27,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, aggregate_order_by
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.retention import FOREVER, OUTCOMES
-from sa_jobqueue.statements._parts import array, element, once_a_model, position, table
+from sa_jobqueue.statements._parts import array, element, excluded, once_a_model, position, table
 
 _ONE: ColumnElement[Any] = literal_column("1")
 
@@ -102,7 +102,8 @@ def letters(model: type[JobMixin[Any]], *, first: bool, remove: bool) -> Select[
     """Look at one page of dead letters, by id, and delete those that were resolved long enough ago.
 
     Parameters: `after`, unless it is the `first` page; `scan`, how many to look at; `shortest`, the shortest age of all;
-    `RetentionRules.letter_parameters`. Shape: one row `(scanned, last_id, is_young, gone)`, as `look` has them; `gone` is
+    `RetentionRules.letter_parameters`; `excluded`, letters to leave, none unless given.
+    Shape: one row `(scanned, last_id, is_young, gone)`, as `look` has them; `gone` is
     how many were deleted, or without `remove` would be. A letter whose job is dead stays.
     Clock: the database's `now()`. Locks: the letters that go, until the transaction ends; held ones are skipped.
     Index: the primary key, `scan` entries; that of the jobs, one probe a letter that is due.
@@ -116,7 +117,8 @@ def letters(model: type[JobMixin[Any]], *, first: bool, remove: bool) -> Select[
     seen = page.cte("page")
     # A value and arrays, not joins: a plan from the statistics of empty tables would read all of both.
     is_dead = select(cast(job.c.status, Text) == literal_column("'dead'")).where(job.c.id == seen.c.job_id).scalar_subquery()
-    due = select(seen.c.id).where(seen.c.resolved_at < func.now() - _letter_age(seen), is_dead.is_not(true()))
+    is_over = seen.c.resolved_at < func.now() - _letter_age(seen)
+    due = select(seen.c.id).where(is_over, is_dead.is_not(true()), excluded(seen.c.id, key))
     if remove:
         locked = select(letter.c.id).where(letter.c.id == any_(_array_of(due, key))).with_for_update(skip_locked=True)
         chosen = select(locked.cte("chosen").c.id)

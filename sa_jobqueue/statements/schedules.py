@@ -32,7 +32,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, insert
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.statements._parts import array, clamped, once_a_model, table
+from sa_jobqueue.statements._parts import array, clamped, excluded, once_a_model, table
 
 TOLD: Final = (
     "type_name",
@@ -60,7 +60,8 @@ STATE: Final = ("source", "paused_at", "paused_by", "next_fire_at", "last_fire_a
 def due(model: type[JobMixin[Any]]) -> Select[Any]:
     """Lock schedules that are due, or that nobody has worked out yet, for the caller to fire them and move them on.
 
-    Parameters: `limit`; `at`, an instant in the place of the database's clock, or null.
+    Parameters: `limit`; `at`, an instant in the place of the database's clock, or null; `names`, to take none but those, or
+    null; `excluded`, names to leave out, none unless given.
     Shape: per schedule its name, `TOLD`, `next_fire_at`, `last_fire_at`, then `is_open` (whether the chain of the job it
     made last is), and `now`; the one that is due first comes first.
     Clock: the database's `now()`, the start of the caller's transaction.
@@ -70,6 +71,7 @@ def due(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     schedule, last = table(model.Schedule), table(model).alias("last_job")
     now = func.coalesce(bindparam("at", type_=TIMESTAMP(timezone=True)), func.now())
+    names = bindparam("names", None, type_=ARRAY(Text))
     # Not EXISTS, which the planner may answer for all schedules at once, by reading every job.
     is_open = (
         select(last.c.chain_completed_at.is_(None))
@@ -80,7 +82,7 @@ def due(model: type[JobMixin[Any]]) -> Select[Any]:
     columns = _read(schedule, "name", *TOLD, "next_fire_at", "last_fire_at")
     return (
         select(*columns, func.coalesce(is_open, false()).label("is_open"), now.label("now"))
-        .where(*_firing(schedule), or_(schedule.c.next_fire_at.is_(None), schedule.c.next_fire_at <= now))
+        .where(*_due(schedule, now), or_(names.is_(None), schedule.c.name == any_(names)))
         .order_by(schedule.c.next_fire_at, schedule.c.name)
         .limit(bindparam("limit", type_=Integer))
         # Whoever comes second finds, on the row's next version, that it is not due any more.
@@ -89,10 +91,23 @@ def due(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
+def due_names(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return the names of schedules that `due` would lock. Parameters: `limit`, `excluded`, as there. Locks: none."""
+    schedule = table(model.Schedule)
+    return (
+        select(schedule.c.name)
+        .where(*_due(schedule, func.now()))
+        .order_by(schedule.c.next_fire_at, schedule.c.name)
+        .limit(bindparam("limit", type_=Integer))
+    )
+
+
+@once_a_model
 def next_due(model: type[JobMixin[Any]]) -> Select[Any]:
     """Tell in how many seconds the next schedule is due; below zero when it is overdue, null when there is none.
 
-    Shape: one row, one column. Clock: the database's, as it is. Locks: none. Index: as `due`.
+    Parameters: `excluded`, as `due`. Shape: one row, one column. Clock: the database's, as it is. Locks: none.
+    Index: as `due`.
     """
     schedule = table(model.Schedule)
     first = func.min(func.coalesce(clamped(schedule.c.next_fire_at), func.now()))
@@ -105,7 +120,11 @@ def _read(schedule: Table, *names: str) -> list[ColumnElement[Any]]:
 
 
 def _firing(schedule: Table) -> list[ColumnElement[bool]]:
-    return [schedule.c.paused_at.is_(None), schedule.c.error.is_(None)]
+    return [schedule.c.paused_at.is_(None), schedule.c.error.is_(None), excluded(schedule.c.name, Text())]
+
+
+def _due(schedule: Table, now: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+    return [*_firing(schedule), or_(schedule.c.next_fire_at.is_(None), schedule.c.next_fire_at <= now)]
 
 
 @once_a_model

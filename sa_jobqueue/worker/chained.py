@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import text
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
 from sa_jobqueue.errors import JobQueueError, LostAttemptError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.completing import complete_attempt
 from sa_jobqueue.operations.enqueueing import alike, arrays
+from sa_jobqueue.splitting import in_parts, is_of_a_row
 from sa_jobqueue.statements import chains
 from sa_jobqueue.types import ENDED, JobStatus
 from sa_jobqueue.worker.outcomes import Completed, Finished, of_error
@@ -32,6 +34,8 @@ class Written:
     """Jobs whose end was written."""
     failed: dict[Any, Finished] = field(default_factory=dict)
     """Attempts whose continuation cannot be written, by job: that is their own failure."""
+    refused: list[tuple[Completed | Finished, DBAPIError]] = field(default_factory=list)
+    """Ends of whole chains that cannot be written."""
 
 
 class ChainWriter:
@@ -49,20 +53,12 @@ class ChainWriter:
         last = [end for end in ends if isinstance(end.result, str)]
         going_on = {id(end.result): end for end in ends if isinstance(end.result, JobMixin) and not end.result._blockers}
         for names, group in alike(self._model, [end.result for end in going_on.values()]):
-            batch = [going_on[id(job)] for job in group]
-            following = {f"next_{name}": values for name, values in arrays(self._model, names, group).items()}
-            following |= {name: following.pop(f"next_{name}") for name in ("delays", "ats")}
-            following["parents"] = [end.job.id for end in batch]
-            try:
-                # Those that end here travel with the first of them; their place in the arrays is all the same.
-                written.ids |= await self._execute(connection, [*batch, *last], tuple(names), following)
-                last = []
-            except (IntegrityError, DataError):
-                # One of them has an id that is taken, or a column that does not fit: find out which.
-                for end in batch:
-                    await self._write_alone(end, written)
+            # Those that end here travel with the first of them; their place in the arrays is all the same.
+            batch = [*(going_on[id(job)] for job in group), *last]
+            last = []
+            await self._write_parts(connection, batch, names, written)
         if last:
-            written.ids |= await self._execute(connection, last, (), {})
+            await self._write_parts(connection, last, {}, written)
         for end in ends:
             if isinstance(end.result, JobMixin) and end.result._blockers:
                 await self._write_alone(end, written)
@@ -71,11 +67,29 @@ class ChainWriter:
                 self._tell_due(end)
         return written
 
-    async def _execute(
-        self, connection: AsyncConnection, ends: Sequence[Completed], columns: tuple[str, ...], following: dict[str, Any]
-    ) -> set[Any]:
+    async def _write_parts(
+        self, connection: AsyncConnection, ends: Sequence[Completed], columns: dict[str, str], written: Written
+    ) -> None:
+        """Complete attempts with one statement; where it fails because of a row, with as many as it takes."""
+        found, refused = await in_parts(ends, partial(self._execute, connection, columns))
+        written.ids.update(*found)
+        for end, error in refused:
+            if isinstance(end.result, JobMixin):
+                # It may be the continuation: an id that is taken, a column that does not fit.
+                await self._write_alone(end, written)
+            else:
+                written.refused.append((end, error))
+
+    async def _execute(self, connection: AsyncConnection, columns: dict[str, str], ends: Sequence[Completed]) -> set[Any]:
+        going_on = [end for end in ends if isinstance(end.result, JobMixin)]
+        following: dict[str, Any] = {}
+        if going_on:
+            values = arrays(self._model, columns, [end.result for end in going_on])
+            following = {f"next_{name}": column for name, column in values.items()}
+            following |= {name: following.pop(f"next_{name}") for name in ("delays", "ats")}
+            following["parents"] = [end.job.id for end in going_on]
         result = await connection.execute(
-            chains.complete(self._model, columns),
+            chains.complete(self._model, tuple(columns) if going_on else ()),
             {
                 "ids": [end.job.id for end in ends],
                 "attempts": [end.job.attempt for end in ends],
@@ -96,10 +110,13 @@ class ChainWriter:
                 await session.commit()
             except LostAttemptError:
                 return
-            except (JobQueueError, IntegrityError, DataError) as error:
+            except JobQueueError as error:
                 written.failed[end.job.id] = of_error(end.job, error, None)
                 return
-            except OperationalError as error:
+            except DBAPIError as error:
+                if is_of_a_row(error):
+                    written.failed[end.job.id] = of_error(end.job, error, None)
+                    return
                 if _is_held(error):
                     return
                 raise

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from sa_jobqueue.context import ClaimedJob
@@ -16,7 +16,9 @@ from sa_jobqueue.events import EventBus
 from sa_jobqueue.fair_keys import whole
 from sa_jobqueue.handlers import JobQueue
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.splitting import is_of_a_row
 from sa_jobqueue.statements import leases
+from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.choosing import Choosers, ChosenGroup
 from sa_jobqueue.worker.claims import Claims
 from sa_jobqueue.worker.compiled import compiled
@@ -32,6 +34,7 @@ from sa_jobqueue.worker.listener import Hints, Listener
 from sa_jobqueue.worker.nextdue import NextDue
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.outcomes import released
+from sa_jobqueue.worker.quarantine import Quarantine
 from sa_jobqueue.worker.rates import OutdatedError, TooHeavyError
 from sa_jobqueue.worker.scout import Scout
 from sa_jobqueue.worker.settler import Settler
@@ -77,6 +80,7 @@ class Claimer(Component):
         options: WorkerOptions,
         may_start: Callable[[float], bool],
         controls: Callable[[], Controls],
+        quarantine: Quarantine,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._engine = engine
@@ -85,6 +89,7 @@ class Claimer(Component):
         self._types = list(jobs.registry.names)
         self._options = options
         self._may_start = may_start
+        self._quarantine = quarantine
         self._claims = Claims(model, worker_id=worker_id, grace=options.time_to_live, clock=self._loop.time)
         self._next_due = NextDue(model)
         self._held = compiled(leases.held, model)
@@ -203,6 +208,8 @@ class Claimer(Component):
         self._plan.reset(self._loop.time())
         if await self.claim(connection) > 0 or self._plan.again_in() is not None:
             return False
+        if self._quarantine.resting(RefusedWrite.UNBLOCK) or self._quarantine.resting(RefusedWrite.CLAIM):
+            return True  # it would find what cannot be written
         if await self._claims.remaining(connection, self._plan.groups):
             await asyncio.sleep(_HELD_OFF)
             return False
@@ -325,7 +332,28 @@ class Claimer(Component):
         started: Counter[str] = Counter()
         for group, quota in turns:
             if (limit := min(quota, free - started.total())) > 0:
-                started[group.name] = await self._claim_group(connection, group, limit)
+                started[group.name] = await self._claim_limited(connection, group, limit)
+        return started
+
+    async def _claim_limited(self, connection: AsyncConnection, group: Group, limit: int) -> int:
+        """Claim for one group; where its limits cannot be read or written, leave it out for a while."""
+        if group.limits is None:
+            return await self._claim_group(connection, group, limit)
+        name = group.limits.name
+        if self._quarantine.is_resting(RefusedWrite.CLAIM, name):
+            return 0
+        try:
+            started = await self._claim_group(connection, group, limit)
+        except DBAPIError as error:
+            if not is_of_a_row(error):
+                raise
+            group.limits.again_in = 0.0
+            # What the claim has read of lanes and parts, and could not commit.
+            self._plan.reset(self._loop.time())
+            self._scout.reset()
+            await self._quarantine.add(RefusedWrite.CLAIM, [(name, error)])
+            return 0
+        await self._quarantine.written(RefusedWrite.CLAIM, [name])
         return started
 
     async def _claim_group(self, connection: AsyncConnection, group: Group, limit: int) -> int:

@@ -41,7 +41,11 @@ class Compiled:
         as_sent: Any = statement.compile(dialect=numbered)
         types = {name: bound.type.dialect_impl(dialect) for bound, name in as_sent.bind_names.items()}
         self._processors = {name: made for name, type_ in types.items() if (made := type_.bind_processor(dialect))}
-        self._constants = {name: value for name, value in as_sent.params.items() if value is not None}
+        self._constants = {
+            name: self._processors[name](value) if name in self._processors else value
+            for name, value in as_sent.params.items()
+            if value is not None
+        }
         self._sent, self._order = str(as_sent), tuple(as_sent.positiontup)
         self._statement = statement
 

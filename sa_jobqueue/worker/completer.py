@@ -4,26 +4,56 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from sa_jobqueue.encodings import Encoding
 from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobCompleted, JobDied, JobPutBack
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.splitting import in_parts
 from sa_jobqueue.statements import completions
-from sa_jobqueue.types import DeadReason, JobId, JobStatus
+from sa_jobqueue.types import DeadReason, JobId, JobStatus, RefusedWrite
 from sa_jobqueue.worker.chained import ChainWriter, note_ended, with_roots
 from sa_jobqueue.worker.compiled import compiled
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.outcomes import Completed, Finished
+from sa_jobqueue.worker.quarantine import MOST, Quarantine
 from sa_jobqueue.worker.settler import Settler
 
 _HELD_REST = 0.05
 """Seconds until the next try when every end in the queue waits for a lock of somebody else."""
+
+
+@dataclass(slots=True)
+class _Refused:
+    """An end in quarantine: it is tried again at `due`, by the monotonic clock."""
+
+    end: Completed | Finished
+    due: float
+    is_uncertain: bool = False
+    """Whether the last try may have written it."""
+
+
+@dataclass(slots=True)
+class _Done:
+    """What became of some ends."""
+
+    written: set[Any] = field(default_factory=set)
+    """Jobs whose end was written."""
+    failed: dict[Any, Finished] = field(default_factory=dict)
+    """Attempts whose continuation cannot be written, by job: that is their own failure."""
+    held: set[Any] = field(default_factory=set)
+    """Jobs whose rows another transaction has locked."""
+    refused: list[tuple[Completed | Finished, DBAPIError]] = field(default_factory=list)
+    """Ends that cannot be written."""
 
 
 class Completer(Component):
@@ -32,6 +62,9 @@ class Completer(Component):
     While one batch is on its way the next gathers, so a lone end waits for nobody and a crowd shares round trips. An
     end leaves the queue only when its write was acknowledged: an outage delays it, and the fence decides then whether it
     still counts. A crash of the process loses what is queued; those jobs are taken back and run again.
+
+    An end that the database refuses does not delay the others: it is put in quarantine and tried again, alone and after
+    growing pauses, until it is written, the attempt is lost or the worker stops. The job stays `running` meanwhile.
     """
 
     name = "completer"
@@ -44,6 +77,7 @@ class Completer(Component):
         events: EventBus,
         *,
         settler: Settler,
+        quarantine: Quarantine,
         flush_size: int,
     ) -> None:
         self._engine = engine
@@ -63,6 +97,8 @@ class Completer(Component):
         self._uncertain = False
         self.encoding: Encoding | None = None
         """The database's, where it is not UTF-8: of an error, what it cannot store is written as backslash escapes."""
+        self._quarantine = quarantine
+        self._refused: dict[tuple[JobId, int], _Refused] = {}
 
     def put(self, end: Completed | Finished) -> None:
         """Queue an end for the next write."""
@@ -75,16 +111,25 @@ class Completer(Component):
     @property
     def attempts(self) -> set[tuple[JobId, int]]:
         """The attempts whose ends wait to be written, as `(job_id, attempt)`."""
-        return {(end.job.id, end.job.attempt) for end in self._queue}
+        return {(end.job.id, end.job.attempt) for end in self._queue} | self._refused.keys()
 
     @property
     def backlog(self) -> int:
-        """How many ends are not acknowledged yet. The claimer stops taking jobs while it is deep."""
-        return len(self._queue)
+        """How many ends are not acknowledged yet. The claimer stops taking jobs while it is deep.
+
+        Those in quarantine count beyond `MOST`: if nearly everything is refused, running more jobs does not help.
+        """
+        return len(self._queue) + max(len(self._refused) - MOST, 0)
 
     async def drained(self) -> None:
-        """Wait until everything queued is acknowledged."""
+        """Wait until everything queued is acknowledged, or is in quarantine."""
         await self._empty.wait()
+
+    def retry_refused(self) -> None:
+        """Try once more, now, to write what is in quarantine: the worker is about to stop."""
+        for refused in self._refused.values():
+            self.put(refused.end)
+        self._refused.clear()
 
     async def run(self) -> None:
         """Write whatever arrives until cancelled."""
@@ -93,13 +138,51 @@ class Completer(Component):
                 if not self._queue:
                     self._empty.set()
                     self._arrived.clear()
-                    await self._arrived.wait()
-                await self.flush(connection)
+                    await self._rest()
+                if self._queue:
+                    await self.flush(connection)
+                if self._refused:
+                    await self._retry(connection)
+
+    async def _rest(self) -> None:
+        """Wait until an end arrives, or one in quarantine is due."""
+        if not self._refused:
+            await self._arrived.wait()
+            return
+        due = min(refused.due for refused in self._refused.values())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(due - time.monotonic(), 0)):
+                await self._arrived.wait()
+
+    async def _retry(self, connection: AsyncConnection) -> None:
+        """Try those again that are due, each alone."""
+        now = time.monotonic()
+        for refused in [one for one in self._refused.values() if one.due <= now]:
+            repeated, refused.is_uncertain = refused.is_uncertain, True
+            done = await self._write(connection, [refused.end])
+            refused.is_uncertain = False
+            if done.held:
+                refused.due = now + 1.0
+                continue
+            del self._refused[refused.end.job.id, refused.end.job.attempt]
+            await self._take_in([refused.end], done, repeated=repeated)
+            if not done.refused:
+                await self._quarantine.written(_write_of(refused.end), [refused.end.job.id])
 
     async def flush(self, connection: AsyncConnection) -> None:
-        """Write one batch and tell what it did. One that fails stays queued: the next run writes it again."""
+        """Write one batch and tell what it did. One that fails as a whole stays queued: the next run writes it again."""
         batch = [self._queue[index] for index in range(min(len(self._queue), self._flush_size))]
         repeated, self._uncertain = self._uncertain, True
+        done = await self._write(connection, batch)
+        for _ in batch:
+            self._queue.popleft()
+        self._uncertain = False
+        await self._take_in(batch, done, repeated=repeated)
+        if len(done.held) == len(batch):
+            await asyncio.sleep(_HELD_REST)
+
+    async def _write(self, connection: AsyncConnection, batch: Sequence[Completed | Finished]) -> _Done:
+        done = _Done()
         alone: list[Completed] = []
         chained: list[Completed] = []
         ended: list[Finished] = []
@@ -110,41 +193,55 @@ class Completer(Component):
                 alone.append(end)
             else:
                 chained.append(end)
-        completed = await self._write_completed(connection, alone) if alone else []
-        if len(completed) == len(batch):  # as nearly always: nothing to find out about any of them
-            self._forget(batch)
-            self._tell_completed(alone)
-            return
-        written = set(completed)
-        failed: dict[Any, Finished] = {}
+        if alone:
+            written, refused = await in_parts(alone, partial(self._write_completed, connection))
+            done.written.update(*written)
+            done.refused += refused
+            if len(done.written) == len(batch):  # as nearly always: nothing to find out about any of them
+                return done
         if chained:
             ends = await self._chained.write(connection, chained)
-            written |= ends.ids
-            failed = ends.failed
+            done.written |= ends.ids
+            done.failed = ends.failed
+            done.refused += ends.refused
         if ended:
-            written |= await self._write_finished(connection, ended)
-        unwritten = [end for end in batch if end.job.id not in written and end.job.id not in failed]
-        held = await self._held(connection, unwritten) if unwritten else set()
-        self._forget(batch)
+            finished, unfinished = await in_parts(ended, partial(self._write_finished, connection))
+            done.written.update(*finished)
+            done.refused += unfinished
+        known = done.written | done.failed.keys() | {end.job.id for end, _ in done.refused}
+        unwritten = [end for end in batch if end.job.id not in known]
+        done.held = await self._held(connection, unwritten) if unwritten else set()
+        return done
+
+    async def _take_in(self, batch: Sequence[Completed | Finished], done: _Done, *, repeated: bool) -> None:
+        """Tell what became of ends that are no longer queued, and keep those that are still to be written."""
+        if len(done.written) < len(batch):
+            refused = {end.job.id for end, _ in done.refused}
+            for end in batch:
+                if end.job.id in done.failed:
+                    self.put(done.failed[end.job.id])
+                elif end.job.id in done.held:
+                    self.put(end)
+                elif end.job.id not in done.written and end.job.id not in refused and not repeated:
+                    # After a failed try an attempt that is gone may have been ended by that very try: nothing to report.
+                    self._events.emit(AttemptLost(end.job.id, end.job.type_name, end.job.attempt))
+            await self._set_aside(done.refused)
+        completed: list[Completed] = []
         for end in batch:
-            if end.job.id in written:
+            if end.job.id in done.written:
                 if isinstance(end, Finished):
                     self._tell(end)
-            elif end.job.id in failed:
-                self._queue.append(failed[end.job.id])
-            elif end.job.id in held:
-                self._queue.append(end)
-            elif not repeated:
-                # After a failed try an attempt that is gone may have been ended by that very try: nothing to report.
-                self._events.emit(AttemptLost(end.job.id, end.job.type_name, end.job.attempt))
-        self._tell_completed([end for end in batch if isinstance(end, Completed) and end.job.id in written])
-        if len(held) == len(batch):
-            await asyncio.sleep(_HELD_REST)
+                else:
+                    completed.append(end)
+        self._tell_completed(completed)
 
-    def _forget(self, batch: Sequence[Completed | Finished]) -> None:
-        for _ in batch:
-            self._queue.popleft()
-        self._uncertain = False
+    async def _set_aside(self, refused: Sequence[tuple[Completed | Finished, DBAPIError]]) -> None:
+        now = time.monotonic()
+        kept = [_Refused(end, now) for end, _ in refused]
+        self._refused |= {(one.end.job.id, one.end.job.attempt): one for one in kept}  # before anything is awaited
+        for one, (_, error) in zip(kept, refused, strict=True):
+            pauses = await self._quarantine.add(_write_of(one.end), [(one.end.job.id, error)])
+            one.due = now + pauses[one.end.job.id].total_seconds()
 
     async def _held(self, connection: AsyncConnection, ends: Sequence[Completed | Finished]) -> set[Any]:
         """Return those whose rows somebody else has locked: they are still ours, and their turn comes."""
@@ -195,7 +292,7 @@ class Completer(Component):
         return note_ended(rows, self._settler)
 
     def _tell_completed(self, ends: Sequence[Completed]) -> None:
-        if self._events.hears(JobCompleted):
+        if ends and self._events.hears(JobCompleted):
             told = [JobCompleted(end.job.id, end.job.type_name, end.job.attempt, end.ran) for end in ends]
             self._events.emit_many(told)
 
@@ -209,3 +306,7 @@ class Completer(Component):
         else:
             put_back = JobPutBack(job.id, job.type_name, job.attempt, end.outcome, end.delay, end.error, end.at, end.ran)
             self._events.emit(put_back)
+
+
+def _write_of(end: Completed | Finished) -> RefusedWrite:
+    return RefusedWrite.FINISH if isinstance(end, Finished) else RefusedWrite.COMPLETE

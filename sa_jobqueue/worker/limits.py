@@ -156,6 +156,12 @@ class Limits:
         return rooms
 
     @property
+    def name(self) -> str:
+        """What they are of: `queue mail`, `type report`, or `queue mail, type report`."""
+        named = {"queue": self._queue or next(iter(sorted(self._own)), None), "type": self._type}
+        return ", ".join(f"{what} {name}" for what, name in named.items() if name is not None)
+
+    @property
     def most(self) -> int | None:
         """How many jobs may run under them all together, as far as they have been read; None for any number."""
         found = [self._most.get((is_type, name)) for is_type, name in ((False, self._queue), (True, self._type)) if name]

@@ -15,7 +15,9 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations import Pruned, PrunePlace
 from sa_jobqueue.retention import RetentionRules
 from sa_jobqueue.statements import retention
+from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.component import Component
+from sa_jobqueue.worker.quarantine import Quarantine
 
 _TO_THE_END: Final = timedelta(hours=6)
 """How often a walk goes on where only young jobs follow, at least."""
@@ -46,6 +48,7 @@ class Pruner(Component):
         rules: RetentionRules,
         *,
         interval: timedelta,
+        quarantine: Quarantine,
     ) -> None:
         # Each statement of a worker's own engine commits at once; here a lock must last from one to the next.
         self._engine = engine.execution_options(isolation_level="READ COMMITTED")
@@ -53,6 +56,7 @@ class Pruner(Component):
         self._events = events
         self._rules = rules
         self._interval = interval.total_seconds()
+        self._quarantine = quarantine
         self._whole_at = 0.0
         """When the next walk to the end is due, by the loop's clock."""
 
@@ -65,8 +69,11 @@ class Pruner(Component):
             await asyncio.sleep(self._interval * random.uniform(0.8, 1.2))
             started = loop.time()
             is_whole = started >= self._whole_at
+            lapsed = self._quarantine.lapsed(RefusedWrite.PRUNE)
             await self.walk(to_the_end=is_whole)
             await self.walk_letters(to_the_end=is_whole)
+            refused = set(self._quarantine.resting(RefusedWrite.PRUNE))
+            await self._quarantine.written(RefusedWrite.PRUNE, [one for one in lapsed if one not in refused])
             if is_whole:
                 spent = loop.time() - started
                 self._whole_at = loop.time() + max(_TO_THE_END.total_seconds(), _DUTY * spent) * random.uniform(0.8, 1.2)
@@ -93,8 +100,12 @@ class Pruner(Component):
         letters, after, is_last = 0, None, self._rules.shortest_of_letters is None
         while not is_last:
             started = loop.time()
+            excluded = self._quarantine.resting(RefusedWrite.PRUNE)
             async with AsyncSession(self._engine) as session, session.begin():
-                pruned = await aio.prune_dead_letters(session, self._rules, after=after, model=self._model)
+                pruned = await aio.prune_dead_letters(
+                    session, self._rules, after=after, excluded=excluded, model=self._model
+                )
+            await self._quarantine.add(RefusedWrite.PRUNE, pruned.refused.items())
             letters, after = letters + pruned.letters, pruned.next
             is_last = after is None or (pruned.is_young and not to_the_end)
             await asyncio.sleep(loop.time() - started)
@@ -105,4 +116,7 @@ class Pruner(Component):
         """Do one page, and commit."""
         async with AsyncSession(self._engine) as session, session.begin():
             await session.execute(retention.bounded(), {"seconds": _PATIENCE})
-            return await aio.prune(session, self._rules, place=place, model=self._model)
+            excluded = frozenset(self._quarantine.resting(RefusedWrite.PRUNE))
+            pruned = await aio.prune(session, self._rules, place=place, excluded=excluded, model=self._model)
+        await self._quarantine.add(RefusedWrite.PRUNE, pruned.refused.items())
+        return pruned

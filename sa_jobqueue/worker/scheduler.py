@@ -13,9 +13,11 @@ from sa_jobqueue import aio
 from sa_jobqueue.events import EventBus, ScheduleBroken, ScheduleFired, SchedulesUndeclared
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.firing import BATCH, correct_schedules
-from sa_jobqueue.schedules import Schedule
+from sa_jobqueue.schedules import Fired, Schedule
 from sa_jobqueue.statements import schedules
+from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.component import Component
+from sa_jobqueue.worker.quarantine import Quarantine
 
 _REST: Final = 60.0
 """Seconds until it looks when the next schedule is due although nobody told it that anything changed."""
@@ -32,7 +34,8 @@ class Scheduler(Component):
 
     Every worker runs one. Any number may overlap: a schedule is fired under its row lock, by one of them, its job and its
     next time in one transaction; a crash before the commit leaves it to the others. Woken by the next schedule's time, by a
-    notification that schedules or rules changed, and by its rest. First of all it writes what code declares.
+    notification that schedules or rules changed, and by its rest. First of all it writes what code declares. A schedule that
+    cannot be fired is put in quarantine.
     """
 
     name = "scheduler"
@@ -45,6 +48,7 @@ class Scheduler(Component):
         *,
         declared: Sequence[Schedule],
         types: Sequence[str],
+        quarantine: Quarantine,
     ) -> None:
         # Several statements in one transaction, so not on the AUTOCOMMIT connections of the others.
         self._engine = engine.execution_options(isolation_level="READ COMMITTED")
@@ -52,7 +56,9 @@ class Scheduler(Component):
         self._events = events
         self._declared = declared
         self._types = frozenset(types)
+        self._quarantine = quarantine
         self._next_due = schedules.next_due(model)
+        self._due_names = schedules.due_names(model)
         self._woken = asyncio.Event()
         self._is_synchronised = False
 
@@ -106,13 +112,27 @@ class Scheduler(Component):
     async def due_in(self) -> float | None:
         """Return in how many seconds the next schedule is due; None when there is none."""
         async with self._engine.connect() as connection:
-            found: float | None = (await connection.execute(self._next_due)).scalar_one()
-        return found
+            given = {"excluded": self._quarantine.resting(RefusedWrite.FIRE)}
+            found: float | None = (await connection.execute(self._next_due, given)).scalar_one()
+        pauses = [seconds for seconds in (found, self._quarantine.again_in(RefusedWrite.FIRE)) if seconds is not None]
+        return min(pauses, default=None)
 
     async def fire(self) -> int:
         """Fire one batch, commit and tell; return how many schedules. A failure has changed nothing and told nobody."""
-        async with AsyncSession(self._engine) as session, session.begin():
-            fired = await aio.fire_schedules(session, limit=BATCH, model=self._model)
+        excluded = self._quarantine.resting(RefusedWrite.FIRE)
+
+        async def some(names: Sequence[str] | None) -> list[Fired]:
+            async with AsyncSession(self._engine) as session, session.begin():
+                given: dict[str, Any] = {"names": names, "excluded": excluded}
+                return await aio.fire_schedules(session, limit=BATCH, model=self._model, **given)
+
+        async def candidates() -> Sequence[str]:
+            async with self._engine.connect() as connection:
+                found = await connection.execute(self._due_names, {"limit": BATCH, "excluded": excluded})
+                return list(found.scalars())
+
+        fired = [one for part in await self._quarantine.select(RefusedWrite.FIRE, some, candidates) for one in part]
+        await self._quarantine.written(RefusedWrite.FIRE, [one.schedule for one in fired])
         for one in fired:
             if one.error is not None:
                 self._events.emit(ScheduleBroken(one.schedule, one.error))

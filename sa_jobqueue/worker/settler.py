@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from sa_jobqueue.events import EventBus, JobDied, JobUnblocked
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import lowest_id
 from sa_jobqueue.operations.enqueueing import QUIET
-from sa_jobqueue.operations.settling import Moved, settle
+from sa_jobqueue.operations.settling import ROUNDS, Moved, Settled, settle
+from sa_jobqueue.splitting import in_parts, is_of_a_row
 from sa_jobqueue.statements import blockers, notifications
 from sa_jobqueue.statements._parts import BATCH
-from sa_jobqueue.types import DeadReason, JobId, JobStatus
+from sa_jobqueue.types import DeadReason, JobId, JobStatus, RefusedWrite
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.limits import Key, Limits
+from sa_jobqueue.worker.quarantine import PAUSES, Quarantine
 
 _HELD_REST = 0.02
 """Seconds until the next try when all that is left is held by others; twice as many each time, up to `_LONGEST_REST`."""
@@ -31,20 +35,30 @@ class Settler(Component):
     """Takes chains that have ended and are awaited, many in a transaction, and wakes whoever has something to do now.
 
     A crash loses what is queued here, not the record of it in the database: the next sweep, of any worker, finds it.
-    Two may overlap: a chain is settled under its root's lock, by one of them. Woken by whoever ends a chain.
+    Two may overlap: a chain is settled under its root's lock, by one of them. Woken by whoever ends a chain. A job that
+    cannot be unblocked is put in quarantine; the others that wait for the chain are unblocked, and the chain is tried again.
     """
 
     name = "settler"
 
     def __init__(
-        self, engine: AsyncEngine, model: type[JobMixin[Any]], events: EventBus, *, on_due: Callable[[str | None], None]
+        self,
+        engine: AsyncEngine,
+        model: type[JobMixin[Any]],
+        events: EventBus,
+        *,
+        quarantine: Quarantine,
+        on_due: Callable[[str | None], None],
     ) -> None:
         # Several statements in one transaction, so not on the AUTOCOMMIT connections of the others.
         self._engine = engine.execution_options(isolation_level="READ COMMITTED")
         self._model = model
         self._events = events
         self._on_due = on_due
+        self._quarantine = quarantine
         self._chains: dict[JobId, JobId | None] = {}
+        self._later: dict[JobId, float] = {}
+        """Chains that cannot be settled now, each with when to try again, by the monotonic clock."""
         self._due: set[str] = set()
         self._told: dict[str, float] = {}
         self._freed: dict[Key, None] = {}
@@ -58,6 +72,8 @@ class Settler(Component):
 
     def put(self, chain_id: JobId) -> None:
         """Settle a chain soon."""
+        if chain_id in self._later:
+            return
         self._chains.setdefault(chain_id)
         self._empty.clear()
         self._arrived.set()
@@ -110,7 +126,7 @@ class Settler(Component):
             if not (self._chains or self._due or self._freed or self._recounts or self._looks or self._notifies):
                 self._empty.set()
                 self._arrived.clear()
-                await self._arrived.wait()
+                await self._idle()
             if self._freed or self._recounts or self._notifies:
                 await self._flush_freed()
             if self._looks:
@@ -130,7 +146,8 @@ class Settler(Component):
             self._looks = True
             raise
         for chain_id in found:
-            self._chains.setdefault(chain_id)
+            if chain_id not in self._later:
+                self._chains.setdefault(chain_id)
 
     async def _flush_freed(self) -> None:
         """Tell of limits that have room again. What fails is not told: other workers look again when they poll."""
@@ -146,27 +163,87 @@ class Settler(Component):
                 told = [f"{'type' if is_type else 'queue'} {name}" for is_type, name in freed]
                 await connection.execute(notifications.notify_each(self._model, "freed"), {"ids": told})
 
+    async def _idle(self) -> None:
+        """Wait until there is something to do, or a chain that could not be settled is to be tried again."""
+        if not self._later:
+            await self._arrived.wait()
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(min(self._later.values()) - time.monotonic(), 0)):
+                await self._arrived.wait()
+        now = time.monotonic()
+        for chain_id in [chain_id for chain_id, due in self._later.items() if due <= now]:
+            del self._later[chain_id]
+            self.put(chain_id)
+
     async def flush(self) -> None:
         """Settle one batch and tell what came of it. One that fails stays queued."""
         batch = {chain_id: self._chains[chain_id] for chain_id in list(self._chains)[:BATCH]}
         due = list(self._due)
-        async with self._engine.begin() as connection:
-            for queue in due:
-                await connection.execute(notifications.notify_due(self._model), {"queue": queue})
-            done = await connection.run_sync(settle, self._model, batch) if batch else None
+        try:
+            async with self._engine.begin() as connection:
+                for queue in due:
+                    await connection.execute(notifications.notify_due(self._model), {"queue": queue})
+                excluded = self._quarantine.resting(RefusedWrite.UNBLOCK)
+                done = await connection.run_sync(settle, self._model, batch, excluded=excluded) if batch else None
+        except DBAPIError as error:
+            if not batch or not is_of_a_row(error):
+                raise
+            await self._settle_apart(batch)
+            return
         self._due.difference_update(due)
         if done is None:
             return
-        for chain_id in batch:
-            del self._chains[chain_id]
-        for chain_id, after in done.left.items():
-            self._chains.setdefault(chain_id, after)
-        for moved in done.moved:
-            self._tell(moved)
+        await self._take_in(batch, done)
         if done.moved or done.settled:
             self._held_rest = _HELD_REST
         elif self._chains:
             await self._rest()
+
+    async def _settle_apart(self, batch: dict[JobId, JobId | None]) -> None:
+        """Settle chains with as many transactions as it takes, and find the jobs that cannot be unblocked."""
+
+        async def some(chain_ids: Sequence[JobId]) -> None:
+            await self._settle({chain_id: batch[chain_id] for chain_id in chain_ids})
+
+        _, refused = await in_parts(list(batch), some)
+        for chain_id, error in refused:
+            await self._find_refused(chain_id, batch[chain_id], error)
+
+    async def _find_refused(self, chain_id: JobId, after: JobId | None, error: DBAPIError) -> None:
+        given = {"chains": [chain_id], "after": after or lowest_id(self._model.__jobqueue__), "limit": BATCH * ROUNDS}
+        async with self._engine.begin() as connection:
+            rows = (await connection.execute(blockers.waiting(self._model), given)).all()
+
+        async def some(job_ids: Sequence[JobId]) -> None:
+            await self._settle({chain_id: after}, only=job_ids)
+
+        resting = set(self._quarantine.resting(RefusedWrite.UNBLOCK))
+        _, refused = await in_parts([row.job_id for row in rows if row.job_id not in resting], some)
+        pauses = await self._quarantine.add(RefusedWrite.UNBLOCK, refused or [(chain_id, error)])
+        if not all(self._quarantine.is_resting(RefusedWrite.UNBLOCK, job_id) for job_id, _ in refused) or not refused:
+            # The chain's own row, or more jobs than can be left out.
+            self._chains.pop(chain_id, None)
+            self._later[chain_id] = time.monotonic() + min(pauses.values()).total_seconds()
+
+    async def _settle(self, chains: dict[JobId, JobId | None], *, only: Sequence[JobId] | None = None) -> None:
+        excluded = self._quarantine.resting(RefusedWrite.UNBLOCK)
+        async with self._engine.begin() as connection:
+            done = await connection.run_sync(settle, self._model, chains, excluded=excluded, only=only)
+        await self._take_in(chains, done)
+
+    async def _take_in(self, batch: dict[JobId, JobId | None], done: Settled) -> None:
+        """Tell what came of a batch, and keep what is left of it."""
+        for chain_id in batch:
+            self._chains.pop(chain_id, None)
+        for chain_id in done.kept:
+            pause = self._quarantine.again_in(RefusedWrite.UNBLOCK) or PAUSES.base.total_seconds()
+            self._later[chain_id] = time.monotonic() + pause
+        for chain_id, after in done.left.items():
+            self._chains.setdefault(chain_id, after)
+        for moved in done.moved:
+            self._tell(moved)
+        await self._quarantine.written(RefusedWrite.UNBLOCK, [*done.settled, *(moved.job_id for moved in done.moved)])
 
     async def _rest(self) -> None:
         """Wait until something arrives, or until those who hold what is left may have let it go."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -13,10 +14,11 @@ from sa_jobqueue.events import EventBus, JobCancelled, JobTakenBack, UnknownType
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.retry import Backoff
 from sa_jobqueue.statements import corrections, expiry, jobs, leases
-from sa_jobqueue.types import JobStatus
+from sa_jobqueue.types import JobStatus, RefusedWrite
 from sa_jobqueue.worker.compiled import compiled
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.options import WorkerOptions
+from sa_jobqueue.worker.quarantine import Quarantine
 from sa_jobqueue.worker.settler import Settler
 
 BATCH = 100
@@ -45,9 +47,12 @@ class Sweeper(Component):
         queues: list[str],
         types: list[str],
         settler: Settler,
+        quarantine: Quarantine,
         backoff: Backoff = Backoff(),
     ) -> None:
         self._settler = settler
+        self._quarantine = quarantine
+        self._model = model
         self._engine = engine
         self._events = events
         self._options = options
@@ -85,18 +90,25 @@ class Sweeper(Component):
 
     async def sweep(self, *, orphans: bool = False) -> int:
         """Take one batch back and tell; return how many jobs. A sweep that fails has changed nothing."""
-        statement = self._take_orphans if orphans else self._take_back
-        async with self._engine.connect() as connection:
-            taken = await statement.execute(
-                connection,
-                {
-                    "limit": BATCH,
-                    "base": self._backoff.base.total_seconds(),
-                    "cap": self._backoff.cap.total_seconds(),
-                    "letter_ids": [self._new_id() for _ in range(BATCH)],
-                }
-                | ({} if orphans else {"ttl": self._options.time_to_live}),
-            )
+        given: dict[str, Any] = {"limit": BATCH, "excluded": self._quarantine.resting(RefusedWrite.RESCUE)}
+        given |= {} if orphans else {"ttl": self._options.time_to_live}
+        more = {"base": self._backoff.base.total_seconds(), "cap": self._backoff.cap.total_seconds()}
+
+        async def take(ids: Sequence[Any] | None) -> Sequence[Any]:
+            statement = self._take_orphans if orphans else self._take_back
+            among: dict[str, Any] = {}
+            if ids is not None:
+                statement, among = compiled(leases.take_back, self._model, orphans=orphans, only=True), {"ids": ids}
+            letters = {"letter_ids": [self._new_id() for _ in range(BATCH)]}
+            async with self._engine.connect() as connection:
+                return await statement.execute(connection, given | more | letters | among)
+
+        async def candidates() -> Sequence[Any]:
+            async with self._engine.connect() as connection:
+                found = await connection.execute(leases.lost(self._model, orphans=orphans), given)
+                return list(found.scalars())
+
+        taken = [row for rows in await self._quarantine.select(RefusedWrite.RESCUE, take, candidates) for row in rows]
         if taken:  # others may serve these queues, and wait for these ordering keys
             self._settler.notify_workers()
         for job_id, type_name, attempt, status, worker_id, chain_id, is_awaited in taken:
@@ -104,16 +116,28 @@ class Sweeper(Component):
             if died and is_awaited:
                 self._settler.put(chain_id)
             self._events.emit(JobTakenBack(job_id, type_name, attempt, worker_id, died))
+        await self._quarantine.written(RefusedWrite.RESCUE, [row[0] for row in taken])
         return len(taken) if not orphans else len(taken) + await self.sweep()
 
     async def expire(self) -> int:
         """Cancel one batch of jobs that were not started in time, and tell; return how many."""
-        async with self._engine.connect() as connection:
-            late = await self._expire.execute(connection, {"limit": BATCH})
+        given = {"limit": BATCH, "excluded": self._quarantine.resting(RefusedWrite.EXPIRE)}
+
+        async def cancel(ids: Sequence[Any] | None) -> Sequence[Any]:
+            statement = self._expire if ids is None else compiled(expiry.expire, self._model, only=True)
+            async with self._engine.connect() as connection:
+                return await statement.execute(connection, given if ids is None else given | {"ids": ids})
+
+        async def candidates() -> Sequence[Any]:
+            async with self._engine.connect() as connection:
+                return list((await connection.execute(expiry.late(self._model), given)).scalars())
+
+        late = [row for rows in await self._quarantine.select(RefusedWrite.EXPIRE, cancel, candidates) for row in rows]
         for job_id, type_name, attempt, chain_id, is_awaited in late:
             if is_awaited:
                 self._settler.put(chain_id)
             self._events.emit(JobCancelled(job_id, type_name, attempt))
+        await self._quarantine.written(RefusedWrite.EXPIRE, [row[0] for row in late])
         return len(late)
 
     async def correct(self) -> None:
@@ -128,6 +152,7 @@ class Sweeper(Component):
 
     async def tidy(self) -> None:
         """Remove the rows of workers long gone, and tell of due jobs that nobody can or will run."""
+        await self._quarantine.tidy()
         async with self._engine.connect() as connection:
             await connection.execute(self._forget, {"after": 20 * self._options.time_to_live + timedelta(minutes=1)})
             served = {"queues": self._queues, "types": self._types, "ttl": self._options.time_to_live}

@@ -53,6 +53,7 @@ from sa_jobqueue.worker.listener import Listener
 from sa_jobqueue.worker.memory import MemoryGuard
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.pruner import Pruner
+from sa_jobqueue.worker.quarantine import Quarantine
 from sa_jobqueue.worker.scheduler import Scheduler
 from sa_jobqueue.worker.sessions import Sessions, prepare_nothing_in, sessions_for
 from sa_jobqueue.worker.settler import Settler
@@ -220,8 +221,11 @@ class Worker:
         def wake(queue: str | None) -> None:
             claimer.wake(queue)
 
-        settler = Settler(engine, model, self.events, on_due=wake)
-        completer = Completer(engine, model, self.id, self.events, settler=settler, flush_size=options.flush_size)
+        quarantine = Quarantine(engine, model, self.id, self.events)
+        settler = Settler(engine, model, self.events, quarantine=quarantine, on_due=wake)
+        completer = Completer(
+            engine, model, self.id, self.events, settler=settler, quarantine=quarantine, flush_size=options.flush_size
+        )
         children = Children(self._jobs, app=self._app, worker_id=self.id, options=options)
         executor = self._executor = Executor(
             registry=self._jobs.registry,
@@ -265,6 +269,7 @@ class Worker:
             options=options,
             may_start=lambda since: heartbeat.is_safe and heartbeat.last > since,
             controls=lambda: reader.current,
+            quarantine=quarantine,
         )
         claimer.until_idle = until_idle
 
@@ -310,9 +315,24 @@ class Worker:
             queues=self._identity.queues,
             types=self._identity.job_types,
             settler=settler,
+            quarantine=quarantine,
         )
-        pruner = Pruner(engine, model, self.events, self._jobs.retention_rules, interval=options.prune_interval)
-        scheduler = Scheduler(engine, model, self.events, declared=self._jobs.schedules, types=self._identity.job_types)
+        pruner = Pruner(
+            engine,
+            model,
+            self.events,
+            self._jobs.retention_rules,
+            interval=options.prune_interval,
+            quarantine=quarantine,
+        )
+        scheduler = Scheduler(
+            engine,
+            model,
+            self.events,
+            declared=self._jobs.schedules,
+            types=self._identity.job_types,
+            quarantine=quarantine,
+        )
         verifier = Verifier(engine, model, executor, worker_id=self.id)
         listener = Listener(
             connections,
@@ -397,6 +417,7 @@ class Worker:
 
     async def _leave_nothing(self, engine: AsyncEngine, claimer: Claimer, completer: Completer) -> None:
         """Write every end that waits, and give back what an interrupted claim may have taken."""
+        completer.retry_refused()
         await completer.drained()
         async with engine.connect() as connection:
             await claimer.give_back_strays(connection)

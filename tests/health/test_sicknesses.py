@@ -140,6 +140,13 @@ def unsettled(of: Patient) -> None:
     of.change(is_awaited=True, chain_completed_at=func.now() - timedelta(minutes=2))
 
 
+def quarantined(of: Patient) -> None:
+    of.run(
+        "INSERT INTO quarantine (subject, statement, sqlstate, error, retry_at) "
+        "VALUES ('a-job', 'complete', '23514', 'CheckViolation: no', now() + interval '1 minute')"
+    )
+
+
 def dead_tuples(of: Patient) -> None:
     of.run("ALTER TABLE job SET (autovacuum_vacuum_threshold = 1)")
     job = of.jobs.add(COMPLETED)
@@ -191,6 +198,7 @@ SICK: list[tuple[Callable[[Patient], None], set[tuple[Code, Severity]]]] = [
     (dead_letters, {(Code.DEAD_LETTERS, WARNING)}),
     (blocked_by_dead, {(Code.BLOCKED_BY_DEAD, WARNING)}),
     (unsettled, {(Code.UNSETTLED, WARNING)}),
+    (quarantined, {(Code.QUARANTINED, WARNING)}),
     (dead_tuples, {(Code.DEAD_TUPLES, WARNING)}),
     (autovacuum_off, {(Code.AUTOVACUUM_OFF, CRITICAL)}),
     (bloat, {(Code.BLOAT, WARNING)}),

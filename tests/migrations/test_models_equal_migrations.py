@@ -161,6 +161,7 @@ def write_rows_of_control(session: Session, model: type[Any]) -> None:
             model.JobType(type_name="send", paused_at=func.now(), paused_by="the night shift", max_running=1),
             model.Schedule(name="nightly", type_name="report", cron="0 3 * * *", input={"a": 1}),
             model.RateState(is_type=False, name="mail", tokens=2.5, spent_at=func.now()),
+            model.Quarantine(subject="nightly", statement="fire", error="DataError: no time", retry_at=func.now()),
         ]
     )
 
@@ -170,7 +171,7 @@ def test_rows_survive_every_version_up_and_down(engine: Engine, layout: Layout, 
     model = model_of(layout)
     old = ("job", "job_blocker", "job_attempt", "dead_letter", "worker", "job_queue")
     new = ("job_stage", "job_write", "job_reject", "archive_run", "archive_chain")
-    newest = ("queue", "job_type", "schedule", "rate_state")
+    newest = ("queue", "job_type", "schedule", "rate_state", "quarantine")
 
     def rows(nouns: tuple[str, ...]) -> list[list[str]]:
         names = "note,drain_requested_at,expires_at,ordering_key,steps_aside,rate_weight"
@@ -197,7 +198,7 @@ def test_rows_survive_every_version_up_and_down(engine: Engine, layout: Layout, 
     with Session(engine) as session, session.begin():
         write_rows_of_control(session, model)
     third = rows(newest)
-    assert [len(table) for table in third] == [1] * 4
+    assert [len(table) for table in third] == [1] * 5
     assert upgrade(engine, layout) == 3
     assert (rows(old), rows(new), rows(newest)) == (first, second, third)
     assert downgrade(engine, layout, 3) == following

@@ -30,6 +30,7 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.events import ChainsPruned, DeadLettersPruned, EventBus
 from sa_jobqueue.operations import pruning
 from sa_jobqueue.worker.pruner import Pruner
+from sa_jobqueue.worker.quarantine import Quarantine
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, Start
@@ -209,7 +210,8 @@ async def test_a_walk_ends_where_all_are_young_and_one_to_the_end_finds_what_lie
 ) -> None:
     young = jobs.add_many(pruning.SCAN)
     late = ended(jobs, engine)  # its id says that it is the youngest: of a client whose clock was wrong, say
-    pruner = Pruner(async_engine, Job, EventBus(), MONTH, interval=timedelta(minutes=1))
+    quarantine = Quarantine(async_engine, Job, "here", EventBus())
+    pruner = Pruner(async_engine, Job, EventBus(), MONTH, interval=timedelta(minutes=1), quarantine=quarantine)
     await pruner.walk(to_the_end=False)
     assert late in jobs.statuses()
     await pruner.walk(to_the_end=True)
@@ -268,7 +270,8 @@ async def test_the_worker_prunes_letters_after_the_chains_and_waits_for_none_tha
     bus, told = EventBus(), list[Any]()
     bus.subscribe(told.append)
     rules = RetentionRules(default=Retention(dead_letters=90 * DAY))
-    pruner = Pruner(async_engine, Job, bus, rules, interval=timedelta(minutes=1))
+    quarantine = Quarantine(async_engine, Job, "here", bus)
+    pruner = Pruner(async_engine, Job, bus, rules, interval=timedelta(minutes=1), quarantine=quarantine)
     with engine.connect() as holder:
         holder.execute(text("SELECT 1 FROM dead_letter WHERE job_id = :id FOR UPDATE"), {"id": held})
         await asyncio.wait_for(pruner.walk_letters(to_the_end=False), PATIENCE)

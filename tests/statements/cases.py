@@ -240,6 +240,15 @@ CASES = [
     Case("extend", lambda: leases.extend(Job), PK, lambda world: extend_parameters(world.running[0])),
     Case("take_back", lambda: leases.take_back(Job), RUNNING, lambda world: take_back_parameters()),
     Case(
+        "take_back_only",
+        lambda: leases.take_back(Job, only=True),
+        RUNNING,
+        lambda world: take_back_parameters(ids=list(world.running[:BATCH]), excluded=list(world.running[:1])),
+        looks_at=2000,  # every running job of a worker, to find those among the ids
+    ),
+    Case("lost", lambda: leases.lost(Job), RUNNING, lambda world: {"ttl": timedelta(seconds=15), "limit": BATCH}),
+    Case("lost_orphans", lambda: leases.lost(Job, orphans=True), RUNNING, lambda world: {"limit": BATCH}, looks_at=2000),
+    Case(
         "take_back_ended",
         lambda: leases.take_back(Job, ended=True),
         RUNNING,

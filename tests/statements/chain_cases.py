@@ -120,5 +120,25 @@ CHAIN_CASES = [
     Case("lock_ended", lambda: blockers.lock_ended(Job), AWAITED, some),
     Case("settle", lambda: blockers.settle(Job), PK, lambda world: ended(world.running[:SEVERAL])),
     Case("settle_failed", lambda: blockers.settle(Job), PK, lambda world: ended(world.running[:SEVERAL], outcome="dead")),
+    Case(
+        "settle_only",
+        lambda: blockers.settle(Job, only=True),
+        PK,
+        lambda world: ended(world.running[:SEVERAL]) | {"ids": list(world.waiting[:BATCH]), "excluded": [NOBODY]},
+    ),
+    Case(
+        "waiting",
+        lambda: blockers.waiting(Job),
+        frozenset(),
+        lambda world: {"chains": list(world.running[:SEVERAL]), "after": NOBODY, "limit": BATCH},
+        looks_at=BATCH,
+    ),
+    Case(
+        "waiting_among",
+        lambda: blockers.waiting_among(Job),
+        frozenset(),
+        lambda world: {"chains": list(world.running[:SEVERAL]), "jobs": list(world.waiting[:BATCH])},
+        looks_at=BATCH,
+    ),
     Case("tell_settled", lambda: blockers.tell_settled(Job), PK, some),
 ]

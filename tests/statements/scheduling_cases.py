@@ -141,6 +141,13 @@ SCHEDULING_CASES = [
         frozenset({"ix_job_claim", "ix_job_ordering", "uq_job_ordering"}),
         lambda w: shared(w, looked=False),
     ),
+    Case(
+        "expire_only",
+        lambda: expiry.expire(Job, only=True),
+        frozenset({"ix_job_expiring", "pk_job"}),
+        lambda w: {"limit": BATCH, "ids": list(w.pending[:BATCH]), "excluded": list(w.pending[:1])},
+    ),
+    Case("late", lambda: expiry.late(Job), frozenset({"ix_job_expiring"}), lambda w: {"limit": BATCH}),
     Case("expire", lambda: expiry.expire(Job), frozenset({"ix_job_expiring", "pk_job"}), lambda w: {"limit": BATCH}),
     Case("limits_lock", lambda: limits.lock(Job), frozenset(), lambda w: _ONE),
     Case("limits_running", lambda: limits.running(Job), frozenset({"ix_job_running"}), lambda w: _ONE, looks_at=2000),

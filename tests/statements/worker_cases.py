@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from sa_jobqueue import Job
-from sa_jobqueue.statements import controls, corrections, queues, workers
+from sa_jobqueue.statements import controls, corrections, quarantine, queues, workers
 from tests.fixtures.jobs import WORKER
 from tests.statements.shapes import Case
 
 _WHERE = workers.matching(Job, ids=["a"], names=["spark_1-*"], queues=["default"])
+_REFUSED: dict[str, Any] = {"subject": "a", "statement": "complete", "sqlstate": "23514", "error": "no", "worker_id": WORKER}
+_REFUSED |= {"pause": timedelta(seconds=2)}
 _MAIL = {"name": "mail", "weight": 1}
 
 WORKER_CASES = [
@@ -53,5 +56,14 @@ WORKER_CASES = [
     ),
     Case("schedules_ahead", lambda: corrections.schedules_ahead(Job), frozenset(), guarded=False),
     Case("correct_schedule", lambda: corrections.correct_schedule(Job), frozenset(), guarded=False),
+    Case("quarantine_put", lambda: quarantine.put(Job), frozenset(), lambda world: _REFUSED),
+    Case(
+        "quarantine_drop",
+        lambda: quarantine.drop(Job),
+        frozenset(),
+        lambda world: {"statement": "complete", "subjects": ["a", "b"]},
+    ),
+    Case("quarantine_forget", lambda: quarantine.forget(Job), frozenset(), lambda world: {"after": timedelta(minutes=10)}),
+    Case("quarantine_page", lambda: quarantine.page(Job), frozenset(), lambda world: {"subjects": ["a"], "limit": 100}),
     Case("notify_rules", lambda: controls.notify_rules(Job), frozenset()),
 ]

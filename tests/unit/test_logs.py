@@ -12,6 +12,7 @@ from sqlalchemy.exc import OperationalError
 from sa_jobqueue import AttemptOutcome, DeadReason
 from sa_jobqueue import events as told
 from sa_jobqueue.observe import logs
+from sa_jobqueue.types import RefusedWrite
 
 SECOND = timedelta(seconds=1)
 ERROR = {"type": "app.CardDeclined", "message": "declined\ncard 4111 1111", "traceback": "card 4111 1111"}
@@ -116,6 +117,11 @@ CASES: dict[type, tuple[told.Event, str, str]] = {
         "app:choose failed to choose: jobs of the queue mail start in their ordinary order until it does: ValueError: no",
     ),
     told.WorkerStopped: (told.WorkerStopped("w:1", 3), "INFO", "worker w:1 stopped, 3 jobs given back"),
+    told.WriteQuarantined: (
+        told.WriteQuarantined(RefusedWrite.COMPLETE, "a-job", "w:1", ValueError("boom"), "23514", 2, SECOND),
+        "ERROR",
+        "write quarantined statement=complete subject=a-job failures=2 retry_in=1s: ValueError: boom",
+    ),
     told.ComponentFailed: (
         told.ComponentFailed("claimer", ValueError("boom"), SECOND),
         "ERROR",

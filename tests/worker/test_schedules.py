@@ -20,6 +20,7 @@ from sa_jobqueue.events import (
     SchedulesUndeclared,
 )
 from sa_jobqueue.statements.controls import notify_rules
+from sa_jobqueue.worker.quarantine import Quarantine
 from sa_jobqueue.worker.scheduler import Scheduler
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.workers import PATIENCE, Start, until
@@ -87,6 +88,39 @@ async def test_a_worker_tells_of_rows_that_are_none_and_of_what_code_has_dropped
         assert fired.schedule == "old"
 
 
+_UNCHECKED = """
+DO $$
+DECLARE name text;
+BEGIN
+  FOR name IN SELECT conname FROM pg_constraint WHERE conrelid = 'schedule'::regclass AND contype = 'c'
+    AND pg_get_constraintdef(oid) LIKE '%fire_at%'
+  LOOP EXECUTE format('ALTER TABLE schedule DROP CONSTRAINT %I', name); END LOOP;
+END $$
+"""
+
+
+@pytest.mark.parametrize(
+    "columns", [{"next_fire_at": "-infinity"}, {"next_fire_at": "0044-03-15 BC"}, {"last_fire_at": "infinity"}], ids=str
+)
+async def test_a_schedule_with_an_instant_that_python_cannot_hold_stops_no_other(
+    columns: dict[str, str], start: Start, sessions: Sessions
+) -> None:
+    jobs, _ = ticking(name="good")
+    with sessions.begin() as session:
+        put_schedule(session, Schedule(name="odd", cron="0 5 * * *", type_name="tick"))
+        session.connection().exec_driver_sql(_UNCHECKED.replace("%", "%%"))
+        session.execute(update(Job.Schedule).values({"next_fire_at": func.now() - timedelta(seconds=1)} | columns))
+    async with start(jobs) as log:
+        await until(lambda: names(sessions) == ["good", "odd"])  # which health and the commands read as well
+        await asyncio.to_thread(make_due, sessions, "good")
+        fired = await log.until(ScheduleFired, 2)
+    assert {one.schedule for one in fired} == {"good", "odd"}
+    with sessions() as session:
+        (odd,) = list_schedules(session, names=["odd"])
+        assert odd.next_fire_at is not None
+        assert odd.next_fire_at > session.scalar(select(func.now()))  # type: ignore[operator]
+
+
 async def test_nothing_is_asked_of_the_database_until_something_is_due_or_told(
     async_engine: AsyncEngine, sessions: Sessions
 ) -> None:
@@ -100,7 +134,8 @@ async def test_nothing_is_asked_of_the_database_until_something_is_due_or_told(
     event.listen(async_engine.sync_engine, "before_cursor_execute", note)
     with sessions.begin() as session:
         put_schedule(session, Schedule(name="yearly", cron="@yearly", type_name="tick"))
-    scheduler = Scheduler(async_engine, Job, EventBus(), declared=(), types=())
+    quarantine = Quarantine(async_engine, Job, "here", EventBus())
+    scheduler = Scheduler(async_engine, Job, EventBus(), declared=(), types=(), quarantine=quarantine)
     running = asyncio.create_task(scheduler.run())
     try:
         for looks in (1, 2, 3):

@@ -155,6 +155,18 @@ CREATE TABLE ${q}rate_state (
   CONSTRAINT ${p}ck_rate_state_starts CHECK (array_position(starts, NULL) IS NULL AND cardinality(starts) % 2 = 0
     AND 0 <= ALL (starts) AND 221845392000000000 > ALL (starts)),
   CONSTRAINT ${p}ck_rate_state_times CHECK (spent_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00')
+)
+--;
+CREATE TABLE ${q}quarantine (
+  subject text NOT NULL,
+  statement text NOT NULL,
+  sqlstate text,
+  error text NOT NULL,
+  worker_id text,
+  failures integer DEFAULT 1 NOT NULL,
+  first_failed_at timestamptz DEFAULT now() NOT NULL,
+  retry_at timestamptz NOT NULL,
+  CONSTRAINT ${p}pk_quarantine PRIMARY KEY (subject, statement)
 )"""
 
 # On tables that are there: `job_stage` before `job`, as the commit of a bulk write locks them; then `job`, as workers lock
@@ -256,7 +268,7 @@ DROP FUNCTION ${q}job_deleted()
 --;
 ALTER TABLE ${q}job_stage DROP COLUMN steps_aside, DROP COLUMN ordering_key, DROP COLUMN expires_at, DROP COLUMN rate_weight
 --;
-DROP TABLE ${q}rate_state, ${q}schedule, ${q}job_type, ${q}queue
+DROP TABLE ${q}quarantine, ${q}rate_state, ${q}schedule, ${q}job_type, ${q}queue
 --;
 DROP INDEX ${q}ix_job_ordering_freed
 --;

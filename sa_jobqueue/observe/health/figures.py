@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from sa_jobqueue.operations import WorkerStatus
-from sa_jobqueue.types import AttemptOutcome, WorkerState
+from sa_jobqueue.types import AttemptOutcome, RefusedWrite, WorkerState
 
 
 class Severity(IntEnum):
@@ -42,6 +42,7 @@ class Code(StrEnum):
     DEAD_LETTERS = "dead_letters"
     BLOCKED_BY_DEAD = "blocked_by_dead"
     UNSETTLED = "unsettled"
+    QUARANTINED = "quarantined"
     HORIZON = "horizon"
     DEAD_TUPLES = "dead_tuples"
     AUTOVACUUM_OFF = "autovacuum_off"
@@ -335,6 +336,21 @@ class LateSchedule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantined:
+    """A row that workers cannot write: it was left out of its batch and is tried again."""
+
+    subject: str
+    """The id of the job, chain or dead letter, or the name of the schedule, queue or job type."""
+    statement: RefusedWrite
+    sqlstate: str | None
+    error: str
+    failures: int
+    failing_for: timedelta
+    worker_id: str | None
+    """The worker that tried last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """One report. Its figures were read one after the other, each with a snapshot of its own."""
 
@@ -357,6 +373,8 @@ class Health:
     """Queues, then job types, by name."""
     schedules: Sequence[LateSchedule] = ()
     """Those that are overdue or cannot fire, by name."""
+    quarantined: Sequence[Quarantined] = ()
+    """Rows that cannot be written, the oldest first; at most 1,000."""
     findings: Sequence[Finding] = ()
     """The worst first."""
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from sa_jobqueue.observe.health.figures import Code, Finding, Health, Holder, HolderKind, Severity
 from sa_jobqueue.observe.health.thresholds import Thresholds
 from sa_jobqueue.operations.spans import span
+from sa_jobqueue.types import RefusedWrite
 
 OK, WARNING, CRITICAL = Severity.OK, Severity.WARNING, Severity.CRITICAL
 
@@ -20,6 +21,7 @@ def judge(figures: Health, thresholds: Thresholds) -> Health:
         *_workers(figures),
         *_paused(figures),
         *_schedules(figures, thresholds),
+        *_quarantined(figures),
         *_waiting(figures, thresholds),
         *_attempts(figures, thresholds),
         *_failures(figures, thresholds),
@@ -74,6 +76,42 @@ def _schedules(of: Health, at: Thresholds) -> Iterator[Finding]:
             summary = f"Schedule {one.name!r} should have fired {span(late)} ago."
             advice = "Any worker fires it: see whether one runs, and who holds its row (pg_locks)."
             yield _found(Code.SCHEDULE_LATE, bad, summary, advice, schedule=one.name, overdue=late)
+
+
+_NAMED: Final = 5
+"""Rows in quarantine that have a finding each; one more counts the others."""
+
+
+def _quarantined(of: Health) -> Iterator[Finding]:
+    for one in of.quarantined[:_NAMED]:
+        noun = NOUNS[one.statement]
+        summary = (
+            f"{noun.capitalize()} {one.subject} cannot be written ({one.statement}): {one.error}; "
+            f"{_times(one.failures, 'failure')} in {span(one.failing_for)}."
+        )
+        advice = (
+            "Correct the row, or the constraint or trigger that refuses it; it is tried again by itself, the others go on."
+        )
+        seen: dict[str, Any] = {"subject": one.subject, "statement": one.statement.value, "error": one.error}
+        seen |= {"sqlstate": one.sqlstate, "failures": one.failures, "failing_for": one.failing_for}
+        yield _found(Code.QUARANTINED, WARNING, summary, advice, worker_id=one.worker_id, **seen)
+    if (more := len(of.quarantined) - _NAMED) > 0:
+        summary = f"{_times(more, 'more row')} cannot be written."
+        yield _found(Code.QUARANTINED, WARNING, summary, "See table quarantine, by its error.", rows=len(of.quarantined))
+
+
+NOUNS: Final = {
+    RefusedWrite.COMPLETE: "job",
+    RefusedWrite.FINISH: "job",
+    RefusedWrite.RESCUE: "job",
+    RefusedWrite.UNBLOCK: "job or chain",
+    RefusedWrite.EXPIRE: "job",
+    RefusedWrite.FIRE: "schedule",
+    RefusedWrite.CLAIM: "limit",
+    RefusedWrite.PRUNE: "chain or dead letter",
+    RefusedWrite.ARCHIVE: "chain",
+}
+"""What the subject of each write is."""
 
 
 def _waiting(of: Health, at: Thresholds) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ from sa_jobqueue.observe.health.figures import (
     IndexHealth,
     LateSchedule,
     Paused,
+    Quarantined,
     QueueDepth,
     QueueRates,
     Rates,
@@ -36,10 +37,10 @@ from sa_jobqueue.observe.health.thresholds import Thresholds
 from sa_jobqueue.operations import list_job_types, list_queues, list_schedules, list_workers
 from sa_jobqueue.own_sessions import SETTINGS
 from sa_jobqueue.statements import health as statements
-from sa_jobqueue.statements import horizon, jobs, storage
+from sa_jobqueue.statements import horizon, jobs, quarantine, storage
 from sa_jobqueue.statements.claims import GUARDS
 from sa_jobqueue.statements.sessions import PREFIX
-from sa_jobqueue.types import AttemptOutcome
+from sa_jobqueue.types import AttemptOutcome, RefusedWrite
 
 COUNTED: Final = 10_000
 """Jobs of a lane, dead letters and waiting jobs are counted so far and no further."""
@@ -47,6 +48,7 @@ LOOKED_AT: Final = 50_000
 """Jobs and attempts of the window that are looked at."""
 _TRANSACTIONS: Final = 500_000
 _HOLDERS: Final = 10
+_QUARANTINED: Final = 1000
 _TIMEOUT: Final = timedelta(seconds=10)
 _SETTINGS: Final = {
     # The workers' guards: a plan from the statistics of an empty table would read the whole backlog. But for bitmaps, which
@@ -131,6 +133,7 @@ def _measure(
         unserved=list(session.scalars(jobs.unserved_queues(model), {"ttl": time_to_live})),
         paused=list(_paused(session, model, now)),
         schedules=list(_late(session, model)),
+        quarantined=list(_quarantined(session, model, now)),
     )
     return judge(figures, thresholds)
 
@@ -148,6 +151,19 @@ def _late(session: Session, model: type[JobMixin[Any]]) -> Iterator[LateSchedule
     for one in list_schedules(session, model=model):
         if one.overdue is not None or one.error is not None:
             yield LateSchedule(name=one.name, overdue=one.overdue, error=one.error)
+
+
+def _quarantined(session: Session, model: type[JobMixin[Any]], now: datetime) -> Iterator[Quarantined]:
+    for row in session.execute(quarantine.page(model), {"subjects": None, "limit": _QUARANTINED}).mappings():
+        yield Quarantined(
+            subject=row["subject"],
+            statement=RefusedWrite(row["statement"]),
+            sqlstate=row["sqlstate"],
+            error=row["error"],
+            failures=row["failures"],
+            failing_for=max(now - row["first_failed_at"], timedelta(0)),
+            worker_id=row["worker_id"],
+        )
 
 
 def _queues(session: Session, model: type[JobMixin[Any]], now: datetime) -> list[QueueDepth]:

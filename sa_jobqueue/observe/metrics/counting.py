@@ -31,13 +31,14 @@ DEATHS: Final = Counted("dead_letters", "Jobs that died in this worker.", "{job}
 TAKEN_BACK: Final = Counted("jobs_taken_back", "Jobs taken back from workers that were gone.", "{job}")
 FAILURES: Final = Counted("component_failures", "Failures of the worker's own duties.", "{failure}", ("component",))
 ENDANGERED: Final = Counted("leases_endangered", "How often it could not beat and stopped its jobs.", "{time}")
-ALL: Final = (ATTEMPTS, DEATHS, TAKEN_BACK, FAILURES, ENDANGERED)
+QUARANTINED: Final = Counted("writes_quarantined", "Writes that failed because of one row.", "{failure}", ("statement",))
+ALL: Final = (ATTEMPTS, DEATHS, TAKEN_BACK, FAILURES, ENDANGERED, QUARANTINED)
 
 Count = tuple[Counted, tuple[str, ...]]
 
 _RARE: Final = (
     *(told.JobPutBack, told.JobDied, told.JobCancelled, told.AttemptLost, told.JobTakenBack),
-    *(told.ComponentFailed, told.LeaseEndangered),
+    *(told.ComponentFailed, told.LeaseEndangered, told.WriteQuarantined),
 )
 """Events that are counted, but for the one that is told of every job."""
 
@@ -63,6 +64,8 @@ def counts(event: told.Event, known: frozenset[str]) -> tuple[Count, ...]:
             return ((TAKEN_BACK, ()),)
         case told.ComponentFailed():
             return ((FAILURES, (event.component,)),)
+        case told.WriteQuarantined():
+            return ((QUARANTINED, (event.write.value,)),)
         case told.LeaseEndangered():
             return ((ENDANGERED, ()),)
     return ()

@@ -8,6 +8,7 @@ from typing import Final
 
 from sa_jobqueue.observe.health import Code, Health, HolderKind
 from sa_jobqueue.printable import printable
+from sa_jobqueue.types import RefusedWrite
 
 OTHER: Final = "other"
 MOST_QUEUES: Final = 100
@@ -73,6 +74,10 @@ def _jobs(report: Health) -> Iterator[Figure]:
     yield _one("undecided_dead_letters", "Dead letters that nobody has decided on, up to 10,000.", dead.unresolved)
     yield _labelled("undecided_dead_letters_by_age", "The same by how long they have been there.", "age", dead.by_age)
     yield _one("jobs_blocked_by_dead", "Jobs that wait for a dead chain.", dead.waiting)
+    refused = dict.fromkeys((write.value for write in RefusedWrite), 0.0)
+    for one in report.quarantined:
+        refused[one.statement.value] += 1
+    yield _labelled("quarantined_rows", "Rows that cannot be written, up to 1,000.", "statement", refused)
     yield _one("unsettled_chains", "Chains whose end was not passed on yet.", dead.unsettled)
 
 

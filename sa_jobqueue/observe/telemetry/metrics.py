@@ -23,6 +23,7 @@ _ATTRIBUTES: Final = {
     "outcome": names.OUTCOME,
     "reason": names.REASON,
     "component": "sa_jobqueue.component",
+    "statement": "sa_jobqueue.statement",
 }
 _SENDING: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 _MOST_TYPES: Final = 200

@@ -3,6 +3,7 @@ WITH late AS (SELECT job.id AS id, job.root_id AS root_id
   WHERE job.status = 'pending'
   AND job.expires_at IS NOT NULL
   AND job.expires_at <= now()
+  AND job.id != ALL (%(excluded)s::UUID[])
   ORDER BY job.expires_at
   LIMIT %(limit)s::INTEGER
   FOR NO KEY UPDATE SKIP LOCKED), free AS (SELECT row.id AS id

@@ -9,7 +9,8 @@ WITH page AS (SELECT dead_letter.id AS id, dead_letter.job_id AS job_id, dead_le
         WHERE page.resolved_at < now() - coalesce((%(types_dead_letters)s::INTERVAL[])[array_position(%(types)s::TEXT[], page.type_name)], (%(queues_dead_letters)s::INTERVAL[])[array_position(%(queues)s::TEXT[], page.queue)], %(default_dead_letters)s::INTERVAL)
         AND (SELECT CAST(job.status AS TEXT) = 'dead' AS anon_1
           FROM job
-          WHERE job.id = page.job_id) IS NOT true)))
+          WHERE job.id = page.job_id) IS NOT true
+        AND page.id != ALL (%(excluded)s::UUID[]))))
   FOR UPDATE SKIP LOCKED), gone AS (DELETE
   FROM dead_letter
   WHERE dead_letter.id = ANY (array((SELECT chosen.id

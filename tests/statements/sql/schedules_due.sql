@@ -4,7 +4,9 @@ SELECT schedule.name, schedule.type_name, schedule.queue, schedule.priority, sch
 FROM schedule
 WHERE schedule.paused_at IS NULL
 AND schedule.error IS NULL
+AND schedule.name != ALL (%(excluded)s::TEXT[])
 AND (schedule.next_fire_at IS NULL OR schedule.next_fire_at <= coalesce(%(at)s::TIMESTAMP WITH TIME ZONE, now()))
+AND (%(names)s::TEXT[] IS NULL OR schedule.name = ANY (%(names)s::TEXT[]))
 ORDER BY schedule.next_fire_at, schedule.name
 LIMIT %(limit)s::INTEGER
 FOR UPDATE OF schedule SKIP LOCKED

@@ -3,3 +3,4 @@ SELECT CAST(EXTRACT(epoch
 FROM schedule
 WHERE schedule.paused_at IS NULL
 AND schedule.error IS NULL
+AND schedule.name != ALL (%(excluded)s::TEXT[])

@@ -6,6 +6,7 @@ WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.
     WHERE edge.blocked_by_chain_id = chain.id
     AND edge.job_id > chain.after
     AND edge.open
+    AND edge.job_id != ALL (%(excluded)s::UUID[])
     AND (chain.outcome = %(outcome_1)s::VARCHAR OR edge.on_failure != %(on_failure_2)s::VARCHAR)
     ORDER BY edge.blocked_by_chain_id, edge.job_id
     LIMIT %(limit)s::INTEGER) AS reached ON true

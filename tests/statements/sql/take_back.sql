@@ -3,6 +3,7 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
   JOIN LATERAL (SELECT job.id AS id, job.leased_by AS leased_by, job.root_id AS root_id
     FROM job
     WHERE job.status = 'running'
+    AND job.id != ALL (%(excluded)s::UUID[])
     AND job.leased_by = worker.id
     LIMIT %(limit)s::INTEGER
     FOR NO KEY UPDATE SKIP LOCKED) AS gone ON true
@@ -13,6 +14,7 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
   JOIN LATERAL (SELECT job.id AS id, job.leased_by AS leased_by, job.root_id AS root_id
     FROM job
     WHERE job.status = 'running'
+    AND job.id != ALL (%(excluded)s::UUID[])
     AND job.leased_by = worker.id
     AND job.leased_until < now()
     LIMIT %(limit)s::INTEGER

@@ -2,6 +2,7 @@ WITH lost AS (SELECT orphan.id AS id, orphan.leased_by AS leased_by, orphan.root
   FROM (SELECT job.id AS id, job.leased_by AS leased_by, job.root_id AS root_id
     FROM job
     WHERE job.status = 'running'
+    AND job.id != ALL (%(excluded)s::UUID[])
     AND NOT (EXISTS (SELECT 1
         FROM worker
         WHERE worker.id = job.leased_by))

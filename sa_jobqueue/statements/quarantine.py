@@ -1,0 +1,65 @@
+"""Quarantine: the rows that a set-based write left out because they made it fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Delete, Insert, Integer, Interval, Select, Text, any_, bindparam, delete, func, or_, select
+from sqlalchemy.dialects.postgresql import ARRAY, insert
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.statements._parts import array, once_a_model, table
+
+
+@once_a_model
+def put(model: type[JobMixin[Any]]) -> Insert:
+    """Record that a write of one row failed.
+
+    Parameters: `subject`, `statement`, `sqlstate`, `error`, `worker_id`; `pause`, after which it is tried again. Takes many.
+    Changes: its row, where there is one: `failures` + 1, and all but `first_failed_at`. Clock: the database's.
+    Locks: its row. Index: the primary key.
+    """
+    row = table(model.Quarantine)
+    names = ("subject", "statement", "sqlstate", "error", "worker_id")
+    given = {name: bindparam(name, type_=Text) for name in names}
+    statement = insert(row).values(**given, retry_at=func.now() + bindparam("pause", type_=Interval))
+    latest = {name: statement.excluded[name] for name in ("sqlstate", "error", "worker_id", "retry_at")}
+    return statement.on_conflict_do_update(
+        index_elements=["subject", "statement"], set_={**latest, "failures": row.c.failures + 1}
+    )
+
+
+@once_a_model
+def drop(model: type[JobMixin[Any]]) -> Delete:
+    """Delete rows whose write succeeded. Parameters: `statement`, `subjects`. Locks: the rows. Index: the primary key."""
+    row = table(model.Quarantine)
+    return delete(row).where(
+        row.c.subject == any_(array("subjects", Text())), row.c.statement == bindparam("statement", type_=Text)
+    )
+
+
+@once_a_model
+def forget(model: type[JobMixin[Any]]) -> Delete:
+    """Delete rows that were due to be tried again longer ago than `after` and were not: whatever they stood for is gone.
+
+    Parameters: `after`. Clock: the database's. Locks: the rows. Index: none; the table is small.
+    """
+    row = table(model.Quarantine)
+    return delete(row).where(row.c.retry_at < func.now() - bindparam("after", type_=Interval))
+
+
+@once_a_model
+def page(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return what is in quarantine, the oldest first. Parameters: `subjects`, or null for all; `limit`.
+
+    Shape: `(subject, statement, sqlstate, error, worker_id, failures, first_failed_at, retry_at)`. Locks: none.
+    Index: the primary key where there are subjects, otherwise none; the table is small.
+    """
+    row = table(model.Quarantine)
+    subjects = bindparam("subjects", type_=ARRAY(Text))
+    return (
+        select(row)
+        .where(or_(subjects.is_(None), row.c.subject == any_(subjects)))
+        .order_by(row.c.first_failed_at, row.c.subject, row.c.statement)
+        .limit(bindparam("limit", type_=Integer))
+    )

@@ -1,0 +1,151 @@
+"""The rows that this worker could not write: when each is tried again, and their record in the table `quarantine`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from sa_jobqueue.events import EventBus, WriteQuarantined
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.retry import Backoff
+from sa_jobqueue.splitting import in_parts, is_of_a_row, sqlstate, summary
+from sa_jobqueue.statements import quarantine
+from sa_jobqueue.types import RefusedWrite
+
+R = TypeVar("R")
+
+PAUSES: Final = Backoff(base=timedelta(seconds=2), factor=4, cap=timedelta(minutes=5), jitter=False)
+"""Until a row is tried again: 2 s, 8 s, 32 s, 128 s, then 5 min each time."""
+FORGOTTEN: Final = 2 * PAUSES.cap
+"""A row that was due to be tried again so long ago is gone, or was written by another worker."""
+MOST: Final = 1000
+"""Rows of one worker that are kept apart. What fails beyond that holds up the others."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    failures: int
+    until: float
+
+
+class Quarantine:
+    """Shared by the components of one worker. Nothing is written while no row fails.
+
+    A record is written after the failure, in a transaction of its own; one that cannot be written is left out. A crash
+    leaves records, which any worker deletes when they are `FORGOTTEN`.
+    """
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        model: type[JobMixin[Any]],
+        worker_id: str,
+        events: EventBus,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine.execution_options(isolation_level="READ COMMITTED")
+        self._put, self._drop, self._forget = quarantine.put(model), quarantine.drop(model), quarantine.forget(model)
+        self._worker_id = worker_id
+        self._events = events
+        self._clock = clock
+        self._kept: dict[tuple[RefusedWrite, Any], _Kept] = {}
+
+    def resting(self, write: RefusedWrite) -> list[Any]:
+        """Return the rows that this write must leave out now. At most `MOST`."""
+        now = self._clock()
+        return [subject for (of, subject), kept in self._kept.items() if of is write and kept.until > now]
+
+    def lapsed(self, write: RefusedWrite) -> list[Any]:
+        """Return the rows that are to be tried again now."""
+        now = self._clock()
+        return [subject for (of, subject), kept in self._kept.items() if of is write and kept.until <= now]
+
+    def is_resting(self, write: RefusedWrite, subject: Any) -> bool:
+        """Return whether a write must leave a row out now."""
+        kept = self._kept.get((write, subject))
+        return kept is not None and kept.until > self._clock()
+
+    def again_in(self, write: RefusedWrite) -> float | None:
+        """Return in how many seconds the first row that rests is to be tried again; None where none rests."""
+        now = self._clock()
+        pauses = (kept.until - now for (of, _), kept in self._kept.items() if of is write)
+        return min((seconds for seconds in pauses if seconds > 0), default=None)
+
+    async def add(self, write: RefusedWrite, refused: Iterable[tuple[Any, DBAPIError]]) -> dict[Any, timedelta]:
+        """Leave rows out for a while, each longer than the last time; record and report them. Return their pauses."""
+        given, pauses = [], {}
+        for subject, error in refused:
+            kept = self._kept.get((write, subject))
+            if kept is None and len(self._kept) >= MOST:
+                self._drop_old()
+            failures = 1 if kept is None else kept.failures + 1
+            pause = pauses[subject] = PAUSES(failures, error)
+            if kept is not None or len(self._kept) < MOST:
+                self._kept[write, subject] = _Kept(failures, self._clock() + pause.total_seconds())
+            state = sqlstate(error)
+            given.append(
+                {
+                    "subject": str(subject),
+                    "statement": write.value,
+                    "sqlstate": state,
+                    "error": summary(error),
+                    "worker_id": self._worker_id,
+                    "pause": pause,
+                }
+            )
+            self._events.emit(WriteQuarantined(write, str(subject), self._worker_id, error, state, failures, pause))
+        if given:
+            # In the order of their keys, as every worker locks them.
+            await self._record(self._put, sorted(given, key=lambda one: (one["subject"], one["statement"])))
+        return pauses
+
+    async def written(self, write: RefusedWrite, subjects: Iterable[Any]) -> None:
+        """Delete the records of rows that have been written, or are no longer this worker's to write."""
+        if not self._kept:
+            return
+        found = [subject for subject in subjects if self._kept.pop((write, subject), None) is not None]
+        if found:
+            await self._record(self._drop, {"statement": write.value, "subjects": sorted(map(str, found))})
+
+    async def tidy(self) -> None:
+        """Delete the records of rows that no worker has tried for long."""
+        self._drop_old()
+        await self._record(self._forget, {"after": FORGOTTEN})
+
+    async def select(
+        self,
+        write: RefusedWrite,
+        run: Callable[[Sequence[Any] | None], Awaitable[R]],
+        candidates: Callable[[], Awaitable[Sequence[Any]]],
+    ) -> list[R]:
+        """Run a write that selects its rows itself; if one of them makes it fail, write the others by their ids.
+
+        `run`: given None it selects, and leaves out what is `resting`; given ids it takes none but those. `candidates`: the
+        ids that it would select. Shape: what the calls returned that succeeded.
+        """
+        try:
+            return [await run(None)]
+        except DBAPIError as error:
+            if not is_of_a_row(error):
+                raise
+        written, refused = await in_parts(await candidates(), run)
+        await self.add(write, refused)
+        return written
+
+    def _drop_old(self) -> None:
+        old = self._clock() - FORGOTTEN.total_seconds()
+        self._kept = {key: kept for key, kept in self._kept.items() if kept.until > old}
+
+    async def _record(self, statement: Any, given: Any) -> None:
+        # The rows themselves are dealt with; those that cannot be recorded are in the log and the metrics.
+        with suppress(SQLAlchemyError):
+            async with self._engine.begin() as connection:
+                await connection.execute(statement, given)

@@ -1,0 +1,317 @@
+"""One row that cannot be written, beside each set-based write: the others are written, and the row is named."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, func, insert, select, text, update
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Job, JobQueue, JobStatus, Retention, Schedule, explain_job, put_schedule
+from sa_jobqueue.events import ComponentFailed, WriteQuarantined
+from sa_jobqueue.ids import uuid7
+from sa_jobqueue.observe.health import Code, health
+from sa_jobqueue.operations.explaining_causes import Cause
+from sa_jobqueue.retry import Backoff
+from sa_jobqueue.types import RefusedWrite
+from sa_jobqueue.worker import quarantine
+from tests.behaviour.test_attempts import enqueue
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import Start, until
+
+GOOD = 4
+_KEPT = Retention(completed=timedelta(days=1), dead_letters=timedelta(days=1))
+_REFUSE = """
+CREATE TABLE refused (subject text);
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE subject text := CASE WHEN TG_OP = 'DELETE' THEN to_jsonb(OLD) ELSE to_jsonb(NEW) END ->> TG_ARGV[0];
+BEGIN
+  IF subject IN (SELECT refused.subject FROM refused) THEN
+    RAISE EXCEPTION 'the application refuses %%', subject;
+  END IF;
+  IF TG_OP = 'DELETE' THEN RETURN OLD; END IF;
+  RETURN NEW;
+END $$;
+"""
+
+
+@dataclass
+class World:
+    """A queue whose application refuses to write some rows."""
+
+    engine: Engine
+    jobs: Jobs
+    queue: JobQueue[Any]
+    gate: asyncio.Event
+    """What the handler `waits` waits for."""
+
+    def handlers(self) -> None:
+        """Declare handlers that end together, so that their ends are written together."""
+
+        @self.queue.handler("waits")
+        async def waits() -> None:
+            await self.gate.wait()
+
+        @self.queue.handler("fails", max_attempts=1)
+        async def fails() -> None:
+            await self.gate.wait()
+            raise RuntimeError("no")
+
+        @self.queue.handler("goes_on")
+        async def goes_on() -> Any:
+            return waits.continuation()
+
+        @self.queue.handler("test")
+        async def test() -> None: ...
+
+        self.waits, self.fails, self.goes_on, self.test = waits, fails, goes_on, test
+
+
+@dataclass
+class Given:
+    """Rows of one kind; the last is refused."""
+
+    subjects: Sequence[Any]
+    """What a record in quarantine names."""
+    done: Callable[[Sequence[Any]], bool]
+    """Whether rows have been written, by their subjects."""
+    refused: Any = None
+    """What the trigger compares, where that is not the subject."""
+    find: Callable[[], Any] | None = None
+    """Finds the refused subject where it is known later."""
+
+
+def of_statuses(world: World, *statuses: JobStatus) -> Callable[[Sequence[Any]], bool]:
+    return lambda job_ids: {world.jobs.status(job_id) for job_id in job_ids} <= set(statuses)
+
+
+def completions(world: World) -> Given:
+    made = enqueue(world.engine, *(world.waits.job() for _ in range(GOOD + 1)))
+    return Given(made, of_statuses(world, JobStatus.COMPLETED))
+
+
+def failures(world: World) -> Given:
+    return Given(enqueue(world.engine, *(world.fails.job() for _ in range(GOOD + 1))), of_statuses(world, JobStatus.DEAD))
+
+
+def ends_of_chains(world: World) -> Given:
+    chains = enqueue(world.engine, *(world.goes_on.job() for _ in range(GOOD + 1)))
+
+    def done(chain_ids: Sequence[Any]) -> bool:
+        return all(world.jobs.get(chain_id)["chain_completed_at"] is not None for chain_id in chain_ids)
+
+    def find() -> Any:
+        with world.engine.connect() as connection:
+            return connection.scalar(select(Job.id).where(Job.chain_id == chains[-1], Job.chain_index == 1))
+
+    return Given(chains, done, find=find)
+
+
+def unblocking(world: World) -> Given:
+    with Session(world.engine, expire_on_commit=False) as session, session.begin():
+        first, second = world.waits.job(), world.waits.job()
+        waiting = [Job("test", blockers=[first if number else second]) for number in range(GOOD + 1)]
+        session.add_all([first, second, *waiting])
+    return Given([job.id for job in waiting], of_statuses(world, JobStatus.COMPLETED))
+
+
+def rescue(world: World) -> Given:
+    world.jobs.add_worker("gone:1", silent_for=60)
+    ids = [world.jobs.add(JobStatus.RUNNING, worker_id="gone:1") for _ in range(GOOD + 1)]
+    return Given(ids, of_statuses(world, JobStatus.PENDING, JobStatus.COMPLETED))
+
+
+def rescue_of_orphans(world: World) -> Given:
+    ids = [world.jobs.add(JobStatus.RUNNING, worker_id="gone:2") for _ in range(GOOD + 1)]
+    return Given(ids, of_statuses(world, JobStatus.PENDING, JobStatus.COMPLETED))
+
+
+def expiry(world: World) -> Given:
+    late = func.now() - timedelta(minutes=1)
+    return Given([world.jobs.add(expires_at=late) for _ in range(GOOD + 1)], of_statuses(world, JobStatus.CANCELLED))
+
+
+def firing(world: World) -> Given:
+    names = [f"schedule {number}" for number in range(GOOD + 1)]
+    with Session(world.engine) as session, session.begin():
+        for number, name in enumerate(names):
+            type_name = "test" if number < GOOD else "refused"
+            put_schedule(session, Schedule(name=name, cron="@yearly", type_name=type_name))
+        session.execute(update(Job.Schedule).values(next_fire_at=func.now() - timedelta(seconds=1)))
+
+    def done(some: Sequence[Any]) -> bool:
+        fired = select(func.count()).where(Job.Schedule.name.in_(some), Job.Schedule.last_fire_at.is_not(None))
+        with world.engine.connect() as connection:
+            return connection.scalar(fired) == len(some)
+
+    return Given(names, done, refused="refused")
+
+
+def pruning(world: World) -> Given:
+    ids = [world.jobs.add(JobStatus.COMPLETED) for _ in range(GOOD + 1)]
+    with world.engine.begin() as connection:
+        connection.execute(update(Job).values(chain_completed_at=func.now() - timedelta(days=3)))
+        connection.execute(update(Job).values(created_at=func.now() - timedelta(days=3)))
+    return Given(ids, lambda some: not set(some) & set(world.jobs.statuses()))
+
+
+def pruning_of_letters(world: World) -> Given:
+    ids = [uuid7() for _ in range(GOOD + 1)]
+    old = func.now() - timedelta(days=3)
+    row = {"queue": "default", "type_name": "test", "input_version": 1, "reason": "exhausted", "attempts": 1}
+    row |= {"resolution": "dismissed", "died_at": old, "resolved_at": old}
+    with world.engine.begin() as connection:
+        for letter_id in ids:
+            connection.execute(insert(Job.DeadLetter).values(id=letter_id, job_id=uuid7(), chain_id=uuid7(), **row))
+    return Given(ids, lambda some: not {letter["id"] for letter in world.jobs.letters()} & set(some))
+
+
+def limits(world: World) -> Given:
+    names = ["good", "bad"]
+    with world.engine.begin() as connection:
+        for name in names:
+            connection.execute(insert(Job.Queue).values(name=name, rate_limit=1000, rate_period=timedelta(seconds=1)))
+    ids = {name: [world.jobs.add(queue=name) for _ in range(2)] for name in names}
+
+    def done(some: Sequence[Any]) -> bool:
+        wanted = [job_id for name in some for job_id in ids[name.removeprefix("queue ")]]
+        return of_statuses(world, JobStatus.COMPLETED)(wanted)
+
+    return Given([f"queue {name}" for name in names], done, refused="bad")
+
+
+@dataclass
+class Case:
+    write: RefusedWrite
+    prepare: Callable[[World], Given]
+    trigger: str
+    column: str = "id"
+
+
+UPDATE = "BEFORE UPDATE ON job FOR EACH ROW WHEN"
+CASES = [
+    Case(RefusedWrite.COMPLETE, completions, f"{UPDATE} (NEW.status = 'completed')"),
+    Case(RefusedWrite.FINISH, failures, f"{UPDATE} (NEW.status = 'dead')"),
+    Case(RefusedWrite.COMPLETE, ends_of_chains, f"{UPDATE} (NEW.status = 'completed' AND NEW.chain_index = 1)", "chain_id"),
+    Case(RefusedWrite.UNBLOCK, unblocking, f"{UPDATE} (OLD.status = 'blocked' AND NEW.status = 'pending')"),
+    Case(RefusedWrite.RESCUE, rescue, f"{UPDATE} (OLD.status = 'running' AND NEW.status = 'pending')"),
+    Case(RefusedWrite.RESCUE, rescue_of_orphans, f"{UPDATE} (OLD.status = 'running' AND NEW.status = 'pending')"),
+    Case(RefusedWrite.EXPIRE, expiry, f"{UPDATE} (NEW.status = 'cancelled')"),
+    Case(RefusedWrite.FIRE, firing, "BEFORE INSERT ON job FOR EACH ROW", "type_name"),
+    Case(RefusedWrite.PRUNE, pruning, "BEFORE DELETE ON job FOR EACH ROW"),
+    Case(RefusedWrite.PRUNE, pruning_of_letters, "BEFORE DELETE ON dead_letter FOR EACH ROW"),
+    Case(RefusedWrite.CLAIM, limits, "BEFORE INSERT OR UPDATE ON rate_state FOR EACH ROW", "name"),
+]
+LONG = {ends_of_chains, rescue_of_orphans, expiry, pruning_of_letters}
+"""What goes the way of another of these."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.prepare.__name__, marks=[pytest.mark.long] if case.prepare in LONG else [])
+        for case in CASES
+    ],
+)
+async def test_one_row_that_cannot_be_written_holds_up_no_other_and_is_named(
+    case: Case, engine: Engine, jobs: Jobs, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = Backoff(base=timedelta(milliseconds=200), cap=timedelta(seconds=2), jitter=False)
+    monkeypatch.setattr(quarantine, "PAUSES", pauses)
+    world = World(engine, jobs, JobQueue(retention=_KEPT), asyncio.Event())
+    world.handlers()
+    given = case.prepare(world)
+    *good, bad = given.subjects
+    with engine.begin() as connection:
+        connection.exec_driver_sql(_REFUSE)
+        connection.exec_driver_sql(f"CREATE TRIGGER refuse {case.trigger} EXECUTE FUNCTION refuse('{case.column}')")
+        connection.execute(text("INSERT INTO refused VALUES (:subject)"), {"subject": str(given.refused or bad)})
+    often = {"sweep_interval": timedelta(milliseconds=100), "prune_interval": timedelta(milliseconds=100)}
+    async with start(world.queue, queues=("default", "good", "bad"), concurrency=GOOD + 1, **often) as log:
+        world.gate.set()
+        await until(lambda: given.done(good), what="the others are written")
+        refused = (await log.until(WriteQuarantined, 2))[-1]
+        subject = str(given.find() if given.find else bad)
+        assert (refused.write, refused.subject, refused.failures, refused.sqlstate) == (case.write, subject, 2, "P0001")
+        (found,) = [one for one in health(engine).findings if one.code is Code.QUARANTINED]
+        assert (found.evidence["subject"], found.evidence["statement"]) == (subject, case.write)
+        assert subject in found.summary
+        assert "the application refuses" in found.summary
+        if case.write not in {RefusedWrite.FIRE, RefusedWrite.PRUNE, RefusedWrite.CLAIM}:
+            with Session(engine) as session:
+                told = explain_job(session, given.find() if given.find else bad)
+            assert (told.cause, told.evidence["statement"]) == (Cause.QUARANTINED, case.write), told
+            assert "the application refuses" in told.sentence
+        later = enqueue(engine, *(world.waits.job() for _ in range(2 * GOOD)))
+        await until(lambda: of_statuses(world, JobStatus.COMPLETED)(later), what="slots are free")
+        with engine.begin() as connection:
+            connection.execute(text("DELETE FROM refused"))
+        await until(lambda: given.done([bad]), what="it is written when nothing refuses it any more")
+        await until(lambda: not records(engine), what="its record is deleted")
+    assert not log.of(ComponentFailed)
+
+
+async def test_a_worker_stops_in_time_with_a_completion_that_cannot_be_written(
+    engine: Engine, jobs: Jobs, start: Start
+) -> None:
+    """It tries once more, leaves the job running, and the job is rescued like any of a worker that is gone."""
+    world = World(engine, jobs, JobQueue(), asyncio.Event())
+    world.handlers()
+    good, bad = enqueue(engine, world.waits.job(), world.waits.job())
+    with engine.begin() as connection:
+        connection.exec_driver_sql(_REFUSE)
+        when = "(OLD.status = 'running' AND NEW.status = 'completed')"
+        connection.exec_driver_sql(f"CREATE TRIGGER refuse {UPDATE} {when} EXECUTE FUNCTION refuse('id')")
+        connection.execute(text("INSERT INTO refused VALUES (:subject)"), {"subject": str(bad)})
+    async with start(world.queue) as log:
+        world.gate.set()
+        await log.until(WriteQuarantined)
+        await until(lambda: jobs.status(good) is JobStatus.COMPLETED, what="the other is written")
+    assert len(log.of(WriteQuarantined)) >= 2
+    row = jobs.get(bad)
+    assert (row["status"], row["attempt"]) == (JobStatus.RUNNING, 1)
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM refused"))
+        connection.execute(update(Job.Worker).values(heartbeat_at=func.now() - timedelta(minutes=1)))
+    async with start(world.queue):
+        await until(lambda: jobs.status(bad) is JobStatus.COMPLETED, what="another worker runs it again")
+    assert jobs.get(bad)["attempt"] == 2
+
+
+async def test_a_continuation_that_is_refused_is_the_failure_of_its_own_attempt(
+    engine: Engine, jobs: Jobs, start: Start
+) -> None:
+    queue, gate = JobQueue(), asyncio.Event()
+
+    @queue.handler("second")
+    async def second(number: int) -> None: ...
+
+    @queue.handler("first", max_attempts=1)
+    async def first(number: int) -> Any:
+        await gate.wait()
+        return second.continuation(number)
+
+    chains = enqueue(engine, *(first.job(number) for number in range(GOOD + 1)))
+    with engine.begin() as connection:
+        connection.exec_driver_sql(_REFUSE)
+        connection.exec_driver_sql(
+            "CREATE TRIGGER refuse BEFORE INSERT ON job FOR EACH ROW EXECUTE FUNCTION refuse('input')"
+        )
+        connection.execute(text(f"INSERT INTO refused VALUES ('{GOOD}')"))
+    async with start(queue, concurrency=GOOD + 1) as log:
+        gate.set()
+        await until(lambda: jobs.status(chains[-1]) is JobStatus.DEAD, what="the refused one has failed")
+        await until(lambda: all(jobs.get(chain_id)["chain_completed_at"] for chain_id in chains), what="the others end")
+    assert not log.of(ComponentFailed)
+    assert not log.of(WriteQuarantined)
+    assert "the application refuses" in jobs.letters(chains[-1])[0]["error"]["message"]
+
+
+def records(engine: Engine) -> list[Any]:
+    with engine.connect() as connection:
+        return list(connection.execute(select(Job.Quarantine.__table__)).mappings())

@@ -1,0 +1,35 @@
+WITH late AS (SELECT job.id AS id, job.root_id AS root_id
+  FROM job
+  WHERE job.status = 'pending'
+  AND job.expires_at IS NOT NULL
+  AND job.expires_at <= now()
+  AND job.id != ALL (%(excluded)s::UUID[])
+  AND job.id = ANY (%(ids)s::UUID[])
+  ORDER BY job.expires_at
+  LIMIT %(limit)s::INTEGER
+  FOR NO KEY UPDATE SKIP LOCKED), free AS (SELECT row.id AS id
+  FROM job AS row
+  WHERE row.id = ANY (array((SELECT late.root_id
+        FROM late
+        WHERE late.root_id IS NOT NULL)))
+  ORDER BY row.id
+  FOR NO KEY UPDATE SKIP LOCKED), gone AS (UPDATE job
+  SET status='cancelled', completed_at=now(), last_error=jsonb_build_object(%(jsonb_build_object_1)s::VARCHAR, %(jsonb_build_object_2)s::VARCHAR, %(jsonb_build_object_3)s::VARCHAR, concat(%(concat_1)s::VARCHAR, job.expires_at, %(concat_2)s::VARCHAR)), chain_completed_at=CASE WHEN (job.chain_index = %(chain_index_1)s::INTEGER) THEN now() END, changed_xid=pg_current_xact_id()
+  WHERE job.id = ANY (array((SELECT late.id
+        FROM late)))
+  AND (job.root_id IS NULL OR job.root_id = ANY (array((SELECT free.id
+          FROM free))))
+  RETURNING job.id, job.type_name, job.attempt, job.chain_id, job.status, job.is_awaited), roots AS (UPDATE job
+  SET chain_completed_at=now(), chain_status=((array((SELECT gone.status
+          FROM gone
+          WHERE gone.chain_id != gone.id)))[array_position(array((SELECT gone.chain_id
+          FROM gone
+          WHERE gone.chain_id != gone.id)), job.id)])
+  WHERE job.id = ANY (array((SELECT gone.chain_id
+        FROM gone
+        WHERE gone.chain_id != gone.id)))
+  RETURNING job.id, job.is_awaited)
+SELECT gone.id, gone.type_name, gone.attempt, gone.chain_id, coalesce((SELECT roots.is_awaited
+    FROM roots
+    WHERE roots.id = gone.chain_id), gone.is_awaited) AS is_awaited
+FROM gone

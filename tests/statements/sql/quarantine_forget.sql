@@ -1,0 +1,3 @@
+DELETE
+FROM quarantine
+WHERE quarantine.retry_at < now() - %(after)s

@@ -1,0 +1,116 @@
+WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.job_id AS job_id, chain.outcome != %(outcome_1)s::VARCHAR
+  AND reached.on_failure = %(on_failure_1)s::VARCHAR AS fails
+  FROM unnest(%(chains)s::UUID[], %(outcomes)s::TEXT[], %(afters)s::UUID[]) AS chain(id, outcome, after)
+  JOIN LATERAL (SELECT edge.ctid AS place, edge.job_id AS job_id, edge.on_failure AS on_failure
+    FROM job_blocker AS edge
+    WHERE edge.blocked_by_chain_id = chain.id
+    AND edge.job_id > chain.after
+    AND edge.open
+    AND edge.job_id != ALL (%(excluded)s::UUID[])
+    AND edge.job_id = ANY (%(ids)s::UUID[])
+    AND (chain.outcome = %(outcome_1)s::VARCHAR OR edge.on_failure != %(on_failure_2)s::VARCHAR)
+    ORDER BY edge.blocked_by_chain_id, edge.job_id
+    LIMIT %(limit)s::INTEGER) AS reached ON true
+  LIMIT %(limit)s::INTEGER), waiting AS (SELECT job.id AS id, job.root_id AS root_id
+  FROM job
+  WHERE job.id = ANY (array((SELECT looked_at.job_id
+        FROM looked_at)))), locked AS (SELECT row.id AS id, row.root_id AS root_id, row.status = 'blocked' AS was_blocked
+  FROM job AS row
+  WHERE row.id = ANY (array_cat(array((SELECT waiting.id
+          FROM waiting)), array((SELECT waiting.root_id
+          FROM waiting
+          WHERE waiting.root_id IS NOT NULL))))
+  ORDER BY row.id
+  FOR NO KEY UPDATE SKIP LOCKED), usable AS (SELECT looked_at.chain_id AS chain_id, looked_at.place AS place, looked_at.job_id AS job_id, looked_at.fails AS fails
+  FROM looked_at
+  WHERE looked_at.job_id = ANY (array((SELECT locked.id
+        FROM locked
+        WHERE locked.root_id IS NULL OR locked.root_id = ANY (array((SELECT locked.id
+              FROM locked))))))), closed AS (UPDATE job_blocker
+  SET open=%(param_1)s
+  WHERE job_blocker.ctid = ANY (array((SELECT usable.place
+        FROM usable
+        WHERE NOT usable.fails)))
+  RETURNING job_blocker.job_id), counted AS (SELECT usable.job_id AS job_id, CAST(count(*) FILTER (WHERE NOT usable.fails) AS INTEGER) AS closing, bool_or(usable.fails) AS fails
+  FROM usable
+  GROUP BY usable.job_id), changed AS (UPDATE job
+  SET status=CASE WHEN (job.status = 'blocked'
+    AND job.id = ANY (array((SELECT counted.job_id
+          FROM counted
+          WHERE counted.fails)))) THEN 'dead' WHEN (job.status = 'blocked'
+    AND NOT (job.status = 'blocked'
+      AND job.id = ANY (array((SELECT counted.job_id
+            FROM counted
+            WHERE counted.fails))))
+    AND job.open_blockers = coalesce((array((SELECT counted.closing
+            FROM counted)))[array_position(array((SELECT counted.job_id
+            FROM counted)), job.id)], 0)) THEN 'pending' ELSE job.status END, open_blockers=(job.open_blockers - coalesce((array((SELECT counted.closing
+            FROM counted)))[array_position(array((SELECT counted.job_id
+            FROM counted)), job.id)], 0)), scheduled_at=CASE WHEN (job.status = 'blocked'
+    AND NOT (job.status = 'blocked'
+      AND job.id = ANY (array((SELECT counted.job_id
+            FROM counted
+            WHERE counted.fails))))
+    AND job.open_blockers = coalesce((array((SELECT counted.closing
+            FROM counted)))[array_position(array((SELECT counted.job_id
+            FROM counted)), job.id)], 0)) THEN greatest(job.scheduled_at, now()) ELSE job.scheduled_at END, completed_at=CASE WHEN (job.status = 'blocked'
+    AND job.id = ANY (array((SELECT counted.job_id
+          FROM counted
+          WHERE counted.fails)))) THEN now() ELSE job.completed_at END, last_error=CASE WHEN (job.status = 'blocked'
+    AND job.id = ANY (array((SELECT counted.job_id
+          FROM counted
+          WHERE counted.fails)))) THEN jsonb_build_object(%(jsonb_build_object_1)s::VARCHAR, %(jsonb_build_object_2)s::VARCHAR, %(jsonb_build_object_3)s::VARCHAR, %(jsonb_build_object_4)s::VARCHAR) ELSE job.last_error END, chain_completed_at=CASE WHEN (job.status = 'blocked'
+    AND job.id = ANY (array((SELECT counted.job_id
+          FROM counted
+          WHERE counted.fails)))
+    AND job.chain_index = %(chain_index_1)s::INTEGER OR job.id = ANY (array((SELECT locked.root_id
+          FROM locked
+          WHERE locked.was_blocked
+          AND locked.root_id IS NOT NULL
+          AND locked.id = ANY (array((SELECT counted.job_id
+                FROM counted
+                WHERE counted.fails))))))) THEN now() ELSE job.chain_completed_at END, changed_xid=CASE WHEN (job.status = 'blocked'
+    AND job.id = ANY (array((SELECT counted.job_id
+          FROM counted
+          WHERE counted.fails))) OR job.status = 'blocked'
+    AND NOT (job.status = 'blocked'
+      AND job.id = ANY (array((SELECT counted.job_id
+            FROM counted
+            WHERE counted.fails))))
+    AND job.open_blockers = coalesce((array((SELECT counted.closing
+            FROM counted)))[array_position(array((SELECT counted.job_id
+            FROM counted)), job.id)], 0)) THEN pg_current_xact_id() ELSE job.changed_xid END, chain_status=CASE WHEN (job.id = ANY (array((SELECT locked.root_id
+          FROM locked
+          WHERE locked.was_blocked
+          AND locked.root_id IS NOT NULL
+          AND locked.id = ANY (array((SELECT counted.job_id
+                FROM counted
+                WHERE counted.fails))))))) THEN 'dead' ELSE job.chain_status END
+  WHERE job.id = ANY (array_cat(array((SELECT counted.job_id
+          FROM counted)), array((SELECT locked.root_id
+          FROM locked
+          WHERE locked.was_blocked
+          AND locked.root_id IS NOT NULL
+          AND locked.id = ANY (array((SELECT counted.job_id
+                FROM counted
+                WHERE counted.fails)))))))
+  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.is_awaited), moved AS (SELECT changed.id AS id, changed.status AS status, changed.attempt AS attempt, changed.started_at AS started_at, changed.chain_id AS chain_id, changed.queue AS queue, changed.type_name AS type_name, changed.input AS input, changed.input_version AS input_version, changed.last_error AS last_error, changed.is_awaited AS is_awaited, row_number() OVER () AS n
+  FROM changed
+  WHERE changed.id = ANY (array((SELECT locked.id
+        FROM locked
+        WHERE locked.was_blocked)))
+  AND CAST(changed.status AS TEXT) != %(param_4)s::VARCHAR), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input, input_version, reason, error, error_fingerprint, attempts)
+  SELECT (%(letter_ids)s::UUID[])[moved.n] AS anon_1, moved.id AS id, moved.chain_id AS chain_id, moved.queue AS queue, moved.type_name AS type_name, moved.input AS input, moved.input_version AS input_version, %(param_2)s::VARCHAR AS anon_2, moved.last_error AS last_error, %(param_3)s::VARCHAR AS anon_3, moved.attempt AS attempt
+  FROM moved
+  WHERE CAST(moved.status AS TEXT) = %(param_5)s::VARCHAR)
+SELECT "both".chain_id, "both".job_id, "both".held, "both".status, "both".queue, "both".type_name, "both".attempt, "both".is_awaited
+FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST(moved.status AS TEXT) AS status, moved.queue AS queue, moved.type_name AS type_name, moved.attempt AS attempt, coalesce((SELECT changed.is_awaited
+      FROM changed
+      WHERE changed.id = moved.chain_id), moved.is_awaited) AS is_awaited
+  FROM moved
+  UNION ALL
+  SELECT looked_at.chain_id AS chain_id, looked_at.job_id AS job_id, NOT (looked_at.job_id = ANY (array((SELECT locked.id
+          FROM locked
+          WHERE locked.root_id IS NULL OR locked.root_id = ANY (array((SELECT locked.id
+                FROM locked))))))) AS held, CAST(NULL AS TEXT) AS anon_4, CAST(NULL AS TEXT) AS anon__1, CAST(NULL AS TEXT) AS anon__2, CAST(NULL AS INTEGER) AS anon__3, CAST(NULL AS BOOLEAN) AS anon__4
+  FROM looked_at) AS "both"

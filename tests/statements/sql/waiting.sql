@@ -1,0 +1,7 @@
+SELECT job_blocker.blocked_by_chain_id AS chain_id, job_blocker.job_id
+FROM job_blocker
+WHERE job_blocker.blocked_by_chain_id = ANY (%(chains)s::UUID[])
+AND job_blocker.job_id > %(after)s::UUID
+AND job_blocker.open
+ORDER BY job_blocker.blocked_by_chain_id, job_blocker.job_id
+LIMIT %(limit)s::INTEGER

@@ -1,0 +1,72 @@
+"""Writing in parts: what fails alone is found with few more statements, and what is not about a row fails as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import psycopg
+import pytest
+from sqlalchemy.exc import DataError, DBAPIError, OperationalError
+
+from sa_jobqueue.splitting import in_parts, is_of_a_row, summary
+
+
+def error_of(state: str | None, kind: type[DBAPIError] = DBAPIError) -> DBAPIError:
+    original = psycopg.errors.lookup(state)("no") if state else psycopg.Error("no")
+    return kind("UPDATE", None, original)
+
+
+class Table:
+    """Refuses some items; counts the statements."""
+
+    def __init__(self, *refused: int, state: str = "23514") -> None:
+        self.refused, self.state = set(refused), state
+        self.rows: list[int] = []
+        self.statements = 0
+
+    async def write(self, items: Sequence[int]) -> int:
+        self.statements += 1
+        if self.refused & set(items):
+            raise error_of(self.state)
+        self.rows += items
+        return len(items)
+
+
+@pytest.mark.parametrize(("refused", "most"), [((), 1), ((0,), 16), ((57,), 16), ((99,), 16), ((3, 57), 32)])
+async def test_all_but_the_refused_items_are_written_with_few_statements(refused: tuple[int, ...], most: int) -> None:
+    table = Table(*refused)
+    written, failed = await in_parts(range(100), table.write)
+    assert (sum(written), sorted(table.rows)) == (100 - len(refused), [one for one in range(100) if one not in refused])
+    assert [item for item, _ in failed] == list(refused)
+    assert table.statements <= most
+
+
+async def test_an_error_that_is_not_of_a_row_is_raised_and_nothing_is_split() -> None:
+    table = Table(3, state="57P01")
+    with pytest.raises(DBAPIError):
+        await in_parts(range(10), table.write)
+    assert (table.statements, table.rows) == (1, [])
+
+
+async def test_nothing_to_write_is_no_statement() -> None:
+    table = Table()
+    assert await in_parts([], table.write) == ([], [])
+    assert table.statements == 0
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "of_a_row"),
+    [
+        *((state, DBAPIError, True) for state in ("22008", "23505", "23514", "P0001", "XX001", "54000")),
+        *((state, DBAPIError, False) for state in ("08006", "57P01", "40P01", "40001", "53100", "55P03", "42501", "25006")),
+        (None, DataError, True),
+        (None, OperationalError, False),
+    ],
+)
+def test_what_an_error_is_about(state: str | None, kind: type[DBAPIError], of_a_row: bool) -> None:
+    assert is_of_a_row(error_of(state, kind)) is of_a_row
+
+
+def test_an_error_on_one_line() -> None:
+    error = DBAPIError("UPDATE", {"secret": "x"}, psycopg.errors.CheckViolation("row violates ck\nDETAIL: Failing row"))
+    assert summary(error) == "CheckViolation: row violates ck"
