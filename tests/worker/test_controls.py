@@ -31,6 +31,7 @@ from sa_jobqueue.operations import WorkerFilter
 from sa_jobqueue.worker.claimer import Claimer
 from sa_jobqueue.worker.connections import Connections
 from sa_jobqueue.worker.controls import UNTOLD, Control, ControlReader, Controls
+from sa_jobqueue.worker.quarantine import Quarantine
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import WORKER, Jobs
 
@@ -82,6 +83,7 @@ class Driven:
             options=WorkerOptions(queues=["default", "other"]),
             may_start=lambda since: True,
             controls=lambda: self.told,
+            quarantine=Quarantine(self.engine, Job, WORKER, EventBus()),
         )
 
     def tell(self, *, queues: dict[str, Control] | None = None, types: dict[str, Control] | None = None) -> None:
