@@ -272,3 +272,23 @@ def test_a_password_is_in_no_error(tmp_path: Path, database_url: str) -> None:
     with pytest.raises(DatabaseUnavailableError) as caught:
         archive("postgresql://me:hidden@127.0.0.1:1/none", tmp_path, before=MONTH)
     assert "hidden" not in repr(caught.value) + str(caught.value)
+
+
+def test_a_chain_that_cannot_be_deleted_stays_in_the_tables_and_is_named(engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+    refuse = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''kept''; END'"
+    execute(
+        engine,
+        refuse,
+        f"CREATE TRIGGER refuse BEFORE DELETE ON job FOR EACH ROW WHEN (OLD.id = '{chain(1)}') EXECUTE FUNCTION refuse()",
+    )
+    report = run(engine, tmp_path)
+    assert (report.chains, report.survivors) == (len(GO) - 1, 1)
+    assert chains_in(in_archive(tmp_path)) == GO - {chain(1)}
+    with engine.connect() as connection:
+        ((subject, statement, error),) = connection.execute(text("SELECT subject, statement, error FROM quarantine")).all()
+    assert (subject, statement, error) == (str(chain(1)), "archive", "RaiseException: kept")
+    execute(engine, "DROP TRIGGER refuse ON job", "DROP FUNCTION refuse()")
+    assert run(engine, tmp_path).chains == 1
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM quarantine")) == 0
