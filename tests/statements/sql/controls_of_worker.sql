@@ -2,17 +2,17 @@ SELECT told.kind, told.name, told.is_paused, told.weight, told.max_running, told
 FROM (SELECT 'queue' AS kind, queue.name AS name, queue.paused_at IS NOT NULL AS is_paused, queue.weight AS weight, queue.max_running AS max_running, queue.rate_limit AS rate_limit, CASE WHEN (queue.rate_period < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.rate_period > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.rate_period END AS rate_period, queue.rate_burst AS rate_burst, queue.rate_algorithm AS rate_algorithm, CASE WHEN (queue.rate_algorithm = 'divided_bucket') THEN (SELECT CASE WHEN coalesce(bool_or(sharer.id = %(worker_id)s::VARCHAR), false) THEN count(*) ELSE 0 END AS anon_1
     FROM worker AS sharer
     WHERE sharer.state = 'running'
-    AND queue.name = ANY (sharer.queues)) END AS sharers, queue.key_max_running AS key_max_running, CASE WHEN (queue.retry_base IS NOT NULL) THEN least(queue.retry_base, interval '36500 days') END AS anon_2, queue.retry_factor AS retry_factor, CASE WHEN (queue.retry_cap IS NOT NULL) THEN least(queue.retry_cap, interval '36500 days') END AS anon_3
+    AND queue.name = ANY (sharer.queues)) END AS sharers, queue.key_max_running AS key_max_running, queue.retry_base AS retry_base, queue.retry_factor AS retry_factor, queue.retry_cap AS retry_cap
   FROM queue
   WHERE split_part(queue.name, '/', 1) = ANY (%(queues)s::TEXT[])
   UNION ALL
   SELECT 'type' AS kind, job_type.type_name AS type_name, job_type.paused_at IS NOT NULL AS anon_2, 1, job_type.max_running AS max_running, job_type.rate_limit AS rate_limit, CASE WHEN (job_type.rate_period < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (job_type.rate_period > '36500 days'::interval) THEN '36500 days'::interval ELSE job_type.rate_period END AS rate_period, job_type.rate_burst AS rate_burst, job_type.rate_algorithm AS rate_algorithm, CASE WHEN (job_type.rate_algorithm = 'divided_bucket') THEN (SELECT CASE WHEN coalesce(bool_or(sharer.id = %(worker_id)s::VARCHAR), false) THEN count(*) ELSE 0 END AS anon_3
     FROM worker AS sharer
     WHERE sharer.state = 'running'
-    AND job_type.type_name = ANY (sharer.job_types)) END AS sharers, CAST(NULL AS INTEGER) AS anon_8, CAST(NULL AS INTERVAL) AS anon__1, CAST(NULL AS DOUBLE PRECISION) AS anon__2, CAST(NULL AS INTERVAL) AS anon__3
+    AND job_type.type_name = ANY (sharer.job_types)) END AS sharers, CAST(NULL AS INTEGER) AS anon_4, CAST(NULL AS INTERVAL) AS anon__1, CAST(NULL AS DOUBLE PRECISION) AS anon__2, CAST(NULL AS INTERVAL) AS anon__3
   FROM job_type
   WHERE job_type.type_name = ANY (%(types)s::TEXT[])
   UNION ALL
-  SELECT 'worker' AS kind, worker.id AS id, false, 1, worker.concurrency_requested AS concurrency_requested, CAST(NULL AS INTEGER) AS anon_8, CAST(NULL AS INTERVAL) AS anon__4, CAST(NULL AS INTEGER) AS anon__5, CAST(NULL AS TEXT) AS anon__6, CAST(NULL AS INTEGER) AS anon__7, CAST(NULL AS INTEGER) AS anon__8, CAST(NULL AS INTERVAL) AS anon__9, CAST(NULL AS DOUBLE PRECISION) AS anon__10, CAST(NULL AS INTERVAL) AS anon__11
+  SELECT 'worker' AS kind, worker.id AS id, false, 1, worker.concurrency_requested AS concurrency_requested, CAST(NULL AS INTEGER) AS anon_4, CAST(NULL AS INTERVAL) AS anon__4, CAST(NULL AS INTEGER) AS anon__5, CAST(NULL AS TEXT) AS anon__6, CAST(NULL AS INTEGER) AS anon__7, CAST(NULL AS INTEGER) AS anon__8, CAST(NULL AS INTERVAL) AS anon__9, CAST(NULL AS DOUBLE PRECISION) AS anon__10, CAST(NULL AS INTERVAL) AS anon__11
   FROM worker
   WHERE worker.id = %(worker_id)s::VARCHAR) AS told

@@ -42,16 +42,16 @@ WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.
       AND job.id = ANY (array((SELECT counted.job_id
             FROM counted
             WHERE counted.fails))))
-    AND job.open_blockers = coalesce((array((SELECT counted.closing
+    AND job.open_blockers <= coalesce((array((SELECT counted.closing
             FROM counted)))[array_position(array((SELECT counted.job_id
-            FROM counted)), job.id)], 0)) THEN 'pending' ELSE job.status END, open_blockers=(job.open_blockers - coalesce((array((SELECT counted.closing
+            FROM counted)), job.id)], 0)) THEN 'pending' ELSE job.status END, open_blockers=greatest(job.open_blockers - coalesce((array((SELECT counted.closing
             FROM counted)))[array_position(array((SELECT counted.job_id
-            FROM counted)), job.id)], 0)), scheduled_at=CASE WHEN (job.status = 'blocked'
+            FROM counted)), job.id)], 0), 0), scheduled_at=CASE WHEN (job.status = 'blocked'
     AND NOT (job.status = 'blocked'
       AND job.id = ANY (array((SELECT counted.job_id
             FROM counted
             WHERE counted.fails))))
-    AND job.open_blockers = coalesce((array((SELECT counted.closing
+    AND job.open_blockers <= coalesce((array((SELECT counted.closing
             FROM counted)))[array_position(array((SELECT counted.job_id
             FROM counted)), job.id)], 0)) THEN greatest(job.scheduled_at, now()) ELSE job.scheduled_at END, completed_at=CASE WHEN (job.status = 'blocked'
     AND job.id = ANY (array((SELECT counted.job_id
@@ -77,7 +77,7 @@ WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.
       AND job.id = ANY (array((SELECT counted.job_id
             FROM counted
             WHERE counted.fails))))
-    AND job.open_blockers = coalesce((array((SELECT counted.closing
+    AND job.open_blockers <= coalesce((array((SELECT counted.closing
             FROM counted)))[array_position(array((SELECT counted.job_id
             FROM counted)), job.id)], 0)) THEN pg_current_xact_id() ELSE job.changed_xid END, chain_status=CASE WHEN (job.id = ANY (array((SELECT locked.root_id
           FROM locked
@@ -102,7 +102,11 @@ WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.
   AND CAST(changed.status AS TEXT) != %(param_4)s::VARCHAR), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input, input_version, reason, error, error_fingerprint, attempts)
   SELECT (%(letter_ids)s::UUID[])[moved.n] AS anon_1, moved.id AS id, moved.chain_id AS chain_id, moved.queue AS queue, moved.type_name AS type_name, moved.input AS input, moved.input_version AS input_version, %(param_2)s::VARCHAR AS anon_2, moved.last_error AS last_error, %(param_3)s::VARCHAR AS anon_3, moved.attempt AS attempt
   FROM moved
-  WHERE CAST(moved.status AS TEXT) = %(param_5)s::VARCHAR)
+  WHERE CAST(moved.status AS TEXT) = %(param_5)s::VARCHAR
+  ON CONFLICT (job_id)
+  WHERE resolution IS NULL DO
+  UPDATE
+  SET chain_id = excluded.chain_id, queue = excluded.queue, type_name = excluded.type_name, input = excluded.input, input_version = excluded.input_version, reason = excluded.reason, error = excluded.error, error_fingerprint = excluded.error_fingerprint, attempts = excluded.attempts, died_at = now(), changed_xid = pg_current_xact_id())
 SELECT "both".chain_id, "both".job_id, "both".held, "both".status, "both".queue, "both".type_name, "both".attempt, "both".is_awaited
 FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST(moved.status AS TEXT) AS status, moved.queue AS queue, moved.type_name AS type_name, moved.attempt AS attempt, coalesce((SELECT changed.is_awaited
       FROM changed

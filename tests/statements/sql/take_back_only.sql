@@ -50,14 +50,19 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
     WHERE lost.id = numbered.id) AS anon_1, numbered.started_at AS started_at, %(param_3)s::VARCHAR AS anon_2, numbered.last_error AS last_error, (SELECT lost.reason
     FROM lost
     WHERE lost.id = numbered.id) AS anon_3
-  FROM numbered), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input, input_version, reason, error, error_fingerprint, attempts)
+  FROM numbered
+  ON CONFLICT (job_id, attempt) DO NOTHING), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input, input_version, reason, error, error_fingerprint, attempts)
   SELECT (%(letter_ids)s::UUID[])[numbered.n] AS anon_4, numbered.id AS id, numbered.chain_id AS chain_id, numbered.queue AS queue, numbered.type_name AS type_name, numbered.input AS input, numbered.input_version AS input_version, (SELECT lost.reason
     FROM lost
     WHERE lost.id = numbered.id) AS anon_3, numbered.last_error AS last_error, (SELECT lost.reason
     FROM lost
     WHERE lost.id = numbered.id) AS anon__1, numbered.attempt AS attempt
   FROM numbered
-  WHERE CAST(numbered.status AS TEXT) = %(param_5)s::VARCHAR), roots AS (UPDATE job
+  WHERE CAST(numbered.status AS TEXT) = %(param_5)s::VARCHAR
+  ON CONFLICT (job_id)
+  WHERE resolution IS NULL DO
+  UPDATE
+  SET chain_id = excluded.chain_id, queue = excluded.queue, type_name = excluded.type_name, input = excluded.input, input_version = excluded.input_version, reason = excluded.reason, error = excluded.error, error_fingerprint = excluded.error_fingerprint, attempts = excluded.attempts, died_at = now(), changed_xid = pg_current_xact_id()), roots AS (UPDATE job
   SET chain_completed_at=now(), chain_status=((array((SELECT back.status
           FROM back
           WHERE back.chain_id != back.id
