@@ -277,6 +277,24 @@ def step_clocks(scene: Scene) -> tuple[str, dict[UUID, int]]:
     return ", ".join(f"{one / 86_400:+.1f} d" for one in steps), dict.fromkeys(ids, 1)
 
 
+def write_bad_row(scene: Scene) -> tuple[str, dict[UUID, int]]:
+    """Let the application's own trigger refuse the end of one job, beside others that end at the same time."""
+
+    (bad,) = scene.load.insist(lambda: [app.refused.job({}, priority=9)], refused=True)
+    started = "SELECT FROM job WHERE id = %(bad)s AND status = 'running'"
+    scene.world.until(lambda: bool(scene.world.read(started, bad=bad)), 4 * scene.patience)
+    others = scene.load.insist(lambda: [app.plain.job({}, priority=9) for _ in range(20)])
+    still_open = "SELECT id, %(bad)s::uuid FROM job WHERE id = ANY (%(ids)s) AND completed_at IS NULL"
+    began = time.monotonic()
+    ended = scene.world.until(lambda: not scene.world.read(still_open, bad=bad, ids=others), 4 * scene.patience)
+    seconds = time.monotonic() - began
+    if not ended:
+        scene.world.write(f"INSERT INTO held_up {still_open}", bad=bad, ids=others)
+    scene.world.write("DELETE FROM refused WHERE job_id = %(bad)s", bad=bad)
+    said = f"its {len(others)} neighbours ended after {seconds:.1f} s" if ended else "its neighbours did not end beside it"
+    return said, dict.fromkeys([bad, *others], 1)
+
+
 def correct_clock(scene: Scene) -> tuple[str, dict[UUID, int]]:
     """Leave what a server's clock leaves that was ahead and was set back: instants to come, one of a worker that is dead."""
     slot, ahead = scene.victim(scene.random.randrange(8)), round(scene.random.uniform(1, 48), 1)
@@ -321,6 +339,7 @@ FAULTS: Final[tuple[Fault[Scene], ...]] = (
     Fault("poison payloads", enqueue(lambda _: [poison() for _ in range(5)], "5 jobs")),
     Fault("1 MB payload", enqueue(lambda _: [large() for _ in range(2)], "2 jobs")),
     Fault("wall clocks step", step_clocks),
+    Fault("bad row", write_bad_row),
     Fault("server's clock set back", correct_clock, kills=True),
     Fault("dump restored elsewhere", restore_elsewhere),
     *(Fault(f"isolated job: {kind}", enqueue(_isolated(kind), "in a child process")) for kind in app.ISOLATED),
