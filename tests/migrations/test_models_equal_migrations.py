@@ -126,7 +126,7 @@ def write_rows(session: Session, model: type[Any]) -> None:
     worker = {"id": "w:1", "name": "w", "host": "h", "pid": 1, "version": "0"}
     session.add_all(
         [
-            model.Blocker(job_id=waits.id, blocked_by_chain_id=first.id, index=0),
+            model.Blocker(job_id=waits.id, blocked_by_chain_id=first.id, index=0, open=False),
             model.Attempt(job_id=first.id, attempt=1, outcome="failed", error={"type": "E"}),
             model.DeadLetter(id=waits.id, job_id=first.id, input_version=1, attempts=1, died_at=datetime.now(UTC), **dead),
         ]
