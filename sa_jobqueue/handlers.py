@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Protocol, TypeAlias, overload
 
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
@@ -14,11 +14,11 @@ from typing_extensions import TypeVar
 
 from sa_jobqueue.batching import Batching
 from sa_jobqueue.context import AttemptContext, Blockers, Continuation
-from sa_jobqueue.decorators import HandlerDecorator, InT, JobT
+from sa_jobqueue.decorators import HandlerDecorator, InT, JobT, OutputsT
 from sa_jobqueue.errors import InvalidHandlerError, InvalidJobError, InvalidOptionError, NoOutputError, WrongJobTypeError
 from sa_jobqueue.fair_keys import SEPARATOR, FairBy, check_fair_by, check_whole, key_of
 from sa_jobqueue.middleware import Middleware, check_middleware
-from sa_jobqueue.models import ChainMixin, Job, JobMixin
+from sa_jobqueue.models import ChainMixin, Job, JobMixin, WaitFor
 from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, check_defaults
 from sa_jobqueue.providers import Provider, Providers
 from sa_jobqueue.queueing import Queueing
@@ -31,6 +31,11 @@ from sa_jobqueue.types import JobId, JobStatus, Json
 T = TypeVar("T")
 MiddlewareT = TypeVar("MiddlewareT", bound=Middleware)
 OutT = TypeVar("OutT", covariant=True)
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+Untyped: TypeAlias = JobMixin[Any] | ChainMixin[Any] | JobId | WaitFor[Never]
+"""A blocker whose output is unknown to a type checker: it is checked at run time only."""
 
 
 class Chained(Protocol):
@@ -58,7 +63,7 @@ class Chained(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Handler(Generic[InT, OutT, JobT]):
+class Handler(Generic[InT, OutT, JobT, OutputsT]):
     """A registered function. Calling it runs the function itself; `job` makes a job of it."""
 
     job_type: JobType
@@ -91,7 +96,45 @@ class Handler(Generic[InT, OutT, JobT]):
             raise AttributeError(f"a handler has no {name!r}{hint}")
 
     @overload
-    def job(self: _WithoutPayload[OutT, JobT], payload: None = None, **options: Any) -> JobT: ...
+    def job(
+        self: Handler[Blockers[list[A]], Any, JobT], payload: None = None, *, blockers: Iterable[WaitFor[A]], **options: Any
+    ) -> JobT: ...
+    @overload
+    def job(
+        self: Handler[Blockers[tuple[A, B]], Any, JobT],
+        payload: None = None,
+        *,
+        blockers: tuple[WaitFor[A], WaitFor[B]],
+        **options: Any,
+    ) -> JobT: ...
+    @overload
+    def job(
+        self: Handler[Blockers[tuple[A, B, C]], Any, JobT],
+        payload: None = None,
+        *,
+        blockers: tuple[WaitFor[A], WaitFor[B], WaitFor[C]],
+        **options: Any,
+    ) -> JobT: ...
+    @overload
+    def job(
+        self: Handler[InT, Any, JobT, list[A]], payload: InT, *, blockers: Iterable[WaitFor[A]], **options: Any
+    ) -> JobT: ...
+    @overload
+    def job(
+        self: Handler[InT, Any, JobT, tuple[A, B]], payload: InT, *, blockers: tuple[WaitFor[A], WaitFor[B]], **options: Any
+    ) -> JobT: ...
+    @overload
+    def job(
+        self: Handler[InT, Any, JobT, tuple[A, B, C]],
+        payload: InT,
+        *,
+        blockers: tuple[WaitFor[A], WaitFor[B], WaitFor[C]],
+        **options: Any,
+    ) -> JobT: ...
+    @overload
+    def job(
+        self: _WithoutPayload[OutT, JobT], payload: None = None, *, blockers: Iterable[Untyped] = (), **options: Any
+    ) -> JobT: ...
     @overload
     def job(
         self,
@@ -105,7 +148,7 @@ class Handler(Generic[InT, OutT, JobT]):
         timeout: timedelta | None = None,
         id: Any = None,
         deduplication_key: str | None = None,
-        blockers: Iterable[Any] = (),
+        blockers: Iterable[Untyped] = (),
         fair_key: str | int | None = None,
         rate_weight: int | None = None,
         expires_at: datetime | None = None,
@@ -172,6 +215,33 @@ class Handler(Generic[InT, OutT, JobT]):
             for place, one in enumerate(made._blockers):
                 self.check_blocker(place, one.chain)
         return made
+
+    @overload
+    def blocker(
+        self: _WithoutPayload[OutT, JobT],
+        payload: None = None,
+        /,
+        *,
+        on_failure: Literal["wait", "fail"] = "wait",
+        **options: Any,
+    ) -> WaitFor[OutT]: ...
+    @overload
+    def blocker(
+        self: _WithoutPayload[OutT, JobT], payload: None = None, /, *, on_failure: Literal["continue"], **options: Any
+    ) -> WaitFor[OutT | None]: ...
+    @overload
+    def blocker(self, payload: InT, /, *, on_failure: Literal["wait", "fail"] = "wait", **options: Any) -> WaitFor[OutT]: ...
+    @overload
+    def blocker(self, payload: InT, /, *, on_failure: Literal["continue"], **options: Any) -> WaitFor[OutT | None]: ...
+    def blocker(
+        self, payload: Any = None, /, *, on_failure: Literal["wait", "fail", "continue"] = "wait", **options: Any
+    ) -> WaitFor[Any]:
+        """Describe a job for another to wait for; a type checker compares its output with that handler's `Blockers[...]`.
+
+        `on_failure`: as in `WaitFor`; with "continue" the output may be None. `options`: as `job` takes them. The job is
+        the `chain` of what this returns. Raises: as `job`, and InvalidJobError for `on_failure`.
+        """
+        return WaitFor(self.job(payload, **options), on_failure)
 
     def check_blocker(self, place: int, chain: Any) -> None:
         """Check the type of a chain that a job of this handler is to wait for, as far as it is known here.
@@ -348,7 +418,7 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
             rate_weight=rate_weight,
         )
 
-    def _declare(self, type_name: str, **options: Any) -> Callable[[Callable[..., Any]], Handler[Any, Any, JobT]]:
+    def _declare(self, type_name: str, **options: Any) -> Callable[[Callable[..., Any]], Handler[Any, Any, JobT, Any]]:
         if callable(type_name):  # the decorator without its parentheses
             name = getattr(type_name, "__name__", "name")
             words = f'give the job type its name: @jobs.handler("{name}"), not @jobs.handler without parentheses'

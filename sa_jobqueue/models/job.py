@@ -87,7 +87,7 @@ class JobMixin(Generic[IdT]):
     _delay: timedelta | None
     _at: datetime | None
     # What it waits for, as told when it was made: edges, once it is written.
-    _blockers: tuple[WaitFor, ...] = ()
+    _blockers: tuple[WaitFor[Any], ...] = ()
     _is_enqueued: bool = False
     # The handler that made it, which knows the types of its blockers and of its output; None for one made by the class.
     _handler: Any = None

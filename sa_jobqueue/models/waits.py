@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Generic, Literal, Never
+
+from typing_extensions import TypeVar
 
 from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.types import OnFailure
 
+OutT = TypeVar("OutT", covariant=True, default=Never)
+
 
 @dataclass(frozen=True, slots=True)
-class WaitFor:
+class WaitFor(Generic[OutT]):
     """A chain that a new job waits for, and what it means for the job if that chain dies or is cancelled.
 
     `chain`: a job of it, in whatever session or in none; the chain itself; or its id.
     `on_failure`: "wait" goes on waiting, for a redrive or for somebody who decides; "fail" ends the job as dead;
     "continue" runs it all the same: its `Blockers` tell what failed.
+    To a type checker the output of the chain is unknown, and accepted anywhere; `Handler.blocker` makes one of a known type.
     Raises: InvalidJobError naming the field.
     """
 
@@ -36,7 +41,7 @@ class WaitFor:
         return self.chain.chain_id if hasattr(kind, "chain_id") else self.chain.id
 
 
-def waits(blockers: Iterable[Any], id_type: type) -> tuple[WaitFor, ...]:
+def waits(blockers: Iterable[Any], id_type: type) -> tuple[WaitFor[Any], ...]:
     """Return what a job's `blockers` argument means, each chain once.
 
     Raises: InvalidJobError naming the place in the list.

@@ -34,6 +34,7 @@ from sa_jobqueue import (
 )
 from sa_jobqueue.errors import (
     InvalidBlockersError,
+    InvalidJobError,
     InvalidPayloadError,
     UndeclaredContinuationError,
     WrongJobTypeError,
@@ -190,6 +191,27 @@ async def test_blockers_that_may_fit_are_taken(engine: Engine, jobs: Jobs) -> No
     await drain(both, engine)
     with Session(engine) as session:
         assert [get_chain(session, job_id).output for job_id in ids] == [0, 6, "45", 0, 2, 12]
+
+
+async def test_blockers_made_by_their_handlers_are_jobs_and_checked_as_such(engine: Engine, jobs: Jobs) -> None:
+    seven = number.blocker(7, on_failure="fail", priority=3)
+    assert (seven.chain.type_name, seven.chain.priority, seven.on_failure) == ("number", 3, "fail")
+    with pytest.raises(InvalidBlockersError) as refused:
+        join.job(blockers=[text.blocker(1), number.blocker(2)])  # type: ignore[list-item]
+    assert (refused.value.position, refused.value.expected, refused.value.given) == (0, "int", "str")
+    with pytest.raises(InvalidPayloadError):
+        number.blocker("seven")  # type: ignore[call-overload]
+    with pytest.raises(InvalidJobError, match="on_failure"):
+        number.blocker(7, on_failure="dies")  # type: ignore[call-overload]
+
+    joined, total = (
+        join.job(blockers=(number.blocker(1), text.blocker(2))),
+        add_up.job(blockers=[number.blocker(3), seven]),
+    )
+    ids = enqueue(engine, joined, total)
+    await drain(queue, engine)
+    with Session(engine) as session:
+        assert [get_chain(session, job_id).output for job_id in ids] == ["12", 10]
 
 
 def test_a_job_with_checked_blockers_is_pickled_and_copied_as_data() -> None:
