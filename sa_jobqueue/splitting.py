@@ -20,6 +20,7 @@ locks, rights, missing objects, resources, operators, the system. The same state
 """
 
 
+NO_RIGHT: Final = "42501"
 MAX_ERROR: Final = 500
 """Characters kept of an error's message."""
 
@@ -27,13 +28,18 @@ MAX_ERROR: Final = 500
 def is_of_a_row(error: BaseException) -> bool:
     """Return whether a statement failed because of the data of a row: another statement without that row may succeed.
 
-    What the server raised is judged by its SQLSTATE; classes that it does not know, as a trigger may raise, are of a row. Of
-    the errors without one those are that the driver raised for a value.
+    What the server raised is judged by its SQLSTATE; classes that it does not know, as a trigger may raise, are of a row. So
+    is a mistake in a function that a trigger runs, such as a column that is not there: it may concern some rows alone. Of
+    the errors without an SQLSTATE those are that the driver raised for a value.
     """
     if not isinstance(error, DBAPIError):
         return False
     state = sqlstate(error)
-    return isinstance(error, (DataError, IntegrityError)) if state is None else state[:2] not in NOT_OF_A_ROW
+    if state is None:
+        return isinstance(error, (DataError, IntegrityError))
+    if state[:2] == "42" and state != NO_RIGHT:
+        return "PL/pgSQL" in (diagnose(error).context or "")
+    return state[:2] not in NOT_OF_A_ROW
 
 
 def sqlstate(error: DBAPIError) -> str | None:

@@ -21,6 +21,8 @@ class Diagnosis:
     message: str
     constraint: str | None
     column: str | None
+    context: str | None
+    """Where it was raised, innermost first: the functions and their lines."""
 
 
 def diagnose(error: DBAPIError) -> Diagnosis:
@@ -34,4 +36,5 @@ def diagnose(error: DBAPIError) -> Diagnosis:
         message=getattr(fields, "message_primary", None) or getattr(own, "message", None) or str(original),
         constraint=getattr(fields, "constraint_name", None) or getattr(own, "constraint_name", None),
         column=getattr(fields, "column_name", None) or getattr(own, "column_name", None),
+        context=getattr(fields, "context", None) or getattr(own, "context", None),
     )

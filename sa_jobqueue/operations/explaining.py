@@ -371,6 +371,8 @@ _REFUSED: Final = {
     RefusedWrite.UNBLOCK: "What it waited for has ended and it is to be unblocked",
     RefusedWrite.EXPIRE: "It was not started in time and is to be cancelled",
     RefusedWrite.FIRE: "Its schedule is to be fired",
+    RefusedWrite.DECLARE: "Its schedule is to be written",
+    RefusedWrite.START: "It is due and an attempt is to be started",
     RefusedWrite.CLAIM: "It is to be claimed",
     RefusedWrite.PRUNE: "It is to be deleted",
     RefusedWrite.ARCHIVE: "It is to be deleted from the tables",

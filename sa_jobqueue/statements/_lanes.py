@@ -56,6 +56,13 @@ class _Given:
     """Which of the shares are its own; None for all."""
     freed: CTE | None = None
     """What `freed` selects, where several groups look at it."""
+    excluded: ColumnElement[Any] | None = None
+    """Ids that are not taken."""
+
+    def due(self, job: Table) -> Select[Any]:
+        """Select the ids of jobs that may be taken now."""
+        found = due(job, self.types)
+        return found if self.excluded is None else found.where(job.c.id != all_(self.excluded))
 
 
 def picked(
@@ -78,15 +85,18 @@ def picked(
     return _picked(model, given, changed=changed, shared=shared, takes=takes)
 
 
-def picked_by_lanes(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Select the ids that a claim takes from lane after lane, of each up to its quota."""
+def picked_by_lanes(model: type[JobMixin[Any]], *, takes: bool = True) -> Select[Any]:
+    """Select the ids that a claim takes from lane after lane, of each up to its quota; `takes` as of `picked`."""
     lane = lanes(model, "lane", quotas=True)
-    probe = _locked(ahead(table(model), lane).limit(lane.c.quota), takes=True).lateral("probe")
+    probe = _locked(ahead(due(table(model)), table(model), lane).limit(lane.c.quota), takes).lateral("probe")
     return select(probe.c.id).select_from(lane.join(probe, true())).limit(bindparam("limit", type_=Integer))
 
 
-def picked_by_groups(model: type[JobMixin[Any]], *, changed: bool) -> Select[Any]:
-    """Select the ids that a claim for several groups takes, group after group, each as `picked` does and up to its quota."""
+def picked_by_groups(model: type[JobMixin[Any]], *, changed: bool, excluding: bool) -> Select[Any]:
+    """Select the ids that a claim for several groups takes, group after group, each as `picked` does and up to its quota.
+
+    With `excluding` none of those in the parameter `excluded`.
+    """
     numbers = ("quota", "first_share", "last_share", "first_type", "last_type")
     behind = ("first_lane", "last_lane", "most_behind", "first_xip", "last_xip") if changed else ()
     types: dict[str, Any] = dict.fromkeys((*numbers, *behind), Integer())
@@ -113,6 +123,7 @@ def picked_by_groups(model: type[JobMixin[Any]], *, changed: bool) -> Select[Any
         lanes_behind=(of["first_lane"], of["last_lane"]) if changed else None,
         shares=(of["first_share"], of["last_share"]),
         freed=freed(table(model)).cte("freed") if changed else None,
+        excluded=array("excluded", id_parameter(model.__jobqueue__)) if excluding else None,
     )
     taken = _picked(model, given, changed=changed, shared=True, takes=True).lateral("taken")
     return select(taken.c.id).select_from(group.join(taken, true())).limit(bindparam("limit", type_=Integer))
@@ -124,7 +135,7 @@ def _picked(
     job = table(model)
     share = _shares(given.shares)
     lane = lanes(model, "lane", (share.c.first, share.c.last) if shared else None)
-    probe = _locked(ahead(job, lane, given.types).limit(given.limit), takes).lateral("probe")
+    probe = _locked(ahead(given.due(job), job, lane).limit(given.limit), takes).lateral("probe")
     in_order = select(probe.c.id).select_from(lane.join(probe, true()))
     if shared:
         block = in_order.limit(share.c.quota).lateral("block")
@@ -143,19 +154,15 @@ def _locked(rows: Select[Any], takes: bool) -> Select[Any]:
     return rows.with_for_update(key_share=True, skip_locked=True) if takes else rows
 
 
-def ahead(job: Table, lane: TableValuedAlias, types: ColumnElement[Any] | None = None) -> Select[Any]:
-    """Select the ids of due jobs of a lane ahead of its floor, in their order."""
-    return (
-        due(job, types)
-        .where(
-            # The tag of ix_job_claim, and its key.
-            job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"),
-            job.c.queue == lane.c.queue,
-            job.c.priority == lane.c.priority,
-            tuple_(job.c.scheduled_at, job.c.id) > tuple_(lane.c.floor_at, lane.c.floor_id),
-        )
-        .order_by(job.c.scheduled_at, job.c.id)
-    )
+def ahead(found: Select[Any], job: Table, lane: TableValuedAlias) -> Select[Any]:
+    """Select what `found` selects of a lane ahead of its floor, in the lane's order."""
+    # The tag of ix_job_claim, and its key.
+    return found.where(
+        job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"),
+        job.c.queue == lane.c.queue,
+        job.c.priority == lane.c.priority,
+        tuple_(job.c.scheduled_at, job.c.id) > tuple_(lane.c.floor_at, lane.c.floor_id),
+    ).order_by(job.c.scheduled_at, job.c.id)
 
 
 def due(job: Table, types: ColumnElement[Any] | None = None) -> Select[Any]:
@@ -264,7 +271,7 @@ def _behind_floors(model: type[JobMixin[Any]], job: Table, given: _Given, *, tak
     Three sources: what transactions wrote that were in flight then (`xip`), or that began since (from `xmax` on); and the
     first that waits of each ordering key that either of them has let go.
     """
-    wanted = due(job, given.types)
+    wanted = given.due(job)
     if not takes:
         wanted = wanted.where(job.c.id != all_(array("held", id_parameter(model.__jobqueue__))))
     # The tag of ix_job_changed: no other statement may name it.

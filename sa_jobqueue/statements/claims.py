@@ -35,7 +35,8 @@ from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
 from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.statements._lanes import ahead, lanes, picked, picked_by_groups, picked_by_lanes
+from sa_jobqueue.models.base import id_parameter
+from sa_jobqueue.statements._lanes import ahead, due, lanes, picked, picked_by_groups, picked_by_lanes
 from sa_jobqueue.statements._parts import GUARDS, XID, array, once_a_model, status, table
 from sa_jobqueue.types import MIN_PRIORITY, JobStatus
 
@@ -44,12 +45,14 @@ __all__ = [
     "CLAIMED",
     "GUARDS",
     "claim",
+    "claim_by_id",
     "claim_for_groups",
     "claim_from_lanes",
     "claimed_columns",
     "longest_waiting",
     "next_due",
     "remaining",
+    "startable",
 ]
 
 CLAIMED: Final = (
@@ -118,19 +121,44 @@ def claim_from_lanes(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def claim_for_groups(model: type[JobMixin[Any]], *, changed: bool) -> Select[Any]:
+def claim_for_groups(model: type[JobMixin[Any]], *, changed: bool, excluding: bool = False) -> Select[Any]:
     """Start an attempt on due jobs of several groups of lanes: of each for its own types, and up to its own quota.
 
     Parameters: as of a shared `claim`; of all the groups together `limit`, lanes, blocks, `types` and `xip`; of each, as
     arrays, `group_quota` and where in those its blocks and types begin and end: `group_first_share`, `group_last_share`,
     `group_first_type`, `group_last_type`. With `changed` also `group_xmax`, `group_highest_floor`, `group_most_behind`, and
     `group_first_xip`, `group_last_xip`; `group_first_lane`, `group_last_lane` are where it looks behind the floors; and
-    `xmax`, the lowest of theirs.
+    `xmax`, the lowest of theirs. With `excluding` also `excluded`, ids of jobs that it leaves as they are.
     Shape, Changes, Clock, Locks, Obliges: as `claim`. The groups are read in turn until `limit` is reached.
     Index: as `claim`, `ix_job_claim`, with `changed` `ix_job_changed` and `ix_job_ordering_freed`; `ix_job_ordering` and
     `uq_job_ordering`.
     """
-    return started(model, picked_by_groups(model, changed=changed).cte("picked"))
+    return started(model, picked_by_groups(model, changed=changed, excluding=excluding).cte("picked"))
+
+
+@once_a_model
+def startable(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Select the ids of jobs that a claim would start, held by others or not, of each lane up to its quota.
+
+    Parameters: as `claim_from_lanes`, without its worker. Shape: `id`, at most `limit`. Clock: the database's. Locks: none.
+    Index: `ix_job_claim`, one probe a lane; `ix_job_ordering` and `uq_job_ordering` as in `claim`.
+    """
+    return picked_by_lanes(model, takes=False)
+
+
+@once_a_model
+def claim_by_id(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Start an attempt on those of the jobs named that are pending, due or not.
+
+    Parameters: `ids`; `worker_id`; `grace`. Shape, Changes, Clock, Locks: as `claim`. Index: the primary key.
+    """
+    job = table(model)
+    # By the text of its status, which no partial index can serve: the primary key stays the only way to the row.
+    pending = select(job.c.id).where(
+        job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))),
+        cast(job.c.status, Text) == literal_column("'pending'"),
+    )
+    return started(model, pending.with_for_update(key_share=True, skip_locked=True).cte("picked"))
 
 
 @once_a_model
@@ -174,7 +202,7 @@ def longest_waiting(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     job = table(model)
     lane = lanes(model, "lane")
-    probe = ahead(job, lane).with_only_columns(job.c.scheduled_at).limit(literal_column("1")).lateral("probe")
+    probe = ahead(due(job), job, lane).with_only_columns(job.c.scheduled_at).limit(literal_column("1")).lateral("probe")
     first = select(lane.c.queue, lane.c.priority).select_from(lane.join(probe, true()))
     return first.order_by(probe.c.scheduled_at).limit(literal_column("1"))
 
@@ -189,7 +217,8 @@ def remaining(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     job, root = table(model), table(model).alias("root")
     lane = lanes(model, "lane")
-    probe = ahead(job, lane).limit(literal_column("1")).with_for_update(key_share=True, skip_locked=True).lateral("probe")
+    first = ahead(due(job), job, lane).limit(literal_column("1"))
+    probe = first.with_for_update(key_share=True, skip_locked=True).lateral("probe")
     startable = select(probe.c.id).select_from(lane.join(probe, true())).limit(literal_column("1")).cte("startable")
     unsettled = (
         select(root.c.id).where(root.c.is_awaited, root.c.chain_completed_at.is_not(None)).order_by(root.c.id)

@@ -21,7 +21,7 @@ import inspect
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
@@ -156,9 +156,12 @@ class ChosenGroup(Group):
         """Seconds until the function is to be asked again, though nothing happens; infinite where it left nothing out."""
         return AGAIN if self._left else math.inf
 
-    async def offer(self, connection: AsyncConnection, limit: int, clock: Callable[[], float]) -> datetime:
-        """Read what is due and have it chosen from; return when that was, by the database's clock."""
+    async def offer(
+        self, connection: AsyncConnection, limit: int, clock: Callable[[], float], excluded: Collection[Any]
+    ) -> datetime:
+        """Read what is due, but not excluded, and have it chosen from; return when that was, by the database's clock."""
         candidates, read_at = await self._read(connection, clock)
+        candidates = [one for one in candidates if one.id not in excluded] if excluded else candidates
         self._wanted = await self._chosen(candidates, limit, clock()) if candidates else ()
         self._is_held_up = bool(self._wanted)  # until some are started
         return read_at

@@ -20,7 +20,7 @@ from sa_jobqueue.splitting import is_of_a_row
 from sa_jobqueue.statements import leases
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.choosing import Choosers, ChosenGroup
-from sa_jobqueue.worker.claims import Claims
+from sa_jobqueue.worker.claims import Claims, is_of_ordering
 from sa_jobqueue.worker.compiled import compiled
 from sa_jobqueue.worker.completer import Completer
 from sa_jobqueue.worker.component import Component
@@ -208,7 +208,7 @@ class Claimer(Component):
         self._plan.reset(self._loop.time())
         if await self.claim(connection) > 0 or self._plan.again_in() is not None:
             return False
-        if self._quarantine.resting(RefusedWrite.UNBLOCK) or self._quarantine.resting(RefusedWrite.CLAIM):
+        if any(map(self._quarantine.resting, (RefusedWrite.UNBLOCK, RefusedWrite.START, RefusedWrite.CLAIM))):
             return True  # it would find what cannot be written
         if await self._claims.remaining(connection, self._plan.groups):
             await asyncio.sleep(_HELD_OFF)
@@ -264,6 +264,7 @@ class Claimer(Component):
         """Claim for every group with a free slot and start what came; return how many jobs."""
         if self._controls() is not self._obeyed:
             self._obey()
+        self._exclude()
         await self._look(connection, idle=False)
         started = await self._claim_all(connection)
         # Where a limit left no room, there may be plenty: what is not known of need not be looked for.
@@ -282,7 +283,40 @@ class Claimer(Component):
             group.parts.wake(now)
         return any(group.is_ready for group in groups)
 
+    def _exclude(self) -> None:
+        """Leave out the jobs that rest in quarantine, and read all lanes again when one of them is to be tried again."""
+        before, self._claims.excluded = self._claims.excluded, self._quarantine.resting(RefusedWrite.START)
+        if before and not set(before) <= set(self._claims.excluded):
+            self._read_again()
+
+    def _read_again(self) -> None:
+        self._plan.reset(self._loop.time())
+        self._scout.reset()
+
+    async def _leave_out(self, connection: AsyncConnection, groups: Sequence[Group], error: DBAPIError) -> bool:
+        """Put the jobs in quarantine that made a claim for these groups fail; return whether there were any."""
+        if not is_of_a_row(error):
+            return False
+        self._read_again()  # what the claim has read of lanes and parts, and could not commit
+        refused = await self._claims.refused(connection, groups, _MOST)
+        await self._quarantine.add(RefusedWrite.START, refused)
+        before = len(self._claims.excluded)
+        self._exclude()
+        return len(self._claims.excluded) > before
+
     async def _claim_all(self, connection: AsyncConnection) -> int:
+        is_again = False
+        while True:
+            try:
+                return await self._claim_turns(connection)
+            except DBAPIError as error:
+                found = await self._leave_out(connection, self._plan.groups, error)
+                # Once more where none is found: what was refused a moment ago may not be refused now.
+                if not is_of_a_row(error) or (is_again and not found):
+                    raise
+                is_again = not found
+
+    async def _claim_turns(self, connection: AsyncConnection) -> int:
         self._claims.began_at = None
         free = min(self._executor.free, _MOST)
         started: Counter[str] = Counter()
@@ -316,13 +350,14 @@ class Claimer(Component):
     async def _take(self, connection: AsyncConnection, asked: Sequence[Turn], free: int) -> Counter[str]:
         try:
             taken = await self._claims.take(connection, asked, free)
-        except IntegrityError:
-            # Another claim has just started a job of an ordering key of ours, which this one could not see. Now it can.
-            self.look()
+        except IntegrityError as error:
+            if not is_of_ordering(error):
+                raise
+            self.look()  # now it is visible
             return Counter()
         started: Counter[str] = Counter()
         for turn, (allowed, jobs) in zip(asked, taken, strict=False):
-            self._start(turn.group, jobs)
+            await self._start(turn.group, jobs)
             turn.group.take(turn.shares, jobs, allowed)
             started[turn.group.name] = len(jobs)
         return started
@@ -348,9 +383,8 @@ class Claimer(Component):
             if not is_of_a_row(error):
                 raise
             group.limits.again_in = 0.0
-            # What the claim has read of lanes and parts, and could not commit.
-            self._plan.reset(self._loop.time())
-            self._scout.reset()
+            if await self._leave_out(connection, [group], error):
+                return await self._claim_limited(connection, group, limit)
             await self._quarantine.add(RefusedWrite.CLAIM, [(name, error)])
             return 0
         await self._quarantine.written(RefusedWrite.CLAIM, [name])
@@ -359,13 +393,15 @@ class Claimer(Component):
     async def _claim_group(self, connection: AsyncConnection, group: Group, limit: int) -> int:
         behind = True
         if isinstance(group, ChosenGroup):
-            read_at = await group.offer(connection, limit, self._loop.time)
+            read_at = await group.offer(connection, limit, self._loop.time, self._claims.excluded)
             self._claims.began_at = self._claims.began_at or read_at
         else:
             behind = group.floors.prepare(self._loop.time(), idle=self._rested)
         try:
             taken = await self._claim_planned(connection, group, limit, behind=behind)
-        except IntegrityError:  # as above
+        except IntegrityError as error:  # as above
+            if not is_of_ordering(error):
+                raise
             self.look()
             return 0
         if taken == 0 and not behind and not (group.limits is not None and group.limits.again_in):
@@ -406,23 +442,24 @@ class Claimer(Component):
             group.floors.reset(self._loop.time())
             raise
         self._freed.claimed(limits, ended, jobs)
-        self._start(group, jobs)
+        await self._start(group, jobs)
         if turn is not None:
             group.take(turn.shares, jobs, limit)
         return len(jobs)
 
-    def _start(self, group: Group, jobs: list[ClaimedJob]) -> None:
+    async def _start(self, group: Group, jobs: list[ClaimedJob]) -> None:
         for bucket in group.buckets:
             bucket.spend(jobs)
         for job in jobs:
             self._ordered = self._ordered or job.ordering_key is not None
             self._executor.start(job)
+        await self._quarantine.written(RefusedWrite.START, [job.id for job in jobs])
 
     async def _claim_longest_waiting(self, connection: AsyncConnection, group: Group, limit: int) -> int:
         if (turn := await self._claims.longest_waiting(connection, group, limit)) is None:
             return 0  # it has its turn beside the others
         ((_, jobs),) = await self._claims.take(connection, [turn], limit)
-        self._start(group, jobs)
+        await self._start(group, jobs)
         group.take_aside(jobs, limit)
         return len(jobs)
 
@@ -445,6 +482,8 @@ class Claimer(Component):
             seconds = min(self._options.poll_interval.total_seconds(), due_in)
         if again_in is not None:
             seconds = min(seconds, again_in)
+        if (retry_in := self._quarantine.again_in(RefusedWrite.START)) is not None:
+            seconds = min(seconds, retry_in)
         seconds = min(seconds, max(self._plan.parts_at() - now, _PACE), *(group.again_in for group in self._plan.groups))
         waits = [asyncio.ensure_future(self._woken.wait())]
         if self.until_idle or any(group.room is not None for group in self._plan.groups):

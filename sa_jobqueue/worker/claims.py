@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.errors.drivers import diagnose
 from sa_jobqueue.fair_keys import whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import lowest_id
+from sa_jobqueue.splitting import in_parts
 from sa_jobqueue.statements import claims
 from sa_jobqueue.worker.choosing import ChosenGroup
-from sa_jobqueue.worker.compiled import Compiled, compiled
+from sa_jobqueue.worker.compiled import Compiled, compiled, plain
 from sa_jobqueue.worker.floors import START, Lane, most_behind
 from sa_jobqueue.worker.groups import Group
+from sa_jobqueue.worker.limits import transaction
 from sa_jobqueue.worker.turns import Turn, together
+
+MOST_TRIED: Final = 5000
+"""Jobs that are tried to find those that cannot be started."""
+_CHECK_NOW: Final = plain("SET CONSTRAINTS ALL IMMEDIATE")
+
+
+class _UndoneError(Exception):
+    """Rolls a trial back."""
 
 
 class _Claim(NamedTuple):
@@ -46,6 +59,8 @@ class Claims:
         self._statements = {behind: self._statement(behind=behind, is_shared=False) for behind in (False, True)}
         self._longest_waiting = compiled(claims.longest_waiting, model)
         self._remaining = compiled(claims.remaining, model)
+        self.excluded: Collection[Any] = ()
+        """Ids of jobs that are left as they are, for the database refuses to start them."""
         self._given = {"worker_id": worker_id, "grace": grace}
         self._clock = clock
         self.began_at: datetime | None = None
@@ -53,6 +68,11 @@ class Claims:
 
     def _statement(self, *, behind: bool, is_shared: bool) -> Compiled:
         return compiled(claims.claim, self._model, changed=behind, shared=is_shared)
+
+    def _for_groups(self, *, changed: bool) -> Compiled:
+        # A statement of its own where jobs are excluded, which is seldom: the ordinary ones have no parameter for it.
+        excluding = {"excluding": True} if self.excluded else {}
+        return compiled(claims.claim_for_groups, self._model, changed=changed, **excluding)
 
     async def take(
         self, connection: AsyncConnection, turns: Sequence[Turn], limit: int
@@ -67,10 +87,10 @@ class Claims:
         given: dict[str, Any] = {"types": first.group.types, "limit": limit}
         if isinstance(first.group, ChosenGroup):
             return [(limit, await first.group.claim(connection, self._given | given))]
-        if len(turns) > 1:
+        if len(turns) > 1 or self.excluded:
             turns = [turn if turn.reading else turn._replace(reading=turn.group.floors.whole(turn.quota)) for turn in turns]
-            statement = compiled(claims.claim_for_groups, self._model, changed=any(turn.behind for turn in turns))
-            given |= together(turns)
+            statement = self._for_groups(changed=any(turn.behind for turn in turns))
+            given |= together(turns) | ({"excluded": list(self.excluded)} if self.excluded else {})
         else:
             reading, behind = first.reading, first.behind
             if reading is None:
@@ -123,6 +143,43 @@ class Claims:
         ((is_due, is_unsettled),) = await self._remaining.execute(connection, given)
         return bool(is_due or is_unsettled)
 
+    async def refused(
+        self, connection: AsyncConnection, groups: Sequence[Group], limit: int
+    ) -> list[tuple[Any, DBAPIError]]:
+        """Return jobs that the database refuses to start, of up to `limit` due ones of each lane, each with its error.
+
+        To find them they are started, in parts, in transactions that are rolled back. Those excluded already are left out.
+        Locks: the jobs, while they are tried. At most `MOST_TRIED` are.
+        """
+        lanes = list(dict.fromkeys(lane for group in groups for lane in group.floors.known))
+        quota = max([limit, *(group.caller.chooser.window for group in groups if isinstance(group, ChosenGroup))])
+        given = {
+            "queues": [lane.queue for lane in lanes],
+            "priorities": [lane.priority for lane in lanes],
+            "floor_at": [START] * len(lanes),
+            "floor_id": [lowest_id(self._model.__jobqueue__)] * len(lanes),
+            "quotas": [quota + len(self.excluded)] * len(lanes),
+            "types": sorted({name for group in groups for name in group.types}),
+            "limit": MOST_TRIED,
+        }
+        rows = await compiled(claims.startable, self._model).execute(connection, given)
+        by_id = compiled(claims.claim_by_id, self._model)
+
+        async def try_to_start(ids: Sequence[Any]) -> None:
+            with suppress(_UndoneError):
+                async with transaction(connection):
+                    try:
+                        await by_id.execute(connection, self._given | {"ids": ids})
+                        await _CHECK_NOW.execute(connection, {})
+                    except IntegrityError as error:
+                        if not is_of_ordering(error):
+                            raise
+                    raise _UndoneError
+
+        excluded = set(self.excluded)
+        _, refused = await in_parts([row[0] for row in rows if row[0] not in excluded], try_to_start)
+        return refused
+
     async def _run(
         self, connection: AsyncConnection, statement: Compiled, given: dict[str, Any], turns: Sequence[Turn]
     ) -> _Claim:
@@ -149,6 +206,11 @@ class Claims:
             now=self._clock(),
             reading=turn.reading,
         )
+
+
+def is_of_ordering(error: IntegrityError) -> bool:
+    """Return whether another claim has just started a job of the same ordering key, which this one could not see."""
+    return (diagnose(error).constraint or "").endswith("uq_job_ordering")
 
 
 def _by_turn(turns: Sequence[Turn], jobs: list[ClaimedJob]) -> list[list[ClaimedJob]]:

@@ -94,6 +94,11 @@ class Floors:
         self._reset_at = now
         self._full_at = now - 2 * self._look_every
 
+    @property
+    def known(self) -> Sequence[Lane]:
+        """The lanes of the list, and those that have come since."""
+        return self._all
+
     def pace(self, lanes: int) -> None:
         """Look behind the floors as seldom as is due to a worker whose looks read so many lanes."""
         self._look_every = max(_FULL_EVERY, _A_LANE * lanes)

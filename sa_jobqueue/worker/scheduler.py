@@ -13,6 +13,7 @@ from sa_jobqueue import aio
 from sa_jobqueue.events import EventBus, ScheduleBroken, ScheduleFired, SchedulesUndeclared
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.firing import BATCH, correct_schedules
+from sa_jobqueue.operations.schedules import SyncedSchedules
 from sa_jobqueue.schedules import Fired, Schedule
 from sa_jobqueue.statements import schedules
 from sa_jobqueue.types import RefusedWrite
@@ -35,7 +36,7 @@ class Scheduler(Component):
     Every worker runs one. Any number may overlap: a schedule is fired under its row lock, by one of them, its job and its
     next time in one transaction; a crash before the commit leaves it to the others. Woken by the next schedule's time, by a
     notification that schedules or rules changed, and by its rest. First of all it writes what code declares. A schedule that
-    cannot be fired is put in quarantine.
+    cannot be written or fired is put in quarantine.
     """
 
     name = "scheduler"
@@ -75,7 +76,7 @@ class Scheduler(Component):
         """Fire until cancelled."""
         correct_at = 0.0
         while True:
-            if not self._is_synchronised:
+            if not self._is_synchronised or self._quarantine.lapsed(RefusedWrite.DECLARE):
                 self._is_synchronised = True
                 correct_at = 0.0
                 try:
@@ -92,15 +93,34 @@ class Scheduler(Component):
                 if await self.fire() == 0:
                     await asyncio.sleep(_HELD_REST)
                 continue
+            declare_in = self._quarantine.again_in(RefusedWrite.DECLARE)
+            pauses = [pause + _LATE for pause in (seconds, declare_in) if pause is not None]
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(_REST, _REST if seconds is None else seconds + _LATE)):
+                async with asyncio.timeout(min([_REST, *pauses])):
                     await self._woken.wait()
 
     async def synchronise(self) -> None:
-        """Write what is declared here; tell of what was once declared, of types that are handled here, and is no more."""
-        async with AsyncSession(self._engine) as session, session.begin():
-            synced = await aio.sync_schedules(session, self._declared, model=self._model)
-        left = tuple(name for name, type_name in synced.undeclared.items() if type_name in self._types)
+        """Write what is declared here; tell of what was once declared, of types that are handled here, and is no more.
+
+        A schedule whose row cannot be written is put in quarantine; the others are written.
+        """
+        resting = self._quarantine.resting(RefusedWrite.DECLARE)
+        declared = {one.name: one for one in self._declared if one.name not in resting}
+
+        async def some(names: Sequence[str] | None) -> SyncedSchedules:
+            new = declared.values() if names is None else [declared[name] for name in names]
+            async with AsyncSession(self._engine) as session, session.begin():
+                return await aio.sync_schedules(session, new, model=self._model)
+
+        async def candidates() -> Sequence[str]:
+            return list(declared)
+
+        parts = await self._quarantine.select(RefusedWrite.DECLARE, some, candidates)
+        written = [name for one in parts for name in (*one.created, *one.changed, *one.unchanged)]
+        await self._quarantine.written(RefusedWrite.DECLARE, written)
+        undeclared = {name: type_name for one in parts for name, type_name in one.undeclared.items()}
+        known = {one.name for one in self._declared}
+        left = tuple(name for name, of in undeclared.items() if of in self._types and name not in known)
         if left:
             self._events.emit(SchedulesUndeclared(left))
 

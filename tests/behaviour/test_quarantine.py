@@ -32,6 +32,7 @@ CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE subject text := CASE WHEN TG_OP = 'DELETE' THEN to_jsonb(OLD) ELSE to_jsonb(NEW) END ->> TG_ARGV[0];
 BEGIN
   IF subject IN (SELECT refused.subject FROM refused) THEN
+    IF TG_NARGS > 1 THEN PERFORM NEW.refused; END IF;
     RAISE EXCEPTION 'the application refuses %%', subject;
   END IF;
   IF TG_OP = 'DELETE' THEN RETURN OLD; END IF;
@@ -152,6 +153,19 @@ def firing(world: World) -> Given:
     return Given(names, done, refused="refused")
 
 
+def declaring(world: World) -> Given:
+    names = [f"declared {number}" for number in range(GOOD + 1)]
+    for name in names:
+        world.queue.cron("@yearly", name=name)(world.test)
+
+    def done(some: Sequence[Any]) -> bool:
+        declared = select(func.count()).where(Job.Schedule.name.in_(some))
+        with world.engine.connect() as connection:
+            return connection.scalar(declared) == len(some)
+
+    return Given(names, done)
+
+
 def pruning(world: World) -> Given:
     ids = [world.jobs.add(JobStatus.COMPLETED) for _ in range(GOOD + 1)]
     with world.engine.begin() as connection:
@@ -185,12 +199,39 @@ def limits(world: World) -> Given:
     return Given([f"queue {name}" for name in names], done, refused="bad")
 
 
+def starting(world: World) -> Given:
+    made = enqueue(world.engine, *(world.test.job() for _ in range(GOOD + 1)))
+    return Given(made, of_statuses(world, JobStatus.COMPLETED))
+
+
+def starting_under_a_limit(world: World) -> Given:
+    with world.engine.begin() as connection:
+        connection.execute(insert(Job.Queue).values(name="good", max_running=3))
+    return Given([world.jobs.add(queue="good") for _ in range(GOOD + 1)], of_statuses(world, JobStatus.COMPLETED))
+
+
+def starting_what_is_chosen(world: World) -> Given:
+    world.queue.chooser("good")(lambda candidates, free: candidates)
+    return Given([world.jobs.add(queue="good") for _ in range(GOOD + 1)], of_statuses(world, JobStatus.COMPLETED))
+
+
+def starting_by_a_broken_trigger(world: World) -> Given:
+    return starting(world)
+
+
 @dataclass
 class Case:
     write: RefusedWrite
     prepare: Callable[[World], Given]
     trigger: str
     column: str = "id"
+    sqlstate: str = "P0001"
+    error: str = "the application refuses"
+
+    @property
+    def arguments(self) -> str:
+        """The trigger's: its column, and a second one if it is to make a mistake."""
+        return f"'{self.column}'" + ("" if self.sqlstate == "P0001" else ", 'breaks'")
 
 
 UPDATE = "BEFORE UPDATE ON job FOR EACH ROW WHEN"
@@ -203,11 +244,22 @@ CASES = [
     Case(RefusedWrite.RESCUE, rescue_of_orphans, f"{UPDATE} (OLD.status = 'running' AND NEW.status = 'pending')"),
     Case(RefusedWrite.EXPIRE, expiry, f"{UPDATE} (NEW.status = 'cancelled')"),
     Case(RefusedWrite.FIRE, firing, "BEFORE INSERT ON job FOR EACH ROW", "type_name"),
+    Case(RefusedWrite.DECLARE, declaring, "BEFORE INSERT ON schedule FOR EACH ROW", "name"),
     Case(RefusedWrite.PRUNE, pruning, "BEFORE DELETE ON job FOR EACH ROW"),
     Case(RefusedWrite.PRUNE, pruning_of_letters, "BEFORE DELETE ON dead_letter FOR EACH ROW"),
+    Case(RefusedWrite.START, starting, f"{UPDATE} (NEW.status = 'running')"),
+    Case(RefusedWrite.START, starting_under_a_limit, f"{UPDATE} (NEW.status = 'running')"),
+    Case(RefusedWrite.START, starting_what_is_chosen, f"{UPDATE} (NEW.status = 'running')"),
+    Case(
+        RefusedWrite.START,
+        starting_by_a_broken_trigger,
+        f"{UPDATE} (NEW.status = 'running')",
+        sqlstate="42703",
+        error='record "new" has no field "refused"',
+    ),
     Case(RefusedWrite.CLAIM, limits, "BEFORE INSERT OR UPDATE ON rate_state FOR EACH ROW", "name"),
 ]
-LONG = {ends_of_chains, rescue_of_orphans, expiry, pruning_of_letters}
+LONG = {starting_what_is_chosen, ends_of_chains, rescue_of_orphans, expiry, pruning_of_letters}
 """What goes the way of another of these."""
 
 
@@ -229,7 +281,7 @@ async def test_one_row_that_cannot_be_written_holds_up_no_other_and_is_named(
     *good, bad = given.subjects
     with engine.begin() as connection:
         connection.exec_driver_sql(_REFUSE)
-        connection.exec_driver_sql(f"CREATE TRIGGER refuse {case.trigger} EXECUTE FUNCTION refuse('{case.column}')")
+        connection.exec_driver_sql(f"CREATE TRIGGER refuse {case.trigger} EXECUTE FUNCTION refuse({case.arguments})")
         connection.execute(text("INSERT INTO refused VALUES (:subject)"), {"subject": str(given.refused or bad)})
     often = {"sweep_interval": timedelta(milliseconds=100), "prune_interval": timedelta(milliseconds=100)}
     async with start(world.queue, queues=("default", "good", "bad"), concurrency=GOOD + 1, **often) as log:
@@ -237,16 +289,17 @@ async def test_one_row_that_cannot_be_written_holds_up_no_other_and_is_named(
         await until(lambda: given.done(good), what="the others are written")
         refused = (await log.until(WriteQuarantined, 2))[-1]
         subject = str(given.find() if given.find else bad)
-        assert (refused.write, refused.subject, refused.failures, refused.sqlstate) == (case.write, subject, 2, "P0001")
+        assert (refused.write, refused.subject) == (case.write, subject)
+        assert (refused.failures, refused.sqlstate) == (2, case.sqlstate)
         (found,) = [one for one in health(engine).findings if one.code is Code.QUARANTINED]
         assert (found.evidence["subject"], found.evidence["statement"]) == (subject, case.write)
         assert subject in found.summary
-        assert "the application refuses" in found.summary
-        if case.write not in {RefusedWrite.FIRE, RefusedWrite.PRUNE, RefusedWrite.CLAIM}:
+        assert case.error in found.summary
+        if case.write not in {RefusedWrite.DECLARE, RefusedWrite.FIRE, RefusedWrite.PRUNE, RefusedWrite.CLAIM}:
             with Session(engine) as session:
                 told = explain_job(session, given.find() if given.find else bad)
             assert (told.cause, told.evidence["statement"]) == (Cause.QUARANTINED, case.write), told
-            assert "the application refuses" in told.sentence
+            assert case.error in told.sentence
         later = enqueue(engine, *(world.waits.job() for _ in range(2 * GOOD)))
         await until(lambda: of_statuses(world, JobStatus.COMPLETED)(later), what="slots are free")
         with engine.begin() as connection:

@@ -123,6 +123,19 @@ SCHEDULING_CASES = [
         lambda w: of_groups(w, looked=True),
     ),
     Case(
+        "claim_for_groups_excluding",
+        lambda: claims.claim_for_groups(Job, changed=True, excluding=True),
+        _CLAIM | {"ix_job_changed", "ix_job_ordering_freed"},
+        lambda w: of_groups(w, looked=True) | {"excluded": list(w.pending[:BATCH])},
+    ),
+    Case("startable", lambda: claims.startable(Job), _CLAIM - {"pk_job"}, from_lanes),
+    Case(
+        "claim_by_id",
+        lambda: claims.claim_by_id(Job),
+        frozenset({"pk_job"}),
+        lambda w: {"ids": list(w.pending[:BATCH]), "worker_id": WORKER, "grace": timedelta(seconds=15)},
+    ),
+    Case(
         "choosing_candidates",
         lambda: choosing.candidates(Job, inputs=True),
         _CLAIM | {"ix_job_changed", "ix_job_ordering_freed"},

@@ -13,10 +13,13 @@ from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.statements import claims
 from sa_jobqueue.statements.claims import CLAIMED
 from sa_jobqueue.types import LONGEST
+from sa_jobqueue.worker.groups import Group
+from sa_jobqueue.worker.turns import Turn, together
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.statements.cases import START, claim_parameters
 from tests.statements.conftest import Run
+from tests.statements.shapes import NOBODY
 
 pytestmark = both_servers_swept
 
@@ -258,3 +261,40 @@ def test_remaining_tells_of_what_a_claim_would_start_and_of_ends_to_pass_on(engi
     with engine.begin() as holder:
         holder.execute(text("SELECT FROM job WHERE ordering_key = 'k' FOR UPDATE"))
         assert run(statement, claim_parameters()) == [(False, True)]
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_excluded_jobs_are_left_ahead_of_the_floors_and_behind_them(jobs: Jobs, run: Run, behind: bool) -> None:
+    now, xmax, xip = run(ALL, claim_parameters())[0][:3]
+    made = [jobs.add() for _ in range(4)]
+    group = Group(["default"], ["test"], NOBODY, room=None, limits=None, fair=True)
+    if behind:
+        more: Any = {"limit": 9, "changed": True, "started": 0.0, "now": 0.0, "reading": None}
+        group.floors.advance([], database_now=now + timedelta(hours=1), snapshot=(xmax, xip), **more)
+    given = together([Turn(group, 9, group.floors.whole(9), behind=True)])
+    given |= {"limit": 9, "worker_id": WORKER, "grace": timedelta(seconds=15), "excluded": [*made[:2], NOBODY]}
+    statement = claims.claim_for_groups(Job, changed=True, excluding=True)
+    assert set(taken(run(statement, given))) == set(made[2:])
+    assert set(taken(run(statement, given | {"excluded": []}))) == set(made[:2])
+
+
+def test_startable_reads_what_a_claim_would_start_and_locks_nothing(engine: Engine, jobs: Jobs, run: Run) -> None:
+    jobs.add(due_in=5)
+    jobs.add(due_in=-5, type_name="unknown")
+    first, second, third = (jobs.add(due_in=-due) for due in (9, 8, 7))
+    lanes = claim_parameters()
+    given = lanes | {"quotas": [2] * len(lanes["queues"])}
+    with engine.begin() as holder:
+        holder.execute(text("SELECT FROM job FOR UPDATE"))
+        assert [row.id for row in run(claims.startable(Job), given)] == [first, second]
+    assert jobs.status(third) is JobStatus.PENDING
+
+
+def test_a_claim_by_id_starts_what_is_pending_and_not_held(engine: Engine, jobs: Jobs, run: Run) -> None:
+    pending, other, held = jobs.add(), jobs.add(), jobs.add()
+    running = jobs.add(JobStatus.RUNNING)
+    given = {"ids": [pending, held, running, NOBODY], "worker_id": WORKER, "grace": timedelta(seconds=15)}
+    with engine.begin() as holder:
+        holder.execute(text("SELECT FROM job WHERE id = :id FOR UPDATE"), {"id": held})
+        assert taken(run(claims.claim_by_id(Job), given)) == [pending]
+    assert (jobs.status(other), jobs.get(running)["attempt"]) == (JobStatus.PENDING, 1)

@@ -107,6 +107,8 @@ NOUNS: Final = {
     RefusedWrite.UNBLOCK: "job or chain",
     RefusedWrite.EXPIRE: "job",
     RefusedWrite.FIRE: "schedule",
+    RefusedWrite.DECLARE: "schedule",
+    RefusedWrite.START: "job",
     RefusedWrite.CLAIM: "limit",
     RefusedWrite.PRUNE: "chain or dead letter",
     RefusedWrite.ARCHIVE: "chain",
