@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Protocol, 
 
 from typing_extensions import TypeVar
 
-from sa_jobqueue.context import Blockers, Continuation
+from sa_jobqueue.context import Continuation
 from sa_jobqueue.models import Job, JobMixin
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ JobT = TypeVar("JobT", bound=JobMixin[Any], default=Job)
 DEFAULT_MODEL: Any = Job
 """The class of jobs where an argument `model: type[JobT]` is not given; for a type checker the default of `JobT` decides."""
 InT = TypeVar("InT", contravariant=True)
-OutputsT = TypeVar("OutputsT", contravariant=True, default=Never)
-"""Of what a handler's jobs wait for, where its `Blockers[...]` follows the payload; by default nothing is known of it."""
 P = ParamSpec("P")
 
 
@@ -36,7 +34,7 @@ class HandlerDecorator(Protocol[JobT]):
     """What `JobQueue.handler(...)` returns: keeps the payload's and the output's types.
 
     The output is what comes out at the end of the chain: of `-> Report | Continuation[Page]` it is `Report | Page`.
-    Six shapes of functions, each with three of returns: without continuations, with nothing else, with both.
+    Four shapes of functions, each with three of returns: without continuations, with nothing else, with both.
     """
 
     @overload
@@ -53,30 +51,6 @@ class HandlerDecorator(Protocol[JobT]):
     def __call__(self, func: Callable[[], Continuation[NextT]], /) -> Handler[None, NextT, JobT]: ...
     @overload
     def __call__(self, func: Callable[[], EndT | Continuation[NextT]], /) -> Handler[None, EndT | NextT, JobT]: ...
-    @overload
-    def __call__(
-        self, func: Callable[Concatenate[InT, Blockers[OutputsT], P], Coroutine[Any, Any, EndT]], /
-    ) -> Handler[InT, EndT, JobT, OutputsT]: ...
-    @overload
-    def __call__(
-        self, func: Callable[Concatenate[InT, Blockers[OutputsT], P], Coroutine[Any, Any, Continuation[NextT]]], /
-    ) -> Handler[InT, NextT, JobT, OutputsT]: ...
-    @overload
-    def __call__(
-        self, func: Callable[Concatenate[InT, Blockers[OutputsT], P], Coroutine[Any, Any, EndT | Continuation[NextT]]], /
-    ) -> Handler[InT, EndT | NextT, JobT, OutputsT]: ...
-    @overload
-    def __call__(
-        self, func: Callable[Concatenate[InT, Blockers[OutputsT], P], EndT], /
-    ) -> Handler[InT, EndT, JobT, OutputsT]: ...
-    @overload
-    def __call__(
-        self, func: Callable[Concatenate[InT, Blockers[OutputsT], P], Continuation[NextT]], /
-    ) -> Handler[InT, NextT, JobT, OutputsT]: ...
-    @overload
-    def __call__(
-        self, func: Callable[Concatenate[InT, Blockers[OutputsT], P], EndT | Continuation[NextT]], /
-    ) -> Handler[InT, EndT | NextT, JobT, OutputsT]: ...
     @overload
     def __call__(self, func: Callable[Concatenate[InT, P], Coroutine[Any, Any, EndT]], /) -> Handler[InT, EndT, JobT]: ...
     @overload

@@ -14,7 +14,7 @@ from typing_extensions import TypeVar
 
 from sa_jobqueue.batching import Batching
 from sa_jobqueue.context import AttemptContext, Blockers, Continuation
-from sa_jobqueue.decorators import HandlerDecorator, InT, JobT, OutputsT
+from sa_jobqueue.decorators import HandlerDecorator, InT, JobT
 from sa_jobqueue.errors import InvalidHandlerError, InvalidJobError, InvalidOptionError, NoOutputError, WrongJobTypeError
 from sa_jobqueue.fair_keys import SEPARATOR, FairBy, check_fair_by, check_whole, key_of
 from sa_jobqueue.middleware import Middleware, check_middleware
@@ -63,7 +63,7 @@ class Chained(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Handler(Generic[InT, OutT, JobT, OutputsT]):
+class Handler(Generic[InT, OutT, JobT]):
     """A registered function. Calling it runs the function itself; `job` makes a job of it."""
 
     job_type: JobType
@@ -117,24 +117,10 @@ class Handler(Generic[InT, OutT, JobT, OutputsT]):
     ) -> JobT: ...
     @overload
     def job(
-        self: Handler[InT, Any, JobT, list[A]], payload: InT, *, blockers: Iterable[WaitFor[A]], **options: Any
+        self: Handler[Blockers[Any], Any, JobT], payload: None = None, *, blockers: Iterable[Untyped] = (), **options: Any
     ) -> JobT: ...
     @overload
-    def job(
-        self: Handler[InT, Any, JobT, tuple[A, B]], payload: InT, *, blockers: tuple[WaitFor[A], WaitFor[B]], **options: Any
-    ) -> JobT: ...
-    @overload
-    def job(
-        self: Handler[InT, Any, JobT, tuple[A, B, C]],
-        payload: InT,
-        *,
-        blockers: tuple[WaitFor[A], WaitFor[B], WaitFor[C]],
-        **options: Any,
-    ) -> JobT: ...
-    @overload
-    def job(
-        self: _WithoutPayload[OutT, JobT], payload: None = None, *, blockers: Iterable[Untyped] = (), **options: Any
-    ) -> JobT: ...
+    def job(self: _WithoutArguments[OutT, JobT], payload: None = None, **options: Any) -> JobT: ...
     @overload
     def job(
         self,
@@ -148,7 +134,7 @@ class Handler(Generic[InT, OutT, JobT, OutputsT]):
         timeout: timedelta | None = None,
         id: Any = None,
         deduplication_key: str | None = None,
-        blockers: Iterable[Untyped] = (),
+        blockers: Iterable[Any] = (),
         fair_key: str | int | None = None,
         rate_weight: int | None = None,
         expires_at: datetime | None = None,
@@ -236,8 +222,9 @@ class Handler(Generic[InT, OutT, JobT, OutputsT]):
     def blocker(
         self, payload: Any = None, /, *, on_failure: Literal["wait", "fail", "continue"] = "wait", **options: Any
     ) -> WaitFor[Any]:
-        """Describe a job for another to wait for; a type checker compares its output with that handler's `Blockers[...]`.
+        """Describe a job for another to wait for, with its output's type: a type checker compares that with `Blockers[...]`.
 
+        That is, with the annotation of that handler's first parameter; after a payload it is checked at run time only.
         `on_failure`: as in `WaitFor`; with "continue" the output may be None. `options`: as `job` takes them. The job is
         the `chain` of what this returns. Raises: as `job`, and InvalidJobError for `on_failure`.
         """
@@ -337,13 +324,13 @@ class Handler(Generic[InT, OutT, JobT, OutputsT]):
         return register
 
 
-_WithoutPayload: TypeAlias = (
+_WithoutArguments: TypeAlias = (
     Handler[None, OutT, JobT]
     | Handler[Session, OutT, JobT]
     | Handler[AsyncSession, OutT, JobT]
     | Handler[AttemptContext, OutT, JobT]
-    | Handler[Blockers[Any], OutT, JobT]
 )
+_WithoutPayload: TypeAlias = _WithoutArguments[OutT, JobT] | Handler[Blockers[Any], OutT, JobT]
 """A function that takes nothing, or only what is injected: to a type checker its first parameter is the payload."""
 
 
@@ -418,7 +405,7 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
             rate_weight=rate_weight,
         )
 
-    def _declare(self, type_name: str, **options: Any) -> Callable[[Callable[..., Any]], Handler[Any, Any, JobT, Any]]:
+    def _declare(self, type_name: str, **options: Any) -> Callable[[Callable[..., Any]], Handler[Any, Any, JobT]]:
         if callable(type_name):  # the decorator without its parentheses
             name = getattr(type_name, "__name__", "name")
             words = f'give the job type its name: @jobs.handler("{name}"), not @jobs.handler without parentheses'

@@ -47,60 +47,47 @@ async def pair(parts: Blockers[tuple[int, str]]) -> int: ...
 
 
 @jobs.handler("three")
-def three(name: str, parts: Blockers[tuple[int, str, int]], ctx: AttemptContext) -> int | Continuation[str]: ...
+def three(parts: Blockers[tuple[int, str, int]], ctx: AttemptContext) -> int | Continuation[str]: ...
 
 
 @jobs.handler("total")
-async def total(name: str, counts: Blockers[list[int]]) -> int: ...
-
-
-@jobs.handler("far")
-def far(name: str, session: Session, counts: Blockers[list[int]]) -> int: ...
-
-
-@jobs.handler("named")
-def named(name: str, *, counts: Blockers[list[int]]) -> int: ...
+def total(name: dict[str, Any], counts: Blockers[list[int]]) -> int: ...
 
 
 assert_type(count.blocker("a"), WaitFor[int])
 assert_type(tick.blocker(), WaitFor[int])
 assert_type(goes_on.blocker("a"), WaitFor[int | str])
 assert_type(count.blocker("a", on_failure="continue"), WaitFor[int | None])
-assert_type(three, Handler[str, int | str, Job, tuple[int, str, int]])
+assert_type(three, Handler[Blockers[tuple[int, str, int]], int | str, Job])
+assert_type(total, Handler[dict[str, Any], int, Job])
 count.blocker(7)  # E: "blocker" of "Handler"
 count.blocker("a", on_failure="dies")  # E: "blocker" of "Handler"
 
-# Any number of one kind, whether the handler has a payload or not.
+# Any number of one kind.
 pages = [count.blocker(page) for page in "abc"]
 assert_type(add_up.job(blockers=pages), Job)
-assert_type(total.job("all", blockers=pages), Job)
 add_up.job(blockers=[count.blocker("a"), tick.blocker(), anything.blocker("c")], priority=3)
 add_some.job(blockers=[count.blocker("a", on_failure="continue"), count.blocker("b")])
 add_up.job(blockers=[tick.blocker(), spell.blocker("b")])  # E: "WaitFor[str]"; expected "WaitFor[int]"
 add_up.job(blockers=[goes_on.blocker("a")])  # E: incompatible type "WaitFor[int | str]"; expected "WaitFor[int]"
 add_up.job(blockers=[count.blocker("a", on_failure="continue")])  # E: "WaitFor[int | None]"
-total.job("all", blockers=[spell.blocker("b")])  # E: "WaitFor[str]"
-total.job(7, blockers=pages)  # E: "job" of "Handler"
-total.job(blockers=pages)  # E: "job" of "Handler"
 
 # A tuple: as many, in this order.
 pair.job(blockers=(count.blocker("a"), spell.blocker("b")))
-three.job("x", blockers=(count.blocker("a"), spell.blocker("b"), tick.blocker()))
+three.job(blockers=(count.blocker("a"), spell.blocker("b"), tick.blocker()))
 pair.job(blockers=(spell.blocker("b"), count.blocker("a")))  # E: expected "tuple[WaitFor[int], WaitFor[str]]"
 pair.job(blockers=(count.blocker("a"),))  # E: "job" of "Handler"
 pair.job(blockers=(count.blocker("a"), spell.blocker("b"), tick.blocker()))  # E: "job" of "Handler"
 pair.job(blockers=pages)  # E: "job" of "Handler"
-three.job("x", blockers=(count.blocker("a"), spell.blocker("b")))  # E: "tuple[WaitFor[int], WaitFor[str], WaitFor[int]]"
-three.job("x", blockers=(count.blocker("a"), tick.blocker(), spell.blocker("b")))  # E: "job" of "Handler"
+three.job(blockers=(count.blocker("a"), spell.blocker("b")))  # E: "tuple[WaitFor[int], WaitFor[str], WaitFor[int]]"
+three.job(blockers=(count.blocker("a"), tick.blocker(), spell.blocker("b")))  # E: "job" of "Handler"
 
 
 # What is of no known type is accepted as ever, alone and, as a `WaitFor`, beside what is.
 def untyped(job: Job, chain_id: UUID) -> None:
     add_up.job(blockers=[job, job.chain, chain_id, str(chain_id), WaitFor(job, on_failure="continue")])
     add_up.job(blockers=[spell.job("b")])
-    total.job("all", blockers=[job, job.chain, chain_id])
     pair.job(blockers=[job, WaitFor(chain_id)])
-    far.job("all", blockers=[job])
     count.job("after", blockers=[job])
     add_up.job(blockers=[count.blocker("a"), WaitFor(job)])
     pair.job(blockers=(count.blocker("a"), WaitFor(chain_id)))
@@ -109,7 +96,8 @@ def untyped(job: Job, chain_id: UUID) -> None:
     jobs["add_up"].job(blockers=[job])
 
 
-# Where the checker cannot see what a handler waits for, it refuses rather than pass over it.
-far.job("all", blockers=pages)  # E: "job" of "Handler"
-named.job("all", blockers=pages)  # E: "job" of "Handler"
-count.job("after", blockers=pages)  # E: "job" of "Handler"
+# A handler without the annotation takes any. After a payload it is checked at run time only.
+count.job("after", blockers=pages)
+tick.job(blockers=[spell.blocker("b")])
+assert_type(total.job({}, blockers=[spell.blocker("b")]), Job)
+total.job(7, blockers=pages)  # E: incompatible type "int"; expected "dict[str, Any]"

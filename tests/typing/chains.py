@@ -88,7 +88,7 @@ def wrong(page: Page, ctx: AttemptContext) -> int | Continuation[int]:
     if page.number:
         ctx.continue_with(last, 7)  # E: Cannot infer value of type parameter "NextInT"
         ctx.continue_with(tick, page)  # E: Cannot infer value of type parameter "NextInT"
-        return ctx.continue_with(last, page)  # E: incompatible type "Handler[Page, str, Job, Never]"
+        return ctx.continue_with(last, page)  # E: incompatible type "Handler[Page, str, Job]"
     return "text"  # E: Incompatible return value type (got "str", expected "int | Continuation[int]")
 
 
@@ -118,7 +118,7 @@ async def join(parts: Blockers[tuple[int, str | None]]) -> int:
     return number
 
 
-assert_type(merge, Handler[Page, str, Job, list[str]])
+assert_type(merge, Handler[Page, str, Job])
 assert_type(join.job(blockers=[last.job(Page(1))]), Job)
 join.job(7)  # E: No overload variant of "job" of "Handler" matches argument type "int"
 
