@@ -27,7 +27,7 @@ from sqlalchemy import (
 from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.statements._parts import XID, once_a_model, status, table
+from sa_jobqueue.statements._parts import XID, clamped, once_a_model, status, table
 from sa_jobqueue.types import JobStatus
 
 
@@ -92,7 +92,7 @@ def schedules_ahead(model: type[JobMixin[Any]]) -> Select[Any]:
     Shape: `(name, cron, time_zone, next_fire_at, now)`. Clock: the database's. Locks: none. Index: none, the table is small.
     """
     schedule = table(model.Schedule)
-    columns = (schedule.c[name] for name in ("name", "cron", "time_zone", "next_fire_at"))
+    columns = (*(schedule.c[name] for name in ("name", "cron", "time_zone")), _fires_at(schedule))
     firing = (schedule.c.paused_at.is_(None), schedule.c.error.is_(None))
     return select(*columns, func.now().label("now")).where(*firing, schedule.c.next_fire_at > func.now())
 
@@ -105,12 +105,16 @@ def correct_schedule(model: type[JobMixin[Any]]) -> Update:
     """
     schedule = table(model.Schedule)
     stamp = TIMESTAMP(timezone=True)
-    is_same = schedule.c.next_fire_at == bindparam("was", type_=stamp)
+    is_same = _fires_at(schedule) == bindparam("was", type_=stamp)
     return (
         update(schedule)
         .where(schedule.c.name == bindparam("schedule", type_=Text), is_same)
         .values(next_fire_at=bindparam("next", type_=stamp))
     )
+
+
+def _fires_at(schedule: Any) -> ColumnElement[Any]:
+    return clamped(schedule.c.next_fire_at).label("next_fire_at")
 
 
 def _chosen(model: type[JobMixin[Any]], conditions: Callable[[Any], tuple[ColumnElement[bool], ...]]) -> Any:

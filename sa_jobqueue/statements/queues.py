@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sqlalchemy import Column, Insert, Integer, Select, Table, Text, Update, any_, bindparam, func, null, or_, select, update
-from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, TIMESTAMP, insert
 
 from sa_jobqueue.models import JobMixin, JobTypeMixin, QueueMixin
 from sa_jobqueue.queues import RETRY
-from sa_jobqueue.statements._parts import array, once_a_model, table
+from sa_jobqueue.statements._parts import array, clamped, once_a_model, table
 from sa_jobqueue.statements.parts import whole
 
 TOLD: Final = (
@@ -126,7 +126,8 @@ def page(model: type[JobMixin[Any]], *, types: bool = False) -> Select[Any]:
         workers, joined = [*workers, of_whole.c.workers], joined.outerjoin(of_whole, of_whole.c.name == whole(key))
     names = bindparam("names", type_=ARRAY(Text))
     name = func.coalesce(key, by.c.name)
-    others = [row.c[name] for name in (*TOLD, *_STATE) if name in row.c]
+    own = [row.c[name] for name in (*TOLD, *_STATE) if name in row.c]
+    others = [clamped(one).label(one.name) if isinstance(one.type, TIMESTAMP | INTERVAL) else one for one in own]
     return (
         select(name.label(key.name), *others, func.coalesce(*workers, 0).label("workers"))
         .select_from(joined)
