@@ -267,11 +267,11 @@ class Batches:
                 if all(isinstance(result, _Failed) for result in results):
                     return results  # nothing is completed, so nothing that was written is kept
                 followed, lost = self._complete(session, batch, results, held.name)
+                _check_not_stopped(batch)  # one that was left behind may outlive the worker, and its loop
                 if lost:
                     standing = asyncio.run_coroutine_threadsafe(self._host.standing(lost), self._loop).result()
                     statuses = self._ended_by_handler(session, lost, standing, held.name)
-                if any(member.running.context.cancelled for member in batch.members):
-                    raise RuntimeError("the batch was stopped; nothing of it is kept")
+                    _check_not_stopped(batch)
                 held.may_commit = True
                 session.commit()
                 self._note_ended(batch, results, statuses)
@@ -341,6 +341,11 @@ def _arguments(batch: _Batch) -> list[Any]:
     if batch.job_type.batch is not None and batch.job_type.batch.takes_items:
         return [BatchItem(member.payload, member.running.context) for member in batch.members]
     return [member.payload for member in batch.members]
+
+
+def _check_not_stopped(batch: _Batch) -> None:
+    if any(member.running.context.cancelled for member in batch.members):
+        raise RuntimeError("the batch was stopped; nothing of it is kept")
 
 
 def _committed(results: list[Any]) -> list[Any]:

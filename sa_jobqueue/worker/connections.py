@@ -58,6 +58,7 @@ class Connections:
             **given,
             **startup_arguments(self._own_options, {**GUARDS, **SETTINGS, **TIMEOUTS, **idle}),
         }
+        self._is_closed = False
         self._opening: set[asyncio.Task[Any]] = set()
         self._opened: WeakSet[psycopg.AsyncConnection[Any]] = WeakSet()
 
@@ -117,8 +118,10 @@ class Connections:
     async def close(self, within: timedelta) -> None:
         """Close every connection opened so far, those included that are being opened, or that a pool has lost.
 
-        One that is not open `within` that time is given up.
+        One that is not open `within` that time is given up. From now on none is opened: an attempt that did not stop may
+        still ask for one.
         """
+        self._is_closed = True
         if self._opening:
             await asyncio.wait(self._opening, timeout=within.total_seconds())
         for opening in self._opening:
@@ -128,12 +131,20 @@ class Connections:
             await connection.close()
 
     async def _known(self, kind: type[C], arguments: Mapping[str, Any]) -> C:
+        if self._is_closed:
+            raise psycopg.OperationalError("the worker has stopped and opens no more connections")
         # In a task of its own: who asked may be cancelled meanwhile, and what is half open then would stay open until
         # the garbage collector finds it. SQLAlchemy's pools do not know of such a connection either.
         opening: asyncio.Task[C] = asyncio.create_task(self._connected(kind, arguments))
         self._opening.add(opening)
         opening.add_done_callback(self._remember)
-        return await asyncio.shield(opening)
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            unused = asyncio.create_task(_close_unused(opening))
+            self._opening.add(unused)
+            unused.add_done_callback(self._opening.discard)
+            raise
 
     async def _connected(self, kind: type[C], arguments: Mapping[str, Any]) -> C:
         connection = await kind.connect(**arguments)
@@ -156,6 +167,12 @@ class Connections:
         # SQLAlchemy's own reading of the URL, several hosts included.
         arguments: dict[str, Any] = dict(create_engine(url).dialect.create_connect_args(url)[1])
         return arguments | self._arguments
+
+
+async def _close_unused(opening: asyncio.Task[Any]) -> None:
+    with suppress(psycopg.Error, OSError):
+        connection = await opening
+        await connection.close()
 
 
 def _undo_environment(connection: psycopg.Connection[Any], record: object) -> None:

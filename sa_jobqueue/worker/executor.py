@@ -437,6 +437,9 @@ class Executor:
                 ended = complete_attempt(session, job, result, worker_id=self._worker_id, **given)
                 following = result.queue if isinstance(result, JobMixin) else None  # before the commit expires it
             except LostAttemptError:
+                # A thread that was left behind may outlive the worker, and its loop: there is nothing to ask.
+                if running.context.cancelled:
+                    raise
                 if job.id not in asyncio.run_coroutine_threadsafe(self.standing([job]), self._loop).result():
                     raise
                 ended = following = None

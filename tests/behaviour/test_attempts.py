@@ -223,34 +223,42 @@ async def test_a_job_that_runs_too_long_is_told_and_ended(engine: Engine, jobs: 
     assert jobs.attempts(job_id)[0]["outcome"] == "timed_out"
 
 
-async def test_a_thread_that_does_not_stop_is_left_behind_and_its_effects_with_it(engine: Engine, jobs: Jobs) -> None:
+@pytest.mark.parametrize("kind", ["alone", "in_a_batch"])
+async def test_a_thread_that_does_not_stop_is_left_behind_and_its_effects_with_it(
+    engine: Engine, jobs: Jobs, kind: str
+) -> None:
     queue = JobQueue()
     let_go, done = threading.Event(), threading.Event()
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE effect (n int)"))
 
-    @queue.handler("deaf", max_attempts=1, timeout=timedelta(milliseconds=50))
-    def deaf(payload: dict[str, Any], session: Session) -> None:
+    def work(session: Session) -> None:
         session.execute(text("INSERT INTO effect VALUES (1)"))
         let_go.wait(PATIENCE)
         done.set()
 
-    (job_id,) = enqueue(engine, deaf.job({}))
+    @queue.handler("alone", max_attempts=1, timeout=timedelta(milliseconds=50))
+    def alone(payload: dict[str, Any], session: Session) -> None:
+        work(session)
+
+    @queue.batch_handler("in_a_batch", max_size=2, max_wait=timedelta(0), max_attempts=1, timeout=timedelta(milliseconds=50))
+    def in_a_batch(payloads: list[dict[str, Any]], session: Session) -> None:
+        work(session)
+
+    (job_id,) = enqueue(engine, queue.job(kind, {}))
     worker = Worker(queue, engine, options=quick(concurrency=2, stop_grace=timedelta(milliseconds=50)))
     await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
     assert worker.has_stuck_threads
     assert jobs.status(job_id) is JobStatus.DEAD
     let_go.set()
-    await until(lambda: done.is_set() and not _in_transaction(engine), what="the thread came back")
+    await until(lambda: done.is_set() and not worker.has_stuck_threads, what="the thread came back")
     with engine.connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM effect")).scalar_one() == 0
+        # The worker has stopped: what its thread does then opens no connection that would stay open.
+        sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+        assert connection.execute(text(f"{sessions} AND application_name LIKE 'sa_jobqueue %'")).scalar_one() == 0
+        assert connection.execute(text(f"{sessions} AND state LIKE 'idle in%'")).scalar_one() == 0
     assert jobs.status(job_id) is JobStatus.DEAD
-
-
-def _in_transaction(engine: Engine) -> bool:
-    query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'"
-    with engine.connect() as connection:
-        return bool(connection.execute(text(query)).scalar())
 
 
 async def test_an_attempt_can_ask_for_more_time(engine: Engine, jobs: Jobs) -> None:
