@@ -107,6 +107,8 @@ class Claimer(Component):
         self._awake_until = 0.0
         self._glance = _GLANCE
         self._rested = self._spared = False
+        self._freed_meanwhile: set[str] | None = None
+        """Limits that notifications have named since a count began; None while nothing is counted."""
         self._is_again = False
         self._connected_at = float("-inf")
         self.on_reconnected: Callable[[], None] = lambda: None
@@ -150,6 +152,8 @@ class Claimer(Component):
         if limits is None:
             self.look()
             return
+        if self._freed_meanwhile is not None:
+            self._freed_meanwhile.update(limits)
         for limit in limits:
             if self._plan.had_no_room(limit, self._loop.time()):
                 self._woken.set()
@@ -431,8 +435,13 @@ class Claimer(Component):
         try:
             async with transaction(connection):
                 ended = self._freed.before(limits)
-                limit, rooms = await limits.room(connection, limit, group.names())
+                heard = self._freed_meanwhile = set()
+                try:
+                    limit, rooms = await limits.room(connection, limit, group.names())
+                finally:
+                    self._freed_meanwhile = None
                 group.put_off(rooms, self._loop.time())
+                self.ask_again(heard)  # it may have counted before there was room, and have found none
                 turn = turn_of(group, limit, rooms, looks=behind) if limit > 0 else None
                 if turn is not None:
                     ((_, jobs),) = await self._claims.take(connection, [turn], limit)

@@ -130,7 +130,7 @@ class Freed:
             if later:
                 self._ended[limits] = later
                 self._wait()
-            if near := Counter({key: n for key, n in (keys - later).items() if limits.may_be_reached(key)}):
+            if near := Counter({key: n for key, n in (keys - later).items() if limits.may_be_reached(key, n)}):
                 self._recount(limits, near)
 
     def _wait(self) -> None:

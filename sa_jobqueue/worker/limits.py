@@ -167,13 +167,14 @@ class Limits:
         found = [self._most.get((is_type, name)) for is_type, name in ((False, self._queue), (True, self._type)) if name]
         return min((one for one in found if one is not None), default=None)
 
-    def may_be_reached(self, key: Key) -> bool:
-        """Return whether a limit may have been reached: not where after the last claim half of it was free.
+    def may_be_reached(self, key: Key, ended: int) -> bool:
+        """Return whether a limit may have been reached until so many jobs `ended`: not where half of it was free even then.
 
-        Where others have taken all that since, they ask again by themselves after `SELDOM`.
+        The last claim may have counted without them, for an end is known here later than in the database. Where others
+        have taken all that since, they ask again by themselves after `SELDOM`.
         """
         n, most = self._after.get(key, (1, 1))
-        return 2 * n >= most
+        return 2 * (n + ended) >= most
 
     def covers(self, key: Key) -> bool:
         """Return whether a limit, or a part of its queue, is among these."""

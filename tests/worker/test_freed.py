@@ -18,8 +18,9 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Job, JobQueue, JobStatus, Worker, cancel_jobs
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.errors import Discard, Snooze
-from sa_jobqueue.worker import claimer, freed, groups, limits, parts
+from sa_jobqueue.worker import claimer, counting, freed, groups, limits, parts
 from sa_jobqueue.worker.claimer import Claimer
+from sa_jobqueue.worker.completer import Completer
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
 from tests.fixtures.workers import PATIENCE, quick, until, working
@@ -130,6 +131,92 @@ async def test_a_slot_that_a_worker_cannot_use_itself_is_taken_by_another_at_onc
         async with at_work(engine, other, "there"):
             await until(lambda: asleep(2), what="nobody finds room")
             one.let_go(end)
+            await other.begins("second")
+            other.let_go("second")
+
+
+async def test_a_slot_is_passed_on_whose_end_the_last_claim_counted_before_the_worker_knew_of_it(
+    engine: Engine, jobs: Jobs, asleep: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That claim found room, as if the limit had not been reached, and no other claim followed soon enough."""
+    monkeypatch.setattr(freed, "TRUSTED", 0.0)
+    monkeypatch.setattr(freed, "OWN_TURN", 0.0)
+    is_written, is_counted = asyncio.Event(), asyncio.Event()
+    write, claimed = Completer._write_finished, freed.Freed.claimed
+
+    async def write_late(self: Completer, *given: Any) -> Any:
+        found = await write(self, *given)
+        is_written.set()
+        run(engine, "SELECT pg_notify('.job:due', 'here')")
+        async with asyncio.timeout(PATIENCE):
+            await is_counted.wait()
+        return found
+
+    def watched(self: freed.Freed, under: limits.Limits, before: Counter[limits.Key], started: Any) -> None:
+        claimed(self, under, before, started)
+        if is_written.is_set() and under.counted == {(True, "test"): (0, 1)}:
+            is_counted.set()
+
+    monkeypatch.setattr(Completer, "_write_finished", write_late)
+    monkeypatch.setattr(freed.Freed, "claimed", watched)
+    run(engine, LIMITS["type"])
+    one, other = Gate(), Gate()
+    jobs.add(input="snoozed", queue="here")
+    jobs.add(input="second", queue="there")
+    async with at_work(engine, one, "here"):
+        await one.begins("snoozed")
+        async with at_work(engine, other, "there"):
+            await until(lambda: asleep(2), what="both rest")
+            one.let_go("snoozed")
+            await other.begins("second")
+            other.let_go("second")
+
+
+async def test_a_slot_freed_while_another_worker_counts_is_taken_by_that_worker_at_once(
+    engine: Engine, jobs: Jobs, asleep: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The notification arrives after its statement has counted, and before it knows that it has found no room."""
+    is_armed, is_counted, is_notified = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    its_own: set[Any] = set()
+    count, ask_again, claim_under = counting.Running.count, Claimer.ask_again, Claimer._claim_under
+
+    async def claims(self: Claimer, under: limits.Limits, *given: Any, **more: Any) -> Any:
+        if "there" in self._options.limits:
+            its_own.add(under._running)
+        return await claim_under(self, under, *given, **more)
+
+    async def count_late(self: counting.Running, *given: Any, **more: Any) -> Any:
+        found = await count(self, *given, **more)
+        if self in its_own and is_armed.is_set() and not is_counted.is_set():
+            is_counted.set()
+            async with asyncio.timeout(PATIENCE):
+                await is_notified.wait()
+        return found
+
+    def hears(self: Claimer, *given: Any) -> None:
+        ask_again(self, *given)
+        if "there" in self._options.limits:
+            is_notified.set()
+
+    monkeypatch.setattr(Claimer, "_claim_under", claims)
+    monkeypatch.setattr(counting.Running, "count", count_late)
+    monkeypatch.setattr(Claimer, "ask_again", hears)
+    monkeypatch.setattr(Claimer, "follow", lambda *given: None)  # one notification, sent below
+    run(engine, LIMITS["type"])
+    one, other = Gate(), Gate()
+    jobs.add(input="first", queue="here")
+    jobs.add(input="second", queue="there")
+    async with at_work(engine, one, "here"):
+        await one.begins("first")
+        async with at_work(engine, other, "there"):
+            await until(lambda: asleep(2), what="no worker finds room")
+            is_armed.set()
+            run(engine, "SELECT pg_notify('.job:due', 'there')")
+            async with asyncio.timeout(PATIENCE):
+                await is_counted.wait()
+            one.let_go("first")
+            await until(lambda: JobStatus.COMPLETED in jobs.statuses().values(), what="the first ends")
+            run(engine, "SELECT pg_notify('.job:freed', 'type test')")
             await other.begins("second")
             other.let_go("second")
 
