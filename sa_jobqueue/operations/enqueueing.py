@@ -61,7 +61,9 @@ def _announce(session: Session, context: object, instances: object) -> None:
 
 
 @event.listens_for(JobMixin, "before_insert", propagate=True)
-def _refuse_unencodable(mapper: Mapper[Any], connection: Connection, job: JobMixin[Any]) -> None:
+def _before_insert(mapper: Mapper[Any], connection: Connection, job: JobMixin[Any]) -> None:
+    # A job that is added again after a rollback still has the number of that transaction: claims would look for it there.
+    job.__dict__.pop("changed_xid", None)
     if (encoding := encoding_of(connection)) is not None:
         check_encodable(encoding, job)
 

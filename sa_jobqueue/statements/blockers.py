@@ -397,15 +397,14 @@ def _changed(model: type[JobMixin[Any]], counted: CTE, locked: CTE) -> CTE:
 def tell_settled(model: type[JobMixin[Any]]) -> Update:
     """Note that the end of chains was passed on to everybody, and tell callers who wait, when and if this commits.
 
-    Parameters: `ids`. Changes: `is_awaited`; `changed_xid`, or the trigger that refuses this to others would look whether
-    any job is left. Obliges: the roots are locked by this transaction; nobody is left to be told but those who wait for a
+    Parameters: `ids`. Changes: `is_awaited`; not `changed_xid`, for the jobs are as they were. Obliges: the roots are locked by this transaction; nobody is left to be told but those who wait for a
     failed chain to be redriven. Index: the primary key.
     """
     job = table(model)
     return (
         update(job)
         .where(job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))))
-        .values(is_awaited=False, changed_xid=XID)
+        .values(is_awaited=False)
         .returning(func.pg_notify(model.__jobqueue__.channel("ended"), cast(job.c.id, Text)))
     )
 

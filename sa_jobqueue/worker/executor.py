@@ -93,7 +93,7 @@ class Executor:
             grace=options.time_to_live,
             is_running=self._running.__contains__,
             set_deadline=self._set_deadline,
-            on_lost=lambda job_id: self.look_after(str(job_id)),
+            on_lost=self._stop_if_lost,
         )
         self._by_queue: Counter[str] = Counter()
         self._by_type: Counter[str] = Counter()
@@ -172,6 +172,11 @@ class Executor:
             self._doubtful.add(job_id)
             if is_first:
                 self._keep(self._look())
+
+    async def _stop_if_lost(self, job_id: JobId) -> None:
+        """Do the same, and return when it is done: what was about to begin must not begin."""
+        self._doubtful.add(str(job_id))
+        await self._look()
 
     async def _look(self) -> None:
         """Read how doubtful jobs stand, many at once, until the database has answered; stop the attempts that are lost.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -28,7 +28,7 @@ class Extender:
         grace: timedelta,
         is_running: Callable[[Running], bool],
         set_deadline: Callable[[Running, timedelta], None],
-        on_lost: Callable[[JobId], None],
+        on_lost: Callable[[JobId], Awaitable[None]],
     ) -> None:
         self._engine = engine
         self._statement = leases.extend(model)
@@ -52,5 +52,5 @@ class Extender:
                 await asyncio.sleep(1)  # an outage; the attempt may well outlive it
                 continue
             if result.first() is None:
-                self._on_lost(job.id)
+                await self._on_lost(job.id)
             return

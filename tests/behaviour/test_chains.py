@@ -374,7 +374,7 @@ async def test_a_worker_whose_job_was_completed_elsewhere_is_told_and_keeps_noth
         await log.until(AttemptLost)
     assert line(engine, job_id) == [(0, "slow", "decided elsewhere", DONE)]
     assert (count(engine, "effect"), len(decided)) == (0, 1)
-    assert [row["outcome"] for row in jobs.attempts(job_id)] == ["cancelled"]
+    assert [row["outcome"] for row in jobs.attempts(job_id)] == ["superseded"]
 
 
 def test_what_cannot_be_completed_says_why_and_nothing_is_written(engine: Engine, jobs: Jobs) -> None:

@@ -12,9 +12,9 @@ from sa_jobqueue.migrations import versions
 
 # A digest may be changed until the first release of its version, and never after it: then it is a new version.
 DIGESTS = {
-    1: "625fe51d9f42e469bf22e7d8d2ece338be9a08f19abbbd27cef6eed34feefda7",
+    1: "5da7a99a61b43e6c71bd264cfe2b795eef1b623b195b6644f9152265b11f70af",
     2: "4853513165be70ab421af20df3704bfad07fc75cd6845a16c53b1b4120655285",
-    3: "f2ef134969a321a1d8fb31eaf6d1d19dfd6076c265f217d83ba37f57d66e1625",
+    3: "61b3c06cbc8caa35453e51d82f1a5319a3c5fbc9c0d8a016987ffc761da7a313",
 }
 PLACES = [
     {"schema": schema, "prefix": prefix, "id_type": id_type}

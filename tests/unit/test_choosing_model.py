@@ -157,7 +157,7 @@ class Queue(RuleBasedStateMachine):
 
     def _work(self, limit: int) -> int:
         self.offered = list[Candidate]()
-        run(self.group.offer(cast("Any", None), limit, lambda: self.monotonic))
+        run(self.group.offer(cast("Any", None), limit, lambda: self.monotonic, ()))
         assert len(self.offered) <= WINDOW
         assert len({one.id for one in self.offered}) == len(self.offered)
         assert {one.id for one in self.offered} <= {row.id for row in self._due()}
@@ -197,7 +197,7 @@ class Queue(RuleBasedStateMachine):
         xid = self._new_xid()
         for row in taken:
             row.pending, row.xid = False, xid
-        return [(self.now, "", [], row.id, "test", "a", row.priority, *[None] * 15) for row in taken]
+        return [(self.now, "", [], row.id, "test", "a", row.priority, *[None] * 17) for row in taken]
 
     def _told(self, row: Row) -> tuple[Any, ...]:
         return row.id, "test", "a", row.priority, row.id, 0, self.now, row.at, 0, None, None, None

@@ -264,14 +264,19 @@ END $$$$
 --;
 CREATE FUNCTION ${q}job_changed() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$$$
 BEGIN
-  NEW.changed_xid := pg_current_xact_id();
   IF OLD.is_awaited AND NOT NEW.is_awaited AND EXISTS (
-    SELECT FROM ${q}job_blocker b WHERE b.blocked_by_chain_id = NEW.id AND b.open AND (NEW.chain_completed_at IS NULL
+    SELECT FROM ${q}job_blocker b JOIN ${q}job w ON w.id = b.job_id AND w.status = 'blocked'
+    WHERE b.blocked_by_chain_id = NEW.id AND b.open AND (NEW.chain_completed_at IS NULL
       OR b.on_failure <> 'wait' OR COALESCE(NEW.chain_status, NEW.status) = 'completed')) THEN
     RAISE EXCEPTION 'job %: is_awaited cannot be cleared, jobs wait for its chain and are not unblocked yet', OLD.id
       USING ERRCODE = 'SJ003', TABLE = TG_TABLE_NAME, COLUMN = 'is_awaited',
         HINT = 'a worker clears it; to let a job run without its blockers, set that job''s status to pending';
-  ELSIF NEW.status = OLD.status THEN
+  ELSIF (NEW.status, NEW.queue, NEW.type_name) = (OLD.status, OLD.queue, OLD.type_name) AND NEW.status <> 'pending' THEN
+    -- Nothing but `is_awaited`, which is no change of the job to those who read its history.
+    RETURN NEW;
+  END IF;
+  NEW.changed_xid := pg_current_xact_id();
+  IF NEW.status = OLD.status THEN
     RETURN NEW;
   ELSIF NEW.status IN ('completed', 'dead', 'cancelled') THEN
     -- The chain ends with its last job.

@@ -1,4 +1,4 @@
 UPDATE job
-SET is_awaited=%(is_awaited)s, changed_xid=pg_current_xact_id()
+SET is_awaited=%(is_awaited)s
 WHERE job.id = ANY (%(ids)s::UUID[])
 RETURNING pg_notify(%(pg_notify_2)s::VARCHAR, CAST(job.id AS TEXT)) AS pg_notify_1
