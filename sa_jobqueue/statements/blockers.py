@@ -397,8 +397,9 @@ def _changed(model: type[JobMixin[Any]], counted: CTE, locked: CTE) -> CTE:
 def tell_settled(model: type[JobMixin[Any]]) -> Update:
     """Note that the end of chains was passed on to everybody, and tell callers who wait, when and if this commits.
 
-    Parameters: `ids`. Changes: `is_awaited`; not `changed_xid`, for the jobs are as they were. Obliges: the roots are locked by this transaction; nobody is left to be told but those who wait for a
-    failed chain to be redriven. Index: the primary key.
+    Parameters: `ids`. Changes: `is_awaited`; not `changed_xid`, for the jobs are as they were. Obliges: the roots are
+    locked by this transaction; nobody is left to be told but those who wait for a failed chain to be redriven. Index:
+    the primary key.
     """
     job = table(model)
     return (
