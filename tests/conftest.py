@@ -18,4 +18,5 @@ pytest_plugins = [
     "tests.fixtures.workers",
     "tests.fixtures.holders",
     "tests.fixtures.examples",
+    "tests.fixtures.reports",
 ]
