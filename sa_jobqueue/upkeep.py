@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models.base import STORAGE_KEY
 from sa_jobqueue.observe.health import Health, Holder, IndexHealth, TableHealth, health
 from sa_jobqueue.statements import storage, upkeep
 from sa_jobqueue.statements._parts import table as table_of
@@ -164,7 +165,7 @@ def storage_settings(engine: Engine, *, model: type[JobMixin[Any]] = Job) -> lis
     told = []
     for row in rows:
         current = dict(option.split("=", 1) for option in row["options"] or ())
-        recommended = nouns[row["name"]].dialect_options["postgresql"]["with"] or {}
+        recommended = nouns[row["name"]].info.get(STORAGE_KEY, {})
         for name, value in recommended.items():
             sql = f"ALTER TABLE {row['name']} SET ({name} = {value})"
             kinds = {"table": row["name"], "name": name, "current": current.get(name)}

@@ -19,6 +19,9 @@ from sa_jobqueue.types import JobStatus
 REGISTRY_KEY = "sa_jobqueue"
 """`MetaData.info[REGISTRY_KEY]` lists the `Layout` of every queue whose tables are in that metadata."""
 
+STORAGE_KEY = "sa_jobqueue.storage"
+"""`Table.info[STORAGE_KEY]` has the storage parameters of a table by name."""
+
 CURRENT_XID = text("pg_current_xact_id()")
 
 
@@ -88,13 +91,14 @@ def status_type(layout: Layout, *, owner: bool = True) -> ENUM:
     )
 
 
-def storage(**parameters: float) -> list[tuple[str, DDL]]:
-    """Return the `listeners` of a `Table` that `create_all` makes with these storage parameters.
+def storage(**parameters: float) -> dict[str, Any]:
+    """Return the arguments of a `Table` that `create_all` makes with these storage parameters; its `info` has them.
 
     Source: SQLAlchemy 2.0 has no `postgresql_with` for tables; 2.1 does.
     """
     settings = ", ".join(f"{name} = {value}" for name, value in parameters.items())
-    return [("after_create", DDL(f"ALTER TABLE %(fullname)s SET ({settings})"))]  # type: ignore[no-untyped-call]
+    set_them = DDL(f"ALTER TABLE %(fullname)s SET ({settings})")  # type: ignore[no-untyped-call]
+    return {"listeners": [("after_create", set_them)], "info": {STORAGE_KEY: parameters}}
 
 
 def within_times(*columns: str) -> str:

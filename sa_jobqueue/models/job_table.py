@@ -127,7 +127,7 @@ def job_table_args(layout: Layout) -> tuple[Any, ...]:
             # No update of a job is HOT (status is in every partial index's predicate), so the free space is not for
             # that: it keeps a job's versions on one page. WAL of a job's whole life by fillfactor, measured on
             # PostgreSQL 18: 100: 1,533 bytes, 80: 1,438, 70: 1,351, 60: 1,295; a backlog takes that much more room.
-            "listeners": storage(
+            **storage(
                 fillfactor=70,
                 autovacuum_vacuum_scale_factor=0,
                 autovacuum_vacuum_threshold=5000,

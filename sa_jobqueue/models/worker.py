@@ -65,7 +65,7 @@ class WorkerMixin(Companion):
                 "schema": cls.__jobqueue__.schema,
                 # A row is rewritten every few seconds: leave room on its page, so that a beat stays a HOT update
                 # (300 rounds under a pinned horizon: 0.11 ms to 0.12 ms a beat).
-                "listeners": storage(
+                **storage(
                     fillfactor=10,
                     autovacuum_vacuum_scale_factor=0,
                     autovacuum_vacuum_threshold=1000,

@@ -17,6 +17,7 @@ from sqlalchemy import Engine
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.history import DATASETS
+from sa_jobqueue.types import AttemptOutcome
 from tests.fixtures.histories import AS_OF, Rows, at, sample, write_archive, write_database
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ def test_retry_rates_count_jobs_that_were_claimed_again_after_a_failure(history:
             outcomes.update(attempt["outcome"] for attempt in attempts)
             outcomes["completed"] += job["completed_by"] is not None
             retried += any(one["outcome"] in FAILURES and one["attempt"] < job["attempt"] for one in attempts)
-        names = ("completed", "failed", "timed_out", "taken_back", "snoozed", "released", "cancelled")
+        names = ("completed", *(outcome.value for outcome in AttemptOutcome))
         total = outcomes.total()
         expected[type_name,] = {name: outcomes[name] for name in names} | {
             "jobs": len(jobs),
