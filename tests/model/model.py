@@ -260,7 +260,7 @@ class Model:
         if following is not None and any(wait.chain == job.chain for wait in following.waits):
             raise Refused(InvalidJobError)
         if job.status == "running":
-            job.history.append((job.attempt, "cancelled", job.worker))
+            job.history.append((job.attempt, "superseded", job.worker))
         self._check_waits(following.waits if following else (), is_fatal=False)
         self._complete(job, None, output, following)
         if following is None:
