@@ -58,7 +58,7 @@ def do_ahead(connection: Connection, layout: Layout, planned: Sequence[str], *, 
     Raises: InvalidOptionError when the connection is not in AUTOCOMMIT; SchemaBusyError.
     """
     driver = connection.connection.dbapi_connection
-    if driver is None or not connection.dialect.detect_autocommit_setting(driver):
+    if driver is None or not driver.autocommit:
         raise InvalidOptionError("connection", "must be in AUTOCOMMIT: indexes are built outside of transactions")
     made: list[str] = []
     for statement in planned:

@@ -10,8 +10,8 @@ from sa_jobqueue.errors import TransactionRequiredError
 def require_transaction(connection: Connection, operation: str) -> None:
     """Refuse a connection in AUTOCOMMIT, on which each statement gives up its locks at once.
 
-    No round trip: the driver knows. Raises: TransactionRequiredError.
+    No round trip: the driver knows, each of the three that are supported by the same attribute. Raises: TransactionRequiredError.
     """
     driver = connection.connection.dbapi_connection
-    if driver is not None and connection.dialect.detect_autocommit_setting(driver):
+    if driver is not None and driver.autocommit:
         raise TransactionRequiredError(operation)
