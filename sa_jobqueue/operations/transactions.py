@@ -10,7 +10,7 @@ from sa_jobqueue.errors import TransactionRequiredError
 def require_transaction(connection: Connection, operation: str) -> None:
     """Refuse a connection in AUTOCOMMIT, on which each statement gives up its locks at once.
 
-    No round trip: the driver knows, each of the three that are supported by the same attribute. Raises: TransactionRequiredError.
+    No round trip: each of the supported drivers knows. Raises: TransactionRequiredError.
     """
     driver = connection.connection.dbapi_connection
     if driver is not None and driver.autocommit:
