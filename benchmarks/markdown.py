@@ -105,7 +105,7 @@ def _promises(document: Mapping[str, Any]) -> str:
             f"{one['name']} {one['version']}",
             one["python"] or "",
             one["settings"],
-            *(one["promises"][name] for name in ("fenced", "taken_back", "kept", "session", "durable")),
+            *(one["promises"][name] for name in ("fenced", "rescued", "kept", "session", "durable")),
         ]
         for one in document["systems"]
     ]

@@ -72,21 +72,21 @@ POLICIES: Final[Sequence[Policy]] = (
         name="limit across workers",
         guarantee="at most so many at once in all of them",
         bound="exact at every instant; a freed slot is seen by other workers after 10 to 20 ms",
-        case="max_running",
+        case="global_concurrency",
         wanted=0.7,
     ),
     Policy(
         name="the same, as many as slots",
         guarantee="the same",
         bound="the same; here the limit is in the worker's way",
-        case="max_running, as many as slots",
+        case="global_concurrency, as many as slots",
         wanted=0.7,
     ),
     Policy(
         name="limit of each key",
         guarantee="at most so many of each key at once in all workers",
         bound="the same",
-        case="10 fair keys, max_running of each",
+        case="10 fair keys, global_concurrency of each",
         wanted=0.7,
     ),
     Policy(
@@ -107,7 +107,7 @@ POLICIES: Final[Sequence[Policy]] = (
         name="a function chooses",
         guarantee="what it names, in its order, and nothing else",
         bound="of its window; what it leaves out waits, where it says so for a stated time",
-        case="a chooser",
+        case="a selector",
         wanted=0.6,
     ),
 )

@@ -8,14 +8,14 @@ import asyncio
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, QueueSettings, Worker, WorkerOptions, put_queue
+from sa_jobqueue import Job, JobQueue, QueueSettings, Worker, WorkerOptions, upsert_queue
 from sa_jobqueue.testing.servers import open_server
 
 jobs = JobQueue()
 started: list[str] = []
 
 
-@jobs.handler("send", queue="mail", fair_by="customer")
+@jobs.handler("send", queue="mail", fairness_by="customer")
 async def send(mail: dict[str, str]) -> None:
     """Send one mail."""
     started.append(mail["customer"])
@@ -30,7 +30,7 @@ def main() -> None:
         with Session(engine) as session, session.begin():  # who come later, and those who pay for more
             session.add_all([send.job({"customer": f"small-{number}"}) for number in range(5)])
             session.add_all([send.job({"customer": "large"}) for _ in range(30)])
-            put_queue(session, QueueSettings(name="mail/large", weight=5))
+            upsert_queue(session, QueueSettings(name="mail/large", weight=5))
         asyncio.run(Worker(jobs, engine, options=WorkerOptions(concurrency=10)).run_until_idle())
         print("jobs", len(started))
         print("small ones among the first 30:", sum(name.startswith("small") for name in started[:30]))

@@ -23,7 +23,7 @@ class Night:
     at: datetime
 
 
-@jobs.cron("30 2 * * *", time_zone="Europe/Prague", name="orders", fire_time_field="at", missed="all", catch_up=3)
+@jobs.cron("30 2 * * *", time_zone="Europe/Prague", name="orders", fire_time_field="at", misfire_policy="all", catch_up=3)
 @jobs.handler("sum_up")
 def sum_up(night: Night) -> str:
     """Sum up the orders of one night."""

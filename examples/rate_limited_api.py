@@ -14,7 +14,7 @@ from sa_jobqueue.testing.servers import open_server
 
 PERIOD = timedelta(milliseconds=300)
 jobs = JobQueue()
-jobs.queue("models", max_running=3, rate_limit=10, rate_period=PERIOD, rate_algorithm=RateAlgorithm.SLIDING_WINDOW)
+jobs.queue("models", global_concurrency=3, rate_limit=10, rate_period=PERIOD, rate_algorithm=RateAlgorithm.SLIDING_WINDOW)
 refused = {4}  # what the provider refuses, once
 running: list[int] = []
 most: list[int] = []
@@ -55,10 +55,10 @@ def main() -> None:
         Job.metadata.create_all(engine)
         with Session(engine) as session, session.begin():
             sync_queues(session, jobs.declared_queues)  # or: sa-jobqueue queues sync app:jobs
-            session.add_all(ask.job(number, rate_weight=1 + number % 4) for number in range(12))
+            session.add_all(ask.job(number, rate_cost=1 + number % 4) for number in range(12))
         asyncio.run(work(server.url))
         with Session(engine) as session:
-            starts = [(job.started_at, job.rate_weight) for job in session.scalars(select(Job))]
+            starts = [(job.started_at, job.rate_cost) for job in session.scalars(select(Job))]
             within = [sum(weight for at, weight in starts if one - PERIOD < at <= one) for one, _ in starts]
             print("answered", session.scalars(select(Job.output)).all().count("answer 4"), "of those refused")
         print("at most three at once:", max(most) <= 3)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from sa_jobqueue.batches import BatchItem, BatchRule
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.fair_keys import FairBy
+from sa_jobqueue.fairness_keys import FairnessBy
 from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
 from sa_jobqueue.retention import Retention
 from sa_jobqueue.retry import RetryPolicy
@@ -52,8 +52,8 @@ class Batching:
         version: int = 1,
         retention: Retention | None = None,
         concurrency: int | None = None,
-        fair_by: FairBy | None = None,
-        rate_weight: int | None = None,
+        fairness_by: FairnessBy | None = None,
+        rate_cost: int | None = None,
     ) -> BatchDecorator:
         """Register a function that is called with up to `max_size` jobs of `type_name` at once.
 
@@ -81,8 +81,8 @@ class Batching:
             version=version,
             retention=retention,
             concurrency=concurrency,
-            fair_by=fair_by,
-            rate_weight=rate_weight,
+            fairness_by=fairness_by,
+            rate_cost=rate_cost,
             batch=rule,
         )
         return decorator

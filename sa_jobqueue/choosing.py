@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.fair_keys import check_whole, fair_key_of
+from sa_jobqueue.fairness_keys import check_whole, fairness_key_of
 from sa_jobqueue.queues import check_names
 from sa_jobqueue.types import JobId, Json
 
@@ -36,12 +36,12 @@ class Candidate(NamedTuple):
     deduplication_key: str | None
     ordering_key: str | None
     input: Json
-    """Its payload as JSON; None unless the chooser was declared with `inputs`."""
+    """Its payload as JSON; None unless the selector was declared with `inputs`."""
 
     @property
-    def fair_key(self) -> str | None:
+    def fairness_key(self) -> str | None:
         """Whose it is within the queue, as text."""
-        return fair_key_of(self.queue)
+        return fairness_key_of(self.queue)
 
 
 Choice: TypeAlias = "Iterable[Candidate] | Awaitable[Iterable[Candidate]]"
@@ -51,8 +51,8 @@ Returns those to start, best first; more than `free` are welcome, for some may b
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chooser:
-    """What decides over a queue, and its bounds. The options are as of `JobQueue.chooser`.
+class Selector:
+    """What decides over a queue, and its bounds. The options are as of `JobQueue.selector`.
 
     Raises: InvalidOptionError naming the field.
     """
@@ -61,7 +61,7 @@ class Chooser:
     choose: Choose
     window: int = 100
     timeout: timedelta = timedelta(seconds=1)
-    longest_wait: timedelta | None = None
+    max_wait: timedelta | None = None
     inputs: bool = False
 
     def __post_init__(self) -> None:
@@ -71,9 +71,9 @@ class Chooser:
             raise InvalidOptionError("window", f"must be from 1 to {MOST_CANDIDATES:,}, got {self.window!r}")
         if not isinstance(self.timeout, timedelta) or not _SHORTEST <= self.timeout <= _LONGEST_CALL:
             raise InvalidOptionError("timeout", f"must be a timedelta from 1 ms to {_LONGEST_CALL}, got {self.timeout!r}")
-        wait = self.longest_wait
+        wait = self.max_wait
         if wait is not None and (not isinstance(wait, timedelta) or wait < timedelta(0)):
-            raise InvalidOptionError("longest_wait", f"must be a timedelta that is not negative, or None, got {wait!r}")
+            raise InvalidOptionError("max_wait", f"must be a timedelta that is not negative, or None, got {wait!r}")
         if not callable(self.choose):
             raise InvalidOptionError(
                 "choose", f"must be a function of the candidates and the free slots, got {self.choose!r}"
@@ -92,6 +92,6 @@ class Chooser:
 
     @property
     def told(self) -> dict[str, Any]:
-        """What the row of a worker that has it says of it: its name and bounds, `longest_wait` in seconds."""
-        longest = None if self.longest_wait is None else self.longest_wait.total_seconds()
-        return {"function": self.name, "window": self.window, "longest_wait": longest}
+        """What the row of a worker that has it says of it: its name and bounds, `max_wait` in seconds."""
+        longest = None if self.max_wait is None else self.max_wait.total_seconds()
+        return {"function": self.name, "window": self.window, "max_wait": longest}

@@ -93,7 +93,7 @@ class ClaimedJob(NamedTuple):
     trace_context: str | None
     chain_trace_context: str | None
     ordering_key: str | None = None
-    rate_weight: int | None = None
+    rate_cost: int | None = None
     last_error: Json = None
     """Of the last attempt before this one that failed, as JSON: `type`, `message`, `traceback`; None for a first attempt."""
     last_attempt_ended_at: datetime | None = None
@@ -150,11 +150,11 @@ class AttemptContext:
     def wait_cancelled(self, timeout: timedelta) -> bool:
         """Wait until the attempt should stop, at most `timeout`; return whether it should. For synchronous handlers."""
         stopped = threading.Event()  # not made for each attempt: few wait
-        take_back = self.on_stop(stopped.set)
+        rescue = self.on_stop(stopped.set)
         try:
             return stopped.wait(timeout.total_seconds())
         finally:
-            take_back()
+            rescue()
 
     def on_stop(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` once when the attempt should stop, now if it should already; return what takes that back.

@@ -37,7 +37,7 @@ class JobCompleted(AttemptEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class JobPutBack(AttemptEvent):
+class JobRescheduled(AttemptEvent):
     """An attempt ended without success and the job will be tried again after `delay`, or at `at` where there is one."""
 
     outcome: AttemptOutcome
@@ -83,7 +83,7 @@ class AttemptLost(AttemptEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class JobTakenBack(AttemptEvent):
+class JobRescued(AttemptEvent):
     """A job was taken from a worker that was gone, or whose time for it was up; `died` when that was its last attempt."""
 
     worker_id: str
@@ -153,7 +153,7 @@ class WorkerStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class ControlsChanged:
+class SettingsChanged:
     """A worker learnt that it was told something else of its queues, its job types or itself; what holds from now on."""
 
     worker_id: str
@@ -228,7 +228,7 @@ class ProviderFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class ChooserFailed:
+class SelectorFailed:
     """The function that decides over a queue failed; until it answers again, its jobs start in their ordinary order.
 
     Told once until it has answered; from then on it is left alone for longer each time.
@@ -236,7 +236,7 @@ class ChooserFailed:
 
     worker_id: str
     queue: str
-    chooser: str
+    selector: str
     """Where it is declared, `module:function`."""
     error: Exception
 
@@ -251,7 +251,7 @@ class MemoryExceeded:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseEndangered:
+class HeartbeatFailing:
     """A worker could not beat for so long that it stopped its attempts, before others may start them."""
 
     worker_id: str
@@ -261,13 +261,13 @@ class LeaseEndangered:
 Event: TypeAlias = (
     JobStarted
     | JobCompleted
-    | JobPutBack
+    | JobRescheduled
     | JobUnblocked
     | JobDied
     | JobCancelled
     | MiddlewareFailed
     | AttemptLost
-    | JobTakenBack
+    | JobRescued
     | UnknownTypesPending
     | UnservedQueues
     | ChainsPruned
@@ -276,7 +276,7 @@ Event: TypeAlias = (
     | ScheduleBroken
     | SchedulesUndeclared
     | WorkerStarted
-    | ControlsChanged
+    | SettingsChanged
     | DrainRequested
     | PoolerFound
     | SchemaAhead
@@ -284,14 +284,14 @@ Event: TypeAlias = (
     | WriteQuarantined
     | ComponentFailed
     | ProviderFailed
-    | ChooserFailed
+    | SelectorFailed
     | MemoryExceeded
-    | LeaseEndangered
+    | HeartbeatFailing
 )
 """Everything a worker tells."""
 
 Subscriber: TypeAlias = Callable[[Event], None]
-Entrant: TypeAlias = Callable[[Any], None]
+AttemptHook: TypeAlias = Callable[[Any], None]
 """Called with the `AttemptContext` of an attempt that begins."""
 
 _log = logging.getLogger("sa_jobqueue.events")
@@ -308,13 +308,13 @@ class _Subscription:
 class EventBus:
     """Tells each event to each subscriber, in order of subscription, on the worker's event loop; they must be quick."""
 
-    __slots__ = ("_entrants", "_heard_by", "_subscriptions")
+    __slots__ = ("_attempt_hooks", "_heard_by", "_subscriptions")
 
     def __init__(self) -> None:
         self._subscriptions: list[_Subscription] = []
         self._heard_by: dict[type[Any], tuple[_Subscription, ...]] = {}
         """By the kind of an event, found once: a worker tells two of each job."""
-        self._entrants: list[Entrant] = []
+        self._attempt_hooks: list[AttemptHook] = []
 
     def subscribe(
         self,
@@ -340,31 +340,31 @@ class EventBus:
 
         return end
 
-    def on_attempt(self, entrant: Entrant) -> Callable[[], None]:
-        """Call `entrant` with the context of each attempt that begins; return the function that ends it.
+    def on_attempt_start(self, hook: AttemptHook) -> Callable[[], None]:
+        """Call `hook` with the context of each attempt that begins; return the function that ends it.
 
         It is called in the attempt's own task, before its middleware: context variables that it sets are the handler's too.
         """
-        self._entrants.append(entrant)
+        self._attempt_hooks.append(hook)
         is_ended = False
 
         def end() -> None:
             nonlocal is_ended
             if not is_ended:  # one function may have been given twice
                 is_ended = True
-                self._entrants.remove(entrant)
+                self._attempt_hooks.remove(hook)
 
         return end
 
     def begin(self, attempt: Any) -> None:
         """Call who asked for it, in order. One that raises is logged: watching must not stop the work."""
-        for entrant in self._entrants:
+        for hook in self._attempt_hooks:
             try:
-                entrant(attempt)
+                hook(attempt)
             except Exception:
-                _log.exception("%s failed on the beginning of an attempt", entrant)
+                _log.exception("%s failed on the beginning of an attempt", hook)
 
-    def hears(self, kind: type[Event]) -> bool:
+    def has_subscribers(self, kind: type[Event]) -> bool:
         """Return whether anybody wants events of a kind now: if not, none need be made."""
         for one in self._heard_by.get(kind) or self._subscribed(kind):  # noqa: SIM110 - any() costs more than it all
             if one.wanted is None or one.wanted():

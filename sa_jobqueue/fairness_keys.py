@@ -17,7 +17,7 @@ _KEY: Final = re.compile(r"[A-Za-z0-9_.:/-]+")
 _LONGEST: Final = 100
 """Characters of a queue's name, its key among them."""
 
-FairBy: TypeAlias = "str | Callable[[Any], str | int | None]"
+FairnessBy: TypeAlias = "str | Callable[[Any], str | int | None]"
 """Where a payload says whose it is: the path of a field, or a function of the payload; None is nobody's in particular."""
 
 
@@ -26,7 +26,7 @@ def whole(queue: str) -> str:
     return queue.partition(SEPARATOR)[0]
 
 
-def fair_key_of(queue: str) -> str | None:
+def fairness_key_of(queue: str) -> str | None:
     """Return the key of a part; None for a queue that is none."""
     _, is_part, key = queue.partition(SEPARATOR)
     return key if is_part else None
@@ -35,36 +35,43 @@ def fair_key_of(queue: str) -> str | None:
 def part(queue: str, key: str | int) -> str:
     """Return where the jobs of a key lie. Raises: InvalidJobError."""
     if SEPARATOR in queue:
-        raise InvalidJobError("fair_key", f"{queue!r} is a part with a key already; give the queue {whole(queue)!r}")
+        raise InvalidJobError("fairness_key", f"{queue!r} is a part with a key already; give the queue {whole(queue)!r}")
     text = str(key) if isinstance(key, (str, int)) and not isinstance(key, bool) else ""
     if not _KEY.fullmatch(text) or len(queue) + 1 + len(text) > _LONGEST:
         raise InvalidJobError(
-            "fair_key",
+            "fairness_key",
             f"must be 1 to {_LONGEST - 1 - len(queue)} letters, digits and _.:/-, such as an id of the customer or a hash"
             f" of it, got {key!r}",
         )
     return f"{queue}{SEPARATOR}{text}"
 
 
-def key_of(fair_by: FairBy, payload: Any, document: Any) -> str | int | None:
+def key_of(fairness_by: FairnessBy, payload: Any, document: Any) -> str | int | None:
     """Return the key of a payload, which as JSON is `document`. Raises: InvalidJobError for a field that is not there."""
-    if not isinstance(fair_by, str):
-        return fair_by(payload)
+    if not isinstance(fairness_by, str):
+        return fairness_by(payload)
     found = document
-    for name in fair_by.split("."):
+    for name in fairness_by.split("."):
         if not isinstance(found, dict) or name not in found:
-            raise InvalidJobError("fair_key", f"the payload has no field {fair_by!r}, which fair_by names; give fair_key")
+            raise InvalidJobError(
+                "fairness_key", f"the payload has no field {fairness_by!r}, which fairness_by names; give fairness_key"
+            )
         found = found[name]
     if found is not None and (isinstance(found, bool) or not isinstance(found, (str, int))):
-        raise InvalidJobError("fair_key", f"the payload's {fair_by!r} must be text or a whole number, got {found!r}")
+        raise InvalidJobError("fairness_key", f"the payload's {fairness_by!r} must be text or a whole number, got {found!r}")
     return found
 
 
-def check_fair_by(fair_by: Any) -> None:
+def check_fairness_by(fairness_by: Any) -> None:
     """Check where a handler finds the key. Raises: InvalidOptionError."""
-    if fair_by is not None and not callable(fair_by) and not (isinstance(fair_by, str) and all(fair_by.split("."))):
+    if (
+        fairness_by is not None
+        and not callable(fairness_by)
+        and not (isinstance(fairness_by, str) and all(fairness_by.split(".")))
+    ):
         raise InvalidOptionError(
-            "fair_by", f"must be the path of a field such as 'tenant_id', or a function of the payload, got {fair_by!r}"
+            "fairness_by",
+            f"must be the path of a field such as 'tenant_id', or a function of the payload, got {fairness_by!r}",
         )
 
 
@@ -73,5 +80,5 @@ def check_whole(field: str, queue: object) -> None:
     if isinstance(queue, str) and SEPARATOR in queue:
         raise InvalidOptionError(
             field,
-            f"{queue!r} is a part of {whole(queue)!r}: what follows '/' is a fair_key; name {whole(queue)!r}",
+            f"{queue!r} is a part of {whole(queue)!r}: what follows '/' is a fairness_key; name {whole(queue)!r}",
         )

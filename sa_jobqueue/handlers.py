@@ -16,7 +16,7 @@ from sa_jobqueue.batching import Batching
 from sa_jobqueue.context import AttemptContext, Blockers, Continuation
 from sa_jobqueue.decorators import HandlerDecorator, InT, JobT
 from sa_jobqueue.errors import InvalidHandlerError, InvalidJobError, InvalidOptionError, NoOutputError, WrongJobTypeError
-from sa_jobqueue.fair_keys import SEPARATOR, FairBy, check_fair_by, check_whole, key_of
+from sa_jobqueue.fairness_keys import SEPARATOR, FairnessBy, check_fairness_by, check_whole, key_of
 from sa_jobqueue.middleware import Middleware, check_middleware
 from sa_jobqueue.models import ChainMixin, Job, JobMixin, WaitFor
 from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, check_defaults
@@ -135,11 +135,11 @@ class Handler(Generic[InT, OutT, JobT]):
         id: Any = None,
         deduplication_key: str | None = None,
         blockers: Iterable[Any] = (),
-        fair_key: str | int | None = None,
-        rate_weight: int | None = None,
+        fairness_key: str | int | None = None,
+        rate_cost: int | None = None,
         expires_at: datetime | None = None,
         ordering_key: str | None = None,
-        steps_aside: bool | None = None,
+        skip_while_retrying: bool | None = None,
         **columns: Any,
     ) -> JobT: ...
     def job(
@@ -155,8 +155,8 @@ class Handler(Generic[InT, OutT, JobT]):
         id: Any = None,
         deduplication_key: str | None = None,
         blockers: Iterable[Any] = (),
-        fair_key: str | int | None = None,
-        rate_weight: int | None = None,
+        fairness_key: str | int | None = None,
+        rate_cost: int | None = None,
         **columns: Any,
     ) -> JobT:
         """Describe a job of this type, its payload checked now; add it to a session to enqueue it.
@@ -176,14 +176,14 @@ class Handler(Generic[InT, OutT, JobT]):
                 )
         document = kind.input.encode("input", payload)
         queue = kind.queue if queue is None else queue
-        if fair_key is None and kind.fair_by is not None and SEPARATOR not in queue:
-            fair_key = key_of(kind.fair_by, payload, document)
+        if fairness_key is None and kind.fairness_by is not None and SEPARATOR not in queue:
+            fairness_key = key_of(kind.fairness_by, payload, document)
         made = self._model(
             type_name=kind.name,
             input=document,
             input_version=kind.version,
             queue=queue,
-            fair_key=fair_key,
+            fairness_key=fairness_key,
             priority=kind.priority if priority is None else priority,
             delay=delay,
             at=at,
@@ -192,7 +192,7 @@ class Handler(Generic[InT, OutT, JobT]):
             id=id,
             deduplication_key=deduplication_key,
             blockers=blockers,
-            rate_weight=kind.rate_weight if rate_weight is None else rate_weight,
+            rate_cost=kind.rate_cost if rate_cost is None else rate_cost,
             **columns,
         )
         made._handler = self
@@ -372,12 +372,12 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
         memory_limit: int | None = None,
         retention: Retention | None = None,
         concurrency: int | None = None,
-        fair_by: FairBy | None = None,
-        rate_weight: int | None = None,
+        fairness_by: FairnessBy | None = None,
+        rate_cost: int | None = None,
     ) -> HandlerDecorator[JobT]:
         """Register a function as the handler of `type_name`.
 
-        `queue`, `priority`, `max_attempts`, `timeout`, `rate_weight`: defaults of its jobs, as in `JobMixin.__init__`.
+        `queue`, `priority`, `max_attempts`, `timeout`, `rate_cost`: defaults of its jobs, as in `JobMixin.__init__`.
         `retry`: a `Backoff`, or a function of (attempt, error) that returns a wait, or None to give up; unless given, what
         is said of the job's queue, or `Backoff()`.
         `version`: of the payload's shape; raise it with an upcaster when the shape changes while jobs are in flight.
@@ -385,8 +385,9 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
         ends alone. `memory_limit`: bytes that it may hold, at least 128 MiB; watched on Linux.
         `retention`: how long chains that begin with it are kept; what it does not say is the queue's or the registry's.
         `concurrency`: how many of its jobs one worker runs at once, 1 to 10,000; as many as it has slots unless given.
-        `fair_by`: where a payload says whose it is, for `fair_key`: the path of a field, such as "order.customer_id", or a
-        function of the payload; jobs that are made without `job` or `continuation` say it themselves, as `rate_weight`.
+        `fairness_by`: where a payload says whose it is, for `fairness_key`: the path of a field, such as
+        "order.customer_id", or a function of the payload; jobs that are made without `job` or `continuation` say it
+        themselves, as `rate_cost`.
         Raises: InvalidJobError, InvalidOptionError, InvalidHandlerError, DuplicateJobTypeError.
         """
         return self._declare(
@@ -401,8 +402,8 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
             memory_limit=memory_limit,
             retention=retention,
             concurrency=concurrency,
-            fair_by=fair_by,
-            rate_weight=rate_weight,
+            fairness_by=fairness_by,
+            rate_cost=rate_cost,
         )
 
     def _declare(self, type_name: str, **options: Any) -> Callable[[Callable[..., Any]], Handler[Any, Any, JobT]]:
@@ -411,9 +412,9 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
             words = f'give the job type its name: @jobs.handler("{name}"), not @jobs.handler without parentheses'
             raise InvalidHandlerError(words)
         check_whole("queue", options["queue"])
-        check_fair_by(options.get("fair_by"))
+        check_fairness_by(options.get("fairness_by"))
         of_jobs: dict[str, Any] = {
-            name: options.get(name) for name in ("queue", "priority", "max_attempts", "timeout", "rate_weight")
+            name: options.get(name) for name in ("queue", "priority", "max_attempts", "timeout", "rate_cost")
         }
         check_defaults(type_name, **of_jobs)
 
@@ -440,7 +441,9 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
         self._middleware.append(func)
         return func
 
-    def provide(self, kind: type[T], provider: Provider[T] | Callable[[AttemptContext], AbstractContextManager[T]]) -> None:
+    def dependency(
+        self, kind: type[T], provider: Provider[T] | Callable[[AttemptContext], AbstractContextManager[T]]
+    ) -> None:
         """Let the handlers declared from here on ask for a `kind`: by a parameter annotated so, beside the payload.
 
         `provider`: an object with `lend` and `close`, or just a function of the attempt that returns a context manager,
@@ -473,7 +476,7 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
         return self[type_name].job(payload, **options)
 
     def include(self, other: JobQueue[JobT]) -> None:
-        """Take over every handler, schedule, queue and chooser of another registry, such as a feature's own.
+        """Take over every handler, schedule, queue and selector of another registry, such as a feature's own.
 
         What is registered there afterwards is not.
         Raises: DuplicateJobTypeError naming both places; InvalidOptionError when its jobs are rows of another class, or it
@@ -498,7 +501,7 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
         other.registry.included_by(self.registry)
         self._schedules |= other._schedules
         self._queues |= other._queues
-        self._choosers |= other._choosers
+        self._selectors |= other._selectors
 
     @property
     def retention_rules(self) -> RetentionRules:

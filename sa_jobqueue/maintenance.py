@@ -21,7 +21,7 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.models.base import STORAGE_KEY
 from sa_jobqueue.observe.health import Health, Holder, IndexHealth, TableHealth, health
-from sa_jobqueue.statements import storage, upkeep
+from sa_jobqueue.statements import maintenance, storage
 from sa_jobqueue.statements._parts import table as table_of
 
 OnProgress = Callable[[str, str, int, int], None]
@@ -99,7 +99,7 @@ def vacuum(
         done = []
         for name in wanted:
             begun = monotonic()
-            statement = upkeep.vacuum(model.__jobqueue__, name, analyze=analyze)
+            statement = maintenance.vacuum(model.__jobqueue__, name, analyze=analyze)
             skipped = _run(engine, connection, statement, name, on_progress)
             seen = health(engine, model=model)
             after = _by_name(seen.tables)[name]
@@ -134,7 +134,7 @@ def reindex(
         done = []
         for name in _chosen("indexes", indexes, before) if indexes else worth:
             begun = monotonic()
-            skipped = _run(engine, connection, upkeep.reindex(layout, name), name, on_progress)
+            skipped = _run(engine, connection, maintenance.reindex(layout, name), name, on_progress)
             if skipped is not None:
                 _drop_leftovers(connection, model, health(engine, model=model))
             rows = connection.execute(storage.indexes(model)).mappings()
@@ -179,7 +179,7 @@ def _working(engine: Engine, lock_timeout: timedelta) -> Iterator[Connection]:
         raise InvalidOptionError("lock_timeout", f"must be from 1 ms to 1 hour, got {lock_timeout}")
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.detach()  # closed at the end, so that nobody inherits the settings
-        connection.execute(upkeep.bounded(lock_timeout_ms=round(lock_timeout.total_seconds() * 1000)))
+        connection.execute(maintenance.bounded(lock_timeout_ms=round(lock_timeout.total_seconds() * 1000)))
         yield connection
 
 
@@ -222,10 +222,10 @@ def _watched(engine: Engine, connection: Connection, name: str, on_progress: OnP
     def look() -> None:
         with suppress(DBAPIError), engine.connect().execution_options(isolation_level="AUTOCOMMIT") as other:
             while not ended.wait(_LOOK):
-                for phase, done, total in other.execute(upkeep.progress(), {"pid": pid}):
+                for phase, done, total in other.execute(maintenance.progress(), {"pid": pid}):
                     tell(name, phase, done, total)
 
-    thread = threading.Thread(target=look, name="sa_jobqueue upkeep progress", daemon=True)
+    thread = threading.Thread(target=look, name="sa_jobqueue maintenance progress", daemon=True)
     thread.start()
     try:
         yield
@@ -238,7 +238,7 @@ def _drop_leftovers(connection: Connection, model: type[JobMixin[Any]], seen: He
     for index in seen.indexes:
         if not index.is_valid and index.name.rstrip("0123456789").endswith(_LEFTOVERS):
             with suppress(DBAPIError):  # held: it is dropped the next time, and health tells of it meanwhile
-                connection.execute(upkeep.drop_index(model.__jobqueue__, index.name))
+                connection.execute(maintenance.drop_index(model.__jobqueue__, index.name))
 
 
 def _vacuumed(

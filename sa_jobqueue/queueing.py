@@ -7,7 +7,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import TypeVar
 
-from sa_jobqueue.choosing import Choose, Chooser
+from sa_jobqueue.choosing import Choose, Selector
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.queues import QueueSettings
 from sa_jobqueue.rates import RateAlgorithm
@@ -23,7 +23,7 @@ class Queueing:
     def __init__(self) -> None:
         super().__init__()
         self._queues: dict[str, QueueSettings] = {}
-        self._choosers: dict[str, Chooser] = {}
+        self._selectors: dict[str, Selector] = {}
 
     @property
     def declared_queues(self) -> tuple[QueueSettings, ...]:
@@ -35,8 +35,8 @@ class Queueing:
         name: str,
         *,
         weight: int = 1,
-        key_max_running: int | None = None,
-        max_running: int | None = None,
+        concurrency_per_key: int | None = None,
+        global_concurrency: int | None = None,
         rate_limit: int | None = None,
         rate_period: timedelta | None = None,
         rate_burst: int | None = None,
@@ -54,8 +54,8 @@ class Queueing:
         declared = QueueSettings(
             name=name,
             weight=weight,
-            key_max_running=key_max_running,
-            max_running=max_running,
+            concurrency_per_key=concurrency_per_key,
+            global_concurrency=global_concurrency,
             rate_limit=rate_limit,
             rate_period=rate_period,
             rate_burst=rate_burst,
@@ -67,17 +67,17 @@ class Queueing:
         return declared
 
     @property
-    def choosers(self) -> Mapping[str, Chooser]:
+    def selectors(self) -> Mapping[str, Selector]:
         """The functions that decide what of a queue starts next, by its name."""
-        return MappingProxyType(self._choosers)
+        return MappingProxyType(self._selectors)
 
-    def chooser(
+    def selector(
         self,
         queue: str,
         *,
         window: int = 100,
         timeout: timedelta = timedelta(seconds=1),
-        longest_wait: timedelta | None = None,
+        max_wait: timedelta | None = None,
         inputs: bool = False,
     ) -> Callable[[ChooseT], ChooseT]:
         """Register a function that decides which due jobs of a queue a worker starts next, in place of the ordinary order.
@@ -87,25 +87,25 @@ class Queueing:
         functions run in a thread; the worker claims nothing meanwhile. It may be called by many workers at once, and two may
         choose the same jobs: each job is started once. Limits, pauses and the order of a key hold whatever it says.
         `window`: how many candidates it sees at most, 1 to 1,000. `timeout`: how long it may take, 1 ms to 1 min.
-        `longest_wait`: a candidate that one worker has offered for so long is started before those it names; without it,
+        `max_wait`: a candidate that one worker has offered for so long is started before those it names; without it,
         what it never names never starts. `inputs`: whether it needs payloads, which are read for each candidate then.
-        One that raises, takes too long or answers with something else is told of as `ChooserFailed`, and the jobs start in
+        One that raises, takes too long or answers with something else is told of as `SelectorFailed`, and the jobs start in
         the ordinary order until it answers again.
         Raises: InvalidOptionError naming the field, or a queue that has one already.
         """
 
         def register(choose: ChooseT) -> ChooseT:
-            declared = Chooser(
+            declared = Selector(
                 queue=queue,
                 choose=choose,
                 window=window,
                 timeout=timeout,
-                longest_wait=longest_wait,
+                max_wait=max_wait,
                 inputs=inputs,
             )
-            if queue in self._choosers:
-                raise InvalidOptionError("queue", f"{queue!r} has a chooser already: {self._choosers[queue].name}")
-            self._choosers[queue] = declared
+            if queue in self._selectors:
+                raise InvalidOptionError("queue", f"{queue!r} has a selector already: {self._selectors[queue].name}")
+            self._selectors[queue] = declared
             return choose
 
         return register
@@ -114,6 +114,6 @@ class Queueing:
         twice = self._queues.keys() & other._queues.keys()
         if twice:
             raise InvalidOptionError("other", f"declares the queue {min(twice)!r}, which is declared here already")
-        twice = self._choosers.keys() & other._choosers.keys()
+        twice = self._selectors.keys() & other._selectors.keys()
         if twice:
-            raise InvalidOptionError("other", f"has a chooser of the queue {min(twice)!r}, which has one here already")
+            raise InvalidOptionError("other", f"has a selector of the queue {min(twice)!r}, which has one here already")

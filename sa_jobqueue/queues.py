@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.fair_keys import SEPARATOR
+from sa_jobqueue.fairness_keys import SEPARATOR
 from sa_jobqueue.rates import RateAlgorithm
 from sa_jobqueue.retention import NOTHING_SAID, Retention
 from sa_jobqueue.retry import Backoff
@@ -17,7 +17,7 @@ from sa_jobqueue.types import LONGEST, MAX_WEIGHT, MIN_WEIGHT
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
 _MOST: Final = 2**31 - 1
-LIMITS: Final = ("max_running", "rate_limit", "rate_period", "rate_burst", "rate_algorithm")
+LIMITS: Final = ("global_concurrency", "rate_limit", "rate_period", "rate_burst", "rate_algorithm")
 """What queues and job types are both told of limits."""
 RETRY: Final = ("retry_base", "retry_factor", "retry_cap")
 """What queues are told of retries: see `retry_of`."""
@@ -28,20 +28,20 @@ class QueueSettings:
     """What the row of a queue says; the defaults are what holds of a queue without one.
 
     `name`: as jobs have it. `weight`: its share of the workers that serve several queues, beside the others' weights; 1 to
-    100. `max_running`: how many of its jobs may run at once, across all workers. `rate_limit`: how many may be started
-    within `rate_period`, across all workers, each as many as it weighs (`rate_weight` of a job); `rate_burst`: how many at
-    once after a while without any, `rate_limit` unless given. `rate_algorithm`: how that is counted, as a token bucket
-    unless given; a sliding window has no burst, and a part of a queue no divided bucket. `key_max_running`: how many of
-    each fair key may run at once; a part such as `mail/42` has settings of its own. None is without a limit. `retry`: the
-    backoff of jobs whose handlers say none, with jitter; None for `Backoff()`. `retention`: how long its ended chains are
-    kept.
+    100. `global_concurrency`: how many of its jobs may run at once, across all workers. `rate_limit`: how many may be
+    started within `rate_period`, across all workers, each as many as it weighs (`rate_cost` of a job); `rate_burst`: how
+    many at once after a while without any, `rate_limit` unless given. `rate_algorithm`: how that is counted, as a token
+    bucket unless given; a sliding window has no burst, and a part of a queue no divided bucket. `concurrency_per_key`: how
+    many of each fair key may run at once; a part such as `mail/42` has settings of its own. None is without a limit.
+    `retry`: the backoff of jobs whose handlers say none, with jitter; None for `Backoff()`. `retention`: how long its ended
+    chains are kept.
     Raises: InvalidOptionError naming the field.
     """
 
     name: str
     weight: int = 1
-    key_max_running: int | None = None
-    max_running: int | None = None
+    concurrency_per_key: int | None = None
+    global_concurrency: int | None = None
     rate_limit: int | None = None
     rate_period: timedelta | None = None
     rate_burst: int | None = None
@@ -54,14 +54,14 @@ class QueueSettings:
         queue, is_part, key = self.name.partition(SEPARATOR)
         if is_part and not key:
             raise InvalidOptionError("name", f"{self.name!r} has no fair key after the slash; the queue is {queue!r}")
-        if is_part and self.key_max_running is not None:
-            reason = f"is said of a queue, for each of its keys; give max_running of {self.name!r}, or name {queue!r}"
-            raise InvalidOptionError("key_max_running", reason)
+        if is_part and self.concurrency_per_key is not None:
+            reason = f"is said of a queue, for each of its keys; give global_concurrency of {self.name!r}, or name {queue!r}"
+            raise InvalidOptionError("concurrency_per_key", reason)
         _check_number("weight", self.weight, MIN_WEIGHT, MAX_WEIGHT)
-        if self.rate_algorithm == RateAlgorithm.DIVIDED_BUCKET and SEPARATOR in self.name:
+        if self.rate_algorithm == RateAlgorithm.LOCAL_TOKEN_BUCKET and SEPARATOR in self.name:
             raise InvalidOptionError("rate_algorithm", "is not divided for a part: its rate is exact")
-        if self.key_max_running is not None:
-            _check_number("key_max_running", self.key_max_running, 1, _MOST)
+        if self.concurrency_per_key is not None:
+            _check_number("concurrency_per_key", self.concurrency_per_key, 1, _MOST)
         _check_limits(self)
         if self.retry is not None:
             _check_retry(self.retry)
@@ -81,7 +81,7 @@ class QueueSettings:
         return {
             "name": self.name,
             "weight": self.weight,
-            "key_max_running": self.key_max_running,
+            "concurrency_per_key": self.concurrency_per_key,
             **_limits(self),
             **dict(zip(RETRY, retried, strict=True)),
             **retained,
@@ -96,7 +96,7 @@ class TypeSettings:
     """
 
     type_name: str
-    max_running: int | None = None
+    global_concurrency: int | None = None
     rate_limit: int | None = None
     rate_period: timedelta | None = None
     rate_burst: int | None = None
@@ -133,7 +133,7 @@ def _limits(settings: QueueSettings | TypeSettings) -> dict[str, Any]:
 
 
 def _check_limits(settings: QueueSettings | TypeSettings) -> None:
-    for field in ("max_running", "rate_limit", "rate_burst"):
+    for field in ("global_concurrency", "rate_limit", "rate_burst"):
         if getattr(settings, field) is not None:
             _check_number(field, getattr(settings, field), 1, _MOST)
     period = settings.rate_period

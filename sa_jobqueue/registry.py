@@ -27,7 +27,7 @@ from sa_jobqueue.errors import (
     UnknownJobTypeError,
     UnreadableInputError,
 )
-from sa_jobqueue.fair_keys import FairBy
+from sa_jobqueue.fairness_keys import FairnessBy
 from sa_jobqueue.middleware import Middleware
 from sa_jobqueue.payloads import Codec, Unreadable
 from sa_jobqueue.providers import Provider, Providers
@@ -93,9 +93,9 @@ class JobType:
     """Bytes that such a process may hold; None is without limit."""
     retention: Retention | None = None
     """How long chains that begin with it are kept, where that is said of this type."""
-    fair_by: FairBy | None = None
-    """Where a payload says whose it is; None where only `fair_key` does."""
-    rate_weight: int | None = None
+    fairness_by: FairnessBy | None = None
+    """Where a payload says whose it is; None where only `fairness_key` does."""
+    rate_cost: int | None = None
     """How much each attempt counts against rates; None for one."""
     batch: BatchRule | None = None
     """How its jobs are gathered, where its function takes many at once; `input` and `output` are of one of them then."""
@@ -257,8 +257,8 @@ def describe(
     memory_limit: int | None = None,
     retention: Retention | None = None,
     batch: BatchRule | None = None,
-    fair_by: FairBy | None = None,
-    rate_weight: int | None = None,
+    fairness_by: FairnessBy | None = None,
+    rate_cost: int | None = None,
 ) -> JobType:
     """Return the job type of a function, read from its signature.
 
@@ -372,8 +372,8 @@ def describe(
         memory_limit=memory_limit,
         retention=retention,
         batch=batch,
-        fair_by=fair_by,
-        rate_weight=rate_weight,
+        fairness_by=fairness_by,
+        rate_cost=rate_cost,
     )
 
 

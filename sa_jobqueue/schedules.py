@@ -16,7 +16,7 @@ MAX_CATCH_UP: Final = 10_000
 _MAX_GRACE: Final = timedelta(days=3650)
 
 
-class Missed(StrEnum):
+class MisfirePolicy(StrEnum):
     """What becomes of times at which nobody fired a schedule, because no worker ran."""
 
     SKIP = "skip"
@@ -32,12 +32,12 @@ class Schedule:
     """What a schedule's row says of it. `JobQueue.schedule` makes it for a handler, with the payload's type checked.
 
     `name`: 1 to 100 characters; a name is one schedule of the whole queue. `cron`, `time_zone`: as of `Cron`.
-    `type_name`, `queue`, `priority`, `max_attempts`, `timeout`, `rate_weight`, `input`, `input_version`: of the jobs it
+    `type_name`, `queue`, `priority`, `max_attempts`, `timeout`, `rate_cost`, `input`, `input_version`: of the jobs it
     makes.
     `fire_time_field`: the field of `input`, an object then, that is given the time the job is fired for, in ISO 8601.
-    `missed`: what becomes of times at which no worker ran, as `Missed` says. `catch_up`: of "all", 1 to 10,000.
-    `grace`: of "skip", how late a time may be fired, not negative, at most 3,650 days.
-    `overlap`: False leaves a time out while the chain of the job it made last is open.
+    `misfire_policy`: what becomes of times at which no worker ran, as `MisfirePolicy` says. `catch_up`: of "all", 1 to
+    10,000. `grace`: of "skip", how late a time may be fired, not negative, at most 3,650 days. `overlap`: False leaves a
+    time out while the chain of the job it made last is open.
     Raises: InvalidOptionError naming the field.
     """
 
@@ -49,11 +49,11 @@ class Schedule:
     priority: int = 0
     max_attempts: int = 20
     timeout: timedelta | None = None
-    rate_weight: int | None = None
+    rate_cost: int | None = None
     input: Json = None
     input_version: int = 1
     fire_time_field: str | None = None
-    missed: Missed | str = Missed.ONE
+    misfire_policy: MisfirePolicy | str = MisfirePolicy.ONE
     catch_up: int = 100
     grace: timedelta = timedelta(minutes=1)
     overlap: bool = True
@@ -64,9 +64,11 @@ class Schedule:
         if not isinstance(self.name, str) or not 1 <= len(self.name) <= 100 or not self.name.isprintable():
             raise InvalidOptionError("name", f"must be 1 to 100 printable characters, got {self.name!r}")
         object.__setattr__(self, "times", Cron(self.cron, self.time_zone))
-        if self.missed not in set(Missed):
-            raise InvalidOptionError("missed", f"must be one of {', '.join(Missed)}, got {self.missed!r}")
-        object.__setattr__(self, "missed", Missed(self.missed))
+        if self.misfire_policy not in set(MisfirePolicy):
+            raise InvalidOptionError(
+                "misfire_policy", f"must be one of {', '.join(MisfirePolicy)}, got {self.misfire_policy!r}"
+            )
+        object.__setattr__(self, "misfire_policy", MisfirePolicy(self.misfire_policy))
         if not isinstance(self.catch_up, int) or not 1 <= self.catch_up <= MAX_CATCH_UP:
             raise InvalidOptionError("catch_up", f"must be from 1 to {MAX_CATCH_UP:,}, got {self.catch_up!r}")
         if not isinstance(self.grace, timedelta) or not timedelta(0) <= self.grace <= _MAX_GRACE:
@@ -88,15 +90,15 @@ class Schedule:
         `since`: when it was to fire next, not after `now`. That is fired too, in the place of the first one, where it was
         set by hand to a time that the expression does not know.
         """
-        limit = self.catch_up if self.missed is Missed.ALL else 1
+        limit = self.catch_up if self.misfire_policy is MisfirePolicy.ALL else 1
         found = self.times.latest(since=since, until=now, limit=limit) or [since]
-        if self.missed is Missed.SKIP:
+        if self.misfire_policy is MisfirePolicy.SKIP:
             return [fire_time for fire_time in found if now - fire_time <= self.grace]
         return found
 
 
 @dataclass(frozen=True, slots=True)
-class Fired:
+class ScheduleRun:
     """What became of a schedule that was due. It was told before the commit: what is rolled back has not happened."""
 
     schedule: str

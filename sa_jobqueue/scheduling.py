@@ -9,7 +9,7 @@ from uuid import UUID
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.registry import JobType
-from sa_jobqueue.schedules import Missed, Schedule
+from sa_jobqueue.schedules import MisfirePolicy, Schedule
 
 _SAMPLE: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -52,7 +52,7 @@ class Scheduling:
         payload: Any = None,
         time_zone: str = "UTC",
         fire_time_field: str | None = None,
-        missed: Missed | str = Missed.ONE,
+        misfire_policy: MisfirePolicy | str = MisfirePolicy.ONE,
         catch_up: int = 100,
         grace: timedelta = timedelta(minutes=1),
         overlap: bool = True,
@@ -63,12 +63,12 @@ class Scheduling:
         `name`: of the row that workers make of it; it stays when the declaration is gone, until somebody deletes it.
         `cron`, `time_zone`, and the rest: as of `Schedule`. `payload`: as for `handler.job`; with `fire_time_field`, which
         is the payload's field for the time it is fired for, a mapping of the other fields will do.
-        `options`: `queue`, `priority`, `max_attempts`, `timeout`, `rate_weight` of its jobs, the handler's own unless given.
+        `options`: `queue`, `priority`, `max_attempts`, `timeout`, `rate_cost` of its jobs, the handler's own unless given.
         Raises: InvalidOptionError, UnknownJobTypeError, InvalidPayloadError, InvalidJobError. Nothing is declared then.
         """
         registered = self[handler if isinstance(handler, str) else handler.job_type.name]
         kind: JobType = registered.job_type
-        unknown = options.keys() - {"queue", "priority", "max_attempts", "timeout", "rate_weight"}
+        unknown = options.keys() - {"queue", "priority", "max_attempts", "timeout", "rate_cost"}
         if unknown:
             raise InvalidOptionError(min(unknown), "is no option of a schedule's jobs")
         if name in self._schedules:
@@ -92,13 +92,13 @@ class Scheduling:
             priority=job.priority,
             max_attempts=job.max_attempts,
             timeout=job.timeout,
-            rate_weight=job.rate_weight,
+            rate_cost=job.rate_cost,
             input=job.input
             if fire_time_field is None
             else {key: value for key, value in job.input.items() if key != fire_time_field},
             input_version=kind.version,
             fire_time_field=fire_time_field,
-            missed=missed,
+            misfire_policy=misfire_policy,
             catch_up=catch_up,
             grace=grace,
             overlap=overlap,

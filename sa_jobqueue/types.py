@@ -68,7 +68,7 @@ class AttemptOutcome(StrEnum):
 
     FAILED = "failed"
     TIMED_OUT = "timed_out"
-    TAKEN_BACK = "taken_back"
+    LOST = "lost"
     SNOOZED = "snoozed"
     RELEASED = "released"
     CANCELLED = "cancelled"
@@ -183,15 +183,12 @@ class ChainResult(Generic[OutT]):
 class Enqueued(StrEnum):
     """What became of a job that was enqueued under a deduplication key. True exactly where it was made."""
 
-    MADE = "made"
+    CREATED = "created"
     """It is a new job."""
-    CHANGED = "changed"
+    UPDATED = "updated"
     """Another has the key, and was given what this one was to replace of it."""
-    FOUND = "found"
+    EXISTING = "existing"
     """Another has the key, and is as it was."""
-
-    def __bool__(self) -> bool:
-        return self is Enqueued.MADE
 
 
 class OnFailure(StrEnum):
@@ -237,7 +234,7 @@ MOST_CONCURRENT: Final = 10_000
 MIN_WEIGHT: Final = 1
 MAX_WEIGHT: Final = 100
 """Of a queue, beside those of the others."""
-MAX_RATE_WEIGHT: Final = 1_000_000
+MAX_RATE_COST: Final = 1_000_000
 """Of a job, against a rate."""
 
 LONGEST: Final = timedelta(days=36_500)

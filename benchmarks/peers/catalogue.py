@@ -15,7 +15,7 @@ class Promises:
 
     fenced: str
     """Whether a worker that was given up can still finish its job."""
-    taken_back: str
+    rescued: str
     """What becomes of the jobs of a worker that died."""
     kept: str
     """What is left of a job that is done."""
@@ -54,7 +54,7 @@ OURS: Final = System(
     settings="`sa-jobqueue worker`: psycopg, 100 at once, uvloop, LISTEN",
     promises=Promises(
         fenced="yes",
-        taken_back="by any worker, once its lease has ended",
+        rescued="by any worker, once its lease has ended",
         kept="row, output, every attempt",
         session="`session.add(Job(...))`, Session and AsyncSession",
     ),
@@ -63,7 +63,7 @@ OURS: Final = System(
 
 _PGQUEUER: Final = Promises(
     fenced="no: by id",
-    taken_back="by any worker, once its heartbeat is old",
+    rescued="by any worker, once its heartbeat is old",
     kept="a line in a log; payloads are deleted",
     session="its own calls on your driver connection",
 )
@@ -93,7 +93,7 @@ PEERS: Final[tuple[System, ...]] = (
         settings="queue storage, 128 workers, a pool of 20, COPY for bulk, LISTEN",
         promises=Promises(
             fenced="yes",
-            taken_back="by any worker, once its heartbeat is old",
+            rescued="by any worker, once its heartbeat is old",
             kept="append-only history, truncated in time",
             session="a bridge, one job a call",
         ),
@@ -106,7 +106,7 @@ PEERS: Final[tuple[System, ...]] = (
         settings="asyncio executor, 100 at once, eager polling, LISTEN, no plugins",
         promises=Promises(
             fenced="yes, since 0.26",
-            taken_back="by a plugin, not loaded here",
+            rescued="by a plugin, not loaded here",
             kept="row",
             session="its own calls on a psycopg cursor",
         ),
@@ -119,7 +119,7 @@ PEERS: Final[tuple[System, ...]] = (
         settings="limit 100, a pool of 10, uvloop, LISTEN",
         promises=Promises(
             fenced="by the time of the attempt",
-            taken_back="by age: 5 minutes after it began, alive or not",
+            rescued="by age: 5 minutes after it began, alive or not",
             kept="row",
             session="`enqueue(..., conn=)`, AsyncSession",
         ),
@@ -132,7 +132,7 @@ PEERS: Final[tuple[System, ...]] = (
         settings="PsycopgConnector, concurrency 100, a pool of 10, LISTEN, jobs kept",
         promises=Promises(
             fenced="no: by id and status",
-            taken_back="by a periodic task you write",
+            rescued="by a periodic task you write",
             kept="row, events",
             session="`configure(connection=)`, psycopg",
         ),
@@ -146,7 +146,7 @@ PEERS: Final[tuple[System, ...]] = (
         settings="Redis as Debian ships it, solo pool, acks late, prefetch 100, results ignored",
         promises=Promises(
             fenced="no",
-            taken_back="after the visibility timeout, an hour",
+            rescued="after the visibility timeout, an hour",
             kept="nothing",
             session="not at all",
             durable="to the last snapshot",

@@ -28,7 +28,7 @@ from benchmarks.peers.catalogue import OURS
 from benchmarks.place import Place
 from benchmarks.scenarios.session_handler import Effect
 from benchmarks.statements import counting
-from sa_jobqueue import Job, JobQueue, QueueSettings, Worker, WorkerOptions, put_queue
+from sa_jobqueue import Job, JobQueue, QueueSettings, Worker, WorkerOptions, upsert_queue
 from sa_jobqueue.events import Event, EventBus, WorkerStarted
 
 NAME: Final = "workload budgets"
@@ -41,7 +41,7 @@ _PATIENCE: Final = 60.0
 _BUDGETS: Final[Mapping[str, tuple[bool, Mapping[str, Any]]]] = {
     "no reports": (False, {}),
     "reports without a budget": (True, {}),
-    "reports, max_running=1": (True, {"max_running": 1}),
+    "reports, global_concurrency=1": (True, {"global_concurrency": 1}),
     "reports, one in ten seconds": (True, {"rate_limit": 6, "rate_burst": 1, "rate_period": timedelta(minutes=1)}),
 }
 
@@ -71,7 +71,7 @@ def _run(reports: bool, settings: Mapping[str, Any], place: Place, watch: Stopwa
     with place.begin() as connection:
         rows.PlainBase.metadata.create_all(connection)
     with Session(place.engine()) as session, session.begin():
-        put_queue(session, QueueSettings(name="reports", **settings))
+        upsert_queue(session, QueueSettings(name="reports", **settings))
         # More than can be done: three times what all the slots could do.
         session.add_all(Job("report", queue="reports") for _ in range(int(reports * 3 * _SLOTS * SECONDS / _REPORT_SECONDS)))
     over, looks = threading.Event(), list[steady.Look]()
@@ -109,7 +109,7 @@ class _Load:
 
         events.subscribe(on_event)
         engine = place.async_engine(size=_SLOTS + 2)
-        options = WorkerOptions(queues=["light", "reports"], concurrency=_SLOTS, drain_timeout=timedelta(0))
+        options = WorkerOptions(queues=["light", "reports"], concurrency=_SLOTS, shutdown_timeout=timedelta(0))
         worker = Worker(self._queue(), engine, options=options, events=events)
         running = asyncio.create_task(worker.run())
         await asyncio.wait_for(ready.wait(), _PATIENCE)

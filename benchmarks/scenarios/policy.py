@@ -20,8 +20,8 @@ from benchmarks import rows, workers
 from benchmarks.harness import Case, Comparison, Scenario
 from benchmarks.meter import Stopwatch
 from benchmarks.place import Place
-from sa_jobqueue import Candidate, JobQueue, QueueSettings, put_queue
-from sa_jobqueue.fair_keys import part
+from sa_jobqueue import Candidate, JobQueue, QueueSettings, upsert_queue
+from sa_jobqueue.fairness_keys import part
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
 
@@ -41,7 +41,7 @@ class Load:
     priorities: Sequence[int] = (0,)
     keys: int = 0
     """Of their order; none of them has one unless given."""
-    fair_keys: int = 0
+    fairness_keys: int = 0
     """Parts of each queue; none of them lies in one unless given."""
     slots: Mapping[str, int] = field(default_factory=dict)
     """At most so many at once of a type, in the worker."""
@@ -69,14 +69,14 @@ LOADS: Final[Mapping[str, Load]] = {
     "two types, slots for one": Load(types=(rows.JOB_TYPE, _SECOND_TYPE), slots={_SECOND_TYPE: CONCURRENCY}),
     "100 types": Load(types=_TYPES),
     "100 types, slots for each": Load(types=_TYPES, slots=dict.fromkeys(_TYPES, CONCURRENCY)),
-    "max_running": Load(settings={"max_running": 2 * CONCURRENCY}),
-    "max_running, as many as slots": Load(settings={"max_running": CONCURRENCY}),
+    "global_concurrency": Load(settings={"global_concurrency": 2 * CONCURRENCY}),
+    "global_concurrency, as many as slots": Load(settings={"global_concurrency": CONCURRENCY}),
     "rate": Load(settings={"rate_limit": 1_000_000, "rate_period": timedelta(seconds=1)}),
-    "10 fair keys": Load(fair_keys=10),
-    "10 fair keys, max_running of each": Load(fair_keys=10, settings={"key_max_running": CONCURRENCY}),
-    "1,000 fair keys": Load(fair_keys=1_000),
+    "10 fair keys": Load(fairness_keys=10),
+    "10 fair keys, global_concurrency of each": Load(fairness_keys=10, settings={"concurrency_per_key": CONCURRENCY}),
+    "1,000 fair keys": Load(fairness_keys=1_000),
     "1,000 ordering keys": Load(keys=1_000),
-    "a chooser": Load(window=200),
+    "a selector": Load(window=200),
 }
 
 _AGAINST: Final[Mapping[str, str]] = {
@@ -84,18 +84,18 @@ _AGAINST: Final[Mapping[str, str]] = {
     "20 queues that share": "20 queues, priorities over all",
     "two types, slots for one": "two types",
     "100 types, slots for each": "100 types",
-    "10 fair keys, max_running of each": "10 fair keys",
+    "10 fair keys, global_concurrency of each": "10 fair keys",
 } | dict.fromkeys(
     (
         "100 queues that share",
         "every priority",
-        "max_running",
-        "max_running, as many as slots",
+        "global_concurrency",
+        "global_concurrency, as many as slots",
         "rate",
         "10 fair keys",
         "1,000 fair keys",
         "1,000 ordering keys",
-        "a chooser",
+        "a selector",
     ),
     "one queue",
 )
@@ -129,7 +129,7 @@ def put(load: Load, place: Place, jobs: int) -> None:
     """Say what holds for the queues, and COPY so many due jobs into them."""
     with Session(place.engine()) as session, session.begin():
         for name in load.names if load.settings else ():
-            put_queue(session, QueueSettings(name=name, **load.settings))
+            upsert_queue(session, QueueSettings(name=name, **load.settings))
     with place.begin() as connection:
         driver: Any = connection.connection.driver_connection
         with driver.cursor() as cursor, cursor.copy(f"COPY job ({', '.join(_COLUMNS)}) FROM STDIN") as into:
@@ -139,8 +139,8 @@ def put(load: Load, place: Place, jobs: int) -> None:
                 priority = load.priorities[number // load.queues % len(load.priorities)]
                 key = f"key {number % load.keys}" if load.keys else None
                 queue = f"q{number // len(load.types) % load.queues}"
-                if load.fair_keys:
-                    queue = part(queue, number % load.fair_keys)
+                if load.fairness_keys:
+                    queue = part(queue, number % load.fairness_keys)
                 into.write_row((job_id, kind, job_id, kind, json.dumps(rows.payload(number)), queue, priority, key))
 
 
@@ -150,7 +150,7 @@ def drain(load: Load, place: Place, watch: Stopwatch, jobs: int, *, concurrency:
     for kind in load.types:
         queue.handler(kind, concurrency=load.slots.get(kind))(_nothing)
     for name in load.names if load.window is not None else ():
-        queue.chooser(name, window=load.window)(_last_first)
+        queue.selector(name, window=load.window)(_last_first)
     return workers.drain(place, watch, jobs, queue, concurrency=concurrency, queues=load.names, fair=load.fair)
 
 

@@ -23,12 +23,12 @@ _POLICIES: Final = (
     "one queue",
     "20 queues that share",
     "every priority",
-    "max_running",
-    "10 fair keys, max_running of each",
+    "global_concurrency",
+    "10 fair keys, global_concurrency of each",
     "rate",
     "1,000 fair keys",
     "1,000 ordering keys",
-    "a chooser",
+    "a selector",
 )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import simpy
 
 from benchmarks.simulation.workload import Arrival, Workload
-from sa_jobqueue.fair_keys import SEPARATOR, whole
+from sa_jobqueue.fairness_keys import SEPARATOR, whole
 from sa_jobqueue.worker.floors import Floors, Lane
 from sa_jobqueue.worker.parts import Parts
 from sa_jobqueue.worker.planning import Ageing, Planner, Share

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from benchmarks.place import Place
 from benchmarks.simulation.model import Started
 from benchmarks.simulation.workload import Arrival, Workload
-from sa_jobqueue import Job, JobQueue, QueueSettings, Worker, WorkerOptions, put_queue
+from sa_jobqueue import Job, JobQueue, QueueSettings, Worker, WorkerOptions, upsert_queue
 from sa_jobqueue.events import Event, EventBus, WorkerStarted
 
 _TYPE: Final = "simulated"
@@ -24,7 +24,7 @@ def run(place: Place, workload: Workload, coming: Sequence[Arrival]) -> list[Sta
     """Return when each job was started, in that order; it arrived when its commit had returned."""
     with Session(place.engine()) as session, session.begin():
         for queue, weight in workload.weights.items():
-            put_queue(session, QueueSettings(name=queue, weight=weight))
+            upsert_queue(session, QueueSettings(name=queue, weight=weight))
     return asyncio.run(_Run(workload, coming).run(place))
 
 

@@ -13,18 +13,18 @@ from sa_jobqueue.aio.chains import (
     lock_chain,
 )
 from sa_jobqueue.aio.control import (
-    hold_job_type,
-    hold_queue,
+    get_job_type,
+    get_queue,
     list_job_types,
     list_queues,
     pause_job_types,
     pause_queues,
-    put_job_type,
-    put_queue,
     resize_workers,
     resume_job_types,
     resume_queues,
     sync_queues,
+    upsert_job_type,
+    upsert_queue,
 )
 from sa_jobqueue.aio.dead_letters import dismiss_dead_letters, group_dead_letters, list_dead_letters, redrive_dead_letters
 from sa_jobqueue.aio.enqueueing import enqueue, enqueue_many, enqueue_many_unique, enqueue_payloads, enqueue_unique
@@ -39,18 +39,18 @@ from sa_jobqueue.aio.jobs import (
     set_priority,
     trigger_jobs,
 )
+from sa_jobqueue.aio.maintenance import check_schema, drain_workers, list_workers, prune, prune_dead_letters
 from sa_jobqueue.aio.schedules import (
     delete_schedules,
     explain_schedule,
     fire_schedules,
     list_schedules,
     pause_schedules,
-    put_schedule,
     resume_schedules,
     run_schedule,
     sync_schedules,
+    upsert_schedule,
 )
-from sa_jobqueue.aio.upkeep import check_schema, drain_workers, list_workers, prune, prune_dead_letters
 
 after_commit = operations.after_commit
 """The same function: it does no I/O, so it has no colour."""
@@ -77,8 +77,8 @@ __all__ = [
     "get_job",
     "get_progress",
     "group_dead_letters",
-    "hold_job_type",
-    "hold_queue",
+    "get_job_type",
+    "get_queue",
     "list_attempts",
     "list_blocked_jobs",
     "list_blockers",
@@ -96,9 +96,9 @@ __all__ = [
     "pause_schedules",
     "prune",
     "prune_dead_letters",
-    "put_job_type",
-    "put_queue",
-    "put_schedule",
+    "upsert_job_type",
+    "upsert_queue",
+    "upsert_schedule",
     "redrive_dead_letters",
     "reschedule_jobs",
     "resize_workers",

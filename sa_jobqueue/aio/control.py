@@ -28,24 +28,24 @@ async def list_job_types(
     return await session.run_sync(operations.list_job_types, names=names, limit=limit, model=model)
 
 
-async def hold_queue(session: AsyncSession, name: str, *, model: type[JobMixin[Any]] = Job) -> QueueStatus:
+async def get_queue(session: AsyncSession, name: str, *, model: type[JobMixin[Any]] = Job) -> QueueStatus:
     """Return what is said of a queue, for whoever changes a part of it: nobody else does until the transaction ends."""
-    return await session.run_sync(operations.hold_queue, name, model=model)
+    return await session.run_sync(operations.get_queue, name, model=model)
 
 
-async def hold_job_type(session: AsyncSession, name: str, *, model: type[JobMixin[Any]] = Job) -> TypeStatus:
+async def get_job_type(session: AsyncSession, name: str, *, model: type[JobMixin[Any]] = Job) -> TypeStatus:
     """Return what is said of a job type, for whoever changes a part of it: nobody else does until the transaction ends."""
-    return await session.run_sync(operations.hold_job_type, name, model=model)
+    return await session.run_sync(operations.get_job_type, name, model=model)
 
 
-async def put_queue(session: AsyncSession, settings: QueueSettings, *, model: type[JobMixin[Any]] = Job) -> bool:
+async def upsert_queue(session: AsyncSession, settings: QueueSettings, *, model: type[JobMixin[Any]] = Job) -> bool:
     """Write all that a queue's row says, but whether it is paused; return whether anything was written."""
-    return await session.run_sync(operations.put_queue, settings, model=model)
+    return await session.run_sync(operations.upsert_queue, settings, model=model)
 
 
-async def put_job_type(session: AsyncSession, settings: TypeSettings, *, model: type[JobMixin[Any]] = Job) -> bool:
+async def upsert_job_type(session: AsyncSession, settings: TypeSettings, *, model: type[JobMixin[Any]] = Job) -> bool:
     """Write all that a job type's row says, but whether it is paused; return whether anything was written."""
-    return await session.run_sync(operations.put_job_type, settings, model=model)
+    return await session.run_sync(operations.upsert_job_type, settings, model=model)
 
 
 async def pause_queues(

@@ -88,11 +88,11 @@ async def explain_job(
     session: AsyncSession,
     job_id: JobId,
     *,
-    time_to_live: timedelta = timedelta(seconds=15),
+    heartbeat_timeout: timedelta = timedelta(seconds=15),
     model: type[JobMixin[Any]] = Job,
 ) -> Explanation:
     """Say why a job is not running, or how it is: one cause, in words, with the evidence; for blocked ones to the root."""
-    return await session.run_sync(operations.explain_job, job_id, time_to_live=time_to_live, model=model)
+    return await session.run_sync(operations.explain_job, job_id, heartbeat_timeout=heartbeat_timeout, model=model)
 
 
 async def cancel_jobs(session: AsyncSession, ids: Sequence[JobId], *, model: type[JobMixin[Any]] = Job) -> list[Any]:

@@ -10,9 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sa_jobqueue import operations
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import (
+    PruneCursor,
     Pruned,
-    PrunedLetters,
-    PrunePlace,
+    PrunedDeadLetters,
     WorkerFilter,
     WorkerStatus,
 )
@@ -27,7 +27,7 @@ async def prune(
     session: AsyncSession,
     rules: RetentionRules,
     *,
-    place: PrunePlace | None = None,
+    cursor: PruneCursor | None = None,
     scan: int = 500,
     queue_rows: bool = True,
     by: str = "retention",
@@ -39,7 +39,7 @@ async def prune(
     return await session.run_sync(
         operations.prune,
         rules,
-        place=place,
+        cursor=cursor,
         scan=scan,
         queue_rows=queue_rows,
         by=by,
@@ -58,7 +58,7 @@ async def prune_dead_letters(
     dry_run: bool = False,
     excluded: Collection[JobId] = (),
     model: type[JobMixin[Any]] = Job,
-) -> PrunedLetters:
+) -> PrunedDeadLetters:
     """Delete, of the next `scan` dead letters, those resolved longer ago than `rules` keep them; return where to go on."""
     return await session.run_sync(
         operations.prune_dead_letters, rules, after=after, scan=scan, dry_run=dry_run, excluded=excluded, model=model

@@ -17,7 +17,7 @@ from sa_jobqueue.operations import (
 )
 from sa_jobqueue.operations.firing import BATCH
 from sa_jobqueue.operations.pages import MAX_PAGE
-from sa_jobqueue.schedules import Fired, Schedule
+from sa_jobqueue.schedules import Schedule, ScheduleRun
 
 InT = TypeVar("InT")
 JobT = TypeVar("JobT", bound=JobMixin[Any])
@@ -30,9 +30,9 @@ async def sync_schedules(
     return await session.run_sync(operations.sync_schedules, new, model=model)
 
 
-async def put_schedule(session: AsyncSession, schedule: Schedule, *, model: type[JobMixin[Any]] = Job) -> bool:
+async def upsert_schedule(session: AsyncSession, schedule: Schedule, *, model: type[JobMixin[Any]] = Job) -> bool:
     """Write a schedule into the table, new or in the place of what it was; return whether anything was written."""
-    return await session.run_sync(operations.put_schedule, schedule, model=model)
+    return await session.run_sync(operations.upsert_schedule, schedule, model=model)
 
 
 async def list_schedules(
@@ -58,11 +58,11 @@ async def explain_schedule(
     session: AsyncSession,
     name: str,
     *,
-    time_to_live: timedelta = timedelta(seconds=15),
+    heartbeat_timeout: timedelta = timedelta(seconds=15),
     model: type[JobMixin[Any]] = Job,
 ) -> ScheduleExplanation:
     """Say why a schedule does not fire, or when it does: one cause, in words, with the evidence."""
-    return await session.run_sync(operations.explain_schedule, name, time_to_live=time_to_live, model=model)
+    return await session.run_sync(operations.explain_schedule, name, heartbeat_timeout=heartbeat_timeout, model=model)
 
 
 async def run_schedule(
@@ -90,6 +90,6 @@ async def fire_schedules(
     names: Sequence[str] | None = None,
     excluded: Sequence[str] = (),
     model: type[JobMixin[Any]] = Job,
-) -> list[Fired]:
+) -> list[ScheduleRun]:
     """Fire the schedules that are due: enqueue their jobs, and move them on; return what became of each."""
     return await session.run_sync(operations.fire_schedules, limit=limit, at=at, names=names, excluded=excluded, model=model)

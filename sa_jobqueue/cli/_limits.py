@@ -14,7 +14,9 @@ from sa_jobqueue.operations import QueueStatus, TypeStatus
 from sa_jobqueue.queues import LIMITS, QueueSettings, TypeSettings
 from sa_jobqueue.rates import RateAlgorithm
 
-MAX_RUNNING: Final = click.option("--max-running", metavar="N", help="How many may run at once, across all workers.")
+GLOBAL_CONCURRENCY: Final = click.option(
+    "--global-concurrency", metavar="N", help="How many may run at once, across all workers."
+)
 RATE: Final = click.option(
     "--rate-limit", metavar="N", help="How many may be started within the period, across all workers."
 )
@@ -23,7 +25,7 @@ BURST: Final = click.option("--rate-burst", metavar="N", help="How many at once 
 ALGORITHM: Final = click.option(
     "--rate-algorithm",
     metavar="NAME",
-    help="token_bucket; sliding_window: at most the limit in any period; divided_bucket: about, and no lock.",
+    help="token_bucket; sliding_window: at most the limit in any period; local_token_bucket: about, and no lock.",
 )
 
 
@@ -43,14 +45,14 @@ def limits_told(one: QueueStatus | TypeStatus) -> str | None:
         return None
     burst = f", {one.rate_burst} at once" if one.rate_burst is not None else ""
     any_ = "any " if one.rate_algorithm == RateAlgorithm.SLIDING_WINDOW else ""
-    about = "about " if one.rate_algorithm == RateAlgorithm.DIVIDED_BUCKET else ""
+    about = "about " if one.rate_algorithm == RateAlgorithm.LOCAL_TOKEN_BUCKET else ""
     return f"{about}{one.rate_limit} in {any_}{shown(one.rate_period)}{burst}"
 
 
 def read_limits(said: QueueSettings | TypeSettings, given: Mapping[str, str | None]) -> dict[str, Any]:
     """Return the limits: what is given, `none` for none, and what was said before. Raises: click.BadParameter."""
     found: dict[str, Any] = {}
-    for name in ("key_max_running", *LIMITS):
+    for name in ("concurrency_per_key", *LIMITS):
         if name not in given:  # a job type has no keys
             continue
         text = given[name]

@@ -256,7 +256,7 @@ def rows_of(seen: Overview) -> dict[str, list[Cells]]:
         queues.append([(name, name), *waits, *per_second, (f"{died:,}", died)])
     workers: list[Cells] = []
     for one in report.workers.workers:
-        is_silent = one.silent_for > report.workers.time_to_live
+        is_silent = one.silent_for > report.workers.heartbeat_timeout
         state = "silent" if is_silent else one.state.value
         running = (f"{one.running}/{one.concurrency}", one.running / max(one.concurrency, 1))
         beat = (f"{span(one.silent_for)} ago", one.silent_for)

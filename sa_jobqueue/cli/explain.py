@@ -21,7 +21,7 @@ _DEEP: Final = 4
 @click.command()
 @click.argument("job_id")
 @click.option(
-    "--time-to-live",
+    "--heartbeat-timeout",
     type=seconds,
     metavar="SECONDS",
     default=timedelta(seconds=15),
@@ -29,10 +29,10 @@ _DEEP: Final = 4
 )
 @json_option
 @with_database
-def explain(database: Database, /, *, job_id: str, time_to_live: timedelta, as_json: bool) -> None:
+def explain(database: Database, /, *, job_id: str, heartbeat_timeout: timedelta, as_json: bool) -> None:
     """Say why JOB_ID is not running, or how it is: one cause, the evidence, and what can be done about it."""
     with database.session() as session:
-        found = explain_job(session, database.job_id(job_id), time_to_live=time_to_live, model=database.model)
+        found = explain_job(session, database.job_id(job_id), heartbeat_timeout=heartbeat_timeout, model=database.model)
     if as_json:
         print_json(_document(found))
         return

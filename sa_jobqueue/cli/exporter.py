@@ -27,7 +27,7 @@ PORT: Final = 9464
     "--window", type=seconds, metavar="SECONDS", default=timedelta(minutes=1), help="What rates cover.  [default: 60]"
 )
 @click.option(
-    "--time-to-live",
+    "--heartbeat-timeout",
     type=seconds,
     metavar="SECONDS",
     default=timedelta(seconds=15),
@@ -46,7 +46,7 @@ def exporter(
     port: int,
     address: str,
     window: timedelta,
-    time_to_live: timedelta,
+    heartbeat_timeout: timedelta,
     opentelemetry: bool,
 ) -> None:
     """Serve the figures of a health report as metrics, read anew at every scrape. One is enough for a database.
@@ -62,7 +62,7 @@ def exporter(
     engine = own_engine(database.url)
 
     def read() -> Health:
-        return health(engine, window=window, time_to_live=time_to_live, model=database.model)
+        return health(engine, window=window, heartbeat_timeout=heartbeat_timeout, model=database.model)
 
     ended = _ending()
     if registry is None:

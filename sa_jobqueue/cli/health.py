@@ -93,7 +93,7 @@ def threshold(given: Any) -> tuple[str, Any]:
     "--window", type=seconds, metavar="SECONDS", default=timedelta(minutes=1), help="What rates cover.  [default: 60]"
 )
 @click.option(
-    "--time-to-live",
+    "--heartbeat-timeout",
     type=seconds,
     metavar="SECONDS",
     default=timedelta(seconds=15),
@@ -218,7 +218,7 @@ def _summary(report: Health) -> Table:
         f"{report.workers.saturation:.0%} of {report.workers.slots} slots taken",
         "running": f"{running.running:,}"
         + (f", the longest {running.longest_type_name} for {span(running.longest_for)}" if running.longest_for else ""),
-        "dead letters": f"{dead.unresolved:,} undecided" + _ages(dead),
+        "dead letters": f"{dead.unresolved:,} unresolved" + _ages(dead),
         "waiting for dead": f"{dead.waiting:,} jobs",
         "horizon": f"{report.horizon.age:,} transactions"
         + (f", {span(report.horizon.held_for)}" if report.horizon.held_for else ""),

@@ -12,14 +12,14 @@ import click
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from sqlalchemy import Engine
 
-from sa_jobqueue import upkeep
+from sa_jobqueue import maintenance
 from sa_jobqueue.cli._options import Database, json_option, seconds, with_database
 from sa_jobqueue.cli._output import console, print_json, print_table, shown
+from sa_jobqueue.maintenance import OnProgress, Reindexed, Setting, Vacuumed
 from sa_jobqueue.observe.health import health
 from sa_jobqueue.observe.health.findings import described
 from sa_jobqueue.operations.spans import span
 from sa_jobqueue.own_sessions import own_engine
-from sa_jobqueue.upkeep import OnProgress, Reindexed, Setting, Vacuumed
 
 _lock_timeout: Final = click.option(
     "--lock-timeout",
@@ -53,11 +53,11 @@ def vacuum(
     """
     engine = _engine(database)
     if settings:
-        _print_settings(upkeep.storage_settings(engine, model=database.model), as_json=as_json)
+        _print_settings(maintenance.storage_settings(engine, model=database.model), as_json=as_json)
         return
     with _bar() as on_progress:
         options: dict[str, Any] = {"analyze": not no_analyze, "lock_timeout": lock_timeout, "on_progress": on_progress}
-        done = upkeep.vacuum(engine, tables=tables, model=database.model, **options)
+        done = maintenance.vacuum(engine, tables=tables, model=database.model, **options)
     _print(done, [], as_json=as_json)
 
 
@@ -75,7 +75,7 @@ def reindex(database: Database, /, *, indexes: tuple[str, ...], every: bool, loc
     """
     with _bar() as on_progress:
         options: dict[str, Any] = {"every": every, "lock_timeout": lock_timeout, "on_progress": on_progress}
-        done = upkeep.reindex(_engine(database), indexes=indexes, model=database.model, **options)
+        done = maintenance.reindex(_engine(database), indexes=indexes, model=database.model, **options)
     _print([], done, as_json=as_json)
 
 
@@ -88,8 +88,8 @@ def optimize(database: Database, /, *, dry_run: bool, lock_timeout: timedelta, a
     """Do what is worth doing, and nothing else: vacuum tables full of dead rows, rebuild indexes that are mostly waste."""
     engine = _engine(database)
     seen = health(engine, model=database.model)
-    tables = [table.name for table in seen.tables if upkeep.worth_vacuuming(table)]
-    indexes = [index.name for index in seen.indexes if upkeep.worth_rebuilding(index)]
+    tables = [table.name for table in seen.tables if maintenance.worth_vacuuming(table)]
+    indexes = [index.name for index in seen.indexes if maintenance.worth_rebuilding(index)]
     if dry_run:
         if as_json:
             print_json({"vacuum": tables, "reindex": indexes})
@@ -102,9 +102,9 @@ def optimize(database: Database, /, *, dry_run: bool, lock_timeout: timedelta, a
         return
     with _bar() as on_progress:
         options: dict[str, Any] = {"lock_timeout": lock_timeout, "on_progress": on_progress, "model": database.model}
-        vacuumed = upkeep.vacuum(engine, tables=tables, **options) if tables else []
+        vacuumed = maintenance.vacuum(engine, tables=tables, **options) if tables else []
         # Afterwards: what was waste in an index may have become free by the vacuum, and a rebuild drops dead entries.
-        reindexed = upkeep.reindex(engine, **options)
+        reindexed = maintenance.reindex(engine, **options)
     _print(vacuumed, reindexed, as_json=as_json)
 
 

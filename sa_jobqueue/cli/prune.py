@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.cli._options import APP_VARIABLE, Database, age, json_option, load_jobs, parse_url, url_option
 from sa_jobqueue.cli._output import console, counted, print_json, print_table
 from sa_jobqueue.models import Job, JobMixin
-from sa_jobqueue.operations import Pruned, PrunePlace, prune_dead_letters
+from sa_jobqueue.operations import PruneCursor, Pruned, prune_dead_letters
 from sa_jobqueue.operations import prune as prune_page
 from sa_jobqueue.operations.pruning import MAX_SCAN
 from sa_jobqueue.retention import OUTCOMES, Retention, RetentionRules
@@ -93,13 +93,13 @@ def prune(
         name = database.model.__jobqueue__.name("job")
         estimate = next(row.live for row in session.execute(storage.tables(database.model)) if row.name == name)
         session.rollback()
-        place: PrunePlace | None = PrunePlace(None)
-        while place is not None:
+        cursor: PruneCursor | None = PruneCursor(None)
+        while cursor is not None:
             with session.begin():
                 session.execute(retention.bounded(), {"seconds": _PATIENCE})
-                page = prune_page(session, rules, place=place, **options)
+                page = prune_page(session, rules, cursor=cursor, **options)
             done.add(page)
-            place = page.next
+            cursor = page.next
             show(done, estimate)
         if older_than is None:
             done.letters = prune_letters(session, rules, dry_run=dry_run, model=database.model)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from sa_jobqueue.cli._limits import ALGORITHM, BURST, MAX_RUNNING, PERIOD, RATE, limits_told, named, read_limits
+from sa_jobqueue.cli._limits import ALGORITHM, BURST, GLOBAL_CONCURRENCY, PERIOD, RATE, limits_told, named, read_limits
 from sa_jobqueue.cli._options import (
     Database,
     json_option,
@@ -20,7 +20,15 @@ from sa_jobqueue.cli._options import (
     with_database,
 )
 from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_table, shown
-from sa_jobqueue.operations import QueueStatus, hold_queue, list_queues, pause_queues, put_queue, resume_queues, sync_queues
+from sa_jobqueue.operations import (
+    QueueStatus,
+    get_queue,
+    list_queues,
+    pause_queues,
+    resume_queues,
+    sync_queues,
+    upsert_queue,
+)
 from sa_jobqueue.queues import LIMITS, RETRY, QueueSettings, retry_of
 from sa_jobqueue.retention import Retention
 from sa_jobqueue.retry import Backoff
@@ -49,7 +57,7 @@ def list_(database: Database, /, *, as_json: bool) -> None:
 
 
 def _row(one: QueueStatus) -> tuple[Any, ...]:
-    limits = (one.max_running, one.key_max_running, limits_told(one))
+    limits = (one.global_concurrency, one.concurrency_per_key, limits_told(one))
     return (one.name, one.paused_at, one.paused_by, one.weight, *limits, one.workers)
 
 
@@ -70,8 +78,8 @@ def show(database: Database, /, *, name: str, as_json: bool) -> None:
 @queues.command("set")
 @click.argument("name")
 @click.option("--weight", type=int, help="Its share beside the other queues, 1 to 100.")
-@click.option("--key-max-running", metavar="N", help="How many of each fair key may run at once, across all workers.")
-@MAX_RUNNING
+@click.option("--concurrency-per-key", metavar="N", help="How many of each fair key may run at once, across all workers.")
+@GLOBAL_CONCURRENCY
 @RATE
 @PERIOD
 @BURST
@@ -87,14 +95,14 @@ def show(database: Database, /, *, name: str, as_json: bool) -> None:
 def set_(database: Database, /, *, name: str, weight: int | None, as_json: bool, **given: str | None) -> None:
     """Say what a queue may take. What is not given stays as it is; 'none' takes a limit away."""
     with database.session() as session:
-        said = _settings(hold_queue(session, name, model=database.model))
+        said = _settings(get_queue(session, name, model=database.model))
         ages = {outcome: given.pop(f"retain_{outcome}") for outcome in ("completed", "cancelled", "dead")}
         kept = {outcome: _days(f"retain_{outcome}", days) for outcome, days in ages.items() if days is not None}
         retry = _retry(said.retry, *map(given.pop, RETRY))
         wanted: dict[str, Any] = read_limits(said, given) | {"retry": retry, "retention": replace(said.retention, **kept)}
         if weight is not None:
             wanted["weight"] = weight
-        put_queue(session, replace(said, **wanted), model=database.model)
+        upsert_queue(session, replace(said, **wanted), model=database.model)
         session.commit()
         told = asdict(list_queues(session, names=[name], model=database.model)[0])
     print_json(told) if as_json else print_fields(f"queue {name}", told)
@@ -152,7 +160,7 @@ def sync(application: str, url: str | None, *, dry_run: bool, as_json: bool) -> 
 
 
 def _settings(said: QueueStatus) -> QueueSettings:
-    limits = {key: getattr(said, key) for key in ("weight", "key_max_running", *LIMITS)}
+    limits = {key: getattr(said, key) for key in ("weight", "concurrency_per_key", *LIMITS)}
     kept = Retention(completed=said.retain_completed, cancelled=said.retain_cancelled, dead=said.retain_dead)
     return QueueSettings(name=said.name, retry=retry_of(said), retention=kept, **limits)
 

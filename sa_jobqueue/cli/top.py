@@ -29,7 +29,7 @@ class MissingTopExtraError(JobQueueError, ImportError):
     "--window", type=seconds, metavar="SECONDS", default=timedelta(minutes=1), help="What rates cover.  [default: 60]"
 )
 @click.option(
-    "--time-to-live",
+    "--heartbeat-timeout",
     type=seconds,
     metavar="SECONDS",
     default=timedelta(seconds=15),

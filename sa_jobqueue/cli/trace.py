@@ -18,7 +18,7 @@ from sa_jobqueue.types import JobStatus
 MOST_JOBS: Final = 500
 """Jobs shown in all: each is read with two statements of its own."""
 
-_COLORS: Final = {"completed": "green", "dead": "red", "failed": "red", "timed_out": "red", "taken_back": "red"}
+_COLORS: Final = {"completed": "green", "dead": "red", "failed": "red", "timed_out": "red", "lost": "red"}
 
 
 @click.command()

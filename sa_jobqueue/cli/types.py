@@ -7,10 +7,10 @@ from typing import Final
 
 import click
 
-from sa_jobqueue.cli._limits import ALGORITHM, BURST, MAX_RUNNING, PERIOD, RATE, limits_told, read_limits
+from sa_jobqueue.cli._limits import ALGORITHM, BURST, GLOBAL_CONCURRENCY, PERIOD, RATE, limits_told, read_limits
 from sa_jobqueue.cli._options import Database, json_option, user_name, with_database
 from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_table
-from sa_jobqueue.operations import hold_job_type, list_job_types, pause_job_types, put_job_type, resume_job_types
+from sa_jobqueue.operations import get_job_type, list_job_types, pause_job_types, resume_job_types, upsert_job_type
 from sa_jobqueue.queues import LIMITS, TypeSettings
 
 _names: Final = click.argument("names", metavar="TYPE...", nargs=-1, required=True)
@@ -32,13 +32,15 @@ def list_(database: Database, /, *, as_json: bool) -> None:
     if as_json:
         print_json({"types": [asdict(one) for one in found]})
         return
-    rows = [(one.type_name, one.paused_at, one.paused_by, one.max_running, limits_told(one), one.workers) for one in found]
+    rows = [
+        (one.type_name, one.paused_at, one.paused_by, one.global_concurrency, limits_told(one), one.workers) for one in found
+    ]
     print_table(counted(len(found), "job type"), _HEADINGS, rows)
 
 
 @types.command("set")
 @click.argument("name", metavar="TYPE")
-@MAX_RUNNING
+@GLOBAL_CONCURRENCY
 @RATE
 @PERIOD
 @BURST
@@ -48,9 +50,9 @@ def list_(database: Database, /, *, as_json: bool) -> None:
 def set_(database: Database, /, *, name: str, as_json: bool, **given: str | None) -> None:
     """Say what a job type may take. What is not given stays as it is; 'none' takes a limit away."""
     with database.session() as session:
-        found = hold_job_type(session, name, model=database.model)
+        found = get_job_type(session, name, model=database.model)
         said = TypeSettings(type_name=name, **{key: getattr(found, key) for key in LIMITS})
-        put_job_type(session, replace(said, **read_limits(said, given)), model=database.model)
+        upsert_job_type(session, replace(said, **read_limits(said, given)), model=database.model)
         session.commit()
         told = asdict(list_job_types(session, names=[name], model=database.model)[0])
     print_json(told) if as_json else print_fields(f"job type {name}", told)

@@ -38,7 +38,7 @@ from sa_jobqueue.handlers import JobQueue
 from sa_jobqueue.observe import logs, telemetry
 from sa_jobqueue.observe.log_lines import MOST_LINES, capture
 from sa_jobqueue.observe.metrics.serving import new_registry, serve_metrics
-from sa_jobqueue.operations.workers import MOST_TAKEN_BACK, take_back_from
+from sa_jobqueue.operations.workers import MOST_LOST, rescue_from
 from sa_jobqueue.own_sessions import own_engine
 from sa_jobqueue.urls import for_psycopg
 from sa_jobqueue.worker import Worker, WorkerOptions
@@ -89,10 +89,10 @@ def queue_limits(given: Any) -> dict[str, int | None]:
     help="Worker processes, for CPU-bound handlers.",
 )
 @click.option(
-    "--drain-timeout",
+    "--shutdown-timeout",
     type=seconds,
     metavar="SECONDS",
-    default=_DEFAULTS.drain_timeout,
+    default=_DEFAULTS.shutdown_timeout,
     help="What running jobs may take to finish after SIGTERM.  [default: 30]",
 )
 @click.option("--name", help="What people call this worker; the host's name unless given.")
@@ -153,10 +153,10 @@ def queue_limits(given: Any) -> dict[str, int | None]:
     help="Keep the last lines that an attempt logs with its error, should it fail.",
 )
 @click.option("--opentelemetry", is_flag=True, help="Make spans and metrics, for the SDK that the application sets up.")
-@click.option("--stop-grace", type=seconds, default=_DEFAULTS.stop_grace, hidden=True)
-@click.option("--beat-interval", type=seconds, metavar="SECONDS", default=_DEFAULTS.beat_interval, hidden=True)
-@click.option("--time-to-live", type=seconds, metavar="SECONDS", default=_DEFAULTS.time_to_live, hidden=True)
-@click.option("--sweep-interval", type=seconds, metavar="SECONDS", default=_DEFAULTS.sweep_interval, hidden=True)
+@click.option("--cancel-timeout", type=seconds, default=_DEFAULTS.cancel_timeout, hidden=True)
+@click.option("--heartbeat-interval", type=seconds, metavar="SECONDS", default=_DEFAULTS.heartbeat_interval, hidden=True)
+@click.option("--heartbeat-timeout", type=seconds, metavar="SECONDS", default=_DEFAULTS.heartbeat_timeout, hidden=True)
+@click.option("--rescue-interval", type=seconds, metavar="SECONDS", default=_DEFAULTS.rescue_interval, hidden=True)
 @click.option("--control-fd", type=int, hidden=True, help="Reading end of a pipe from a parent process.")
 @click.option("--report-fd", type=int, hidden=True, help="Writing end of a pipe to a parent process.")
 @click.pass_context
@@ -215,7 +215,7 @@ def worker(
             worker_command(*arguments, *_arguments(options, number), *_ports(ports, number))
             for number in range(1, processes + 1)
         ]
-        context.exit(asyncio.run(_supervise(commands, environment, lambda died: _take_back(jobs, used, options, died))))
+        context.exit(asyncio.run(_supervise(commands, environment, lambda died: _rescue(jobs, used, options, died))))
     try:
         found, sessions = _engine_of(source, engine)
         made = Worker(jobs, found, options=options, app=registry, listen_url=listen_url, **sessions)
@@ -286,14 +286,14 @@ async def _supervise(commands: list[list[str]], environment: dict[str, str], on_
         return await Supervisor(commands, environment, on_death=on_death).run()
 
 
-def _take_back(jobs: JobQueue[Any], used: Engine | AsyncEngine, options: WorkerOptions, worker_id: str) -> None:
+def _rescue(jobs: JobQueue[Any], used: Engine | AsyncEngine, options: WorkerOptions, worker_id: str) -> None:
     """Make the jobs of a worker that died due again at once; where that fails, others do it when it was silent for long."""
-    engine = own_engine(for_psycopg(used.url, option="engine"), **noticing_death(options.time_to_live))
-    taken, batch = 0, MOST_TAKEN_BACK
+    engine = own_engine(for_psycopg(used.url, option="engine"), **noticing_death(options.heartbeat_timeout))
+    taken, batch = 0, MOST_LOST
     try:
-        while batch == MOST_TAKEN_BACK:
+        while batch == MOST_LOST:
             with Session(engine) as session, session.begin():
-                batch = take_back_from(session, worker_id, model=jobs.model)
+                batch = rescue_from(session, worker_id, model=jobs.model)
             taken += batch
     except DBAPIError as error:
         _log.warning("the jobs of worker %s wait until others notice: %s", worker_id, unavailable(error, engine.url))
@@ -312,7 +312,14 @@ def _arguments(options: WorkerOptions, number: int) -> list[str]:
         spelled["queues"] = ",".join(name if most is None else f"{name}={most}" for name, most in options.limits.items())
     if options.name is not None:
         spelled["name"] = f"{options.name[:60]}-{number}"
-    for name in ("drain_timeout", "stop_grace", "poll_interval", "beat_interval", "time_to_live", "sweep_interval"):
+    for name in (
+        "shutdown_timeout",
+        "cancel_timeout",
+        "poll_interval",
+        "heartbeat_interval",
+        "heartbeat_timeout",
+        "rescue_interval",
+    ):
         duration: timedelta = getattr(options, name)
         spelled[name.replace("_", "-")] = str(duration.total_seconds())
     spelled["max-jobs-per-child"] = str(options.max_jobs_per_child)
@@ -325,7 +332,7 @@ def _arguments(options: WorkerOptions, number: int) -> list[str]:
 def _engine(url: str | None, options: WorkerOptions) -> Engine:
     # A session a running job: a smaller pool would make jobs wait for each other.
     parsed = parse_url(url)
-    kept = {name: value for name, value in noticing_death(options.time_to_live).items() if name not in parsed.query}
+    kept = {name: value for name, value in noticing_death(options.heartbeat_timeout).items() if name not in parsed.query}
     return create_engine(parsed, pool_size=options.concurrency, max_overflow=0, connect_args=kept)
 
 

@@ -96,16 +96,16 @@ class InvalidMiddlewareError(JobQueueError, TypeError):
     """A function cannot be middleware as it is declared; nothing was registered."""
 
 
-class InvalidChoiceError(JobQueueError, ValueError):
-    """A chooser's answer is none; its queue goes on in its ordinary order.
+class InvalidSelectionError(JobQueueError, ValueError):
+    """A selector's answer is none; its queue goes on in its ordinary order.
 
-    `chooser`: where it is declared; `reason` says what would be right.
+    `selector`: where it is declared; `reason` says what would be right.
     """
 
-    def __init__(self, chooser: str, reason: str) -> None:
-        self.chooser = chooser
+    def __init__(self, selector: str, reason: str) -> None:
+        self.selector = selector
         self.reason = reason
-        super().__init__(f"{chooser} {reason}")
+        super().__init__(f"{selector} {reason}")
 
 
 class UnknownJobTypeError(JobQueueError, LookupError):

@@ -17,12 +17,12 @@ ROLES: Final = "jobqueue"
 _READ, _WRITE, _ALL = "SELECT, INSERT", "SELECT, INSERT, UPDATE", "SELECT, INSERT, UPDATE, DELETE"
 # Whoever makes a job wait for a chain marks that chain, and locks its row: which needs the right to update some column.
 _ENQUEUE: Final = {
-    "job": f"{_READ}, UPDATE (is_awaited)",
+    "job": f"{_READ}, UPDATE (has_waiters)",
     "job_blocker": _READ,
     "job_queue": _READ,
     "job_transition": "SELECT",
 }
-_BULK: Final = {"job_stage": "SELECT, INSERT, DELETE", "job_write": _WRITE, "job_reject": _READ}
+_BULK: Final = {"job_bulk_staging": "SELECT, INSERT, DELETE", "job_bulk_write": _WRITE, "job_bulk_reject": _READ}
 _RULES: Final = ("queue", "job_type", "schedule")
 _TABLES: Final = (
     *("job", "job_blocker", "job_attempt", "dead_letter", "worker"),

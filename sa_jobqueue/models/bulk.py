@@ -1,4 +1,5 @@
-"""`job_stage`, `job_write`, `job_reject`: how a bulk write arrives exactly once, and what became of each."""
+"""`job_bulk_staging`, `job_bulk_write`, `job_bulk_reject`: how a bulk write arrives exactly once, and what became of
+each."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ class StageMixin(Companion, Generic[IdT]):
     """
 
     write_id: Mapped[str] = mapped_column(Text, nullable=False, sort_order=-99)
-    """Which write: its `job_write.write_id`."""
+    """Which write: its `job_bulk_write.write_id`."""
     sequence: Mapped[int] = mapped_column(BigInteger, nullable=False, sort_order=-98)
     """Which part of it: the batch of a stream, 0 for a batch write."""
     task_id: Mapped[int] = mapped_column(BigInteger, nullable=False, sort_order=-97)
@@ -62,10 +63,10 @@ class StageMixin(Companion, Generic[IdT]):
         TIMESTAMP(timezone=True), nullable=False, server_default=func.now(), sort_order=-73
     )
     """When it arrived; what is left over for a day belongs to a write that died."""
-    rate_weight: Mapped[int | None] = mapped_column(Integer, sort_order=-72)
+    rate_cost: Mapped[int | None] = mapped_column(Integer, sort_order=-72)
     expires_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True), sort_order=-71)
     ordering_key: Mapped[str | None] = mapped_column(Text, sort_order=-70)
-    steps_aside: Mapped[bool | None] = mapped_column(Boolean, sort_order=-69)
+    skip_while_retrying: Mapped[bool | None] = mapped_column(Boolean, sort_order=-69)
 
     @declared_attr.directive
     def __mapper_args__(cls) -> dict[str, Any]:
@@ -76,7 +77,7 @@ class StageMixin(Companion, Generic[IdT]):
     def __table_args__(cls) -> tuple[Any, ...]:
         name = cls.__jobqueue__.name
         return (
-            Index(conv(name("ix_job_stage_write")), "write_id", "sequence"),
+            Index(conv(name("ix_job_bulk_staging_write")), "write_id", "sequence"),
             {"schema": cls.__jobqueue__.schema, "prefixes": ["UNLOGGED"]},
         )
 
@@ -95,7 +96,7 @@ class WriteMixin(Companion):
     duplicates: Mapped[int] = mapped_column(BigInteger, nullable=False)
     """Rows whose deduplication key another open chain had."""
     rejected: Mapped[int] = mapped_column(BigInteger, nullable=False)
-    """Rows that are in `job_reject` now."""
+    """Rows that are in `job_bulk_reject` now."""
     written_by: Mapped[str | None] = mapped_column(Text)
     """The application that wrote."""
     written_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
@@ -107,7 +108,7 @@ class WriteMixin(Companion):
     def __table_args__(cls) -> tuple[Any, ...]:
         name = cls.__jobqueue__.name
         return (
-            PrimaryKeyConstraint("write_id", "sequence", name=conv(name("pk_job_write"))),
+            PrimaryKeyConstraint("write_id", "sequence", name=conv(name("pk_job_bulk_write"))),
             {"schema": cls.__jobqueue__.schema},
         )
 
@@ -116,7 +117,7 @@ class RejectMixin(Companion):
     """One row of a bulk write that could not be a job, and why. Kept until somebody deletes it."""
 
     write_id: Mapped[str] = mapped_column(Text, nullable=False)
-    """Which write, as in `job_write`."""
+    """Which write, as in `job_bulk_write`."""
     sequence: Mapped[int] = mapped_column(BigInteger, nullable=False)
     """Which batch of it."""
     task_id: Mapped[int] = mapped_column(BigInteger, nullable=False)
@@ -136,6 +137,6 @@ class RejectMixin(Companion):
     def __table_args__(cls) -> tuple[Any, ...]:
         name = cls.__jobqueue__.name
         return (
-            PrimaryKeyConstraint("write_id", "sequence", "task_id", "row", name=conv(name("pk_job_reject"))),
+            PrimaryKeyConstraint("write_id", "sequence", "task_id", "row", name=conv(name("pk_job_bulk_reject"))),
             {"schema": cls.__jobqueue__.schema},
         )

@@ -14,7 +14,7 @@ from typing_extensions import TypeVar
 
 from sa_jobqueue import payloads, tracing
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
-from sa_jobqueue.fair_keys import fair_key_of, part
+from sa_jobqueue.fairness_keys import fairness_key_of, part
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.models.archive import ArchiveChainMixin, ArchiveRunMixin
@@ -41,7 +41,7 @@ from sa_jobqueue.models.rate_state import RateStateMixin
 from sa_jobqueue.models.schedule import ScheduleMixin
 from sa_jobqueue.models.waits import WaitFor, waits
 from sa_jobqueue.models.worker import WorkerMixin
-from sa_jobqueue.types import LONGEST, MAX_PRIORITY, MAX_RATE_WEIGHT, MIN_PRIORITY, JobStatus
+from sa_jobqueue.types import LONGEST, MAX_PRIORITY, MAX_RATE_COST, MIN_PRIORITY, JobStatus
 
 IdT = TypeVar("IdT", default=UUID)
 
@@ -51,15 +51,15 @@ DEFAULT_MAX_ATTEMPTS: Final = 20
 
 
 def check_defaults(
-    type_name: str, queue: str, *, priority: int, max_attempts: int, timeout: timedelta | None, rate_weight: int | None
+    type_name: str, queue: str, *, priority: int, max_attempts: int, timeout: timedelta | None, rate_cost: int | None
 ) -> None:
     """Check what a handler declares for all of its jobs. Raises: InvalidJobError naming the field."""
     check_name("type_name", type_name)
     check_name("queue", queue)
     check_number("priority", priority, MIN_PRIORITY, MAX_PRIORITY)
     check_number("max_attempts", max_attempts, 1, 2**31 - 1)
-    if rate_weight is not None:
-        check_number("rate_weight", rate_weight, 1, MAX_RATE_WEIGHT)
+    if rate_cost is not None:
+        check_number("rate_cost", rate_cost, 1, MAX_RATE_COST)
     if timeout is not None and (not isinstance(timeout, timedelta) or not timedelta(0) < timeout <= LONGEST):
         raise InvalidJobError(
             "timeout",
@@ -136,9 +136,9 @@ class JobMixin(Generic[IdT]):
             "Blocker": (BlockerMixin, "job_blocker"),
             "DeadLetter": (DeadLetterMixin, "dead_letter"),
             "Worker": (WorkerMixin, "worker"),
-            "Stage": (StageMixin, "job_stage"),
-            "Write": (WriteMixin, "job_write"),
-            "Reject": (RejectMixin, "job_reject"),
+            "Stage": (StageMixin, "job_bulk_staging"),
+            "Write": (WriteMixin, "job_bulk_write"),
+            "Reject": (RejectMixin, "job_bulk_reject"),
             "ArchiveRun": (ArchiveRunMixin, "archive_run"),
             "ArchiveChain": (ArchiveChainMixin, "archive_chain"),
             "Queue": (QueueMixin, "queue"),
@@ -169,11 +169,11 @@ class JobMixin(Generic[IdT]):
         input_version: int = 1,
         deduplication_key: str | None = None,
         blockers: Iterable[Any] = (),
-        fair_key: str | int | None = None,
-        rate_weight: int | None = None,
+        fairness_key: str | int | None = None,
+        rate_cost: int | None = None,
         expires_at: datetime | None = None,
         ordering_key: str | None = None,
-        steps_aside: bool | None = None,
+        skip_while_retrying: bool | None = None,
         **columns: Any,
     ) -> None:
         """Describe a job; nothing is written until a session flushes it.
@@ -190,32 +190,29 @@ class JobMixin(Generic[IdT]):
         text, both are 1 to 500 characters.
         `blockers`: chains it waits for, each a job, a chain, the id of one, or a `WaitFor`; new jobs among them are added
         to the session with this one. It is `blocked` until the last of them has completed.
-        `fair_key`: whose it is, such as a customer's id: jobs of different keys share the queue fairly. It lies in the part
-        `queue/fair_key`, together 1 to 100 characters. `rate_weight`: how much each attempt counts against rates, 1 to
-        1,000,000; 1 unless given.
-        `expires_at`: an aware instant, or an expression of the database's clock; not started by then, it is cancelled and
-        never run. `ordering_key`: 1 to 500 characters; jobs of one key run one at a time, in the order of `created_at`.
-        `steps_aside`: whether the others of its key go on while it waits for another attempt.
-        `columns`: the application's own; `trace_context`, where it is not to be OpenTelemetry's current span.
+        `fairness_key`: whose it is, such as a customer's id: jobs of different keys share the queue fairly. It lies in the
+        part `queue/fairness_key`, together 1 to 100 characters. `rate_cost`: how much each attempt counts against rates, 1
+        to 1,000,000; 1 unless given. `expires_at`: an aware instant, or an expression of the database's clock; not started
+        by then, it is cancelled and never run. `ordering_key`: 1 to 500 characters; jobs of one key run one at a time, in
+        the order of `created_at`. `skip_while_retrying`: whether the others of its key go on while it waits for another
+        attempt. `columns`: the application's own; `trace_context`, where it is not to be OpenTelemetry's current span.
         Raises: InvalidJobError naming the field.
         """
-        check_defaults(
-            type_name, queue, priority=priority, max_attempts=max_attempts, timeout=timeout, rate_weight=rate_weight
-        )
-        if fair_key is not None:
-            queue = part(queue, fair_key)
+        check_defaults(type_name, queue, priority=priority, max_attempts=max_attempts, timeout=timeout, rate_cost=rate_cost)
+        if fairness_key is not None:
+            queue = part(queue, fairness_key)
         check_number("input_version", input_version, 1, 2**31 - 1)
-        if rate_weight is not None:
-            columns["rate_weight"] = rate_weight
+        if rate_cost is not None:
+            columns["rate_cost"] = rate_cost
         if expires_at is not None:
             check_deadline(expires_at)
             columns["expires_at"] = expires_at
         if ordering_key is not None:
             check_text("ordering_key", ordering_key)
             columns["ordering_key"] = ordering_key
-        if steps_aside is not None:
-            check_flag("steps_aside", steps_aside)
-            columns["steps_aside"] = steps_aside
+        if skip_while_retrying is not None:
+            check_flag("skip_while_retrying", skip_while_retrying)
+            columns["skip_while_retrying"] = skip_while_retrying
         payloads.check_json("input", input)
         job_id = self.__id_factory__() if id is None else id
         if self.__jobqueue__.id_type == "text":
@@ -307,7 +304,7 @@ class JobMixin(Generic[IdT]):
 
     open_blockers: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("0"))
     """How many chains it still waits for."""
-    is_awaited: Mapped[bool] = mapped_column(Boolean, nullable=False, server_default=text("false"))
+    has_waiters: Mapped[bool] = mapped_column(Boolean, nullable=False, server_default=text("false"))
     """On a root: whether somebody waits for the chain's end, a job or a caller, and is still to be told of it."""
     created_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
     """When it was enqueued: the start of that transaction, by the database's clock."""
@@ -352,15 +349,15 @@ class JobMixin(Generic[IdT]):
     """Not started by then, it is cancelled and never run; null for never."""
     ordering_key: Mapped[str | None] = mapped_column(Text, sort_order=2)
     """Jobs of one key run one at a time, in the order of `created_at`; null for any order."""
-    steps_aside: Mapped[bool | None] = mapped_column(Boolean, sort_order=3)
+    skip_while_retrying: Mapped[bool | None] = mapped_column(Boolean, sort_order=3)
     """Whether others of its ordering key go on while it waits for another attempt; null: they wait for it."""
-    rate_weight: Mapped[int | None] = mapped_column(Integer, sort_order=4)
+    rate_cost: Mapped[int | None] = mapped_column(Integer, sort_order=4)
     """How much each of its attempts counts against the rates of its queue, its part and its type; null for one."""
 
     @property
-    def fair_key(self) -> str | None:
+    def fairness_key(self) -> str | None:
         """Whose it is, among those that share its queue: what follows the slash in `queue`; None for nobody's."""
-        return fair_key_of(self.queue)
+        return fairness_key_of(self.queue)
 
     @declared_attr
     def chain(cls) -> Mapped[ChainMixin[IdT]]:

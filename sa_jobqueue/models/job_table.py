@@ -62,7 +62,9 @@ def job_table_args(layout: Layout) -> tuple[Any, ...]:
             "leased_until",
             postgresql_where=text("status = 'running'"),
         ),
-        Index(conv(name("ix_job_awaited")), "id", postgresql_where=text("is_awaited AND chain_completed_at IS NOT NULL")),
+        Index(
+            conv(name("ix_job_has_waiters")), "id", postgresql_where=text("has_waiters AND chain_completed_at IS NOT NULL")
+        ),
         Index(
             conv(name("uq_job_chain")),
             "root_id",

@@ -21,7 +21,7 @@ class _Controlled(Companion):
     """Since when no job of it is started; null while they are."""
     paused_by: Mapped[str | None] = mapped_column(Text, sort_order=-18)
     """Who paused it, as they said."""
-    max_running: Mapped[int | None] = mapped_column(Integer, sort_order=-10)
+    global_concurrency: Mapped[int | None] = mapped_column(Integer, sort_order=-10)
     """How many of its jobs may run at once, across all workers; null for any number."""
     rate_limit: Mapped[int | None] = mapped_column(Integer, sort_order=-9)
     """How many of its jobs may be started within `rate_period`, across all workers; null for any number."""
@@ -50,14 +50,14 @@ def _rules(name: Any, noun: str, key: str) -> tuple[Any, ...]:
         check(key, f"{key} <> ''"),
         check("paused", "paused_by IS NULL OR paused_at IS NOT NULL"),
         check("times", within_times("paused_at", "created_at", "updated_at")),
-        check("max_running", "max_running >= 1"),
+        check("global_concurrency", "global_concurrency >= 1"),
         check(
             "rate",
             "(rate_limit IS NULL) = (rate_period IS NULL) AND rate_limit >= 1 AND rate_period > '0'::interval"
             f" AND rate_period <= '{LONGEST.days} days'::interval"
             " AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1"
             " AND (rate_algorithm IS NULL OR rate_limit IS NOT NULL)"
-            " AND rate_algorithm IN ('token_bucket', 'sliding_window', 'divided_bucket')"
+            " AND rate_algorithm IN ('token_bucket', 'sliding_window', 'local_token_bucket')"
             " AND (rate_burst IS NULL OR rate_algorithm IS DISTINCT FROM 'sliding_window')",
         ),
     )
@@ -70,7 +70,7 @@ class QueueMixin(_Controlled):
     """As jobs have it in `queue`."""
     weight: Mapped[int] = mapped_column(SmallInteger, nullable=False, server_default=text("1"), sort_order=-15)
     """Its share of the workers that serve several queues, beside the weights of the others; 1 to 100."""
-    key_max_running: Mapped[int | None] = mapped_column(Integer, sort_order=-14)
+    concurrency_per_key: Mapped[int | None] = mapped_column(Integer, sort_order=-14)
     """How many jobs of each fair key may run at once, across all workers, unless the row of its part says it; null for any
     number."""
     retry_base: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-6)
@@ -98,7 +98,7 @@ class QueueMixin(_Controlled):
                 " AND retry_cap BETWEEN retry_base AND '36500 days'::interval",
                 name=conv(name("ck_queue_retry")),
             ),
-            CheckConstraint("key_max_running >= 1", name=conv(name("ck_queue_key_max_running"))),
+            CheckConstraint("concurrency_per_key >= 1", name=conv(name("ck_queue_concurrency_per_key"))),
             {"schema": cls.__jobqueue__.schema},
         )
 

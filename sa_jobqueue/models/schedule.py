@@ -11,7 +11,7 @@ from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 from sqlalchemy.sql.elements import conv
 
 from sa_jobqueue.models.base import Companion, id_type, within_times
-from sa_jobqueue.types import LONGEST, MAX_PRIORITY, MAX_RATE_WEIGHT, MIN_PRIORITY
+from sa_jobqueue.types import LONGEST, MAX_PRIORITY, MAX_RATE_COST, MIN_PRIORITY
 
 IdT = TypeVar("IdT")
 
@@ -37,13 +37,13 @@ class ScheduleMixin(Companion, Generic[IdT]):
     """As of the jobs."""
     timeout: Mapped[timedelta | None] = mapped_column(INTERVAL)
     """As of the jobs; null for none."""
-    rate_weight: Mapped[int | None] = mapped_column(Integer)
+    rate_cost: Mapped[int | None] = mapped_column(Integer)
     """As of the jobs; null for 1."""
     cron: Mapped[str] = mapped_column(Text, nullable=False)
     """When: a cron expression, in the time of `time_zone`."""
     time_zone: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'UTC'"))
     """A name of the IANA database."""
-    missed: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'one'"))
+    misfire_policy: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'one'"))
     """What becomes of times at which nobody fired it: `skip` them, fire `one` for all of them, or `all`."""
     catch_up: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("100"))
     """Of `all`: how many missed times at most, the latest."""
@@ -84,13 +84,13 @@ class ScheduleMixin(Companion, Generic[IdT]):
             PrimaryKeyConstraint("name", name=conv(name("pk_schedule"))),
             check("name", "name <> ''"),
             check("priority", f"priority BETWEEN {MIN_PRIORITY} AND {MAX_PRIORITY}"),
-            check("missed", "missed IN ('skip', 'one', 'all')"),
+            check("misfire_policy", "misfire_policy IN ('skip', 'one', 'all')"),
             check("catch_up", "catch_up BETWEEN 1 AND 10000"),
             check("grace", "grace >= '0'::interval AND grace <= '3650 days'::interval"),
             check("max_attempts", "max_attempts >= 1"),
             check("timeout", f"timeout > '0'::interval AND timeout <= '{LONGEST.days} days'::interval"),
             check("times", within_times("next_fire_at", "last_fire_at", "paused_at", "created_at", "updated_at")),
-            check("rate_weight", f"rate_weight BETWEEN 1 AND {MAX_RATE_WEIGHT}"),
+            check("rate_cost", f"rate_cost BETWEEN 1 AND {MAX_RATE_COST}"),
             check("source", "source IN ('code', 'table')"),
             check("paused", "paused_by IS NULL OR paused_at IS NOT NULL"),
             Index(conv(name("ix_schedule_due")), "next_fire_at"),

@@ -42,8 +42,8 @@ class WorkerMixin(Companion):
     drain_requested_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
     """When somebody asked it to finish what it runs and stop; it learns of that with its next beat."""
 
-    choosers: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
-    """The functions that choose what of a queue it starts, by the queue's name: `Chooser.told`. Null: it did not tell."""
+    selectors: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
+    """The functions that choose what of a queue it starts, by the queue's name: `Selector.told`. Null: it did not tell."""
 
     type_slots: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
     """How many jobs of a type it runs at once, by the type's name, where its handler says so. Null: it did not tell."""

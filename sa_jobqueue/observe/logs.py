@@ -60,7 +60,7 @@ def describe(event: told.Event) -> Record:
     match event:
         case told.WorkerStarted():
             return Record(logging.INFO, "worker %s started", (event.worker_id,), {"worker_id": event.worker_id})
-        case told.ControlsChanged():
+        case told.SettingsChanged():
             paused = (", ".join(event.paused_queues) or "none", ", ".join(event.paused_types) or "none")
             fields = {"worker_id": event.worker_id, "concurrency": event.concurrency}
             more = {"paused_queues": list(event.paused_queues), "paused_types": list(event.paused_types)}
@@ -88,7 +88,7 @@ def describe(event: told.Event) -> Record:
             words = "worker %s holds %.0f MiB, over its limit of %.0f: running jobs may finish, then it stops"
             sizes = (event.resident_bytes / 2**20, event.limit_bytes / 2**20)
             return Record(logging.WARNING, words, (event.worker_id, *sizes), fields)
-        case told.LeaseEndangered():
+        case told.HeartbeatFailing():
             fields = {"worker_id": event.worker_id, "silent_seconds": event.silent.total_seconds()}
             words = "worker %s could not beat for %.1f s and stops its jobs, before others start them"
             return Record(logging.ERROR, words, tuple(fields.values()), fields)
@@ -110,11 +110,11 @@ def describe(event: told.Event) -> Record:
         case told.ProviderFailed():
             words = "what handlers were lent could not be closed: %s"
             return Record(logging.ERROR, words, (error_line(event.error),), exception=event.error)
-        case told.ChooserFailed():
-            fields = {"worker_id": event.worker_id, "queue": event.queue, "chooser": event.chooser}
+        case told.SelectorFailed():
+            fields = {"worker_id": event.worker_id, "queue": event.queue, "selector": event.selector}
             words = "%s failed to choose: jobs of the queue %s start in their ordinary order until it does: %s"
             shown = None if isinstance(event.error, (DBAPIError, JobQueueError, TimeoutError)) else event.error
-            return Record(logging.ERROR, words, (event.chooser, event.queue, error_line(event.error)), fields, shown)
+            return Record(logging.ERROR, words, (event.selector, event.queue, error_line(event.error)), fields, shown)
         case told.WriteQuarantined():
             fields = {"worker_id": event.worker_id, "statement": event.write.value, "subject": event.subject}
             fields |= {"sqlstate": event.sqlstate, "failures": event.failures, "delay_seconds": event.delay.total_seconds()}
@@ -166,7 +166,7 @@ def _of_attempt(event: told.AttemptEvent) -> Record:
         case told.JobCompleted():
             seconds = event.ran.total_seconds()
             return record(logging.DEBUG, "completed in %.3f s", seconds, outcome="completed", ran_seconds=seconds)
-        case told.JobPutBack():
+        case told.JobRescheduled():
             delay, outcome = event.delay.total_seconds(), event.outcome.value
             level = logging.INFO if event.outcome in _EXPECTED else logging.WARNING
             ended = outcome.replace("_", " ")
@@ -193,19 +193,19 @@ def _of_attempt(event: told.AttemptEvent) -> Record:
             return written if hidden or isinstance(event.error, DBAPIError) else replace(written, exception=event.error)
         case told.AttemptLost():
             return record(logging.WARNING, "was no longer this worker's, nothing was written", outcome="lost")
-        case told.JobTakenBack(died=True):
+        case told.JobRescued(died=True):
             end = "was taken back from worker %s and is dead: it was its last"
-            return record(logging.ERROR, end, event.worker_id, outcome="taken_back", worker_id=event.worker_id)
-        case told.JobTakenBack():
+            return record(logging.ERROR, end, event.worker_id, outcome="lost", worker_id=event.worker_id)
+        case told.JobRescued():
             end = "was taken back from worker %s, which is gone or was too slow"
-            return record(logging.WARNING, end, event.worker_id, outcome="taken_back", worker_id=event.worker_id)
+            return record(logging.WARNING, end, event.worker_id, outcome="lost", worker_id=event.worker_id)
     return record(logging.DEBUG, "%s", type(event).__name__, outcome="unknown")
 
 
 _EXPECTED: Final = frozenset({AttemptOutcome.SNOOZED, AttemptOutcome.RELEASED})
 
 
-def _line(event: told.JobPutBack | told.JobDied) -> str:
+def _line(event: told.JobRescheduled | told.JobDied) -> str:
     return error_line(redacted_error(event.type_name, event.error))
 
 

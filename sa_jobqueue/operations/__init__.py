@@ -45,22 +45,22 @@ from sa_jobqueue.operations.jobs import (
 from sa_jobqueue.operations.pages import Page
 from sa_jobqueue.operations.priorities import set_priority
 from sa_jobqueue.operations.progress import Progress, get_progress
-from sa_jobqueue.operations.pruning import Pruned, PrunedLetters, PrunePlace, prune, prune_dead_letters
+from sa_jobqueue.operations.pruning import PruneCursor, Pruned, PrunedDeadLetters, prune, prune_dead_letters
 from sa_jobqueue.operations.queues import (
     QueueStatus,
     SyncedQueues,
     TypeStatus,
-    hold_job_type,
-    hold_queue,
+    get_job_type,
+    get_queue,
     list_job_types,
     list_queues,
     pause_job_types,
     pause_queues,
-    put_job_type,
-    put_queue,
     resume_job_types,
     resume_queues,
     sync_queues,
+    upsert_job_type,
+    upsert_queue,
 )
 from sa_jobqueue.operations.schedules import (
     ScheduleStatus,
@@ -68,10 +68,10 @@ from sa_jobqueue.operations.schedules import (
     delete_schedules,
     list_schedules,
     pause_schedules,
-    put_schedule,
     resume_schedules,
     run_schedule,
     sync_schedules,
+    upsert_schedule,
 )
 from sa_jobqueue.operations.schema import check_schema
 from sa_jobqueue.operations.workers import WorkerFilter, WorkerStatus, drain_workers, list_workers, resize_workers
@@ -86,9 +86,9 @@ __all__ = [
     "JobFilter",
     "Page",
     "Progress",
-    "PrunePlace",
+    "PruneCursor",
     "Pruned",
-    "PrunedLetters",
+    "PrunedDeadLetters",
     "QueueStatus",
     "ScheduleCause",
     "ScheduleExplanation",
@@ -119,8 +119,8 @@ __all__ = [
     "get_job",
     "get_progress",
     "group_dead_letters",
-    "hold_job_type",
-    "hold_queue",
+    "get_job_type",
+    "get_queue",
     "list_attempts",
     "list_blocked_jobs",
     "list_blockers",
@@ -138,9 +138,9 @@ __all__ = [
     "pause_schedules",
     "prune",
     "prune_dead_letters",
-    "put_job_type",
-    "put_queue",
-    "put_schedule",
+    "upsert_job_type",
+    "upsert_queue",
+    "upsert_schedule",
     "redrive_dead_letters",
     "reschedule_jobs",
     "resize_workers",

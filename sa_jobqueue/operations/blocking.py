@@ -73,7 +73,7 @@ def add_blockers(session: Session, waiting: Iterable[JobMixin[Any]]) -> None:
 def declare(connection: Connection, new: Sequence[JobMixin[Any]]) -> list[Edge]:
     """Decide for new jobs how many open chains each waits for, and return their edges, to be written after them.
 
-    Changes: the jobs' `status`, `open_blockers`, `is_awaited`; on the chains waited for, `is_awaited`.
+    Changes: the jobs' `status`, `open_blockers`, `has_waiters`; on the chains waited for, `has_waiters`.
     Locks: the roots of chains that are there already, in the order of their ids, until the transaction ends.
     Raises: TransactionRequiredError in AUTOCOMMIT; ChainNotFoundError, NotAChainError, InvalidBlockersError, InvalidJobError
     naming the blocker. Nothing is written then.
@@ -110,7 +110,7 @@ def _decide(
     found = {row.id: row for row in connection.execute(chains.lock(model), {"ids": ids})} if ids else {}
     for edge in edges:
         if edge.chain_id in new:
-            new[edge.chain_id].is_awaited = True
+            new[edge.chain_id].has_waiters = True
         elif edge.chain_id not in found:
             raise ChainNotFoundError(
                 [edge.chain_id],
@@ -124,7 +124,7 @@ def _decide(
             edge.job._handler.check_blocker(edge.index, first)
     decided = [replace(edge, open=edge.chain_id in new or _is_open(edge, found[edge.chain_id])) for edge in edges]
     marked = sorted({edge.chain_id for edge in decided if edge.open and edge.chain_id in found}, key=str)
-    unmarked = [chain_id for chain_id in marked if not found[chain_id].is_awaited]
+    unmarked = [chain_id for chain_id in marked if not found[chain_id].has_waiters]
     if unmarked:
         connection.execute(blockers.await_chains(model), {"ids": unmarked})
     return decided

@@ -55,7 +55,7 @@ class WriteResult:
     duplicates: int
     """Rows whose deduplication key an open chain had, of this write or another."""
     rejected: int
-    """Rows that are in `job_reject` now, with the reason."""
+    """Rows that are in `job_bulk_reject` now, with the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class RowDefaults:
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     input_version: int = 1
     trace_context: str | None = None
-    rate_weight: int | None = None
+    rate_cost: int | None = None
 
 
 def commit_write(
@@ -167,7 +167,7 @@ def _lock_chains(session: Session, staged: dict[str, Any], model: type[JobMixin[
         raise NotAChainError(dict(list(parts.items())[:_SHOWN]), field="blockers")
     ended = {row.id: row.outcome is JobStatus.COMPLETED for row in found.values() if row.ended}
     # One that failed stays open to those whom it must fail: whoever settles its end does that.
-    unmarked = [row.id for row in found.values() if not ended.get(row.id) and not row.is_awaited]
+    unmarked = [row.id for row in found.values() if not ended.get(row.id) and not row.has_waiters]
     if unmarked:
         session.execute(blockers.await_chains(model), {"ids": unmarked})
     return ended

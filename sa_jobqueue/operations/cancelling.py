@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.deletion import check_chain_ids, missing_chains
 from sa_jobqueue.operations.jobs import _change
-from sa_jobqueue.operations.settling import settle_all
+from sa_jobqueue.operations.unblocking import unblock_all
 from sa_jobqueue.statements import chains, deletion, jobs
 from sa_jobqueue.types import JobId, JobStatus
 
@@ -39,5 +39,5 @@ def cancel_chains(session: Session, chain_ids: Sequence[JobId], *, model: type[J
     session.execute(jobs.lock(model, job_ids))
     _change(session, job_ids, model, status=JobStatus.CANCELLED)
     cancelled = [row.chain_id for row in current]
-    settle_all(session.connection(), model, [chain_id for chain_id in cancelled if roots[chain_id].is_awaited])
+    unblock_all(session.connection(), model, [chain_id for chain_id in cancelled if roots[chain_id].has_waiters])
     return cancelled

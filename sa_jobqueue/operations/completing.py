@@ -29,8 +29,8 @@ from sa_jobqueue.handlers import Handler
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_id
-from sa_jobqueue.operations.settling import settle_all
 from sa_jobqueue.operations.transactions import require_transaction
+from sa_jobqueue.operations.unblocking import unblock_all
 from sa_jobqueue.registry import JobType
 from sa_jobqueue.statements import chains, completions, jobs, leases
 from sa_jobqueue.statements._parts import BATCH
@@ -126,8 +126,8 @@ def complete_attempts(
         rows_written = session.execute(completions.complete(model, in_session=True), given).all()
         for row in rows_written:
             _check_session(row.session_name, session_name)
-        written = {row.id: row.is_awaited for row in rows_written}
-        ended += [job_id for job_id, is_awaited in written.items() if is_awaited]
+        written = {row.id: row.has_waiters for row in rows_written}
+        ended += [job_id for job_id, has_waiters in written.items() if has_waiters]
         lost |= {(job.id, job.attempt) for job, _ in part if job.id not in written}
     for job, result in ends:
         if job.chain_index == 0 and isinstance(result, str):
@@ -195,10 +195,10 @@ def _complete_locked(
             session.add(following)
             session.flush()
         return None
-    is_awaited = row.is_awaited
+    has_waiters = row.has_waiters
     if job.chain_index > 0:
-        is_awaited = session.execute(chains.end(model), {"root": job.chain_id}).scalar_one()
-    return job.chain_id if is_awaited else None
+        has_waiters = session.execute(chains.end(model), {"root": job.chain_id}).scalar_one()
+    return job.chain_id if has_waiters else None
 
 
 def complete_job(
@@ -259,16 +259,16 @@ def complete_job(
                 session.add(following)
                 session.flush()
     if following is None:
-        _end_chain(connection, model, job, row.is_awaited)
+        _end_chain(connection, model, job, row.has_waiters)
     session.refresh(job)
     return job
 
 
-def _end_chain(connection: Connection, model: type[JobMixin[Any]], job: JobMixin[Any], is_awaited: bool) -> None:
+def _end_chain(connection: Connection, model: type[JobMixin[Any]], job: JobMixin[Any], has_waiters: bool) -> None:
     if job.chain_index > 0:
-        is_awaited = connection.execute(chains.end(model), {"root": job.chain_id}).scalar_one()
-    if is_awaited:
-        settle_all(connection, model, [job.chain_id])
+        has_waiters = connection.execute(chains.end(model), {"root": job.chain_id}).scalar_one()
+    if has_waiters:
+        unblock_all(connection, model, [job.chain_id])
 
 
 def lock_chain(session: Session, chain_id: JobId, *, model: type[JobT] = DEFAULT_MODEL) -> JobT:

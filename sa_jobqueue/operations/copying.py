@@ -67,9 +67,11 @@ def enqueue_payloads(
     kind.check_blocker_count(0)
     # No trace is something that can be said; of the others None says nothing.
     given = {name: value for name, value in options.items() if value is not None or name == "trace_context"}
-    if kind.fair_by is not None and "fair_key" not in given:
-        raise InvalidJobError("fair_key", "is read from each payload by fair_by: give one for all, or use enqueue_many")
-    told = ("queue", "priority", "max_attempts", "timeout", "rate_weight")
+    if kind.fairness_by is not None and "fairness_key" not in given:
+        raise InvalidJobError(
+            "fairness_key", "is read from each payload by fairness_by: give one for all, or use enqueue_many"
+        )
+    told = ("queue", "priority", "max_attempts", "timeout", "rate_cost")
     own = {name: getattr(kind, name) for name in told}
     # Never written: it has the options checked, and has the values of all the others.
     alike: JobMixin[Any] = model(kind.name, input_version=kind.version, **own | given)

@@ -40,8 +40,8 @@ class Deduplicate:
     `exclude`: chains that do not count; an open one among them hands its key over, so that a recurring job can enqueue
     its own successor. An open chain always counts, however old: at most one has a key.
     `replace`: what a later job gives the one that has the key, as long as that one has not begun or waits for another
-    attempt: "input", "schedule", "priority". With "schedule" each one moves it: a debounce. `within`: moved again and again,
-    it stays due so long after it was enqueued; above zero, at most 36,500 days.
+    attempt: "input", "schedule", "priority". With "schedule" each one moves it: a debounce. `max_wait`: moved again and
+    again, it stays due so long after it was enqueued; above zero, at most 36,500 days.
     Raises: InvalidOptionError naming the field.
     """
 
@@ -50,7 +50,7 @@ class Deduplicate:
     window: timedelta | None = None
     exclude: Sequence[JobId] = ()
     replace: Collection[Literal["input", "schedule", "priority"]] = ()
-    within: timedelta | None = None
+    max_wait: timedelta | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.key, str) or not self.key or "\x00" in self.key:
@@ -66,9 +66,9 @@ class Deduplicate:
         if not replaceable or any(one not in list(deduplication.REPLACEABLE) for one in self.replace):
             known = ", ".join(deduplication.REPLACEABLE)
             raise InvalidOptionError("replace", f"must be a list of some of {known}, got {self.replace!r}")
-        _check_duration("within", self.within)
-        if self.within is not None and "schedule" not in self.replace:
-            raise InvalidOptionError("within", "needs 'schedule' among replace: nothing else moves it")
+        _check_duration("max_wait", self.max_wait)
+        if self.max_wait is not None and "schedule" not in self.replace:
+            raise InvalidOptionError("max_wait", "needs 'schedule' among replace: nothing else moves it")
 
 
 def _check_duration(option: str, given: timedelta | None) -> None:
@@ -100,7 +100,7 @@ def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate | None = No
     with translated():
         session.add(job)
         session.flush()
-    return job, Enqueued.MADE
+    return job, Enqueued.CREATED
 
 
 def enqueue_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]]) -> list[tuple[JobT, Enqueued]]:
@@ -182,7 +182,7 @@ def _find_or_make(session: Session, job: JobT, given: Deduplicate) -> tuple[JobT
                 raise
             check_snapshot(session, given.key, error)
             continue
-        return job, Enqueued.MADE
+        return job, Enqueued.CREATED
     raise ConflictError(f"the key {given.key!r} is taken and given up again too fast to follow", "uq_job_deduplication")
 
 
@@ -199,20 +199,20 @@ def _merge(session: Session, found: JobT, job: JobT, given: Deduplicate) -> Enqu
     # Also where nothing is replaced: one that counts because it has not begun must not begin before our transaction is seen.
     is_held = bool(given.replace) or given.scope == "waiting"
     if found.chain_completed_at is not None or (found.status in INITIAL and not is_held):
-        return Enqueued.FOUND
+        return Enqueued.EXISTING
     if found.status in INITIAL:
-        changed = deduplication.replace(model, found.id, given.key, new=job, replaced=given.replace, within=given.within)
+        changed = deduplication.replace(model, found.id, given.key, new=job, replaced=given.replace, max_wait=given.max_wait)
         with translated():
             is_changed = session.execute(changed).first() is not None
         session.refresh(found)
         if is_changed:
             wake(session, session.connection(), model, found.queue)
-            return Enqueued.CHANGED if given.replace else Enqueued.FOUND
+            return Enqueued.UPDATED if given.replace else Enqueued.EXISTING
         return None  # a claim was faster, or it has ended: the next round tells
     if given.scope == "waiting":
         session.execute(deduplication.give_up_key(model, job.type_name, given.key, [found.id]))
         return None
-    return Enqueued.FOUND
+    return Enqueued.EXISTING
 
 
 def _find(session: Session, job: JobT, given: Deduplicate) -> JobT | None:

@@ -73,7 +73,7 @@ def enqueue_many_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]
         if firsts[key] is job:
             told.append(results[key])
         else:
-            told.append(repeated.get(key, (results[key][0], Enqueued.FOUND)))
+            told.append(repeated.get(key, (results[key][0], Enqueued.EXISTING)))
     return told
 
 
@@ -135,7 +135,7 @@ def _put(session: Session, model: type[JobMixin[Any]], jobs: dict[_Key, Any], gi
         queues |= touched
         if len(results) == len(jobs):
             for made, (_, became) in results.items():
-                jobs[made]._is_enqueued = became is Enqueued.MADE
+                jobs[made]._is_enqueued = became is Enqueued.CREATED
             for queue in sorted(queues):
                 wake(session, connection, model, queue)
             return results
@@ -149,7 +149,7 @@ def _put_once(
     """Try it with each key once; return what became of those that were decided, and the queues that have something new."""
     replaced, ended, held = tuple(sorted(given.replace)), given.scope == "any", given.scope == "waiting"
     window = {"window": given.window} if ended else {}
-    more = window | ({"within": given.within} if "schedule" in replaced else {})
+    more = window | ({"max_wait": given.max_wait} if "schedule" in replaced else {})
     results: dict[_Key, _Result] = {}
     queues: set[str] = set()
     keys = {"type_names": [name for name, _ in left], "keys": [key for _, key in left]}
@@ -164,8 +164,8 @@ def _put_once(
         job = left[type_name, key]
         if holder in touched:
             queues.add(queue)
-            merged = Enqueued.CHANGED if replaced else Enqueued.FOUND
-            results[type_name, key] = (holder, Enqueued.MADE if holder == job.id else merged)
+            merged = Enqueued.UPDATED if replaced else Enqueued.EXISTING
+            results[type_name, key] = (holder, Enqueued.CREATED if holder == job.id else merged)
         elif not held:
-            results[type_name, key] = (holder, Enqueued.FOUND)
+            results[type_name, key] = (holder, Enqueued.EXISTING)
     return results, queues

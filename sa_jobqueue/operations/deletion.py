@@ -147,7 +147,7 @@ def delete_jobs(session: Session, model: type[JobMixin[Any]], job_ids: list[Any]
     with translated():
         gone = session.execute(deletion.delete_jobs(model), given, execution_options=fetch).all()
     lost = [str(job_id) for job_id, status, _, _ in gone if status is JobStatus.RUNNING]
-    ended = [str(job_id) for job_id, _, chain_id, is_awaited in gone if job_id == chain_id and is_awaited]
+    ended = [str(job_id) for job_id, _, chain_id, has_waiters in gone if job_id == chain_id and has_waiters]
     if lost:
         session.execute(notifications.notify_each(model, "lost"), {"ids": lost})
     if ended:

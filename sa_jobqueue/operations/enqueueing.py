@@ -20,7 +20,7 @@ from sqlalchemy.orm import Mapper, Session, SessionTransaction, object_session
 
 from sa_jobqueue.encodings import Encoding, encoding_of
 from sa_jobqueue.errors import InvalidJobError
-from sa_jobqueue.fair_keys import whole
+from sa_jobqueue.fairness_keys import whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.blocking import declare, write_edges
 from sa_jobqueue.operations.errors import translated

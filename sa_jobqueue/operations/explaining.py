@@ -10,13 +10,13 @@ from typing import Any, Final, cast
 from sqlalchemy import RowMapping, func, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.fair_keys import whole
+from sa_jobqueue.fairness_keys import whole
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, list_dead_letters
 from sa_jobqueue.operations.explaining_causes import Cause
-from sa_jobqueue.operations.explaining_choosers import decided_by_a_function
 from sa_jobqueue.operations.explaining_limits import held_by, slots_of_type_taken
 from sa_jobqueue.operations.explaining_rates import held_by_a_part, held_by_rate
+from sa_jobqueue.operations.explaining_selectors import decided_by_a_function
 from sa_jobqueue.operations.firing import schedule_of
 from sa_jobqueue.operations.jobs import get_job, list_attempts
 from sa_jobqueue.operations.queues import QueueStatus, TypeStatus, list_job_types, list_queues
@@ -44,9 +44,9 @@ _STUCK_FIRST: Final = (
         Cause.QUEUE_UNSERVED,
     ),
     *(Cause.TYPE_UNKNOWN, Cause.DRAINING, Cause.EXPIRED),
-    *(Cause.LEFT_OUT, Cause.LIMITED, Cause.RATE_LIMITED, Cause.OUT_OF_TURN),
-    *(Cause.WORKER_SILENT, Cause.RETRYING, Cause.SCHEDULED, Cause.BUSY, Cause.BEHIND, Cause.BLOCKED, Cause.RUNNING),
-    *(Cause.ABOUT_TO_RUN, Cause.SETTLING, Cause.COMPLETED),
+    *(Cause.NOT_SELECTED, Cause.LIMITED, Cause.RATE_LIMITED, Cause.WAITING_FOR_ORDERING_KEY),
+    *(Cause.WORKER_SILENT, Cause.RETRYING, Cause.SCHEDULED, Cause.BUSY, Cause.QUEUED, Cause.BLOCKED, Cause.RUNNING),
+    *(Cause.READY, Cause.UNBLOCKING, Cause.COMPLETED),
 )
 """What somebody must do something about comes before what passes."""
 
@@ -80,12 +80,12 @@ def explain_job(
     session: Session,
     job_id: JobId,
     *,
-    time_to_live: timedelta = timedelta(seconds=15),
+    heartbeat_timeout: timedelta = timedelta(seconds=15),
     model: type[JobMixin[Any]] = Job,
 ) -> Explanation:
     """Say why a job is not running, or how it is: one cause, in words, with the evidence; for blocked ones to the root.
 
-    `time_to_live`: that of the workers; one that has been silent for longer counts as gone. Expected times are guesses
+    `heartbeat_timeout`: that of the workers; one that has been silent for longer counts as gone. Expected times are guesses
     from the last minute. At most 20 chains a job and 50 levels of blockers are followed; the evidence says how many are
     open. What is told is of one moment only where the session's transaction is REPEATABLE READ.
     Locks: none. Raises: JobNotFoundError; InvalidJobError when the id is none of this queue's type.
@@ -93,7 +93,7 @@ def explain_job(
     job = get_job(session, job_id, model=model)
     now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
     seen = list_workers(session, model=model)
-    return _Explainer(session, model, now, seen, time_to_live).explain(job, frozenset())
+    return _Explainer(session, model, now, seen, heartbeat_timeout).explain(job, frozenset())
 
 
 class _Explainer:
@@ -191,7 +191,7 @@ class _Explainer:
             sentence = "All that it waited for has ended; a worker is about to pass that on."
             if not self.live:
                 sentence = "All that it waited for has ended, and no worker is alive to pass that on: start one."
-            return Cause.SETTLING, sentence, evidence, ()
+            return Cause.UNBLOCKING, sentence, evidence, ()
         below = above | {job.id}
         found: list[Explanation] = []
         if len(above) < _DEEP:
@@ -272,7 +272,7 @@ class _Explainer:
             return Cause.RATE_LIMITED, f"{since} and {turn}, but {rate[0]}.", evidence
         if before == 0 and running < slots:
             return (
-                Cause.ABOUT_TO_RUN,
+                Cause.READY,
                 f"{since}, it is next and a worker has room: it is about to start, within 5 s at the most.",
                 evidence,
             )
@@ -283,7 +283,7 @@ class _Explainer:
                 evidence,
             )
         return (
-            Cause.BEHIND,
+            Cause.QUEUED,
             f"{since}, behind {_many(before)} of queue {job.queue!r}{self._expected(job, before, evidence)}.",
             evidence,
         )
@@ -322,10 +322,10 @@ class _Explainer:
             if first is not None and first.id != job.id:
                 evidence |= key | {"waits_for": first.id}
                 what = f"job {first.id} of its ordering key {job.ordering_key!r}, which is {first.status}"
-                return Cause.OUT_OF_TURN, f"{since}, and waits for {what}.", evidence
-        most = [found[0].max_running if found else None for _, _, found in told]
+                return Cause.WAITING_FOR_ORDERING_KEY, f"{since}, and waits for {what}.", evidence
+        most = [found[0].global_concurrency if found else None for _, _, found in told]
         if len(told) > 2 and most[1] is None and told[0][2]:
-            most[1] = cast("QueueStatus", told[0][2][0]).key_max_running
+            most[1] = cast("QueueStatus", told[0][2][0]).concurrency_per_key
         if any(most):
             names = {"queue": whole(job.queue), "type_name": job.type_name}
             counts = list(self.session.execute(limits.running(self.model), names).one()[:2])
@@ -334,8 +334,8 @@ class _Explainer:
                 counts[1:1] = [sum(row.n for row in parts if row.queue == job.queue)]
             for (what, name, _), limit, count in zip(told, most, counts, strict=True):
                 if limit is not None and count >= limit:
-                    evidence |= {"max_running": limit, "running": count}
-                    todo = f"sa-jobqueue {what}s set {name} --max-running"
+                    evidence |= {"global_concurrency": limit, "running": count}
+                    todo = f"sa-jobqueue {what}s set {name} --global-concurrency"
                     words, who = held_by(
                         self.session, self.model, self.now, **{"type_name" if what == "type" else what: name}
                     )

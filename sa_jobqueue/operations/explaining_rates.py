@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.fair_keys import whole
+from sa_jobqueue.fairness_keys import whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.spans import span
 from sa_jobqueue.rates import Rate, RateAlgorithm
@@ -16,7 +16,7 @@ from sa_jobqueue.statements import explaining
 
 def held_by_rate(session: Session, job: Any, model: type[JobMixin[Any]]) -> tuple[str, dict[str, Any]] | None:
     """Return what of its queue, its part or its type has a rate that does not let a job start now, and the evidence."""
-    weight = max(job.rate_weight or 1, 1)
+    weight = max(job.rate_cost or 1, 1)
     asked = {"queues": [job.queue, whole(job.queue)], "type_name": job.type_name}
     for row in session.execute(explaining.rates(model), asked):
         rate = Rate.of(row)
@@ -39,9 +39,9 @@ def held_by_a_part(
     asked = {"queues": [job.queue, whole(job.queue)], "type_name": job.type_name}
     for row in session.execute(explaining.rates(model), asked):
         rate = Rate.of(row)
-        if rate is not None and rate.algorithm is RateAlgorithm.DIVIDED_BUCKET:
+        if rate is not None and rate.algorithm is RateAlgorithm.LOCAL_TOKEN_BUCKET:
             part = rate.divided(workers)
-            each = timedelta(seconds=max(job.rate_weight or 1, 1) / part.per_second)
+            each = timedelta(seconds=max(job.rate_cost or 1, 1) / part.per_second)
             evidence = {"per_second": rate.per_second, "next_start": each, "algorithm": rate.algorithm, "workers": workers}
             starts = f"by its {row.what} {row.name!r} each worker, of {workers:,}, starts such a job every {span(each)}"
             return f"{starts}: sa-jobqueue {row.what}s set {row.name} --rate-limit", evidence

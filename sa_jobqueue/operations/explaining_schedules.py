@@ -17,7 +17,7 @@ from sa_jobqueue.operations.jobs import get_job
 from sa_jobqueue.operations.schedules import ScheduleStatus, list_schedules
 from sa_jobqueue.operations.spans import span
 from sa_jobqueue.operations.workers import list_workers
-from sa_jobqueue.schedules import Missed
+from sa_jobqueue.schedules import MisfirePolicy
 from sa_jobqueue.statements import schedules
 from sa_jobqueue.types import ENDED
 
@@ -57,12 +57,12 @@ def explain_schedule(
     session: Session,
     name: str,
     *,
-    time_to_live: timedelta = timedelta(seconds=15),
+    heartbeat_timeout: timedelta = timedelta(seconds=15),
     model: type[JobMixin[Any]] = Job,
 ) -> ScheduleExplanation:
     """Say why a schedule does not fire, or when it does: one cause, in words, with the evidence.
 
-    `time_to_live`: that of the workers; one that has been silent for longer counts as gone. At most 100 times that were
+    `heartbeat_timeout`: that of the workers; one that has been silent for longer counts as gone. At most 100 times that were
     left out are counted.
     Locks: none. Raises: ScheduleNotFoundError.
     """
@@ -71,7 +71,11 @@ def explain_schedule(
         raise ScheduleNotFoundError([name], reason="")
     (one,) = found
     now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
-    evidence: dict[str, Any] = {"next_fire_at": one.next_fire_at, "last_fire_at": one.last_fire_at, "missed": one.missed}
+    evidence: dict[str, Any] = {
+        "next_fire_at": one.next_fire_at,
+        "last_fire_at": one.last_fire_at,
+        "misfire_policy": one.misfire_policy,
+    }
     is_open = _last_job(session, one, evidence, model)
     if one.error is not None:
         told = f"It cannot fire: {one.error}. Mend its row and set its error to null."
@@ -83,7 +87,7 @@ def explain_schedule(
         evidence |= {"paused_at": one.paused_at, "paused_by": one.paused_by}
         return ScheduleExplanation(name=name, cause=ScheduleCause.PAUSED, sentence=told + left_out, evidence=evidence)
     if one.next_fire_at is None or one.next_fire_at <= now:
-        alive = sum(worker.silent_for <= time_to_live for worker in list_workers(session, model=model))
+        alive = sum(worker.silent_for <= heartbeat_timeout for worker in list_workers(session, model=model))
         evidence |= {"live_workers": alive, "overdue": one.overdue}
         since = f"It has been due for {span(one.overdue)}" if one.overdue is not None else "Its first time is not worked out"
         if not alive:
@@ -129,9 +133,9 @@ def _left_out(
     if not missed:
         return ""
     why = {
-        Missed.SKIP: f"no worker fired it within {span(one.grace)}, and missed='skip' leaves out what is later",
-        Missed.ONE: "it was paused, or overlapped",
-        Missed.ALL: "it was paused, overlapped, or more were missed than it catches up with",
-    }[Missed(one.missed)]
+        MisfirePolicy.SKIP: f"no worker fired it within {span(one.grace)}; misfire_policy='skip' leaves out what is later",
+        MisfirePolicy.ONE: "it was paused, or overlapped",
+        MisfirePolicy.ALL: "it was paused, overlapped, or more were missed than it catches up with",
+    }[MisfirePolicy(one.misfire_policy)]
     count = f"{COUNTED} times or more" if len(missed) >= COUNTED else f"{len(missed)} time{'s' * (len(missed) > 1)}"
     return f" Since then {count} made no job, the last at {missed[-1]}: {why}."

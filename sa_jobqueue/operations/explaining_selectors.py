@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from sa_jobqueue.fair_keys import whole
+from sa_jobqueue.fairness_keys import whole
 from sa_jobqueue.operations.explaining_causes import Cause
 from sa_jobqueue.operations.spans import span
 from sa_jobqueue.operations.workers import WorkerStatus
@@ -22,16 +22,16 @@ def decided_by_a_function(
     asked about it then.
     """
     queue = whole(job.queue)
-    told = {worker.id: worker.choosers[queue] for worker in ready if queue in worker.choosers}
+    told = {worker.id: worker.selectors[queue] for worker in ready if queue in worker.selectors}
     if len(told) < len(ready) or all(ahead >= one["window"] for one in told.values()):
         return None
     worker_id, one = max(told.items(), key=lambda item: int(item[1]["window"]))
     which = f"the function {one['function']}, which chooses in queue {queue!r} (worker {worker_id})"
-    longest = None if one["longest_wait"] is None else timedelta(seconds=one["longest_wait"])
-    evidence = {"chooser": one["function"], "chosen_by": sorted(told), "window": one["window"], "longest_wait": longest}
+    longest = None if one["max_wait"] is None else timedelta(seconds=one["max_wait"])
+    evidence = {"selector": one["function"], "chosen_by": sorted(told), "window": one["window"], "max_wait": longest}
     if is_full:
         return Cause.BUSY, f"all slots are taken, and {which}, decides what is next", evidence
-    bound = "has no longest_wait: what it never names never starts"
+    bound = "has no max_wait: what it never names never starts"
     if longest is not None:
-        bound = f"is passed over once the job has been on offer for its longest_wait of {span(longest)}"
-    return Cause.LEFT_OUT, f"and workers have room: it is left out by {which}; the function {bound}", evidence
+        bound = f"is passed over once the job has been on offer for its max_wait of {span(longest)}"
+    return Cause.NOT_SELECTED, f"and workers have room: it is left out by {which}; the function {bound}", evidence

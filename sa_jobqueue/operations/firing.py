@@ -21,7 +21,7 @@ from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.ids import uuid8_of
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.enqueueing import enqueue_many
-from sa_jobqueue.schedules import Fired, Schedule
+from sa_jobqueue.schedules import Schedule, ScheduleRun
 from sa_jobqueue.statements import corrections, schedules
 
 BATCH = 50
@@ -36,7 +36,7 @@ def fire_schedules(
     names: Sequence[str] | None = None,
     excluded: Sequence[str] = (),
     model: type[JobMixin[Any]] = Job,
-) -> list[Fired]:
+) -> list[ScheduleRun]:
     """Fire the schedules that are due: enqueue their jobs, and move them on; return what became of each.
 
     Workers do this by themselves; an application without them, or a test, calls it. `at` is an instant in the place of the
@@ -99,12 +99,12 @@ class _Plan:
             "to_error": self.error,
         }
 
-    def told(self, made: set[Any]) -> Fired | None:
+    def told(self, made: set[Any]) -> ScheduleRun | None:
         """What to tell of it; None where all that happened is that it was worked out."""
         new = [(time, job.id) for time, job in zip(self.fire_times, self.jobs, strict=True) if job.id not in made]
         times, ids = tuple(time for time, _ in new), tuple(job_id for _, job_id in new)
-        fired = Fired(self.name, times, ids, self.missed_since, self.error)
-        return fired if fired != Fired(self.name) else None
+        fired = ScheduleRun(self.name, times, ids, self.missed_since, self.error)
+        return fired if fired != ScheduleRun(self.name) else None
 
 
 def _plan(row: RowMapping, model: type[JobMixin[Any]]) -> _Plan:
@@ -140,7 +140,7 @@ def job_of(schedule: Schedule, fire_time: datetime, model: type[JobMixin[Any]], 
         priority=schedule.priority,
         max_attempts=schedule.max_attempts,
         timeout=schedule.timeout,
-        rate_weight=schedule.rate_weight,
+        rate_cost=schedule.rate_cost,
         **more,
     )
 

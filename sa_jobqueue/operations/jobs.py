@@ -26,7 +26,7 @@ from sa_jobqueue.operations.pages import (
     check_statuses,
     scanned_page,
 )
-from sa_jobqueue.operations.settling import settle_all
+from sa_jobqueue.operations.unblocking import unblock_all
 from sa_jobqueue.statements import jobs, listings
 from sa_jobqueue.types import ENDED, INITIAL, JobId, JobStatus
 
@@ -187,7 +187,7 @@ def cancel_jobs(session: Session, ids: Sequence[JobId], *, model: type[JobMixin[
     open_ids = [job_id for job_id in dict.fromkeys(ids) if locked[job_id].status not in ENDED]
     _change(session, open_ids, model, status=JobStatus.CANCELLED)
     ended = {locked[job_id].chain_id for job_id in open_ids}
-    settle_all(session.connection(), model, [chain_id for chain_id in sorted(ended) if locked[chain_id].is_awaited])
+    unblock_all(session.connection(), model, [chain_id for chain_id in sorted(ended) if locked[chain_id].has_waiters])
     return open_ids
 
 

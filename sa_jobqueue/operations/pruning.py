@@ -29,7 +29,7 @@ _LOCKED_OUT: Final = frozenset({"40P01", "55P03"})
 
 
 @dataclass(frozen=True, slots=True)
-class PrunePlace:
+class PruneCursor:
     """Where a walk through the table stands: give it to the next call."""
 
     after: JobId | None
@@ -52,7 +52,7 @@ class Pruned:
     """How many jobs were looked at."""
     is_young: bool
     """Whether all of these were created so lately that none could go."""
-    next: PrunePlace | None = field(repr=False)
+    next: PruneCursor | None = field(repr=False)
     """Where to go on; None at the end of the table."""
     refused: Mapping[JobId, DBAPIError] = field(default_factory=dict)
     """Chains that cannot be deleted, as a trigger may have it, each with the error. They stay."""
@@ -62,7 +62,7 @@ def prune(
     session: Session,
     rules: RetentionRules,
     *,
-    place: PrunePlace | None = None,
+    cursor: PruneCursor | None = None,
     scan: int = SCAN,
     queue_rows: bool = True,
     by: str = "retention",
@@ -73,7 +73,7 @@ def prune(
     """Delete chains whose time is up among the next `scan` jobs, each whole; return what went and where to go on.
 
     With `queue_rows` what the row of a queue says of its chains goes before what `rules` say of that queue.
-    Commit, then call again with `place=pruned.next`, until that is None. A chain stays while it is open, while its end is
+    Commit, then call again with `cursor=pruned.next`, until that is None. A chain stays while it is open, while its end is
     not passed on to all who wait for it, and while a job of another chain that stays waits for it or waited. An open dead
     letter of a chain that goes is dismissed in the name `by`; letters themselves stay. Any number may prune at once.
     `excluded`: chains to leave.
@@ -90,17 +90,17 @@ def prune(
     if shortest is None:
         return Pruned(chains={}, jobs=0, kept=0, scanned=0, is_young=True, next=None)
     given = rules.parameters()
-    place = place or PrunePlace(None)
-    ids, page = list(place.due), None
+    cursor = cursor or PruneCursor(None)
+    ids, page = list(cursor.due), None
     if not ids:
-        page = _look(session, model, given, place, scan=scan, shortest=shortest)
+        page = _look(session, model, given, cursor, scan=scan, shortest=shortest)
         ids = list(page.ids or ())
     if excluded:
         ids = [chain_id for chain_id in ids if chain_id not in excluded]
     taken, later = _fill(session, model, ids)
     found = _remove(session, model, given, taken, by=by, dry_run=dry_run)
     due = (*found.freed, *later)
-    after = page.last_id if page is not None and page.scanned else place.after
+    after = page.last_id if page is not None and page.scanned else cursor.after
     is_last = page is not None and page.scanned < scan
     counts: dict[tuple[str, JobStatus], int] = {}
     for kind in found.gone.values():
@@ -111,13 +111,13 @@ def prune(
         kept=(len(taken) if page is not None else found.expired) - len(found.gone),
         scanned=page.scanned if page is not None else 0,
         is_young=page is not None and bool(page.is_young),
-        next=None if is_last and not due else PrunePlace(after, due),
+        next=None if is_last and not due else PruneCursor(after, due),
         refused=found.refused,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrunedLetters:
+class PrunedDeadLetters:
     """What one call did with dead letters, or with `dry_run` what it would do."""
 
     letters: int
@@ -141,7 +141,7 @@ def prune_dead_letters(
     dry_run: bool = False,
     excluded: Collection[JobId] = (),
     model: type[JobMixin[Any]] = Job,
-) -> PrunedLetters:
+) -> PrunedDeadLetters:
     """Delete, of the next `scan` dead letters, those resolved longer ago than `rules` keep them; return where to go on.
 
     Commit, then call again with `after=pruned.next`, until that is None. A letter that is open stays, and so does one whose
@@ -153,7 +153,7 @@ def prune_dead_letters(
     _check_scan(scan)
     shortest = rules.shortest_of_letters
     if shortest is None:
-        return PrunedLetters(letters=0, scanned=0, is_young=True, next=None)
+        return PrunedDeadLetters(letters=0, scanned=0, is_young=True, next=None)
     session.flush()
     given = rules.letter_parameters() | {"shortest": shortest, "excluded": list(excluded)}
     return _prune_letters(session, model, given, after, scan=scan, dry_run=dry_run)
@@ -161,7 +161,7 @@ def prune_dead_letters(
 
 def _prune_letters(
     session: Session, model: type[JobMixin[Any]], given: dict[str, Any], after: JobId | None, *, scan: int, dry_run: bool
-) -> PrunedLetters:
+) -> PrunedDeadLetters:
     given |= {"scan": scan} | ({} if after is None else {"after": after})
     try:
         with session.begin_nested():
@@ -171,16 +171,16 @@ def _prune_letters(
             raise
         refused = error
     else:
-        place = None if page.scanned < scan else page.last_id
-        return PrunedLetters(letters=page.gone, scanned=page.scanned, is_young=bool(page.is_young), next=place)
+        cursor = None if page.scanned < scan else page.last_id
+        return PrunedDeadLetters(letters=page.gone, scanned=page.scanned, is_young=bool(page.is_young), next=cursor)
     if scan == 1:
         page = session.execute(retention.letters(model, first=after is None, remove=False), given).one()
-        return PrunedLetters(letters=0, scanned=1, is_young=False, next=page.last_id, refused={page.last_id: refused})
+        return PrunedDeadLetters(letters=0, scanned=1, is_young=False, next=page.last_id, refused={page.last_id: refused})
     one = _prune_letters(session, model, given, after, scan=scan // 2, dry_run=False)
     if one.next is None:
         return one
     other = _prune_letters(session, model, given, one.next, scan=scan - scan // 2, dry_run=False)
-    return PrunedLetters(
+    return PrunedDeadLetters(
         letters=one.letters + other.letters,
         scanned=one.scanned + other.scanned,
         is_young=one.is_young and other.is_young,
@@ -210,10 +210,16 @@ def _said(session: Session, model: type[JobMixin[Any]]) -> dict[str, Retention]:
 
 
 def _look(
-    session: Session, model: type[JobMixin[Any]], given: dict[str, Any], place: PrunePlace, *, scan: int, shortest: timedelta
+    session: Session,
+    model: type[JobMixin[Any]],
+    given: dict[str, Any],
+    cursor: PruneCursor,
+    *,
+    scan: int,
+    shortest: timedelta,
 ) -> Any:
-    first = place.after is None
-    where = {} if first else {"after": place.after}
+    first = cursor.after is None
+    where = {} if first else {"after": cursor.after}
     return session.execute(retention.look(model, first=first), given | where | {"scan": scan, "shortest": shortest}).one()
 
 

@@ -30,8 +30,8 @@ class QueueStatus:
     paused_at: datetime | None
     """Since when no job of it is started."""
     paused_by: str | None
-    key_max_running: int | None
-    max_running: int | None
+    concurrency_per_key: int | None
+    global_concurrency: int | None
     rate_limit: int | None
     rate_period: timedelta | None
     rate_burst: int | None
@@ -58,7 +58,7 @@ class TypeStatus:
     paused_at: datetime | None
     """Since when no job of it is started."""
     paused_by: str | None
-    max_running: int | None
+    global_concurrency: int | None
     rate_limit: int | None
     rate_period: timedelta | None
     rate_burst: int | None
@@ -103,7 +103,7 @@ def list_job_types(
     return [TypeStatus(**row) for row in _page(session, names, limit, model, types=True)]
 
 
-def hold_queue(session: Session, name: str, *, model: type[JobMixin[Any]] = Job) -> QueueStatus:
+def get_queue(session: Session, name: str, *, model: type[JobMixin[Any]] = Job) -> QueueStatus:
     """Return what is said of a queue, for whoever changes a part of it: nobody else does until the transaction ends.
 
     Changes: a queue without a row gets one, which says nothing. Locks: it. Raises: InvalidOptionError.
@@ -112,7 +112,7 @@ def hold_queue(session: Session, name: str, *, model: type[JobMixin[Any]] = Job)
     return list_queues(session, names=[name], model=model)[0]
 
 
-def hold_job_type(session: Session, name: str, *, model: type[JobMixin[Any]] = Job) -> TypeStatus:
+def get_job_type(session: Session, name: str, *, model: type[JobMixin[Any]] = Job) -> TypeStatus:
     """Return what is said of a job type, for whoever changes a part of it: nobody else does until the transaction ends.
 
     Changes: a type without a row gets one, which says nothing. Locks: it. Raises: InvalidOptionError.
@@ -121,7 +121,7 @@ def hold_job_type(session: Session, name: str, *, model: type[JobMixin[Any]] = J
     return list_job_types(session, names=[name], model=model)[0]
 
 
-def put_queue(session: Session, settings: QueueSettings, *, model: type[JobMixin[Any]] = Job) -> bool:
+def upsert_queue(session: Session, settings: QueueSettings, *, model: type[JobMixin[Any]] = Job) -> bool:
     """Write all that a queue's row says, but whether it is paused; return whether anything was written.
 
     What code declares says it again at the next `sync_queues`.
@@ -130,7 +130,7 @@ def put_queue(session: Session, settings: QueueSettings, *, model: type[JobMixin
     return _put(session, model.Queue, settings.row, model)
 
 
-def put_job_type(session: Session, settings: TypeSettings, *, model: type[JobMixin[Any]] = Job) -> bool:
+def upsert_job_type(session: Session, settings: TypeSettings, *, model: type[JobMixin[Any]] = Job) -> bool:
     """Write all that a job type's row says, but whether it is paused; return whether anything was written.
 
     Changes: the row, new or in the place of what it said. Locks: it, until the transaction ends.

@@ -34,11 +34,11 @@ class ScheduleStatus:
     priority: int
     max_attempts: int
     timeout: timedelta | None
-    rate_weight: int | None
+    rate_cost: int | None
     input: Json
     input_version: int
     fire_time_field: str | None
-    missed: str
+    misfire_policy: str
     catch_up: int
     grace: timedelta
     overlap: bool
@@ -101,7 +101,7 @@ def sync_schedules(session: Session, new: Iterable[Schedule], *, model: type[Job
     )
 
 
-def put_schedule(session: Session, schedule: Schedule, *, model: type[JobMixin[Any]] = Job) -> bool:
+def upsert_schedule(session: Session, schedule: Schedule, *, model: type[JobMixin[Any]] = Job) -> bool:
     """Write a schedule into the table, new or in the place of what it was; return whether anything was written.
 
     For those that people or an application make at run time; those that code knows are declared with `JobQueue.schedule`.
@@ -209,7 +209,7 @@ def _now(session: Session) -> datetime:
 
 def _put(session: Session, schedule: Schedule, source: str, now: datetime, model: type[JobMixin[Any]]) -> bool | None:
     given = {column: getattr(schedule, column) for column in schedules.TOLD}
-    given |= {"name": schedule.name, "source": source, "missed": str(schedule.missed)}
+    given |= {"name": schedule.name, "source": source, "misfire_policy": str(schedule.misfire_policy)}
     given["next_fire_at"] = schedule.times.after(now)
     row = session.execute(schedules.put(model), given).first()
     return None if row is None else bool(row.is_new)

@@ -34,7 +34,7 @@ class Moved:
 
 
 @dataclass(slots=True)
-class Settled:
+class Unblocked:
     """What was passed on, and what is left to do."""
 
     moved: list[Moved] = field(default_factory=list)
@@ -47,31 +47,31 @@ class Settled:
     """Chains that only excluded jobs still wait for."""
 
 
-def settle(
+def unblock(
     connection: Connection,
     model: type[JobMixin[Any]],
     chains: dict[JobId, JobId | None],
     *,
     excluded: Sequence[JobId] = (),
     only: Sequence[JobId] | None = None,
-) -> Settled:
+) -> Unblocked:
     """Pass the end of chains on, in the caller's READ COMMITTED transaction; in any other nothing is done.
 
     `chains`: those that may have ended, each with the job after which to go on, None from the start. `excluded`: waiting
     jobs to leave as they are. `only`: change none but these, and leave the chains to come back to.
-    Changes: edges are closed; jobs that waited become pending, or dead; the chains' `is_awaited`.
+    Changes: edges are closed; jobs that waited become pending, or dead; the chains' `has_waiters`.
     Locks: the chains' roots and the waiting jobs, until the transaction ends; what is held is left.
     """
-    result = Settled()
+    result = Unblocked()
     lowest = lowest_id(model.__jobqueue__)
     outcomes = {row.id: row[1] for row in connection.execute(blockers.lock_ended(model), {"ids": list(chains)})}
     if len(outcomes) < len(chains):
         others = [chain_id for chain_id in chains if chain_id not in outcomes]
-        result.left |= dict.fromkeys(connection.scalars(blockers.still_unsettled(model), {"ids": others}))
+        result.left |= dict.fromkeys(connection.scalars(blockers.still_to_unblock(model), {"ids": others}))
     afters = {chain_id: chains[chain_id] or lowest for chain_id in outcomes}
     held: dict[JobId, JobId] = {}  # chains, each with the job after which the first of those held comes
     for _ in range(ROUNDS if afters else 0):
-        seen = _settle_batch(
+        seen = _unblock_batch(
             connection, model, outcomes=outcomes, afters=afters, held=held, result=result, excluded=excluded, only=only
         )
         if seen < BATCH:
@@ -89,26 +89,26 @@ def settle(
         result.kept = list(connection.scalars(blockers.waiting_among(model), given))
         result.settled = [chain_id for chain_id in result.settled if chain_id not in result.kept]
     if result.settled:
-        connection.execute(blockers.tell_settled(model), {"ids": result.settled})
+        connection.execute(blockers.clear_waiters(model), {"ids": result.settled})
     for queue in sorted({moved.queue for moved in result.moved if moved.status is JobStatus.PENDING}):
         connection.execute(notifications.notify_due(model), {"queue": queue})
     return result
 
 
-def _settle_batch(
+def _unblock_batch(
     connection: Connection,
     model: type[JobMixin[Any]],
     *,
     outcomes: dict[JobId, JobStatus],
     afters: dict[JobId, JobId],
     held: dict[JobId, JobId],
-    result: Settled,
+    result: Unblocked,
     excluded: Sequence[JobId],
     only: Sequence[JobId] | None,
 ) -> int:
     before = dict(afters)
     rows = connection.execute(
-        blockers.settle(model, only=only is not None),
+        blockers.unblock(model, only=only is not None),
         {
             "chains": list(afters),
             "outcomes": [outcomes[chain_id].value for chain_id in afters],
@@ -128,18 +128,18 @@ def _settle_batch(
                 held.setdefault(row.chain_id, before[row.chain_id])
         else:
             result.moved.append(Moved(row.job_id, JobStatus(row.status), row.queue, row.type_name, row.attempt))
-            if row.is_awaited and row.status == JobStatus.DEAD:
+            if row.has_waiters and row.status == JobStatus.DEAD:
                 result.left[row.chain_id] = None
     return seen
 
 
-def settle_all(connection: Connection, model: type[JobMixin[Any]], chain_ids: Iterable[JobId]) -> None:
+def unblock_all(connection: Connection, model: type[JobMixin[Any]], chain_ids: Iterable[JobId]) -> None:
     """Pass the end of chains on as far as nobody holds what it concerns; a worker does the rest, and in REPEATABLE READ all.
 
-    For operations of an application, which end chains in its own transaction. Otherwise as `settle`.
+    For operations of an application, which end chains in its own transaction. Otherwise as `unblock`.
     """
     todo: dict[JobId, JobId | None] = dict.fromkeys(chain_ids)
     seen: set[tuple[JobId, JobId | None]] = set()
     while todo := {chain_id: after for chain_id, after in todo.items() if (chain_id, after) not in seen}:
         seen |= set(todo.items())
-        todo = settle(connection, model, todo).left
+        todo = unblock(connection, model, todo).left

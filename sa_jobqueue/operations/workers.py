@@ -17,7 +17,7 @@ from sa_jobqueue.retry import Backoff
 from sa_jobqueue.statements import controls, leases, workers
 from sa_jobqueue.types import MOST_CONCURRENT, WorkerState
 
-MOST_TAKEN_BACK: Final = 100
+MOST_LOST: Final = 100
 """Most jobs taken back in one transaction."""
 
 
@@ -58,8 +58,8 @@ class WorkerStatus:
     """How long ago its last beat was. More than its time to live (15 s): it is gone, whatever its state says."""
     running: int
     """How many jobs hang on it."""
-    choosers: dict[str, Any] = field(default_factory=dict)
-    """The functions that choose what of a queue it starts: by the queue's name `function`, `window`, and `longest_wait` in
+    selectors: dict[str, Any] = field(default_factory=dict)
+    """The functions that choose what of a queue it starts: by the queue's name `function`, `window`, and `max_wait` in
     seconds, or null. Empty for a worker of a library that did not tell."""
     type_slots: dict[str, int] = field(default_factory=dict)
     """How many jobs of a type it runs at once, by the type's name, where its handler says so; empty as above."""
@@ -78,7 +78,7 @@ def list_workers(
 
 
 def _told(row: RowMapping) -> dict[str, Any]:
-    return {name: row[name] or {} for name in ("choosers", "type_slots")}
+    return {name: row[name] or {} for name in ("selectors", "type_slots")}
 
 
 def drain_workers(session: Session, *, where: WorkerFilter, model: type[JobMixin[Any]] = Job) -> list[str]:
@@ -114,24 +114,24 @@ def resize_workers(
     return asked
 
 
-def take_back_from(session: Session, worker_id: str, *, model: type[JobMixin[Any]] = Job) -> int:
-    """Take back at most `MOST_TAKEN_BACK` jobs of a worker whose process has ended without a word; return how many.
+def rescue_from(session: Session, worker_id: str, *, model: type[JobMixin[Any]] = Job) -> int:
+    """Take back at most `MOST_LOST` jobs of a worker whose process has ended without a word; return how many.
 
     For whoever knows that it has: the parent that waited for it. A session that ended is no proof: a worker that was
     merely cut off works on.
-    Changes: as the sweeper's: due again after a backoff, the attempt counted, or dead, reason `lost`.
+    Changes: as the rescuer's: due again after a backoff, the attempt counted, or dead, reason `lost`.
     Locks: the rows taken; what somebody holds is left to the sweepers.
     Obliges: call it again, in another transaction, until it returns fewer.
     """
     backoff = Backoff()
     given = {
         "worker_id": worker_id,
-        "limit": MOST_TAKEN_BACK,
+        "limit": MOST_LOST,
         "base": backoff.base.total_seconds(),
         "cap": backoff.cap.total_seconds(),
-        "letter_ids": [model.__id_factory__() for _ in range(MOST_TAKEN_BACK)],
+        "letter_ids": [model.__id_factory__() for _ in range(MOST_LOST)],
     }
-    return len(session.execute(leases.take_back(model, ended=True), given).all())
+    return len(session.execute(leases.rescue(model, ended=True), given).all())
 
 
 def _conditions(model: type[JobMixin[Any]], where: WorkerFilter) -> list[ColumnElement[bool]]:

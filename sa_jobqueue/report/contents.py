@@ -214,7 +214,7 @@ def _summary(history: History, retries: list[Row], letters: list[Row], now: date
     found |= {status.value: by_status.get(status.value, 0) for status in JobStatus}
     found["open"] = sum(count for status, count in by_status.items() if status not in ENDED)
     attempts = sum(row["attempts"] for row in retries)
-    failures = sum(row[name] for row in retries for name in ("failed", "timed_out", "taken_back"))
+    failures = sum(row[name] for row in retries for name in ("failed", "timed_out", "lost"))
     claimed = sum(row["jobs"] for row in retries)
     retried = sum(row["retried_jobs"] for row in retries)
     found |= {

@@ -46,10 +46,10 @@ COLUMNS: Final[dict[str, tuple[str, tuple[type[DataType], ...]]]] = {
     "on_failure": ("STRING", (StringType,)),
     "input_version": ("INT", _WHOLE),
     "trace_context": ("STRING", (StringType,)),
-    "rate_weight": ("INT", _WHOLE),
+    "rate_cost": ("INT", _WHOLE),
     "expires_at": ("TIMESTAMP", (TimestampType,)),
     "ordering_key": ("STRING", (StringType,)),
-    "steps_aside": ("BOOLEAN", (BooleanType,)),
+    "skip_while_retrying": ("BOOLEAN", (BooleanType,)),
 }
 """What each is, in words and as Spark's classes. A column of type VOID is one without values, and may stand for any."""
 
@@ -62,7 +62,7 @@ _OTHER_WORDS: Final = {
     "at": "scheduled_at",
     "unique_key": "deduplication_key",
     "key": "deduplication_key",
-    "weight": "rate_weight",
+    "weight": "rate_cost",
     "deadline": "expires_at",
     "job_id": "id",
     "depends_on": "blockers",

@@ -48,10 +48,10 @@ def enqueue(
     id: Ours | None = None,
     blockers: Ours | None = None,
     on_failure: str | Column | None = None,
-    rate_weight: int | Column | None = None,
+    rate_cost: int | Column | None = None,
     expires_at: datetime | Column | None = None,
     ordering_key: Ours | None = None,
-    steps_aside: bool | Column | None = None,
+    skip_while_retrying: bool | Column | None = None,
     write_id: str | None = None,
     mode: str = "FAILFAST",
     on_duplicate: str = "skip",
@@ -63,11 +63,11 @@ def enqueue(
     with `app` one that is registered there. A handler's own module must be importable on the executors.
     `payload`: what a row's input is: a column, names of columns that make an object, or None for all columns. Whatever is
     not text becomes JSON by Spark's `to_json`, nulls included; a STRING column is taken as the text of a JSON document.
-    `queue`, `priority`, `at`, `delay`, `max_attempts`, `timeout`, `on_failure`, `rate_weight`, `expires_at`, `steps_aside`:
-    one value for all, or a column of them; what is not given is the type's own setting. `deduplication_key`, `ordering_key`,
-    `id`, `blockers` (ARRAY<STRING>): columns. Jobs of one ordering key run in the order of the rows of their partition, so
-    all rows of a key belong into one: `df.repartition(key).sortWithinPartitions(key, at)`.
-    `write_id`: a name for this write; a second one of that name does nothing and returns the first one's account.
+    `queue`, `priority`, `at`, `delay`, `max_attempts`, `timeout`, `on_failure`, `rate_cost`, `expires_at`,
+    `skip_while_retrying`: one value for all, or a column of them; what is not given is the type's own setting.
+    `deduplication_key`, `ordering_key`, `id`, `blockers` (ARRAY<STRING>): columns. Jobs of one ordering key run in the order
+    of the rows of their partition, so all rows of a key belong into one: `df.repartition(key).sortWithinPartitions(key,
+    at)`. `write_id`: a name for this write; a second one of that name does nothing and returns the first one's account.
     `mode`, `on_duplicate`, and `options` by their names: as the data source has them. `url`: as its option.
     Raises: InvalidOptionError, InvalidColumnError and UnknownJobTypeError before anything runs; WriteError with the
     words of what failed in Spark, a bad row among them. Nothing is enqueued then, unless the answer was lost: with a
@@ -88,7 +88,7 @@ def enqueue(
         ("queue", "queue", queue),
         ("priority", "priority", priority),
         ("max_attempts", "maxAttempts", max_attempts),
-        ("rate_weight", "rateWeight", rate_weight),
+        ("rate_cost", "rateCost", rate_cost),
     ):
         if isinstance(one, Column):
             columns[name] = one
@@ -100,7 +100,7 @@ def enqueue(
         ("timeout", timeout),
         ("on_failure", on_failure),
         ("expires_at", expires_at),
-        ("steps_aside", steps_aside),
+        ("skip_while_retrying", skip_while_retrying),
     ):
         if constant is not None:
             columns[name] = constant if isinstance(constant, Column) else F.lit(_constant(name, constant))
@@ -177,7 +177,7 @@ def _constant(name: str, value: Any) -> Any:
         _check_due(at=value)
     elif name == "expires_at":
         _told(check_deadline, value)
-    elif name == "steps_aside":
+    elif name == "skip_while_retrying":
         _told(check_flag, name, value)
     elif isinstance(value, timedelta):
         _check_due(delay=value)

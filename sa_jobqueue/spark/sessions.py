@@ -57,7 +57,7 @@ class SparkSessions:
     attempt has a session beside that one: settings that can be changed are copied, temporary views and functions of the
     attempt are its own, tables in the cache are shared. Safe to use from any thread; any number of attempts at once.
 
-        jobs.provide(SparkSession, SparkSessions(lambda: SparkSession.builder.master("local[4]").getOrCreate()))
+        jobs.dependency(SparkSession, SparkSessions(lambda: SparkSession.builder.master("local[4]").getOrCreate()))
 
     Without that, handlers with a parameter annotated `SparkSession` are lent `default_session()`.
     """

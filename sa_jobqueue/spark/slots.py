@@ -26,7 +26,7 @@ from sa_jobqueue.events import (
     JobCancelled,
     JobCompleted,
     JobDied,
-    JobPutBack,
+    JobRescheduled,
     JobStarted,
     WorkerStarted,
 )
@@ -147,7 +147,7 @@ class Tally:
                 self.started += 1
             case JobCompleted():
                 self.completed += 1
-            case JobPutBack() | JobDied() | JobCancelled():
+            case JobRescheduled() | JobDied() | JobCancelled():
                 self.failed += 1
             case AttemptLost():
                 self.lost += 1

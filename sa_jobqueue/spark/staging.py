@@ -33,7 +33,7 @@ class BadRowError(JobQueueError):
     """A row of a bulk write cannot be a job; nothing of the write is enqueued.
 
     `partition` and `row`, both from 0, tell which; `key` is its id or deduplication key where it has one; `field` and
-    `reason` what is wrong, `excerpt` how its input begins. With `mode=PERMISSIVE` such rows go to `job_reject` instead.
+    `reason` what is wrong, `excerpt` how its input begins. With `mode=PERMISSIVE` such rows go to `job_bulk_reject` instead.
     """
 
     def __init__(self, fault: Fault, *, partition: int, row: int, key: str | None, excerpt: str) -> None:

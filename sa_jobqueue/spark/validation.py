@@ -25,7 +25,7 @@ from sa_jobqueue.models.checks import check_name, check_number, check_text
 from sa_jobqueue.models.waits import WaitFor, waits
 from sa_jobqueue.registry import JobType, Registry
 from sa_jobqueue.spark.ids import Ids
-from sa_jobqueue.types import LATEST, LONGEST, MAX_PRIORITY, MAX_RATE_WEIGHT, MIN_PRIORITY
+from sa_jobqueue.types import LATEST, LONGEST, MAX_PRIORITY, MAX_RATE_COST, MIN_PRIORITY
 
 _MICROSECOND: Final = timedelta(microseconds=1)
 _LONGEST_US: Final = LONGEST // _MICROSECOND
@@ -135,7 +135,7 @@ class Checker:
             ("priority", MIN_PRIORITY, MAX_PRIORITY),
             ("max_attempts", 1, 2**31 - 1),
             ("input_version", 1, 2**31 - 1),
-            ("rate_weight", 1, MAX_RATE_WEIGHT),
+            ("rate_cost", 1, MAX_RATE_COST),
         ):
             if name in given:
                 checked.columns[name] = given[name]
@@ -166,8 +166,8 @@ class Checker:
             if name in given:
                 keys = checked.columns[name] = _texts(given[name])
                 checked.check_each(name, keys, _odd_text(keys), partial(check_text, name))
-        if "steps_aside" in given:
-            checked.columns["steps_aside"] = given["steps_aside"]
+        if "skip_while_retrying" in given:
+            checked.columns["skip_while_retrying"] = given["skip_while_retrying"]
         if "id" not in given:
             checked.columns["id"] = self._new_ids(count)
             return
@@ -251,7 +251,7 @@ class Checker:
             ("queue", lambda kind: kind.queue, pa.string()),
             ("priority", lambda kind: kind.priority, pa.int32()),
             ("max_attempts", lambda kind: kind.max_attempts, pa.int32()),
-            ("rate_weight", lambda kind: kind.rate_weight, pa.int32()),
+            ("rate_cost", lambda kind: kind.rate_cost, pa.int32()),
             ("timeout", lambda kind: None if kind.timeout is None else str(kind.timeout.total_seconds()), pa.string()),
         ):
             if name not in self._rules.stated:

@@ -102,7 +102,7 @@ class WorkerSet:
     `app`: `module:attribute` of the application's `JobQueue`, importable here and on every executor. `slots`: how many
     workers, 1 to 10,000, each a task; more than the cluster has cores wait for each other. `url`: of the database; else
     `SA_JOBQUEUE_URL` here and on every executor. `password_file`: has the password alone, on each of them.
-    `queues`, `concurrency` (jobs at once in a slot), `drain_timeout`, `worker_options`: as in `WorkerOptions`.
+    `queues`, `concurrency` (jobs at once in a slot), `shutdown_timeout`, `worker_options`: as in `WorkerOptions`.
     `max_runtime`: when a worker stops claiming and leaves its core, 1 s to 1 day. `idle_exit`: when one that finds nothing
     does, 100 ms to 1 day. `until_idle`: end when a whole round was idle; otherwise only when told. `name`: what workers
     are called, `name-<random>.<slot>`. `progress`: "lines" or "bar" on standard error, or a function that is told about
@@ -125,7 +125,7 @@ class WorkerSet:
         concurrency: int = 1,
         max_runtime: timedelta = timedelta(minutes=10),
         idle_exit: timedelta = timedelta(seconds=30),
-        drain_timeout: timedelta = timedelta(seconds=30),
+        shutdown_timeout: timedelta = timedelta(seconds=30),
         until_idle: bool = True,
         name: str = "spark",
         progress: Literal["lines", "bar"] | Callable[[WorkersProgress], None] | None = None,
@@ -151,7 +151,7 @@ class WorkerSet:
             app=app,
             database=Options(Use.READ, {"url": None if url is None else Secret(url), "passwordFile": password_file}),
             options=WorkerOptions(
-                name=self.name, queues=queues, concurrency=concurrency, drain_timeout=drain_timeout, **worker_options
+                name=self.name, queues=queues, concurrency=concurrency, shutdown_timeout=shutdown_timeout, **worker_options
             ),
             max_runtime=max_runtime,
             idle_exit=idle_exit,
@@ -223,12 +223,12 @@ class WorkerSet:
     def stop(self) -> WorkersReport:
         """Drain, wait for as long as that may take, and have Spark kill what is left; return what they did.
 
-        Blocks for at most a beat, `drain_timeout`, `stop_grace` and some seconds; then for as long as Spark needs.
+        Blocks for at most a beat, `shutdown_timeout`, `cancel_timeout` and some seconds; then for as long as Spark needs.
         Raises: as `wait`.
         """
         self.drain()
         options = self._settings.options
-        patience = options.beat_interval + options.drain_timeout + options.stop_grace + _MARGIN
+        patience = options.heartbeat_interval + options.shutdown_timeout + options.cancel_timeout + _MARGIN
         if not self._ended.wait(patience.total_seconds()):
             self.cancel()
         return self.wait()
@@ -328,7 +328,7 @@ class WorkerSet:
             there = [
                 one
                 for one in list_workers(session, where=where, model=self._model)
-                if one.silent_for < self._settings.options.time_to_live
+                if one.silent_for < self._settings.options.heartbeat_timeout
             ]
         self._tell(there)
 

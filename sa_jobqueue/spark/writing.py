@@ -35,7 +35,7 @@ from sa_jobqueue.spark.errors import ReadError
 from sa_jobqueue.spark.options import WRITING, Option, Options, Use, one_of, text, whole
 from sa_jobqueue.spark.staging import Part, Stager, new_task_id
 from sa_jobqueue.spark.validation import Rules
-from sa_jobqueue.types import MAX_PRIORITY, MAX_RATE_WEIGHT, MIN_PRIORITY
+from sa_jobqueue.types import MAX_PRIORITY, MAX_RATE_COST, MIN_PRIORITY
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ OPTIONS: Final = (
     Option(
         "mode",
         WRITING,
-        "What becomes of a row that cannot be a job: `FAILFAST` ends the write, `PERMISSIVE` keeps it in `job_reject`.",
+        "What becomes of a row that cannot be a job: `FAILFAST` ends the write, `PERMISSIVE` keeps it in `job_bulk_reject`.",
         partial(one_of, known=("FAILFAST", "PERMISSIVE")),
         "FAILFAST",
     ),
@@ -93,17 +93,17 @@ OPTIONS: Final = (
         DEFAULT_MAX_ATTEMPTS,
     ),
     Option(
-        "rateWeight",
+        "rateCost",
         WRITING,
         "How much each attempt counts against rates, of rows that do not say it; with `app` as their type says, else 1.",
-        partial(whole, low=1, high=MAX_RATE_WEIGHT),
+        partial(whole, low=1, high=MAX_RATE_COST),
     ),
     Option("traceContext", WRITING, "The W3C traceparent of rows that have none.", text),
     Option("writtenBy", WRITING, "Who writes, for the ledger; the host's name unless given.", text),
 )
 """Those that only a writer takes."""
 
-_STATED: Final = {"queue": "queue", "priority": "priority", "maxAttempts": "max_attempts", "rateWeight": "rate_weight"}
+_STATED: Final = {"queue": "queue", "priority": "priority", "maxAttempts": "max_attempts", "rateCost": "rate_cost"}
 
 
 class WriteError(JobQueueError):
@@ -162,7 +162,7 @@ class _Writing:
             priority=options["priority"],
             max_attempts=options["maxAttempts"],
             trace_context=options["traceContext"],
-            rate_weight=options["rateWeight"],
+            rate_cost=options["rateCost"],
         )
         return self._in_transaction(
             lambda session: commit_write(

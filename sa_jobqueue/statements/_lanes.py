@@ -183,7 +183,7 @@ def is_due(job: Table, types: ColumnElement[Any] | None = None) -> list[ColumnEl
 
 def is_aside(job: Any) -> ColumnElement[bool]:
     """Return whether a job has been tried and lets others of its ordering key go on until it is due again."""
-    stepped = func.coalesce(job.c.steps_aside, false())
+    stepped = func.coalesce(job.c.skip_while_retrying, false())
     return and_(
         stepped,
         job.c.status == status(JobStatus.PENDING),

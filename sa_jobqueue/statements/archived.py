@@ -80,7 +80,7 @@ def lock_ended_roots(model: type[JobMixin[Any]]) -> Select[Any]:
             job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))),
             job.c.root_id.is_(None),
             job.c.chain_completed_at.is_not(None),
-            ~job.c.is_awaited,
+            ~job.c.has_waiters,
         )
         .order_by(job.c.id)
         .with_for_update(skip_locked=True)

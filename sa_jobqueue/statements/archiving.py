@@ -128,7 +128,7 @@ def choose(model: type[JobMixin[Any]], *, include_dead: bool, first: bool) -> Se
     """
     job, letter, chosen_into = table(model), table(model.DeadLetter), candidates(model)
     other = job.alias("other")
-    columns = (job.c.id, job.c.root_id, job.c.chain_completed_at, job.c.is_awaited)
+    columns = (job.c.id, job.c.root_id, job.c.chain_completed_at, job.c.has_waiters)
     page = select(*columns).order_by(job.c.id).limit(bindparam("scan", type_=Integer))
     if not first:
         page = page.where(job.c.id > bindparam("after", type_=id_parameter(model.__jobqueue__)))
@@ -138,7 +138,7 @@ def choose(model: type[JobMixin[Any]], *, include_dead: bool, first: bool) -> Se
     fits = [
         at.root_id.is_(None),
         at.chain_completed_at < bindparam("cutoff", type_=TIMESTAMP(timezone=True)),
-        ~at.is_awaited,
+        ~at.has_waiters,
     ]
     if not include_dead:
         open_letter = letter.c.resolution.is_(None)

@@ -1,6 +1,6 @@
 """Blockers: edges from jobs to the chains they wait for, and what the end of a chain means for those who wait.
 
-Passing a chain's end on is called settling. A root that has ended and still `is_awaited` is the record that it is
+Passing a chain's end on is called unblocking. A root that has ended and still `has_waiters` is the record that it is
 still to be done; so whatever dies in between, the next to look finds it.
 """
 
@@ -46,14 +46,14 @@ from sa_jobqueue.types import DeadReason, JobStatus, OnFailure
 def await_chains(model: type[JobMixin[Any]]) -> Update:
     """Note on roots that somebody waits for their chains' end.
 
-    Parameters: `ids`. Changes: `is_awaited`. Obliges: the roots are locked by this transaction, by `chains.lock`.
+    Parameters: `ids`. Changes: `has_waiters`. Obliges: the roots are locked by this transaction, by `chains.lock`.
     Index: the primary key.
     """
     job = table(model)
     return (
         update(job)
-        .where(job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))), ~job.c.is_awaited)
-        .values(is_awaited=True)
+        .where(job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))), ~job.c.has_waiters)
+        .values(has_waiters=True)
     )
 
 
@@ -128,32 +128,32 @@ def outcomes(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def unsettled(model: type[JobMixin[Any]]) -> Select[Any]:
+def chains_to_unblock(model: type[JobMixin[Any]]) -> Select[Any]:
     """Name chains that have ended and whose end was not passed on.
 
     Parameters: `limit`; `after`, an id: only greater ones, all unless given. Shape: `(id,)`, in their order.
-    Index: `ix_job_awaited`, usually empty.
+    Index: `ix_job_has_waiters`, usually empty.
     """
     job = table(model)
     after = bindparam("after", lowest_id(model.__jobqueue__), type_=id_parameter(model.__jobqueue__))
     return (
         select(job.c.id)
-        .where(job.c.is_awaited, job.c.chain_completed_at.is_not(None), job.c.id > after)
+        .where(job.c.has_waiters, job.c.chain_completed_at.is_not(None), job.c.id > after)
         .order_by(job.c.id)
         .limit(bindparam("limit", type_=Integer))
     )
 
 
 @once_a_model
-def still_unsettled(model: type[JobMixin[Any]]) -> Select[Any]:
+def still_to_unblock(model: type[JobMixin[Any]]) -> Select[Any]:
     """Tell which of the chains given have ended and are still awaited.
 
-    Parameters: `ids`. Shape: `(id,)`. Locks: none. Index: `ix_job_awaited`, which is by id, or the primary key.
+    Parameters: `ids`. Shape: `(id,)`. Locks: none. Index: `ix_job_has_waiters`, which is by id, or the primary key.
     """
     job = table(model)
     return select(job.c.id).where(
         job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))),
-        job.c.is_awaited,
+        job.c.has_waiters,
         job.c.chain_completed_at.is_not(None),
     )
 
@@ -165,7 +165,7 @@ def lock_ended(model: type[JobMixin[Any]]) -> Select[Any]:
     Parameters: `ids`. Shape: `(id, outcome)`, by id; none in a transaction that is not READ COMMITTED: its one snapshot
     may be older than an edge, and who began to wait unseen would be forgotten.
     Locks: the roots, until the transaction ends; what somebody holds is skipped.
-    Index: `ix_job_awaited`, which is by id, or the primary key.
+    Index: `ix_job_has_waiters`, which is by id, or the primary key.
     """
     job = table(model)
     sees_all = func.current_setting(literal_column("'transaction_isolation'")) == literal_column("'read committed'")
@@ -173,7 +173,7 @@ def lock_ended(model: type[JobMixin[Any]]) -> Select[Any]:
         select(job.c.id, func.coalesce(job.c.chain_status, job.c.status, type_=job.c.status.type))
         .where(
             job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))),
-            job.c.is_awaited,
+            job.c.has_waiters,
             job.c.chain_completed_at.is_not(None),
             sees_all,
         )
@@ -183,15 +183,15 @@ def lock_ended(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def settle(model: type[JobMixin[Any]], *, only: bool = False) -> Select[Any]:
+def unblock(model: type[JobMixin[Any]], *, only: bool = False) -> Select[Any]:
     """Pass the end of chains on to jobs that wait for them, up to `limit` edges.
 
     Parameters: parallel arrays `chains`, `outcomes`, `afters` (of each chain only edges of jobs with a greater id);
     `limit`; `letter_ids`, `limit` fresh ids; `excluded`, waiting jobs to leave out, none unless given. With `only` it looks
     at none but edges of the jobs in `ids`.
-    Shape: `(chain_id, job_id, held, status, queue, type_name, attempt, is_awaited)` in two kinds of rows, unordered. One
+    Shape: `(chain_id, job_id, held, status, queue, type_name, attempt, has_waiters)` in two kinds of rows, unordered. One
     for each edge looked at, whose `status` is null; `held`: somebody held the job, and it is still to be done. One for
-    each job that changed, with its own chain: `status` is pending, or dead, and then `is_awaited` tells whether somebody
+    each job that changed, with its own chain: `status` is pending, or dead, and then `has_waiters` tells whether somebody
     waits for that chain.
     Changes: a completed chain closes its edges; a failed one those that say `continue`, and ends as dead what says
     `fail`; an edge that says `wait` stays open. A job whose last edge closed becomes pending, due now or later as it was.
@@ -388,16 +388,16 @@ def _changed(model: type[JobMixin[Any]], counted: CTE, locked: CTE) -> CTE:
             last_error=case((dies, error), else_=job.c.last_error),
             changed_xid=case((dies | starts, XID), else_=job.c.changed_xid),
         )
-        .returning(*remembered(job), job.c.last_error, job.c.is_awaited)
+        .returning(*remembered(job), job.c.last_error, job.c.has_waiters)
         .cte("changed")
     )
 
 
 @once_a_model
-def tell_settled(model: type[JobMixin[Any]]) -> Update:
+def clear_waiters(model: type[JobMixin[Any]]) -> Update:
     """Note that the end of chains was passed on to everybody, and tell callers who wait, when and if this commits.
 
-    Parameters: `ids`. Changes: `is_awaited`; not `changed_xid`, for the jobs are as they were. Obliges: the roots are
+    Parameters: `ids`. Changes: `has_waiters`; not `changed_xid`, for the jobs are as they were. Obliges: the roots are
     locked by this transaction; nobody is left to be told but those who wait for a failed chain to be redriven. Index:
     the primary key.
     """
@@ -405,7 +405,7 @@ def tell_settled(model: type[JobMixin[Any]]) -> Update:
     return (
         update(job)
         .where(job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))))
-        .values(is_awaited=False)
+        .values(has_waiters=False)
         .returning(func.pg_notify(model.__jobqueue__.channel("ended"), cast(job.c.id, Text)))
     )
 

@@ -64,15 +64,15 @@ STAGED = (
     "blockers",
     "on_failure",
     "trace_context",
-    "rate_weight",
+    "rate_cost",
     "expires_at",
     "ordering_key",
-    "steps_aside",
+    "skip_while_retrying",
     "rejected_field",
     "rejected_reason",
     "record",
 )
-"""The columns of `job_stage` that a task writes, in the order it writes them."""
+"""The columns of `job_bulk_staging` that a task writes, in the order it writes them."""
 
 
 def copy_staged(model: type[JobMixin[Any]]) -> str:
@@ -80,7 +80,7 @@ def copy_staged(model: type[JobMixin[Any]]) -> str:
 
     Changes: adds rows to the staging table. Locks: none that others wait for.
     """
-    return f"COPY {model.__jobqueue__.qualified('job_stage')} ({', '.join(STAGED)}) FROM STDIN (FORMAT csv)"
+    return f"COPY {model.__jobqueue__.qualified('job_bulk_staging')} ({', '.join(STAGED)}) FROM STDIN (FORMAT csv)"
 
 
 def guard() -> Select[Any]:
@@ -99,7 +99,8 @@ def take_write(model: type[JobMixin[Any]]) -> Insert:
 
     Parameters: `write_id`, `sequence`, `written_by`. Shape: `(sequence,)`, or nothing when it has been written before.
     Locks: the ledger's row; a transaction that enters the same write meanwhile waits for the end of this one.
-    Obliges: READ COMMITTED; it comes first in the transaction, `account` tells the numbers later. Index: `pk_job_write`.
+    Obliges: READ COMMITTED; it comes first in the transaction, `account` tells the numbers later. Index:
+    `pk_job_bulk_write`.
     """
     write = table(model.Write)
     zero: ColumnElement[int] = literal_column("0")
@@ -123,7 +124,7 @@ def take_write(model: type[JobMixin[Any]]) -> Insert:
 def account(model: type[JobMixin[Any]]) -> Update:
     """Note what became of a write. Parameters: `of_write`, `of_sequence`, and the numbers by their names.
 
-    Obliges: `take_write` in the same transaction. Index: `pk_job_write`.
+    Obliges: `take_write` in the same transaction. Index: `pk_job_bulk_write`.
     """
     write = table(model.Write)
     return (
@@ -140,7 +141,7 @@ def account(model: type[JobMixin[Any]]) -> Update:
 def find_write(model: type[JobMixin[Any]]) -> Select[Any]:
     """Return the account of a write: `(staged, enqueued, duplicates, rejected)`, nothing when it has not committed.
 
-    Parameters: `write_id`, `sequence`. Locks: none. Index: `pk_job_write`.
+    Parameters: `write_id`, `sequence`. Locks: none. Index: `pk_job_bulk_write`.
     """
     write = table(model.Write)
     return select(write.c.staged, write.c.enqueued, write.c.duplicates, write.c.rejected).where(
@@ -155,7 +156,7 @@ def count_staged(model: type[JobMixin[Any]]) -> Select[Any]:
 
     Parameters: `write_id`, `sequence`, `task_ids`.
     Shape: `(queue, staged, rejected, keyed, waiting)`, one row a queue; null for the queue that a write has by default,
-    and for rejected rows. `keyed` have a deduplication key, `waiting` have blockers. Index: `ix_job_stage_write`.
+    and for rejected rows. `keyed` have a deduplication key, `waiting` have blockers. Index: `ix_job_bulk_staging_write`.
     """
     stage = table(model.Stage)
     return (
@@ -179,16 +180,16 @@ def enqueue_staged(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> In
     writes wait for each other and do not deadlock. `skip`: leave out rows whose key an open chain has; otherwise they
     are a unique violation.
     Parameters: `write_id`, `sequence`, `task_ids`; `queue`, `type_name`, `priority`, `max_attempts`, `input_version`,
-    `trace_context`, `rate_weight` for rows that say nothing.
+    `trace_context`, `rate_cost` for rows that say nothing.
     Shape: none; the count of rows is that of new jobs. Changes: a pending row a job.
     Clock: the database's `now()`, to which delays are added and below which no time reaches.
-    Locks: the new rows; it waits for transactions that have an equal key. Index: `ix_job_stage_write`.
+    Locks: the new rows; it waits for transactions that have an equal key. Index: `ix_job_bulk_staging_write`.
     """
     job, stage = table(model), table(model.Stage)
     pending = {
         "status": status(JobStatus.PENDING),
         "open_blockers": literal_column("0"),
-        "is_awaited": literal_column("false"),
+        "has_waiters": literal_column("false"),
     }
     statement: Insert = _insert(job, stage, stage, pending, keyed=keyed, skip=skip)
     return statement
@@ -200,10 +201,10 @@ def enqueue_waiting(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> S
 
     Parameters: as `enqueue_staged`, and parallel arrays `ended_ids`, `completed`: the chains that were there and have
     ended, and whether they completed.
-    Shape: `(enqueued,)`, one number. Changes: a pending or blocked row a job, `is_awaited` on new jobs waited for, an edge
+    Shape: `(enqueued,)`, one number. Changes: a pending or blocked row a job, `has_waiters` on new jobs waited for, an edge
     for each blocker of each job that was not left out.
     Locks: as `enqueue_staged`. Obliges: the chains that were there are locked by this transaction and marked as awaited,
-    those that are open; nothing waits for itself in a circle. Index: `ix_job_stage_write`.
+    those that are open; nothing waits for itself in a circle. Index: `ix_job_bulk_staging_write`.
     """
     job, stage, edge_table = table(model), table(model.Stage), table(model.Blocker)
     edge = _once(_edges(model, decided=True))
@@ -217,7 +218,7 @@ def enqueue_waiting(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> S
             job.c.status.type,
         ),
         "open_blockers": still_open,
-        "is_awaited": awaited.c.chain_id.is_not(None),
+        "has_waiters": awaited.c.chain_id.is_not(None),
     }
     inserted = _insert(job, stage, source, values, keyed=keyed, skip=skip).returning(job.c.id).cte("inserted")
     names = ["job_id", "blocked_by_chain_id", "index", "open", "on_failure", "trace_context"]
@@ -239,7 +240,8 @@ def enqueue_waiting(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> S
 def chains_waited_for(model: type[JobMixin[Any]]) -> Select[Any]:
     """Name the chains that staged jobs wait for and that are not staged themselves.
 
-    Parameters: `write_id`, `sequence`, `task_ids`. Shape: `(chain_id,)`, distinct, no order. Index: `ix_job_stage_write`.
+    Parameters: `write_id`, `sequence`, `task_ids`. Shape: `(chain_id,)`, distinct, no order. Index:
+    `ix_job_bulk_staging_write`.
     """
     edge = _once(_edges(model))
     new = table(model.Stage).alias("new")
@@ -251,7 +253,8 @@ def chains_waited_for(model: type[JobMixin[Any]]) -> Select[Any]:
 def circular_edges(model: type[JobMixin[Any]]) -> Select[Any]:
     """Return the edges that a circle could be made of: from jobs that are waited for, to jobs that wait.
 
-    Parameters: `write_id`, `sequence`, `task_ids`. Shape: `(job_id, chain_id)`, no order. Index: `ix_job_stage_write`.
+    Parameters: `write_id`, `sequence`, `task_ids`. Shape: `(job_id, chain_id)`, no order. Index:
+    `ix_job_bulk_staging_write`.
     """
     edge = _once(_edges(model))
     waiting, awaited = edge.alias("waiting"), edge.alias("awaited")
@@ -264,7 +267,7 @@ def circular_edges(model: type[JobMixin[Any]]) -> Select[Any]:
 def reject_staged(model: type[JobMixin[Any]]) -> Insert:
     """Keep the rows of a write that could not be jobs. Parameters: `write_id`, `sequence`, `task_ids`.
 
-    Index: `ix_job_stage_write`.
+    Index: `ix_job_bulk_staging_write`.
     """
     stage, reject = table(model.Stage), table(model.Reject)
     names = ["write_id", "sequence", "task_id", "row", "field", "reason", "record"]
@@ -286,7 +289,7 @@ def reject_staged(model: type[JobMixin[Any]]) -> Insert:
 def clear_stage(model: type[JobMixin[Any]]) -> Delete:
     """Delete what a write has staged, in this part of it and in those before, by whatever task.
 
-    Parameters: `write_id`, `sequence`. Index: `ix_job_stage_write`.
+    Parameters: `write_id`, `sequence`. Index: `ix_job_bulk_staging_write`.
     """
     stage = table(model.Stage)
     return delete(stage).where(
@@ -368,10 +371,10 @@ def _insert(job: Table, stage: Table, source: FromClause, decided: dict[str, Any
         "deduplication_key": stage.c.deduplication_key,
         "trace_context": trace,
         "chain_trace_context": trace,
-        "rate_weight": given("rate_weight", Integer()),
+        "rate_cost": given("rate_cost", Integer()),
         "expires_at": stage.c.expires_at,
         "ordering_key": stage.c.ordering_key,
-        "steps_aside": stage.c.steps_aside,
+        "skip_while_retrying": stage.c.skip_while_retrying,
     } | decided
     chosen = select(*values.values()).select_from(source).where(*_of_write(stage), stage.c.rejected_reason.is_(None))
     if keyed:

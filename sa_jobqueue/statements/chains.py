@@ -45,8 +45,8 @@ def complete(model: type[JobMixin[Any]], columns: Sequence[str] = ()) -> Select[
     `_parts.BATCH`; `locks`, the ids and those of their roots; `worker_id`; with `columns`, `parents`: the ids that go
     on, and parallel to it an array for each name in `columns` (those of JSON columns as texts), `delays` and `ats`, as
     in `jobs.enqueue_many`.
-    Shape: `(id, status, chain_id, is_awaited)` for each attempt that still was the worker's; nothing is written for the
-    others. `is_awaited` tells whether somebody waits for the chain, `status` is null unless the chain ended.
+    Shape: `(id, status, chain_id, has_waiters)` for each attempt that still was the worker's; nothing is written for the
+    others. `has_waiters` tells whether somebody waits for the chain, `status` is null unless the chain ended.
     Changes: running -> completed; the chain ends with the last one; a row for each continuation.
     Clock: the database's, at the start of the transaction.
     Locks: the jobs and their roots, by id; what somebody holds is skipped, as in `completions.complete`.
@@ -79,7 +79,7 @@ def complete(model: type[JobMixin[Any]], columns: Sequence[str] = ()) -> Select[
             chain_completed_at=case(((job.c.chain_index == 0) & ~goes_on, func.now())),
             changed_xid=XID,
         )
-        .returning(job.c.id, job.c.chain_id, job.c.status, job.c.is_awaited, goes_on.label("goes_on"))
+        .returning(job.c.id, job.c.chain_id, job.c.status, job.c.has_waiters, goes_on.label("goes_on"))
         .cte("ended")
     )
     roots = end_chains(job, ended, ~ended.c.goes_on)
@@ -119,7 +119,7 @@ def lock(model: type[JobMixin[Any]]) -> Select[Any]:
     """Lock jobs in the order that everybody who waits takes them: roots by id, then continuations by id.
 
     Parameters: `ids`.
-    Shape: `(id, chain_id, type_name, status, is_awaited, ended, outcome)` of those that exist, in that order; `ended` and
+    Shape: `(id, chain_id, type_name, status, has_waiters, ended, outcome)` of those that exist, in that order; `ended` and
     `outcome` are the chain's, on a root. All as of the moment each was locked.
     Locks: the rows, awaited, until the caller's transaction ends. Index: the primary key.
     """
@@ -130,7 +130,7 @@ def lock(model: type[JobMixin[Any]]) -> Select[Any]:
             job.c.chain_id,
             job.c.type_name,
             job.c.status,
-            job.c.is_awaited,
+            job.c.has_waiters,
             job.c.chain_completed_at.is_not(None).label("ended"),
             func.coalesce(job.c.chain_status, job.c.status, type_=job.c.status.type).label("outcome"),
         )
@@ -144,7 +144,7 @@ def lock(model: type[JobMixin[Any]]) -> Select[Any]:
 def end(model: type[JobMixin[Any]]) -> Update:
     """End a chain whose last job, a continuation, has just completed.
 
-    Parameters: `root`, its id. Shape: `(is_awaited,)`. Changes: the root's `chain_completed_at`, `chain_status`.
+    Parameters: `root`, its id. Shape: `(has_waiters,)`. Changes: the root's `chain_completed_at`, `chain_status`.
     Obliges: the root is locked by this transaction, by `lock`. Index: the primary key.
     """
     job = table(model)
@@ -152,7 +152,7 @@ def end(model: type[JobMixin[Any]]) -> Update:
         update(job)
         .where(job.c.id == bindparam("root", type_=id_parameter(model.__jobqueue__)))
         .values(chain_completed_at=func.now(), chain_status=status(JobStatus.COMPLETED))
-        .returning(job.c.is_awaited)
+        .returning(job.c.has_waiters)
     )
 
 
@@ -193,7 +193,7 @@ def complete_unclaimed(model: type[JobMixin[Any]], *, goes_on: bool) -> Update:
     """Complete a job that no worker completes: blocked, pending or running, from its application's own transaction.
 
     Parameters: `job_id`, `job_output` (JSON text; null when it goes on).
-    Shape: `(is_awaited,)`. Changes: -> completed; the lease ends, `completed_by` is null; on a root the chain ends,
+    Shape: `(has_waiters,)`. Changes: -> completed; the lease ends, `completed_by` is null; on a root the chain ends,
     unless it goes on. Obliges: the job and its root are locked by this transaction. Index: the primary key.
     """
     job = table(model)
@@ -212,5 +212,5 @@ def complete_unclaimed(model: type[JobMixin[Any]], *, goes_on: bool) -> Update:
             changed_xid=XID,
             **chain_end,
         )
-        .returning(job.c.is_awaited)
+        .returning(job.c.has_waiters)
     )

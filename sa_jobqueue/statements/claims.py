@@ -74,7 +74,7 @@ CLAIMED: Final = (
     "trace_context",
     "chain_trace_context",
     "ordering_key",
-    "rate_weight",
+    "rate_cost",
 )
 """What a claim returns of each job, in this order, after its own three columns; what follows is of the attempt before."""
 
@@ -213,19 +213,19 @@ def remaining(model: type[JobMixin[Any]]) -> Select[Any]:
 
     Parameters: as `claim`, without its limit and its worker. Shape: one row `(is_due, is_unsettled)`, of one snapshot.
     Locks: the first due job of each lane, for the moment of the statement; what others hold is skipped, as by a claim.
-    Index: `ix_job_claim`, one probe a lane, and `ix_job_awaited`; `ix_job_ordering` and `uq_job_ordering` as in `claim`.
+    Index: `ix_job_claim`, one probe a lane, and `ix_job_has_waiters`; `ix_job_ordering` and `uq_job_ordering` as in `claim`.
     """
     job, root = table(model), table(model).alias("root")
     lane = lanes(model, "lane")
     first = ahead(due(job), job, lane).limit(literal_column("1"))
     probe = first.with_for_update(key_share=True, skip_locked=True).lateral("probe")
     startable = select(probe.c.id).select_from(lane.join(probe, true())).limit(literal_column("1")).cte("startable")
-    unsettled = (
-        select(root.c.id).where(root.c.is_awaited, root.c.chain_completed_at.is_not(None)).order_by(root.c.id)
+    chains_to_unblock = (
+        select(root.c.id).where(root.c.has_waiters, root.c.chain_completed_at.is_not(None)).order_by(root.c.id)
     ).limit(literal_column("1"))
     columns: list[ColumnElement[Any]] = [
         select(startable.c.id).scalar_subquery().is_not(None).label("is_due"),
-        unsettled.scalar_subquery().is_not(None).label("is_unsettled"),
+        chains_to_unblock.scalar_subquery().is_not(None).label("is_unsettled"),
     ]
     return select(*columns)
 

@@ -50,7 +50,7 @@ def complete(model: type[JobMixin[Any]], *, in_session: bool = False) -> Update:
 
     A continuation, and a job that goes on in one, is `chains.complete`'s.
     Parameters: parallel arrays `ids`, `attempts`, `outputs` (JSON texts), at most `_parts.BATCH`; `worker_id`.
-    Shape: `(id, is_awaited)` for each attempt that still was the worker's; the others were lost and nothing is written.
+    Shape: `(id, has_waiters)` for each attempt that still was the worker's; the others were lost and nothing is written.
     With `in_session` a third column, `session_name`, tells in which transaction of a handler it ran.
     Changes: running -> completed; `output`, `completed_at`, `completed_by`; the lease and the chain end.
     Clock: the database's, at the start of the transaction.
@@ -77,7 +77,7 @@ def complete_one(model: type[JobMixin[Any]], *, goes_on: bool = False) -> Update
     With `goes_on` the chain does not end here. A continuation's root must be locked by `chains.lock` before, and ended
     by `chains.end` after.
     Parameters: `job_id`, `job_attempt`, `job_output` (JSON text; null when it goes on), `worker_id`.
-    Shape: one row `(id, is_awaited, session_name)`, the last telling in which transaction it ran; none for a lost one.
+    Shape: one row `(id, has_waiters, session_name)`, the last telling in which transaction it ran; none for a lost one.
     Locks: the row, awaited.
     Obliges: commit only if it returned a row; without one the attempt was lost, and everything must be rolled back.
     Index: the primary key; it is planned on the application's session, where one row by key needs no guards.
@@ -146,7 +146,7 @@ def _completed(
             changed_xid=XID,
             **chain_end,
         )
-        .returning(job.c.id, job.c.is_awaited, *([current_name()] if in_session else []))
+        .returning(job.c.id, job.c.has_waiters, *([current_name()] if in_session else []))
     )
 
 
@@ -158,8 +158,8 @@ def finish(model: type[JobMixin[Any]]) -> Select[Any]:
     not to be due before, or null), `outcomes`, `errors` (JSON texts or null), `fingerprints`, `uncounted` (1 gives the
     attempt back), `reasons` and `letter_ids` of those that die; at most `_parts.BATCH`; `locks`, the ids and those of the
     roots of continuations; `worker_id`.
-    Shape: `(id, status, chain_id, is_awaited)` of each attempt that still was the worker's; for the others nothing is
-    written. `is_awaited` tells whether somebody waits for the end of its chain.
+    Shape: `(id, status, chain_id, has_waiters)` of each attempt that still was the worker's; for the others nothing is
+    written. `has_waiters` tells whether somebody waits for the end of its chain.
     Changes: running -> pending, dead or cancelled; a `job_attempt` row each, a `dead_letter` for each that died. The
     chain ends with a job that does not go back to pending.
     Clock: the database's, at the start of the transaction; delays count from there, and an instant before it means now.
@@ -198,7 +198,7 @@ def finish(model: type[JobMixin[Any]]) -> Select[Any]:
             max_attempts=func.least(job.c.max_attempts, LAST_ATTEMPT - uncounted) + uncounted,
             changed_xid=XID,
         )
-        .returning(*remembered(job), job.c.is_awaited)
+        .returning(*remembered(job), job.c.has_waiters)
         .cte("ended")
     )
     at = position(ids, ended.c.id)
@@ -231,15 +231,15 @@ def end_chains(job: Table, ended: Any, over: ColumnElement[bool]) -> CTE:
         update(job)
         .where(job.c.id == any_(chains))
         .values(chain_completed_at=func.now(), chain_status=outcome)
-        .returning(job.c.id, job.c.is_awaited)
+        .returning(job.c.id, job.c.has_waiters)
         .cte("roots")
     )
 
 
 def awaited(ended: Any, roots: CTE) -> ColumnElement[bool]:
     """Return whether somebody waits for the end of the chain of a row of `ended`, by its root's own row."""
-    of_root = select(roots.c.is_awaited).where(roots.c.id == ended.c.chain_id).scalar_subquery()
-    return func.coalesce(of_root, ended.c.is_awaited, type_=Boolean).label("is_awaited")
+    of_root = select(roots.c.has_waiters).where(roots.c.id == ended.c.chain_id).scalar_subquery()
+    return func.coalesce(of_root, ended.c.has_waiters, type_=Boolean).label("has_waiters")
 
 
 def timedelta_of(seconds: ColumnElement[float]) -> ColumnElement[timedelta]:

@@ -33,12 +33,12 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
     """Return what was told of the queues and job types of one worker, of their parts, and of the worker itself.
 
     Parameters: `queues`, `types`, `worker_id`.
-    Shape: a row each that has one: `kind` (`queue`, `type` or `worker`), `name`, `is_paused`, `weight`, `max_running`,
-    `rate_limit`, `rate_period`, `rate_burst`, `rate_algorithm`, `sharers`, `key_max_running`, `retry_base`, `retry_factor`,
-    `retry_cap`; of the worker `max_running` is the concurrency asked for, null for its own. `sharers`: among how many
-    workers a rate is divided, those that are running, and killed ones for as long as they have a row; none before this
-    worker has one itself, null where it is not divided.
-    Unordered. Locks: none. Index: the primary keys; all of `queue` and of `worker`, which are small.
+    Shape: a row each that has one: `kind` (`queue`, `type` or `worker`), `name`, `is_paused`, `weight`,
+    `global_concurrency`, `rate_limit`, `rate_period`, `rate_burst`, `rate_algorithm`, `sharers`, `concurrency_per_key`,
+    `retry_base`, `retry_factor`, `retry_cap`; of the worker `global_concurrency` is the concurrency asked for, null for its
+    own. `sharers`: among how many workers a rate is divided, those that are running, and killed ones for as long as they
+    have a row; none before this worker has one itself, null where it is not divided. Unordered. Locks: none. Index: the
+    primary keys; all of `queue` and of `worker`, which are small.
     """
     queue, kind, worker = table(model.Queue), table(model.JobType), table(model.Worker)
 
@@ -54,10 +54,10 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
             .correlate(of)
             .scalar_subquery()
         )
-        is_divided = of.c.rate_algorithm == literal_column(f"'{RateAlgorithm.DIVIDED_BUCKET}'")
+        is_divided = of.c.rate_algorithm == literal_column(f"'{RateAlgorithm.LOCAL_TOKEN_BUCKET}'")
         period = clamped(of.c.rate_period).label("rate_period")
         rate = [of.c.rate_limit, period, of.c.rate_burst, of.c.rate_algorithm]
-        return [of.c.max_running, *rate, case((is_divided, sharers)).label("sharers")]
+        return [of.c.global_concurrency, *rate, case((is_divided, sharers)).label("sharers")]
 
     one, nothing = literal_column("1", Integer), sql_cast(null(), Integer)
     no_retry = [sql_cast(null(), Interval), sql_cast(null(), Double), sql_cast(null(), Interval)]
@@ -69,7 +69,7 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
             queue.c.paused_at.is_not(None).label("is_paused"),
             queue.c.weight,
             *limits(queue, queue.c.name, "queues"),
-            queue.c.key_max_running,
+            queue.c.concurrency_per_key,
             queue.c.retry_base,
             queue.c.retry_factor,
             queue.c.retry_cap,

@@ -125,12 +125,12 @@ def replace(
     *,
     new: JobMixin[Any],
     replaced: Collection[str],
-    within: timedelta | None,
+    max_wait: timedelta | None,
 ) -> Update:
     """Give the first job of a chain what another says, unless it has begun meanwhile.
 
-    `replaced`: of `REPLACEABLE`; none keeps it from beginning, and that is all. `within`: it stays due so long after it was
-    enqueued, however often it is moved.
+    `replaced`: of `REPLACEABLE`; none keeps it from beginning, and that is all. `max_wait`: it stays due so long after it
+    was enqueued, however often it is moved.
     Shape: its id; no row where it has begun, has ended, or has the key no longer.
     Changes: those columns, `changed_xid`. Clock: the database's `now()`, from which a delay counts.
     Locks: its row, awaited: a claim under way decides whether it has begun. Index: the primary key.
@@ -142,7 +142,7 @@ def replace(
     if "schedule" in replaced:
         moved = due_at(delay=new._delay, at=new._at)
         due: ColumnElement[Any] = func.now() if moved is None else moved
-        values["scheduled_at"] = due if within is None else func.least(due, job.c.created_at + literal(within, INTERVAL))
+        values["scheduled_at"] = due if max_wait is None else func.least(due, job.c.created_at + literal(max_wait, INTERVAL))
     return (
         update(job)
         .where(job.c.id == job_id, job.c.deduplication_key == key, _waits(job))
@@ -172,9 +172,9 @@ def put(
 ) -> Insert:
     """Insert many jobs, each unless an open chain has its key; replace those parts of one that has not begun.
 
-    Parameters: as `jobs.enqueue_many`, of distinct keys; with `schedule` among `replaced` also `within`, as of `replace`, or
-    null; with `ended`, where chains that have ended count as well, `window`, how long they do, null for ever.
-    With `held` one that has not begun is kept from that until the transaction ends, also where nothing is replaced.
+    Parameters: as `jobs.enqueue_many`, of distinct keys; with `schedule` among `replaced` also `max_wait`, as of `replace`,
+    or null; with `ended`, where chains that have ended count as well, `window`, how long they do, null for ever. With `held`
+    one that has not begun is kept from that until the transaction ends, also where nothing is replaced.
     Shape: the ids of the rows inserted and of those changed or held, not those of jobs left as they are.
     Changes: a row each; or what is `replaced`, and `changed_xid`. Clock: the database's `now()`.
     Locks: the rows returned. An equal key of a transaction that is under way, and a claim of the job that has it, are
@@ -206,7 +206,7 @@ def put(
     new = statement.excluded
     values: dict[str, Any] = {name: new[name] for part in replaced for name in REPLACEABLE[part]} | {"changed_xid": XID}
     if "schedule" in replaced:  # LEAST passes over null
-        values["scheduled_at"] = func.least(new.scheduled_at, job.c.created_at + _duration("within"))
+        values["scheduled_at"] = func.least(new.scheduled_at, job.c.created_at + _duration("max_wait"))
     merged: Insert = statement.on_conflict_do_update(**arbiter, set_=values, where=_waits(job)).returning(job.c.id)
     return merged
 

@@ -150,13 +150,13 @@ def dismiss_letters(model: type[JobMixin[Any]]) -> Update:
 def delete_jobs(model: type[JobMixin[Any]]) -> Delete:
     """Delete all jobs of chains in one statement: a continuation and its root hold each other up.
 
-    Parameters: `job_ids`. Shape: `(id, status, chain_id, is_awaited)` as they were, unordered.
+    Parameters: `job_ids`. Shape: `(id, status, chain_id, has_waiters)` as they were, unordered.
     Obliges: the jobs are locked, their edges deleted, and no other job refers to them. Index: the primary key; and to
     check that nothing refers to them `uq_job_chain`, `pk_job_blocker`, `ix_job_blocker_chain`.
     """
     job: Any = model
     gone = delete(model).where(job.id == any_(array("job_ids", id_parameter(model.__jobqueue__))))
-    returned: Any = gone.returning(job.id, job.status, job.chain_id, job.is_awaited)
+    returned: Any = gone.returning(job.id, job.status, job.chain_id, job.has_waiters)
     return typed("Delete", returned)
 
 

@@ -18,7 +18,7 @@ def expire(model: type[JobMixin[Any]], *, only: bool = False) -> Select[Any]:
     """Cancel pending jobs whose `expires_at` has passed. No claim takes them either: this only says so.
 
     Parameters: `limit`; `excluded`, ids to leave out, none unless given; with `only` it takes none but those in `ids`.
-    Shape: `(id, type_name, attempt, chain_id, is_awaited)` a job, the last as in `completions.finish`;
+    Shape: `(id, type_name, attempt, chain_id, has_waiters)` a job, the last as in `completions.finish`;
     fewer than `limit` rows: none are left but those that somebody holds. Unordered.
     Changes: pending -> cancelled; `last_error` says when it should have started. The chain ends.
     Clock: the database's. Locks: the rows taken, and the roots of continuations, until the transaction ends; rows held by
@@ -43,7 +43,7 @@ def expire(model: type[JobMixin[Any]], *, only: bool = False) -> Select[Any]:
             last_error=error,
             changed_xid=XID,
         )
-        .returning(job.c.id, job.c.type_name, job.c.attempt, job.c.chain_id, job.c.status, job.c.is_awaited)
+        .returning(job.c.id, job.c.type_name, job.c.attempt, job.c.chain_id, job.c.status, job.c.has_waiters)
         .cte("gone")
     )
     roots = end_chains(job, gone, true())

@@ -33,7 +33,7 @@ from sa_jobqueue.types import MIN_PRIORITY, AttemptOutcome, JobStatus, Resolutio
 _LIMIT = bindparam("limit", type_=Integer)
 _ONE: ColumnElement[Any] = literal_column("1")
 _WINDOW = bindparam("window", type_=Interval)
-UNSUCCESSFUL = (AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT, AttemptOutcome.TAKEN_BACK)
+UNSUCCESSFUL = (AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT, AttemptOutcome.LOST)
 """Attempts that ended in a way nobody wanted: what a retry rate counts."""
 
 
@@ -232,22 +232,22 @@ def behind_dead(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def unsettled(model: type[JobMixin[Any]]) -> Select[int, Any]:
+def chains_to_unblock(model: type[JobMixin[Any]]) -> Select[int, Any]:
     """Count the chains that have ended and whose end was not passed on, and tell since when the oldest waits.
 
-    Parameters: `limit`: it counts no further. Shape: one row `(unsettled, oldest_at)`. Locks: none.
-    Index: `ix_job_awaited`, usually empty.
+    Parameters: `limit`: it counts no further. Shape: one row `(chains_to_unblock, oldest_at)`. Locks: none.
+    Index: `ix_job_has_waiters`, usually empty.
     """
     job = table(model)
     found = (
         select(job.c.chain_completed_at)
-        .where(job.c.is_awaited, job.c.chain_completed_at.is_not(None))
+        .where(job.c.has_waiters, job.c.chain_completed_at.is_not(None))
         .limit(_LIMIT)
         .subquery("found")
     )
-    return select(func.count().label("unsettled"), func.min(found.c.chain_completed_at).label("oldest_at")).select_from(
-        found
-    )
+    return select(
+        func.count().label("chains_to_unblock"), func.min(found.c.chain_completed_at).label("oldest_at")
+    ).select_from(found)
 
 
 def _array_of(chosen: Select[Any], of: Any) -> ColumnElement[Any]:

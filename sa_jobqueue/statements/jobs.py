@@ -112,7 +112,7 @@ def job_queue(model: type[JobMixin[Any]]) -> TableClause:
 def lock(model: type[JobMixin[Any]], ids: Sequence[JobId], *, blockers: bool = False) -> Select[Any]:
     """Lock jobs and the roots of their chains, and tell their status; with `blockers` also the chains they wait for.
 
-    Shape: `(id, status, chain_id, is_awaited)` of all that exist, each as of the moment it was locked; `is_awaited` tells
+    Shape: `(id, status, chain_id, has_waiters)` of all that exist, each as of the moment it was locked; `has_waiters` tells
     of a root whether somebody waits for its chain.
     Locks: the rows, awaited, until the caller's transaction ends, in the order of all who wait: roots by id, then
     continuations by id. What the view locks when it changes one of them is among them. Index: the primary key.
@@ -124,7 +124,7 @@ def lock(model: type[JobMixin[Any]], ids: Sequence[JobId], *, blockers: bool = F
     if blockers:
         chosen = chosen.union_all(select(edge.c.blocked_by_chain_id).where(edge.c.job_id == given, edge.c.open))
     return (
-        select(job.c.id, job.c.status, job.c.chain_id, job.c.is_awaited)
+        select(job.c.id, job.c.status, job.c.chain_id, job.c.has_waiters)
         .where(job.c.id == any_(func.array(chosen.scalar_subquery())))
         .order_by(job.c.root_id.is_not(None), job.c.id)
         .with_for_update(key_share=True)

@@ -44,7 +44,7 @@ def beat(model: type[JobMixin[Any]]) -> Insert:
     """Say that a worker lives; register it if its row is not there (or not there any more).
 
     Parameters: `id`, `name`, `host`, `pid`, `version`, `queues`, `job_types`, `concurrency`, `state`;
-    `choosers`, `type_slots`, null unless given.
+    `selectors`, `type_slots`, null unless given.
     Shape: one row `(drain_requested_at,)`, null unless somebody asked the worker to stop.
     Changes: `heartbeat_at`, `state`, `concurrency`. Clock: the database's. Locks: the worker's own row.
     Index: the primary key.
@@ -52,7 +52,7 @@ def beat(model: type[JobMixin[Any]]) -> Insert:
     worker = table(model.Worker)
     names = ("id", "name", "host", "pid", "version", "queues", "job_types", "concurrency", "state")
     given = {name: bindparam(name, type_=worker.c[name].type) for name in names}
-    given |= {name: bindparam(name, None, type_=worker.c[name].type) for name in ("choosers", "type_slots")}
+    given |= {name: bindparam(name, None, type_=worker.c[name].type) for name in ("selectors", "type_slots")}
     statement = insert(worker).values(given)
     return statement.on_conflict_do_update(
         index_elements=["id"],
@@ -179,7 +179,7 @@ def supersede(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def take_back(model: type[JobMixin[Any]], *, orphans: bool = False, ended: bool = False, only: bool = False) -> Select[Any]:
+def rescue(model: type[JobMixin[Any]], *, orphans: bool = False, ended: bool = False, only: bool = False) -> Select[Any]:
     """Take jobs from workers that stopped beating, and jobs whose own lease ran out; due again after a backoff, or dead.
 
     Parameters: `ttl`, how long a silent worker still counts as alive; `limit`; `base` and `cap` of the backoff in
@@ -187,7 +187,7 @@ def take_back(model: type[JobMixin[Any]], *, orphans: bool = False, ended: bool 
     sweep, for it reads every running job. With `ended` those of one worker, `worker_id` in the place of `ttl`, whose
     process is known to have ended, however fresh its last beat is. `excluded`: ids to leave out, none unless given; with
     `only` it takes none but those in `ids`.
-    Shape: `(id, type_name, attempt, status, worker_id, chain_id, is_awaited)` a job, the last as in
+    Shape: `(id, type_name, attempt, status, worker_id, chain_id, has_waiters)` a job, the last as in
     `completions.finish`; fewer than `limit` rows: none are left. Unordered.
     Changes: running -> pending, or dead when that was the last attempt; a `job_attempt` row each, and a dead letter
     (`lost`, or `timed_out` where the lease ran out). The chain of a job that dies ends.
@@ -225,7 +225,7 @@ def take_back(model: type[JobMixin[Any]], *, orphans: bool = False, ended: bool 
             last_error=error,
             changed_xid=XID,
         )
-        .returning(*remembered(job), job.c.last_error, job.c.is_awaited)
+        .returning(*remembered(job), job.c.last_error, job.c.has_waiters)
         .cte("back")
     )
     roots = end_chains(job, back, cast(back.c.status, Text) == JobStatus.DEAD.value)
@@ -236,7 +236,7 @@ def take_back(model: type[JobMixin[Any]], *, orphans: bool = False, ended: bool 
         model,
         numbered,
         worker=of_lost("leased_by", numbered),
-        outcome=literal(AttemptOutcome.TAKEN_BACK.value),
+        outcome=literal(AttemptOutcome.LOST.value),
         error=numbered.c.last_error,
         fingerprint=reason,
         reason=reason,
@@ -255,7 +255,7 @@ def take_back(model: type[JobMixin[Any]], *, orphans: bool = False, ended: bool 
 
 @once_a_model
 def lost(model: type[JobMixin[Any]], *, orphans: bool = False) -> Select[Any]:
-    """Name the jobs that `take_back` would take now. Parameters: `ttl`, `limit`, `excluded`, as there. Shape: `(id,)`.
+    """Name the jobs that `rescue` would take now. Parameters: `ttl`, `limit`, `excluded`, as there. Shape: `(id,)`.
 
     Locks: the rows, until the transaction ends; rows held by others are skipped.
     Index: `ix_job_running`, one probe a worker.
@@ -305,4 +305,4 @@ def _lost_error(reason: ColumnElement[str], worker_id: ColumnElement[str]) -> Co
         (reason == DeadReason.LOST.value, func.concat("worker ", worker_id, " stopped beating")),
         else_=func.concat("worker ", worker_id, " let its lease run out"),
     )
-    return func.jsonb_build_object("type", "TakenBack", "message", message, "worker", worker_id)
+    return func.jsonb_build_object("type", "Lost", "message", message, "worker", worker_id)

@@ -87,9 +87,9 @@ def lock(model: type[JobMixin[Any]]) -> Select[Any]:
     """Lock what limits a queue, parts of it and a job type, and tell the limits.
 
     Parameters: `queues`, names of queues and parts; `type_name`, null for none.
-    Shape: `(is_type, name, max_running, key_max_running)`, `RATE`, `STATE`, `(version, place, now)` a row that is there and
-    free: how many may run at once, how many of each fair key, what a `rates.Rate` is made of, and what `spend` is told; null
-    where there is no such limit, or nothing was started. Unordered.
+    Shape: `(is_type, name, global_concurrency, concurrency_per_key)`, `RATE`, `STATE`, `(version, place, now)` a row that is
+    there and free: how many may run at once, how many of each fair key, what a `rates.Rate` is made of, and what `spend` is
+    told; null where there is no such limit, or nothing was started. Unordered.
     Clock: the database's, at the start of the transaction, as of `started_at`.
     Locks: those rows, until the transaction ends; skipped where another claim holds them.
     Obliges: a caller must claim nothing that a row limits which it asked for and did not get, nor anything under a rate that
@@ -101,8 +101,8 @@ def lock(model: type[JobMixin[Any]]) -> Select[Any]:
         select(
             literal_column("true" if of is kind else "false", Boolean).label("is_type"),
             name.label("name"),
-            of.c.max_running,
-            (none if of is kind else of.c.key_max_running).label("key_max_running"),
+            of.c.global_concurrency,
+            (none if of is kind else of.c.concurrency_per_key).label("concurrency_per_key"),
             *(clamped(of.c[name]).label(name) if name == "rate_period" else of.c[name] for name in RATE),
             *(state.c[column] for column in (*STATE, "version", "place")),
             func.now().label("now"),

@@ -23,7 +23,7 @@ def vacuum(layout: Layout, table_name: str, *, analyze: bool) -> TextClause:
 
 
 def reindex(layout: Layout, index_name: str) -> TextClause:
-    """Build an index anew beside the old one, and put it in its place.
+    """Build an index anew beside the old one, and put it in its cursor.
 
     Locks: SHARE UPDATE EXCLUSIVE on the table; it waits for every transaction that may use the old index. Ended on its
     way, it leaves an index behind whose name ends in `_ccnew` or `_ccold`. Obliges: no transaction.
@@ -39,7 +39,7 @@ def drop_index(layout: Layout, index_name: str) -> TextClause:
 def bounded(*, lock_timeout_ms: int) -> Select[Any]:
     """Bound a session's waits for locks, and let its statements take their time; its name tells what it is for."""
     wanted = {
-        "application_name": "sa_jobqueue upkeep",
+        "application_name": "sa_jobqueue maintenance",
         "lock_timeout": f"{lock_timeout_ms}ms",
         "statement_timeout": "0",
         "idle_in_transaction_session_timeout": "0",

@@ -34,7 +34,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
 from sqlalchemy.sql.elements import ColumnElement
 
-from sa_jobqueue.fair_keys import SEPARATOR
+from sa_jobqueue.fairness_keys import SEPARATOR
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import Xid8
 from sa_jobqueue.statements._lanes import freed, transactions

@@ -16,7 +16,7 @@ from sa_jobqueue.statements._parts import array, clamped, once_a_model, table
 from sa_jobqueue.statements.parts import whole
 
 TOLD: Final = (
-    *("weight", "key_max_running", "max_running", "rate_limit", "rate_period", "rate_burst", "rate_algorithm"),
+    *("weight", "concurrency_per_key", "global_concurrency", "rate_limit", "rate_period", "rate_burst", "rate_algorithm"),
     *RETRY,
     *("retain_completed", "retain_cancelled", "retain_dead"),
 )

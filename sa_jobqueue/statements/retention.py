@@ -58,7 +58,7 @@ def of_queues(model: type[JobMixin[Any]]) -> Select[Any]:
 
 _READ = (
     *("id", "root_id", "type_name", "queue", "status", "chain_status"),
-    *("chain_completed_at", "is_awaited", "created_at"),
+    *("chain_completed_at", "has_waiters", "created_at"),
 )
 
 
@@ -80,7 +80,7 @@ def look(model: type[JobMixin[Any]], *, first: bool) -> Select[Any]:
         "status",
         "chain_status",
         "chain_completed_at",
-        "is_awaited",
+        "has_waiters",
         "created_at",
     )
     page = select(*(job.c[name] for name in names)).order_by(job.c.id).limit(bindparam("scan", type_=Integer))
@@ -197,7 +197,7 @@ def _expired(of: Any) -> list[ColumnElement[bool]]:
     return [
         of.c.root_id.is_(None),
         of.c.chain_completed_at.is_not(None),
-        ~of.c.is_awaited,
+        ~of.c.has_waiters,
         of.c.chain_completed_at < func.now() - func.coalesce(*said),
     ]
 

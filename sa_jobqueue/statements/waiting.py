@@ -22,7 +22,7 @@ def look(model: type[JobMixin[Any]]) -> Select[Any]:
 
     Parameters: `job_id`, any job of the chain.
     Shape: `(id, type_name, status, output, error, created_at, completed_at, length, last_job_id, last_type_name,
-    is_awaited)` of the chain, all of one moment; `completed_at` is null while it is open; no row when there is no such
+    has_waiters)` of the chain, all of one moment; `completed_at` is null while it is open; no row when there is no such
     job. Locks: none. Index: the primary key, and `uq_job_chain` for the chain's last job.
     """
     job, chain = table(model), table(model.Chain)
@@ -30,7 +30,7 @@ def look(model: type[JobMixin[Any]]) -> Select[Any]:
     asked = job.alias("asked")
     chain_id = select(asked.c.chain_id).where(asked.c.id == _parameter(model, "job_id")).scalar_subquery()
     return (
-        select(*(chain.c[name] for name in _TOLD), root.c.is_awaited)
+        select(*(chain.c[name] for name in _TOLD), root.c.has_waiters)
         .select_from(chain.join(root, root.c.id == chain.c.id))
         .where(chain.c.id == chain_id)
     )
@@ -41,7 +41,7 @@ def mark_awaited(model: type[JobMixin[Any]]) -> Update:
     """Note on an open chain that somebody waits for its end, so that whoever ends it sends a notification.
 
     Parameters: `awaited_id`. Shape: `(id,)` if it was noted now; no row when it was already, when the chain has ended or
-    is gone, and when somebody holds the root: try again then. Changes: the root's `is_awaited`.
+    is gone, and when somebody holds the root: try again then. Changes: the root's `has_waiters`.
     Locks: the root, until the transaction ends; skipped when it is held, so that nobody is waited for.
     Obliges: run it alone and commit at once, then `look`: an end that came before the mark is not told.
     Index: the primary key.
@@ -54,13 +54,13 @@ def mark_awaited(model: type[JobMixin[Any]]) -> Update:
             root.c.id == _parameter(model, "awaited_id"),
             root.c.chain_index == 0,
             root.c.chain_completed_at.is_(None),
-            ~root.c.is_awaited,
+            ~root.c.has_waiters,
         )
         .with_for_update(key_share=True, skip_locked=True)
         # A CTE, which runs once: as a subquery it might lock again for each row it is compared with.
         .cte("free")
     )
-    return update(job).where(job.c.id == select(free.c.id).scalar_subquery()).values(is_awaited=true()).returning(job.c.id)
+    return update(job).where(job.c.id == select(free.c.id).scalar_subquery()).values(has_waiters=true()).returning(job.c.id)
 
 
 def _parameter(model: type[JobMixin[Any]], name: str) -> Any:

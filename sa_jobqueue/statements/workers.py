@@ -39,7 +39,7 @@ SHOWN = (
     "started_at",
     "heartbeat_at",
     "drain_requested_at",
-    "choosers",
+    "selectors",
     "type_slots",
 )
 """The columns that a listing tells."""

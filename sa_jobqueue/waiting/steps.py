@@ -113,7 +113,7 @@ class Wait:
         held_seconds, least = _HELD_SECONDS, 0.0
         while chain.completed_at is None:
             noted: Answer = None
-            if not chain.is_awaited:
+            if not chain.has_waiters:
                 noted = yield Ask(waiting.mark_awaited(self._model), {"awaited_id": chain.id})
             seen = yield self._look(chain.id)
             if seen is None:
@@ -128,7 +128,7 @@ class Wait:
                 if left <= 0:
                     raise ChainTimeoutError(chain.id, self._timeout) from failure
                 pause = self._poll_seconds
-                if not chain.is_awaited and failure is None:
+                if not chain.has_waiters and failure is None:
                     pause = min(pause, held_seconds)
                     held_seconds *= 2
                 yield Rest(min(left, pause), min(left, least))
@@ -140,7 +140,7 @@ class Wait:
 
     def _result(self, row: Row[Any]) -> ChainResult[Any]:
         told = row._asdict()
-        del told["is_awaited"]
+        del told["has_waiters"]
         if row.status is not JobStatus.COMPLETED:
             raise ChainFailedError(ChainResult(**told))
         if self._handler is not None:

@@ -8,12 +8,12 @@ A worker is one event loop with a few duties, each a component that the supervis
 - the **completer** writes the ends of attempts, many in one fenced statement; a handler with a session completes in that
   session's own commit instead;
 - the **heartbeat**, a thread, says that the worker lives; every lease of the worker hangs on that;
-- the **sweeper** takes back what silent workers held;
+- the **rescuer** takes back what silent workers held;
 - the **listener** hears of new and of lost jobs, which saves waiting and nothing else: notifications are hints, so the
   **verifier** reads whether an attempt is lost before it is stopped.
 
 What the database decides: who owns an attempt (`id`, `attempt`, `leased_by`, status), and every instant. What a crash
-does: the heartbeat stops, and after the time to live any other worker's sweeper puts the jobs back, after a backoff, or
+does: the heartbeat stops, and after the time to live any other worker's rescuer puts the jobs back, after a backoff, or
 among the dead letters if that was their last attempt. What an outage does: duties fail and restart; ends of attempts
 stay queued; when the worker cannot beat for too long it stops its attempts before others may start them.
 """

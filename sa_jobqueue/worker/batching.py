@@ -98,14 +98,14 @@ class Batches:
         threads: Threads,
         *,
         worker_id: str,
-        stop_grace: timedelta,
+        cancel_timeout: timedelta,
     ) -> None:
         self._host = host
         self._model = model
         self._worker_id = worker_id
         self._sessions = sessions
         self._threads = threads
-        self._stop_grace = stop_grace.total_seconds()
+        self._cancel_timeout = cancel_timeout.total_seconds()
         self._loop = asyncio.get_running_loop()
         self._gathering: dict[str, _Batch] = {}
         self._going: set[asyncio.Task[None]] = set()
@@ -245,7 +245,7 @@ class Batches:
         except asyncio.CancelledError:
             for member in batch.members:
                 member.running.context.stop(CancelReason.BATCH_STOPPED)
-            done, _ = await asyncio.wait({call}, timeout=self._stop_grace)
+            done, _ = await asyncio.wait({call}, timeout=self._cancel_timeout)
             if not done:
                 self._host.leave_behind(call)
             elif call.exception() is None and batch.job_type.session_argument is not None:

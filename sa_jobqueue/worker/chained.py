@@ -19,7 +19,7 @@ from sa_jobqueue.splitting import in_parts, is_of_a_row
 from sa_jobqueue.statements import chains
 from sa_jobqueue.types import ENDED, JobStatus
 from sa_jobqueue.worker.outcomes import Completed, Finished, of_error
-from sa_jobqueue.worker.settler import Settler
+from sa_jobqueue.worker.unblocker import Unblocker
 
 _PATIENCE_MILLISECONDS: Final = 50
 """How long a continuation that waits for other chains waits for their locks before it is tried again."""
@@ -41,11 +41,11 @@ class Written:
 class ChainWriter:
     """One statement for all of a batch that can go together; a short transaction for each that cannot."""
 
-    def __init__(self, engine: AsyncEngine, model: type[JobMixin[Any]], worker_id: str, settler: Settler) -> None:
+    def __init__(self, engine: AsyncEngine, model: type[JobMixin[Any]], worker_id: str, unblocker: Unblocker) -> None:
         self._committing = engine.execution_options(isolation_level="READ COMMITTED")
         self._model = model
         self._worker_id = worker_id
-        self._settler = settler
+        self._unblocker = unblocker
 
     async def write(self, connection: AsyncConnection, ends: Sequence[Completed]) -> Written:
         """Complete attempts, each fenced; those neither written nor failed are held by somebody, or lost."""
@@ -99,7 +99,7 @@ class ChainWriter:
             }
             | following,
         )
-        return note_ended(result.all(), self._settler)
+        return note_ended(result.all(), self._unblocker)
 
     async def _write_alone(self, end: Completed, written: Written) -> None:
         """Write one end as a handler's own commit would: it locks what its continuation waits for, if not for long."""
@@ -125,7 +125,7 @@ class ChainWriter:
 
     def _tell_due(self, end: Completed) -> None:
         if isinstance(end.result, JobMixin):
-            self._settler.tell_due(end.result.queue)
+            self._unblocker.tell_due(end.result.queue)
 
 
 def _is_held(error: DBAPIError) -> bool:
@@ -137,11 +137,11 @@ def with_roots(ends: Sequence[Completed | Finished]) -> list[Any]:
     return [*(end.job.id for end in ends), *(end.job.chain_id for end in ends if end.job.chain_index > 0)]
 
 
-def note_ended(rows: Iterable[Sequence[Any]], settler: Settler) -> set[Any]:
+def note_ended(rows: Iterable[Sequence[Any]], unblocker: Unblocker) -> set[Any]:
     """Return the ids written, and have the chains settled that ended with them and are awaited."""
     written = set()
-    for job_id, status, chain_id, is_awaited in rows:
+    for job_id, status, chain_id, has_waiters in rows:
         written.add(job_id)
-        if is_awaited and status is not None and JobStatus(status) in ENDED:
-            settler.put(chain_id)
+        if has_waiters and status is not None and JobStatus(status) in ENDED:
+            unblocker.put(chain_id)
     return written

@@ -28,11 +28,11 @@ from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from sa_jobqueue.choosing import Candidate, Chooser
+from sa_jobqueue.choosing import Candidate, Selector
 from sa_jobqueue.context import ClaimedJob
-from sa_jobqueue.errors import InvalidChoiceError
-from sa_jobqueue.events import ChooserFailed, EventBus
-from sa_jobqueue.fair_keys import SEPARATOR
+from sa_jobqueue.errors import InvalidSelectionError
+from sa_jobqueue.events import EventBus, SelectorFailed
+from sa_jobqueue.fairness_keys import SEPARATOR
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import choosing
 from sa_jobqueue.worker.compiled import compiled
@@ -51,13 +51,13 @@ _LONGEST_REST: Final = 60.0
 class Caller:
     """Calls the function of one queue, within its time. A sync one runs in a thread, which nothing waits for at the end."""
 
-    def __init__(self, chooser: Chooser, worker_id: str, events: EventBus) -> None:
-        self.chooser = chooser
+    def __init__(self, selector: Selector, worker_id: str, events: EventBus) -> None:
+        self.selector = selector
         self._worker_id = worker_id
         self._events = events
         self._loop = asyncio.get_running_loop()
-        named: Any = type(chooser.choose).__call__
-        self._is_async = inspect.iscoroutinefunction(chooser.choose) or inspect.iscoroutinefunction(named)
+        named: Any = type(selector.choose).__call__
+        self._is_async = inspect.iscoroutinefunction(selector.choose) or inspect.iscoroutinefunction(named)
         self._under_way: asyncio.Future[Any] | None = None
         self._not_before = 0.0
         self._rest = _REST
@@ -67,10 +67,10 @@ class Caller:
         if self._loop.time() < self._not_before or (self._under_way is not None and not self._under_way.done()):
             return candidates
         try:
-            chosen = _checked(self.chooser, await self._answer(candidates, free), candidates)
+            chosen = _checked(self.selector, await self._answer(candidates, free), candidates)
         except Exception as error:
             if self._rest == _REST:
-                self._events.emit(ChooserFailed(self._worker_id, self.chooser.queue, self.chooser.name, error))
+                self._events.emit(SelectorFailed(self._worker_id, self.selector.queue, self.selector.name, error))
             self._not_before = self._loop.time() + self._rest
             self._rest = min(2 * self._rest, _LONGEST_REST)
             return candidates
@@ -78,18 +78,18 @@ class Caller:
         return chosen
 
     async def _answer(self, candidates: Sequence[Candidate], free: int) -> Any:
-        choose: Callable[..., Any] = self.chooser.choose
+        choose: Callable[..., Any] = self.selector.choose
         # A list of its own: what the function does to it is its own affair.
         call = self._awaited(choose, candidates, free) if self._is_async else self._in_thread(choose, candidates, free)
         try:
-            await asyncio.wait({call}, timeout=self.chooser.timeout.total_seconds())
+            await asyncio.wait({call}, timeout=self.selector.timeout.total_seconds())
         finally:
             if not call.done():
                 self._under_way = call
                 if isinstance(call, asyncio.Task):
                     call.cancel()
         if self._under_way is call:
-            raise TimeoutError(f"it took longer than its timeout of {self.chooser.timeout.total_seconds():g} s")
+            raise TimeoutError(f"it took longer than its timeout of {self.selector.timeout.total_seconds():g} s")
         answer, error = (None, RuntimeError("it was cancelled")) if call.cancelled() else call.result()
         if error is not None:
             raise error
@@ -123,7 +123,7 @@ class Caller:
                 self._loop.call_soon_threadsafe(tell, answer, failed)
 
         # A daemon, as handlers' threads: one that never returns does not keep the process from ending.
-        threading.Thread(target=run, name=f"sa_jobqueue_chooser_{self.chooser.queue}", daemon=True).start()
+        threading.Thread(target=run, name=f"sa_jobqueue_selector_{self.selector.queue}", daemon=True).start()
         return ended
 
 
@@ -136,7 +136,7 @@ class ChosenGroup(Group):
         self._statements = statements
         self._left: dict[Any, Candidate] = {}
         self._since: dict[Any, float] = {}
-        """When each was offered first, for `longest_wait`."""
+        """When each was offered first, for `max_wait`."""
         self._wanted: Sequence[Candidate] = ()
         self._rooms: Mapping[str, int] = {}
         self._is_held_up = False
@@ -144,7 +144,7 @@ class ChosenGroup(Group):
     @property
     def is_ready(self) -> bool:
         """Whether a part has a job that is due, and the window has room for it."""
-        return super().is_ready and len(self._left) < self.caller.chooser.window
+        return super().is_ready and len(self._left) < self.caller.selector.window
 
     @property
     def is_plain(self) -> bool:
@@ -213,11 +213,11 @@ class ChosenGroup(Group):
         self.may_have_more = bool(jobs and self._left)
 
     async def _read(self, connection: AsyncConnection, clock: Callable[[], float]) -> tuple[list[Candidate], datetime]:
-        chooser, floors, now = self.caller.chooser, self.floors, clock()
+        selector, floors, now = self.caller.selector, self.floors, clock()
         floors.prepare(now, idle=True)
         if floors.is_cold:
             self._forget(now)
-        room = max(chooser.window - len(self._left), 0)
+        room = max(selector.window - len(self._left), 0)
         reading = (super().plan(room)[1] if room else None) or floors.blocks([Share(self.queues[0], room)])
         given = floors.parameters(changed=True, reading=reading) | {
             "types": self.types,
@@ -255,7 +255,7 @@ class ChosenGroup(Group):
 
     async def _chosen(self, candidates: Sequence[Candidate], limit: int, now: float) -> Sequence[Candidate]:
         chosen = await self.caller.choose(candidates, limit)
-        longest = self.caller.chooser.longest_wait
+        longest = self.caller.selector.max_wait
         if longest is None:
             return chosen
         overdue = [one for one in candidates if now - self._since[one.id] >= longest.total_seconds()]
@@ -266,23 +266,23 @@ class ChosenGroup(Group):
 class Statements:
     """What is executed for such a group."""
 
-    def __init__(self, model: type[JobMixin[Any]], chooser: Chooser) -> None:
-        self.candidates = compiled(choosing.candidates, model, inputs=chooser.inputs)
+    def __init__(self, model: type[JobMixin[Any]], selector: Selector) -> None:
+        self.candidates = compiled(choosing.candidates, model, inputs=selector.inputs)
         self.claim = compiled(choosing.claim, model)
 
 
-class Choosers:
+class Selectors:
     """The functions of one worker, by queue, and what they know beyond a change of its plan."""
 
     def __init__(
         self,
-        choosers: Mapping[str, Chooser],
+        selectors: Mapping[str, Selector],
         model: type[JobMixin[Any]],
         *,
         worker_id: str,
         events: EventBus,
     ) -> None:
-        self._callers = {queue: Caller(chooser, worker_id, events) for queue, chooser in choosers.items()}
+        self._callers = {queue: Caller(selector, worker_id, events) for queue, selector in selectors.items()}
         self._model = model
 
     @property
@@ -293,8 +293,8 @@ class Choosers:
     def group(self, queues: Sequence[str], *given: Any, **more: Any) -> Group:
         """Return the group of some queues: one that has a function is alone."""
         if len(queues) == 1 and (caller := self._callers.get(queues[0])) is not None:
-            # Made here: a worker without a chooser compiles none of it.
-            statements = Statements(self._model, caller.chooser)
+            # Made here: a worker without a selector compiles none of it.
+            statements = Statements(self._model, caller.selector)
             return ChosenGroup(queues, *given, caller=caller, statements=statements, **more)
         return Group(queues, *given, **more)
 
@@ -303,15 +303,15 @@ def _in_order(one: Candidate) -> tuple[int, datetime, Any]:
     return -one.priority, one.scheduled_at, one.id
 
 
-def _checked(chooser: Chooser, answer: Any, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Return what was chosen, as it was offered, each once. Raises: InvalidChoiceError."""
+def _checked(selector: Selector, answer: Any, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Return what was chosen, as it was offered, each once. Raises: InvalidSelectionError."""
     offered = {one.id: one for one in candidates}
     try:
         ids = dict.fromkeys(one.id for one in answer)
     except (TypeError, AttributeError):
         reason = f"must return those of its candidates that are to start, got {type(answer).__name__}"
-        raise InvalidChoiceError(chooser.name, reason) from None
+        raise InvalidSelectionError(selector.name, reason) from None
     strange = [job_id for job_id in ids if job_id not in offered]
     if strange:
-        raise InvalidChoiceError(chooser.name, f"returned job {strange[0]}, which it was not offered")
+        raise InvalidSelectionError(selector.name, f"returned job {strange[0]}, which it was not offered")
     return [offered[job_id] for job_id in ids]

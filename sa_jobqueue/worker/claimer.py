@@ -13,13 +13,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.events import EventBus
-from sa_jobqueue.fair_keys import whole
+from sa_jobqueue.fairness_keys import whole
 from sa_jobqueue.handlers import JobQueue
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.splitting import is_of_a_row
 from sa_jobqueue.statements import leases
 from sa_jobqueue.types import RefusedWrite
-from sa_jobqueue.worker.choosing import Choosers, ChosenGroup
+from sa_jobqueue.worker.choosing import ChosenGroup, Selectors
 from sa_jobqueue.worker.claims import Claims, is_of_ordering
 from sa_jobqueue.worker.compiled import compiled
 from sa_jobqueue.worker.completer import Completer
@@ -37,8 +37,8 @@ from sa_jobqueue.worker.outcomes import released
 from sa_jobqueue.worker.quarantine import Quarantine
 from sa_jobqueue.worker.rates import OutdatedError, TooHeavyError
 from sa_jobqueue.worker.scout import Scout
-from sa_jobqueue.worker.settler import Settler
 from sa_jobqueue.worker.turns import Turn, asked_of, looking_of, turn_of
+from sa_jobqueue.worker.unblocker import Unblocker
 
 _PACE: Final = 0.004
 """Seconds between two claims while slots trickle free one by one: batches form, and no idle slot waits longer."""
@@ -73,7 +73,7 @@ class Claimer(Component):
         *,
         executor: Executor,
         completer: Completer,
-        settler: Settler,
+        unblocker: Unblocker,
         worker_id: str,
         jobs: JobQueue[Any],
         events: EventBus,
@@ -84,24 +84,24 @@ class Claimer(Component):
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._engine = engine
-        self._executor, self._completer, self._settler = executor, completer, settler
+        self._executor, self._completer, self._unblocker = executor, completer, unblocker
         self._worker_id = worker_id
         self._types = list(jobs.registry.names)
         self._options = options
         self._may_start = may_start
         self._quarantine = quarantine
-        self._claims = Claims(model, worker_id=worker_id, grace=options.time_to_live, clock=self._loop.time)
+        self._claims = Claims(model, worker_id=worker_id, grace=options.heartbeat_timeout, clock=self._loop.time)
         self._next_due = NextDue(model)
         self._held = compiled(leases.held, model)
         self._model = model
         self._ordered = False
-        self._freed = Freed(tell=settler.tell_freed, recount=settler.recount_freed)
+        self._freed = Freed(tell=unblocker.tell_freed, recount=unblocker.recount_freed)
         self._controls = controls
         self._obeyed = Controls()
         self._divided = Divided()
         self._slots = {kind.name: kind.concurrency for kind in jobs.registry if kind.concurrency is not None}
         self._scout = Scout(model, self._types)
-        self._choosers = Choosers(jobs.choosers, model, worker_id=worker_id, events=events)
+        self._selectors = Selectors(jobs.selectors, model, worker_id=worker_id, events=events)
         self._plan = self._planned()
         self._woken = asyncio.Event()
         self._awake_until = 0.0
@@ -180,7 +180,7 @@ class Claimer(Component):
                 if self._loop.time() >= strays_at:
                     await self.give_back_strays(connection)
                     strays_at = self._loop.time() + _STRAYS_EVERY
-                if self._executor.free <= 0 or self._completer.backlog > 4 * self._options.flush_size:
+                if self._executor.free <= 0 or self._completer.backlog > 4 * self._options.completion_batch_size:
                     await self._wait_for_slot()
                     continue
                 if not self._may_start(self._connected_at):
@@ -207,8 +207,8 @@ class Claimer(Component):
         seen by it, whatever the claim before has missed.
         """
         await self._completer.drained()
-        self._settler.look()
-        await self._settler.drained()
+        self._unblocker.look()
+        await self._unblocker.drained()
         self._plan.reset(self._loop.time())
         if await self.claim(connection) > 0 or self._plan.again_in() is not None:
             return False
@@ -246,7 +246,7 @@ class Claimer(Component):
             controls=self._obeyed,
             divided=self._divided,
             fair=self._options.fair,
-            choosers=self._choosers,
+            selectors=self._selectors,
         )
         plan.reweigh({queue: told.weight for queue, told in self._obeyed.queues.items()})
         plan.reset(self._loop.time())

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.errors.drivers import diagnose
-from sa_jobqueue.fair_keys import whole
+from sa_jobqueue.fairness_keys import whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import lowest_id
 from sa_jobqueue.splitting import in_parts
@@ -152,7 +152,7 @@ class Claims:
         Locks: the jobs, while they are tried. At most `MOST_TRIED` are.
         """
         lanes = list(dict.fromkeys(lane for group in groups for lane in group.floors.known))
-        quota = max([limit, *(group.caller.chooser.window for group in groups if isinstance(group, ChosenGroup))])
+        quota = max([limit, *(group.caller.selector.window for group in groups if isinstance(group, ChosenGroup))])
         given = {
             "queues": [lane.queue for lane in lanes],
             "priorities": [lane.priority for lane in lanes],

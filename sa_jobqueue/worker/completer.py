@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from sa_jobqueue.encodings import Encoding
-from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobCompleted, JobDied, JobPutBack
+from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobCompleted, JobDied, JobRescheduled
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.splitting import in_parts
 from sa_jobqueue.statements import completions
@@ -26,7 +26,7 @@ from sa_jobqueue.worker.compiled import compiled
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.outcomes import Completed, Finished
 from sa_jobqueue.worker.quarantine import MOST, Quarantine
-from sa_jobqueue.worker.settler import Settler
+from sa_jobqueue.worker.unblocker import Unblocker
 
 _HELD_REST = 0.05
 """Seconds until the next try when every end in the queue waits for a lock of somebody else."""
@@ -76,16 +76,16 @@ class Completer(Component):
         worker_id: str,
         events: EventBus,
         *,
-        settler: Settler,
+        unblocker: Unblocker,
         quarantine: Quarantine,
-        flush_size: int,
+        completion_batch_size: int,
     ) -> None:
         self._engine = engine
-        self._settler = settler
-        self._chained = ChainWriter(engine, model, worker_id, settler)
+        self._unblocker = unblocker
+        self._chained = ChainWriter(engine, model, worker_id, unblocker)
         self._worker_id = worker_id
         self._events = events
-        self._flush_size = flush_size
+        self._completion_batch_size = completion_batch_size
         self._new_id = model.__id_factory__
         self._complete = compiled(completions.complete, model)
         self._finish = compiled(completions.finish, model)
@@ -171,7 +171,7 @@ class Completer(Component):
 
     async def flush(self, connection: AsyncConnection) -> None:
         """Write one batch and tell what it did. One that fails as a whole stays queued: the next run writes it again."""
-        batch = [self._queue[index] for index in range(min(len(self._queue), self._flush_size))]
+        batch = [self._queue[index] for index in range(min(len(self._queue), self._completion_batch_size))]
         repeated, self._uncertain = self._uncertain, True
         done = await self._write(connection, batch)
         for _ in batch:
@@ -265,9 +265,9 @@ class Completer(Component):
                 "worker_id": self._worker_id,
             },
         )
-        for job_id, is_awaited in rows:
-            if is_awaited:
-                self._settler.put(job_id)
+        for job_id, has_waiters in rows:
+            if has_waiters:
+                self._unblocker.put(job_id)
         return [job_id for job_id, _ in rows]
 
     async def _write_finished(self, connection: AsyncConnection, ends: Sequence[Finished]) -> set[Any]:
@@ -289,10 +289,10 @@ class Completer(Component):
                 "worker_id": self._worker_id,
             },
         )
-        return note_ended(rows, self._settler)
+        return note_ended(rows, self._unblocker)
 
     def _tell_completed(self, ends: Sequence[Completed]) -> None:
-        if ends and self._events.hears(JobCompleted):
+        if ends and self._events.has_subscribers(JobCompleted):
             told = [JobCompleted(end.job.id, end.job.type_name, end.job.attempt, end.ran) for end in ends]
             self._events.emit_many(told)
 
@@ -304,7 +304,7 @@ class Completer(Component):
         elif end.status is JobStatus.CANCELLED:
             self._events.emit(JobCancelled(job.id, job.type_name, job.attempt, end.ran))
         else:
-            put_back = JobPutBack(job.id, job.type_name, job.attempt, end.outcome, end.delay, end.error, end.at, end.ran)
+            put_back = JobRescheduled(job.id, job.type_name, job.attempt, end.outcome, end.delay, end.error, end.at, end.ran)
             self._events.emit(put_back)
 
 

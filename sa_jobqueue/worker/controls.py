@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from sa_jobqueue.fair_keys import whole
+from sa_jobqueue.fairness_keys import whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.queues import RETRY, retry_of
 from sa_jobqueue.rates import Rate, RateAlgorithm
@@ -40,7 +40,7 @@ class Control:
     is_paused: bool = False
     weight: int = 1
     """Of a queue, beside those of the others; 1 to 100."""
-    max_running: int | None = None
+    global_concurrency: int | None = None
     """How many of its jobs may run at once, across all workers."""
     rate_limit: int | None = None
     """How many may be started within `rate_period`, across all workers."""
@@ -49,7 +49,7 @@ class Control:
     rate_algorithm: str | None = None
     sharers: int | None = None
     """Among how many workers a rate is divided; 0 before this one is known to be of them, None where it is not."""
-    key_max_running: int | None = None
+    concurrency_per_key: int | None = None
     """How many of each fair key may run at once, of a queue and across all workers, unless the part has a number itself."""
     retry_base: timedelta | None = None
     retry_factor: float | None = None
@@ -64,12 +64,12 @@ class Control:
     def is_limited(self) -> bool:
         """Whether its jobs are claimed one claim at a time, across all workers."""
         is_rated = self.rate_limit is not None and not self.is_divided
-        return self.max_running is not None or is_rated or self.key_max_running is not None
+        return self.global_concurrency is not None or is_rated or self.concurrency_per_key is not None
 
     @property
     def is_divided(self) -> bool:
         """Whether it has a rate of which this worker has a part."""
-        return self.rate_algorithm == RateAlgorithm.DIVIDED_BUCKET
+        return self.rate_algorithm == RateAlgorithm.LOCAL_TOKEN_BUCKET
 
     @property
     def part_of_rate(self) -> Rate | None:
@@ -81,11 +81,11 @@ class Control:
 
 UNTOLD: Final = Control()
 _TOLD: Final = (
-    *("is_paused", "weight", "max_running", "rate_limit", "rate_period", "rate_burst", "rate_algorithm", "sharers"),
-    "key_max_running",
+    *("is_paused", "weight", "global_concurrency", "rate_limit", "rate_period", "rate_burst", "rate_algorithm", "sharers"),
+    "concurrency_per_key",
     *RETRY,
 )
-_MAX_RUNNING: Final = _TOLD.index("max_running")
+_GLOBAL_CONCURRENCY: Final = _TOLD.index("global_concurrency")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +181,7 @@ class ControlReader(Component):
         concurrency = None
         for kind, name, *told in rows:
             if kind == "worker":
-                concurrency = told[_MAX_RUNNING]
+                concurrency = told[_GLOBAL_CONCURRENCY]
                 continue
             found[kind][name] = Control(**dict(zip(_TOLD, told, strict=True)))
         before = self.current

@@ -24,7 +24,7 @@ from sa_jobqueue.context import AttemptContext, ClaimedJob, Continuation, enter_
 from sa_jobqueue.encodings import Encoding
 from sa_jobqueue.errors import AttemptTimeoutError, InvalidOutputError, LostAttemptError
 from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobCompleted, JobStarted, MiddlewareFailed
-from sa_jobqueue.fair_keys import whole
+from sa_jobqueue.fairness_keys import whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.completing import attach, complete_attempt, ended_by_handler
 from sa_jobqueue.registry import JobType, Registry
@@ -42,8 +42,8 @@ from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.outcomes import Completed, RetryOf, broken, failed, released
 from sa_jobqueue.worker.running import Running
 from sa_jobqueue.worker.sessions import Sessions, guard
-from sa_jobqueue.worker.settler import Settler
 from sa_jobqueue.worker.threads import Threads
+from sa_jobqueue.worker.unblocker import Unblocker
 
 _log: Final = logging.getLogger("sa_jobqueue.worker")
 
@@ -62,7 +62,7 @@ class Executor:
         engine: AsyncEngine,
         sessions: Sessions,
         completer: Completer,
-        settler: Settler,
+        unblocker: Unblocker,
         events: EventBus,
         worker_id: str,
         options: WorkerOptions,
@@ -71,7 +71,7 @@ class Executor:
     ) -> None:
         self._registry = registry
         self._model = model
-        self._settler = settler
+        self._unblocker = unblocker
         self._engine, self._sessions = engine, sessions
         self._completer = completer
         self._events = events
@@ -84,13 +84,15 @@ class Executor:
         self.concurrency = options.concurrency
         """How many attempts it may run at once."""
         self._threads = Threads(options.concurrency, "sa_jobqueue")
-        self._batches = Batches(self, model, sessions, self._threads, worker_id=worker_id, stop_grace=options.stop_grace)
+        self._batches = Batches(
+            self, model, sessions, self._threads, worker_id=worker_id, cancel_timeout=options.cancel_timeout
+        )
         self._running: set[Running] = set()
         self._extender = Extender(
             engine,
             model,
             worker_id=worker_id,
-            grace=options.time_to_live,
+            grace=options.heartbeat_timeout,
             is_running=self._running.__contains__,
             set_deadline=self._set_deadline,
             on_lost=self._stop_if_lost,
@@ -332,7 +334,7 @@ class Executor:
             # In a child the decoding, which is user code as well, is the child's.
             decodes = job_type.takes_input and not job_type.isolated
             arguments = [job_type.decode(job.input, job.input_version)] if decodes else []
-            if self._events.hears(JobStarted):
+            if self._events.has_subscribers(JobStarted):
                 self._events.emit(JobStarted(job.id, job.type_name, job.attempt))
             if job_type.is_bare:  # one coroutine instead of three
                 return self.encode(running, await job_type.func(*arguments, **self._injected(running, job_type)), job_type)
@@ -410,7 +412,7 @@ class Executor:
             return await asyncio.shield(call)
         except asyncio.CancelledError:
             # The thread knows by its context that it should stop, and has a moment to.
-            done, _ = await asyncio.wait({call}, timeout=self._options.stop_grace.total_seconds())
+            done, _ = await asyncio.wait({call}, timeout=self._options.cancel_timeout.total_seconds())
             if not done:
                 self.leave_behind(call)
             elif call.exception() is None and job_type.session_argument is not None:
@@ -462,9 +464,9 @@ class Executor:
     def committed(self, following: str | None, ended: JobId | None) -> None:
         """Look after what a handler's own commit has set going: the next job's queue, a chain that others wait for."""
         if ended is not None:
-            self._settler.put(ended)
+            self._unblocker.put(ended)
         if following is not None:
-            self._settler.tell_due(following)
+            self._unblocker.tell_due(following)
 
     async def _awaited(self, running: Running, job_type: JobType, arguments: list[Any], **session: Any) -> Any:
         given = self._injected(running, job_type) | session

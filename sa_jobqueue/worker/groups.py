@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 from sa_jobqueue.context import ClaimedJob
-from sa_jobqueue.fair_keys import SEPARATOR, whole
+from sa_jobqueue.fairness_keys import SEPARATOR, whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import lowest_id
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
@@ -167,7 +167,7 @@ class Groups:
 
     What has a limit of its own is a group of its own, so that nothing is skipped for a reason that passes: the queues with a
     number in `limits`, the job types of `slots`, by name, and what `controls` limit across workers: each such type in each
-    such queue and in the rest. So is a queue that has one of `choosers`.
+    such queue and in the rest. So is a queue that has one of `selectors`.
     """
 
     def __init__(
@@ -181,13 +181,13 @@ class Groups:
         controls: Controls,
         divided: Divided,
         fair: bool,
-        choosers: Makes | None = None,
+        selectors: Makes | None = None,
     ) -> None:
         lowest = lowest_id(model.__jobqueue__)
         parts = [name for name, told in controls.queues.items() if told.is_limited and SEPARATOR in name]
         with_limits = {whole(name) for name in parts}
         with_limits |= {name for name in limits if (told := controls.queue(name)).is_limited or told.is_divided}
-        chosen, make = (choosers.queues, choosers.group) if choosers is not None else ((), Group)
+        chosen, make = (selectors.queues, selectors.group) if selectors is not None else ((), Group)
         limited = [queue for queue, limit in limits.items() if limit is not None or queue in with_limits or queue in chosen]
         of_types = {name for name in types if (told := controls.type(name)).is_limited or told.is_divided}
         apart = [name for name in types if name in slots or name in of_types]

@@ -39,7 +39,7 @@ class Identity:
     queues: list[str]
     job_types: list[str]
     concurrency: int
-    choosers: dict[str, Any] = field(default_factory=dict)
+    selectors: dict[str, Any] = field(default_factory=dict)
     type_slots: dict[str, int] = field(default_factory=dict)
 
 
@@ -55,7 +55,7 @@ def identify(jobs: JobQueue[Any], options: WorkerOptions) -> Identity:
         queues=list(options.limits),
         job_types=list(jobs.registry.names),
         concurrency=options.concurrency,
-        choosers={queue: chooser.told for queue, chooser in jobs.choosers.items() if queue in options.limits},
+        selectors={queue: selector.told for queue, selector in jobs.selectors.items() if queue in options.limits},
         type_slots={kind.name: kind.concurrency for kind in jobs.registry if kind.concurrency is not None},
     )
 
@@ -75,7 +75,7 @@ class Heartbeat:
         identity: Identity,
         *,
         interval: timedelta,
-        time_to_live: timedelta,
+        heartbeat_timeout: timedelta,
         on_endangered: Callable[[timedelta], None],
         on_drain: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
@@ -86,7 +86,7 @@ class Heartbeat:
         self._identity = identity
         self._interval = interval.total_seconds()
         # One interval before the others' patience ends, so that attempts have stopped when it does.
-        self._patience = time_to_live.total_seconds() - self._interval
+        self._patience = heartbeat_timeout.total_seconds() - self._interval
         self._on_endangered = on_endangered
         self._on_drain = on_drain
         self._asked_to_drain = False
@@ -219,7 +219,7 @@ class Heartbeat:
             "job_types": mine.job_types,
             "concurrency": mine.concurrency,
             "state": self._state.value,
-            "choosers": mine.choosers,
+            "selectors": mine.selectors,
             "type_slots": mine.type_slots,
         }
 

@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.context import ClaimedJob
-from sa_jobqueue.fair_keys import SEPARATOR, whole
+from sa_jobqueue.fairness_keys import SEPARATOR, whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import limits
 from sa_jobqueue.worker.compiled import compiled, plain
@@ -30,8 +30,8 @@ class Told(NamedTuple):
 
     is_type: bool
     name: str
-    max_running: int | None
-    key_max_running: int | None
+    global_concurrency: int | None
+    concurrency_per_key: int | None
     rate_limit: int | None
     rate_period: timedelta | None
     rate_burst: int | None
@@ -106,17 +106,17 @@ class Limits:
         if await self.rates.correct(connection):
             self.again_in = BUSY
             return 0, {}
-        self._most |= {key: row.max_running for key, row in told.items()}
+        self._most |= {key: row.global_concurrency for key, row in told.items()}
         self._keys.clear()
-        if any(told[key].max_running is not None for key in whole):
+        if any(told[key].global_concurrency is not None for key in whole):
             in_queue, of_type = await self._running.count(connection)
         else:
             in_queue = of_type = 0
         for key in whole:
             row = told[key]
-            if row.max_running is not None:
-                self.counted[key] = (of_type if row.is_type else in_queue), row.max_running
-                limit = min(limit, row.max_running - self.counted[key][0])
+            if row.global_concurrency is not None:
+                self.counted[key] = (of_type if row.is_type else in_queue), row.global_concurrency
+                limit = min(limit, row.global_concurrency - self.counted[key][0])
             if (room := self.rates.room(key)) is not None:
                 limit = min(limit, room)
                 if room == 0:
@@ -137,11 +137,11 @@ class Limits:
         told: Mapping[Key, Told],
     ) -> dict[str, int]:
         of_queue = told.get((False, self._queue or ""))
-        each = self._each = of_queue.key_max_running if of_queue is not None else None
+        each = self._each = of_queue.concurrency_per_key if of_queue is not None else None
         self._keys.clear()
         # Held by another claim: no room in this one.
         rooms = {name: limit if (False, name) in told else 0 for name in own}
-        of_own = {name: row.max_running for name in own if (row := told.get((False, name))) is not None}
+        of_own = {name: row.global_concurrency for name in own if (row := told.get((False, name))) is not None}
         most = {name: number for name, number in of_own.items() if number is not None}
         if each is not None:
             most = dict.fromkeys(parts, each) | most

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.fair_keys import check_whole
+from sa_jobqueue.fairness_keys import check_whole
 from sa_jobqueue.types import MOST_CONCURRENT
 from sa_jobqueue.worker.memory import CAN_BE_TOLD
 
@@ -38,25 +38,25 @@ class WorkerOptions:
     """How long it waits for a notification before it looks by itself; 10 ms to 10 min. Nothing waits longer than that."""
     listen: bool = True
     """Whether it listens for notifications, on one connection of its own. Off: polling alone."""
-    beat_interval: timedelta = timedelta(seconds=5)
+    heartbeat_interval: timedelta = timedelta(seconds=5)
     """How often it says that it lives; 100 ms to 5 min."""
-    time_to_live: timedelta = timedelta(seconds=15)
+    heartbeat_timeout: timedelta = timedelta(seconds=15)
     """How long it may be silent before others take its jobs back; more than two beats. Give all workers the same."""
-    sweep_interval: timedelta = timedelta(seconds=4)
+    rescue_interval: timedelta = timedelta(seconds=4)
     """How often it looks for jobs of silent workers; 100 ms to 10 min. A dead worker's jobs are due again after at most
-    `time_to_live` and this: 19 s by default."""
+    `heartbeat_timeout` and this: 19 s by default."""
     prune_interval: timedelta = timedelta(minutes=1)
     """How often it looks for chains whose time is up, where anything says how long they are kept; 100 ms to 1 day."""
-    drain_timeout: timedelta = timedelta(seconds=30)
+    shutdown_timeout: timedelta = timedelta(seconds=30)
     """How long running jobs may finish after a stop; what is left then is given back. Not negative."""
-    stop_grace: timedelta = timedelta(seconds=5)
+    cancel_timeout: timedelta = timedelta(seconds=5)
     """How long a job that was told to stop may take to do so before its attempt is ended without it. Not negative."""
     max_jobs_per_child: int = 100
     """How many attempts a child process of isolated handlers runs before another takes its place, 1 to 1,000,000."""
     max_memory: int | None = None
     """Bytes that the worker's process may hold; with more it drains and stops, to be started anew. At least 64 MiB; None
     is without limit. Linux."""
-    flush_size: int = 200
+    completion_batch_size: int = 200
     """Most completions in one statement, 1 to 200."""
 
     limits: Mapping[str, int | None] = field(init=False)
@@ -78,22 +78,22 @@ class WorkerOptions:
             if limit is not None and (not isinstance(limit, int) or not 1 <= limit <= 10_000):
                 raise InvalidOptionError("queues", f"the limit of {queue!r} must be from 1 to 10,000, got {limit!r}")
         self._between("concurrency", self.concurrency, 1, MOST_CONCURRENT)
-        self._between("flush_size", self.flush_size, 1, 200)
+        self._between("completion_batch_size", self.completion_batch_size, 1, 200)
         self._between("max_jobs_per_child", self.max_jobs_per_child, 1, 1_000_000)
         if self.max_memory is not None:
             self._between("max_memory", self.max_memory, LEAST_MEMORY, 2**60)
             if not CAN_BE_TOLD:
                 raise InvalidOptionError("max_memory", "cannot be watched on this system: Linux alone tells it")
         self._between("poll_interval", self.poll_interval, timedelta(milliseconds=10), timedelta(minutes=10))
-        self._between("beat_interval", self.beat_interval, timedelta(milliseconds=100), timedelta(minutes=5))
-        self._between("sweep_interval", self.sweep_interval, timedelta(milliseconds=100), timedelta(minutes=10))
+        self._between("heartbeat_interval", self.heartbeat_interval, timedelta(milliseconds=100), timedelta(minutes=5))
+        self._between("rescue_interval", self.rescue_interval, timedelta(milliseconds=100), timedelta(minutes=10))
         self._between("prune_interval", self.prune_interval, timedelta(milliseconds=100), timedelta(days=1))
-        self._between("drain_timeout", self.drain_timeout, timedelta(0), timedelta(days=1))
-        self._between("stop_grace", self.stop_grace, timedelta(0), timedelta(hours=1))
-        if not isinstance(self.time_to_live, timedelta) or self.time_to_live <= 2 * self.beat_interval:
+        self._between("shutdown_timeout", self.shutdown_timeout, timedelta(0), timedelta(days=1))
+        self._between("cancel_timeout", self.cancel_timeout, timedelta(0), timedelta(hours=1))
+        if not isinstance(self.heartbeat_timeout, timedelta) or self.heartbeat_timeout <= 2 * self.heartbeat_interval:
             raise InvalidOptionError(
-                "time_to_live",
-                f"must be a timedelta of more than two beats ({2 * self.beat_interval}), got {self.time_to_live!r}",
+                "heartbeat_timeout",
+                f"must be a timedelta of more than two beats ({2 * self.heartbeat_interval}), got {self.heartbeat_timeout!r}",
             )
 
     @staticmethod

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sa_jobqueue import aio
 from sa_jobqueue.events import ChainsPruned, DeadLettersPruned, EventBus
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations import Pruned, PrunePlace
+from sa_jobqueue.operations import PruneCursor, Pruned
 from sa_jobqueue.retention import RetentionRules
 from sa_jobqueue.statements import retention
 from sa_jobqueue.types import RefusedWrite
@@ -82,13 +82,13 @@ class Pruner(Component):
         """Go once through the jobs, and tell what went."""
         loop = asyncio.get_running_loop()
         chains = jobs = 0
-        place: PrunePlace | None = PrunePlace(None)
-        while place is not None:
+        cursor: PruneCursor | None = PruneCursor(None)
+        while cursor is not None:
             started = loop.time()
-            pruned = await self.prune(place)
+            pruned = await self.prune(cursor)
             chains, jobs = chains + sum(pruned.chains.values()), jobs + pruned.jobs
-            place = pruned.next
-            if pruned.is_young and not to_the_end and not (place and place.due):
+            cursor = pruned.next
+            if pruned.is_young and not to_the_end and not (cursor and cursor.due):
                 break
             await asyncio.sleep(loop.time() - started)
         if chains:
@@ -112,11 +112,11 @@ class Pruner(Component):
         if letters:
             self._events.emit(DeadLettersPruned(letters))
 
-    async def prune(self, place: PrunePlace) -> Pruned:
+    async def prune(self, cursor: PruneCursor) -> Pruned:
         """Do one page, and commit."""
         async with AsyncSession(self._engine) as session, session.begin():
             await session.execute(retention.bounded(), {"seconds": _PATIENCE})
             excluded = frozenset(self._quarantine.resting(RefusedWrite.PRUNE))
-            pruned = await aio.prune(session, self._rules, place=place, excluded=excluded, model=self._model)
+            pruned = await aio.prune(session, self._rules, cursor=cursor, excluded=excluded, model=self._model)
         await self._quarantine.add(RefusedWrite.PRUNE, pruned.refused.items())
         return pruned

@@ -47,7 +47,7 @@ class Rates:
 
     def read(self, told: Mapping[tuple[bool, str], Any]) -> None:
         """Take in the rates, as `limits.lock` told them, but those that are divided: they are the buckets'."""
-        rates = {key: Rate.of(row) for key, row in told.items() if row.rate_algorithm != RateAlgorithm.DIVIDED_BUCKET}
+        rates = {key: Rate.of(row) for key, row in told.items() if row.rate_algorithm != RateAlgorithm.LOCAL_TOKEN_BUCKET}
         self._rates = {key: rate for key, rate in rates.items() if rate is not None}
         self._states = {key: (row.version, row.place) for key, row in told.items() if row.version is not None}
         # Started by a claim that began after ours, and was faster: by our `now()` that is yet to come.
@@ -143,4 +143,4 @@ class Rates:
 
 def weight_of(job: ClaimedJob) -> int:
     """Return how much a job counts against rates; a number below one, written by hand, gives nothing back."""
-    return max(job.rate_weight or 1, 1)
+    return max(job.rate_cost or 1, 1)

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from sa_jobqueue.events import EventBus, JobCancelled, JobTakenBack, UnknownTypesPending, UnservedQueues
+from sa_jobqueue.events import EventBus, JobCancelled, JobRescued, UnknownTypesPending, UnservedQueues
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.retry import Backoff
 from sa_jobqueue.statements import corrections, expiry, jobs, leases
@@ -19,7 +19,7 @@ from sa_jobqueue.worker.compiled import compiled
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.quarantine import Quarantine
-from sa_jobqueue.worker.settler import Settler
+from sa_jobqueue.worker.unblocker import Unblocker
 
 BATCH = 100
 CORRECTED = 1000
@@ -28,14 +28,14 @@ _RARELY = 15
 """Sweeps between two looks at what changes slowly: orphans, forgotten workers, types nobody handles."""
 
 
-class Sweeper(Component):
+class Rescuer(Component):
     """Takes jobs back a batch a transaction, whether or not this worker has a free slot.
 
     Every worker runs one, each at its own rhythm. Two may overlap: a job is taken back under its row lock, by one of
     them. A crash leaves the rest to the next sweep, of any worker. Woken by its rest alone.
     """
 
-    name = "sweeper"
+    name = "rescuer"
 
     def __init__(
         self,
@@ -46,11 +46,11 @@ class Sweeper(Component):
         *,
         queues: list[str],
         types: list[str],
-        settler: Settler,
+        unblocker: Unblocker,
         quarantine: Quarantine,
         backoff: Backoff = Backoff(),
     ) -> None:
-        self._settler = settler
+        self._unblocker = unblocker
         self._quarantine = quarantine
         self._model = model
         self._engine = engine
@@ -60,8 +60,8 @@ class Sweeper(Component):
         self._types = types
         self._backoff = backoff
         self._new_id = model.__id_factory__
-        self._take_back = compiled(leases.take_back, model)
-        self._take_orphans = compiled(leases.take_back, model, orphans=True)
+        self._rescue = compiled(leases.rescue, model)
+        self._take_orphans = compiled(leases.rescue, model, orphans=True)
         self._forget = leases.forget_dead_workers(model)
         self._expire = compiled(expiry.expire, model)
         self._correct_heartbeats = compiled(corrections.correct_heartbeats, model)
@@ -77,7 +77,7 @@ class Sweeper(Component):
             if await self.sweep(orphans=rounds % _RARELY == 0) < BATCH:
                 # By turns: an idle worker asks for little, and neither is in a hurry.
                 if rounds % 4 == 0:
-                    self._settler.look()
+                    self._unblocker.look()
                 elif rounds % 8 == 2:
                     while await self.expire() == BATCH:
                         pass
@@ -86,19 +86,19 @@ class Sweeper(Component):
                     await self.tidy()
                 rounds += 1
                 # Workers started together must not sweep together.
-                await asyncio.sleep(self._options.sweep_interval.total_seconds() * random.uniform(0.8, 1.0))
+                await asyncio.sleep(self._options.rescue_interval.total_seconds() * random.uniform(0.8, 1.0))
 
     async def sweep(self, *, orphans: bool = False) -> int:
         """Take one batch back and tell; return how many jobs. A sweep that fails has changed nothing."""
         given: dict[str, Any] = {"limit": BATCH, "excluded": self._quarantine.resting(RefusedWrite.RESCUE)}
-        given |= {} if orphans else {"ttl": self._options.time_to_live}
+        given |= {} if orphans else {"ttl": self._options.heartbeat_timeout}
         more = {"base": self._backoff.base.total_seconds(), "cap": self._backoff.cap.total_seconds()}
 
         async def take(ids: Sequence[Any] | None) -> Sequence[Any]:
-            statement = self._take_orphans if orphans else self._take_back
+            statement = self._take_orphans if orphans else self._rescue
             among: dict[str, Any] = {}
             if ids is not None:
-                statement, among = compiled(leases.take_back, self._model, orphans=orphans, only=True), {"ids": ids}
+                statement, among = compiled(leases.rescue, self._model, orphans=orphans, only=True), {"ids": ids}
             letters = {"letter_ids": [self._new_id() for _ in range(BATCH)]}
             async with self._engine.connect() as connection:
                 return await statement.execute(connection, given | more | letters | among)
@@ -110,12 +110,12 @@ class Sweeper(Component):
 
         taken = [row for rows in await self._quarantine.select(RefusedWrite.RESCUE, take, candidates) for row in rows]
         if taken:  # others may serve these queues, and wait for these ordering keys
-            self._settler.notify_workers()
-        for job_id, type_name, attempt, status, worker_id, chain_id, is_awaited in taken:
+            self._unblocker.notify_workers()
+        for job_id, type_name, attempt, status, worker_id, chain_id, has_waiters in taken:
             died = JobStatus(status) is JobStatus.DEAD
-            if died and is_awaited:
-                self._settler.put(chain_id)
-            self._events.emit(JobTakenBack(job_id, type_name, attempt, worker_id, died))
+            if died and has_waiters:
+                self._unblocker.put(chain_id)
+            self._events.emit(JobRescued(job_id, type_name, attempt, worker_id, died))
         await self._quarantine.written(RefusedWrite.RESCUE, [row[0] for row in taken])
         return len(taken) if not orphans else len(taken) + await self.sweep()
 
@@ -133,16 +133,16 @@ class Sweeper(Component):
                 return list((await connection.execute(expiry.late(self._model), given)).scalars())
 
         late = [row for rows in await self._quarantine.select(RefusedWrite.EXPIRE, cancel, candidates) for row in rows]
-        for job_id, type_name, attempt, chain_id, is_awaited in late:
-            if is_awaited:
-                self._settler.put(chain_id)
+        for job_id, type_name, attempt, chain_id, has_waiters in late:
+            if has_waiters:
+                self._unblocker.put(chain_id)
             self._events.emit(JobCancelled(job_id, type_name, attempt))
         await self._quarantine.written(RefusedWrite.EXPIRE, [row[0] for row in late])
         return len(late)
 
     async def correct(self) -> None:
         """Correct rows of a server clock, or of a cluster, that was ahead of this one, a batch in a transaction."""
-        after = {"after": self._options.time_to_live}
+        after = {"after": self._options.heartbeat_timeout}
         async with self._engine.connect() as connection:
             await self._correct_heartbeats.execute(connection, after)
             while len(await self._correct_leases.execute(connection, after | {"limit": CORRECTED})) == CORRECTED:
@@ -154,10 +154,10 @@ class Sweeper(Component):
         """Remove the rows of workers long gone, and tell of due jobs that nobody can or will run."""
         await self._quarantine.tidy()
         async with self._engine.connect() as connection:
-            await connection.execute(self._forget, {"after": 20 * self._options.time_to_live + timedelta(minutes=1)})
-            served = {"queues": self._queues, "types": self._types, "ttl": self._options.time_to_live}
+            await connection.execute(self._forget, {"after": 20 * self._options.heartbeat_timeout + timedelta(minutes=1)})
+            served = {"queues": self._queues, "types": self._types, "ttl": self._options.heartbeat_timeout}
             names = tuple(sorted(name for (name,) in await self._unknown.execute(connection, served)))
-            unserved = await self._unserved.execute(connection, {"ttl": self._options.time_to_live})
+            unserved = await self._unserved.execute(connection, {"ttl": self._options.heartbeat_timeout})
             queues = tuple(sorted(queue for (queue,) in unserved))
         if names:
             self._events.emit(UnknownTypesPending(names))

@@ -14,7 +14,7 @@ from sa_jobqueue.events import EventBus, ScheduleBroken, ScheduleFired, Schedule
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.firing import BATCH, correct_schedules
 from sa_jobqueue.operations.schedules import SyncedSchedules
-from sa_jobqueue.schedules import Fired, Schedule
+from sa_jobqueue.schedules import Schedule, ScheduleRun
 from sa_jobqueue.statements import schedules
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.component import Component
@@ -141,7 +141,7 @@ class Scheduler(Component):
         """Fire one batch, commit and tell; return how many schedules. A failure has changed nothing and told nobody."""
         excluded = self._quarantine.resting(RefusedWrite.FIRE)
 
-        async def some(names: Sequence[str] | None) -> list[Fired]:
+        async def some(names: Sequence[str] | None) -> list[ScheduleRun]:
             async with AsyncSession(self._engine) as session, session.begin():
                 given: dict[str, Any] = {"names": names, "excluded": excluded}
                 return await aio.fire_schedules(session, limit=BATCH, model=self._model, **given)

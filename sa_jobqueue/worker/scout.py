@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from sa_jobqueue.fair_keys import SEPARATOR, whole
+from sa_jobqueue.fairness_keys import SEPARATOR, whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import parts
 from sa_jobqueue.worker.compiled import compiled

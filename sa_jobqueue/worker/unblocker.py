@@ -16,7 +16,7 @@ from sa_jobqueue.events import EventBus, JobDied, JobUnblocked
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import lowest_id
 from sa_jobqueue.operations.enqueueing import QUIET
-from sa_jobqueue.operations.settling import ROUNDS, Moved, Settled, settle
+from sa_jobqueue.operations.unblocking import ROUNDS, Moved, Unblocked, unblock
 from sa_jobqueue.splitting import in_parts, is_of_a_row
 from sa_jobqueue.statements import blockers, notifications
 from sa_jobqueue.statements._parts import BATCH
@@ -31,7 +31,7 @@ _LONGEST_REST = 0.32
 """Seconds that pass at most from when a lock is free that was held for longer."""
 
 
-class Settler(Component):
+class Unblocker(Component):
     """Takes chains that have ended and are awaited, many in a transaction, and wakes whoever has something to do now.
 
     A crash loses what is queued here, not the record of it in the database: the next sweep, of any worker, finds it.
@@ -39,7 +39,7 @@ class Settler(Component):
     cannot be unblocked is put in quarantine; the others that wait for the chain are unblocked, and the chain is tried again.
     """
 
-    name = "settler"
+    name = "unblocker"
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Settler(Component):
         self._told: dict[str, float] = {}
         self._freed: dict[Key, None] = {}
         self._recounts: dict[Limits, Counter[Key]] = {}
-        self._unsettled = blockers.unsettled(model)
+        self._chains_to_unblock = blockers.chains_to_unblock(model)
         self._looks = self._notifies = False
         self._held_rest = _HELD_REST
         self._arrived = asyncio.Event()
@@ -138,9 +138,9 @@ class Settler(Component):
         self._looks = False
         try:
             async with self._engine.begin() as connection:
-                page = found = list(await connection.scalars(self._unsettled, {"limit": BATCH}))
+                page = found = list(await connection.scalars(self._chains_to_unblock, {"limit": BATCH}))
                 while len(page) == BATCH:
-                    page = list(await connection.scalars(self._unsettled, {"limit": BATCH, "after": page[-1]}))
+                    page = list(await connection.scalars(self._chains_to_unblock, {"limit": BATCH, "after": page[-1]}))
                     found += page
         except BaseException:
             self._looks = True
@@ -185,7 +185,7 @@ class Settler(Component):
                 for queue in due:
                     await connection.execute(notifications.notify_due(self._model), {"queue": queue})
                 excluded = self._quarantine.resting(RefusedWrite.UNBLOCK)
-                done = await connection.run_sync(settle, self._model, batch, excluded=excluded) if batch else None
+                done = await connection.run_sync(unblock, self._model, batch, excluded=excluded) if batch else None
         except DBAPIError as error:
             if not batch or not is_of_a_row(error):
                 raise
@@ -229,10 +229,10 @@ class Settler(Component):
     async def _settle(self, chains: dict[JobId, JobId | None], *, only: Sequence[JobId] | None = None) -> None:
         excluded = self._quarantine.resting(RefusedWrite.UNBLOCK)
         async with self._engine.begin() as connection:
-            done = await connection.run_sync(settle, self._model, chains, excluded=excluded, only=only)
+            done = await connection.run_sync(unblock, self._model, chains, excluded=excluded, only=only)
         await self._take_in(chains, done)
 
-    async def _take_in(self, batch: dict[JobId, JobId | None], done: Settled) -> None:
+    async def _take_in(self, batch: dict[JobId, JobId | None], done: Unblocked) -> None:
         """Tell what came of a batch, and keep what is left of it."""
         for chain_id in batch:
             self._chains.pop(chain_id, None)

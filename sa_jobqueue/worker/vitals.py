@@ -84,9 +84,9 @@ class VitalSigns(Component):
         self._turned: float | None = None
         self._heartbeat: Heartbeat | None = None
         self._listener: Listener | None = None
-        lost = 2 * options.time_to_live
+        lost = 2 * options.heartbeat_timeout
         """Within it a connection attempt ends, and so does the wait for an answer that does not come."""
-        self._beat_usual = options.beat_interval + lost
+        self._beat_usual = options.heartbeat_interval + lost
         self._listen_usual = timedelta(seconds=QUIET_SECONDS) + lost
 
     def watch(self, heartbeat: Heartbeat, listener: Listener | None) -> None:

@@ -20,20 +20,20 @@ from sa_jobqueue.encodings import Encoding, encoding_of
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError, WorkerRunningError
 from sa_jobqueue.events import (
     AttemptLost,
-    ControlsChanged,
     DrainRequested,
     Event,
     EventBus,
+    HeartbeatFailing,
     JobCancelled,
     JobCompleted,
     JobDied,
-    JobPutBack,
-    JobTakenBack,
-    LeaseEndangered,
+    JobRescheduled,
+    JobRescued,
     MemoryExceeded,
     PoolerFound,
     ProviderFailed,
     SchemaAhead,
+    SettingsChanged,
     WorkerStarted,
     WorkerStopped,
 )
@@ -54,14 +54,14 @@ from sa_jobqueue.worker.memory import MemoryGuard
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.pruner import Pruner
 from sa_jobqueue.worker.quarantine import Quarantine
+from sa_jobqueue.worker.rescuer import Rescuer
 from sa_jobqueue.worker.scheduler import Scheduler
 from sa_jobqueue.worker.sessions import Sessions, prepare_nothing_in, sessions_for
-from sa_jobqueue.worker.settler import Settler
-from sa_jobqueue.worker.sweeper import Sweeper
+from sa_jobqueue.worker.unblocker import Unblocker
 from sa_jobqueue.worker.verifier import Verifier
 from sa_jobqueue.worker.vitals import Phase, Vitals, VitalSigns
 
-_ENDS: Final = (AttemptLost, JobCancelled, JobCompleted, JobDied, JobPutBack)
+_ENDS: Final = (AttemptLost, JobCancelled, JobCompleted, JobDied, JobRescheduled)
 """After which another job may start: of its ordering key, or under its limit."""
 _CLOSING: Final = timedelta(seconds=10)
 """What providers may take to close when a worker stops: Spark needs one or two seconds."""
@@ -146,7 +146,7 @@ class Worker:
         return self._signs.read()
 
     def stop(self, *, now: bool = False) -> None:
-        """Ask the worker to stop: claim no more, let running jobs finish for `drain_timeout`, give back the rest.
+        """Ask the worker to stop: claim no more, let running jobs finish for `shutdown_timeout`, give back the rest.
 
         `now` gives running jobs back at once; calling it again with `now` shortens a drain under way. Before `run` it
         makes that run end at once. Call it on the worker's loop (from elsewhere by `loop.call_soon_threadsafe`).
@@ -173,7 +173,7 @@ class Worker:
     async def run(self) -> None:
         """Work until `stop` is called or `drain_workers` names this worker; then shut down, within its options' bounds.
 
-        Those are `drain_timeout` and `stop_grace`. When it has ended it may be called again, on any event loop.
+        Those are `shutdown_timeout` and `cancel_timeout`. When it has ended it may be called again, on any event loop.
 
         Raises: WorkerRunningError when this worker runs already; DatabaseUnavailableError, ServerTooOldError, SchemaError
         before anything was claimed. Once it runs, it outlives outages of the database.
@@ -210,7 +210,7 @@ class Worker:
         connections = Connections(
             self._url,
             worker_name=self._identity.name,
-            patience=options.time_to_live,
+            patience=options.heartbeat_timeout,
             connect_args=self._connect_args,
             listen_url=self._listen_url,
         )
@@ -222,9 +222,15 @@ class Worker:
             claimer.wake(queue)
 
         quarantine = Quarantine(engine, model, self.id, self.events)
-        settler = Settler(engine, model, self.events, quarantine=quarantine, on_due=wake)
+        unblocker = Unblocker(engine, model, self.events, quarantine=quarantine, on_due=wake)
         completer = Completer(
-            engine, model, self.id, self.events, settler=settler, quarantine=quarantine, flush_size=options.flush_size
+            engine,
+            model,
+            self.id,
+            self.events,
+            unblocker=unblocker,
+            quarantine=quarantine,
+            completion_batch_size=options.completion_batch_size,
         )
         children = Children(self._jobs, app=self._app, worker_id=self.id, options=options)
         executor = self._executor = Executor(
@@ -233,7 +239,7 @@ class Worker:
             engine=engine,
             sessions=self._sessions,
             completer=completer,
-            settler=settler,
+            unblocker=unblocker,
             events=self.events,
             worker_id=self.id,
             options=options,
@@ -242,7 +248,7 @@ class Worker:
         )
 
         def endangered(silent: timedelta) -> None:
-            self.events.emit(LeaseEndangered(self.id, silent))
+            self.events.emit(HeartbeatFailing(self.id, silent))
             executor.release_all(CancelReason.DATABASE_LOST)
 
         def asked_to_drain() -> None:
@@ -252,8 +258,8 @@ class Worker:
             connections.thread_engine(),
             model,
             self._identity,
-            interval=options.beat_interval,
-            time_to_live=options.time_to_live,
+            interval=options.heartbeat_interval,
+            heartbeat_timeout=options.heartbeat_timeout,
             on_endangered=endangered,
             on_drain=asked_to_drain,
         )
@@ -262,7 +268,7 @@ class Worker:
             model,
             executor=executor,
             completer=completer,
-            settler=settler,
+            unblocker=unblocker,
             worker_id=self.id,
             jobs=self._jobs,
             events=self.events,
@@ -279,11 +285,11 @@ class Worker:
                 executor.resize(concurrency)
                 heartbeat.announce_concurrency(concurrency)
             told = (tuple(sorted(controls.paused_queues)), tuple(sorted(controls.paused_types)))
-            self.events.emit(ControlsChanged(self.id, *told, concurrency))
+            self.events.emit(SettingsChanged(self.id, *told, concurrency))
             claimer.look()
 
         def unblock() -> None:
-            settler.look()
+            unblocker.look()
             claimer.look()
 
         def told_of_rules() -> None:
@@ -299,22 +305,22 @@ class Worker:
         claimer.on_reconnected = reconnected
 
         def look_on(event: Event) -> None:
-            if isinstance(event, (JobPutBack, JobTakenBack)):  # due again, perhaps sooner than the claimer means to sleep
+            if isinstance(event, (JobRescheduled, JobRescued)):  # due again, perhaps sooner than the claimer means to sleep
                 claimer.look()
             if isinstance(event, _ENDS):
                 claimer.follow(event.job_id)
                 if self._signs.phase is Phase.DRAINING:  # it claims no more: what was let go is for others
-                    settler.notify_workers()
+                    unblocker.notify_workers()
 
-        unsubscribe = self.events.subscribe(look_on, kinds=(JobTakenBack, *_ENDS))
-        sweeper = Sweeper(
+        unsubscribe = self.events.subscribe(look_on, kinds=(JobRescued, *_ENDS))
+        rescuer = Rescuer(
             engine,
             model,
             self.events,
             options,
             queues=self._identity.queues,
             types=self._identity.job_types,
-            settler=settler,
+            unblocker=unblocker,
             quarantine=quarantine,
         )
         pruner = Pruner(
@@ -372,13 +378,13 @@ class Worker:
             prepare_nothing_in(self._sessions)
             self.events.emit(PoolerFound(self.id, listens=hears, poll_interval=options.poll_interval))
         background = [
-            LeaseGuard(heartbeat, interval=options.beat_interval),
+            LeaseGuard(heartbeat, interval=options.heartbeat_interval),
             self._signs,
             reader,
-            sweeper,
+            rescuer,
             pruner,
             completer,
-            settler,
+            unblocker,
             *([MemoryGuard(options.max_memory, self._outgrown)] if options.max_memory else []),
             *([] if until_idle else [scheduler]),
             *([listener, verifier] if hears else []),
@@ -395,12 +401,12 @@ class Worker:
             self._signs.phase = Phase.DRAINING
             heartbeat.announce(WorkerState.DRAINING)
             if not (self._stop_now or interrupted):
-                await _within(executor.idle(), options.drain_timeout)
+                await _within(executor.idle(), options.shutdown_timeout)
             executor.release_all(CancelReason.SHUTDOWN)
-            await _within(executor.idle(), options.stop_grace + timedelta(seconds=1))
-            await _within(self._leave_nothing(engine, claimer, completer), options.time_to_live)
+            await _within(executor.idle(), options.cancel_timeout + timedelta(seconds=1))
+            await _within(self._leave_nothing(engine, claimer, completer), options.heartbeat_timeout)
             # What is not settled by now is recorded in the database, for the next sweep of anybody.
-            await _within(settler.drained(), timedelta(seconds=1))
+            await _within(unblocker.drained(), timedelta(seconds=1))
             self._signs.stop()
             await _cancel(*tasks)
             await executor.close()

@@ -138,7 +138,7 @@ def test_an_archive_without_rows_can_be_read(tmp_path: Path, engine: Engine) -> 
 @pytest.mark.parametrize(
     "because",
     [
-        f"UPDATE job SET is_awaited = true WHERE id = '{chain(1)}'",
+        f"UPDATE job SET has_waiters = true WHERE id = '{chain(1)}'",
         f"UPDATE job SET chain_completed_at = now() - interval '29 days' WHERE id = '{chain(1)}'",
         f"UPDATE job SET chain_completed_at = NULL WHERE id = '{chain(1)}'",
         "INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input_version, reason, attempts) "

@@ -67,7 +67,7 @@ CHANGES = {
     f"VALUES (gen_random_uuid(), '{chain(1)}', 1, 'later', 'type1')",
     "an attempt": f"INSERT INTO job_attempt (job_id, attempt, outcome) VALUES ('{chain(1)}', 3, 'failed')",
     "its history": f"DELETE FROM job_attempt WHERE job_id = '{chain(1)}' AND attempt = 1",
-    "who awaits it": f"UPDATE job SET is_awaited = true WHERE id = '{chain(1)}'",
+    "who awaits it": f"UPDATE job SET has_waiters = true WHERE id = '{chain(1)}'",
     "what waits for it": EDGE,
 }
 

@@ -30,7 +30,7 @@ from sa_jobqueue.events import (
     AttemptLost,
     JobCompleted,
     JobDied,
-    JobPutBack,
+    JobRescheduled,
     JobStarted,
     UnknownTypesPending,
     UnservedQueues,
@@ -186,7 +186,7 @@ async def test_a_handler_says_when_its_job_is_tried_again(engine: Engine, jobs: 
     rows = {name: jobs.get(job_id) for name, job_id in ids.items()}
     assert timedelta(minutes=59) < rows["retry for"]["scheduled_at"] - rows["retry for"]["started_at"]
     assert rows["retry until"]["scheduled_at"] == rows["snooze until"]["scheduled_at"] == at
-    assert {put_back.at for put_back in log.of(JobPutBack)} >= {None, at}
+    assert {put_back.at for put_back in log.of(JobRescheduled)} >= {None, at}
     # A retry counts, a snooze does not.
     assert {name: row["max_attempts"] for name, row in rows.items()} == dict.fromkeys(signals, 2) | {"snooze until": 3}
     (attempt,) = jobs.attempts(ids["retry until"])
@@ -246,7 +246,7 @@ async def test_a_thread_that_does_not_stop_is_left_behind_and_its_effects_with_i
         work(session)
 
     (job_id,) = enqueue(engine, queue.job(kind, {}))
-    worker = Worker(queue, engine, options=quick(concurrency=2, stop_grace=timedelta(milliseconds=50)))
+    worker = Worker(queue, engine, options=quick(concurrency=2, cancel_timeout=timedelta(milliseconds=50)))
     await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
     assert worker.has_stuck_threads
     assert jobs.status(job_id) is JobStatus.DEAD
@@ -489,5 +489,5 @@ async def test_a_put_back_job_is_told_with_its_delay(engine: Engine) -> None:
 
     enqueue(engine, fails.job({}))
     log = await drain(queue, engine)
-    (told,) = log.of(JobPutBack)
+    (told,) = log.of(JobRescheduled)
     assert (told.attempt, told.delay) == (1, timedelta(minutes=1))

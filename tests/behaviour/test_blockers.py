@@ -259,7 +259,7 @@ async def test_a_savepoint_takes_back_what_waits_and_what_it_waits_for(engine: E
         nested.rollback()
         page_id = page.id
     row = jobs.get(page_id)
-    assert (jobs.count(), row["is_awaited"], row["status"]) == (1, False, PENDING)
+    assert (jobs.count(), row["has_waiters"], row["status"]) == (1, False, PENDING)
 
 
 async def test_jobs_rolled_back_may_be_added_again(engine: Engine, jobs: Jobs, types: Types) -> None:

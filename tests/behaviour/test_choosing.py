@@ -27,8 +27,8 @@ from sa_jobqueue import (
     pause_queues,
     resume_queues,
 )
-from sa_jobqueue.errors import InvalidChoiceError, InvalidOptionError
-from sa_jobqueue.events import ChooserFailed
+from sa_jobqueue.errors import InvalidOptionError, InvalidSelectionError
+from sa_jobqueue.events import SelectorFailed
 from sa_jobqueue.statements import choosing
 from sa_jobqueue.worker import floors
 from sa_jobqueue.worker.choosing import AGAIN
@@ -65,23 +65,23 @@ async def largest_first_later(candidates: Sequence[Candidate], free: int) -> lis
 
 async def test_an_observer_hears_of_it_why_a_job_waits(engine: Engine, jobs: Jobs, start: Start) -> None:
     queue, _ = recorder()
-    queue.chooser("default", longest_wait=timedelta(minutes=10))(lambda candidates, free: [])
+    queue.selector("default", max_wait=timedelta(minutes=10))(lambda candidates, free: [])
     left_out = jobs.add(due_in=-5)
     async with start(queue):
         with Session(engine.execution_options(isolation_level="AUTOCOMMIT")) as session:
             await until(lambda: bool(list_workers(session)), what="the worker tells of itself")
             found = explain_job(session, left_out)
             (worker,) = list_workers(session)
-    assert found.cause is Cause.LEFT_OUT
+    assert found.cause is Cause.NOT_SELECTED
     assert f"<lambda>, which chooses in queue 'default' (worker {worker.id})" in found.sentence
-    assert found.evidence["longest_wait"] == timedelta(minutes=10)
+    assert found.evidence["max_wait"] == timedelta(minutes=10)
 
 
 @both_servers
 @pytest.mark.parametrize("choose", [largest_first, largest_first_later], ids=["sync", "async"])
 async def test_jobs_start_in_the_order_that_it_says(engine: Engine, jobs: Jobs, choose: Choose) -> None:
     queue, seen = recorder()
-    queue.chooser("default", inputs=True)(choose)
+    queue.selector("default", inputs=True)(choose)
     for number in (3, 1, 4, 15, 9, 2, 6, 5, 35, 8):
         jobs.add(input=number, priority=number % 3)
     jobs.add(input=100, due_in=3600)
@@ -93,7 +93,7 @@ async def test_it_sees_no_more_than_its_window_and_in_time_all(engine: Engine, j
     queue, seen = recorder()
     offers: list[tuple[Any, ...]] = []
 
-    @queue.chooser("default", window=7)
+    @queue.selector("default", window=7)
     def last_first(candidates: Sequence[Candidate], free: int) -> list[Candidate]:
         offers.append(tuple(candidates))
         assert free <= 3
@@ -112,7 +112,7 @@ async def test_it_sees_no_more_than_its_window_and_in_time_all(engine: Engine, j
 
 async def test_workers_that_choose_the_same_jobs_start_each_once(engine: Engine, jobs: Jobs) -> None:
     queue, seen = recorder()
-    queue.chooser("default", inputs=True, window=50)(largest_first)
+    queue.selector("default", inputs=True, window=50)(largest_first)
     for number in range(200):
         jobs.add(input=number)
     tasks = [asyncio.create_task(Worker(queue, engine, options=quick(concurrency=5)).run_until_idle()) for _ in range(3)]
@@ -145,7 +145,7 @@ async def test_one_that_fails_is_told_of_once_and_its_jobs_start_in_their_ordina
     queue, seen = recorder()
     calls = 0
 
-    @queue.chooser("default")
+    @queue.selector("default")
     def choose(candidates: Sequence[Candidate], free: int) -> Any:
         nonlocal calls
         calls += 1
@@ -159,13 +159,13 @@ async def test_one_that_fails_is_told_of_once_and_its_jobs_start_in_their_ordina
         jobs.add(input=number)
     async with start(queue, concurrency=1) as log:
         await until(lambda: len(seen) == 30, what="all of them")
-        told = log.of(ChooserFailed)
+        told = log.of(SelectorFailed)
     assert seen == list(range(30))
     assert len(told) == 1
     assert calls <= 3  # left alone for a second, then for two
-    expected = {"raises": LookupError, "exits": RuntimeError}.get(fault, InvalidChoiceError)
+    expected = {"raises": LookupError, "exits": RuntimeError}.get(fault, InvalidSelectionError)
     assert isinstance(told[0].error, expected)
-    assert told[0].chooser.endswith("choose")
+    assert told[0].selector.endswith("choose")
     assert told[0].queue == "default"
 
 
@@ -190,13 +190,13 @@ async def test_one_that_never_answers_keeps_nothing_waiting_for_longer_than_its_
         await asyncio.to_thread(released.wait, PATIENCE)
         return candidates
 
-    queue.chooser("default", timeout=timedelta(milliseconds=20))(block if colour == "sync" else wait)
+    queue.selector("default", timeout=timedelta(milliseconds=20))(block if colour == "sync" else wait)
     for number in range(20):
         jobs.add(input=number)
     try:
         async with start(queue, concurrency=1) as log:
             await until(lambda: len(seen) == 20, what="all of them")
-            assert [type(told.error) for told in log.of(ChooserFailed)] == [TimeoutError]
+            assert [type(told.error) for told in log.of(SelectorFailed)] == [TimeoutError]
             assert calls == 1  # while a call is under way there is no other
     finally:
         released.set()
@@ -212,7 +212,7 @@ async def test_what_it_leaves_out_waits_and_is_offered_again_until_it_is_overdue
     is_open = False
     asked = asyncio.Event()
 
-    @queue.chooser("default", inputs=True, window=5)
+    @queue.selector("default", inputs=True, window=5)
     async def open_only(candidates: Sequence[Candidate], free: int) -> list[Candidate]:
         asked.set()
         return [one for one in candidates if is_open or one.input == "open"]
@@ -229,7 +229,7 @@ async def test_what_it_leaves_out_waits_and_is_offered_again_until_it_is_overdue
 
     queue, seen = recorder()
 
-    @queue.chooser("default", longest_wait=timedelta(milliseconds=50))
+    @queue.selector("default", max_wait=timedelta(milliseconds=50))
     def none(candidates: Sequence[Candidate], free: int) -> list[Candidate]:
         return []
 
@@ -243,7 +243,7 @@ async def test_one_that_leaves_out_a_full_window_is_asked_again_at_leisure(engin
     loop = asyncio.get_running_loop()
     calls: list[float] = []
 
-    @queue.chooser("default", window=2)
+    @queue.selector("default", window=2)
     async def none(candidates: Sequence[Candidate], free: int) -> list[Candidate]:
         calls.append(loop.time())
         return []
@@ -261,7 +261,7 @@ async def test_one_that_leaves_out_a_full_window_is_asked_again_at_leisure(engin
 
 async def test_what_commits_late_or_comes_back_is_offered_too(engine: Engine, start: Start, jobs: Jobs) -> None:
     queue, seen = JobQueue(), []
-    queue.chooser("default")(lambda candidates, free: candidates)
+    queue.selector("default")(lambda candidates, free: candidates)
 
     @queue.handler("test", retry=lambda attempt, error: timedelta(milliseconds=20))
     async def note(payload: str) -> None:
@@ -271,11 +271,13 @@ async def test_what_commits_late_or_comes_back_is_offered_too(engine: Engine, st
 
     with Session(engine) as late, late.begin():
         late.add(Job("test", "late"))
-        late.add(Job("test", "late", fair_key="a"))
+        late.add(Job("test", "late", fairness_key="a"))
         late.flush()
         async with start(queue, poll_interval=timedelta(seconds=60)):
             with Session(engine) as session, session.begin():
-                session.add_all([Job("test", "fails once"), Job("test", "a", fair_key="a"), Job("test", "b", fair_key="b")])
+                session.add_all(
+                    [Job("test", "fails once"), Job("test", "a", fairness_key="a"), Job("test", "b", fairness_key="b")]
+                )
             await until(lambda: len(seen) >= 4, what="those that have committed")
             late.commit()
             await until(lambda: len(seen) == 6, what="those that lie behind the floors")
@@ -284,7 +286,9 @@ async def test_what_commits_late_or_comes_back_is_offered_too(engine: Engine, st
 
 async def test_limits_and_pauses_hold_whatever_it_says(engine: Engine, jobs: Jobs, start: Start) -> None:
     queue = JobQueue()
-    queue.chooser("default")(lambda candidates, free: sorted(candidates, key=lambda one: one.fair_key or "", reverse=True))
+    queue.selector("default")(
+        lambda candidates, free: sorted(candidates, key=lambda one: one.fairness_key or "", reverse=True)
+    )
     running: Counter[str] = Counter()
     most: Counter[str] = Counter()
     seen: list[str] = []
@@ -299,7 +303,9 @@ async def test_limits_and_pauses_hold_whatever_it_says(engine: Engine, jobs: Job
         running.subtract([payload, "all"])
 
     with engine.begin() as connection:
-        connection.execute(text("INSERT INTO queue (name, max_running, key_max_running) VALUES ('default', 5, 2)"))
+        connection.execute(
+            text("INSERT INTO queue (name, global_concurrency, concurrency_per_key) VALUES ('default', 5, 2)")
+        )
     with Session(engine) as session, session.begin():
         pause_queues(session, ["default/c"])
     for number in range(60):
@@ -318,7 +324,7 @@ async def test_other_queues_of_the_worker_are_claimed_as_ever_and_the_order_of_a
     engine: Engine, jobs: Jobs
 ) -> None:
     queue, seen = recorder()
-    queue.chooser("default", inputs=True)(largest_first)
+    queue.selector("default", inputs=True)(largest_first)
     for number in range(10):
         jobs.add(input=number, ordering_key="key")
         jobs.add(input=100 + number, queue="other")
@@ -336,34 +342,34 @@ async def test_other_queues_of_the_worker_are_claimed_as_ever_and_the_order_of_a
         ("window", {"window": 1001}),
         ("timeout", {"timeout": timedelta(0)}),
         ("timeout", {"timeout": 1}),
-        ("longest_wait", {"longest_wait": timedelta(-1)}),
+        ("max_wait", {"max_wait": timedelta(-1)}),
     ],
 )
 def test_a_declaration_out_of_its_bounds_is_refused_by_its_field(field: str, options: dict[str, Any]) -> None:
     given = {"queue": "default"} | options
     with pytest.raises(InvalidOptionError) as caught:
-        JobQueue().chooser(**given)(largest_first)
+        JobQueue().selector(**given)(largest_first)
     assert caught.value.option == field
 
 
 def test_a_queue_has_one_and_it_takes_two_arguments() -> None:
     queue, feature = JobQueue(), JobQueue()
-    queue.chooser("default")(largest_first)
-    feature.chooser("default")(largest_first)
-    for declare in (lambda: queue.chooser("default")(largest_first), lambda: queue.include(feature)):
+    queue.selector("default")(largest_first)
+    feature.selector("default")(largest_first)
+    for declare in (lambda: queue.selector("default")(largest_first), lambda: queue.include(feature)):
         with pytest.raises(InvalidOptionError):
             declare()
     other = JobQueue()
-    other.chooser("other")(largest_first)
+    other.selector("other")(largest_first)
     queue.include(other)
-    assert set(queue.choosers) == {"default", "other"}
+    assert set(queue.selectors) == {"default", "other"}
     with pytest.raises(InvalidOptionError) as caught:
-        queue.chooser("third")(lambda candidates: candidates)  # type: ignore[type-var]
+        queue.selector("third")(lambda candidates: candidates)  # type: ignore[type-var]
     assert caught.value.option == "choose"
 
 
 _MOST = text("""
-SELECT max(total) FROM (SELECT (SELECT sum(other.rate_weight) FROM job AS other WHERE other.rate_weight < 30
+SELECT max(total) FROM (SELECT (SELECT sum(other.rate_cost) FROM job AS other WHERE other.rate_cost < 30
   AND other.started_at > one.started_at - make_interval(secs => :seconds) AND other.started_at <= one.started_at) AS total
   FROM job AS one) AS windows
 """)
@@ -381,14 +387,14 @@ async def test_under_a_rate_with_weights_it_is_never_passed_and_each_job_starts_
         connection.execute(text(rule), {"kind": algorithm})
     queue, seen = recorder()
 
-    @queue.chooser("default", window=20, inputs=True)
+    @queue.selector("default", window=20, inputs=True)
     def largest_of_all_first(candidates: Sequence[Candidate], free: int) -> list[Candidate]:
         return largest_first(candidates, free)
 
     # Light and heavy ones by turns, in both orders; the last of them is heavier than there ever is room for.
     weights = [1 + number * 5 % 7 for number in range(19)] + [30]
     for number, weight in enumerate(weights):
-        jobs.add(input=number, rate_weight=weight)
+        jobs.add(input=number, rate_cost=weight)
     async with start(queue):
         await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
     assert seen == list(reversed(range(20)))  # none passes one that is too heavy yet
@@ -405,9 +411,9 @@ async def test_workers_that_choose_under_a_rate_with_weights_lose_nothing_and_ke
         rule = "('default', 8, interval '200 ms', 'sliding_window')"
         connection.exec_driver_sql(f"INSERT INTO queue (name, rate_limit, rate_period, rate_algorithm) VALUES {rule}")
     queue, seen = recorder()
-    queue.chooser("default", window=10, inputs=True)(largest_first)
+    queue.selector("default", window=10, inputs=True)(largest_first)
     for number in range(24):
-        jobs.add(input=number, rate_weight=(1, 3, 7, 2)[number % 4])
+        jobs.add(input=number, rate_cost=(1, 3, 7, 2)[number % 4])
     async with start(queue), start(queue), start(queue):
         await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
     assert sorted(seen) == list(range(24))

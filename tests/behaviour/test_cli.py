@@ -312,7 +312,7 @@ def test_jobs_show_of_no_job_says_no_more_than_that(run: Run, jobs: Jobs) -> Non
 
 
 def test_a_duration_below_zero_is_told_in_seconds(run: Run) -> None:
-    command = ["worker", "sa_jobqueue.cli.demo.app:jobs", "--drain-timeout", "-1"]
+    command = ["worker", "sa_jobqueue.cli.demo.app:jobs", "--shutdown-timeout", "-1"]
     assert "must not be negative, got -1 s" in run(*command, status=2).stderr
     assert shown(timedelta(seconds=-1.5)) == "-1.5 s"
     assert shown(timedelta(minutes=2)) == "0:02:00"

@@ -18,7 +18,7 @@ from sa_jobqueue import JobQueue
 from sa_jobqueue.retention import Retention
 
 jobs = JobQueue()
-jobs.queue("mail", weight=2, max_running=10)
+jobs.queue("mail", weight=2, global_concurrency=10)
 jobs.queue("reports", rate_limit=5, rate_period=timedelta(seconds=60), retention=Retention(completed=timedelta(days=7)))
 """
 
@@ -29,8 +29,8 @@ def test_a_queue_is_said_something_paused_and_resumed(run: Run) -> None:
     run("queues", "set", "mail", "--weight", "3", "--rate-limit", "5", "--rate-period", "60", "--retain-dead", "90")
     assert document(run("queues", "pause", "mail", "other", "--by", "ann", "--json")) == {"paused": ["mail", "other"]}
     assert "0 queues paused" in run("queues", "pause", "mail").stdout
-    told = document(run("queues", "set", "mail", "--max-running", "7", "--rate-limit", "none", "--json"))
-    assert (told["weight"], told["max_running"], told["rate_limit"], told["rate_period"]) == (3, 7, None, None)
+    told = document(run("queues", "set", "mail", "--global-concurrency", "7", "--rate-limit", "none", "--json"))
+    assert (told["weight"], told["global_concurrency"], told["rate_limit"], told["rate_period"]) == (3, 7, None, None)
     assert (told["retain_dead"], told["paused_by"]) == (90 * 86_400, "ann")
     assert document(run("queues", "show", "mail", "--json")) == told
     listed = run("queues", "list").stdout
@@ -42,12 +42,12 @@ def test_a_queue_is_said_something_paused_and_resumed(run: Run) -> None:
     window = ["--rate-limit", "100", "--rate-period", "60", "--rate-algorithm", "sliding_window"]
     assert document(run("queues", "set", "other", *window, "--json"))["rate_algorithm"] == "sliding_window"
     assert "100 in any" in run("queues", "list").stdout
-    run("queues", "set", "other", "--rate-algorithm", "divided_bucket", "--key-max-running", "1234")
+    run("queues", "set", "other", "--rate-algorithm", "local_token_bucket", "--concurrency-per-key", "1234")
     listed = run("queues", "list").stdout
     assert "about 100 in" in listed
     assert "1234" in listed
     (other,) = (one for one in document(run("queues", "list", "--json"))["queues"] if one["name"] == "other")
-    assert (other["key_max_running"], other["rate_limit"], other["rate_algorithm"]) == (1234, 100, "divided_bucket")
+    assert (other["concurrency_per_key"], other["rate_limit"], other["rate_algorithm"]) == (1234, 100, "local_token_bucket")
     assert document(run("queues", "set", "other", "--rate-limit", "none", "--json"))["rate_algorithm"] is None
     told = document(run("queues", "set", "other", "--retry-base", "5", "--retry-cap", "60", "--json"))
     assert (told["retry_base"], told["retry_factor"], told["retry_cap"]) == (5, 2, 60)
@@ -56,17 +56,17 @@ def test_a_queue_is_said_something_paused_and_resumed(run: Run) -> None:
     assert "--retry-base" in run("queues", "set", "other", "--retry-base", "soon", status=2).stderr
     run("queues", "set", "other", "--retry-cap", "1", status=1)
     assert document(run("queues", "set", "other", "--retry-base", "none", "--json"))["retry_cap"] is None
-    for wrong in (["--weight", "0"], ["--max-running", "0"], ["--rate-limit", "5"], ["--retain-dead", "-1"]):
+    for wrong in (["--weight", "0"], ["--global-concurrency", "0"], ["--rate-limit", "5"], ["--retain-dead", "-1"]):
         run("queues", "set", "mail", *wrong, status=1)
-    unreadable = {"max-running": "many", "rate-period": "nan", "retain-dead": "inf", "key-max-running": "1.5"}
+    unreadable = {"global-concurrency": "many", "rate-period": "nan", "retain-dead": "inf", "concurrency-per-key": "1.5"}
     for option, given in unreadable.items():
         assert f"'--{option}'" in run("queues", "set", "mail", f"--{option}", given, status=2).stderr
     run("queues", "pause", "no spaces", status=1)
 
 
 def test_a_type_is_said_something_paused_and_resumed(run: Run) -> None:
-    told = document(run("types", "set", "send", "--max-running", "2", "--json"))
-    assert (told["type_name"], told["max_running"]) == ("send", 2)
+    told = document(run("types", "set", "send", "--global-concurrency", "2", "--json"))
+    assert (told["type_name"], told["global_concurrency"]) == ("send", 2)
     assert "1 job type paused" in run("types", "pause", "send", "--by", "ann").stdout
     assert "ann" in run("types", "list").stdout
     assert document(run("types", "list", "--json"))["types"][0]["paused_by"] == "ann"
@@ -82,10 +82,10 @@ def test_sync_writes_what_the_application_declares_and_a_dry_run_only_tells(
     run("queues", "set", "by_hand")
     told = run("queues", "sync", "declares_queues:jobs", "--dry-run").stdout
     assert "reports: would be created" in told
-    assert "mail: would be changed: weight 5 -> 2, max_running - -> 10" in told
+    assert "mail: would be changed: weight 5 -> 2, global_concurrency - -> 10" in told
     assert "by_hand: not declared, left as it is" in told
     synced = document(run("queues", "sync", "declares_queues:jobs", "--json"))
-    assert synced["changed"] == {"mail": {"weight": [5, 2], "max_running": [None, 10]}}
+    assert synced["changed"] == {"mail": {"weight": [5, 2], "global_concurrency": [None, 10]}}
     assert (synced["created"], synced["undeclared"], synced["dry_run"]) == (["reports"], ["by_hand"], False)
     assert "2 queues said so already" in run("queues", "sync", "declares_queues:jobs").stdout
 

@@ -39,7 +39,7 @@ def test_schedules_are_listed_and_shown_with_their_times(run: Run) -> None:
     for told in ("1 schedule", "nightly", "30 2 * * *", "Europe/Prague", "report", "code"):
         assert told in table
     shown = document(run("schedules", "show", "nightly", "--json"))
-    assert (shown["missed"], shown["source"], shown["error"]) == ("one", "code", None)
+    assert (shown["misfire_policy"], shown["source"], shown["error"]) == ("one", "code", None)
     assert "next_fire_at" in run("schedules", "show", "nightly").stdout
     given = ["schedules", "next", "nightly", "--after", "2026-03-28T00:00:00Z", "--count", "3"]
     times = document(run(*given, "--json"))["times"]

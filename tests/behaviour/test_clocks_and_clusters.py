@@ -15,8 +15,18 @@ import pytest
 from sqlalchemy import Engine, NullPool, create_engine, func, make_url, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import Job, JobQueue, JobStatus, QueueSettings, Schedule, Worker, list_schedules, put_queue, put_schedule
-from sa_jobqueue.events import JobTakenBack
+from sa_jobqueue import (
+    Job,
+    JobQueue,
+    JobStatus,
+    QueueSettings,
+    Schedule,
+    Worker,
+    list_schedules,
+    upsert_queue,
+    upsert_schedule,
+)
+from sa_jobqueue.events import JobRescued
 from sa_jobqueue.models import Base
 from sa_jobqueue.testing.binaries import binary_dirs
 from sa_jobqueue.testing.embedded import EmbeddedServer
@@ -47,7 +57,7 @@ async def test_a_rate_spent_by_a_clock_that_was_ahead_goes_on_at_once(
 ) -> None:
     with sessions.begin() as session:
         settings = {"rate_limit": 100, "rate_period": timedelta(seconds=1), "rate_algorithm": algorithm}
-        put_queue(session, QueueSettings(name="default", **settings))  # type: ignore[arg-type]
+        upsert_queue(session, QueueSettings(name="default", **settings))  # type: ignore[arg-type]
         spent = "0, NULL" if algorithm == "token_bucket" else "NULL, ARRAY[(extract(epoch FROM now()) + 3600) * 1e6, 100]"
         session.execute(
             text(
@@ -63,8 +73,8 @@ async def test_a_rate_spent_by_a_clock_that_was_ahead_goes_on_at_once(
 async def test_a_dead_worker_whose_heartbeat_lies_in_the_future_loses_its_jobs(jobs: Jobs, start: Start) -> None:
     jobs.add_worker("gone", silent_for=-86_400)
     held = jobs.add(JobStatus.RUNNING, worker_id="gone")
-    async with start(simple(), time_to_live=timedelta(seconds=1)) as log:
-        (taken, *_) = await log.until(JobTakenBack)
+    async with start(simple(), heartbeat_timeout=timedelta(seconds=1)) as log:
+        (taken, *_) = await log.until(JobRescued)
     assert (taken.job_id, taken.worker_id) == (held, "gone")
 
 
@@ -72,8 +82,8 @@ async def test_a_schedule_moved_on_by_a_clock_that_was_ahead_fires_at_its_next_t
     sessions: sessionmaker[Session], start: Start
 ) -> None:
     with sessions.begin() as session:
-        put_schedule(session, Schedule(name="tick", type_name="test", cron="* * * * *"))
-        put_schedule(session, Schedule(name="daily", type_name="test", cron="0 4 * * *"))
+        upsert_schedule(session, Schedule(name="tick", type_name="test", cron="* * * * *"))
+        upsert_schedule(session, Schedule(name="daily", type_name="test", cron="0 4 * * *"))
         before = {one.name: one.next_fire_at for one in list_schedules(session)}
         ahead = update(Job.Schedule).where(Job.Schedule.name == "tick")
         session.execute(ahead.values(next_fire_at=func.now() + timedelta(days=1)))
@@ -148,7 +158,7 @@ async def test_workers_that_come_to_another_cluster_hold_its_limits_and_run_all_
 
     for cluster, engine, count in (("first", switch.first, 40), ("second", switch.second, 6)):
         with Session(engine) as session, session.begin():
-            put_queue(session, QueueSettings(name="default", max_running=2))
+            upsert_queue(session, QueueSettings(name="default", global_concurrency=2))
             session.add_all([Job("test", cluster) for _ in range(count)])
     through = create_engine(switch.url, pool_size=4)
     async with AsyncExitStack() as workers:

@@ -24,12 +24,12 @@ from sa_jobqueue import (
     list_workers,
     pause_job_types,
     pause_queues,
-    put_queue,
     resize_workers,
     resume_job_types,
     resume_queues,
+    upsert_queue,
 )
-from sa_jobqueue.events import ControlsChanged, JobCompleted, JobPutBack, WorkerStarted
+from sa_jobqueue.events import JobCompleted, JobRescheduled, SettingsChanged, WorkerStarted
 from sa_jobqueue.retry import immediately
 from sa_jobqueue.worker import controls
 from tests.behaviour.test_attempts import enqueue
@@ -66,7 +66,7 @@ async def told(log: EventLog, *, paused: tuple[str, ...]) -> None:
     async with asyncio.timeout(PATIENCE):
         count = 1
         while True:
-            last = (await log.until(ControlsChanged, count))[-1]
+            last = (await log.until(SettingsChanged, count))[-1]
             if last.paused_queues + last.paused_types == paused:
                 return
             count += 1
@@ -185,7 +185,7 @@ async def test_a_worker_runs_no_more_handlers_with_sessions_than_the_pool_has_co
     async with working(worker) as log:
         await log.until(WorkerStarted)
         say(engine, resize_workers, 50, where=WorkerFilter(ids=[worker.id]))
-        (changed,) = await log.until(ControlsChanged)
+        (changed,) = await log.until(SettingsChanged)
         assert changed.concurrency == 3
     small.dispose()
 
@@ -213,21 +213,21 @@ async def test_what_a_queue_says_of_retries_holds_where_neither_handler_nor_erro
     async def other(payload: None) -> None: ...
 
     said = Backoff(base=century, cap=century)
-    say(engine, put_queue, QueueSettings(name="default", retry=said))
+    say(engine, upsert_queue, QueueSettings(name="default", retry=said))
     # What a part says goes before what its queue says.
-    say(engine, put_queue, QueueSettings(name="default/42", retry=Backoff(base=timedelta(microseconds=1))))
+    say(engine, upsert_queue, QueueSettings(name="default/42", retry=Backoff(base=timedelta(microseconds=1))))
     names = ("says_nothing", "has_a_policy", "is_told")
     waits, *end = enqueue(engine, *(queue.job(name, None) for name in names))
-    (of_part,) = enqueue(engine, queue.job("says_nothing", None, fair_key="42", max_attempts=2))
+    (of_part,) = enqueue(engine, queue.job("says_nothing", None, fairness_key="42", max_attempts=2))
     worker = Worker(queue, engine, options=quick(queues=["default", "other"]))
     async with working(worker) as log:
         await until(lambda: {jobs.status(job_id) for job_id in (*end, of_part)} == {JobStatus.DEAD}, what="they ended")
         await until(lambda: jobs.status(waits) is JobStatus.PENDING and jobs.get(waits)["attempt"] == 1, what="it waits")
         row = jobs.get(waits)
         assert row["scheduled_at"] - row["started_at"] > timedelta(minutes=1)  # but for once in some millions of times
-        before = len(log.of(ControlsChanged))
-        await asyncio.to_thread(say, engine, put_queue, QueueSettings(name="default"))
-        await log.until(ControlsChanged, before + 1)
+        before = len(log.of(SettingsChanged))
+        await asyncio.to_thread(say, engine, upsert_queue, QueueSettings(name="default"))
+        await log.until(SettingsChanged, before + 1)
         (again,) = enqueue(engine, queue.job("says_nothing", None, max_attempts=2))
         await until(lambda: jobs.status(again) is JobStatus.DEAD, what="the library's own backoff is of a second")
-        assert len([one for one in log.of(JobPutBack) if one.job_id == again]) == 1
+        assert len([one for one in log.of(JobRescheduled) if one.job_id == again]) == 1

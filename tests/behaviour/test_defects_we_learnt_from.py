@@ -33,7 +33,7 @@ from sa_jobqueue import (
     trigger_jobs,
 )
 from sa_jobqueue.errors import ChainReferencedError, LostAttemptError
-from sa_jobqueue.events import JobTakenBack
+from sa_jobqueue.events import JobRescued
 from sa_jobqueue.statements import claims
 from tests.fixtures.chains import Chains
 from tests.fixtures.database import one_server_swept
@@ -106,7 +106,7 @@ async def test_hundreds_of_fan_ins_under_load_strand_nothing(engine: Engine, job
         outputs = connection.scalars(select(Job.output).where(Job.type_name == "merge"))
         assert sorted(outputs) == [2 * number for number in range(fan_ins)]
         assert connection.scalar(select(func.count()).where(Job.Blocker.open)) == 0
-        assert connection.scalar(select(func.count()).where(Job.is_awaited)) == 0
+        assert connection.scalar(select(func.count()).where(Job.has_waiters)) == 0
 
 
 def _pairs(session: Session, leaf: Any, first: Any, count: int) -> list[list[Any]]:
@@ -140,7 +140,7 @@ def test_a_key_is_taken_while_its_chain_goes_on(session: Session, chains: Chains
     assert (found.id, bool(made)) == (root, False)
 
 
-async def test_lost_jobs_are_taken_back_while_no_slot_is_free(engine: Engine, jobs: Jobs, start: Start) -> None:
+async def test_lost_jobs_are_rescued_while_no_slot_is_free(engine: Engine, jobs: Jobs, start: Start) -> None:
     queue, go_on = JobQueue(), asyncio.Event()
 
     @queue.handler("waits")
@@ -296,6 +296,6 @@ async def test_a_chain_that_fails_tells_who_waits_for_it(engine: Engine, jobs: J
         "fail": "dead",
         "continue": "completed",
     }
-    assert not log.of(JobTakenBack)
+    assert not log.of(JobRescued)
     with Session(engine) as session, session.begin():
         assert cancel_jobs(session, [ids["wait"]]) == [ids["wait"]]

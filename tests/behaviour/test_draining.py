@@ -31,7 +31,7 @@ def states(engine: Engine) -> list[WorkerState]:
 async def test_running_jobs_finish_and_nothing_new_is_claimed(engine: Engine, jobs: Jobs) -> None:
     queue, let_go = waiting_queue()
     first, second = enqueue(engine, queue.job("waits", {}, priority=1), queue.job("waits", {}))
-    worker = Worker(queue, engine, options=quick(concurrency=1, drain_timeout=timedelta(hours=1)))
+    worker = Worker(queue, engine, options=quick(concurrency=1, shutdown_timeout=timedelta(hours=1)))
     log = EventLog(worker)
     run = asyncio.create_task(worker.run())
     await log.until(JobStarted)
@@ -48,7 +48,7 @@ async def test_running_jobs_finish_and_nothing_new_is_claimed(engine: Engine, jo
 
 async def test_it_is_seen_with_the_next_beat_and_not_only_by_those_that_look_often(engine: Engine) -> None:
     queue, _ = waiting_queue()
-    options = quick(poll_interval=timedelta(minutes=10), sweep_interval=timedelta(minutes=10), listen=False)
+    options = quick(poll_interval=timedelta(minutes=10), rescue_interval=timedelta(minutes=10), listen=False)
     worker, other = (Worker(queue, engine, options=options) for _ in range(2))
     logs = [EventLog(worker), EventLog(other)]
     runs = [asyncio.create_task(worker.run()), asyncio.create_task(other.run())]
@@ -65,7 +65,7 @@ async def test_it_is_seen_with_the_next_beat_and_not_only_by_those_that_look_oft
 async def test_what_outlasts_its_drain_is_given_back(engine: Engine, jobs: Jobs) -> None:
     queue, _ = waiting_queue()
     (job_id,) = enqueue(engine, queue.job("waits", {}))
-    worker = Worker(queue, engine, options=quick(drain_timeout=timedelta(milliseconds=100)))
+    worker = Worker(queue, engine, options=quick(shutdown_timeout=timedelta(milliseconds=100)))
     log = EventLog(worker)
     run = asyncio.create_task(worker.run())
     await log.until(JobStarted)

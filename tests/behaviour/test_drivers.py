@@ -120,7 +120,7 @@ async def test_an_application_enqueues_lists_and_changes_jobs_in_its_own_session
         session.add(first)
         second, made = enqueue(session, take.job("a"), deduplicate=Deduplicate("key"))
         found, again = enqueue(session, take.job("b"), deduplicate=Deduplicate("key"))
-        assert (made, again, found.id) == (Enqueued.MADE, Enqueued.FOUND, second.id)
+        assert (made, again, found.id) == (Enqueued.CREATED, Enqueued.EXISTING, second.id)
         many = enqueue_many(session, [take.job([1, "ä"]), take.job(None, delay=None)])
         waiting = total.job(None, blockers=[first])
         session.add(waiting)

@@ -140,7 +140,7 @@ async def test_what_was_committed_synchronously_survives_the_primary(pair: Pair)
     producer.start()
     try:
         async with working(
-            Worker(application(engine, ran), engine, options=quick(time_to_live=timedelta(seconds=3)))
+            Worker(application(engine, ran), engine, options=quick(heartbeat_timeout=timedelta(seconds=3)))
         ) as log:
             await until(lambda: len(ran) >= 20, what="the first jobs")
             before = len(told)
@@ -182,7 +182,7 @@ async def test_what_the_standby_had_not_received_runs_again(pair: Pair) -> None:
     def status(server: EmbeddedServer, one: UUID) -> Any:
         return pair.run(server, f"SELECT status::text FROM job WHERE id = '{one}'")
 
-    async with working(Worker(application(engine, ran), engine, options=quick(time_to_live=timedelta(seconds=3)))):
+    async with working(Worker(application(engine, ran), engine, options=quick(heartbeat_timeout=timedelta(seconds=3)))):
         await until(lambda: status(pair.primary, job_id) == JobStatus.COMPLETED, what="the first run")
         with Session(engine) as session, session.begin():
             session.add(unreplicated := Job("plain", 2, delay=timedelta(hours=1)))

@@ -81,8 +81,8 @@ async def test_what_commits_late_is_found_in_parts_that_are_known_and_in_new_one
 ) -> None:
     queue, seen = recorder()
     with Session(engine) as late, late.begin():
-        late.add(Job("test", "before", fair_key="known"))
-        late.add(Job("test", "before", fair_key="new"))
+        late.add(Job("test", "before", fairness_key="known"))
+        late.add(Job("test", "before", fairness_key="new"))
         late.flush()
         fill(engine, "default/known", count=50)
         async with start(queue, poll_interval=timedelta(seconds=60)):
@@ -111,7 +111,7 @@ async def test_jobs_of_a_part_are_found_again_after_a_claim_that_could_not_commi
     with engine.begin() as connection:
         connection.execute(text(_FAIL_ONCE))
         # So that a claim is a transaction of several statements.
-        connection.execute(text("INSERT INTO queue (name, key_max_running) VALUES ('default', 50)"))
+        connection.execute(text("INSERT INTO queue (name, concurrency_per_key) VALUES ('default', 50)"))
     async with start(queue, poll_interval=timedelta(milliseconds=50)):
         # Their floors have passed what was rolled back: without a new survey it is not seen.
         await until(lambda: len(seen) == 3, what="all of them")
@@ -126,8 +126,8 @@ async def test_what_is_scheduled_for_later_in_a_part_starts_then(
     async with start(queue, poll_interval=timedelta(seconds=60)):
         await until(lambda: len(seen) >= 1, what="the first one")
         with Session(engine) as session, session.begin():
-            session.add(Job("test", "delayed", fair_key="b", delay=timedelta(seconds=0.4)))
-            session.add(Job("test", "fails once", fair_key="c"))
+            session.add(Job("test", "delayed", fairness_key="b", delay=timedelta(seconds=0.4)))
+            session.add(Job("test", "fails once", fairness_key="c"))
         await until(lambda: len(seen) == 5, what="all of them")
     assert Counter(seen) == {"default/a0": 1, "there before": 1, "delayed": 1, "fails once": 2}
     assert set(jobs.statuses().values()) == {JobStatus.COMPLETED}
@@ -154,10 +154,10 @@ def test_explain_names_the_limit_of_the_key_and_the_pause_of_the_queue(engine: E
     jobs.add(JobStatus.RUNNING, queue="default/a")
     held, free = jobs.add(queue="default/a"), jobs.add(queue="default/b")
     with engine.begin() as connection:
-        connection.execute(text("INSERT INTO queue (name, key_max_running) VALUES ('default', 1)"))
+        connection.execute(text("INSERT INTO queue (name, concurrency_per_key) VALUES ('default', 1)"))
     with Session(engine) as session:
         told = explain_job(session, held)
-        assert (told.cause, told.evidence["max_running"]) == (Cause.LIMITED, 1)
+        assert (told.cause, told.evidence["global_concurrency"]) == (Cause.LIMITED, 1)
         assert "default/a" in told.sentence
         assert explain_job(session, free).cause not in {Cause.LIMITED, Cause.QUEUE_UNSERVED}
         pause_queues(session, ["default"])
@@ -178,7 +178,7 @@ async def test_the_limit_of_a_queue_is_one_of_all_its_parts(engine: Engine, by: 
 
     if by == "row":
         with engine.begin() as connection:
-            connection.execute(text("INSERT INTO queue (name, max_running) VALUES ('default', 3)"))
+            connection.execute(text("INSERT INTO queue (name, global_concurrency) VALUES ('default', 3)"))
     fill(engine, "default/", count=40, keys=10)
     limits = {"default": 3} if by == "worker" else ["default"]
     await asyncio.wait_for(Worker(queue, engine, options=quick(queues=limits, concurrency=9)).run_until_idle(), PATIENCE)
@@ -248,11 +248,11 @@ async def test_no_key_runs_more_than_its_limit_across_workers_and_none_waits_for
 
     with engine.begin() as connection:
         if said == "of each key":
-            connection.execute(text("INSERT INTO queue (name, key_max_running) VALUES ('default', 2)"))
+            connection.execute(text("INSERT INTO queue (name, concurrency_per_key) VALUES ('default', 2)"))
             # A part that says something itself is not held to what is said of each.
-            connection.execute(text("INSERT INTO queue (name, max_running) VALUES ('default/4', 3)"))
+            connection.execute(text("INSERT INTO queue (name, global_concurrency) VALUES ('default/4', 3)"))
         else:
-            made = "INSERT INTO queue (name, max_running) SELECT 'default/' || n, 2 + n / 4 FROM generate_series(0, 4) AS n"
+            made = "INSERT INTO queue (name, global_concurrency) SELECT 'default/' || n, 2 + n / 4 FROM generate_series(0, 4) AS n"
             connection.execute(text(made))
     fill(engine, "default/", count=100, keys=5)
     tasks = [asyncio.create_task(Worker(queue, engine, options=quick(concurrency=8)).run_until_idle()) for _ in range(3)]
@@ -277,7 +277,7 @@ async def test_no_key_of_very_many_runs_more_than_its_limit(engine: Engine, star
         running[payload] -= 1
 
     with engine.begin() as connection:
-        connection.execute(text("INSERT INTO queue (name, key_max_running) VALUES ('default', 1)"))
+        connection.execute(text("INSERT INTO queue (name, concurrency_per_key) VALUES ('default', 1)"))
     fill(engine, "default/", count=600, keys=150)  # more than one claim names
     async with start(queue, concurrency=400):
         await until(lambda: len(running) == 150, what="each of them")

@@ -16,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, JobStatus, Worker
-from sa_jobqueue.events import ComponentFailed, JobPutBack, JobStarted, LeaseEndangered
+from sa_jobqueue.events import ComponentFailed, HeartbeatFailing, JobRescheduled, JobStarted
 from sa_jobqueue.models import Base
 from sa_jobqueue.observe.logs import describe
 from sa_jobqueue.retry import immediately
@@ -101,7 +101,7 @@ async def test_whatever_meets_a_full_disk_is_done_when_there_is_room_again(disk:
     (held, written) = enqueue(engine, holds.job(), writes.job())
     lost = jobs.add(JobStatus.RUNNING, worker_id="gone:1", type_name="plain", input="")
     jobs.add_worker("gone:1", silent_for=-3600)
-    options = quick(concurrency=3, time_to_live=timedelta(seconds=60), sweep_interval=timedelta(milliseconds=100))
+    options = quick(concurrency=3, heartbeat_timeout=timedelta(seconds=60), rescue_interval=timedelta(milliseconds=100))
     async with working(Worker(queue, engine, options=options)) as log:
         await log.until(JobStarted, 2)
         disk.fill()
@@ -113,7 +113,7 @@ async def test_whatever_meets_a_full_disk_is_done_when_there_is_room_again(disk:
         go_on.set()
         go_on_writing.set()
         await until(lambda: full(log, "completer") is not None, what="the completer meets the full disk")
-        await until(lambda: full(log, "sweeper") is not None, what="the sweeper meets the full disk")
+        await until(lambda: full(log, "rescuer") is not None, what="the rescuer meets the full disk")
         assert set(jobs.statuses().values()) == {JobStatus.RUNNING}
         assert [jobs.get(one)["attempt"] for one in (held, written, lost)] == [1, 1, 1]
         told = full(log, "completer")
@@ -125,9 +125,9 @@ async def test_whatever_meets_a_full_disk_is_done_when_there_is_room_again(disk:
         await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="all that was held up is done")
         assert [jobs.get(one)["attempt"] for one in (held, written, lost)] == [1, 2, 2]
         outcomes = [[row["outcome"] for row in jobs.attempts(one)] for one in (held, written, lost)]
-        assert outcomes == [[], ["failed"], ["taken_back"]]
-        assert not log.of(LeaseEndangered)
-        (put_back,) = log.of(JobPutBack)
+        assert outcomes == [[], ["failed"], ["lost"]]
+        assert not log.of(HeartbeatFailing)
+        (put_back,) = log.of(JobRescheduled)
         assert "DiskFull" in str(put_back.error)
 
         accepted = enqueue(engine, *(plain.job(str(number), delay=timedelta(seconds=1)) for number in range(20)))

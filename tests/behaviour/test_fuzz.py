@@ -45,7 +45,7 @@ from tests.fixtures.workers import PATIENCE, EventLog, quick, working
 amount = pytest.mark.parametrize("examples", [25, pytest.param(300, marks=[pytest.mark.long, pytest.mark.timeout(300)])])
 """A few in every run, always the same; many, and new ones, in the long run."""
 
-PATIENT = quick(time_to_live=timedelta(seconds=15))
+PATIENT = quick(heartbeat_timeout=timedelta(seconds=15))
 """A server that is slow to answer is no failure here."""
 
 INJECTIONS = [
@@ -221,7 +221,7 @@ COLUMNS = {
     "last_error": st.sampled_from([None, "null", "7", '"x"', '{"type": 7}']),
     "leased_by": st.sampled_from([None, "", "nobody"]),
     "leased_until": st.sampled_from([None, "infinity", "-infinity"]),
-    "is_awaited": st.booleans(),
+    "has_waiters": st.booleans(),
     "chain_status": st.sampled_from([None, "dead"]),
     "chain_completed_at": st.sampled_from([None, "infinity", "now"]),
     "trace_context": words,
@@ -317,7 +317,7 @@ async def test_a_payload_that_python_does_not_read_ends_its_own_job_and_no_other
     with Session(engine) as session, session.begin():
         enqueue_many(session, [Job("any", n) for n in range(3)])
         session.execute(text("UPDATE job SET input = CAST(:input AS jsonb) WHERE input = '1'"), {"input": unreadable})
-    worker = Worker(queue, engine, options=quick(concurrency=concurrency, time_to_live=timedelta(seconds=15)))
+    worker = Worker(queue, engine, options=quick(concurrency=concurrency, heartbeat_timeout=timedelta(seconds=15)))
     log = EventLog(worker)
     await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
     assert log.of(ComponentFailed) == []
@@ -397,7 +397,7 @@ def test_the_view_takes_what_is_legal_and_refuses_the_rest(engine: Engine, examp
 
 def _cast(name: str) -> str:
     casts = {"input": "jsonb", "output": "jsonb", "last_error": "jsonb", "timeout": "interval", "changed_xid": "xid8"}
-    casts |= {"status": "job_status", "chain_status": "job_status", "is_awaited": "boolean"}
+    casts |= {"status": "job_status", "chain_status": "job_status", "has_waiters": "boolean"}
     if name.endswith("_at") or name == "leased_until":
         return "timestamptz"
     if name in {"priority", "input_version", "open_blockers", "attempt", "max_attempts"}:

@@ -33,8 +33,8 @@ from sa_jobqueue import (
     list_attempts,
     list_dead_letters,
     list_jobs,
-    put_queue,
-    put_schedule,
+    upsert_queue,
+    upsert_schedule,
 )
 from sa_jobqueue.errors import InvalidJobError, SessionSettingError
 from sa_jobqueue.events import ComponentFailed
@@ -115,8 +115,10 @@ def fill(engine: Engine) -> None:
     """Enqueue in every way, as an application does."""
     types = ["plain", "stored", "again", "snoozes", "discards", "times_out"]
     with Session(engine) as session, session.begin():
-        put_queue(session, QueueSettings(name="limited", max_running=2, rate_limit=1000, rate_period=timedelta(seconds=1)))
-        put_schedule(session, Schedule(name="tick", type_name="plain", cron="0 4 1 1 *", input=WORDS))
+        upsert_queue(
+            session, QueueSettings(name="limited", global_concurrency=2, rate_limit=1000, rate_period=timedelta(seconds=1))
+        )
+        upsert_schedule(session, Schedule(name="tick", type_name="plain", cron="0 4 1 1 *", input=WORDS))
         session.execute(text("UPDATE schedule SET next_fire_at = now() - interval '1 s'"))
         first = Job("stored", WORDS)
         session.add_all([first, Job("plain", WORDS, blockers=[first]), *(described(name) for name in types)])

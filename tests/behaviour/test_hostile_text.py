@@ -52,7 +52,7 @@ COMMANDS = {
     "types list": [],
     "types pause": ["{type}", "--by", HOSTILE],
     "types resume": ["{type}"],
-    "types set": ["{type}", "--max-running", "2"],
+    "types set": ["{type}", "--global-concurrency", "2"],
     "jobs list": ["--limit", "2"],
     "jobs show": ["{dead}"],
     "jobs priority": ["{pending}", "--to", "3"],

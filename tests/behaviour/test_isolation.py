@@ -25,7 +25,7 @@ from sa_jobqueue import (
     Snooze,
     Worker,
     cancel_jobs,
-    put_queue,
+    upsert_queue,
 )
 from sa_jobqueue.errors import InvalidHandlerError, InvalidOptionError, IsolatedHandlerError, IsolationError
 from sa_jobqueue.events import AttemptLost, Event, JobCompleted, JobDied, JobStarted
@@ -37,7 +37,7 @@ from tests.fixtures.isolated import both
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import EventLog, is_running, quick, until, working
 
-PATIENT = {"time_to_live": timedelta(minutes=10), "beat_interval": timedelta(seconds=5)}
+PATIENT = {"heartbeat_timeout": timedelta(minutes=10), "heartbeat_interval": timedelta(seconds=5)}
 """Of a worker whose leases do not run out while a test is looking."""
 LONG_ENOUGH = 90.0
 """Seconds. Several interpreters are started, each importing the library, while other tests keep the machine busy."""
@@ -112,7 +112,7 @@ async def test_an_isolated_attempt_ends_as_it_would_in_the_worker_itself(
         session.add_all(poison)
         twins["poison"] = [job.id for job in poison]
         # Of which a child knows nothing.
-        put_queue(session, QueueSettings(name="default", retry=Backoff(base=A_CENTURY, cap=A_CENTURY)))
+        upsert_queue(session, QueueSettings(name="default", retry=Backoff(base=A_CENTURY, cap=A_CENTURY)))
     await drain(both, engine, app="tests.fixtures.isolated:both")
     with engine.connect() as connection:
         for name, (here, there) in twins.items():
@@ -207,7 +207,7 @@ async def test_a_timeout_is_hard_a_handler_is_asked_then_terminated_then_killed(
     told, killed = enqueue(
         engine, isolated.tidies.job(str(tmp_path / "tidied")), isolated.hangs.job(str(tmp_path / "started"))
     )
-    worker = Worker(isolated.jobs, engine, options=quick(**PATIENT, concurrency=1, stop_grace=timedelta(seconds=1)))
+    worker = Worker(isolated.jobs, engine, options=quick(**PATIENT, concurrency=1, cancel_timeout=timedelta(seconds=1)))
     worker.events.subscribe(look)
     await asyncio.wait_for(worker.run_until_idle(), LONG_ENOUGH)
     for job_id in (asked[0], asked[1], told, killed):
@@ -261,7 +261,7 @@ async def test_a_stop_gives_an_isolated_attempt_back_and_leaves_no_process(
     engine: Engine, jobs: Jobs, tmp_path: Path
 ) -> None:
     (job_id,) = enqueue(engine, isolated.spins.job(str(tmp_path / "pid")))
-    options = quick(drain_timeout=timedelta(0), stop_grace=timedelta(milliseconds=200))
+    options = quick(shutdown_timeout=timedelta(0), cancel_timeout=timedelta(milliseconds=200))
     async with working(Worker(isolated.jobs, engine, options=options)):
         await until((tmp_path / "pid").exists, what="the handler")
     assert (jobs.status(job_id), [one["outcome"] for one in jobs.attempts(job_id)]) == (JobStatus.PENDING, ["released"])

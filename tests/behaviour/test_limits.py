@@ -49,8 +49,8 @@ def recorded(payload: dict, ctx: AttemptContext) -> None:
         connection.commit()
 
 options = WorkerOptions(
-    name="victim", concurrency=6, poll_interval=timedelta(milliseconds=100), beat_interval=timedelta(milliseconds=200),
-    time_to_live=timedelta(seconds=10), sweep_interval=timedelta(milliseconds=200),
+    name="victim", concurrency=6, poll_interval=timedelta(milliseconds=100), heartbeat_interval=timedelta(milliseconds=200),
+    heartbeat_timeout=timedelta(seconds=10), rescue_interval=timedelta(milliseconds=200),
 )
 asyncio.run(Worker(queue, create_engine(os.environ["SA_JOBQUEUE_URL"]), options=options).run())
 """
@@ -70,7 +70,7 @@ async def test_a_queue_never_runs_more_than_its_limit_across_workers_of_which_on
     engine: Engine, jobs: Jobs, spawn: Spawn, start: Start
 ) -> None:
     execute(engine, _RUNS)
-    execute(engine, "INSERT INTO queue (name, max_running) VALUES ('default', 3)")
+    execute(engine, "INSERT INTO queue (name, global_concurrency) VALUES ('default', 3)")
     queue = JobQueue()
 
     @queue.handler("recorded")
@@ -186,8 +186,8 @@ def test_explain_names_the_policy_that_holds_a_job_back(engine: Engine, jobs: Jo
     first, second = jobs.add(ordering_key="k", due_in=-5), jobs.add(ordering_key="k", due_in=-5)
     with Session(engine) as session:
         told = explain_job(session, second)
-        assert (told.cause, told.evidence["waits_for"]) == (Cause.OUT_OF_TURN, first)
-        execute(engine, "INSERT INTO queue (name, max_running) VALUES ('default', 1)")
+        assert (told.cause, told.evidence["waits_for"]) == (Cause.WAITING_FOR_ORDERING_KEY, first)
+        execute(engine, "INSERT INTO queue (name, global_concurrency) VALUES ('default', 1)")
         assert len(hands("other:1").claim()) == 1
         assert explain_job(session, jobs.add()).cause is Cause.LIMITED
         late = jobs.add(expires_at=func.now())

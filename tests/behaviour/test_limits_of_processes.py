@@ -17,7 +17,7 @@ pytestmark = pytest.mark.long
 _RUNS = """
 CREATE TABLE run (id bigint GENERATED ALWAYS AS IDENTITY, pid int, queue text, job_id uuid, attempt int,
   began timestamptz NOT NULL DEFAULT clock_timestamp(), ended timestamptz);
-INSERT INTO queue (name, max_running, key_max_running) VALUES ('default', 4, NULL), ('keyed', NULL, 1)
+INSERT INTO queue (name, global_concurrency, concurrency_per_key) VALUES ('default', 4, NULL), ('keyed', NULL, 1)
 """
 _BEGIN = "INSERT INTO run (pid, queue, job_id, attempt) VALUES (:pid, :queue, :job_id, :attempt) RETURNING id"
 _END = "UPDATE run SET ended = clock_timestamp() WHERE id = :id"
@@ -49,8 +49,8 @@ def recorded(payload: dict, ctx: AttemptContext) -> None:
 
 options = WorkerOptions(
     queues=["default", "keyed"], concurrency=8, poll_interval=timedelta(milliseconds=100),
-    sweep_interval=timedelta(milliseconds=200), beat_interval=timedelta(milliseconds=200),
-    time_to_live=timedelta(seconds=10),
+    rescue_interval=timedelta(milliseconds=200), heartbeat_interval=timedelta(milliseconds=200),
+    heartbeat_timeout=timedelta(seconds=10),
 )
 asyncio.run(Worker(queue, engine, options=options).run())
 """

@@ -186,7 +186,7 @@ async def test_a_job_completed_in_its_session_is_not_given_back_for_its_middlewa
         await asyncio.Event().wait()
 
     ids = one_of_each(queue, engine)
-    async with start(queue, drain_timeout=timedelta(milliseconds=50)) as log:
+    async with start(queue, shutdown_timeout=timedelta(milliseconds=50)) as log:
         await asyncio.wait_for(after.wait(), PATIENCE)
     for kind in KINDS:
         assert jobs.status(ids[kind]) is (JobStatus.COMPLETED if "session" in kind else JobStatus.PENDING)

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Backoff, JobQueue, JobStatus
 from sa_jobqueue.context import ClaimedJob
-from sa_jobqueue.events import JobDied, JobTakenBack
+from sa_jobqueue.events import JobDied, JobRescued
 from tests.behaviour.test_attempts import enqueue
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, Spawn, Start, until, wait_until
@@ -61,7 +61,7 @@ if FAULT == "after the flush":
         die()
     completer.Completer._write_completed = written
 
-options = WorkerOptions(beat_interval=timedelta(milliseconds=200), time_to_live=timedelta(seconds=10), concurrency=3)
+options = WorkerOptions(heartbeat_interval=timedelta(milliseconds=200), heartbeat_timeout=timedelta(seconds=10), concurrency=3)
 asyncio.run(Worker(queue, create_engine(os.environ["SA_JOBQUEUE_URL"]), options=options).run())
 """
 
@@ -110,7 +110,7 @@ async def test_a_worker_killed_anywhere_loses_nothing_and_doubles_no_effect(
     with engine.connect() as connection:
         written = connection.execute(text("SELECT n FROM effect ORDER BY n")).scalars().all()
     assert written == ([*range(6)] if "with_session" in names else [])
-    lost = {row["job_id"] for job_id in ids for row in jobs.attempts(job_id) if row["outcome"] == "taken_back"}
+    lost = {row["job_id"] for job_id in ids for row in jobs.attempts(job_id) if row["outcome"] == "lost"}
     assert lost <= {row["id"] for row in hit}
 
 
@@ -135,11 +135,11 @@ async def test_a_job_that_kills_its_process_ends_as_a_dead_letter_after_backoff(
         ).scalars()
         assert all(waited)
     async with start(queue) as log:
-        (died,) = await log.until(JobTakenBack)
+        (died,) = await log.until(JobRescued)
     assert died.died
     (letter,) = jobs.letters(job_id)
     assert (letter["reason"], letter["attempts"]) == ("lost", 2)
-    assert [row["outcome"] for row in jobs.attempts(job_id)] == ["taken_back", "taken_back"]
+    assert [row["outcome"] for row in jobs.attempts(job_id)] == ["lost", "lost"]
     assert log.of(JobDied) == []
 
 
@@ -192,7 +192,7 @@ async def test_a_handler_that_holds_the_gil_past_its_lease_loses_it_and_doubles_
 
         await until(is_completed, what="another worker completes the job")
     done = jobs.get(job_id)
-    assert (done["attempt"], jobs.attempts(job_id)[0]["outcome"]) == (2, "taken_back")
+    assert (done["attempt"], jobs.attempts(job_id)[0]["outcome"]) == (2, "lost")
     (again,) = enqueue(engine, queue.job("with_session", {"n": 2}))
     with await asyncio.wait_for(asyncio.to_thread(fifo.open, "wb"), PATIENCE):  # only now does it go on
         await until(lambda: jobs.status(again) is JobStatus.COMPLETED, what="the victim works again")

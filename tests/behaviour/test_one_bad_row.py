@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, func, select, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import AttemptContext, Discard, Job, JobQueue, JobStatus, Schedule, WaitFor, put_schedule
+from sa_jobqueue import AttemptContext, Discard, Job, JobQueue, JobStatus, Schedule, WaitFor, upsert_schedule
 from sa_jobqueue.events import ComponentFailed, ScheduleFired
 from sa_jobqueue.observe.health import Code, health
 from sa_jobqueue.types import ENDED
@@ -70,14 +70,14 @@ async def test_one_inconsistent_row_holds_up_no_job_of_any_kind(
         made += [good.job(blockers=waits_for) for _ in range(3)]
         made += [fails.job(), fails.job()]
         session.add_all(made)
-        put_schedule(session, Schedule(name="healthy", cron="* * * * *", type_name="good"))
+        upsert_schedule(session, Schedule(name="healthy", cron="* * * * *", type_name="good"))
         session.execute(update(Job.Schedule).where(Job.Schedule.name == "healthy").values(next_fire_at=late))
     healthy = [job.id for job in made]
     healthy += [jobs.add(type_name="good", expires_at=late) for _ in range(2)]
     healthy += [jobs.add(JobStatus.RUNNING, type_name="good") for _ in range(3)]
     jobs.add(queue=QUEUE)
     jobs.add_worker(silent_for=3600)
-    often = {"sweep_interval": timedelta(milliseconds=100), "prune_interval": timedelta(milliseconds=100)}
+    often = {"rescue_interval": timedelta(milliseconds=100), "prune_interval": timedelta(milliseconds=100)}
     async with start(queue, queues=("default", QUEUE), **often) as log:
         await until(lambda: [jobs.status(job_id) for job_id in healthy] == _HEALTHY, what="all healthy jobs have ended")
         await until(lambda: any(one.schedule == "healthy" for one in log.of(ScheduleFired)), what="the schedule has fired")

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, JobStatus, QueueSettings, put_queue
+from sa_jobqueue import Job, JobQueue, JobStatus, QueueSettings, upsert_queue
 from sa_jobqueue.events import ComponentFailed
 from sa_jobqueue.operations import explain_job
 from sa_jobqueue.operations.explaining_causes import Cause
@@ -67,10 +67,10 @@ def test_two_claims_that_see_no_running_job_of_a_key_do_not_both_start_one(
 
 @both_servers
 @pytest.mark.parametrize("aside", [True, None], ids=["steps aside", "blocks"])
-def test_a_job_that_waits_for_its_next_attempt_blocks_or_steps_aside(
+def test_a_job_that_waits_for_its_next_attempt_blocks_or_skip_while_retrying(
     engine: Engine, jobs: Jobs, hands: Any, aside: bool | None
 ) -> None:
-    first = jobs.add(ordering_key="k", due_in=-9, steps_aside=aside)
+    first = jobs.add(ordering_key="k", due_in=-9, skip_while_retrying=aside)
     second, third = jobs.add(ordering_key="k", due_in=-9), jobs.add(ordering_key="k", due_in=-9)
     other, worker = hands("other:1"), hands("worker:1")
     (failing,) = other.claim()
@@ -79,7 +79,7 @@ def test_a_job_that_waits_for_its_next_attempt_blocks_or_steps_aside(
     other.finish(failing, delay=3600)
     with Session(engine) as session:
         told = explain_job(session, second)
-        assert (told.cause is Cause.OUT_OF_TURN) is not aside
+        assert (told.cause is Cause.WAITING_FOR_ORDERING_KEY) is not aside
     if not aside:
         assert worker.claim() == []
         return
@@ -98,7 +98,7 @@ def test_a_job_that_waits_for_its_next_attempt_blocks_or_steps_aside(
 def test_one_that_stepped_aside_is_found_though_it_became_due_while_the_one_before_it_ended(
     engine: Engine, jobs: Jobs, hands: Any
 ) -> None:
-    first = jobs.add(ordering_key="k", due_in=-9, steps_aside=True)
+    first = jobs.add(ordering_key="k", due_in=-9, skip_while_retrying=True)
     second = jobs.add(ordering_key="k", due_in=-9)
     other, worker = hands("other:1"), hands("worker:1")
     other.finish(*other.claim(), delay=3600)
@@ -173,7 +173,7 @@ async def test_a_worker_whose_claim_meets_another_of_the_key_goes_on(
     async def work() -> None: ...
 
     with Session(engine) as session, session.begin():
-        put_queue(session, QueueSettings(name="default", max_running=limit))
+        upsert_queue(session, QueueSettings(name="default", global_concurrency=limit))
     with Session(engine) as late:
         first = Job("test", ordering_key="k")
         late.add(first)
@@ -202,7 +202,7 @@ async def test_workers_go_on_with_a_key_while_one_of_it_waits(engine: Engine, jo
             raise ValueError("the customer's server is down")
 
     with Session(engine) as session, session.begin():
-        new = [work.job(number, ordering_key="customer 42", steps_aside=True) for number in range(8)]
+        new = [work.job(number, ordering_key="customer 42", skip_while_retrying=True) for number in range(8)]
         session.add_all(new)
         ids = [job.id for job in new]
     async with start(queue), start(queue):

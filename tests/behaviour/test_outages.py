@@ -20,7 +20,7 @@ from sa_jobqueue.errors import (
     SchemaTooNewError,
     ServerTooOldError,
 )
-from sa_jobqueue.events import ComponentFailed, JobCompleted, JobStarted, JobTakenBack, LeaseEndangered
+from sa_jobqueue.events import ComponentFailed, HeartbeatFailing, JobCompleted, JobRescued, JobStarted
 from sa_jobqueue.models import Base
 from sa_jobqueue.operations import schema as schema_operations
 from sa_jobqueue.testing.binaries import binary_dirs
@@ -89,7 +89,7 @@ async def test_a_worker_outlives_a_crash_of_the_server(own_server: EmbeddedServe
         await go_on.wait()
 
     ids = enqueue(engine, *(waits.job({}) for _ in range(3)))
-    options = quick(time_to_live=timedelta(seconds=30), beat_interval=timedelta(milliseconds=200))
+    options = quick(heartbeat_timeout=timedelta(seconds=30), heartbeat_interval=timedelta(milliseconds=200))
     async with working(Worker(queue, engine, options=options)) as log:
         await log.until(JobStarted, 3)
         own_server.crash()
@@ -118,17 +118,17 @@ async def test_a_worker_that_cannot_beat_stops_its_attempts_before_others_may_ta
             stopped.set()
 
     (job_id,) = enqueue(engine, waits.job({}))
-    options = quick(time_to_live=timedelta(seconds=1), drain_timeout=timedelta(0))
+    options = quick(heartbeat_timeout=timedelta(seconds=1), shutdown_timeout=timedelta(0))
     async with working(Worker(queue, engine, options=options)) as log:
         await log.until(JobStarted)
         own_server.crash()
-        told = (await log.until(LeaseEndangered))[0]
+        told = (await log.until(HeartbeatFailing))[0]
         await asyncio.wait_for(stopped.wait(), PATIENCE)
         # Sooner than the second that others wait, by a beat.
         assert timedelta(milliseconds=800) <= told.silent
         own_server.restart()
         await until(lambda: jobs.get(job_id)["attempt"] >= 2, what="it is claimed anew")
-    assert jobs.attempts(job_id)[0]["outcome"] in {"released", "taken_back"}
+    assert jobs.attempts(job_id)[0]["outcome"] in {"released", "lost"}
     engine.dispose()
 
 
@@ -179,7 +179,7 @@ async def test_a_workers_own_retry_starts_when_it_is_due_not_at_the_next_poll(en
         await log.until(JobCompleted)
 
 
-async def test_a_job_taken_back_starts_when_it_is_due_not_at_the_next_poll(engine: Engine, jobs: Jobs, start: Start) -> None:
+async def test_a_job_rescued_starts_when_it_is_due_not_at_the_next_poll(engine: Engine, jobs: Jobs, start: Start) -> None:
     queue = simple()
     async with start(queue, poll_interval=timedelta(minutes=10), listen=False) as log:
         await until(lambda: _is_asleep(engine), what="the claimer sleeps, knowing of nothing to come")
@@ -415,5 +415,5 @@ async def test_steps_of_a_hosts_clock_within_a_run_change_nothing(
             await step_by(seconds)
         over.set()
     assert (jobs.status(held), jobs.get(held)["attempt"]) == (JobStatus.COMPLETED, 1)
-    assert not log.of(JobTakenBack)
-    assert not log.of(LeaseEndangered)
+    assert not log.of(JobRescued)
+    assert not log.of(HeartbeatFailing)

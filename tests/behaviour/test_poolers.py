@@ -82,7 +82,7 @@ async def test_producers_and_workers_work_through_a_pooler(engine: Engine, poole
             enqueue_many(session, [Job(name, n) for n in range(2) for name in ("alone", "sync", "async", "again")])
     # As an application may have made it, preparing what it repeats: the worker stops that.
     careless = create_engine(url, pool_size=12, max_overflow=0)
-    worker = Worker(queue, careless, options=quick(concurrency=10, time_to_live=timedelta(seconds=15)))
+    worker = Worker(queue, careless, options=quick(concurrency=10, heartbeat_timeout=timedelta(seconds=15)))
     async with working(worker) as log:
         await log.until(PoolerFound)
 
@@ -155,7 +155,7 @@ async def test_a_worker_behind_a_pooler_listens_where_it_is_told_to(
 async def test_guards_hold_for_each_statement_and_stay_with_nobody(pooler: MakePooler, settings: dict[str, object]) -> None:
     """Each transaction of a worker has them; the next user of the server's session has not."""
     url = make_url(pooler(pool=1, **settings).url)
-    connections = Connections(url, worker_name="w", patience=quick().time_to_live)
+    connections = Connections(url, worker_name="w", patience=quick().heartbeat_timeout)
     await connections.look()
     assert connections.is_pooled
     assert not connections.can_listen
@@ -185,9 +185,9 @@ async def test_guards_hold_for_each_statement_and_stay_with_nobody(pooler: MakeP
 
 
 async def test_without_a_pooler_nothing_changes(database_url: str) -> None:
-    direct = Connections(make_url(database_url), worker_name="w", patience=quick().time_to_live)
+    direct = Connections(make_url(database_url), worker_name="w", patience=quick().heartbeat_timeout)
     await direct.look()
     assert (direct.is_pooled, direct.can_listen) == (False, True)
-    nowhere = Connections(make_url("postgresql://127.0.0.1:9/none"), worker_name="w", patience=quick().time_to_live)
+    nowhere = Connections(make_url("postgresql://127.0.0.1:9/none"), worker_name="w", patience=quick().heartbeat_timeout)
     await nowhere.look()  # whoever asks first says that there is nobody
     assert nowhere.is_pooled is False

@@ -69,7 +69,7 @@ def clients() -> Clients:
 def queue(clients: Clients) -> JobQueue[Job]:
     """Give a registry that provides clients."""
     made = JobQueue()
-    made.provide(Client, clients)
+    made.dependency(Client, clients)
     return made
 
 
@@ -114,7 +114,7 @@ async def test_a_handlers_error_stays_one_whatever_a_provider_makes_of_it(engine
         with suppress(ValueError):
             yield Client(1)
 
-    queue.provide(Client, swallowing)
+    queue.dependency(Client, swallowing)
 
     @queue.handler("sync", max_attempts=1)
     def sync(payload: None, client: Client) -> None:
@@ -139,7 +139,7 @@ async def test_one_that_cannot_be_lent_fails_the_attempt_and_the_session_commits
         yield Client(1)
         raise OSError("cannot be closed")  # after the handler, before the commit
 
-    queue.provide(Client, broken)
+    queue.dependency(Client, broken)
 
     @queue.handler("enqueues", max_attempts=2, retry=lambda attempt, error: timedelta(0))
     def enqueues(payload: None, session: Session, client: Client) -> None:
@@ -202,7 +202,7 @@ async def test_one_that_fails_to_close_is_told_of_and_stops_nothing(engine: Engi
             raise OSError("stays")
 
     queue = JobQueue()
-    queue.provide(Client, Stubborn())
+    queue.dependency(Client, Stubborn())
 
     @queue.handler("noop")
     def noop(payload: None, client: Client) -> None: ...

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine, func, insert, select, text, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, JobStatus, Retention, Schedule, explain_job, put_schedule
+from sa_jobqueue import Job, JobQueue, JobStatus, Retention, Schedule, explain_job, upsert_schedule
 from sa_jobqueue.events import ComponentFailed, WriteQuarantined
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.observe.health import Code, health
@@ -142,7 +142,7 @@ def firing(world: World) -> Given:
     with Session(world.engine) as session, session.begin():
         for number, name in enumerate(names):
             type_name = "test" if number < GOOD else "refused"
-            put_schedule(session, Schedule(name=name, cron="@yearly", type_name=type_name))
+            upsert_schedule(session, Schedule(name=name, cron="@yearly", type_name=type_name))
         session.execute(update(Job.Schedule).values(next_fire_at=func.now() - timedelta(seconds=1)))
 
     def done(some: Sequence[Any]) -> bool:
@@ -206,12 +206,12 @@ def starting(world: World) -> Given:
 
 def starting_under_a_limit(world: World) -> Given:
     with world.engine.begin() as connection:
-        connection.execute(insert(Job.Queue).values(name="good", max_running=3))
+        connection.execute(insert(Job.Queue).values(name="good", global_concurrency=3))
     return Given([world.jobs.add(queue="good") for _ in range(GOOD + 1)], of_statuses(world, JobStatus.COMPLETED))
 
 
 def starting_what_is_chosen(world: World) -> Given:
-    world.queue.chooser("good")(lambda candidates, free: candidates)
+    world.queue.selector("good")(lambda candidates, free: candidates)
     return Given([world.jobs.add(queue="good") for _ in range(GOOD + 1)], of_statuses(world, JobStatus.COMPLETED))
 
 
@@ -283,7 +283,7 @@ async def test_one_row_that_cannot_be_written_holds_up_no_other_and_is_named(
         connection.exec_driver_sql(_REFUSE)
         connection.exec_driver_sql(f"CREATE TRIGGER refuse {case.trigger} EXECUTE FUNCTION refuse({case.arguments})")
         connection.execute(text("INSERT INTO refused VALUES (:subject)"), {"subject": str(given.refused or bad)})
-    often = {"sweep_interval": timedelta(milliseconds=100), "prune_interval": timedelta(milliseconds=100)}
+    often = {"rescue_interval": timedelta(milliseconds=100), "prune_interval": timedelta(milliseconds=100)}
     async with start(world.queue, queues=("default", "good", "bad"), concurrency=GOOD + 1, **often) as log:
         world.gate.set()
         await until(lambda: given.done(good), what="the others are written")

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Job, JobQueue, JobStatus, QueueSettings
 from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.events import WorkerStarted
-from sa_jobqueue.operations import enqueue_many, enqueue_payloads, explain_job, pause_queues, put_queue, resume_queues
+from sa_jobqueue.operations import enqueue_many, enqueue_payloads, explain_job, pause_queues, resume_queues, upsert_queue
 from sa_jobqueue.operations.explaining_causes import Cause
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import Start, until
@@ -27,19 +27,19 @@ INSERT INTO job_type (type_name, rate_limit, rate_period, rate_algorithm) VALUES
 """
 # Most that lies within any window of so many seconds, or beyond what any stretch may have at so much a second.
 _WITHIN = """
-SELECT max(total) FROM (SELECT (SELECT sum(coalesce(rate_weight, 1)) FROM job AS other
+SELECT max(total) FROM (SELECT (SELECT sum(coalesce(rate_cost, 1)) FROM job AS other
   WHERE other.queue LIKE :queue AND other.started_at > one.started_at - make_interval(secs => :seconds)
   AND other.started_at <= one.started_at) AS total FROM job AS one WHERE one.queue LIKE :queue) AS windows
 """
 _BEYOND = """
 SELECT max(total - :per_second * seconds) FROM (SELECT extract(epoch FROM later.started_at - one.started_at) AS seconds,
-  (SELECT sum(coalesce(rate_weight, 1)) FROM job WHERE started_at BETWEEN one.started_at AND later.started_at) AS total
+  (SELECT sum(coalesce(rate_cost, 1)) FROM job WHERE started_at BETWEEN one.started_at AND later.started_at) AS total
   FROM job AS one JOIN job AS later ON later.started_at >= one.started_at) AS stretches
 """
 # The same since a rate began. A worker that stands still between its plan and its claim starts later, never more.
 _BEYOND_SINCE = """
 SELECT max(total - :per_second * extract(epoch FROM later.started_at - :since)) FROM (SELECT one.started_at,
-  (SELECT sum(coalesce(rate_weight, 1)) FROM job WHERE started_at <= one.started_at) AS total FROM job AS one) AS later
+  (SELECT sum(coalesce(rate_cost, 1)) FROM job WHERE started_at <= one.started_at) AS total FROM job AS one) AS later
 """
 
 
@@ -60,7 +60,7 @@ async def test_no_window_and_no_stretch_of_time_has_more_than_its_rate_by_weight
         pass
 
     for number in range(36):
-        jobs.add(queue=f"default/{'abc'[number % 3]}", rate_weight=(None, 2, 5, 1, 7)[number % 5])
+        jobs.add(queue=f"default/{'abc'[number % 3]}", rate_cost=(None, 2, 5, 1, 7)[number % 5])
     async with start(queue), start(queue), start(queue):
         await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
     assert scalar(engine, _WITHIN, queue="default/a", seconds=0.5) <= 8
@@ -78,7 +78,7 @@ async def test_a_job_heavier_than_the_rate_starts_alone_and_those_behind_it_wait
     )
     with engine.begin() as connection:
         connection.execute(text(given), {"kind": "sliding_window"})
-    first, heavy, last = jobs.add(rate_weight=3), jobs.add(rate_weight=50), jobs.add()
+    first, heavy, last = jobs.add(rate_cost=3), jobs.add(rate_cost=50), jobs.add()
     queue = JobQueue()
 
     @queue.handler("test")
@@ -103,16 +103,16 @@ async def test_a_divided_rate_waits_for_no_lock_and_is_kept_by_three_workers_tog
     with Session(engine) as session, session.begin():
         pause_queues(session, ["default"])
     for number in range(45):
-        jobs.add(rate_weight=1 + number % 2)
+        jobs.add(rate_cost=1 + number % 2)
     async with start(queue, name="a"), start(queue, name="b"), start(queue, name="c"):
         await until(lambda: scalar(engine, "SELECT count(*) FROM worker") == 3, what="all are there")
         with Session(engine) as session, session.begin():
             second = timedelta(seconds=1)
             rate = QueueSettings(
-                name="default", rate_limit=30, rate_period=second, rate_burst=6, rate_algorithm="divided_bucket"
+                name="default", rate_limit=30, rate_period=second, rate_burst=6, rate_algorithm="local_token_bucket"
             )
             since = session.execute(select(func.now())).scalar_one()
-            put_queue(session, rate)
+            upsert_queue(session, rate)
             resume_queues(session, ["default"])
         with engine.begin() as holder:
             # Held for as long as they work: an exact rate would start nothing.
@@ -127,8 +127,8 @@ async def test_a_divided_rate_beside_an_exact_limit_is_counted_once_and_by_the_w
     engine: Engine, jobs: Jobs, start: Start
 ) -> None:
     given = """
-    INSERT INTO queue (name, max_running, rate_limit, rate_period, rate_burst, rate_algorithm)
-      VALUES ('default', 5, 40, interval '1 second', 1, 'divided_bucket')
+    INSERT INTO queue (name, global_concurrency, rate_limit, rate_period, rate_burst, rate_algorithm)
+      VALUES ('default', 5, 40, interval '1 second', 1, 'local_token_bucket')
     """
     with engine.begin() as connection:
         connection.exec_driver_sql(given)
@@ -151,23 +151,23 @@ async def test_a_divided_rate_beside_an_exact_limit_is_counted_once_and_by_the_w
 def test_a_weight_is_the_jobs_or_its_handlers_however_it_is_enqueued_and_checked(engine: Engine) -> None:
     queue = JobQueue()
 
-    @queue.handler("test", rate_weight=4)
+    @queue.handler("test", rate_cost=4)
     async def work(number: int) -> None:
         pass
 
     with Session(engine) as session, session.begin():
-        session.add_all([work.job(1), work.job(2, rate_weight=2), Job("test", 3)])
-        enqueue_many(session, [work.job(4), work.job(5, rate_weight=3)])
+        session.add_all([work.job(1), work.job(2, rate_cost=2), Job("test", 3)])
+        enqueue_many(session, [work.job(4), work.job(5, rate_cost=3)])
         enqueue_payloads(session, work, [6])
-        enqueue_payloads(session, work, [7], rate_weight=9)
+        enqueue_payloads(session, work, [7], rate_cost=9)
     with Session(engine) as session:
-        weights = {job.input: job.rate_weight for job in session.query(Job)}
+        weights = {job.input: job.rate_cost for job in session.query(Job)}
     assert weights == {1: 4, 2: 2, 3: None, 4: 4, 5: 3, 6: 4, 7: 9}
     for wrong in (0, -1, 1.5, True, 1_000_001):
-        with pytest.raises(InvalidJobError, match="rate_weight"):
-            Job("test", rate_weight=wrong)  # type: ignore[arg-type]
-    with pytest.raises(InvalidJobError, match="rate_weight"):
-        queue.handler("other", rate_weight=0)
+        with pytest.raises(InvalidJobError, match="rate_cost"):
+            Job("test", rate_cost=wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidJobError, match="rate_cost"):
+        queue.handler("other", rate_cost=0)
 
 
 def test_explain_names_the_window_and_the_weight_and_says_when_the_job_may_start(engine: Engine, jobs: Jobs) -> None:
@@ -181,13 +181,13 @@ def test_explain_names_the_window_and_the_weight_and_says_when_the_job_may_start
     with engine.begin() as connection:
         connection.exec_driver_sql(used)
     with Session(engine) as session:
-        assert explain_job(session, jobs.add(rate_weight=2)).cause is Cause.ABOUT_TO_RUN
-        found = explain_job(session, jobs.add(rate_weight=3, priority=1))
+        assert explain_job(session, jobs.add(rate_cost=2)).cause is Cause.READY
+        found = explain_job(session, jobs.add(rate_cost=3, priority=1))
     assert found.cause is Cause.RATE_LIMITED
     assert "starts nothing that weighs 3 by its rate of 5 in any 1 h" in found.sentence
     assert timedelta(minutes=9) < found.evidence["next_start"] <= timedelta(minutes=10)
     with engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE queue SET rate_algorithm = 'divided_bucket'")
+        connection.exec_driver_sql("UPDATE queue SET rate_algorithm = 'local_token_bucket'")
     with Session(engine) as session:
         found = explain_job(session, jobs.add(priority=9, due_in=-60))
     assert found.cause is Cause.RATE_LIMITED

@@ -121,11 +121,11 @@ def test_a_role_may_do_what_is_written_and_nothing_else(engine: Engine, roles: s
         for role, rights in RIGHTS.items():
             connection.execute(text(f"SET ROLE {roles}_{role}"))
             for name, column in columns.items():
-                may = rights.get(name, "").replace(" (is_awaited)", "").split(", ")
+                may = rights.get(name, "").replace(" (has_waiters)", "").split(", ")
                 tried = {
                     "SELECT": f"SELECT FROM {name} LIMIT 0",
                     "INSERT": f"INSERT INTO {name} ({column}) SELECT NULL WHERE false",
-                    "UPDATE": f"UPDATE {name} SET {'is_awaited' if name == 'job' else column} = NULL",
+                    "UPDATE": f"UPDATE {name} SET {'has_waiters' if name == 'job' else column} = NULL",
                     "DELETE": f"DELETE FROM {name}",
                 }
                 if name in {"job_chain", "job_transition"}:  # nobody writes to these
@@ -169,7 +169,7 @@ def test_a_producer_enqueues_in_every_way_and_touches_no_job(engine: Engine, act
 
 def test_a_producer_that_sees_no_payload_enqueues(engine: Engine, acting: As, roles: str, jobs: Jobs) -> None:
     blind = acting("producer")
-    filled = "root_id, is_awaited, created_at, scheduled_at, changed_xid"
+    filled = "root_id, has_waiters, created_at, scheduled_at, changed_xid"
     with engine.begin() as connection:
         connection.execute(text(f"REVOKE ALL ON job FROM {roles}_producer"))
         connection.execute(text(f"GRANT INSERT, SELECT ({filled}) ON job TO {roles}_producer"))

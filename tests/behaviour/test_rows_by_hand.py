@@ -23,13 +23,13 @@ from sa_jobqueue import (
     Worker,
     fire_schedules,
     list_schedules,
-    put_schedule,
+    upsert_schedule,
 )
 from sa_jobqueue.events import ComponentFailed
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations.grants import grant_statements
 from sa_jobqueue.models.base import verbatim
-from sa_jobqueue.operations.settling import settle
+from sa_jobqueue.operations.unblocking import unblock
 from tests.fixtures.chains import Chains
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.inconsistent_rows import CASES, Case, force, set_up, write
@@ -134,7 +134,7 @@ def test_a_chain_ended_by_hand_has_ended_for_those_who_wait(engine: Engine, jobs
     root = jobs.get(given["root"])
     assert root["chain_completed_at"] == root["completed_at"]
     with engine.begin() as connection:
-        settled = settle(connection, Job, {given["root"]: None})
+        settled = unblock(connection, Job, {given["root"]: None})
     assert settled.settled == [given["root"]]
 
 
@@ -152,11 +152,11 @@ def test_a_chain_that_others_wait_for_is_opened_again_with_its_last_job(engine: 
     with engine.begin() as connection:
         connection.execute(text("UPDATE job SET status = 'pending', completed_at = NULL WHERE id = :id"), {"id": last})
     root = jobs.get(first)
-    assert (root["chain_completed_at"], root["chain_status"], root["is_awaited"]) == (None, None, True)
+    assert (root["chain_completed_at"], root["chain_status"], root["has_waiters"]) == (None, None, True)
     with engine.begin() as connection:
         ended = "UPDATE job SET status = 'completed', completed_at = now() WHERE id = :id"
         connection.execute(text(ended), {"id": last})
-        settle(connection, Job, {first: None})
+        unblock(connection, Job, {first: None})
     assert jobs.get(first)["chain_status"] is JobStatus.COMPLETED
     assert jobs.status(waiting) is JobStatus.PENDING
 
@@ -178,7 +178,7 @@ async def test_schedules_and_rates_from_before_the_checks_hold_up_no_other(engin
             force(connection, unchecked, given)
             dropped.add(case.refused)
     with Session(engine) as session, session.begin():
-        put_schedule(session, Schedule(name="good", type_name="test", cron="* * * * *"))
+        upsert_schedule(session, Schedule(name="good", type_name="test", cron="* * * * *"))
         session.execute(text("UPDATE schedule SET next_fire_at = now() WHERE name = 'good'"))
         session.add_all([Job("test", queue=f"q{n}") for n in range(len(chosen))])
         session.add(Job("test"))

@@ -47,7 +47,7 @@ async def test_a_stop_lets_running_jobs_finish_and_claims_no_more(engine: Engine
 async def test_what_outlasts_the_drain_is_given_back_uncounted(engine: Engine, jobs: Jobs) -> None:
     queue, _ = waiting_queue()
     (job_id,) = enqueue(engine, queue.job("waits", {}, max_attempts=1))
-    worker = Worker(queue, engine, options=quick(drain_timeout=timedelta(milliseconds=100)))
+    worker = Worker(queue, engine, options=quick(shutdown_timeout=timedelta(milliseconds=100)))
     log = EventLog(worker)
     run = asyncio.create_task(worker.run())
     await log.until(JobStarted)
@@ -64,7 +64,7 @@ async def test_what_outlasts_the_drain_is_given_back_uncounted(engine: Engine, j
 async def test_a_second_stop_gives_back_at_once(engine: Engine, jobs: Jobs) -> None:
     queue, _ = waiting_queue()
     (job_id,) = enqueue(engine, queue.job("waits", {}))
-    worker = Worker(queue, engine, options=quick(drain_timeout=timedelta(hours=1)))
+    worker = Worker(queue, engine, options=quick(shutdown_timeout=timedelta(hours=1)))
     log = EventLog(worker)
     run = asyncio.create_task(worker.run())
     await log.until(JobStarted)
@@ -127,7 +127,7 @@ async def test_threads_are_told_to_stop_and_do_not_hold_the_shutdown_up(engine: 
         let_go.wait(PATIENCE)
 
     polite, stubborn = enqueue(engine, listens.job({}), deaf.job({}))
-    worker = Worker(queue, engine, options=quick(drain_timeout=timedelta(0), stop_grace=timedelta(seconds=1)))
+    worker = Worker(queue, engine, options=quick(shutdown_timeout=timedelta(0), cancel_timeout=timedelta(seconds=1)))
     log = EventLog(worker)
     run = asyncio.create_task(worker.run())
     await log.until(JobStarted, 2)
@@ -142,7 +142,7 @@ async def test_threads_are_told_to_stop_and_do_not_hold_the_shutdown_up(engine: 
 async def test_a_cancelled_run_gives_everything_back(engine: Engine, jobs: Jobs) -> None:
     queue, _ = waiting_queue()
     (job_id,) = enqueue(engine, queue.job("waits", {}))
-    worker = Worker(queue, engine, options=quick(drain_timeout=timedelta(hours=1)))
+    worker = Worker(queue, engine, options=quick(shutdown_timeout=timedelta(hours=1)))
     log = EventLog(worker)
     run = asyncio.create_task(worker.run())
     await log.until(JobStarted)

@@ -82,12 +82,12 @@ def end(
     job = Job.__table__.c
     ended = {"status": status, "completed_at": text("now()"), "chain_completed_at": text("now()"), "leased_by": None}
     with engine.begin() as connection:
-        held = text("SELECT is_awaited FROM job WHERE id = :id FOR NO KEY UPDATE")
-        is_awaited = connection.execute(held, {"id": chain_id}).scalar_one()
+        held = text("SELECT has_waiters FROM job WHERE id = :id FOR NO KEY UPDATE")
+        has_waiters = connection.execute(held, {"id": chain_id}).scalar_one()
         if status is JobStatus.DEAD:
             connection.execute(update(Job).where(job.id == chain_id).values(status=JobStatus.RUNNING, leased_by="w"))
-        connection.execute(update(Job).where(job.id == chain_id).values(ended | columns | {"is_awaited": False}))
-        if is_awaited and told:
+        connection.execute(update(Job).where(job.id == chain_id).values(ended | columns | {"has_waiters": False}))
+        if has_waiters and told:
             connection.execute(text("SELECT pg_notify('.job:ended', :id)"), {"id": str(chain_id)})
 
 
@@ -98,7 +98,7 @@ def listening(engine: Engine) -> list[int]:
 
 async def rests(jobs: Jobs, chain_id: Any) -> None:
     """Wait until a caller has asked to be told of a chain's end."""
-    await until(lambda: bool(jobs.get(chain_id)["is_awaited"]), what="the mark")
+    await until(lambda: bool(jobs.get(chain_id)["has_waiters"]), what="the mark")
 
 
 async def test_a_waiter_is_told_of_the_end_long_before_it_looks_again(wait: Waiting, engine: Engine, jobs: Jobs) -> None:
@@ -127,7 +127,7 @@ async def test_a_waiter_is_told_of_the_end_long_before_it_looks_again(wait: Wait
 async def test_a_chain_that_has_ended_is_not_waited_for(wait: Waiting, jobs: Jobs) -> None:
     chain_id = jobs.add(JobStatus.COMPLETED)
     assert (await wait(chain_id)).id == chain_id
-    assert not jobs.get(chain_id)["is_awaited"]
+    assert not jobs.get(chain_id)["has_waiters"]
 
 
 def play(wait: Wait, engine: Engine, before: Callable[[int], None]) -> tuple[int, ChainResult[Any]]:
@@ -173,7 +173,7 @@ async def test_the_chain_has_ended_when_its_last_job_has(wait: Waiting, engine: 
         job = Job.__table__.c
         ended = {"status": JobStatus.COMPLETED, "output": "of the last", "completed_at": text("now()")}
         connection.execute(update(Job).where(job.id == continuation).values(ended))
-        closed = {"chain_completed_at": text("now()"), "chain_status": JobStatus.COMPLETED, "is_awaited": False}
+        closed = {"chain_completed_at": text("now()"), "chain_status": JobStatus.COMPLETED, "has_waiters": False}
         connection.execute(update(Job).where(job.id == root).values(closed))
         connection.execute(text("SELECT pg_notify('.job:ended', :id)"), {"id": str(root)})
     ended_chain = await result
@@ -416,7 +416,7 @@ async def test_a_cancelled_wait_leaves_nothing_behind(async_engine: AsyncEngine,
     chain_id = jobs.add()
     before = asyncio.all_tasks()
     give: Any = {"timeout": timedelta(seconds=PATIENCE), "poll_interval": NEVER}
-    for reached in (lambda: True, lambda: bool(listening(engine)), lambda: bool(jobs.get(chain_id)["is_awaited"])):
+    for reached in (lambda: True, lambda: bool(listening(engine)), lambda: bool(jobs.get(chain_id)["has_waiters"])):
         task = asyncio.create_task(await_chain(async_engine, chain_id, **give))
         await until(reached)
         task.cancel()

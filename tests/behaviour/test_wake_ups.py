@@ -28,7 +28,7 @@ from sa_jobqueue import (
     redrive_dead_letters,
 )
 from sa_jobqueue.errors import ChainFailedError
-from sa_jobqueue.events import JobDied, JobStarted, JobTakenBack
+from sa_jobqueue.events import JobDied, JobRescued, JobStarted
 from sa_jobqueue.statements import expiry
 from sa_jobqueue.worker import claimer
 from sa_jobqueue.worker.claimer import Claimer
@@ -80,7 +80,7 @@ async def a_worker_asleep(
         @queue.handler("test")
         async def nothing() -> None: ...
 
-    worker = Worker(queue, engine, options=quick(poll_interval=NEVER, sweep_interval=NEVER))
+    worker = Worker(queue, engine, options=quick(poll_interval=NEVER, rescue_interval=NEVER))
     async with working(worker) as log:
         await until(lambda: worker.vitals.is_listening is True, what="it listens")
         await until(asleep, what="it rests")
@@ -184,7 +184,7 @@ async def test_who_awaits_a_chain_is_told_of_an_end_written_in_sql(
         x = jobs.add(due_in=HOUR)
         async with a_worker_asleep(engine, asleep):
             waits = asyncio.create_task(await_chain(async_engine, x, timeout=NEVER, poll_interval=NEVER))
-            await until(lambda: jobs.get(x)["is_awaited"], what="it is awaited")  # noqa: B023
+            await until(lambda: jobs.get(x)["has_waiters"], what="it is awaited")  # noqa: B023
             with engine.begin() as connection:
                 connection.execute(statement, {"id": x})
             with pytest.raises(ChainFailedError):
@@ -229,7 +229,7 @@ async def test_what_a_worker_that_stops_lets_go_is_started_by_another(
     for name in ("test", "stuck"):
         taking_over.handler(name)(nothing)
 
-    leaving = Worker(stopping, engine, options=quick(drain_timeout=timedelta(milliseconds=200)))
+    leaving = Worker(stopping, engine, options=quick(shutdown_timeout=timedelta(milliseconds=200)))
     async with working(leaving) as log:
         await log.until(JobStarted, 2)
         following = jobs.add(ordering_key="k", due_in=-9)
@@ -240,7 +240,7 @@ async def test_what_a_worker_that_stops_lets_go_is_started_by_another(
             await soon(other, JobStarted, stuck)
 
 
-async def test_what_is_taken_back_from_a_dead_worker_is_started_by_one_that_serves_its_queue(
+async def test_what_is_rescued_from_a_dead_worker_is_started_by_one_that_serves_its_queue(
     engine: Engine, jobs: Jobs, asleep: Callable[[], bool]
 ) -> None:
     """The worker that takes it back serves another queue; it is due after a backoff of less than a second."""
@@ -253,5 +253,5 @@ async def test_what_is_taken_back_from_a_dead_worker_is_started_by_one_that_serv
         jobs.add_worker("dead:1", silent_for=HOUR)
         lost = jobs.add(JobStatus.RUNNING, worker_id="dead:1")
         async with working(Worker(queue, engine, options=quick(queues=["elsewhere"]))) as other:
-            await soon(other, JobTakenBack, lost)
+            await soon(other, JobRescued, lost)
             await soon(log, JobStarted, lost)

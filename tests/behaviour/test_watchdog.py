@@ -44,7 +44,7 @@ jobs = JobQueue()
 async def blocks_the_loop(payload: dict) -> None:
     time.sleep(60)
 
-quick = "--poll-interval 0.1 --beat-interval 0.2 --time-to-live 10 --sweep-interval 0.2 --stop-grace 0.1".split()
+quick = "--poll-interval 0.1 --heartbeat-interval 0.2 --heartbeat-timeout 10 --rescue-interval 0.2 --cancel-timeout 0.1".split()
 main(["worker", "__main__:jobs", *quick, *sys.argv[1:], *os.environ["ARGUMENTS"].split()])
 """
 
@@ -139,7 +139,7 @@ def test_a_lost_database_turns_readyz_red_alone_and_the_worker_works_again_when_
 ) -> None:
     port = free_port()
     with proxied(database_url) as (proxy, url):
-        arguments = f"--health-port {port} --watchdog 0.5 --time-to-live 1"
+        arguments = f"--health-port {port} --watchdog 0.5 --heartbeat-timeout 1"
         process = spawn(WORKER, ARGUMENTS=arguments, SA_JOBQUEUE_URL=url, **manager.environment)
         wait_until(lambda: ask(port, "/readyz")[0] == HTTPStatus.OK, what="readiness")
         proxy.stall()

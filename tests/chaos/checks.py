@@ -44,7 +44,7 @@ CHECKS: Final[dict[str, str]] = {
                                                WHEN input->>'number' = 'not a number' THEN 20 ELSE {ATTEMPTS} END""",
     "what an isolated job does to its process ends its own attempt, and says what it was": """
         SELECT id, input->>'fault', outcome, a.error->>'message' FROM job JOIN job_attempt a ON a.job_id = job.id
-        WHERE type_name = 'isolated' AND a.attempt = 1 AND outcome NOT IN ('taken_back', 'released')
+        WHERE type_name = 'isolated' AND a.attempt = 1 AND outcome NOT IN ('lost', 'released')
           AND NOT CASE input->>'fault'
               WHEN 'abort' THEN outcome = 'failed' AND a.error->>'message' LIKE '%was killed by SIGABRT%'
               WHEN 'crash' THEN outcome = 'failed' AND a.error->>'message' LIKE '%was killed by SIGSEGV%'

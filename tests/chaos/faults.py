@@ -59,7 +59,7 @@ class Stage:
     @property
     def patience(self) -> float:
         """Seconds of silence after which a worker counts as dead."""
-        return self.world.fleet.timing.time_to_live
+        return self.world.fleet.timing.heartbeat_timeout
 
     def victim(self, number: int) -> Slot:
         """Return a worker that runs: the `number`th, or the next one after it that does."""

@@ -24,7 +24,7 @@ class Timing:
     """How long workers are patient, in seconds: short, so that a few minutes see many faults."""
 
     beat: float = 0.5
-    time_to_live: float = 3.0
+    heartbeat_timeout: float = 3.0
     sweep: float = 0.5
     poll: float = 0.5
     drain: float = 3.0
@@ -33,12 +33,12 @@ class Timing:
     def arguments(self) -> list[str]:
         """Spell them for the command line."""
         spelled = {
-            "beat-interval": self.beat,
-            "time-to-live": self.time_to_live,
-            "sweep-interval": self.sweep,
+            "heartbeat-interval": self.beat,
+            "heartbeat-timeout": self.heartbeat_timeout,
+            "rescue-interval": self.sweep,
             "poll-interval": self.poll,
-            "drain-timeout": self.drain,
-            "stop-grace": self.grace,
+            "shutdown-timeout": self.drain,
+            "cancel-timeout": self.grace,
         }
         return [part for name, value in spelled.items() for part in (f"--{name}", str(value))]
 
@@ -48,7 +48,7 @@ class Timing:
 
         The drain, twice the grace and a second, what is left written or given up within a time to live, the last beat.
         """
-        return self.drain + 2 * self.grace + 2 * self.time_to_live + 20
+        return self.drain + 2 * self.grace + 2 * self.heartbeat_timeout + 20
 
 
 @dataclass

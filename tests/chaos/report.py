@@ -27,7 +27,7 @@ def tally(result: Result) -> list[dict[str, Any]]:
             "survived": sum(one.survived for one in found),
             "recovery_median_s": _median([one.recovery for one in found]),
             "recovery_worst_s": _worst([one.recovery for one in found]),
-            "taken_back_worst_s": _worst([one.taken_back for one in found]),
+            "rescued_worst_s": _worst([one.rescued for one in found]),
         }
         for fault in FAULTS
         if (found := by_fault[fault.name])
@@ -61,7 +61,7 @@ def show(console: Console, result: Result) -> None:
     for column in ("injected", "survived", "recovery, median", "worst", "taken back, worst"):
         table.add_column(column, justify="right")
     for row in tally(result):
-        times = (row["recovery_median_s"], row["recovery_worst_s"], row["taken_back_worst_s"])
+        times = (row["recovery_median_s"], row["recovery_worst_s"], row["rescued_worst_s"])
         table.add_row(row["fault"], str(row["injected"]), str(row["survived"]), *map(_shown, times))
     console.print(table)
     rates = ", ".join(f"{rate:.1f} {when}" for when, rate in result.throughput.items())

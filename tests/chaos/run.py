@@ -47,7 +47,7 @@ class Outcome:
     injection: Injection
     recovery: timedelta | None
     """From the end of the fault to the first completion after it; None when there was none."""
-    taken_back: timedelta | None
+    rescued: timedelta | None
     """From the fault to when the last of the victim's jobs was taken back; None where none had to be."""
     survived: bool
     """Whether work went on, and every job the fault concerned ended."""
@@ -164,11 +164,11 @@ def _outcome(world: World, injection: Injection) -> Outcome:
     ended = """SELECT count(*) FILTER (WHERE status NOT IN ('completed', 'dead')) FROM job WHERE id = ANY (%(ids)s)"""
     back = """SELECT max(ended_at) - %(began)s FROM job_attempt
               JOIN unnest(%(ids)s::uuid[], %(attempts)s::int[]) AS held (id, number) ON (job_id, attempt) = (id, number)
-              WHERE outcome = 'taken_back'"""
+              WHERE outcome = 'lost'"""
     held = {"ids": list(injection.held), "attempts": list(injection.held.values())}
     left = world.read(ended, ids=held["ids"])[0][0]
-    taken_back = world.read(back, began=injection.began, **held)[0][0] if injection.kills else None
-    return Outcome(injection, recovery, taken_back, recovery is not None and left == 0)
+    rescued = world.read(back, began=injection.began, **held)[0][0] if injection.kills else None
+    return Outcome(injection, recovery, rescued, recovery is not None and left == 0)
 
 
 def _workers(world: World) -> int:

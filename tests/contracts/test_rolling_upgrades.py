@@ -123,7 +123,7 @@ class OldRelease:
         rows = self.run("complete", **given, outputs=["7"] * len(ordered), worker_id=self.worker_id)
         return {row["id"] for row in rows}
 
-    def take_back(self, name: str = "take_back", **given: Any) -> list[UUID]:
+    def rescue(self, name: str = "rescue", **given: Any) -> list[UUID]:
         ids = [uuid7() for _ in range(10)]
         return [row["id"] for row in self.run(name, limit=10, base=0.001, cap=0.001, letter_ids=ids, **given)]
 
@@ -197,7 +197,7 @@ def test_the_release_before_runs_jobs_on_the_newest_tables(old: OldRelease, url:
     (redriven,) = old.claim()
     assert redriven["attempt"] == 3
     old._connection.execute("UPDATE worker SET heartbeat_at = now() - interval '1 hour'")
-    assert old.take_back(ttl=timedelta(seconds=15)) == [three["id"]]
+    assert old.rescue(ttl=timedelta(seconds=15)) == [three["id"]]
     assert old.complete(redriven) == set()  # fenced
     old._connection.execute(sql.SQL("UPDATE job SET scheduled_at = now() WHERE status = 'pending'"))
     assert old.complete(*old.claim()) == {three["id"]}
@@ -216,10 +216,10 @@ def test_workers_of_both_releases_share_a_queue(old: OldRelease, url: str) -> No
         assert len(by_old) == len(by_new) == 2
         assert {job["id"] for job in by_old} | {job.id for job in by_new} == jobs
         old._connection.execute("UPDATE worker SET heartbeat_at = now() - interval '1 hour'")
-        assert {row.id for row in new.take_back()} == {job["id"] for job in by_old}
+        assert {row.id for row in new.rescue()} == {job["id"] for job in by_old}
         assert old.complete(*by_old) == set()
         # The new worker has no row: an orphan to the old one.
-        assert set(old.take_back("take_back_orphans")) == {job.id for job in by_new}
+        assert set(old.rescue("rescue_orphans")) == {job.id for job in by_new}
         assert new.complete(*by_new) == set()
         old._connection.execute("UPDATE job SET scheduled_at = now()")
         again = new.claim()

@@ -16,7 +16,7 @@ from sa_jobqueue.errors import ChainNotFoundError, ChainReferencedError, JobEnde
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations.completing import attach, complete_attempt
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, redrive_dead_letters
-from sa_jobqueue.operations.settling import settle
+from sa_jobqueue.operations.unblocking import unblock
 from sa_jobqueue.statements import blockers
 from sa_jobqueue.statements.claims import CLAIMED, GUARDS
 from sa_jobqueue.types import ENDED, OnFailure
@@ -122,7 +122,7 @@ def completes(job: str, to: str = "", *, tries: int = 2, settles: bool = False) 
             if hands.complete_chained(row, following={row.id: scene.new(to)} if to else {}):
                 if settles:
                     yield "complete"
-                    hands.settle(row.chain_id, commit=False)
+                    hands.unblock(row.chain_id, commit=False)
                 return "done"
             if left:
                 yield "held"
@@ -158,12 +158,12 @@ def finishes(job: str, status: str = "dead", *, tries: int = 2) -> Operation[Sce
 
 
 def takes_back(*, tries: int = 2) -> Operation[Scene]:
-    """A sweeper takes jobs from a worker that has no row."""
+    """A rescuer takes jobs from a worker that has no row."""
 
     def run(session: Session, scene: Scene) -> Steps:
         for left in reversed(range(tries)):
             # Jobs of earlier schedules may be among what it takes.
-            taken = {row.id for row in SessionHands(session, "sweeper").take_back(orphans=True)}
+            taken = {row.id for row in SessionHands(session, "rescuer").rescue(orphans=True)}
             if taken & set(scene.ids.values()):
                 return "done"
             if left:
@@ -180,19 +180,19 @@ def settles_to_the_end(chain: str) -> Operation[Scene]:
         todo: dict[Any, Any] = {scene.ids[chain]: None}
         rounds = 0
         while todo and rounds < 8:
-            todo = settle(session.connection(), Job, todo).left
+            todo = unblock(session.connection(), Job, todo).left
             rounds += 1
             if todo and rounds < 8:
-                yield "settle"
+                yield "unblock"
 
-    return Operation("settle", run, autocommit=True, settings=GUARDS)
+    return Operation("unblock", run, autocommit=True, settings=GUARDS)
 
 
-def settles(*chains: str, name: str = "settle", **options: Any) -> Operation[Scene]:
+def settles(*chains: str, name: str = "unblock", **options: Any) -> Operation[Scene]:
     """A worker passes the end of chains on, once."""
 
     def act(session: Session, scene: Scene) -> list[str]:
-        settled = settle(session.connection(), Job, dict.fromkeys(scene.ids[one] for one in chains))
+        settled = unblock(session.connection(), Job, dict.fromkeys(scene.ids[one] for one in chains))
         return [moved.status.value for moved in settled.moved]
 
     return in_transaction(name, act, settings=GUARDS, **options)
@@ -313,12 +313,12 @@ def sound(connection: Connection, scene: Scene, outcomes: Outcomes, *, run_out_o
 
 
 def sweep(connection: Connection) -> None:
-    """Pass on the ends of all chains, as the sweeper has it done."""
+    """Pass on the ends of all chains, as the rescuer has it done."""
     for _ in range(10):
-        left = list(connection.scalars(blockers.unsettled(Job), {"limit": 100}))
+        left = list(connection.scalars(blockers.chains_to_unblock(Job), {"limit": 100}))
         if not left:
             return
-        settle(connection, Job, dict.fromkeys(left))
+        unblock(connection, Job, dict.fromkeys(left))
     raise AssertionError("a chain's end is never settled")
 
 
@@ -345,7 +345,7 @@ def open_edges(session: Session, job_ids: Sequence[Any]) -> list[Any]:
 
 _SCENE = text("""
     SELECT job.id, job.chain_id, job.chain_index, job.status::text, job.open_blockers, job.chain_status::text,
-      job.is_awaited, job.chain_completed_at,
+      job.has_waiters, job.chain_completed_at,
       (SELECT count(*) FROM dead_letter AS letter WHERE letter.job_id = job.id AND letter.resolution IS NULL) AS letters,
       ARRAY(SELECT edge.blocked_by_chain_id FROM job_blocker AS edge WHERE edge.job_id = job.id ORDER BY index) AS chains,
       ARRAY(SELECT edge.open FROM job_blocker AS edge WHERE edge.job_id = job.id ORDER BY index) AS opens,
@@ -391,6 +391,6 @@ def _check_chain(name: str, members: Sequence[Row[Any]], *, awaited: bool, swept
     assert (root.chain_completed_at is not None) == ended, f"chain {name}: its last job is {last.status}"
     assert root.chain_status == (last.status if ended and len(members) > 1 else None), f"chain {name}: {root.chain_status}"
     if awaited and not ended:
-        assert root.is_awaited, f"chain {name} has open edges, and will not tell"
+        assert root.has_waiters, f"chain {name} has open edges, and will not tell"
     if swept and ended:
-        assert not root.is_awaited, f"chain {name} has ended and is still to be settled"
+        assert not root.has_waiters, f"chain {name} has ended and is still to be settled"

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from tests.explorer.actors import Actor, Observer, connect
 from tests.explorer.scenario import Operation, Outcome, Report, Scenario, Schedule, ScheduleFailed, Step
-from tests.explorer.search import Chooser, Script, Search
+from tests.explorer.search import Script, Search, Selector
 
 C = TypeVar("C")
 
@@ -85,7 +85,7 @@ class Explorer:
     ) -> None:
         self.close()
 
-    def _run(self, scenario: Scenario[C], chooser: Chooser) -> Schedule:
+    def _run(self, scenario: Scenario[C], selector: Selector) -> Schedule:
         with Session(self._connection) as session, session.begin():
             context = scenario.setup(session)
         actors = [self._actor(place, operation) for place, operation in enumerate(scenario.operations)]
@@ -93,7 +93,7 @@ class Explorer:
         try:
             for actor, operation in zip(actors, scenario.operations, strict=True):
                 actor.begin(operation, context)
-            _Performance(actors, self._observer, self._reports, schedule, self._patience).play(chooser)
+            _Performance(actors, self._observer, self._reports, schedule, self._patience).play(selector)
         except BaseException as error:
             self._discard(actors)
             if isinstance(error, _StuckError):
@@ -160,13 +160,13 @@ class _Performance:
         self._patience = patience
         self._current: dict[str, Step] = {}
 
-    def play(self, chooser: Chooser) -> None:
+    def play(self, selector: Selector) -> None:
         while True:
             enabled = [name for name, actor in self._actors.items() if not (actor.is_busy or actor.has_ended)]
             if not enabled:
                 return
             seen = tuple((actor.is_busy, actor.has_ended) for actor in self._actors.values())
-            self._take(chooser.choose(enabled, seen))
+            self._take(selector.choose(enabled, seen))
 
     def _take(self, name: str) -> None:
         steps = self._schedule.steps

@@ -85,8 +85,8 @@ class Life:
         fall_silent(self.session, self.hands.worker_id)
         self._note("fall silent")
 
-    def take_back(self) -> None:
-        taken = take_back(self.session, self.given.most)
+    def rescue(self) -> None:
+        taken = rescue(self.session, self.given.most)
         self._note("take back", taken[0].attempt if taken else None)
 
     def complete(self) -> None:
@@ -112,10 +112,10 @@ def fall_silent(session: Session, *worker_ids: str) -> None:
     session.execute(chosen.values(heartbeat_at=func.now() - _SILENT))
 
 
-def take_back(session: Session, most: int) -> list[Any]:
+def rescue(session: Session, most: int) -> list[Any]:
     """Sweep, as a worker does whose patience is a minute; what it takes is due at once."""
     given = {"ttl": _PATIENCE, "limit": 10, "base": 0.0, "cap": 0.0, "letter_ids": [uuid7() for _ in range(10)]}
-    return list(session.execute(leases.take_back(Job), given).all())
+    return list(session.execute(leases.rescue(Job), given).all())
 
 
 def one_job(session: Session, *, most: int = 2, held: bool = False) -> Given:
@@ -203,7 +203,7 @@ def _run_out(connection: Connection, given: Given) -> None:
     """Let all workers be gone and a new one come: it brings the job to its end. What it does is rolled back."""
     with Session(connection) as session:
         fall_silent(session, *map(given.worker, range(WORKERS)))
-        take_back(session, given.most)
+        rescue(session, given.most)
         hands = SessionHands(session, given.worker(WORKERS), queues=(given.queue,))
         for claimed in hands.claim():
             assert hands.complete(claimed)

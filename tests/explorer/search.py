@@ -10,7 +10,7 @@ MISSES = 10
 """How often a subtree that PostgreSQL did not lead back into is tried again before it is given up."""
 
 
-class Chooser(Protocol):
+class Selector(Protocol):
     """Decides who goes next."""
 
     def choose(self, enabled: Sequence[str], seen: Hashable) -> str:

@@ -38,8 +38,8 @@ def test_two_blockers_settled_at_once_start_the_job(explorer: Explorer) -> None:
     report = prove(
         explorer,
         lambda scene: fan_in(scene).ends("x").ends("y"),
-        ops.settles("x", name="settle-x"),
-        ops.settles("y", name="settle-y"),
+        ops.settles("x", name="unblock-x"),
+        ops.settles("y", name="unblock-y"),
     )
     assert set(report.endings) == {"j=pending x=completed y=completed"}
     # Where both work on the job at once, one leaves it to be done later: nobody waits, and nobody writes from a look.
@@ -236,7 +236,7 @@ def test_who_completes_by_session_by_batch_and_who_waits_meet(explorer: Explorer
 
 
 @pytest.mark.long
-def test_a_last_attempt_taken_back_meets_its_end(explorer: Explorer) -> None:
+def test_a_last_attempt_rescued_meets_its_end(explorer: Explorer) -> None:
     def setup(scene: Scene) -> Scene:
         return scene.runs("x").goes_on("x", "x1", attempts=1).runs("x1").adds("j", "x", on_failure="fail")
 

@@ -77,7 +77,7 @@ def add(session: Session, ids: Ids, name: str, *, chain: str = "", index: int = 
     if edges:
         session.execute(insert(Job.Blocker).values(edges))
     for blocker in blockers:
-        session.execute(update(Job).where(Job.id == ids[blocker]).values(is_awaited=True))
+        session.execute(update(Job).where(Job.id == ids[blocker]).values(has_waiters=True))
 
 
 def kill(session: Session, ids: Ids, name: str) -> None:
@@ -177,7 +177,7 @@ def consistent(connection: Connection, ids: Ids, outcomes: Outcomes) -> set[str]
         assert job_id in jobs, "an edge from a job that is gone"
         assert chain_id in jobs, "an edge to a chain that is gone"
         root = jobs[chain_id]
-        assert not is_open or root.is_awaited, "an edge that nobody will close"
+        assert not is_open or root.has_waiters, "an edge that nobody will close"
     for job in jobs.values():
         assert job.chain_id in jobs, "a continuation without its chain"
         assert job.open_blockers == sum(e.open for e in edges if e.job_id == job.id), "blockers counted wrongly"

@@ -68,8 +68,8 @@ def three_lives() -> Scenario[Given]:
         setup=one_job,
         operations=[
             lives(0, Life.claim, Life.fall_silent, Life.beat, Life.complete),
-            lives(1, Life.take_back, Life.claim, Life.complete),
-            lives(2, Life.take_back, Life.claim),
+            lives(1, Life.rescue, Life.claim, Life.complete),
+            lives(2, Life.rescue, Life.claim),
         ],
         check=of_the_model,
     )
@@ -88,7 +88,7 @@ def held_by_the_silent(*operations: Operation[Given], most: int = 2) -> Scenario
 def locks() -> Scenario[Given]:
     return held_by_the_silent(
         lives(0, Life.complete_in_session, autocommit=False, has_the_job=True),
-        lives(1, Life.take_back, autocommit=False),
+        lives(1, Life.rescue, autocommit=False),
         lives(2, Life.claim, commit, complete_and_commit, autocommit=False),
     )
 
@@ -106,7 +106,7 @@ def claims() -> Scenario[Given]:
 def redriven() -> Scenario[Given]:
     return held_by_the_silent(
         lives(0, Life.complete, has_the_job=True),
-        lives(1, Life.take_back),
+        lives(1, Life.rescue),
         lives(2, Life.claim),
         redrives(),
         most=1,
@@ -124,7 +124,7 @@ def test_three_workers_in_every_order_do_what_the_model_does(explorer: Explorer)
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_a_late_completion_a_take_back_and_a_claim_hold_each_other_up_and_one_wins(explorer: Explorer) -> None:
+def test_a_late_completion_a_rescue_and_a_claim_hold_each_other_up_and_one_wins(explorer: Explorer) -> None:
     report = explorer.explore(locks())
     assert report.is_complete
     assert report.blocked > 0

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, func, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobStatus, PrunePlace, Retention, RetentionRules, prune, redrive_dead_letters
+from sa_jobqueue import Job, JobStatus, PruneCursor, Retention, RetentionRules, prune, redrive_dead_letters
 from sa_jobqueue.operations import DeadLetterFilter
 from tests.explorer import Explorer, Operation, Outcomes, Steps
 from tests.explorer.statements import by_locks
@@ -66,7 +66,7 @@ def pruning(names: str) -> Callable[[Session, Ids], Steps]:
     def run(session: Session, ids: Ids) -> int:
         session.execute(func.set_config("lock_timeout", "1ms", True).select())  # it waits for nobody
         rules = RetentionRules(queues={queue_of(ids): AT_ONCE})
-        return sum(prune(session, rules, place=PrunePlace(None, tuple(ids[name] for name in names))).chains.values())
+        return sum(prune(session, rules, cursor=PruneCursor(None, tuple(ids[name] for name in names))).chains.values())
 
     return by_locks(run)
 

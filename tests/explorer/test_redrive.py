@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sa_jobqueue.operations import settling
+from sa_jobqueue.operations import unblocking
 from tests.explorer import Explorer
 from tests.explorer import chains as ops
 from tests.explorer.chains import Scene, prove
@@ -22,8 +22,8 @@ def test_a_chain_is_settled_once_by_whoever_comes_first(explorer: Explorer) -> N
     report = prove(
         explorer,
         lambda scene: scene.runs("x").adds("j", "x").adds("k", "x").ends("x"),
-        ops.settles("x", name="settle-1"),
-        ops.settles("x", name="settle-2"),
+        ops.settles("x", name="unblock-1"),
+        ops.settles("x", name="unblock-2"),
     )
     assert set(report.endings) == {"j=pending k=pending x=completed"}
     assert report.blocked == 0
@@ -158,8 +158,8 @@ def test_a_death_that_kills_a_continuation_meets_its_chain(explorer: Explorer) -
 
 def test_a_job_held_while_many_are_told_is_told_later(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A chain that many wait for takes several transactions; one that was held in the first is not forgotten in the last."""
-    monkeypatch.setattr(settling, "BATCH", 1)
-    monkeypatch.setattr(settling, "ROUNDS", 1)
+    monkeypatch.setattr(unblocking, "BATCH", 1)
+    monkeypatch.setattr(unblocking, "ROUNDS", 1)
     report = prove(
         explorer,
         lambda scene: scene.runs("x").adds("j", "x").adds("k", "x").adds("l", "x").ends("x"),

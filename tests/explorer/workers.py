@@ -35,9 +35,9 @@ class SessionHands(Hands):
         """Claim as `Hands`, without a commit."""
         return super().claim(*given, **options | {"commit": False})
 
-    def take_back(self, **options: Any) -> list[Row[Any]]:
+    def rescue(self, **options: Any) -> list[Row[Any]]:
         """Sweep as `Hands`, without a commit."""
-        return super().take_back(**options | {"commit": False})
+        return super().rescue(**options | {"commit": False})
 
     def _end(self, ids: set[Any], commit: bool) -> set[Any]:
         return ids

@@ -42,7 +42,7 @@ def some_of_everything(jobs: Jobs, engine: Engine, dice: random.Random) -> None:
         "UPDATE dead_letter SET died_at = now() - interval '40 days' WHERE hashtext(job_id::text) % 11 = 0",
         "UPDATE dead_letter SET resolution = 'dismissed', resolved_at = now() WHERE hashtext(job_id::text) % 4 = 0",
         "INSERT INTO job_attempt (job_id, attempt, outcome, ended_at) SELECT id, 1, "
-        "(ARRAY['failed', 'timed_out', 'taken_back', 'snoozed', 'released'])[1 + abs(hashtext(id::text)) % 5], "
+        "(ARRAY['failed', 'timed_out', 'lost', 'snoozed', 'released'])[1 + abs(hashtext(id::text)) % 5], "
         "now() - abs(hashtext(id::text)) % 3 * interval '20 minutes' FROM job",
         # Half of those that wait do so for a chain that is dead.
         "INSERT INTO job (id, chain_id, type_name, chain_type_name, status, open_blockers) SELECT id, id, 't', 't', "
@@ -51,7 +51,7 @@ def some_of_everything(jobs: Jobs, engine: Engine, dice: random.Random) -> None:
         "(SELECT id, row_number() OVER () AS n FROM job WHERE status = 'blocked') AS b JOIN "
         "(SELECT id, row_number() OVER (ORDER BY status = 'dead' DESC) AS n FROM job "
         "WHERE status IN ('dead', 'pending')) AS r ON r.n = b.n",
-        "UPDATE job SET is_awaited = true WHERE status = 'completed' AND hashtext(id::text) % 3 = 0",
+        "UPDATE job SET has_waiters = true WHERE status = 'completed' AND hashtext(id::text) % 3 = 0",
     ]
     with engine.begin() as connection:
         for statement in statements:
@@ -89,7 +89,7 @@ def test_the_queues_figures_are_what_a_plain_count_says(jobs: Jobs, engine: Engi
     ]
     outcomes = Counter(AttemptOutcome(row[0]) for row in ask(f"SELECT outcome FROM job_attempt WHERE ended_at {window}"))
     assert report.rates.unsuccessful == outcomes
-    bad = outcomes[AttemptOutcome.FAILED] + outcomes[AttemptOutcome.TIMED_OUT] + outcomes[AttemptOutcome.TAKEN_BACK]
+    bad = outcomes[AttemptOutcome.FAILED] + outcomes[AttemptOutcome.TIMED_OUT] + outcomes[AttemptOutcome.LOST]
     assert report.rates.retry_rate == bad / (bad + sum(row[2] for row in rates))
     assert 0 < report.rates.retry_rate < 1
 
@@ -119,8 +119,8 @@ def test_the_queues_figures_are_what_a_plain_count_says(jobs: Jobs, engine: Engi
         WHERE open AND blocked_by_chain_id IN (SELECT chain_id FROM job WHERE status = 'dead')""")
     assert (dead.waiting, dead.dead_chains) == tuple(waiting[0])
     assert dead.waiting > 0
-    unsettled = ask("SELECT count(*) FROM job WHERE is_awaited AND chain_completed_at IS NOT NULL")
-    assert [(dead.unsettled,)] == [tuple(row) for row in unsettled]
+    chains_to_unblock = ask("SELECT count(*) FROM job WHERE has_waiters AND chain_completed_at IS NOT NULL")
+    assert [(dead.chains_to_unblock,)] == [tuple(row) for row in chains_to_unblock]
     assert report.unserved == [row[0] for row in ask("SELECT DISTINCT queue FROM job WHERE queue = 'reports'")]
 
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from sqlalchemy import Engine, create_engine, make_url, text
 
-from sa_jobqueue import upkeep
+from sa_jobqueue import maintenance
 from sa_jobqueue.cli import main
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.observe.health import HolderKind, health
@@ -50,7 +50,7 @@ def test_vacuum_tells_what_went_and_for_whose_sake_the_rest_stays(
 ) -> None:
     with holders.session("BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1", name="report") as pid:
         dead()
-        (job,) = upkeep.vacuum(engine, tables=["job"])
+        (job,) = maintenance.vacuum(engine, tables=["job"])
         assert (job.dead_before >= 2000, job.dead_after, job.skipped) == (True, 2000, None)
         assert job.kept_for is not None
         assert (job.kept_for.kind, job.kept_for.pid) == (HolderKind.SESSION, pid)
@@ -59,7 +59,7 @@ def test_vacuum_tells_what_went_and_for_whose_sake_the_rest_stays(
         assert "2,000 dead rows of job stay for " in told.output
         assert "report" in told.output
         assert call(database_url, "vacuum", "--no-analyze", "worker").exit_code == 0
-    (job,) = upkeep.vacuum(engine, tables=["job"])
+    (job,) = maintenance.vacuum(engine, tables=["job"])
     assert (job.dead_after, job.kept_for) == (0, None)
     every = document(database_url, "vacuum")["vacuumed"]
     assert [one["table"] for one in every] == ["dead_letter", "job", "job_attempt", "job_blocker", "rate_state", "worker"]
@@ -70,24 +70,24 @@ def test_what_somebody_holds_or_owns_is_left_out_and_said_and_the_others_are_don
     engine: Engine, database_url: str, holders: Holders
 ) -> None:
     with holders.session("BEGIN", "LOCK TABLE job IN SHARE UPDATE EXCLUSIVE MODE"):
-        told = {one.table: one.skipped for one in upkeep.vacuum(engine, lock_timeout=SHORT)}
+        told = {one.table: one.skipped for one in maintenance.vacuum(engine, lock_timeout=SHORT)}
         assert told.pop("job") == "somebody held it up for longer than the lock timeout"
         assert set(told.values()) == {None}
         held = call(database_url, "vacuum", "job", "--lock-timeout", "0.1")
         assert (held.exit_code, "somebody held it up" in held.output) == (1, True)
     with engine.begin() as connection:
-        connection.execute(text("DROP ROLE IF EXISTS upkeep_guest"))
-        connection.execute(text("CREATE ROLE upkeep_guest LOGIN"))
-        connection.execute(text("GRANT SELECT ON ALL TABLES IN SCHEMA public TO upkeep_guest"))
-    guest = create_engine(make_url(database_url).set(username="upkeep_guest"))
-    assert [one.skipped for one in upkeep.vacuum(guest, tables=["job"])] == ["this role may not vacuum it"]
-    (index,) = upkeep.reindex(guest, indexes=["ix_job_claim"])
+        connection.execute(text("DROP ROLE IF EXISTS maintenance_guest"))
+        connection.execute(text("CREATE ROLE maintenance_guest LOGIN"))
+        connection.execute(text("GRANT SELECT ON ALL TABLES IN SCHEMA public TO maintenance_guest"))
+    guest = create_engine(make_url(database_url).set(username="maintenance_guest"))
+    assert [one.skipped for one in maintenance.vacuum(guest, tables=["job"])] == ["this role may not vacuum it"]
+    (index,) = maintenance.reindex(guest, indexes=["ix_job_claim"])
     assert index.skipped is not None
     assert index.skipped.startswith(("must be owner of", "permission denied for"))
     guest.dispose()
     with engine.begin() as connection:
-        connection.execute(text("DROP OWNED BY upkeep_guest"))
-        connection.execute(text("DROP ROLE upkeep_guest"))
+        connection.execute(text("DROP OWNED BY maintenance_guest"))
+        connection.execute(text("DROP ROLE maintenance_guest"))
 
 
 @newest_server_and_oldest_long
@@ -95,12 +95,12 @@ def test_a_rebuilt_index_is_small_again_and_what_an_ended_rebuild_left_is_droppe
     engine: Engine, database_url: str, dead: Callable[[], None], jobs: Jobs, holders: Holders
 ) -> None:
     dead()
-    upkeep.vacuum(engine, tables=["job"])
+    maintenance.vacuum(engine, tables=["job"])
     jobs.add_many(10)
-    assert upkeep.reindex(engine) == []  # not worth it
+    assert maintenance.reindex(engine) == []  # not worth it
     phases: list[tuple[str, str]] = []
     with holders.session("BEGIN", "SELECT count(*) FROM job") as _:
-        (claim,) = upkeep.reindex(
+        (claim,) = maintenance.reindex(
             engine,
             indexes=["ix_job_claim"],
             lock_timeout=timedelta(seconds=3),
@@ -135,10 +135,10 @@ def test_optimize_does_what_is_worth_it_and_nothing_else(
 def test_settings_that_somebody_changed_are_shown_beside_ours_with_what_puts_them_back(
     engine: Engine, database_url: str
 ) -> None:
-    assert all(one.current == one.recommended for one in upkeep.storage_settings(engine))
+    assert all(one.current == one.recommended for one in maintenance.storage_settings(engine))
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE job SET (fillfactor = 100), RESET (autovacuum_vacuum_threshold)"))
-    changed = {one.name: one for one in upkeep.storage_settings(engine) if one.current != one.recommended}
+    changed = {one.name: one for one in maintenance.storage_settings(engine) if one.current != one.recommended}
     assert {name: one.current for name, one in changed.items()} == {"fillfactor": "100", "autovacuum_vacuum_threshold": None}
     told = call(database_url, "vacuum", "--settings")
     assert "ALTER TABLE job SET (fillfactor = 70);" in told.output
@@ -150,8 +150,8 @@ def test_settings_that_somebody_changed_are_shown_beside_ours_with_what_puts_the
 
 def test_nonsense_is_refused_before_anything_is_done(engine: Engine) -> None:
     with pytest.raises(InvalidOptionError, match="tables: 'jobs' is none of this queue's: dead_letter, job, "):
-        upkeep.vacuum(engine, tables=["jobs"])
+        maintenance.vacuum(engine, tables=["jobs"])
     with pytest.raises(InvalidOptionError, match="indexes: 'nope' is none of this queue's"):
-        upkeep.reindex(engine, indexes=["nope"])
+        maintenance.reindex(engine, indexes=["nope"])
     with pytest.raises(InvalidOptionError, match="lock_timeout: must be from 1 ms to 1 hour"):
-        upkeep.vacuum(engine, lock_timeout=timedelta(0))
+        maintenance.vacuum(engine, lock_timeout=timedelta(0))

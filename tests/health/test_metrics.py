@@ -94,17 +94,17 @@ def test_the_exporter_serves_what_the_health_report_says(
     jobs.add(due_in=3600)
     jobs.add(JobStatus.RUNNING)
     jobs.add(JobStatus.DEAD)
-    process = start("exporter", "--port", "0", "--time-to-live", "600")
+    process = start("exporter", "--port", "0", "--heartbeat-timeout", "600")
     assert process.stdout is not None
     told = process.stdout.readline()
     port = int(told.rpartition(":")[2].partition("/")[0])
-    found, report = scrape(port), health(engine, time_to_live=timedelta(minutes=10))
+    found, report = scrape(port), health(engine, heartbeat_timeout=timedelta(minutes=10))
     assert value(found, "up") == 1
     assert value(found, "due_jobs", queue="mail") == 3 == report.due
     assert value(found, "scheduled_jobs", queue="default") == 1
     assert 3 <= value(found, "claim_age_seconds", queue="mail") <= report.claim_age.total_seconds()
     assert (value(found, "running_jobs"), value(found, "slots"), value(found, "saturation_ratio")) == (1, 4, 0.25)
-    assert value(found, "undecided_dead_letters") == 1
+    assert value(found, "unresolved_dead_letters") == 1
     assert value(found, "health_severity", code="dead_letters") == 1
     assert value(found, "health_severity", code="queue_unserved") == 2
     assert value(found, "health_severity", code="horizon") == 0

@@ -129,15 +129,15 @@ def blocked_by_dead(of: Patient) -> None:
         statement.format("dead", "NULL", "now()", "now()", root.id),
         "INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input_version, reason, attempts) "
         f"VALUES (gen_random_uuid(), '{root.id}', '{root.id}', 'default', 'test', 1, 'exhausted', 1)",
-        "UPDATE job SET is_awaited = false",
+        "UPDATE job SET has_waiters = false",
     )
     with Session(of.engine) as session, session.begin():
         dismiss_dead_letters(session, by="somebody who forgot the two that wait")
 
 
-def unsettled(of: Patient) -> None:
+def chains_to_unblock(of: Patient) -> None:
     of.jobs.add(COMPLETED)
-    of.change(is_awaited=True, chain_completed_at=func.now() - timedelta(minutes=2))
+    of.change(has_waiters=True, chain_completed_at=func.now() - timedelta(minutes=2))
 
 
 def quarantined(of: Patient) -> None:
@@ -197,7 +197,7 @@ SICK: list[tuple[Callable[[Patient], None], set[tuple[Code, Severity]]]] = [
     (long_running, {(Code.LONG_RUNNING, WARNING)}),
     (dead_letters, {(Code.DEAD_LETTERS, WARNING)}),
     (blocked_by_dead, {(Code.BLOCKED_BY_DEAD, WARNING)}),
-    (unsettled, {(Code.UNSETTLED, WARNING)}),
+    (chains_to_unblock, {(Code.CHAINS_TO_UNBLOCK, WARNING)}),
     (quarantined, {(Code.QUARANTINED, WARNING)}),
     (dead_tuples, {(Code.DEAD_TUPLES, WARNING)}),
     (autovacuum_off, {(Code.AUTOVACUUM_OFF, CRITICAL)}),

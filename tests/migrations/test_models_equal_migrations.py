@@ -105,7 +105,7 @@ def test_tables_may_be_made_and_dropped_in_several_steps(make_engine: Callable[[
     nothing = look(engine)
     upgrade(migrated, Layout())
     metadata = model_of(Layout()).metadata
-    for nouns in (["job"], ["dead_letter"], ["job", "job_stage"]):
+    for nouns in (["job"], ["dead_letter"], ["job", "job_bulk_staging"]):
         first = [metadata.tables[noun] for noun in nouns]
         metadata.create_all(engine, tables=first)
         metadata.create_all(engine)
@@ -158,7 +158,7 @@ def write_rows_of_control(session: Session, model: type[Any]) -> None:
     session.add_all(
         [
             model.Queue(name="mail", weight=2, rate_limit=10, rate_period=minute, retain_dead=timedelta(days=90)),
-            model.JobType(type_name="send", paused_at=func.now(), paused_by="the night shift", max_running=1),
+            model.JobType(type_name="send", paused_at=func.now(), paused_by="the night shift", global_concurrency=1),
             model.Schedule(name="nightly", type_name="report", cron="0 3 * * *", input={"a": 1}),
             model.RateState(is_type=False, name="mail", tokens=2.5, spent_at=func.now()),
             model.Quarantine(subject="nightly", statement="fire", error="DataError: no time", retry_at=func.now()),
@@ -170,12 +170,12 @@ def write_rows_of_control(session: Session, model: type[Any]) -> None:
 def test_rows_survive_every_version_up_and_down(engine: Engine, layout: Layout, request: pytest.FixtureRequest) -> None:
     model = model_of(layout)
     old = ("job", "job_blocker", "job_attempt", "dead_letter", "worker", "job_queue")
-    new = ("job_stage", "job_write", "job_reject", "archive_run", "archive_chain")
+    new = ("job_bulk_staging", "job_bulk_write", "job_bulk_reject", "archive_run", "archive_chain")
     newest = ("queue", "job_type", "schedule", "rate_state", "quarantine")
 
     def rows(nouns: tuple[str, ...]) -> list[list[str]]:
-        names = "note,drain_requested_at,expires_at,ordering_key,steps_aside,rate_weight"
-        names += ",choosers,type_slots,concurrency_requested"
+        names = "note,drain_requested_at,expires_at,ordering_key,skip_while_retrying,rate_cost"
+        names += ",selectors,type_slots,concurrency_requested"
         added = f"'{{{names}}}'::text[]"
         with engine.connect() as connection:
             tables = [f"SELECT (to_jsonb(t) - {added})::text FROM {layout.qualified(noun)} t ORDER BY 1" for noun in nouns]

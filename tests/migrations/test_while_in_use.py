@@ -148,8 +148,8 @@ def test_new_columns_and_their_indexes_are_made_ahead_and_the_rest_holds_no_lock
             wait_until(lambda: somebody_waits(engine), what="the wait of the column")
             enqueue(engine)
         long_one.rollback()
-    added = ["expires_at", "ordering_key", "steps_aside"]
-    columns = ["rate_weight", *added, *added, "rate_weight"]  # of `job_stage` first
+    added = ["expires_at", "ordering_key", "skip_while_retrying"]
+    columns = ["rate_cost", *added, *added, "rate_cost"]  # of `job_bulk_staging` first
     assert [name for name in made[0] if name in columns] == columns
     assert all(name.startswith(("ix_", "uq_")) for name in made[0][len(columns) :])
     assert prepare() == []

@@ -169,7 +169,7 @@ class QueueMachine(RuleBasedStateMachine):
             if not rows and not self.model.debts():
                 break
         self.check()
-        assert not self.system.unsettled()
+        assert not self.system.chains_to_unblock()
         wrong = stuck(self.state)
         assert not wrong, "\n".join(wrong)
 
@@ -479,9 +479,9 @@ class QueueMachine(RuleBasedStateMachine):
 
     def _settle(self, worker: str, chains: set[int], *, held: frozenset[int] = NOBODY, commit: bool = True) -> None:
         trial = copy.deepcopy(self.model)
-        expected = trial.settle(chains, held=held)
+        expected = trial.unblock(chains, held=held)
         with self.system.holding(held):
-            got = self.system.hands[worker].settle(*self.system.id_list(sorted(chains)), commit=commit)
+            got = self.system.hands[worker].unblock(*self.system.id_list(sorted(chains)), commit=commit)
         moved = {self.system.numbers[one.job_id]: one.status.value for one in got.moved}
         same(moved, expected.moved)
         same(set(self.system.numbered(got.settled)), expected.settled)
@@ -496,7 +496,7 @@ class QueueMachine(RuleBasedStateMachine):
         same({self.system.numbers[row.id]: str(row.status) for row in rows}, expected)
         for row in rows:
             if row.status == JobStatus.DEAD:  # whoever swept passes the chain's end on then, if somebody waits for it
-                same(row.is_awaited, trial.jobs[self.system.numbers[row.chain_id]].is_awaited)
+                same(row.has_waiters, trial.jobs[self.system.numbers[row.chain_id]].has_waiters)
         if commit:
             self.system.hands[worker].connection.commit()
         self._end(worker, trial, commit=commit)

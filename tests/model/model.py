@@ -107,7 +107,7 @@ class ModelJob:
     output: int | None = None
     completed_by: str | None = None
     error: str | None = None
-    is_awaited: bool = False
+    has_waiters: bool = False
     waits: dict[int, Edge] = field(default_factory=dict)
     history: list[tuple[int, str, str | None]] = field(default_factory=list)
 
@@ -175,7 +175,7 @@ class Model:
 
     def debts(self) -> set[int]:
         """Return the chains whose end is still to be passed on."""
-        return {chain for chain in self.chains if self.jobs[chain].is_awaited and self.has_ended(chain)}
+        return {chain for chain in self.chains if self.jobs[chain].has_waiters and self.has_ended(chain)}
 
     def owns(self, worker: str, n: int, attempt: int) -> bool:
         """Tell whether an attempt is still this worker's: the fence."""
@@ -223,7 +223,7 @@ class Model:
         cancelled = [n for n in numbers if self.jobs[n].is_open]
         for n in cancelled:
             self._cancel(self.jobs[n])
-        self.settle_all(self.jobs[n].chain for n in cancelled)
+        self.unblock_all(self.jobs[n].chain for n in cancelled)
         return cancelled
 
     def cancel_chains(self, chains: Sequence[int]) -> set[int]:
@@ -264,7 +264,7 @@ class Model:
         self._check_waits(following.waits if following else (), is_fatal=False)
         self._complete(job, None, output, following)
         if following is None:
-            self.settle_all([job.chain])
+            self.unblock_all([job.chain])
 
     def delete(self, chains: Sequence[int], *, cascade: bool) -> set[int]:
         self._check_chains(chains)
@@ -295,9 +295,9 @@ class Model:
     def await_end(self, chain: int) -> bool:
         """Note that a caller waits for a chain; return whether that is news."""
         job = self.jobs.get(chain)
-        if job is None or job.index or job.is_awaited or self.has_ended(chain):
+        if job is None or job.index or job.has_waiters or self.has_ended(chain):
             return False
-        job.is_awaited = True
+        job.has_waiters = True
         return True
 
     # What workers do.
@@ -332,7 +332,7 @@ class Model:
             raise Refused(LostAttemptError, is_fatal=True)
         job = self.jobs[n]
         self._complete(job, worker, output, following)
-        return job.chain if following is None and self.jobs[job.chain].is_awaited else None
+        return job.chain if following is None and self.jobs[job.chain].has_waiters else None
 
     def finish(
         self, worker: str, n: int, attempt: int, *, outcome: str, status: str, delay: int, held: AbstractSet[int] = NOBODY
@@ -359,7 +359,7 @@ class Model:
             reason = self._lost(job, orphans=orphans)
             if reason is not None and self._is_free(n, held):
                 status = "dead" if job.attempt >= job.max_attempts else "pending"
-                self._put_back(job, status, "taken_back", error="TakenBack", reason=reason)
+                self._put_back(job, status, "lost", error="Lost", reason=reason)
                 taken[n] = status
         return taken
 
@@ -371,7 +371,7 @@ class Model:
             return "lost"
         return "timed_out" if job.lease is not None and job.lease <= self.now else None
 
-    def settle(self, chains: Iterable[int], *, held: AbstractSet[int] = NOBODY) -> Settlement:
+    def unblock(self, chains: Iterable[int], *, held: AbstractSet[int] = NOBODY) -> Settlement:
         """Pass on the end of those chains that have ended and are awaited."""
         result = Settlement()
         closed, failed = set(), set()
@@ -402,17 +402,17 @@ class Model:
                 job.status, job.due = "pending", max(job.due, self.now)
             if job.status != "blocked":
                 result.moved[n] = job.status
-                if job.status == "dead" and self.jobs[job.chain].is_awaited:
+                if job.status == "dead" and self.jobs[job.chain].has_waiters:
                     result.left.add(job.chain)
         for chain in result.settled:
-            self.jobs[chain].is_awaited = False
+            self.jobs[chain].has_waiters = False
         return result
 
-    def settle_all(self, chains: Iterable[int]) -> None:
+    def unblock_all(self, chains: Iterable[int]) -> None:
         """Pass on the end of chains, and of those that end by it."""
         todo = set(chains)
         while todo:
-            todo = self.settle(todo).left
+            todo = self.unblock(todo).left
 
     # How.
 
@@ -433,7 +433,7 @@ class Model:
             failed = last.status in {"dead", "cancelled"}
             is_open = last.is_open or (failed and wait.policy != "continue")
             job.waits[wait.chain] = Edge(wait.policy, is_open)
-            self.jobs[wait.chain].is_awaited |= is_open
+            self.jobs[wait.chain].has_waiters |= is_open
         job.status = "blocked" if job.open_edges else "pending"
         self.jobs[one.n] = job
         return job
@@ -469,9 +469,9 @@ class Model:
             if letter.job == job.n and letter.resolution is None:
                 letter.resolution = "redriven"
         # Those who still wait for this chain, and the chains that it still waits for, have something to be told again.
-        self.jobs[job.chain].is_awaited |= any(edge.is_open for _, edge in self.waiting_for(job.chain))
+        self.jobs[job.chain].has_waiters |= any(edge.is_open for _, edge in self.waiting_for(job.chain))
         for chain in job.open_edges:
-            self.jobs[chain].is_awaited = True
+            self.jobs[chain].has_waiters = True
 
     def _is_free(self, n: int, held: AbstractSet[int]) -> bool:
         return n not in held and self.jobs[n].chain not in held
@@ -516,7 +516,7 @@ class Model:
                 "input": job.n,
                 "status": job.status,
                 "open_blockers": len(job.open_edges),
-                "is_awaited": job.is_awaited,
+                "has_waiters": job.has_waiters,
                 "due": max(job.due - self.now, 0) if job.status in {"pending", "blocked"} else None,
                 "attempt": job.attempt,
                 "max_attempts": job.max_attempts,

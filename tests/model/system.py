@@ -37,7 +37,7 @@ _HOURS_UNTIL = "greatest(ceil((extract(epoch from {} - clock_timestamp()) - 60) 
 _READ = {
     "job": f"""
         SELECT id, chain_id, chain_index AS index, type_name AS type, queue, priority, input, status::text, open_blockers,
-          is_awaited, CASE WHEN status IN ('pending', 'blocked') THEN {_HOURS_UNTIL.format("scheduled_at")} END AS due,
+          has_waiters, CASE WHEN status IN ('pending', 'blocked') THEN {_HOURS_UNTIL.format("scheduled_at")} END AS due,
           attempt, max_attempts, leased_by AS worker, CASE WHEN leased_until IS NOT NULL THEN
             {_HOURS_UNTIL.format("leased_until")} END AS lease, output, completed_by,
           last_error->>'type' AS error, deduplication_key AS key, completed_at IS NOT NULL AS has_ended,
@@ -155,7 +155,7 @@ class System:
     # Workers.
 
     def sweep(self, worker: str, *, orphans: bool) -> list[Row[Any]]:
-        """Take back as a sweeper does whose workers are silent after half an hour; what is put back is due at once."""
+        """Take back as a rescuer does whose workers are silent after half an hour; what is put back is due at once."""
         given: dict[str, Any] = {
             "limit": 100,
             "base": 0.0,
@@ -164,10 +164,10 @@ class System:
         }
         if not orphans:
             given["ttl"] = HALF
-        return list(self.hands[worker].connection.execute(leases.take_back(Job, orphans=orphans), given).all())
+        return list(self.hands[worker].connection.execute(leases.rescue(Job, orphans=orphans), given).all())
 
-    def unsettled(self) -> set[int]:
-        return set(self.numbered(self._reader.scalars(blockers.unsettled(Job), {"limit": 100})))
+    def chains_to_unblock(self) -> set[int]:
+        return set(self.numbered(self._reader.scalars(blockers.chains_to_unblock(Job), {"limit": 100})))
 
     def held_by(self, worker: str) -> set[int]:
         return set(self.numbered(self._reader.scalars(leases.held(Job), {"worker_id": worker})))
@@ -249,7 +249,7 @@ def violations(state: dict[str, Any], before: dict[str, Any]) -> list[str]:
         for chain, edge in waits if job["status"] == "blocked" else []:
             root, outcome = jobs[f"job {chain}"], state[f"chain {chain}"]["status"]
             decided = root["chain_has_ended"] and (outcome == "completed" or edge["policy"] != "wait")
-            if decided and not root["is_awaited"]:
+            if decided and not root["has_waiters"]:
                 found.append(f"{name} waits for chain {chain}, which has ended, and nobody will tell it")
         if (job["status"] == "running") != (job["worker"] is not None):
             found.append(f"{name} is {job['status']} in the hands of {job['worker']}")

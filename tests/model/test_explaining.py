@@ -59,14 +59,14 @@ class World:
             (not able, Cause.TYPE_UNKNOWN),
             (not ready, Cause.DRAINING),
             (self.expired, Cause.EXPIRED),
-            (self.turn.startswith("after"), Cause.OUT_OF_TURN),
+            (self.turn.startswith("after"), Cause.WAITING_FOR_ORDERING_KEY),
             (self.limit.endswith("full"), Cause.LIMITED),
             (self.rate == "used up", Cause.RATE_LIMITED),
-            (self.chosen, Cause.LEFT_OUT if "ready" in ready else Cause.BUSY),
-            (self.ahead > 0, Cause.BEHIND),
+            (self.chosen, Cause.NOT_SELECTED if "ready" in ready else Cause.BUSY),
+            (self.ahead > 0, Cause.QUEUED),
             ("ready" not in ready, Cause.BUSY),
         )
-        return next((cause for holds, cause in answers if holds), Cause.ABOUT_TO_RUN)
+        return next((cause for holds, cause in answers if holds), Cause.READY)
 
 
 FLEETS = [{"ready"}, {"ready", "busy"}, {"busy"}, {"draining", "of another type"}, {"of another type", "silent"}]
@@ -119,8 +119,8 @@ CHANGES: tuple[dict[str, Any], ...] = (
 def build(world: World, engine: Engine, jobs: Jobs) -> Any:
     """Write a world; return its job's id."""
     for name in sorted(world.workers):
-        choosers = {"default": {"function": "shop:pick", "window": 100, "longest_wait": None}} if world.chosen else {}
-        jobs.add_worker(name, choosers=choosers, **COLUMNS.get(name, {}))
+        selectors = {"default": {"function": "shop:pick", "window": 100, "max_wait": None}} if world.chosen else {}
+        jobs.add_worker(name, selectors=selectors, **COLUMNS.get(name, {}))
     if "busy" in world.workers:
         jobs.add(JobStatus.RUNNING, worker_id="busy", queue="elsewhere", type_name="filler")
     key = None if world.turn == "none" else "k"
@@ -148,7 +148,7 @@ def build(world: World, engine: Engine, jobs: Jobs) -> Any:
             (Job.JobType, {"type_name": "test"}, world.type_paused, world.limit in {"room", "type full"}),
         ]
         for table, named, paused, limited in rules:
-            row: dict[str, Any] = {**named, "max_running": 1 if limited else None}
+            row: dict[str, Any] = {**named, "global_concurrency": 1 if limited else None}
             if table is Job.Queue and world.rate != "none":
                 left = 1.5 if world.rate == "some left" else 0.5
                 row |= {"rate_limit": 1, "rate_period": timedelta(days=1), "rate_burst": 5}
@@ -178,7 +178,7 @@ def test_the_first_that_holds_a_job_back_is_named_whatever_else_does(engine: Eng
     for change in CHANGES:
         look(replace(PLAIN, **change))
     of_pending = set(Cause) - {Cause.COMPLETED, Cause.CANCELLED, Cause.DEAD, Cause.RUNNING, Cause.WORKER_SILENT}
-    assert seen == of_pending - {Cause.BLOCKED, Cause.SETTLING, Cause.QUARANTINED}  # others' tests
+    assert seen == of_pending - {Cause.BLOCKED, Cause.UNBLOCKING, Cause.QUARANTINED}  # others' tests
     together = given(world=WORLDS)(look)
     settings(max_examples=50, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))(
         together

@@ -136,7 +136,7 @@ def _done(engine: Engine, jobs: Jobs, workers: list[Hands], state: State, step: 
             with engine.begin() as connection:
                 connection.execute(leases.beat(jobs.model), beat_parameters(worker.worker_id))
         case "take back":
-            worker.take_back()
+            worker.rescue()
         case "give back":
             worker.finish(SimpleNamespace(id=job_id, chain_id=job_id, attempt=job.attempt), outcome="released", uncounted=1)  # type: ignore[arg-type]
         case "complete":

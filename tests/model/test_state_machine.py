@@ -157,7 +157,7 @@ class TheQueue(QueueMachine):
         worker = data.draw(st.sampled_from(sorted(busy)), "worker")
         rows = [row for row in self.claimed[worker] if self.model.owns(worker, self.system.numbers[row.id], row.attempt)]
         self._pass(1, beating=[other for other in WORKERS if other != worker])
-        self._sweep(data.draw(WORKER, "sweeper"), orphans=False)
+        self._sweep(data.draw(WORKER, "rescuer"), orphans=False)
         self._beat(worker)
         self._claim(worker, 5)
         self.check()
@@ -191,7 +191,7 @@ class TheQueue(QueueMachine):
 
     @precondition(has_debts)
     @step(data=st.data(), worker=WORKER, commit=COMMITS)
-    def settle(self, data: st.DataObject, worker: str, commit: bool) -> None:
+    def unblock(self, data: st.DataObject, worker: str, commit: bool) -> None:
         """Pass on the end of some chains, whether they have ended or not."""
         chains = self._draw_some(data, self.model.jobs, "settled", most=4)
         self._settle(worker, set(chains), held=self._draw_concerned(data, chains), commit=commit)
@@ -200,7 +200,7 @@ class TheQueue(QueueMachine):
     @step(data=st.data(), worker=WORKER, commit=COMMITS)
     def settle_what_was_left(self, data: st.DataObject, worker: str, commit: bool) -> None:
         """Pass on what a sweep finds: of chains ended by hand, or by somebody who died before telling."""
-        found = self.system.unsettled()
+        found = self.system.chains_to_unblock()
         same(found, self.model.debts())
         self._settle(worker, found, held=self._draw_concerned(data, found), commit=commit)
 
@@ -210,7 +210,7 @@ class TheQueue(QueueMachine):
         """Ask of some jobs why they do not run: what is said is so, and never that nobody knows."""
         for n in self._draw_some(data, self.model.jobs, "explained"):
             with Session(self.system.engine) as session:
-                found = explain_job(session, self.system.id(n), time_to_live=HALF)
+                found = explain_job(session, self.system.id(n), heartbeat_timeout=HALF)
             same(found.cause in self._causes(n), True)
             assert found.sentence.endswith(".")
             assert not {"None", "unknown"} & set(re.findall(r"\w+", found.sentence)), found.sentence
@@ -223,11 +223,11 @@ class TheQueue(QueueMachine):
                 return {Cause.RUNNING if row["worker"] in living else Cause.WORKER_SILENT}
             case "blocked":
                 waits = [model.last(chain).status for chain in model.jobs[n].open_edges]
-                return {Cause.BLOCKED} if {"completed"} != set(waits) else {Cause.SETTLING}
+                return {Cause.BLOCKED} if {"completed"} != set(waits) else {Cause.UNBLOCKING}
             case "pending" if row["due"]:
                 return {Cause.SCHEDULED, Cause.RETRYING}
             case "pending":
-                return {Cause.BEHIND, Cause.BUSY, Cause.ABOUT_TO_RUN} if living else {Cause.NO_WORKER}
+                return {Cause.QUEUED, Cause.BUSY, Cause.READY} if living else {Cause.NO_WORKER}
             case ended:
                 return {Cause(ended)}
 

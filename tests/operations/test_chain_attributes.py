@@ -169,7 +169,7 @@ def test_a_chain_cannot_be_made_changed_or_deleted(session: Session, chains: Cha
 
 
 @both_servers_swept
-def test_what_leads_from_a_job_writes_nothing(session: Session, engine: Engine, chains: Chains) -> None:
+def test_what_leads_from_a_job_bulk_writes_nothing(session: Session, engine: Engine, chains: Chains) -> None:
     """Taken out of a collection, an edge stays; a job that is deleted takes nothing with it."""
     (waited,), (waiting,), (lonely,) = chains.add(PENDING), chains.add(BLOCKED), chains.add(DONE)
     chains.block(waiting, waited)

@@ -50,7 +50,7 @@ def test_a_key_finds_the_job_it_made_and_the_session_lives_on(sessions: Sessions
         again, made_again = enqueue(session, Job("test", {"n": 2}), deduplicate=KEY)
         other, other_made = enqueue(session, Job("other"), deduplicate=KEY)  # a key counts within its type
         session.add(Job("test"))
-    assert (made, made_again, other_made) == (Enqueued.MADE, Enqueued.FOUND, Enqueued.MADE)
+    assert (made, made_again, other_made) == (Enqueued.CREATED, Enqueued.EXISTING, Enqueued.CREATED)
     assert again is first
     assert other is not first
     assert jobs.count() == 3
@@ -98,7 +98,7 @@ def test_who_comes_second_waits_for_the_first_to_decide(
         wait_until(lambda: _waiting(engine) == 1, what="the second waits")
         first.commit() if commits else first.rollback()
         waiting.join(PATIENCE)
-    assert made_by_second == [Enqueued.FOUND if commits else Enqueued.MADE]
+    assert made_by_second == [Enqueued.EXISTING if commits else Enqueued.CREATED]
     assert jobs.count() == 1
 
 
@@ -120,7 +120,7 @@ def test_a_bypass_of_the_lock_is_found_not_stumbled_over(engine: Engine, session
         wait_until(lambda: _waiting(engine) == 1, what="the polite one waits at the index")
         rude.commit()
         waiting.join(PATIENCE)
-        assert found == [(bypass.id, Enqueued.FOUND)]
+        assert found == [(bypass.id, Enqueued.EXISTING)]
 
 
 def test_an_ended_chain_counts_by_scope_and_window(engine: Engine, sessions: Sessions, jobs: Jobs) -> None:
@@ -129,12 +129,12 @@ def test_an_ended_chain_counts_by_scope_and_window(engine: Engine, sessions: Ses
         connection.execute(text("UPDATE job SET created_at = now() - interval '1 hour'"))
     with sessions() as session:
         found, made = enqueue(session, Job("test"), deduplicate=Deduplicate("k", scope="any"))
-        assert (found.id, made) == (old, Enqueued.FOUND)
+        assert (found.id, made) == (old, Enqueued.EXISTING)
         wide = Deduplicate("k", scope="any", window=timedelta(hours=2))
-        assert enqueue(session, Job("test"), deduplicate=wide)[1] is Enqueued.FOUND
+        assert enqueue(session, Job("test"), deduplicate=wide)[1] is Enqueued.EXISTING
         narrow = Deduplicate("k", scope="any", window=timedelta(minutes=30))
-        assert enqueue(session, Job("test"), deduplicate=narrow)[1] is Enqueued.MADE
-        assert enqueue(session, Job("test"), deduplicate=narrow)[1] is Enqueued.FOUND  # that one is within it
+        assert enqueue(session, Job("test"), deduplicate=narrow)[1] is Enqueued.CREATED
+        assert enqueue(session, Job("test"), deduplicate=narrow)[1] is Enqueued.EXISTING  # that one is within it
         session.rollback()
         assert enqueue(session, Job("test"), deduplicate=KEY)[1]  # open ones only
 
@@ -179,7 +179,7 @@ async def test_a_recurring_job_enqueues_its_successor_from_its_own_completion(en
         enqueue(session, recurs.job({}), deduplicate=Deduplicate("nightly"))
     worker = Worker(queue, engine, options=quick())
     await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
-    assert runs == [Enqueued.MADE, Enqueued.FOUND]
+    assert runs == [Enqueued.CREATED, Enqueued.EXISTING]
     assert sorted(jobs.statuses().values()) == [JobStatus.COMPLETED, JobStatus.PENDING]
     with Session(engine) as session:
         held = select(func.count()).where(Job.deduplication_key == "nightly", Job.chain_completed_at.is_(None))
@@ -190,8 +190,8 @@ async def test_both_colours_deduplicate(async_sessions: async_sessionmaker[Async
     async with async_sessions.begin() as session:
         first, made = await aio.enqueue(session, Job("test"), deduplicate=KEY)
         results = await aio.enqueue_unique(session, [(Job("test"), KEY), (Job("test"), Deduplicate("other"))])
-    assert made is Enqueued.MADE
-    assert [made for _, made in results] == [Enqueued.FOUND, Enqueued.MADE]
+    assert made is Enqueued.CREATED
+    assert [made for _, made in results] == [Enqueued.EXISTING, Enqueued.CREATED]
     assert results[0][0] is first
 
 
@@ -210,7 +210,7 @@ def test_a_key_is_handed_over_to_a_successor_alone(sessions: Sessions, jobs: Job
     mine = jobs.add(JobStatus.RUNNING, deduplication_key="k")
     handing_over = Deduplicate("k", scope="any", window=timedelta(hours=1), exclude=[mine])
     with sessions.begin() as session:
-        assert enqueue(session, Job("test"), deduplicate=handing_over)[1] is Enqueued.FOUND
+        assert enqueue(session, Job("test"), deduplicate=handing_over)[1] is Enqueued.EXISTING
     with sessions.begin() as session:
         assert enqueue(session, Job("test"), deduplicate=KEY)[0].id == mine
     assert jobs.count() == 2

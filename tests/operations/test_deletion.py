@@ -42,7 +42,7 @@ def wait_for(engine: Engine, job_id: UUID, *chain_ids: UUID, is_open: bool = Tru
     with engine.begin() as connection:
         connection.execute(update(Job).where(Job.id == job_id).values(counted))
         connection.execute(insert(Job.Blocker).values(rows))
-        connection.execute(update(Job).where(Job.id.in_(chain_ids)).values(is_awaited=True))
+        connection.execute(update(Job).where(Job.id.in_(chain_ids)).values(has_waiters=True))
 
 
 def edges(engine: Engine) -> set[tuple[UUID, UUID]]:
@@ -202,7 +202,7 @@ def test_workers_of_running_jobs_and_those_who_await_a_chain_are_told_with_the_c
     running, awaited, neither = jobs.add(JobStatus.RUNNING), jobs.add(), jobs.add()
     at_work = continuation(jobs, neither, status=JobStatus.RUNNING)
     with engine.begin() as connection:
-        connection.execute(update(Job).where(Job.id == awaited).values(is_awaited=True))
+        connection.execute(update(Job).where(Job.id == awaited).values(has_waiters=True))
     delete_chains(session, [running, awaited, neither])
     assert notifications.seen() == []
     session.commit()

@@ -30,7 +30,7 @@ def handlers() -> Any:
 def test_enqueue_without_deduplication_adds_the_job(session: Session, jobs: Jobs) -> None:
     _, send = handlers()
     job, outcome = enqueue(session, send.job({"order_id": 7}))
-    assert (job in session, outcome) == (True, Enqueued.MADE)
+    assert (job in session, outcome) == (True, Enqueued.CREATED)
     with pytest.raises(InvalidJobError, match="already in a session"):
         enqueue(session, job)
     session.commit()
@@ -43,7 +43,7 @@ async def test_the_asynchronous_one_does_too_and_each_session_has_its_function(
     _, send = handlers()
     async with AsyncSession(async_engine) as session, session.begin():
         _, outcome = await aio.enqueue(session, send.job({}))
-        assert outcome is Enqueued.MADE
+        assert outcome is Enqueued.CREATED
         wrong: Any = session
         with pytest.raises(InvalidOptionError, match=r"is an AsyncSession: await the function .* in sa_jobqueue\.aio"):
             enqueue(wrong, send.job({}))

@@ -59,7 +59,7 @@ def test_each_key_is_made_once_the_first_of_equal_ones_and_none_that_an_open_cha
     assert put(session, "d") == 1
     session.rollback()
     (other,) = enqueue_many_unique(session, [(send.job({"key": "a"}), Deduplicate("a"))])
-    assert other[1] is Enqueued.FOUND
+    assert other[1] is Enqueued.EXISTING
 
 
 def test_the_key_of_a_chain_that_has_ended_is_free(session: Session, engine: Engine) -> None:

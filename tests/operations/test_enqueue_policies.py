@@ -22,7 +22,7 @@ from tests.fixtures.workers import PATIENCE, wait_until
 pytestmark = both_servers_swept
 Sessions = sessionmaker[Session]
 HOUR = timedelta(hours=1)
-MADE, CHANGED, FOUND = Enqueued
+CREATED, UPDATED, EXISTING = Enqueued
 Put = Callable[[Session, Job, Deduplicate], tuple[Any, Enqueued]]
 
 
@@ -54,7 +54,7 @@ def _due_in(engine: Engine, job_id: Any) -> float:
 def test_a_debounce_moves_the_job_and_no_further_than_it_may(
     engine: Engine, sessions: Sessions, jobs: Jobs, put: Put
 ) -> None:
-    given = Deduplicate("k", replace=["schedule"], within=timedelta(minutes=90))
+    given = Deduplicate("k", replace=["schedule"], max_wait=timedelta(minutes=90))
     ids, outcomes = [], []
     for number in range(3):
         with sessions.begin() as session:
@@ -63,7 +63,7 @@ def test_a_debounce_moves_the_job_and_no_further_than_it_may(
         outcomes.append(outcome)
         with engine.begin() as connection:  # half an hour and a minute pass
             connection.execute(text("UPDATE job SET created_at = created_at - interval '31 min'"))
-    assert outcomes == [MADE, CHANGED, CHANGED]
+    assert outcomes == [CREATED, UPDATED, UPDATED]
     assert len(set(ids)) == jobs.count() == 1
     row = jobs.get(ids[0])
     assert (row["input"], row["priority"]) == ({"n": 0}, 0)  # no more than the schedule
@@ -80,7 +80,7 @@ def test_a_later_job_replaces_what_it_says_of_one_that_has_not_begun(
     given = Deduplicate("k", replace=["input", "priority"])
     with sessions.begin() as session:
         kept = session.get(Job, old)
-        assert put(session, Job("test", {"n": 2}, input_version=2, priority=5), given) == (old, CHANGED)
+        assert put(session, Job("test", {"n": 2}, input_version=2, priority=5), given) == (old, UPDATED)
         session.refresh(kept)
         assert kept is not None
         assert (kept.input, kept.input_version, kept.priority) == ({"n": 2}, 2, 5)
@@ -110,9 +110,9 @@ def test_who_replaces_what_is_just_claimed_waits_and_sees_that_it_has_begun(
     assert jobs.get(old)["input"] == {"n": 1}
     ((holder, outcome),) = told
     if scope == "open":
-        assert (holder, outcome, jobs.count()) == (old, FOUND, 1)
+        assert (holder, outcome, jobs.count()) == (old, EXISTING, 1)
     else:  # what was said while it runs is not lost: another run follows
-        assert (outcome, jobs.count(), jobs.get(holder)["input"]) == (MADE, 2, {"n": 2})
+        assert (outcome, jobs.count(), jobs.get(holder)["input"]) == (CREATED, 2, {"n": 2})
         assert jobs.get(old)["deduplication_key"] is None
 
 
@@ -123,7 +123,7 @@ def test_a_claim_that_passed_a_job_for_being_held_finds_it_changed(
     old = jobs.add(deduplication_key="k", due_in=-5)
     worker = hands("worker:1")
     with sessions() as session:
-        assert put(session, Job("test", {"n": 2}), Deduplicate("k", replace=["input"])) == (old, CHANGED)
+        assert put(session, Job("test", {"n": 2}), Deduplicate("k", replace=["input"])) == (old, UPDATED)
         later = jobs.add(due_in=-1)
         assert [job.id for job in worker.claim()] == [later]  # its floor has passed the one that is held
         session.commit()
@@ -138,7 +138,7 @@ def test_what_is_found_waiting_does_not_begin_before_those_who_found_it_have_com
     old = jobs.add(deduplication_key="k", due_in=-5)
     worker = hands("worker:1")
     with sessions() as session:
-        assert put(session, Job("test"), Deduplicate("k", scope="waiting")) == (old, FOUND)
+        assert put(session, Job("test"), Deduplicate("k", scope="waiting")) == (old, EXISTING)
         # What this transaction wrote it could not see; and nobody would be told that it has begun.
         later = jobs.add(due_in=-1)
         assert [job.id for job in worker.claim()] == [later]
@@ -163,7 +163,7 @@ def test_of_many_who_replace_at_once_one_makes_it_and_the_last_has_the_say(sessi
         for key in range(10):
             order.clear()
             results = list(threads.map(one, range(6), [key] * 6))
-            assert sorted(outcome for _, outcome in results) == [CHANGED] * 5 + [MADE]
+            assert sorted(outcome for _, outcome in results) == [UPDATED] * 5 + [CREATED]
             (job_id,) = {job_id for job_id, _ in results}
             assert jobs.get(job_id)["input"] == {"n": order[-1]}
 
@@ -188,12 +188,12 @@ def test_a_throttle_lets_one_of_two_at_once_through_even_if_the_first_has_ended(
         wait_until(lambda: _waiting(engine), what="the second waits")
         first.commit()
         waiting.join(PATIENCE)
-    assert told == [(made[0], FOUND)]
+    assert told == [(made[0], EXISTING)]
     with engine.begin() as connection:
         connection.execute(text("UPDATE job SET created_at = created_at - interval '61 min'"))
     with sessions.begin() as session:
-        assert put(session, Job("test"), Deduplicate("k", scope="any"))[1] is FOUND  # without a window: for ever
-        assert put(session, Job("test"), given)[1] is MADE
+        assert put(session, Job("test"), Deduplicate("k", scope="any"))[1] is EXISTING  # without a window: for ever
+        assert put(session, Job("test"), given)[1] is CREATED
 
 
 def test_thousands_are_told_one_by_one_what_became_of_each(sessions: Sessions, jobs: Jobs) -> None:
@@ -206,20 +206,20 @@ def test_thousands_are_told_one_by_one_what_became_of_each(sessions: Sessions, j
         told = enqueue_many_unique(session, pairs)
     first = new[0].id
     assert told == [
-        (first, MADE),
-        (pending, CHANGED),
-        (new[2].id, MADE),
-        (running, FOUND),
-        (new[4].id, MADE),
-        (first, CHANGED),
-        (first, CHANGED),
-        (new[7].id, MADE),
+        (first, CREATED),
+        (pending, UPDATED),
+        (new[2].id, CREATED),
+        (running, EXISTING),
+        (new[4].id, CREATED),
+        (first, UPDATED),
+        (first, UPDATED),
+        (new[7].id, CREATED),
     ]
     assert (jobs.get(first)["input"], jobs.get(pending)["input"]) == ("at last", "1")
     with sessions.begin() as session:
         many = [(Job("test"), Deduplicate(f"k{n % 1500}")) for n in range(3000)]
         outcomes = [outcome for _, outcome in enqueue_many_unique(session, many)]
-        assert (outcomes.count(MADE), outcomes.count(FOUND)) == (1495, 1505)
+        assert (outcomes.count(CREATED), outcomes.count(EXISTING)) == (1495, 1505)
         assert enqueue_many_unique(session, []) == []
 
 
@@ -273,8 +273,8 @@ def test_a_bulk_that_tries_a_key_again_first_lets_go_those_that_come_after_it(
             event.remove(engine, "after_cursor_execute", come_between)
         session.commit()
         first = others[0].result(PATIENCE)
-    assert [outcome for _, outcome in first] == [MADE, MADE]
-    assert told == [(job_id, FOUND) for job_id, _ in first]
+    assert [outcome for _, outcome in first] == [CREATED, CREATED]
+    assert told == [(job_id, EXISTING) for job_id, _ in first]
 
 
 @pytest.mark.parametrize("scope", ["waiting", "open"])
@@ -307,12 +307,12 @@ def test_keys_that_are_given_up_before_others_are_taken_end_no_call_in_a_deadloc
             event.remove(engine, "after_cursor_execute", come_between)
     # Two of the same kind take the keys' locks first; other kinds do not, so a deadlock is tried again.
     assert awaited == ["advisory" if scope == "waiting" else "transactionid"]
-    assert {*told} | {*after} <= {MADE, FOUND}
-    assert sum(one is MADE for one in told + after) == 2
+    assert {*told} | {*after} <= {CREATED, EXISTING}
+    assert sum(one is CREATED for one in told + after) == 2
     assert jobs.count() == 3
 
 
-@pytest.mark.parametrize("more", [{"rate_weight": 2}, {"created_at": datetime(2026, 1, 1, tzinfo=UTC)}], ids=str)
+@pytest.mark.parametrize("more", [{"rate_cost": 2}, {"created_at": datetime(2026, 1, 1, tzinfo=UTC)}], ids=str)
 def test_two_bulks_whose_jobs_set_different_columns_never_deadlock(
     engine: Engine, sessions: Sessions, jobs: Jobs, more: dict[str, Any]
 ) -> None:
@@ -335,7 +335,7 @@ def test_two_bulks_whose_jobs_set_different_columns_never_deadlock(
         finally:
             event.remove(engine, "after_cursor_execute", come_between)
         theirs = others[0].result(PATIENCE)
-    assert sorted(outcome for _, outcome in [*mine, *theirs]).count(MADE) == jobs.count() == 3
+    assert sorted(outcome for _, outcome in [*mine, *theirs]).count(CREATED) == jobs.count() == 3
 
 
 def test_neighbours_that_differ_by_what_may_be_null_are_one_statement(
@@ -343,11 +343,11 @@ def test_neighbours_that_differ_by_what_may_be_null_are_one_statement(
 ) -> None:
     sent: list[str] = []
     event.listen(engine, "after_cursor_execute", lambda *given: sent.append(given[2].split()[0]))
-    new = [Job("test", rate_weight=n) if n % 2 else Job("test") for n in range(6)]
+    new = [Job("test", rate_cost=n) if n % 2 else Job("test") for n in range(6)]
     with sessions.begin() as session:
         enqueue_many_unique(session, [(job, Deduplicate(str(n))) for n, job in enumerate(new)])
     assert sent.count("INSERT") == 1
-    assert [jobs.get(job.id)["rate_weight"] for job in new] == [None, 1, None, 3, None, 5]
+    assert [jobs.get(job.id)["rate_cost"] for job in new] == [None, 1, None, 3, None, 5]
 
 
 def test_what_is_not_for_many_is_refused_before_anything_is_written(sessions: Sessions, jobs: Jobs) -> None:
@@ -381,4 +381,4 @@ async def test_both_colours_tell_the_same(async_sessions: async_sessionmaker[Asy
         (made,) = await aio.enqueue_many_unique(session, [(Job("test", 1), given)])
         found, outcome = await aio.enqueue(session, Job("test", 2), deduplicate=given)
         assert (found.id, found.input) == (made[0], 2)  # loaded, for there is no lazy loading here
-    assert (made[1], outcome) == (MADE, CHANGED)
+    assert (made[1], outcome) == (CREATED, UPDATED)

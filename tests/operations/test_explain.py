@@ -21,8 +21,8 @@ from sa_jobqueue import (
     get_chain,
     get_job,
     get_progress,
-    put_job_type,
-    put_queue,
+    upsert_job_type,
+    upsert_queue,
 )
 from sa_jobqueue.errors import ChainNotFoundError, JobNotFoundError, ScheduleNotFoundError
 from sa_jobqueue.ids import uuid7
@@ -61,7 +61,7 @@ def test_nobody_could_run_it(session: Session, jobs: Jobs, workers: Workers) -> 
 
     workers.add("silent:1", silent=60)
     assert explain_job(session, job).cause is Cause.NO_WORKER
-    assert explain_job(session, job, time_to_live=timedelta(minutes=2)).cause is Cause.ABOUT_TO_RUN
+    assert explain_job(session, job, heartbeat_timeout=timedelta(minutes=2)).cause is Cause.READY
 
     workers.add("other:1", queues=["mail"])
     assert explain_job(session, job).cause is Cause.QUEUE_UNSERVED
@@ -73,7 +73,7 @@ def test_nobody_could_run_it(session: Session, jobs: Jobs, workers: Workers) -> 
     assert explain_job(session, job).cause is Cause.DRAINING
     workers.add("ready:1")
     found = explain_job(session, job)
-    assert found.cause is Cause.ABOUT_TO_RUN
+    assert found.cause is Cause.READY
     assert found.evidence["live_workers"] == 4
 
 
@@ -87,7 +87,7 @@ def test_others_go_first_and_the_rate_says_for_how_long(
     jobs.add(due_in=3600)
     jobs.add_many(3, queue="mail")
     found = explain_job(session, job)
-    assert (found.cause, found.evidence["ahead"]) == (Cause.BEHIND, 40)
+    assert (found.cause, found.evidence["ahead"]) == (Cause.QUEUED, 40)
     assert "behind 40 others of queue 'default'; none of them completed in the last minute" in found.sentence
     for _ in range(10):
         jobs.add(JobStatus.COMPLETED)
@@ -100,7 +100,7 @@ def test_others_go_first_and_the_rate_says_for_how_long(
     assert 1.5 < found.evidence["per_second"] <= 2.0
     assert timedelta(seconds=20) <= found.evidence["expected_wait"] < timedelta(seconds=27)
     assert "a second it starts in 2" in found.sentence
-    assert explain_job(session, earlier[0]).cause is Cause.ABOUT_TO_RUN
+    assert explain_job(session, earlier[0]).cause is Cause.READY
     urgent = jobs.add(priority=9)
     session.rollback()
     assert explain_job(session, urgent).evidence["ahead"] == 0
@@ -117,45 +117,45 @@ def test_every_slot_is_taken(session: Session, jobs: Jobs, workers: Workers) -> 
 
 def test_every_slot_of_its_type_is_taken(session: Session, jobs: Jobs, workers: Workers) -> None:
     workers.add("w:1", concurrency=9, type_slots={"test": 1, "other": 5})
-    assert explain_job(session, jobs.add()).cause is Cause.ABOUT_TO_RUN
+    assert explain_job(session, jobs.add()).cause is Cause.READY
     holder = jobs.add(RUNNING, worker_id="w:1", queue="elsewhere")
     found = explain_job(session, jobs.add())
     assert (found.cause, found.evidence["held_by"]) == (Cause.BUSY, [holder])
     assert f"all 1 slots of type 'test' in 1 worker are taken; for longest job {holder}, for" in found.sentence
     assert explain_job(session, jobs.add(type_name="other")).cause is Cause.TYPE_UNKNOWN
     workers.add("w:2", concurrency=9, type_slots={"test": 2})
-    assert explain_job(session, jobs.add()).cause is Cause.BEHIND  # one of those above
+    assert explain_job(session, jobs.add()).cause is Cause.QUEUED  # one of those above
     workers.add("w:3", concurrency=9, state="draining")
     for _ in range(2):
         jobs.add(RUNNING, worker_id="w:2", queue="elsewhere")
     found = explain_job(session, jobs.add())
     assert (found.cause, len(found.evidence["held_by"])) == (Cause.BUSY, 2)
     workers.add("w:4", concurrency=9)  # has as many as it has slots, or did not tell
-    assert explain_job(session, jobs.add()).cause is Cause.BEHIND
+    assert explain_job(session, jobs.add()).cause is Cause.QUEUED
 
 
 def test_a_limit_is_told_with_who_has_held_it_for_longest(session: Session, jobs: Jobs, workers: Workers) -> None:
     workers.add(concurrency=9)
-    put_queue(session, QueueSettings(name="default", max_running=2, key_max_running=1))
-    put_job_type(session, TypeSettings(type_name="test", max_running=3))
+    upsert_queue(session, QueueSettings(name="default", global_concurrency=2, concurrency_per_key=1))
+    upsert_job_type(session, TypeSettings(type_name="test", global_concurrency=3))
     session.commit()
     first, second = jobs.add(RUNNING, queue="default/a"), jobs.add(RUNNING, queue="default/b", worker_id="other:1")
     found = explain_job(session, jobs.add())
     assert (found.cause, found.evidence["held_by"]) == (Cause.LIMITED, [first, second])
     assert f"2 of at most 2 of its queue 'default' run; for longest job {first}, for" in found.sentence
-    put_queue(session, QueueSettings(name="default", max_running=9, key_max_running=1))
+    upsert_queue(session, QueueSettings(name="default", global_concurrency=9, concurrency_per_key=1))
     session.commit()
     assert explain_job(session, jobs.add(queue="default/b")).evidence["held_by"] == [second]
     third = jobs.add(RUNNING, queue="third")
     found = explain_job(session, jobs.add(queue="default/c"))
-    assert (found.evidence["max_running"], set(found.evidence["held_by"])) == (3, {first, second})
+    assert (found.evidence["global_concurrency"], set(found.evidence["held_by"])) == (3, {first, second})
     assert third not in found.evidence["held_by"]  # of each worker one
 
 
 def test_a_rate_that_is_divided_is_named_also_behind_others(session: Session, jobs: Jobs, workers: Workers) -> None:
     workers.add(concurrency=9)
     hour = timedelta(hours=1)
-    put_queue(session, QueueSettings(name="default", rate_limit=1, rate_period=hour, rate_algorithm="divided_bucket"))
+    upsert_queue(session, QueueSettings(name="default", rate_limit=1, rate_period=hour, rate_algorithm="local_token_bucket"))
     session.commit()
     jobs.add(due_in=-90)
     found = explain_job(session, jobs.add(due_in=-80))
@@ -165,27 +165,27 @@ def test_a_rate_that_is_divided_is_named_also_behind_others(session: Session, jo
 
 def test_a_function_that_chooses_leaves_it_out(session: Session, jobs: Jobs, workers: Workers) -> None:
     job = jobs.add(due_in=-90, queue="default/7")
-    told = {"function": "shop:pick", "window": 2, "longest_wait": None}
-    workers.add("w:1", choosers={"default": told, "mail": told})
+    told = {"function": "shop:pick", "window": 2, "max_wait": None}
+    workers.add("w:1", selectors={"default": told, "mail": told})
     found = explain_job(session, job)
-    assert found.cause is Cause.LEFT_OUT
+    assert found.cause is Cause.NOT_SELECTED
     assert "the function shop:pick, which chooses in queue 'default' (worker w:1)" in found.sentence
     assert "never names never starts" in found.sentence
     assert found.evidence["chosen_by"] == ["w:1"]
 
-    workers.add("w:2", choosers={"default": told | {"window": 3, "longest_wait": 600.0}})
+    workers.add("w:2", selectors={"default": told | {"window": 3, "max_wait": 600.0}})
     found = explain_job(session, job)
-    assert (found.cause, found.evidence["longest_wait"]) == (Cause.LEFT_OUT, timedelta(minutes=10))
-    assert "(worker w:2); the function is passed over once the job has been on offer for its longest_wait of 10 min" in (
+    assert (found.cause, found.evidence["max_wait"]) == (Cause.NOT_SELECTED, timedelta(minutes=10))
+    assert "(worker w:2); the function is passed over once the job has been on offer for its max_wait of 10 min" in (
         found.sentence
     )
-    assert explain_job(session, jobs.add(due_in=0)).cause is Cause.ABOUT_TO_RUN  # nobody has had the time to ask about it
+    assert explain_job(session, jobs.add(due_in=0)).cause is Cause.READY  # nobody has had the time to ask about it
 
     for _ in range(3):  # of its own part, so that it is behind a whole window
         jobs.add(due_in=-95, queue="default/7")
-    assert explain_job(session, job).cause is Cause.BEHIND
-    workers.add("w:3", choosers={"mail": told})
-    assert explain_job(session, jobs.add(due_in=-90, queue="default/8")).cause is Cause.ABOUT_TO_RUN
+    assert explain_job(session, job).cause is Cause.QUEUED
+    workers.add("w:3", selectors={"mail": told})
+    assert explain_job(session, jobs.add(due_in=-90, queue="default/8")).cause is Cause.READY
 
 
 def test_its_time_has_not_come(session: Session, jobs: Jobs, workers: Workers, engine: Engine) -> None:
@@ -257,11 +257,11 @@ def test_what_has_ended_and_was_not_passed_on_is_told(
     waiting = Job("test", blockers=[first])
     session.add(waiting)
     session.commit()
-    with engine.begin() as connection:  # as a worker that dies between completing and settling leaves it
+    with engine.begin() as connection:  # as a worker that dies between completing and unblocking leaves it
         ended = {"status": JobStatus.COMPLETED, "completed_at": func.now(), "chain_completed_at": func.now()}
         connection.execute(update(Job).where(Job.id == first).values(ended))
     found = explain_job(session, waiting.id)
-    assert found.cause is Cause.SETTLING
+    assert found.cause is Cause.UNBLOCKING
     assert "no worker is alive to pass that on" in found.sentence
     workers.add()
     assert "a worker is about to pass that on" in explain_job(session, waiting.id).sentence

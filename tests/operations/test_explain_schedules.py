@@ -20,8 +20,8 @@ from sa_jobqueue import (
     explain_schedule,
     fire_schedules,
     pause_schedules,
-    put_schedule,
     run_schedule,
+    upsert_schedule,
 )
 from sa_jobqueue.errors import ScheduleNotFoundError
 from tests.behaviour.test_cli import Run, document, run
@@ -39,7 +39,7 @@ def change(sessions: Sessions, **columns: Any) -> None:
 
 def put(sessions: Sessions, **options: Any) -> None:
     with sessions.begin() as session:
-        put_schedule(session, Schedule(name="nightly", type_name="test", **{"cron": "@hourly"} | options))
+        upsert_schedule(session, Schedule(name="nightly", type_name="test", **{"cron": "@hourly"} | options))
 
 
 def test_it_names_what_keeps_a_schedule_from_firing(sessions: Sessions, jobs: Jobs, run: Run) -> None:
@@ -77,7 +77,7 @@ def test_it_names_what_keeps_a_schedule_from_firing(sessions: Sessions, jobs: Jo
 
 
 def test_what_is_skipped_for_being_late_is_told_with_its_reason(sessions: Sessions) -> None:
-    put(sessions, missed="skip", cron="*/10 * * * *")
+    put(sessions, misfire_policy="skip", cron="*/10 * * * *")
     change(sessions, next_fire_at=func.now() - timedelta(hours=3), updated_at=func.now() - timedelta(hours=3))
     with sessions.begin() as session:
         session.execute(text("UPDATE schedule SET grace = '0'"))
@@ -90,7 +90,7 @@ def test_what_is_skipped_for_being_late_is_told_with_its_reason(sessions: Sessio
         made = run_schedule(session, "nightly", since=now - timedelta(hours=1), until=now)
         after = explain_schedule(session, "nightly")
     assert 17 <= told.evidence["left_out"] <= 19
-    assert "missed='skip'" in told.sentence
+    assert "misfire_policy='skip'" in told.sentence
     assert told.evidence["left_out"] - after.evidence["left_out"] == len(made) >= 6
 
 

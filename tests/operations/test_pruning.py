@@ -18,8 +18,8 @@ from sa_jobqueue import (
     Job,
     JobQueue,
     JobStatus,
+    PruneCursor,
     Pruned,
-    PrunePlace,
     QueueSettings,
     Retention,
     RetentionRules,
@@ -59,11 +59,11 @@ def age(engine: Engine, job_id: UUID, days: float) -> None:
 def walk(engine: Engine, rules: RetentionRules = MONTH, **options: Any) -> list[Pruned]:
     """Prune as a worker does, each call a transaction of its own; return what each did."""
     done: list[Pruned] = []
-    place: PrunePlace | None = PrunePlace(None)
-    while place is not None:
+    cursor: PruneCursor | None = PruneCursor(None)
+    while cursor is not None:
         with Session(engine) as session, session.begin():
-            done.append(prune(session, rules, place=place, **options))
-        place = done[-1].next
+            done.append(prune(session, rules, cursor=cursor, **options))
+        cursor = done[-1].next
     return done
 
 
@@ -98,7 +98,7 @@ def test_a_chain_goes_whole_by_its_own_end_and_never_while_it_is_open_or_awaited
     continuation(jobs, open_chain)
     with engine.begin() as connection:
         connection.execute(insert(Job.Attempt).values(job_id=whole, attempt=1, outcome="failed"))
-        connection.execute(update(Job).where(Job.id == awaited).values(is_awaited=True))
+        connection.execute(update(Job).where(Job.id == awaited).values(has_waiters=True))
         old = func.now() - 90 * DAY
         connection.execute(update(Job).where(Job.id == open_chain).values(completed_at=old, chain_completed_at=None))
     (pruned,) = walk(engine)
@@ -115,7 +115,7 @@ def test_what_others_wait_for_goes_after_them_in_the_same_walk_however_long_the_
     needed, by = ended(jobs, engine), jobs.add()
     wait_for(engine, by, needed, is_open=False)
     with engine.begin() as connection:
-        connection.execute(update(Job).values(is_awaited=False))
+        connection.execute(update(Job).values(has_waiters=False))
     done = walk(engine, scan=2)
     assert set(jobs.statuses()) == {needed, by}
     assert edges(engine) == {(by, needed)}
@@ -169,7 +169,7 @@ def test_a_dry_run_tells_and_changes_nothing(engine: Engine, jobs: Jobs) -> None
     (pruned,) = walk(engine, dry_run=True)
     assert (pruned.chains, pruned.jobs, pruned.kept) == ({("test", CANCELLED): 1}, 1, 0)
     with engine.begin() as connection:
-        connection.execute(update(Job).values(is_awaited=False))
+        connection.execute(update(Job).values(has_waiters=False))
     assert walk(engine, dry_run=True)[0].kept == 1
     assert jobs.statuses() == before
 

@@ -21,18 +21,18 @@ from sa_jobqueue import (
     WorkerFilter,
     aio,
     explain_job,
-    hold_job_type,
-    hold_queue,
+    get_job_type,
+    get_queue,
     list_job_types,
     list_queues,
     pause_job_types,
     pause_queues,
-    put_job_type,
-    put_queue,
     resize_workers,
     resume_job_types,
     resume_queues,
     sync_queues,
+    upsert_job_type,
+    upsert_queue,
 )
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.retention import Retention
@@ -58,8 +58,8 @@ def test_a_queue_has_a_row_from_the_first_time_that_anything_is_said_of_it(sessi
     assert (served.name, served.weight, served.workers, served.created_at) == ("mail", 1, 1, None)
     limits: dict[str, Any] = {"weight": 3, "rate_limit": 10, "rate_period": MINUTE, "retry": Backoff(base=MINUTE)}
     settings = QueueSettings(name="mail", retention=Retention(dead=MINUTE), **limits)
-    assert put_queue(session, settings)
-    assert not put_queue(session, settings)  # it says so already
+    assert upsert_queue(session, settings)
+    assert not upsert_queue(session, settings)  # it says so already
     assert pause_queues(session, ["mail", "other"], by="ann") == ["mail", "other"]
     assert pause_queues(session, ["other", "mail"], by="ben") == []  # who paused it first stays known
     mail, other = list_queues(session)
@@ -68,7 +68,7 @@ def test_a_queue_has_a_row_from_the_first_time_that_anything_is_said_of_it(sessi
     assert (mail.paused_by, other.paused_by, other.weight, other.workers) == ("ann", "ann", 1, 0)
     assert resume_queues(session, ["mail", "never"]) == ["mail"]
     assert [one.paused_at for one in list_queues(session, names=["mail"])] == [None]
-    assert put_queue(session, QueueSettings(name="other")) is False
+    assert upsert_queue(session, QueueSettings(name="other")) is False
     assert list_queues(session, names=["other"])[0].paused_by == "ann"
 
 
@@ -85,13 +85,13 @@ def test_a_part_of_a_queue_has_the_workers_of_the_queue(session: Session, jobs: 
 
 def test_a_type_is_told_as_a_queue_is(session: Session, jobs: Jobs) -> None:
     jobs.add_worker(WORKER, job_types=["send"])
-    assert put_job_type(session, TypeSettings(type_name="send", max_running=2))
+    assert upsert_job_type(session, TypeSettings(type_name="send", global_concurrency=2))
     assert pause_job_types(session, ["send"]) == ["send"]
     (send,) = list_job_types(session)
-    assert (send.max_running, send.paused_by, send.workers) == (2, None, 1)
-    assert hold_job_type(session, "send") == send
+    assert (send.global_concurrency, send.paused_by, send.workers) == (2, None, 1)
+    assert get_job_type(session, "send") == send
     with pytest.raises(InvalidOptionError, match="name"):
-        hold_job_type(session, "two words")
+        get_job_type(session, "two words")
     assert send.paused_at is not None
     assert resume_job_types(session, ["send"]) == ["send"]
 
@@ -116,16 +116,16 @@ def test_names_and_who_says_so_are_checked(session: Session) -> None:
 
 
 def test_synchronising_makes_the_rows_say_what_code_declares_and_tells_the_difference(session: Session) -> None:
-    put_queue(session, QueueSettings(name="mail", weight=5))
-    put_queue(session, QueueSettings(name="by_hand"))
+    upsert_queue(session, QueueSettings(name="mail", weight=5))
+    upsert_queue(session, QueueSettings(name="by_hand"))
     pause_queues(session, ["mail"], by="ann")
     session.commit()
     jobs: JobQueue[Any] = JobQueue()
-    jobs.queue("mail", weight=2, max_running=10)
+    jobs.queue("mail", weight=2, global_concurrency=10)
     jobs.queue("reports")
     synced = sync_queues(session, jobs.declared_queues)
     assert synced.created == ("reports",)
-    assert synced.changed == {"mail": {"weight": (5, 2), "max_running": (None, 10)}}
+    assert synced.changed == {"mail": {"weight": (5, 2), "global_concurrency": (None, 10)}}
     assert synced.undeclared == ("by_hand",)
     session.rollback()  # a dry run
     assert [one.name for one in list_queues(session)] == ["by_hand", "mail"]
@@ -157,19 +157,19 @@ def test_of_two_that_synchronise_at_once_the_second_waits_and_finds_nothing_to_d
 def test_of_two_who_change_parts_of_what_a_queue_is_told_neither_is_lost(engine: Engine, is_there: bool) -> None:
     with Session(engine) as session, session.begin():
         if is_there:
-            put_queue(session, QueueSettings(name="mail"))
+            upsert_queue(session, QueueSettings(name="mail"))
     found: list[int] = []
 
     def second() -> None:
         with Session(engine) as other, other.begin():
-            found.append(hold_queue(other, "mail").weight)
+            found.append(get_queue(other, "mail").weight)
 
     with Session(engine) as session:
-        assert hold_queue(session, "mail").weight == 1
+        assert get_queue(session, "mail").weight == 1
         thread = threading.Thread(target=second)
         thread.start()
         until_locks_are_waited_for(engine, 1)
-        put_queue(session, QueueSettings(name="mail", weight=7))
+        upsert_queue(session, QueueSettings(name="mail", weight=7))
         session.commit()
     thread.join(PATIENCE)
     assert found == [7]
@@ -177,9 +177,9 @@ def test_of_two_who_change_parts_of_what_a_queue_is_told_neither_is_lost(engine:
 
 def test_two_who_pause_the_same_queues_in_another_order_do_not_deadlock(engine: Engine, session: Session) -> None:
     for name in "amz":
-        put_queue(session, QueueSettings(name=name))
+        upsert_queue(session, QueueSettings(name=name))
     session.commit()
-    put_queue(session, QueueSettings(name="m", weight=2))  # holds the one in the middle
+    upsert_queue(session, QueueSettings(name="m", weight=2))  # holds the one in the middle
     found: list[Any] = []
 
     def pause(names: str) -> None:
@@ -219,9 +219,9 @@ def test_explain_names_what_is_paused_and_who_paused_it(session: Session, jobs: 
 
 async def test_the_asynchronous_colour_does_the_same(async_engine: AsyncEngine) -> None:
     async with AsyncSession(async_engine) as session, session.begin():
-        assert await aio.put_queue(session, QueueSettings(name="mail", weight=2))
-        assert (await aio.hold_queue(session, "mail")).weight == 2
-        assert (await aio.hold_job_type(session, "send")).max_running is None
+        assert await aio.upsert_queue(session, QueueSettings(name="mail", weight=2))
+        assert (await aio.get_queue(session, "mail")).weight == 2
+        assert (await aio.get_job_type(session, "send")).global_concurrency is None
         assert await aio.pause_queues(session, ["mail"], by="ann") == ["mail"]
         assert [(one.weight, one.paused_by) for one in await aio.list_queues(session)] == [(2, "ann")]
         assert await aio.resume_queues(session, ["mail"]) == ["mail"]

@@ -17,19 +17,19 @@ from sqlalchemy import func, insert, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import (
-    Fired,
     Job,
     JobQueue,
     JobStatus,
     Schedule,
+    ScheduleRun,
     delete_schedules,
     fire_schedules,
     list_schedules,
     pause_schedules,
-    put_schedule,
     resume_schedules,
     run_schedule,
     sync_schedules,
+    upsert_schedule,
 )
 from sa_jobqueue.cron import Cron
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, ScheduleNotFoundError
@@ -46,7 +46,7 @@ def scheduled(sessions: Sessions, name: str = "nightly", cron: str = "* * * * *"
     """Write a schedule into the table and return it."""
     schedule = Schedule(name=name, cron=cron, type_name="test", **more)
     with sessions.begin() as session:
-        put_schedule(session, schedule)
+        upsert_schedule(session, schedule)
     return schedule
 
 
@@ -56,7 +56,7 @@ def change(sessions: Sessions, name: str = "nightly", **columns: Any) -> None:
         session.execute(update(Job.Schedule).where(Job.Schedule.name == name).values(columns))
 
 
-def fire(sessions: Sessions, at: datetime | None = None) -> list[Fired]:
+def fire(sessions: Sessions, at: datetime | None = None) -> list[ScheduleRun]:
     with sessions.begin() as session:
         return fire_schedules(session, at=at)
 
@@ -118,7 +118,9 @@ def test_what_a_winner_rolls_back_is_fired_by_the_next(sessions: Sessions, eight
 def test_eight_fire_each_time_once_while_the_clocks_are_set_twice(sessions: Sessions, eight: list[Session]) -> None:
     crons = {"nightly": "30 2 * * *", "hourly": "0 * * * *", "often": "*/20 1-3 * * *"}
     for name, cron in crons.items():
-        scheduled(sessions, name, cron, time_zone="Europe/Prague", fire_time_field="at", input={"of": name}, missed="all")
+        scheduled(
+            sessions, name, cron, time_zone="Europe/Prague", fire_time_field="at", input={"of": name}, misfire_policy="all"
+        )
     chance = random.Random(8)
     expected: dict[str, list[datetime]] = {name: [] for name in crons}
     for spring_or_autumn in (datetime(2026, 3, 29, 1, tzinfo=UTC), datetime(2026, 10, 25, 1, tzinfo=UTC)):
@@ -199,7 +201,9 @@ def test_eight_processes_fire_each_time_once_while_the_clocks_are_set_twice_and_
     expected: set[tuple[str, datetime]] = set()
     is_killed = False
     for name, cron in crons.items():
-        scheduled(sessions, name, cron, time_zone="Europe/Prague", fire_time_field="at", input={"of": name}, missed="all")
+        scheduled(
+            sessions, name, cron, time_zone="Europe/Prague", fire_time_field="at", input={"of": name}, misfire_policy="all"
+        )
     for changed in (datetime(2026, 3, 29, 1, tzinfo=UTC), datetime(2026, 10, 25, 1, tzinfo=UTC)):
         begin, end = changed - timedelta(hours=3), changed + timedelta(hours=3)
         for name, cron in crons.items():
@@ -265,7 +269,7 @@ def _wait_for_nobody_else(sessions: Sessions) -> None:
 
 
 def test_a_time_is_fired_once_whatever_is_done_to_the_row_or_the_clock(sessions: Sessions) -> None:
-    scheduled(sessions, missed="all")
+    scheduled(sessions, misfire_policy="all")
     noon = datetime(2026, 5, 1, 12, tzinfo=UTC)
     change(sessions, next_fire_at=noon - 3 * MINUTE)
     (fired,) = fire(sessions, at=noon)
@@ -282,11 +286,11 @@ def test_a_time_is_fired_once_whatever_is_done_to_the_row_or_the_clock(sessions:
 @pytest.mark.parametrize(
     ("options", "fired", "left_out"),
     [
-        ({"missed": "skip"}, [], True),
-        ({"missed": "skip", "grace": timedelta(minutes=5)}, [0], True),
-        ({"missed": "one"}, [0], True),
-        ({"missed": "all"}, list(range(9, -1, -1)), False),
-        ({"missed": "all", "catch_up": 3}, [2, 1, 0], True),
+        ({"misfire_policy": "skip"}, [], True),
+        ({"misfire_policy": "skip", "grace": timedelta(minutes=5)}, [0], True),
+        ({"misfire_policy": "one"}, [0], True),
+        ({"misfire_policy": "all"}, list(range(9, -1, -1)), False),
+        ({"misfire_policy": "all", "catch_up": 3}, [2, 1, 0], True),
     ],
     ids=str,
 )
@@ -307,7 +311,7 @@ def test_what_was_missed_while_nobody_ran(
 def test_a_time_that_is_not_late_is_fired_whatever_the_policy(sessions: Sessions) -> None:
     at = datetime(2026, 5, 1, 12, tzinfo=UTC)
     for name in ("skip", "one", "all"):
-        scheduled(sessions, name, missed=name)
+        scheduled(sessions, name, misfire_policy=name)
         change(sessions, name, next_fire_at=at)
     told = fire(sessions, at=at + timedelta(seconds=3))
     assert [(one.fire_times, one.missed_since) for one in told] == [((at,), None)] * 3
@@ -320,7 +324,7 @@ def test_the_job_is_as_the_schedule_says(sessions: Sessions) -> None:
         priority=3,
         max_attempts=2,
         timeout=timedelta(minutes=5),
-        rate_weight=8,
+        rate_cost=8,
         input={"of": "sales"},
         input_version=4,
         fire_time_field="at",
@@ -329,7 +333,7 @@ def test_the_job_is_as_the_schedule_says(sessions: Sessions) -> None:
     (fired,) = fire(sessions)
     (job,) = jobs_of(sessions)
     assert (job.type_name, job.queue, job.priority, job.max_attempts) == ("test", "reports", 3, 2)
-    assert (job.timeout, job.rate_weight, job.input_version) == (schedule.timeout, 8, 4)
+    assert (job.timeout, job.rate_cost, job.input_version) == (schedule.timeout, 8, 4)
     assert job.input == {"of": "sales", "at": fired.fire_times[0].isoformat()}
     assert job.status is JobStatus.PENDING
     assert (job.id.version, job.id.int >> 80) == (8, int(fired.fire_times[0].timestamp() * 1000))
@@ -350,7 +354,7 @@ def test_one_without_overlap_leaves_times_out_while_its_last_job_is_open(session
 
 
 def test_pausing_stops_it_and_what_came_meanwhile_was_not_missed(sessions: Sessions) -> None:
-    scheduled(sessions, missed="all")
+    scheduled(sessions, misfire_policy="all")
     with sessions.begin() as session:
         pause_schedules(session, ["nightly"], by="ops")
         pause_schedules(session, ["nightly"], by="somebody else")
@@ -430,8 +434,8 @@ def declared() -> JobQueue:
     jobs = JobQueue()
 
     @jobs.cron("30 2 * * *", time_zone="Europe/Prague")
-    @jobs.cron("@hourly", name="hourly", payload={"deep": False}, queue="fast", rate_weight=2)
-    @jobs.handler("test", max_attempts=3, rate_weight=6)
+    @jobs.cron("@hourly", name="hourly", payload={"deep": False}, queue="fast", rate_cost=2)
+    @jobs.handler("test", max_attempts=3, rate_cost=6)
     def nightly(options: dict[str, Any] | None = None) -> None: ...
 
     return jobs
@@ -452,7 +456,7 @@ def test_what_code_declares_is_written_once_and_stays_paused(sessions: Sessions)
         assert session.scalars(written).all() == before
     hourly, test = status(sessions, "hourly"), status(sessions, "test")
     assert (hourly.queue, hourly.input, hourly.source, hourly.max_attempts) == ("fast", {"deep": False}, "code", 3)
-    assert (test.paused_at is not None, test.rate_weight, hourly.rate_weight) == (True, 6, 2)
+    assert (test.paused_at is not None, test.rate_cost, hourly.rate_cost) == (True, 6, 2)
     changed = [Schedule(name="test", cron="@daily", type_name="test"), *jobs.schedules[:1]]
     with sessions.begin() as session:
         synced = sync_schedules(session, changed)
@@ -470,10 +474,10 @@ def test_what_code_declares_is_written_once_and_stays_paused(sessions: Sessions)
 def test_the_table_and_the_code_do_not_overwrite_each_other_unasked(sessions: Sessions) -> None:
     scheduled(sessions, "test", cron="@daily")
     with sessions.begin() as session:
-        assert put_schedule(session, Schedule(name="test", cron="@daily", type_name="test")) is False
+        assert upsert_schedule(session, Schedule(name="test", cron="@daily", type_name="test")) is False
         assert sync_schedules(session, declared().schedules).changed == ("test",)
     with sessions() as session, pytest.raises(InvalidOptionError, match="declared in code"):
-        put_schedule(session, Schedule(name="test", cron="@daily", type_name="test"))
+        upsert_schedule(session, Schedule(name="test", cron="@daily", type_name="test"))
 
 
 REFUSED: list[tuple[Callable[[Session], Any], type[Exception], str]] = [
@@ -485,7 +489,7 @@ REFUSED: list[tuple[Callable[[Session], Any], type[Exception], str]] = [
     (lambda session: list_schedules(session, limit=0), InvalidOptionError, "limit"),
     (lambda session: sync_schedules(session, 2 * [*declared().schedules]), InvalidOptionError, "'hourly' twice"),
     (
-        lambda session: put_schedule(session, Schedule(name="x", cron="@daily", type_name="t", priority=99)),
+        lambda session: upsert_schedule(session, Schedule(name="x", cron="@daily", type_name="t", priority=99)),
         InvalidJobError,
         "priority",
     ),

@@ -84,4 +84,4 @@ def test_workers_are_notified_of_ends_that_no_worker_wrote_and_something_may_wai
     assert notified(cancelled, ordered)
     assert notified(cancelled, awaited)
     assert not notified(f"{completed}, leased_by = NULL", served)  # its worker passes the end on itself
-    assert notified("is_awaited = true", plain)
+    assert notified("has_waiters = true", plain)

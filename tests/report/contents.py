@@ -58,7 +58,7 @@ def filled() -> Contents:
         ],
         retries=[
             {"type_name": name, "jobs": 9, "retried_jobs": 1, "retry_rate": 1 / 9, "attempts": 10, "failure_rate": None}
-            | {"failed": 1, "timed_out": 0, "taken_back": 0, "snoozed": 0}
+            | {"failed": 1, "timed_out": 0, "lost": 0, "snoozed": 0}
             for name in NAMES
         ],
         errors=[_error(number) for number in range(60)],

@@ -119,7 +119,7 @@ class FaultyBatch(BatchWriter):
             with psycopg.connect(
                 url_of(self._options).set(drivername="postgresql").render_as_string(hide_password=False)
             ) as one:
-                one.execute("TRUNCATE job_stage")
+                one.execute("TRUNCATE job_bulk_staging")
         super().commit(messages)
         if self.fault.name == "raise after commit":
             raise InjectedError("after the commit")

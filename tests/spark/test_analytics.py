@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from sa_jobqueue.spark.analytics import History
 
-FAILURES = {"failed", "timed_out", "taken_back"}
+FAILURES = {"failed", "timed_out", "lost"}
 Group = dict[tuple[Any, ...], dict[str, Any]]
 
 

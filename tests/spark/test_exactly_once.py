@@ -41,7 +41,9 @@ def frame(spark: SparkSession) -> Iterator[DataFrame]:
 
 def found(engine: Engine) -> tuple[Any, ...]:
     """Count jobs, different inputs among them, and rows that are still staged."""
-    counts = "SELECT (SELECT count(*) FROM job), (SELECT count(DISTINCT input) FROM job), (SELECT count(*) FROM job_stage)"
+    counts = (
+        "SELECT (SELECT count(*) FROM job), (SELECT count(DISTINCT input) FROM job), (SELECT count(*) FROM job_bulk_staging)"
+    )
     with engine.connect() as connection:
         return tuple(connection.execute(text(counts)).one())
 
@@ -110,7 +112,7 @@ def test_whenever_the_driver_dies_its_write_can_be_made_again(
     assert driver.exitcode == -signal.SIGKILL
     # The server may still be about to notice.
     with engine.begin() as connection:
-        connection.execute(text("LOCK job_write IN ACCESS EXCLUSIVE MODE"))
+        connection.execute(text("LOCK job_bulk_write IN ACCESS EXCLUSIVE MODE"))
     count_up(f"driver killed {where} its commit", at_once, still_staged=100 - at_once)
     again = writer(database_url, ["input"], type="t", writeId="nightly")
     again.commit([again.write(iter([batch(rows)]))])
@@ -154,7 +156,7 @@ def test_whatever_fails_in_a_stream_each_row_is_a_job_once(
         assert len([one for one in marks.iterdir() if one.name.startswith("batch-")]) == 8  # two tasks a batch
     count_up(f"stream: {fault}{', then again' if is_raised else ''}", ROWS)
     with engine.connect() as connection:
-        batches = connection.execute(text("SELECT sequence, enqueued FROM job_write ORDER BY 1")).all()
+        batches = connection.execute(text("SELECT sequence, enqueued FROM job_bulk_write ORDER BY 1")).all()
     assert [tuple(one) for one in batches] == [(0, 500), (1, 500), (2, 500), (3, 500)]
     result = written(database_url, str(query.id), sequence=3)
     assert result is not None
@@ -166,16 +168,16 @@ def test_rows_are_enqueued_by_a_handler_with_its_own_checks_and_settings(
     frame: DataFrame, database_url: str, engine: Engine
 ) -> None:
     people = frame.select(F.concat(F.lit("p"), "input").alias("to"), (F.col("input").cast("int") % 3).alias("copies"))
-    result = enqueue(people, mail, url=database_url, deduplication_key="to", write_id="mails", rate_weight=7)
+    result = enqueue(people, mail, url=database_url, deduplication_key="to", write_id="mails", rate_cost=7)
     assert (result.staged, result.enqueued, result.duplicates, result.rejected) == (ROWS, ROWS, 0, 0)
     assert enqueue(people, mail, url=database_url, write_id="mails") == result == written(database_url, "mails")
-    counts = "SELECT queue, priority, rate_weight, input_version, count(*), count(DISTINCT input) FROM job GROUP BY 1,2,3,4"
+    counts = "SELECT queue, priority, rate_cost, input_version, count(*), count(DISTINCT input) FROM job GROUP BY 1,2,3,4"
     with engine.connect() as connection:
         assert connection.execute(text(counts)).all() == [("mails", 3, 7, 2, ROWS, ROWS)]
     copies = F.col("copies")
-    numbers: dict[str, Any] = {"payload": copies, "priority": copies, "rate_weight": copies + 1, "url": database_url}
+    numbers: dict[str, Any] = {"payload": copies, "priority": copies, "rate_cost": copies + 1, "url": database_url}
     assert enqueue(people.limit(3), "number", **numbers).enqueued == 3
-    as_said = "SELECT count(*) FROM job WHERE type_name = 'number' AND priority = input::int AND rate_weight = priority + 1"
+    as_said = "SELECT count(*) FROM job WHERE type_name = 'number' AND priority = input::int AND rate_cost = priority + 1"
     with engine.connect() as connection:
         assert connection.execute(text(as_said)).scalar_one() == 3
     assert enqueue(people.limit(0), "number", **numbers).staged == 0
@@ -196,13 +198,18 @@ def test_jobs_of_an_ordering_key_are_in_the_order_of_the_rows_of_their_partition
     events = frame.select(number.alias("n"), customer.alias("customer"))
     in_order = events.repartition(3, "customer").sortWithinPartitions("customer", F.desc("n"))
     until = datetime.now(UTC) + timedelta(hours=1)
-    options: dict[str, Any] = {"payload": F.col("n"), "ordering_key": "customer", "expires_at": until, "steps_aside": True}
+    options: dict[str, Any] = {
+        "payload": F.col("n"),
+        "ordering_key": "customer",
+        "expires_at": until,
+        "skip_while_retrying": True,
+    }
     assert enqueue(in_order, "number", url=database_url, **options).enqueued == ROWS
-    told = """SELECT count(DISTINCT ordering_key), bool_and(steps_aside), min(expires_at), max(expires_at), bool_and(is_next)
+    told = """SELECT count(DISTINCT ordering_key), bool_and(skip_while_retrying), min(expires_at), max(expires_at), bool_and(is_next)
       FROM (SELECT *, coalesce(input::int < lag(input::int) OVER (PARTITION BY ordering_key ORDER BY created_at, id), true)
         AS is_next FROM job) AS job"""
     with engine.connect() as connection:
         assert connection.execute(text(told)).one() == (7, True, until, until, True)
-    for wrong in ({"expires_at": datetime(2026, 1, 1)}, {"steps_aside": 1}):
+    for wrong in ({"expires_at": datetime(2026, 1, 1)}, {"skip_while_retrying": 1}):
         with pytest.raises(InvalidOptionError, match=next(iter(wrong))):
             enqueue(events, "number", url=database_url, **wrong)

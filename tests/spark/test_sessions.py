@@ -58,7 +58,7 @@ async def test_an_attempt_that_times_out_is_cancelled_in_spark_and_frees_its_slo
     worker = Worker(
         sessions_app.jobs,
         engine,
-        options=quick(concurrency=1, stop_grace=timedelta(seconds=60), time_to_live=timedelta(seconds=60)),
+        options=quick(concurrency=1, cancel_timeout=timedelta(seconds=60), heartbeat_timeout=timedelta(seconds=60)),
     )
     await asyncio.wait_for(worker.run_until_idle(), 120)
     assert jobs.status(hanging) is JobStatus.DEAD
@@ -77,7 +77,7 @@ async def test_a_job_that_is_cancelled_is_cancelled_in_spark_and_its_neighbour_i
     engine: Engine, jobs: Jobs, active: Callable[[], int], handler: Any
 ) -> None:
     doomed, neighbour = enqueue(engine, handler.job(FOREVER), handler.job(6_000))
-    worker = Worker(sessions_app.jobs, engine, options=quick(concurrency=2, stop_grace=timedelta(seconds=60)))
+    worker = Worker(sessions_app.jobs, engine, options=quick(concurrency=2, cancel_timeout=timedelta(seconds=60)))
     log = EventLog(worker)
     run = asyncio.create_task(worker.run())
     await log.until(JobStarted, 2)
@@ -101,7 +101,7 @@ async def test_what_a_worker_gives_back_when_it_stops_is_cancelled_in_spark(
     engine: Engine, jobs: Jobs, active: Callable[[], int]
 ) -> None:
     (job_id,) = enqueue(engine, sessions_app.run_slow.job(FOREVER))
-    worker = Worker(sessions_app.jobs, engine, options=quick(stop_grace=timedelta(seconds=30)))
+    worker = Worker(sessions_app.jobs, engine, options=quick(cancel_timeout=timedelta(seconds=30)))
     run = asyncio.create_task(worker.run())
     await until(lambda: active() == 1, what="it runs in Spark")
     worker.stop(now=True)
@@ -223,14 +223,14 @@ def test_there_is_none_in_a_task_of_spark(lending: SparkSessions, monkeypatch: p
 def test_an_application_says_which_spark_before_its_handlers_ask(spark: SparkSession) -> None:
     own = SparkSessions(lambda: spark)
     queue: JobQueue[Job] = JobQueue()
-    queue.provide(SparkSession, own)
+    queue.dependency(SparkSession, own)
 
     @queue.handler("asks")
     def asks(payload: None, spark: SparkSession) -> None: ...
 
     assert queue.registry.get("asks").provided == {"spark": own}
     with pytest.raises(InvalidOptionError, match="asked for by handlers above"):
-        sessions_app.jobs.provide(SparkSession, own)
+        sessions_app.jobs.dependency(SparkSession, own)
 
 
 @pytest.fixture(autouse=True)

@@ -62,12 +62,12 @@ def worker_set(spark: SparkSession, database_url: str) -> Iterator[MakeSet]:
         given: dict[str, Any] = {
             "slots": 2,
             "idle_exit": timedelta(milliseconds=500),
-            "drain_timeout": timedelta(seconds=20),
+            "shutdown_timeout": timedelta(seconds=20),
             "poll_interval": timedelta(milliseconds=100),
-            "beat_interval": timedelta(milliseconds=300),
-            "time_to_live": timedelta(seconds=10),
-            "sweep_interval": timedelta(milliseconds=200),
-            "stop_grace": timedelta(seconds=10),
+            "heartbeat_interval": timedelta(milliseconds=300),
+            "heartbeat_timeout": timedelta(seconds=10),
+            "rescue_interval": timedelta(milliseconds=200),
+            "cancel_timeout": timedelta(seconds=10),
         }
         made.append(WorkerSet(spark, APP, url=database_url, **given | options))
         return made[-1]
@@ -182,11 +182,11 @@ def test_a_killed_process_and_a_frozen_one_lose_nothing_and_do_nothing_twice(
     assert set(jobs.statuses().values()) == {JobStatus.COMPLETED}
     assert report.ended is WorkersEnd.IDLE
     outcomes = [one["outcome"] for job_id in ids for one in jobs.attempts(job_id)]
-    assert outcomes == ["taken_back"] * 6
+    assert outcomes == ["lost"] * 6
 
 
 @pytest.mark.long
-def test_what_does_not_drain_is_cancelled_and_taken_back(
+def test_what_does_not_drain_is_cancelled_and_rescued(
     engine: Engine, worker_set: MakeSet, jobs: Jobs, effects: Callable[[], list[Any]], tmp_path: Path
 ) -> None:
     (job_id,) = add(engine, 1, gate=str(tmp_path))

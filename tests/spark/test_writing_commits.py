@@ -154,7 +154,7 @@ def test_a_crash_that_empties_the_stage_is_noticed_and_the_write_can_be_made_aga
 ) -> None:
     one = writer(database_url, ["input"], type="t", writeId="nightly")
     parts = [one.write(iter([batch([{"input": "1"}] * 5)])) for _ in range(2)]
-    session.execute(text("TRUNCATE job_stage"))  # as the restart of a server that was killed does
+    session.execute(text("TRUNCATE job_bulk_staging"))  # as the restart of a server that was killed does
     session.commit()
     parts.append(one.write(iter([batch([{"input": "1"}])])))
     with pytest.raises(StagedRowsLostError, match="11 rows were staged and 1 are there") as lost:
@@ -218,7 +218,7 @@ def test_a_write_of_nothing_has_an_account(database_url: str, session: Session) 
 @both_servers_swept
 def test_a_commit_clears_what_was_left_a_day_ago_and_nothing_younger(database_url: str, session: Session) -> None:
     stage(database_url, [{"input": "1"}] * 3, write_id="dead")
-    session.execute(text("UPDATE job_stage SET staged_at = now() - interval '25 hours' WHERE row = 0"))
+    session.execute(text("UPDATE job_bulk_staging SET staged_at = now() - interval '25 hours' WHERE row = 0"))
     session.commit()
     write(database_url, [{"input": "2"}], type="t")
     assert session.scalars(select(Job.Stage.row).order_by(Job.Stage.row)).all() == [1, 2]
@@ -259,7 +259,7 @@ def test_blockers_are_what_a_session_would_make_of_them(database_url: str, sessi
             job = session.get_one(Job, job_id)
             edges = session.scalars(select(Job.Blocker).where(Job.Blocker.job_id == job_id).order_by(Job.Blocker.index))
             listed = [(edge.index, places[edge.blocked_by_chain_id], edge.open, edge.on_failure) for edge in edges]
-            found.append((job.status, job.open_blockers, job.is_awaited, listed))
+            found.append((job.status, job.open_blockers, job.has_waiters, listed))
         return found
 
     old, ids = there(), [uuid7() for _ in range(6)]
@@ -366,7 +366,7 @@ def test_the_cost_of_blockers_grows_with_their_number_and_no_faster(database_url
             bulk.enqueue_waiting(Job, keyed=False, skip=True),
         ):
             own: dict[str, Any] = {"ended_ids": [], "completed": [], "trace_context": None, "type_name": "t"}
-            own |= {"queue": "default", "priority": 0, "max_attempts": 20, "input_version": 1, "rate_weight": None}
+            own |= {"queue": "default", "priority": 0, "max_attempts": 20, "input_version": 1, "rate_cost": None}
             compiled = statement.compile(dialect=connection.dialect)
             given = compiled.construct_params(parameters | own)
             sql = f"EXPLAIN (ANALYZE, FORMAT JSON, TIMING OFF) {compiled}"

@@ -59,19 +59,19 @@ KINDS: dict[str, DataType] = {
     "on_failure": TEXT,
     "input_version": LONG,
     "trace_context": TEXT,
-    "rate_weight": INT,
+    "rate_cost": INT,
     "expires_at": TIME,
     "ordering_key": TEXT,
-    "steps_aside": BooleanType(),
+    "skip_while_retrying": BooleanType(),
 }
 ARROW: dict[str, pa.DataType] = {
     "priority": pa.int32(),
     "max_attempts": pa.int32(),
-    "rate_weight": pa.int32(),
+    "rate_cost": pa.int32(),
     "input_version": pa.int64(),
     "scheduled_at": pa.timestamp("us", tz="UTC"),
     "expires_at": pa.timestamp("us", tz="UTC"),
-    "steps_aside": pa.bool_(),
+    "skip_while_retrying": pa.bool_(),
     "delay": pa.float64(),
     "timeout": pa.duration("us"),
     "blockers": pa.list_(pa.string()),
@@ -135,14 +135,14 @@ def test_a_row_becomes_what_a_job_would_be(database_url: str, session: Session) 
             "priority": -9,
             "max_attempts": 7,
             "input_version": 3,
-            "rate_weight": 1_000_000,
+            "rate_cost": 1_000_000,
         },
         {"type_name": "late", "input": "", "at": soon, "timeout": timedelta(days=36_500)},
         {"type_name": "past", "input": [], "at": datetime(1950, 1, 1, tzinfo=UTC), "timeout": timedelta(microseconds=1)},
         {"type_name": "delayed", "input": True, "delay": timedelta(seconds=3.25), "deduplication_key": 'k,"\n\\N'},
         {"type_name": "far", "input": {}, "delay": timedelta(days=36_500), "trace_context": trace},
-        {"type_name": "ordered", "ordering_key": 'customer "42", \\', "steps_aside": True, "expires_at": soon},
-        {"type_name": "ordered", "ordering_key": "43", "steps_aside": False},
+        {"type_name": "ordered", "ordering_key": 'customer "42", \\', "skip_while_retrying": True, "expires_at": soon},
+        {"type_name": "ordered", "ordering_key": "43", "skip_while_retrying": False},
     ]
     for row in described:
         row["id"] = uuid7()
@@ -190,7 +190,7 @@ def test_a_bad_row_is_refused_by_the_words_of_a_job(database_url: str, session: 
         ({"input": '"\\u0000"'}, {"input": "\x00"}),
         ({"input": '"\\ud800"'}, {"input": "\ud800"}),
         ({"input": "1e999"}, {"input": float("inf")}),
-        ({"rate_weight": 1_000_001}, {}),
+        ({"rate_cost": 1_000_001}, {}),
         ({"ordering_key": ""}, {}),
         ({"ordering_key": "k" * 501}, {}),
     ]
@@ -333,7 +333,7 @@ def test_an_application_types_are_checked_and_stored_as_its_handlers_would(datab
             "input_version": 1,
             "queue": "slow",
             "priority": 0,
-            "rate_weight": 2,
+            "rate_cost": 2,
         },
         {"type_name": "raw", "input": '{"x": [1]}'},
         {"type_name": "mail", "input": '{"copies": 1}'},
@@ -348,17 +348,17 @@ def test_an_application_types_are_checked_and_stored_as_its_handlers_would(datab
     assert (first.input, first.input_version, first.queue, first.priority) == ({"to": "a", "copies": 2}, 2, "mails", 3)
     assert (first.max_attempts, first.timeout) == (4, timedelta(minutes=1))
     assert (second.input, second.input_version, second.queue, second.priority) == ({"to": "b", "copies": 1}, 2, "slow", 0)
-    assert [one.rate_weight for one in (first, second, third)] == [5, 2, None]
+    assert [one.rate_cost for one in (first, second, third)] == [5, 2, None]
     assert (third.input, third.queue, third.max_attempts, third.timeout) == ({"x": [1]}, "default", 20, None)
     found = rejects(session)
     assert [found[place][0] for place in range(3, 8)] == ["input.to", "input_version", "input", "type_name", "input"]
     assert "known job types: mail, raw" in found[6][1]
     stated = write(
-        database_url, [{"input": '{"to": "c"}'}], app=app, type="mail", queue="other", maxAttempts="2", rateWeight="9"
+        database_url, [{"input": '{"to": "c"}'}], app=app, type="mail", queue="other", maxAttempts="2", rateCost="9"
     )
     assert stated.enqueued == 1
     last = session.scalars(select(Job).order_by(Job.id.desc()).limit(1)).one()
-    assert (last.queue, last.max_attempts, last.priority, last.rate_weight) == ("other", 2, 3, 9)
+    assert (last.queue, last.max_attempts, last.priority, last.rate_cost) == ("other", 2, 3, 9)
     with pytest.raises(UnknownJobTypeError, match="fax"):
         writer(database_url, ["input"], app=app, type="fax")
 

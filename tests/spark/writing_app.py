@@ -19,7 +19,7 @@ class Mail:
     copies: int = 1
 
 
-@jobs.handler("mail", queue="mails", priority=3, max_attempts=4, timeout=timedelta(minutes=1), version=2, rate_weight=5)
+@jobs.handler("mail", queue="mails", priority=3, max_attempts=4, timeout=timedelta(minutes=1), version=2, rate_cost=5)
 def mail(payload: Mail) -> None:
     """Send nothing."""
 

@@ -31,12 +31,12 @@ from tests.statements.deduplication_cases import DEDUPLICATION_CASES
 from tests.statements.explaining_cases import EXPLAINING_CASES
 from tests.statements.health_cases import HEALTH_CASES
 from tests.statements.history_cases import HISTORY_CASES
+from tests.statements.maintenance_cases import UPKEEP_CASES
 from tests.statements.retention_cases import RETENTION_CASES
 from tests.statements.schedule_cases import SCHEDULE_CASES
 from tests.statements.scheduling_cases import SCHEDULING_CASES
 from tests.statements.shapes import BATCH, NOBODY, PK, Case, World
 from tests.statements.trace_cases import TRACE_CASES
-from tests.statements.upkeep_cases import UPKEEP_CASES
 from tests.statements.worker_cases import WORKER_CASES
 
 START = datetime(1, 1, 1, tzinfo=UTC)
@@ -103,7 +103,7 @@ def complete_parameters(ids: Sequence[UUID]) -> dict[str, Any]:
     return {"ids": list(ids), "attempts": [1] * len(ids), "outputs": ["null"] * len(ids), "worker_id": WORKER}
 
 
-def take_back_parameters(**more: Any) -> dict[str, Any]:
+def rescue_parameters(**more: Any) -> dict[str, Any]:
     """Give the parameters of taking jobs back from workers silent for 15 seconds."""
     return {
         "ttl": timedelta(seconds=15),
@@ -197,7 +197,7 @@ CASES = [
         # As after a first claim whose snapshot lies behind everything: the whole backlog is to be found behind the floors.
         lambda world: claim_parameters(world.now, xmax="3", xip=["3"]),
     ),
-    Case("remaining", lambda: claims.remaining(Job), CLAIM | {"ix_job_awaited"}, lambda world: claim_parameters()),
+    Case("remaining", lambda: claims.remaining(Job), CLAIM | {"ix_job_has_waiters"}, lambda world: claim_parameters()),
     Case("next_due", lambda: claims.next_due(Job), frozenset({"ix_job_claim"}), lambda world: claim_parameters()),
     Case("complete", lambda: completions.complete(Job), PK, lambda world: complete_parameters(world.running[:BATCH])),
     Case(
@@ -238,27 +238,27 @@ CASES = [
         lambda world: {"worker_id": WORKER, "ids": world.running[:3]},
     ),
     Case("extend", lambda: leases.extend(Job), PK, lambda world: extend_parameters(world.running[0])),
-    Case("take_back", lambda: leases.take_back(Job), RUNNING, lambda world: take_back_parameters()),
+    Case("rescue", lambda: leases.rescue(Job), RUNNING, lambda world: rescue_parameters()),
     Case(
-        "take_back_only",
-        lambda: leases.take_back(Job, only=True),
+        "rescue_only",
+        lambda: leases.rescue(Job, only=True),
         RUNNING,
-        lambda world: take_back_parameters(ids=list(world.running[:BATCH]), excluded=list(world.running[:1])),
+        lambda world: rescue_parameters(ids=list(world.running[:BATCH]), excluded=list(world.running[:1])),
         looks_at=2000,  # every running job of a worker, to find those among the ids
     ),
     Case("lost", lambda: leases.lost(Job), RUNNING, lambda world: {"ttl": timedelta(seconds=15), "limit": BATCH}),
     Case("lost_orphans", lambda: leases.lost(Job, orphans=True), RUNNING, lambda world: {"limit": BATCH}, looks_at=2000),
     Case(
-        "take_back_ended",
-        lambda: leases.take_back(Job, ended=True),
+        "rescue_ended",
+        lambda: leases.rescue(Job, ended=True),
         RUNNING,
-        lambda world: take_back_parameters(worker_id=WORKER),
+        lambda world: rescue_parameters(worker_id=WORKER),
     ),
     Case(
-        "take_back_orphans",
-        lambda: leases.take_back(Job, orphans=True),
+        "rescue_orphans",
+        lambda: leases.rescue(Job, orphans=True),
         RUNNING,
-        lambda world: take_back_parameters(),
+        lambda world: rescue_parameters(),
         looks_at=2000,  # every running job
     ),
     Case(

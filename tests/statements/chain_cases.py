@@ -14,7 +14,7 @@ from tests.statements.shapes import BATCH, NOBODY, PK, Case, World
 
 CHAIN = frozenset({"uq_job_chain", "pk_job"})
 NEXT = ("id", "chain_id", "chain_index", "type_name", "chain_type_name", "input")
-AWAITED = frozenset({"ix_job_awaited", "pk_job"})
+AWAITED = frozenset({"ix_job_has_waiters", "pk_job"})
 SEVERAL = 20
 
 
@@ -58,7 +58,7 @@ def edges(ids: Sequence[UUID]) -> dict[str, Any]:
 
 
 def ended(ids: Sequence[UUID], *, outcome: str = "completed") -> dict[str, Any]:
-    """Give the parameters that settle chains."""
+    """Give the parameters that unblock chains."""
     return {
         "chains": list(ids),
         "outcomes": [outcome] * len(ids),
@@ -115,14 +115,19 @@ CHAIN_CASES = [
         lambda world: {"job_id": world.waiting[0]},
         guarded=False,
     ),
-    Case("unsettled", lambda: blockers.unsettled(Job), frozenset({"ix_job_awaited"}), lambda world: {"limit": BATCH}),
-    Case("still_unsettled", lambda: blockers.still_unsettled(Job), AWAITED, some),
+    Case(
+        "chains_to_unblock",
+        lambda: blockers.chains_to_unblock(Job),
+        frozenset({"ix_job_has_waiters"}),
+        lambda world: {"limit": BATCH},
+    ),
+    Case("still_to_unblock", lambda: blockers.still_to_unblock(Job), AWAITED, some),
     Case("lock_ended", lambda: blockers.lock_ended(Job), AWAITED, some),
-    Case("settle", lambda: blockers.settle(Job), PK, lambda world: ended(world.running[:SEVERAL])),
-    Case("settle_failed", lambda: blockers.settle(Job), PK, lambda world: ended(world.running[:SEVERAL], outcome="dead")),
+    Case("unblock", lambda: blockers.unblock(Job), PK, lambda world: ended(world.running[:SEVERAL])),
+    Case("unblock_failed", lambda: blockers.unblock(Job), PK, lambda world: ended(world.running[:SEVERAL], outcome="dead")),
     Case(
         "settle_only",
-        lambda: blockers.settle(Job, only=True),
+        lambda: blockers.unblock(Job, only=True),
         PK,
         lambda world: ended(world.running[:SEVERAL]) | {"ids": list(world.waiting[:BATCH]), "excluded": [NOBODY]},
     ),
@@ -140,5 +145,5 @@ CHAIN_CASES = [
         lambda world: {"chains": list(world.running[:SEVERAL]), "jobs": list(world.waiting[:BATCH])},
         looks_at=BATCH,
     ),
-    Case("tell_settled", lambda: blockers.tell_settled(Job), PK, some),
+    Case("clear_waiters", lambda: blockers.clear_waiters(Job), PK, some),
 ]

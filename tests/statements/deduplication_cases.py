@@ -18,7 +18,7 @@ DEDUPLICATION_CASES = [
     Case(
         "replace",
         lambda: deduplication.replace(
-            Job, NOBODY, "k", new=Job("test", 1), replaced=["input", "schedule", "priority"], within=None
+            Job, NOBODY, "k", new=Job("test", 1), replaced=["input", "schedule", "priority"], max_wait=None
         ),
         frozenset(),
         guarded=False,
@@ -44,7 +44,7 @@ DEDUPLICATION_CASES = [
         "put_unique_replacing",
         lambda: deduplication.put(Job, _COLUMNS, ("input", "priority", "schedule"), ended=True),
         frozenset(),
-        lambda w: _NO_ROWS | {"window": None, "within": None},
+        lambda w: _NO_ROWS | {"window": None, "max_wait": None},
         guarded=False,
     ),
     Case(

@@ -37,7 +37,12 @@ HEALTH_CASES = [
         lambda world: {"limit": 100},
         looks_at=200,
     ),
-    Case("health_unsettled", lambda: health.unsettled(Job), frozenset({"ix_job_awaited"}), lambda world: {"limit": 100}),
+    Case(
+        "health_chains_to_unblock",
+        lambda: health.chains_to_unblock(Job),
+        frozenset({"ix_job_has_waiters"}),
+        lambda world: {"limit": 100},
+    ),
     Case(
         "lately_longest",
         lambda: lately.longest(Job),

@@ -17,7 +17,7 @@ _NIGHTLY = dict.fromkeys(schedules.TOLD) | {
     "priority": 0,
     "max_attempts": 20,
     "input_version": 1,
-    "missed": "one",
+    "misfire_policy": "one",
     "catch_up": 100,
     "grace": timedelta(minutes=1),
     "overlap": True,

@@ -255,7 +255,7 @@ def test_remaining_tells_of_what_a_claim_would_start_and_of_ends_to_pass_on(engi
     assert run(statement, claim_parameters()) == [(False, False)]
     x = jobs.add(JobStatus.COMPLETED)
     with engine.begin() as connection:
-        connection.execute(text("UPDATE job SET is_awaited = true WHERE id = :id"), {"id": x})
+        connection.execute(text("UPDATE job SET has_waiters = true WHERE id = :id"), {"id": x})
         connection.execute(text("DELETE FROM job WHERE id = :id"), {"id": first})
     assert run(statement, claim_parameters()) == [(True, True)]
     with engine.begin() as holder:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import Job, JobStatus, Schedule, list_schedules, put_schedule
+from sa_jobqueue import Job, JobStatus, Schedule, list_schedules, upsert_schedule
 from sa_jobqueue.operations.firing import correct_schedules
 from sa_jobqueue.statements import corrections
 from tests.fixtures.database import both_servers_swept
@@ -64,7 +64,7 @@ def test_transactions_ahead_are_this_one_and_held_jobs_are_skipped(sessions: Ses
 def test_schedules_ahead_fire_when_their_expression_says_and_others_stay(sessions: Sessions) -> None:
     with sessions.begin() as session:
         for name in ("ahead", "as it says", "sooner"):
-            put_schedule(session, Schedule(name=name, type_name="test", cron="0 4 1 1 *"))
+            upsert_schedule(session, Schedule(name=name, type_name="test", cron="0 4 1 1 *"))
         times = {one.name: one.next_fire_at for one in list_schedules(session)}
         for name, moved in (("ahead", timedelta(days=366)), ("sooner", -MINUTE)):
             row = update(Job.Schedule).where(Job.Schedule.name == name)

@@ -50,7 +50,7 @@ def test_a_deep_backlog_is_looked_at_a_thousand_jobs_deep(jobs: Jobs, run: Run) 
     assert unknown(run, "mine") == set()
 
 
-def test_a_type_that_only_jobs_of_a_fair_key_have_is_named(jobs: Jobs, run: Run) -> None:
+def test_a_type_that_only_jobs_of_a_fairness_key_have_is_named(jobs: Jobs, run: Run) -> None:
     jobs.add(type_name="mine", queue="default/1")
     jobs.add(type_name="nobody's", queue="default/2")
     jobs.add(type_name="low", queue="default/2", priority=-1)

@@ -13,13 +13,13 @@ from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.statements import leases
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import WORKER, Jobs
-from tests.statements.cases import beat_parameters, extend_parameters, take_back_parameters
+from tests.statements.cases import beat_parameters, extend_parameters, rescue_parameters
 from tests.statements.conftest import Run
 
 pytestmark = both_servers_swept
 
 BEAT, EXTEND = leases.beat(Job), leases.extend(Job)
-TAKE_BACK, TAKE_ORPHANS = leases.take_back(Job), leases.take_back(Job, orphans=True)
+TAKE_BACK, TAKE_ORPHANS = leases.rescue(Job), leases.rescue(Job, orphans=True)
 RUNNING = JobStatus.RUNNING
 
 
@@ -102,34 +102,34 @@ def test_jobs_of_a_silent_worker_are_due_again(run: Run, jobs: Jobs) -> None:
     jobs.add_worker("alive", silent_for=5)
     lost, kept = jobs.add(RUNNING, type_name="send"), jobs.add(RUNNING, worker_id="alive")
     started = jobs.get(lost)["started_at"]
-    (row,) = run(TAKE_BACK, take_back_parameters())
+    (row,) = run(TAKE_BACK, rescue_parameters())
     assert tuple(row) == (lost, "send", 1, JobStatus.PENDING, WORKER, lost, False)
     job, (attempt,) = jobs.get(lost), jobs.attempts(lost)
     assert job["leased_by"] is job["leased_until"] is job["completed_at"] is None
     assert (job["attempt"], job["max_attempts"]) == (1, 20)
     assert job["last_error"] == attempt["error"]
-    assert attempt["error"] == {"type": "TakenBack", "message": f"worker {WORKER} stopped beating", "worker": WORKER}
-    assert (attempt["outcome"], attempt["worker_id"], attempt["started_at"]) == ("taken_back", WORKER, started)
+    assert attempt["error"] == {"type": "Lost", "message": f"worker {WORKER} stopped beating", "worker": WORKER}
+    assert (attempt["outcome"], attempt["worker_id"], attempt["started_at"]) == ("lost", WORKER, started)
     assert attempt["error_fingerprint"] == "lost"
     assert jobs.status(kept) is RUNNING
     assert jobs.letters() == []
 
 
-def test_a_lease_that_ran_out_is_taken_back_from_a_live_worker(run: Run, jobs: Jobs, engine: Engine) -> None:
+def test_a_lease_that_ran_out_is_rescued_from_a_live_worker(run: Run, jobs: Jobs, engine: Engine) -> None:
     jobs.add_worker()
     late, within, endless = (jobs.add(RUNNING) for _ in range(3))
     expire(engine, late)
     run(EXTEND, extend_parameters(within))
-    assert taken(run(TAKE_BACK, take_back_parameters())) == [late]
+    assert taken(run(TAKE_BACK, rescue_parameters())) == [late]
     assert jobs.get(late)["last_error"]["message"] == f"worker {WORKER} let its lease run out"
     assert jobs.status(within) is jobs.status(endless) is RUNNING
 
 
-def test_a_job_taken_back_waits_and_no_longer_than_its_backoff(run: Run, jobs: Jobs) -> None:
+def test_a_job_rescued_waits_and_no_longer_than_its_backoff(run: Run, jobs: Jobs) -> None:
     jobs.add_worker(silent_for=60)
     made = {jobs.add(RUNNING, attempt=attempt, max_attempts=100): attempt for attempt in (1, 2, 3, 8, *[80] * 10)}
     waits = []
-    assert taken(run(TAKE_BACK, take_back_parameters(base=2.0, cap=100.0))) == sorted(made)
+    assert taken(run(TAKE_BACK, rescue_parameters(base=2.0, cap=100.0))) == sorted(made)
     for job_id, attempt in made.items():
         wait = (jobs.get(job_id)["scheduled_at"] - jobs.attempts(job_id)[0]["ended_at"]).total_seconds()
         assert 0 <= wait <= min(100.0, 2.0 * 2 ** (attempt - 1))
@@ -144,7 +144,7 @@ def test_a_job_that_kills_its_last_worker_dies(run: Run, jobs: Jobs, engine: Eng
     lost = jobs.add(RUNNING, max_attempts=1, input={"n": 1})
     late = jobs.add(RUNNING, max_attempts=1, worker_id="alive")
     expire(engine, late)
-    rows = run(TAKE_BACK, take_back_parameters())
+    rows = run(TAKE_BACK, rescue_parameters())
     assert {row.id: row.status for row in rows} == dict.fromkeys((lost, late), JobStatus.DEAD)
     for job_id, reason in ((lost, "lost"), (late, "timed_out")):
         job, (letter,) = jobs.get(job_id), jobs.letters(job_id)
@@ -158,18 +158,18 @@ def test_a_job_that_kills_its_last_worker_dies(run: Run, jobs: Jobs, engine: Eng
 def test_many_jobs_that_die_at_once_have_letters_of_their_own(run: Run, jobs: Jobs) -> None:
     jobs.add_worker(silent_for=60)
     made = [jobs.add(RUNNING, max_attempts=1 + number % 2) for number in range(10)]
-    run(TAKE_BACK, take_back_parameters())
+    run(TAKE_BACK, rescue_parameters())
     letters = jobs.letters()
     assert {letter["job_id"] for letter in letters} == set(made[::2])
     assert len({letter["id"] for letter in letters}) == 5
     assert all(len(jobs.attempts(job_id)) == 1 for job_id in made)
 
 
-def test_no_more_than_the_limit_is_taken_back(run: Run, jobs: Jobs) -> None:
+def test_no_more_than_the_limit_is_rescued(run: Run, jobs: Jobs) -> None:
     jobs.add_worker(silent_for=60)
     for _ in range(5):
         jobs.add(RUNNING)
-    counts = [len(run(TAKE_BACK, take_back_parameters(limit=2))) for _ in range(4)]
+    counts = [len(run(TAKE_BACK, rescue_parameters(limit=2))) for _ in range(4)]
     assert counts == [2, 2, 1, 0]
 
 
@@ -178,24 +178,24 @@ def test_rows_that_somebody_holds_are_left_to_the_next_sweep(run: Run, jobs: Job
     jobs.add_worker(silent_for=60)
     held, free = jobs.add(RUNNING), jobs.add(RUNNING)
     session.execute(select(Job.id).where(Job.id == held).with_for_update())
-    assert taken(run(TAKE_BACK, take_back_parameters())) == [free]
+    assert taken(run(TAKE_BACK, rescue_parameters())) == [free]
     session.rollback()
-    assert taken(run(TAKE_BACK, take_back_parameters())) == [held]
+    assert taken(run(TAKE_BACK, rescue_parameters())) == [held]
 
 
 def test_two_sweeps_at_once_take_each_job_once(run: Run, jobs: Jobs, engine: Engine) -> None:
     jobs.add_worker(silent_for=60)
     made = sorted(jobs.add(RUNNING) for _ in range(6))
     with engine.begin() as winner:
-        first = taken(list(winner.execute(TAKE_BACK, take_back_parameters(limit=4))))
-        second = taken(run(TAKE_BACK, take_back_parameters()))
+        first = taken(list(winner.execute(TAKE_BACK, rescue_parameters(limit=4))))
+        second = taken(run(TAKE_BACK, rescue_parameters()))
     assert (len(first), sorted(first + second)) == (4, made)
 
 
 def test_orphans_are_jobs_whose_worker_has_no_row(run: Run, jobs: Jobs) -> None:
     jobs.add_worker("silent", silent_for=999)
     orphan, others = jobs.add(RUNNING, worker_id="never"), jobs.add(RUNNING, worker_id="silent")
-    assert run(TAKE_BACK, take_back_parameters(ttl=timedelta(days=1))) == []
-    assert taken(run(TAKE_ORPHANS, take_back_parameters())) == [orphan]
+    assert run(TAKE_BACK, rescue_parameters(ttl=timedelta(days=1))) == []
+    assert taken(run(TAKE_ORPHANS, rescue_parameters())) == [orphan]
     assert jobs.get(orphan)["last_error"]["worker"] == "never"
     assert jobs.status(others) is RUNNING

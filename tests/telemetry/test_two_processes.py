@@ -101,7 +101,7 @@ def test_a_job_s_trace_goes_on_in_the_worker_and_its_log_names_it(
     drawn = {line["job_id"] for line in lines if line["message"].startswith("drawing")}
     assert drawn == {str(one) for one in pages}
     assert [line["job_id"] for line in lines if line["message"] == "apart"] == [str(apart_id)]
-    retried = next(line for line in lines if line.get("event") == "JobPutBack")
+    retried = next(line for line in lines if line.get("event") == "JobRescheduled")
     assert (retried["job_id"], retried["job_outcome"], retried["level"]) == (str(flaky_id), "failed", "warning")
     (attempt,) = jobs.attempts(flaky_id)
     assert [line.partition(" ")[2] for line in attempt["error"]["log"]] == ["WARNING app: trying"]

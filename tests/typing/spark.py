@@ -29,10 +29,10 @@ def lend_client(attempt: AttemptContext) -> Iterator[Client]:
     yield Client()
 
 
-jobs.provide(Client, lend_client)
-jobs.provide(SparkSession, SparkSessions(SparkSession.builder.getOrCreate))
-jobs.provide(int, lend_client)  # E: incompatible type
-jobs.provide(Client, 7)  # E: incompatible type "int"
+jobs.dependency(Client, lend_client)
+jobs.dependency(SparkSession, SparkSessions(SparkSession.builder.getOrCreate))
+jobs.dependency(int, lend_client)  # E: incompatible type
+jobs.dependency(Client, 7)  # E: incompatible type "int"
 
 
 @jobs.handler("score")

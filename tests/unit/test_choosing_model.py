@@ -64,7 +64,7 @@ class Queue(RuleBasedStateMachine):
         self.named: Sequence[int] | None = None
         self.started: list[int] = []
         caller = SimpleNamespace(
-            chooser=SimpleNamespace(queue="a", window=WINDOW, inputs=False, longest_wait=None), choose=self._choose
+            selector=SimpleNamespace(queue="a", window=WINDOW, inputs=False, max_wait=None), choose=self._choose
         )
         statements = SimpleNamespace(
             candidates=SimpleNamespace(execute=self._candidates), claim=SimpleNamespace(execute=self._claim)

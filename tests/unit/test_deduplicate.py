@@ -25,8 +25,8 @@ BAD: list[tuple[str, Callable[[], Any]]] = [
     ("replace", lambda: Deduplicate("k", replace=["queue"])),  # type: ignore[list-item]
     ("replace", lambda: Deduplicate("k", replace=5)),  # type: ignore[arg-type]
     ("replace", lambda: Deduplicate("k", replace=[["input"]])),  # type: ignore[list-item]
-    ("within", lambda: Deduplicate("k", replace=["input"], within=timedelta(1))),
-    ("within", lambda: Deduplicate("k", replace=["schedule"], within=timedelta(0))),
+    ("max_wait", lambda: Deduplicate("k", replace=["input"], max_wait=timedelta(1))),
+    ("max_wait", lambda: Deduplicate("k", replace=["schedule"], max_wait=timedelta(0))),
     ("exclude", lambda: Deduplicate("k", exclude="id")),
     ("exclude", lambda: Deduplicate("k", exclude=UUID(int=1))),  # type: ignore[arg-type]
 ]

@@ -33,7 +33,7 @@ def ended(status: JobStatus, *, error: Any = None) -> ChainResult[Any]:
 
 EXAMPLES: dict[str, tuple[Any, ...]] = {
     "InvalidOptionError": ("limit", "too much"),
-    "InvalidChoiceError": ("app:choose", "returned nothing"),
+    "InvalidSelectionError": ("app:choose", "returned nothing"),
     "InvalidJobError": ("queue", "bad"),
     "InvalidPayloadError": ("input.a", "bad"),
     "UnreadableInputError": ("input.a", "bad"),

@@ -31,20 +31,20 @@ def test_who_takes_many_is_told_once_and_the_others_one_by_one_in_order() -> Non
 
 def test_what_nobody_wants_need_not_be_made(caplog: pytest.LogCaptureFixture) -> None:
     bus = told.EventBus()
-    assert not bus.hears(told.JobStarted)
+    assert not bus.has_subscribers(told.JobStarted)
     logs.subscribe(bus)
     tally = Tally(["mail"])
     tally.follow(bus)
     caplog.set_level(logging.INFO, logs.LOGGER_NAME)
-    assert not bus.hears(told.JobStarted)  # nobody counts it, and it would not be logged
-    assert bus.hears(told.JobCompleted)
+    assert not bus.has_subscribers(told.JobStarted)  # nobody counts it, and it would not be logged
+    assert bus.has_subscribers(told.JobCompleted)
     caplog.set_level(logging.DEBUG, logs.LOGGER_NAME)  # changed while it runs
-    assert bus.hears(told.JobStarted)
+    assert bus.has_subscribers(told.JobStarted)
     end = bus.subscribe(lambda event: None, kinds=[told.JobStarted])
     caplog.set_level(logging.INFO, logs.LOGGER_NAME)
-    assert bus.hears(told.JobStarted)
+    assert bus.has_subscribers(told.JobStarted)
     end()
-    assert not bus.hears(told.JobStarted)
+    assert not bus.has_subscribers(told.JobStarted)
 
 
 def test_a_tally_counts_the_same_whether_told_together_or_one_by_one() -> None:
@@ -81,8 +81,8 @@ def test_a_subscriber_that_raises_is_logged_and_the_next_one_told(caplog: pytest
 
 def test_what_ends_a_subscription_may_be_called_again_and_ends_no_other() -> None:
     bus, heard = told.EventBus(), list[Any]()
-    ends = [bus.subscribe(heard.append), bus.subscribe(heard.append), bus.on_attempt(heard.append)]
-    bus.on_attempt(heard.append)
+    ends = [bus.subscribe(heard.append), bus.subscribe(heard.append), bus.on_attempt_start(heard.append)]
+    bus.on_attempt_start(heard.append)
     for end in ends[::2]:
         end()
         end()

@@ -76,7 +76,7 @@ def test_any_other_name_is_refused(name: Any) -> None:
         *(("deduplication_key", value) for value in ("", 7, "a\0", "x" * 501)),
         *(("ordering_key", value) for value in ("", 7, "a\0", "x" * 501, ["a"])),
         *(("expires_at", value) for value in (datetime(2026, 1, 1), datetime.max.replace(tzinfo=UTC), "2026-01-01", 5)),
-        *(("steps_aside", value) for value in (1, "yes")),
+        *(("skip_while_retrying", value) for value in (1, "yes")),
         *(("input", value) for value in (object(), float("nan"), "\0")),
     ],
 )
@@ -99,7 +99,7 @@ def test_a_bad_field_is_named(field: str, value: Any) -> None:
         ("deduplication_key", "x" * 500),
         ("ordering_key", "x" * 500),
         ("expires_at", datetime(8999, 12, 31, tzinfo=UTC)),
-        ("steps_aside", False),
+        ("skip_while_retrying", False),
     ],
 )
 def test_a_field_is_taken_at_its_bounds(field: str, value: Any) -> None:

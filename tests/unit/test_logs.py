@@ -22,8 +22,8 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CASES: dict[type, tuple[told.Event, str, str]] = {
     told.JobStarted: (told.JobStarted(*JOB), "DEBUG", "job 7 (charge) attempt 2 started"),
     told.JobCompleted: (told.JobCompleted(*JOB, SECOND), "DEBUG", "job 7 (charge) attempt 2 completed in 1.000 s"),
-    told.JobPutBack: (
-        told.JobPutBack(*JOB, AttemptOutcome.TIMED_OUT, SECOND, ERROR),
+    told.JobRescheduled: (
+        told.JobRescheduled(*JOB, AttemptOutcome.TIMED_OUT, SECOND, ERROR),
         "WARNING",
         "job 7 (charge) attempt 2 timed out, due again in 1.0 s: app.CardDeclined: declined",
     ),
@@ -44,8 +44,8 @@ CASES: dict[type, tuple[told.Event, str, str]] = {
         "WARNING",
         "job 7 (charge) attempt 2 was no longer this worker's, nothing was written",
     ),
-    told.JobTakenBack: (
-        told.JobTakenBack(*JOB, "w:1", died=False),
+    told.JobRescued: (
+        told.JobRescued(*JOB, "w:1", died=False),
         "WARNING",
         "job 7 (charge) attempt 2 was taken back from worker w:1, which is gone or was too slow",
     ),
@@ -59,8 +59,8 @@ CASES: dict[type, tuple[told.Event, str, str]] = {
         "WARNING",
         "due jobs of queues that no worker serves stay pending: mail, reports",
     ),
-    told.ControlsChanged: (
-        told.ControlsChanged("w:1", ("mail",), (), 4),
+    told.SettingsChanged: (
+        told.SettingsChanged("w:1", ("mail",), (), 4),
         "INFO",
         "worker w:1 runs 4 jobs at once; paused queues: mail; paused types: none",
     ),
@@ -111,8 +111,8 @@ CASES: dict[type, tuple[told.Event, str, str]] = {
         "ERROR",
         "what handlers were lent could not be closed: ValueError: no",
     ),
-    told.ChooserFailed: (
-        told.ChooserFailed("w:1", "mail", "app:choose", ValueError("no")),
+    told.SelectorFailed: (
+        told.SelectorFailed("w:1", "mail", "app:choose", ValueError("no")),
         "ERROR",
         "app:choose failed to choose: jobs of the queue mail start in their ordinary order until it does: ValueError: no",
     ),
@@ -127,8 +127,8 @@ CASES: dict[type, tuple[told.Event, str, str]] = {
         "ERROR",
         "the claimer failed and starts again in 1.0 s: ValueError: boom",
     ),
-    told.LeaseEndangered: (
-        told.LeaseEndangered("w:1", SECOND),
+    told.HeartbeatFailing: (
+        told.HeartbeatFailing("w:1", SECOND),
         "ERROR",
         "worker w:1 could not beat for 1.0 s and stops its jobs, before others start them",
     ),
@@ -160,7 +160,7 @@ def test_an_event_is_logged_at_its_level_in_its_words(
 
 
 def test_records_of_attempts_name_job_type_attempt_and_outcome(bus: told.EventBus, caplog: pytest.LogCaptureFixture) -> None:
-    bus.emit(told.JobPutBack(*JOB, AttemptOutcome.FAILED, SECOND, ERROR))
+    bus.emit(told.JobRescheduled(*JOB, AttemptOutcome.FAILED, SECOND, ERROR))
     fields = caplog.records[0].__dict__
     assert {name: fields[name] for name in ("job_id", "job_type", "job_attempt", "job_outcome", "delay_seconds")} == {
         "job_id": "7",
@@ -173,13 +173,13 @@ def test_records_of_attempts_name_job_type_attempt_and_outcome(bus: told.EventBu
 
 @pytest.mark.parametrize("outcome", [AttemptOutcome.SNOOZED, AttemptOutcome.RELEASED])
 def test_what_a_handler_or_a_shutdown_asked_for_is_no_warning(outcome: AttemptOutcome) -> None:
-    assert logs.describe(told.JobPutBack(*JOB, outcome, SECOND, None)).level == logging.INFO
+    assert logs.describe(told.JobRescheduled(*JOB, outcome, SECOND, None)).level == logging.INFO
 
 
 @pytest.mark.parametrize("error", [None, ERROR])
 def test_a_job_put_back_until_an_instant_names_it(error: Any) -> None:
     at = datetime(2099, 1, 1, tzinfo=UTC)
-    record = logs.describe(told.JobPutBack(*JOB, AttemptOutcome.SNOOZED, timedelta(0), error, at))
+    record = logs.describe(told.JobRescheduled(*JOB, AttemptOutcome.SNOOZED, timedelta(0), error, at))
     assert "snoozed, due again at 2099-01-01T00:00:00+00:00" in record.message % record.arguments
     assert record.fields["due_at"] == "2099-01-01T00:00:00+00:00"
 
@@ -192,8 +192,8 @@ def test_what_a_worker_gave_back_is_counted_in_words(
     assert caplog.messages == [f"worker w:1 stopped, {words} given back"]
 
 
-def test_a_death_by_take_back_is_an_error() -> None:
-    assert logs.describe(told.JobTakenBack(*JOB, "w:1", died=True)).level == logging.ERROR
+def test_a_death_by_rescue_is_an_error() -> None:
+    assert logs.describe(told.JobRescued(*JOB, "w:1", died=True)).level == logging.ERROR
 
 
 def test_a_drivers_error_is_told_without_its_statement(bus: told.EventBus, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,9 +1,9 @@
-"""Statements of upkeep, as text: they cannot be prepared, and so are none of `tests/statements`."""
+"""Statements of maintenance, as text: they cannot be prepared, and so are none of `tests/statements`."""
 
 from __future__ import annotations
 
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.statements import upkeep as statements
+from sa_jobqueue.statements import maintenance as statements
 
 
 def test_names_are_those_of_the_queues_own_schema() -> None:

@@ -18,11 +18,11 @@ MS, S, M, H, D = (timedelta(**{unit: 1}) for unit in ("milliseconds", "seconds",
     ("option", "least", "most", "below", "above"),
     [
         ("concurrency", 1, 10_000, 0, 10_001),
-        ("flush_size", 1, 200, 0, 201),
+        ("completion_batch_size", 1, 200, 0, 201),
         ("poll_interval", 10 * MS, 10 * M, 9 * MS, 10 * M + MS),
-        ("sweep_interval", 100 * MS, 10 * M, 99 * MS, 10 * M + MS),
-        ("drain_timeout", 0 * S, 1 * D, -1 * MS, 1 * D + MS),
-        ("stop_grace", 0 * S, 1 * H, -1 * MS, 1 * H + MS),
+        ("rescue_interval", 100 * MS, 10 * M, 99 * MS, 10 * M + MS),
+        ("shutdown_timeout", 0 * S, 1 * D, -1 * MS, 1 * D + MS),
+        ("cancel_timeout", 0 * S, 1 * H, -1 * MS, 1 * H + MS),
     ],
 )
 def test_an_option_is_taken_at_its_bounds_and_refused_past_them(
@@ -38,24 +38,26 @@ def test_an_option_is_taken_at_its_bounds_and_refused_past_them(
 
 def test_the_beat_is_bounded_as_well() -> None:
     for beat in (100 * MS, 5 * M):
-        assert WorkerOptions(beat_interval=beat, time_to_live=2 * beat + MS).beat_interval == beat
+        assert WorkerOptions(heartbeat_interval=beat, heartbeat_timeout=2 * beat + MS).heartbeat_interval == beat
     for beat in (99 * MS, 5 * M + MS):
-        with pytest.raises(InvalidOptionError, match="beat_interval"):
-            WorkerOptions(beat_interval=beat, time_to_live=1 * H)
+        with pytest.raises(InvalidOptionError, match="heartbeat_interval"):
+            WorkerOptions(heartbeat_interval=beat, heartbeat_timeout=1 * H)
 
 
 def test_a_dead_worker_is_found_in_less_than_twenty_seconds_unless_told_otherwise() -> None:
     given = WorkerOptions()
-    assert given.time_to_live + given.sweep_interval == 19 * S  # what the guide says
-    assert given.time_to_live - given.beat_interval == 10 * S  # by then it has stopped its attempts itself, if it lives
-    sooner = WorkerOptions(beat_interval=MS * 500, time_to_live=3 * S, sweep_interval=MS * 500)
-    assert sooner.time_to_live + sooner.sweep_interval == 3.5 * S
+    assert given.heartbeat_timeout + given.rescue_interval == 19 * S  # what the guide says
+    assert (
+        given.heartbeat_timeout - given.heartbeat_interval == 10 * S
+    )  # by then it has stopped its attempts itself, if it lives
+    sooner = WorkerOptions(heartbeat_interval=MS * 500, heartbeat_timeout=3 * S, rescue_interval=MS * 500)
+    assert sooner.heartbeat_timeout + sooner.rescue_interval == 3.5 * S
 
 
 def test_a_worker_lives_longer_than_two_beats() -> None:
-    assert WorkerOptions(beat_interval=1 * S, time_to_live=2 * S + MS)
-    with pytest.raises(InvalidOptionError, match="time_to_live: must be a timedelta of more than two beats"):
-        WorkerOptions(beat_interval=1 * S, time_to_live=2 * S)
+    assert WorkerOptions(heartbeat_interval=1 * S, heartbeat_timeout=2 * S + MS)
+    with pytest.raises(InvalidOptionError, match="heartbeat_timeout: must be a timedelta of more than two beats"):
+        WorkerOptions(heartbeat_interval=1 * S, heartbeat_timeout=2 * S)
 
 
 @pytest.mark.parametrize("name", ["a", "web-1.example", "x" * 64, "0_9"])

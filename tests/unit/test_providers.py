@@ -31,10 +31,10 @@ def test_what_cannot_be_provided_is_refused() -> None:
         (Client, 7, "must have lend and close"),
     ):
         with pytest.raises(InvalidOptionError, match=words):
-            queue.provide(kind, given)  # type: ignore[arg-type]
-    queue.provide(Client, lend)
+            queue.dependency(kind, given)  # type: ignore[arg-type]
+    queue.dependency(Client, lend)
     with pytest.raises(InvalidOptionError, match="provided already"):
-        queue.provide(Client, lend)
+        queue.dependency(Client, lend)
     with pytest.raises(InvalidHandlerError, match="positional-only"):
 
         @queue.handler("positional")

@@ -18,10 +18,10 @@ MINUTE = timedelta(minutes=1)
     [
         ("name", {"name": "no spaces"}),
         ("name", {"name": "mail/"}),
-        ("key_max_running", {"name": "mail/42", "key_max_running": 3}),
+        ("concurrency_per_key", {"name": "mail/42", "concurrency_per_key": 3}),
         ("weight", {"weight": 0}),
         ("weight", {"weight": True}),
-        ("max_running", {"max_running": 0}),
+        ("global_concurrency", {"global_concurrency": 0}),
         ("rate_period", {"rate_limit": 5}),
         ("rate_period", {"rate_limit": 5, "rate_period": timedelta(0)}),
         ("rate_burst", {"rate_burst": 5}),
@@ -29,7 +29,7 @@ MINUTE = timedelta(minutes=1)
         ("rate_algorithm", {"rate_algorithm": "sliding_window"}),
         (
             "rate_algorithm",
-            {"name": "mail/42", "rate_limit": 5, "rate_period": MINUTE, "rate_algorithm": "divided_bucket"},
+            {"name": "mail/42", "rate_limit": 5, "rate_period": MINUTE, "rate_algorithm": "local_token_bucket"},
         ),
         ("rate_algorithm", {"rate_limit": 5, "rate_period": MINUTE, "rate_algorithm": "fixed_window"}),
         ("retry", {"retry": lambda attempt, error: timedelta(0)}),

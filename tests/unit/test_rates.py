@@ -73,7 +73,9 @@ def test_parts_of_a_divided_rate_together_give_no_more_than_the_rate_and_one_job
     clock = [1000.0]
     buckets = [Bucket(lambda: clock[0]) for _ in range(count)]
     assert buckets[0].room() == 0
-    told = Control(rate_limit=limit, rate_period=PERIOD, rate_burst=burst, rate_algorithm="divided_bucket", sharers=count)
+    told = Control(
+        rate_limit=limit, rate_period=PERIOD, rate_burst=burst, rate_algorithm="local_token_bucket", sharers=count
+    )
     for bucket in buckets:
         bucket.tell(told.part_of_rate)
     started: list[tuple[float, int]] = []
@@ -97,7 +99,7 @@ def test_a_bucket_that_a_heavy_claim_took_into_debt_waits_until_it_is_paid_for()
     assert bucket.room() == 0  # it begins empty: a restart gives no burst
     clock[0] = 5.0
     assert (bucket.room(), bucket.wait()) == (5, 0.0)
-    bucket.spend([JOB._replace(rate_weight=4)] * 2)
+    bucket.spend([JOB._replace(rate_cost=4)] * 2)
     assert (bucket.room(), bucket.wait()) == (0, 4.0)
     clock[0] = 9.0
     assert (bucket.room(), bucket.wait()) == (1, 0.0)

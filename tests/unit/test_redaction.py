@@ -77,7 +77,7 @@ def test_neither_logs_nor_spans_nor_captured_lines_quote_them(monkeypatch: pytes
     monkeypatch.setenv(VARIABLE, "charge,test")
     job = ("7", "charge", 2)
     ends: list[Any] = [
-        told.JobPutBack(*job, AttemptOutcome.FAILED, timedelta(seconds=1), ERROR),
+        told.JobRescheduled(*job, AttemptOutcome.FAILED, timedelta(seconds=1), ERROR),
         told.JobDied(*job, DeadReason.EXHAUSTED, ERROR),
         told.MiddlewareFailed(*job, ValueError(CARD)),
     ]

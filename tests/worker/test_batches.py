@@ -25,7 +25,7 @@ from sa_jobqueue import (
     cancel_jobs,
     enqueue_many,
 )
-from sa_jobqueue.events import AttemptLost, JobCompleted, JobPutBack
+from sa_jobqueue.events import AttemptLost, JobCompleted, JobRescheduled
 from sa_jobqueue.types import AttemptOutcome
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.workers import PATIENCE, Start, quick, until
@@ -254,7 +254,7 @@ async def test_a_job_lost_from_a_batch_with_a_session_takes_nothing_of_it_along(
         may_go.set()
         (lost,) = await log.until(AttemptLost)
         assert lost.job_id == ids[1]
-        put_back = await log.until(JobPutBack, 2)
+        put_back = await log.until(JobRescheduled, 2)
         assert {one.outcome for one in put_back} == {AttemptOutcome.RELEASED}
         assert effects_of(sessions) == []
         enqueued(sessions, jobs, [4])
@@ -291,13 +291,13 @@ async def test_a_job_whose_time_is_up_stops_the_call_and_counts_against_itself_a
             jobs.job("index", number, timeout=timedelta(milliseconds=200) if number == 2 else None) for number in (1, 2, 3)
         ]
         enqueue_many(session, hasty)
-    async with start(jobs, **ROOM | {"stop_grace": timedelta(seconds=10)}) as log:
+    async with start(jobs, **ROOM | {"cancel_timeout": timedelta(seconds=10)}) as log:
         await log.until(JobCompleted, 2)
     assert calls[0] == [1, 2, 3]
     assert sorted(number for call in calls[1:] for number in call) == [1, 3]
     found = ended(sessions)
     assert (found[1][0], found[2][0], found[3][0]) == ("completed", "dead", "completed")
-    assert {one.outcome for one in log.of(JobPutBack)} == {AttemptOutcome.RELEASED}
+    assert {one.outcome for one in log.of(JobRescheduled)} == {AttemptOutcome.RELEASED}
 
 
 async def test_a_job_cancelled_while_others_run_on_is_left_out(sessions: Sessions, start: Start) -> None:
@@ -339,7 +339,7 @@ async def test_a_shutdown_gives_back_what_does_not_finish(sessions: Sessions, st
         begun.set()
         await asyncio.Event().wait()
 
-    async with start(jobs, **ROOM | {"drain_timeout": timedelta(0)}):
+    async with start(jobs, **ROOM | {"shutdown_timeout": timedelta(0)}):
         enqueued(sessions, jobs, [1, 2, 3])
         async with asyncio.timeout(PATIENCE):
             await begun.wait()

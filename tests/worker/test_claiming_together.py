@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, event, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, QueueSettings, put_queue
+from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, QueueSettings, upsert_queue
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.statements._parts import table
 from sa_jobqueue.worker import floors
@@ -220,7 +220,7 @@ async def test_a_worker_that_ends_when_idle_has_looked_behind_its_floors(
 
     if limited == "across workers":
         with Session(engine) as session, session.begin():
-            put_queue(session, QueueSettings(name="default", max_running=4))
+            upsert_queue(session, QueueSettings(name="default", global_concurrency=4))
     jobs.add(type_name="send", input=1)
     await drain(queue, engine, concurrency=1)  # it waits for the slot, and does not rest before its second claim
     assert ran == [1, 2]

@@ -20,9 +20,9 @@ from sa_jobqueue import (
     TypeSettings,
     WorkerOptions,
     pause_queues,
-    put_job_type,
-    put_queue,
     resize_workers,
+    upsert_job_type,
+    upsert_queue,
 )
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.events import EventBus
@@ -76,7 +76,7 @@ class Driven:
             Job,
             executor=cast("Any", self.slots),
             completer=unused,
-            settler=cast("Any", SimpleNamespace(tell_freed=unused, recount_freed=unused)),
+            unblocker=cast("Any", SimpleNamespace(tell_freed=unused, recount_freed=unused)),
             worker_id=WORKER,
             jobs=queue,
             events=EventBus(),
@@ -154,16 +154,17 @@ async def test_a_reading_is_kept_until_something_that_concerns_the_worker_is_cha
     jobs.add_worker(WORKER)
     await reader.read()
     with Session(engine) as session:
-        put_queue(session, QueueSettings(name="somebody_elses"))
+        upsert_queue(session, QueueSettings(name="somebody_elses"))
         session.commit()
         await reader.read()
         assert (seen, reader.current.queue("mail"), reader.current.type("send")) == ([], UNTOLD, UNTOLD)
         minute = timedelta(minutes=1)
-        put_queue(
-            session, QueueSettings(name="mail", weight=3, max_running=2, rate_limit=5, rate_period=minute, rate_burst=9)
+        upsert_queue(
+            session,
+            QueueSettings(name="mail", weight=3, global_concurrency=2, rate_limit=5, rate_period=minute, rate_burst=9),
         )
         pause_queues(session, ["mail"])
-        put_job_type(session, TypeSettings(type_name="send", max_running=1))
+        upsert_job_type(session, TypeSettings(type_name="send", global_concurrency=1))
         resize_workers(session, 4, where=WorkerFilter(ids=[WORKER]))
         session.commit()
     await reader.read()
@@ -171,7 +172,7 @@ async def test_a_reading_is_kept_until_something_that_concerns_the_worker_is_cha
     (told,) = seen
     assert told is reader.current
     assert told.queue("mail") == Control(
-        is_paused=True, weight=3, max_running=2, rate_limit=5, rate_period=minute, rate_burst=9
+        is_paused=True, weight=3, global_concurrency=2, rate_limit=5, rate_period=minute, rate_burst=9
     )
-    assert (told.type("send"), told.concurrency, told.version) == (Control(max_running=1), 4, 1)
+    assert (told.type("send"), told.concurrency, told.version) == (Control(global_concurrency=1), 4, 1)
     assert (set(told.paused_queues), set(told.paused_types)) == ({"mail"}, set())

@@ -54,13 +54,13 @@ def _claim_again(worker: Hands) -> Row[Any]:
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_a_write_of_an_attempt_taken_back_changes_nothing(jobs: Jobs, hands: MakeHands, write: Write) -> None:
+def test_a_write_of_an_attempt_rescued_changes_nothing(jobs: Jobs, hands: MakeHands, write: Write) -> None:
     jobs.add_worker("old:1", silent_for=60)
     jobs.add_worker("new:1")
     job_id = jobs.add()
     old, new = hands("old:1"), hands("new:1")
     (first,) = old.claim()
-    assert len(new.take_back()) == 1
+    assert len(new.rescue()) == 1
     assert write(old, first) == set()  # while it is pending
     second = _claim_again(new)
     before = jobs.get(job_id)
@@ -78,7 +78,7 @@ def test_a_worker_that_claimed_its_lost_job_again_cannot_end_the_old_attempt(
     job_id = jobs.add()
     same = hands("same:1")
     (first,) = same.claim()
-    same.take_back()
+    same.rescue()
     second = _claim_again(same)
     assert (first.attempt, second.attempt) == (1, 2)
     assert write(same, first) == set()  # same id, same worker, running: only the attempt differs
@@ -102,10 +102,10 @@ def test_an_attempt_handed_to_another_worker_by_hand_is_that_workers(
 def test_a_completion_under_way_makes_the_sweeper_pass(jobs: Jobs, hands: MakeHands) -> None:
     jobs.add_worker("slow:1", silent_for=60)
     job_id = jobs.add()
-    slow, sweeper = hands("slow:1"), hands("sweeper:1")
+    slow, rescuer = hands("slow:1"), hands("rescuer:1")
     (job,) = slow.claim()
     slow.complete(job, commit=False)
-    assert sweeper.take_back() == []
+    assert rescuer.rescue() == []
     slow.connection.commit()
     assert jobs.status(job_id) is JobStatus.COMPLETED
 
@@ -113,14 +113,14 @@ def test_a_completion_under_way_makes_the_sweeper_pass(jobs: Jobs, hands: MakeHa
 def test_a_completion_in_a_session_waits_for_the_sweeper_and_then_finds_itself_fenced(jobs: Jobs, hands: MakeHands) -> None:
     jobs.add_worker("slow:1", silent_for=60)
     job_id = jobs.add()
-    slow, sweeper = hands("slow:1"), hands("sweeper:1")
+    slow, rescuer = hands("slow:1"), hands("rescuer:1")
     (job,) = slow.claim()
-    assert len(sweeper.take_back(commit=False)) == 1
+    assert len(rescuer.rescue(commit=False)) == 1
     done: list[set[Any]] = []
     waiting = threading.Thread(target=lambda: done.append(_complete_one(slow, job)))
     waiting.start()
-    wait_until(lambda: _is_waiting(sweeper), what="the completion waits for the row")
-    sweeper.connection.commit()
+    wait_until(lambda: _is_waiting(rescuer), what="the completion waits for the row")
+    rescuer.connection.commit()
     waiting.join(timeout=PATIENCE)
     assert done == [set()]
     assert jobs.status(job_id) is JobStatus.PENDING
@@ -168,12 +168,12 @@ def test_the_last_lost_attempt_is_a_dead_letter_that_names_the_worker(jobs: Jobs
     jobs.add_worker("gone:1", silent_for=60)
     job_id = jobs.add(max_attempts=1)
     hands("gone:1").claim()
-    (taken,) = hands("sweeper:1").take_back()
+    (taken,) = hands("rescuer:1").rescue()
     assert (taken.id, taken.status, taken.worker_id) == (job_id, "dead", "gone:1")
     (letter,) = jobs.letters(job_id)
     assert (letter["reason"], letter["error"]["worker"], letter["attempts"]) == ("lost", "gone:1", 1)
     (attempt,) = jobs.attempts(job_id)
-    assert (attempt["outcome"], attempt["worker_id"]) == ("taken_back", "gone:1")
+    assert (attempt["outcome"], attempt["worker_id"]) == ("lost", "gone:1")
 
 
 def test_jobs_of_a_living_worker_are_left_unless_their_own_lease_ran_out(
@@ -182,17 +182,17 @@ def test_jobs_of_a_living_worker_are_left_unless_their_own_lease_ran_out(
     jobs.add_worker("alive:1")
     calm, overdue = jobs.add(), jobs.add(timeout=timedelta(seconds=1))
     hands("alive:1").claim()
-    sweeper = hands("sweeper:1")
-    assert sweeper.take_back() == []
+    rescuer = hands("rescuer:1")
+    assert rescuer.rescue() == []
     with engine.begin() as connection:
         connection.execute(text("UPDATE job SET leased_until = now() - interval '1s' WHERE id = :id"), {"id": overdue})
-    assert [row.id for row in sweeper.take_back()] == [overdue]
+    assert [row.id for row in rescuer.rescue()] == [overdue]
     assert jobs.status(calm) is JobStatus.RUNNING
 
 
 def test_jobs_whose_worker_has_no_row_are_taken_by_the_rarer_sweep(jobs: Jobs, hands: MakeHands) -> None:
     job_id = jobs.add()
     hands("nobody:1").claim()
-    sweeper = hands("sweeper:1")
-    assert sweeper.take_back() == []
-    assert [row.id for row in sweeper.take_back(orphans=True)] == [job_id]
+    rescuer = hands("rescuer:1")
+    assert rescuer.rescue() == []
+    assert [row.id for row in rescuer.rescue(orphans=True)] == [job_id]

@@ -27,10 +27,10 @@ from tests.fixtures.workers import PATIENCE, quick, until, working
 
 NEVER = timedelta(minutes=5)
 LIMITS = {
-    "queue": "INSERT INTO queue (name, max_running) VALUES ('default', 1)",
-    "type": "INSERT INTO job_type (type_name, max_running) VALUES ('test', 1)",
-    "key": "INSERT INTO queue (name, key_max_running) VALUES ('default', 1)",
-    "part": "INSERT INTO queue (name, max_running) VALUES ('default/1', 1)",
+    "queue": "INSERT INTO queue (name, global_concurrency) VALUES ('default', 1)",
+    "type": "INSERT INTO job_type (type_name, global_concurrency) VALUES ('test', 1)",
+    "key": "INSERT INTO queue (name, concurrency_per_key) VALUES ('default', 1)",
+    "part": "INSERT INTO queue (name, global_concurrency) VALUES ('default/1', 1)",
 }
 
 
@@ -193,7 +193,7 @@ async def test_a_slot_freed_while_another_worker_counts_is_taken_by_that_worker_
                 await is_notified.wait()
         return found
 
-    def hears(self: Claimer, *given: Any) -> None:
+    def has_subscribers(self: Claimer, *given: Any) -> None:
         ask_again(self, *given)
         if "there" in self._options.limits:
             is_notified.set()
@@ -290,7 +290,7 @@ async def test_a_worker_counts_for_others_only_where_they_may_find_no_room(
 
     monkeypatch.setattr(limits.Limits, "recount", watched)
     for most, at_all in ((100, False), (1, True)):
-        run(engine, f"INSERT INTO queue (name, max_running) VALUES ('below-{most}', {most})")
+        run(engine, f"INSERT INTO queue (name, global_concurrency) VALUES ('below-{most}', {most})")
         gate = Gate()
         jobs.add(input="only", queue=f"below-{most}")
         gate.let_go("only")

@@ -19,7 +19,7 @@ def test_after_a_pause_attempts_are_stopped_also_where_the_beat_comes_before_the
         Job,
         identity,
         interval=timedelta(seconds=1),
-        time_to_live=timedelta(seconds=3),
+        heartbeat_timeout=timedelta(seconds=3),
         on_endangered=told.append,
         clock=lambda: now[0],
     )

@@ -12,13 +12,13 @@ from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, JobStatus, QueueSettings, WaitFor, Worker, put_queue
+from sa_jobqueue import Job, JobQueue, JobStatus, QueueSettings, WaitFor, Worker, upsert_queue
 from sa_jobqueue.events import JobStarted
 from sa_jobqueue.worker import scout
 from sa_jobqueue.worker.claimer import Claimer
 from sa_jobqueue.worker.connections import Connections
+from sa_jobqueue.worker.rescuer import Rescuer
 from sa_jobqueue.worker.scout import UNTOLD, Scout
-from sa_jobqueue.worker.sweeper import Sweeper
 from tests.behaviour.test_attempts import enqueue
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import quick, until, working
@@ -106,7 +106,7 @@ async def test_one_that_has_no_room_under_a_limit_does_not_look_for_what_it_coul
         asked.extend(kind for kind in ("limits", "seen") if statement.startswith((f"SELECT {kind}.", f"WITH {kind} ")))
 
     with Session(engine) as session, session.begin():
-        put_queue(session, QueueSettings(name="default", max_running=1))
+        upsert_queue(session, QueueSettings(name="default", global_concurrency=1))
     jobs.add_worker("other:1")
     jobs.add(JobStatus.RUNNING, worker_id="other:1")
     jobs.add()
@@ -182,7 +182,7 @@ async def test_it_is_not_idle_while_something_is_left_that_came_after_its_last_c
 
     monkeypatch.setattr(Claimer, "claim", claimed)
     # The first sweep of a worker looks for such chains, and might do so in time.
-    monkeypatch.setattr(Sweeper, "run", lambda _: asyncio.Event().wait())
+    monkeypatch.setattr(Rescuer, "run", lambda _: asyncio.Event().wait())
     await asyncio.wait_for(Worker(queue, engine, options=quick()).run_until_idle(), 30)
     assert looks > look
     assert ran == ["test"]

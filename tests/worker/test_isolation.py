@@ -70,12 +70,14 @@ def test_columns_are_carried_as_they_are() -> None:
 
 
 def test_a_continuation_is_made_anew_and_only_of_what_a_new_job_has() -> None:
-    made = queue.job("t", {"n": 7}, at=NOW, priority=3, timeout=timedelta(hours=1), blockers=[UUID(int=5)], fair_key="ann")
+    made = queue.job(
+        "t", {"n": 7}, at=NOW, priority=3, timeout=timedelta(hours=1), blockers=[UUID(int=5)], fairness_key="ann"
+    )
     answer = of_return(Continuation(made), handler.job_type)
     remade = result_of(json.loads(json.dumps(answer)), JOB, Job)
     assert isinstance(remade, Job)
     assert (remade.id, remade.input, remade.priority, remade.timeout) == (made.id, {"n": 7}, 3, timedelta(hours=1))
-    assert (remade._at, remade._delay, remade.fair_key, remade.chain_id) == (NOW, None, "ann", JOB.chain_id)
+    assert (remade._at, remade._delay, remade.fairness_key, remade.chain_id) == (NOW, None, "ann", JOB.chain_id)
     assert [one.chain_id for one in remade._blockers] == [UUID(int=5)]
     columns = packed({"type_name": "t", "input": 7, "leased_by": "me"})
     for forged in ({"status": ["json", "completed"]}, {"attempt": ["json", 9]}, {"no_column": ["json", 1]}):
@@ -92,7 +94,7 @@ def test_a_continuation_is_made_anew_and_only_of_what_a_new_job_has() -> None:
         {"status": "running"},
         {"status": "dead", "reason": None},
         {"status": "pending", "reason": "lost"},
-        {"outcome": "taken_back"},
+        {"outcome": "lost"},
         {"outcome": "released"},
         {"outcome": "nonsense"},
         {"status": "cancelled"},

@@ -22,9 +22,9 @@ from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import Start, until
 
-_GIVEN: dict[str, Any] = dict.fromkeys(ClaimedJob._fields) | {"queue": "default", "rate_weight": 2}
+_GIVEN: dict[str, Any] = dict.fromkeys(ClaimedJob._fields) | {"queue": "default", "rate_cost": 2}
 JOB = ClaimedJob(**_GIVEN | {"id": 1, "priority": 0, "scheduled_at": datetime.now(UTC)})
-LIGHT = JOB._replace(rate_weight=1)
+LIGHT = JOB._replace(rate_cost=1)
 RULE = """
 INSERT INTO queue (name, rate_limit, rate_period, rate_algorithm) VALUES ('default', 5, interval '1 hour', 'sliding_window')
 """
@@ -152,7 +152,7 @@ async def test_what_another_claim_starts_between_the_snapshot_and_the_lock_is_co
     engine: Engine, asynchronous: AsyncEngine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with engine.begin() as connection:
-        connection.execute(text("UPDATE queue SET max_running = 1"))
+        connection.execute(text("UPDATE queue SET global_concurrency = 1"))
     late = Limits(Job, "default", None)
     monkeypatch.setattr(late, "_lock", gated())
     async with asynchronous.connect() as first, asynchronous.connect() as second:

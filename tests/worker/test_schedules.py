@@ -11,7 +11,7 @@ from sqlalchemy import event, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import Job, JobQueue, Schedule, list_schedules, pause_schedules, put_schedule
+from sa_jobqueue import Job, JobQueue, Schedule, list_schedules, pause_schedules, upsert_schedule
 from sa_jobqueue.events import (
     EventBus,
     JobCompleted,
@@ -107,7 +107,7 @@ async def test_a_schedule_with_an_instant_that_python_cannot_hold_stops_no_other
 ) -> None:
     jobs, _ = ticking(name="good")
     with sessions.begin() as session:
-        put_schedule(session, Schedule(name="odd", cron="0 5 * * *", type_name="tick"))
+        upsert_schedule(session, Schedule(name="odd", cron="0 5 * * *", type_name="tick"))
         session.connection().exec_driver_sql(_UNCHECKED.replace("%", "%%"))
         session.execute(update(Job.Schedule).values({"next_fire_at": func.now() - timedelta(seconds=1)} | columns))
     async with start(jobs) as log:
@@ -133,7 +133,7 @@ async def test_nothing_is_asked_of_the_database_until_something_is_due_or_told(
 
     event.listen(async_engine.sync_engine, "before_cursor_execute", note)
     with sessions.begin() as session:
-        put_schedule(session, Schedule(name="yearly", cron="@yearly", type_name="tick"))
+        upsert_schedule(session, Schedule(name="yearly", cron="@yearly", type_name="tick"))
     quarantine = Quarantine(async_engine, Job, "here", EventBus())
     scheduler = Scheduler(async_engine, Job, EventBus(), declared=(), types=(), quarantine=quarantine)
     running = asyncio.create_task(scheduler.run())

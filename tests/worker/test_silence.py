@@ -13,7 +13,7 @@ from sqlalchemy import Engine, create_engine, make_url, text
 
 from sa_jobqueue import JobQueue, JobStatus, Worker
 from sa_jobqueue.cli.worker import _engine as engine_of_the_command
-from sa_jobqueue.events import JobStarted, LeaseEndangered
+from sa_jobqueue.events import HeartbeatFailing, JobStarted
 from sa_jobqueue.worker import WorkerOptions, silence
 from sa_jobqueue.worker.silence import AnsweredConnection
 from tests.behaviour.test_attempts import enqueue
@@ -63,7 +63,7 @@ async def test_a_worker_whose_connections_all_fall_silent_works_again(
 ) -> None:
     queue, _ = two_kinds()
     (first,) = enqueue(engine, queue.job("nothing", {}))
-    async with working(Worker(queue, behind_proxy, options=quick(time_to_live=timedelta(seconds=2)))):
+    async with working(Worker(queue, behind_proxy, options=quick(heartbeat_timeout=timedelta(seconds=2)))):
         await until(lambda: jobs.status(first) is JobStatus.COMPLETED, what="the worker works")
         proxy.half_open()
         (second,) = enqueue(engine, queue.job("nothing", {}))
@@ -76,7 +76,7 @@ async def test_a_beat_that_is_not_answered_is_given_up_in_time_for_another(
 ) -> None:
     queue, go_on = two_kinds()
     (job_id,) = enqueue(engine, queue.job("waits", {}))
-    options = quick(beat_interval=timedelta(milliseconds=500), time_to_live=timedelta(seconds=8))
+    options = quick(heartbeat_interval=timedelta(milliseconds=500), heartbeat_timeout=timedelta(seconds=8))
     async with working(Worker(queue, behind_proxy, options=options)) as log:
         await log.until(JobStarted)
         before = _beat(engine)
@@ -84,7 +84,7 @@ async def test_a_beat_that_is_not_answered_is_given_up_in_time_for_another(
         await until(lambda: _beat(engine) > before, what="it beats on another connection")
         go_on.set()
         await until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, what="the completion is written")
-    assert log.of(LeaseEndangered) == []
+    assert log.of(HeartbeatFailing) == []
     assert jobs.get(job_id)["attempt"] == 1
 
 
@@ -92,8 +92,8 @@ async def test_a_beat_that_is_not_answered_is_given_up_in_time_for_another(
 async def test_a_stop_is_bounded_while_nothing_is_answered(engine: Engine, proxy: Proxy, behind_proxy: Engine) -> None:
     queue, _ = two_kinds()
     enqueue(engine, queue.job("waits", {}))
-    hasty = {"time_to_live": timedelta(seconds=2), "stop_grace": timedelta(milliseconds=200)}
-    worker = Worker(queue, behind_proxy, options=quick(**hasty, drain_timeout=timedelta(0)))
+    hasty = {"heartbeat_timeout": timedelta(seconds=2), "cancel_timeout": timedelta(milliseconds=200)}
+    worker = Worker(queue, behind_proxy, options=quick(**hasty, shutdown_timeout=timedelta(0)))
     log = EventLog(worker)
     run = asyncio.create_task(worker.run())
     await log.until(JobStarted)

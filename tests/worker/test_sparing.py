@@ -165,7 +165,7 @@ def test_what_is_not_read_for_long_is_read_whole() -> None:
     assert sparing.lanes("mail", places, 1.0) == places
 
 
-def test_what_was_under_way_does_not_take_back_what_a_notification_has_said() -> None:
+def test_what_was_under_way_does_not_rescue_what_a_notification_has_said() -> None:
     sparing, places = Sparing(), [7, 8]
     sparing.fresh_for = 1.0
     sparing.stir(["mail"])

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, func, text, update
 
 from sa_jobqueue import JobQueue, JobStatus
 from sa_jobqueue.events import ComponentFailed, JobStarted
-from sa_jobqueue.worker.sweeper import BATCH
+from sa_jobqueue.worker.rescuer import BATCH
 from tests.behaviour.test_attempts import enqueue
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import Hands, Start, until
@@ -22,7 +22,7 @@ CREATE TRIGGER outage BEFORE UPDATE ON job FOR EACH ROW WHEN (NEW.status = 'comp
 """
 
 
-async def test_what_a_lost_worker_held_is_taken_back_in_batches_with_no_rest_between(
+async def test_what_a_lost_worker_held_is_rescued_in_batches_with_no_rest_between(
     engine: Engine, jobs: Jobs, start: Start
 ) -> None:
     """Hundreds are due again after the first sweep; the second one here would be ten minutes later."""
@@ -36,7 +36,7 @@ async def test_what_a_lost_worker_held_is_taken_back_in_batches_with_no_rest_bet
     @queue.handler("another")
     async def another() -> None: ...
 
-    async with start(queue, sweep_interval=timedelta(minutes=10)):
+    async with start(queue, rescue_interval=timedelta(minutes=10)):
         await until(lambda: set(jobs.statuses().values()) == {JobStatus.PENDING}, what="all of them are taken back")
 
 
@@ -50,7 +50,7 @@ async def test_a_completion_that_met_an_outage_is_tried_again_and_fenced(
         await go_on.wait()
 
     (job_id,) = enqueue(engine, waits.job())
-    async with start(queue, time_to_live=timedelta(seconds=30)) as log:
+    async with start(queue, heartbeat_timeout=timedelta(seconds=30)) as log:
         await log.until(JobStarted)
         with engine.begin() as connection:
             connection.execute(text(_REFUSE_COMPLETIONS))

@@ -125,7 +125,7 @@ def _provided(queue: JobQueue[Any]) -> None:
         yield Resource()
         leave(attempt.job.input, attempt)
 
-    queue.provide(Resource, lend)
+    queue.dependency(Resource, lend)
 
     @queue.handler("enter", **OPTIONS)
     def enter(way: str, resource: Resource) -> None: ...
@@ -198,7 +198,7 @@ def _twice(kind: str) -> Any:
 async def test_every_way_out_of_an_isolated_handler_is_a_failure_that_counts(engine: Engine, jobs: Jobs) -> None:
     ways = (WAYS | SELF_CANCELLATION).items()
     expected = {enqueue(engine, isolated.leaves_anyhow.job(way))[0]: kind for way, kind in ways}
-    await run_out(isolated.leaving, engine, jobs, time_to_live=timedelta(minutes=5))
+    await run_out(isolated.leaving, engine, jobs, heartbeat_timeout=timedelta(minutes=5))
     for job_id, kind in expected.items():
         history = [(one["outcome"], one["error"]["type"]) for one in jobs.attempts(job_id)]
         assert (jobs.status(job_id), history) == (JobStatus.DEAD, [("failed", kind)] * 2), kind

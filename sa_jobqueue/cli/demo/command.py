@@ -111,7 +111,7 @@ def _print(found: report.Report) -> None:
         "files": found.files,
         "jobs completed": found.completed,
         "retries": found.retries,
-        "taken back": f"{found.taken_back} (from killed worker {', '.join(map(str, found.killed_pids)) or '-'})",
+        "taken back": f"{found.rescued} (from killed worker {', '.join(map(str, found.killed_pids)) or '-'})",
         "dead letters": found.dead_letters or "0 (no file of this library is broken: its test data is not installed)",
         "jobs per second": f"{found.jobs_per_second:.0f} ({found.seconds:.1f} s; a plain pass: {found.plain_seconds:.1f} s)",
         "check": "every file has one result or one dead letter, all counts equal" if found.is_right else "FAILED",

@@ -36,7 +36,7 @@ class Report:
     files: int
     completed: int
     retries: int
-    taken_back: int
+    rescued: int
     dead_letters: int
     dead_by_error: tuple[ErrorGroup, ...]
     seconds: float
@@ -74,9 +74,7 @@ def read(
     """
     statuses = dict(session.execute(select(Job.status, func.count()).group_by(Job.status)).all())
     outcomes = dict(session.execute(select(Job.Attempt.outcome, func.count()).group_by(Job.Attempt.outcome)).all())
-    taken_from = set(
-        session.scalars(select(Job.Attempt.worker_id).where(Job.Attempt.outcome == AttemptOutcome.TAKEN_BACK.value))
-    )
+    taken_from = set(session.scalars(select(Job.Attempt.worker_id).where(Job.Attempt.outcome == AttemptOutcome.LOST.value)))
     first, last = session.execute(select(func.min(Job.started_at), func.max(Job.completed_at))).one()
     results: dict[str, list[Counts]] = {}
     for row in session.scalars(select(FileCounts)):
@@ -94,7 +92,7 @@ def read(
         files=len(plain),
         completed=statuses.get(JobStatus.COMPLETED, 0),
         retries=failed - dead.total(),
-        taken_back=outcomes.get(AttemptOutcome.TAKEN_BACK.value, 0),
+        rescued=outcomes.get(AttemptOutcome.LOST.value, 0),
         dead_letters=dead.total(),
         dead_by_error=_groups(session),
         seconds=(last - first).total_seconds() if first and last else 0.0,

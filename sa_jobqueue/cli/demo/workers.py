@@ -22,10 +22,10 @@ _APP: Final = "sa_jobqueue.cli.demo.app:jobs"
 _OPTIONS: Final = (
     *("--concurrency", "4"),
     *("--poll-interval", "0.5"),
-    *("--beat-interval", "0.5"),
-    *("--time-to-live", "3"),
-    *("--sweep-interval", "0.5"),
-    *("--drain-timeout", "5"),
+    *("--heartbeat-interval", "0.5"),
+    *("--heartbeat-timeout", "3"),
+    *("--rescue-interval", "0.5"),
+    *("--shutdown-timeout", "5"),
     *("--log-level", "info"),
 )
 _STOP_PATIENCE: Final = timedelta(seconds=15)

@@ -84,7 +84,7 @@ CREATE TABLE ${q}job (
   root_id $id GENERATED ALWAYS AS (NULLIF(chain_id, id)) STORED,
   input jsonb, input_version integer DEFAULT 1 NOT NULL, output jsonb,
   status ${q}job_status DEFAULT 'pending' NOT NULL,
-  open_blockers integer DEFAULT 0 NOT NULL, is_awaited boolean DEFAULT false NOT NULL,
+  open_blockers integer DEFAULT 0 NOT NULL, has_waiters boolean DEFAULT false NOT NULL,
   created_at timestamptz DEFAULT now() NOT NULL,
   scheduled_at timestamptz DEFAULT now() NOT NULL,
   started_at timestamptz,
@@ -122,7 +122,7 @@ CREATE INDEX ${p}ix_job_changed ON ${q}job (changed_xid) WHERE status = 'pending
 --;
 CREATE INDEX ${p}ix_job_running ON ${q}job (leased_by, changed_xid, leased_until) WHERE status = 'running'
 --;
-CREATE INDEX ${p}ix_job_awaited ON ${q}job (id) WHERE is_awaited AND chain_completed_at IS NOT NULL
+CREATE INDEX ${p}ix_job_has_waiters ON ${q}job (id) WHERE has_waiters AND chain_completed_at IS NOT NULL
 --;
 CREATE UNIQUE INDEX ${p}uq_job_chain ON ${q}job (root_id, chain_index) WHERE root_id IS NOT NULL
 --;
@@ -159,7 +159,7 @@ CREATE TABLE ${q}job_attempt (
   changed_xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
   CONSTRAINT ${p}pk_job_attempt PRIMARY KEY (job_id, attempt),
   CONSTRAINT ${p}ck_job_attempt_outcome
-    CHECK (outcome IN ('failed', 'timed_out', 'taken_back', 'snoozed', 'released', 'cancelled', 'superseded'))
+    CHECK (outcome IN ('failed', 'timed_out', 'lost', 'snoozed', 'released', 'cancelled', 'superseded'))
 )
 --;
 CREATE TABLE ${q}dead_letter (
@@ -252,7 +252,7 @@ CREATE TRIGGER ${p}tr_job_transition BEFORE UPDATE ON ${q}job FOR EACH ROW
     OR OLD.status = 'running' AND NEW.status IN ('completed', 'pending', 'dead', 'cancelled')
     OR OLD.status = 'blocked' AND NEW.status IN ('pending', 'completed', 'dead', 'cancelled')
     OR OLD.status = 'dead' AND NEW.status IN ('pending', 'blocked'))
-    OR OLD.is_awaited AND OLD.chain_completed_at IS NOT NULL AND NEW.chain_completed_at IS NULL
+    OR OLD.has_waiters AND OLD.chain_completed_at IS NOT NULL AND NEW.chain_completed_at IS NULL
     AND COALESCE(OLD.chain_status, OLD.status) <> 'dead')
   EXECUTE FUNCTION ${q}job_refuse()
 --;
@@ -264,15 +264,15 @@ END $$$$
 --;
 CREATE FUNCTION ${q}job_changed() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$$$
 BEGIN
-  IF OLD.is_awaited AND NOT NEW.is_awaited AND EXISTS (
+  IF OLD.has_waiters AND NOT NEW.has_waiters AND EXISTS (
     SELECT FROM ${q}job_blocker b JOIN ${q}job w ON w.id = b.job_id AND w.status = 'blocked'
     WHERE b.blocked_by_chain_id = NEW.id AND b.open AND (NEW.chain_completed_at IS NULL
       OR b.on_failure <> 'wait' OR COALESCE(NEW.chain_status, NEW.status) = 'completed')) THEN
-    RAISE EXCEPTION 'job %: is_awaited cannot be cleared, jobs wait for its chain and are not unblocked yet', OLD.id
-      USING ERRCODE = 'SJ003', TABLE = TG_TABLE_NAME, COLUMN = 'is_awaited',
+    RAISE EXCEPTION 'job %: has_waiters cannot be cleared, jobs wait for its chain and are not unblocked yet', OLD.id
+      USING ERRCODE = 'SJ003', TABLE = TG_TABLE_NAME, COLUMN = 'has_waiters',
         HINT = 'a worker clears it; to let a job run without its blockers, set that job''s status to pending';
   ELSIF (NEW.status, NEW.queue, NEW.type_name) = (OLD.status, OLD.queue, OLD.type_name) AND NEW.status <> 'pending' THEN
-    -- Nothing but `is_awaited`, which is no change of the job to those who read its history.
+    -- Nothing but `has_waiters`, which is no change of the job to those who read its history.
     RETURN NEW;
   END IF;
   NEW.changed_xid := pg_current_xact_id();
@@ -294,14 +294,14 @@ BEGIN
     END IF;
     IF OLD.status = 'dead' THEN
       -- The chain is open again, for whoever still waits for it; and what this job waits for may have ended meanwhile.
-      NEW.is_awaited := NEW.is_awaited OR EXISTS (
+      NEW.has_waiters := NEW.has_waiters OR EXISTS (
         SELECT FROM ${q}job_blocker b WHERE b.blocked_by_chain_id = NEW.id AND b.open);
       NEW.chain_completed_at := NULL;
       IF NEW.chain_index > 0 THEN
-        UPDATE ${q}job SET chain_completed_at = NULL, chain_status = NULL, is_awaited = is_awaited OR EXISTS (
+        UPDATE ${q}job SET chain_completed_at = NULL, chain_status = NULL, has_waiters = has_waiters OR EXISTS (
           SELECT FROM ${q}job_blocker b WHERE b.blocked_by_chain_id = NEW.chain_id AND b.open) WHERE id = NEW.chain_id;
       END IF;
-      UPDATE ${q}job SET is_awaited = true WHERE NOT is_awaited AND id IN (
+      UPDATE ${q}job SET has_waiters = true WHERE NOT has_waiters AND id IN (
         SELECT b.blocked_by_chain_id FROM ${q}job_blocker b WHERE b.job_id = NEW.id AND b.open);
       UPDATE ${q}dead_letter SET resolution = 'redriven', resolved_at = now(), changed_xid = pg_current_xact_id(),
         resolved_by = COALESCE(NULLIF(current_setting('sa_jobqueue.actor', true), ''), session_user)
@@ -315,7 +315,7 @@ CREATE TRIGGER ${p}tr_job_stamp BEFORE UPDATE ON ${q}job FOR EACH ROW
   WHEN (NEW.changed_xid IS DISTINCT FROM pg_current_xact_id() AND (OLD.status <> NEW.status
     OR (OLD.queue, OLD.type_name) <> (NEW.queue, NEW.type_name)
     OR NEW.status = 'pending' AND (OLD.priority, OLD.scheduled_at) <> (NEW.priority, NEW.scheduled_at)
-    OR OLD.is_awaited AND NOT NEW.is_awaited))
+    OR OLD.has_waiters AND NOT NEW.has_waiters))
   EXECUTE FUNCTION ${q}job_changed()
 --;
 CREATE FUNCTION ${q}job_blocker_refuse() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$$$

@@ -59,7 +59,7 @@ CREATE INDEX ${p}ix_dead_letter_changed ON ${q}dead_letter (changed_xid)"""
 _DRAIN = "ALTER TABLE ${q}worker ADD COLUMN drain_requested_at timestamptz"
 
 _TABLES = """\
-CREATE UNLOGGED TABLE ${q}job_stage (
+CREATE UNLOGGED TABLE ${q}job_bulk_staging (
   write_id text NOT NULL,
   sequence bigint NOT NULL,
   task_id bigint NOT NULL,
@@ -79,9 +79,9 @@ CREATE UNLOGGED TABLE ${q}job_stage (
   staged_at timestamptz DEFAULT now() NOT NULL
 )
 --;
-CREATE INDEX ${p}ix_job_stage_write ON ${q}job_stage (write_id, sequence)
+CREATE INDEX ${p}ix_job_bulk_staging_write ON ${q}job_bulk_staging (write_id, sequence)
 --;
-CREATE TABLE ${q}job_write (
+CREATE TABLE ${q}job_bulk_write (
   write_id text NOT NULL,
   sequence bigint NOT NULL,
   staged bigint NOT NULL,
@@ -91,10 +91,10 @@ CREATE TABLE ${q}job_write (
   written_by text,
   written_at timestamptz DEFAULT now() NOT NULL,
   changed_xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
-  CONSTRAINT ${p}pk_job_write PRIMARY KEY (write_id, sequence)
+  CONSTRAINT ${p}pk_job_bulk_write PRIMARY KEY (write_id, sequence)
 )
 --;
-CREATE TABLE ${q}job_reject (
+CREATE TABLE ${q}job_bulk_reject (
   write_id text NOT NULL,
   sequence bigint NOT NULL,
   task_id bigint NOT NULL,
@@ -103,7 +103,7 @@ CREATE TABLE ${q}job_reject (
   reason text NOT NULL,
   record text,
   rejected_at timestamptz DEFAULT now() NOT NULL,
-  CONSTRAINT ${p}pk_job_reject PRIMARY KEY (write_id, sequence, task_id, row)
+  CONSTRAINT ${p}pk_job_bulk_reject PRIMARY KEY (write_id, sequence, task_id, row)
 )
 --;
 CREATE TABLE ${q}archive_run (
@@ -139,7 +139,7 @@ CREATE TRIGGER ${p}tr_dead_letter_stamp BEFORE UPDATE ON ${q}dead_letter FOR EAC
   WHEN (NEW.changed_xid IS DISTINCT FROM pg_current_xact_id()) EXECUTE FUNCTION ${q}job_stamp()"""
 
 _DROP = """\
-DROP TABLE ${q}archive_chain, ${q}archive_run, ${q}job_reject, ${q}job_write, ${q}job_stage
+DROP TABLE ${q}archive_chain, ${q}archive_run, ${q}job_bulk_reject, ${q}job_bulk_write, ${q}job_bulk_staging
 --;
 DROP TRIGGER ${p}tr_dead_letter_stamp ON ${q}dead_letter
 --;

@@ -1,8 +1,8 @@
 """Version 3: queues, job types and schedules as rows; what a job may say of its lateness and its order.
 
-Roll-out: before the code that uses it. Locks: ACCESS EXCLUSIVE on `job_stage`, `job`, then `worker`, each for a moment:
-columns are added that are null everywhere, so no row is rewritten. All are held until the migration commits; the one on
-`job` lasts three passes over the table, for the indexes on those columns, which begin empty.
+Roll-out: before the code that uses it. Locks: ACCESS EXCLUSIVE on `job_bulk_staging`, `job`, then `worker`, each for a
+moment: columns are added that are null everywhere, so no row is rewritten. All are held until the migration commits; the one
+on `job` lasts three passes over the table, for the indexes on those columns, which begin empty.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ CREATE TABLE ${q}queue (
   name text NOT NULL,
   paused_at timestamptz, paused_by text,
   weight smallint DEFAULT 1 NOT NULL,
-  key_max_running integer,
-  max_running integer,
+  concurrency_per_key integer,
+  global_concurrency integer,
   rate_limit integer, rate_period interval, rate_burst integer, rate_algorithm text,
   retry_base interval, retry_factor double precision, retry_cap interval,
   retain_completed interval, retain_cancelled interval, retain_dead interval,
@@ -65,24 +65,24 @@ CREATE TABLE ${q}queue (
   CONSTRAINT ${p}ck_queue_times CHECK (paused_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
     AND created_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
     AND updated_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'),
-  CONSTRAINT ${p}ck_queue_max_running CHECK (max_running >= 1),
+  CONSTRAINT ${p}ck_queue_global_concurrency CHECK (global_concurrency >= 1),
   CONSTRAINT ${p}ck_queue_rate CHECK ((rate_limit IS NULL) = (rate_period IS NULL) AND rate_limit >= 1
     AND rate_period > '0'::interval AND rate_period <= '36500 days'::interval
     AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1
     AND (rate_algorithm IS NULL OR rate_limit IS NOT NULL)
-    AND rate_algorithm IN ('token_bucket', 'sliding_window', 'divided_bucket')
+    AND rate_algorithm IN ('token_bucket', 'sliding_window', 'local_token_bucket')
     AND (rate_burst IS NULL OR rate_algorithm IS DISTINCT FROM 'sliding_window')),
   CONSTRAINT ${p}ck_queue_weight CHECK (weight BETWEEN 1 AND 100),
   CONSTRAINT ${p}ck_queue_retry CHECK (num_nulls(retry_base, retry_factor, retry_cap) IN (0, 3)
     AND retry_base > '0'::interval AND retry_factor >= 1 AND retry_factor < 'Infinity'
     AND retry_cap BETWEEN retry_base AND '36500 days'::interval),
-  CONSTRAINT ${p}ck_queue_key_max_running CHECK (key_max_running >= 1)
+  CONSTRAINT ${p}ck_queue_concurrency_per_key CHECK (concurrency_per_key >= 1)
 )
 --;
 CREATE TABLE ${q}job_type (
   type_name text NOT NULL,
   paused_at timestamptz, paused_by text,
-  max_running integer,
+  global_concurrency integer,
   rate_limit integer, rate_period interval, rate_burst integer, rate_algorithm text,
   created_at timestamptz DEFAULT now() NOT NULL,
   updated_at timestamptz DEFAULT now() NOT NULL,
@@ -92,12 +92,12 @@ CREATE TABLE ${q}job_type (
   CONSTRAINT ${p}ck_job_type_times CHECK (paused_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
     AND created_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
     AND updated_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'),
-  CONSTRAINT ${p}ck_job_type_max_running CHECK (max_running >= 1),
+  CONSTRAINT ${p}ck_job_type_global_concurrency CHECK (global_concurrency >= 1),
   CONSTRAINT ${p}ck_job_type_rate CHECK ((rate_limit IS NULL) = (rate_period IS NULL) AND rate_limit >= 1
     AND rate_period > '0'::interval AND rate_period <= '36500 days'::interval
     AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1
     AND (rate_algorithm IS NULL OR rate_limit IS NOT NULL)
-    AND rate_algorithm IN ('token_bucket', 'sliding_window', 'divided_bucket')
+    AND rate_algorithm IN ('token_bucket', 'sliding_window', 'local_token_bucket')
     AND (rate_burst IS NULL OR rate_algorithm IS DISTINCT FROM 'sliding_window'))
 )
 --;
@@ -110,10 +110,10 @@ CREATE TABLE ${q}schedule (
   fire_time_field text,
   max_attempts integer DEFAULT 20 NOT NULL,
   timeout interval,
-  rate_weight integer,
+  rate_cost integer,
   cron text NOT NULL,
   time_zone text DEFAULT 'UTC' NOT NULL,
-  missed text DEFAULT 'one' NOT NULL, catch_up integer DEFAULT 100 NOT NULL,
+  misfire_policy text DEFAULT 'one' NOT NULL, catch_up integer DEFAULT 100 NOT NULL,
   grace interval DEFAULT '00:01:00' NOT NULL,
   overlap boolean DEFAULT true NOT NULL,
   paused_at timestamptz, paused_by text,
@@ -126,7 +126,7 @@ CREATE TABLE ${q}schedule (
   CONSTRAINT ${p}pk_schedule PRIMARY KEY (name),
   CONSTRAINT ${p}ck_schedule_name CHECK (name <> ''),
   CONSTRAINT ${p}ck_schedule_priority CHECK (priority BETWEEN -9 AND 9),
-  CONSTRAINT ${p}ck_schedule_missed CHECK (missed IN ('skip', 'one', 'all')),
+  CONSTRAINT ${p}ck_schedule_misfire_policy CHECK (misfire_policy IN ('skip', 'one', 'all')),
   CONSTRAINT ${p}ck_schedule_catch_up CHECK (catch_up BETWEEN 1 AND 10000),
   CONSTRAINT ${p}ck_schedule_grace CHECK (grace >= '0'::interval AND grace <= '3650 days'::interval),
   CONSTRAINT ${p}ck_schedule_max_attempts CHECK (max_attempts >= 1),
@@ -136,7 +136,7 @@ CREATE TABLE ${q}schedule (
     AND paused_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
     AND created_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
     AND updated_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'),
-  CONSTRAINT ${p}ck_schedule_rate_weight CHECK (rate_weight BETWEEN 1 AND 1000000),
+  CONSTRAINT ${p}ck_schedule_rate_cost CHECK (rate_cost BETWEEN 1 AND 1000000),
   CONSTRAINT ${p}ck_schedule_source CHECK (source IN ('code', 'table')),
   CONSTRAINT ${p}ck_schedule_paused CHECK (paused_by IS NULL OR paused_at IS NOT NULL)
 )
@@ -169,16 +169,16 @@ CREATE TABLE ${q}quarantine (
   CONSTRAINT ${p}pk_quarantine PRIMARY KEY (subject, statement)
 )"""
 
-# On tables that are there: `job_stage` before `job`, as the commit of a bulk write locks them; then `job`, as workers lock
-# them, and `worker` at the very end, for beats wait from then on.
+# On tables that are there: `job_bulk_staging` before `job`, as the commit of a bulk write locks them; then `job`, as workers
+# lock them, and `worker` at the very end, for beats wait from then on.
 _COLUMNS = """\
-ALTER TABLE ${q}job_stage ADD COLUMN rate_weight integer, ADD COLUMN expires_at timestamptz
+ALTER TABLE ${q}job_bulk_staging ADD COLUMN rate_cost integer, ADD COLUMN expires_at timestamptz
 --;
-ALTER TABLE ${q}job_stage ADD COLUMN ordering_key text, ADD COLUMN steps_aside boolean
+ALTER TABLE ${q}job_bulk_staging ADD COLUMN ordering_key text, ADD COLUMN skip_while_retrying boolean
 --;
-ALTER TABLE ${q}job ADD COLUMN expires_at timestamptz, ADD COLUMN ordering_key text, ADD COLUMN steps_aside boolean
+ALTER TABLE ${q}job ADD COLUMN expires_at timestamptz, ADD COLUMN ordering_key text, ADD COLUMN skip_while_retrying boolean
 --;
-ALTER TABLE ${q}job ADD COLUMN rate_weight integer
+ALTER TABLE ${q}job ADD COLUMN rate_cost integer
 --;
 CREATE INDEX ${p}ix_job_expiring ON ${q}job (expires_at) WHERE status = 'pending' AND expires_at IS NOT NULL
 --;
@@ -190,7 +190,7 @@ CREATE UNIQUE INDEX ${p}uq_job_ordering ON ${q}job (ordering_key) WHERE ordering
 CREATE INDEX ${p}ix_job_ordering_freed ON ${q}job (changed_xid)
   WHERE ordering_key IS NOT NULL AND leased_by IS NULL AND (completed_at IS NOT NULL OR started_at IS NOT NULL)
 --;
-ALTER TABLE ${q}worker ADD COLUMN choosers jsonb, ADD COLUMN type_slots jsonb, ADD COLUMN concurrency_requested integer,
+ALTER TABLE ${q}worker ADD COLUMN selectors jsonb, ADD COLUMN type_slots jsonb, ADD COLUMN concurrency_requested integer,
   ADD CONSTRAINT ${p}ck_worker_concurrency_requested CHECK (concurrency_requested >= 1)"""
 
 # A job that was deleted is not there to tell workers that it has let its ordering key go: the next one is stamped for it,
@@ -225,13 +225,14 @@ BEGIN
     SELECT unnest(ARRAY[first.id, other.id])
     FROM (SELECT DISTINCT json_array_elements_text(('[' || keys || ']')::json) AS key) AS gone
     CROSS JOIN LATERAL (
-      SELECT id, COALESCE(steps_aside, false) AND status = 'pending' AND attempt > 0 AND scheduled_at > now() AS is_aside
+      SELECT id,
+        COALESCE(skip_while_retrying, false) AND status = 'pending' AND attempt > 0 AND scheduled_at > now() AS is_aside
       FROM ${q}job WHERE ordering_key = gone.key AND ordering_key IS NOT NULL AND status IN ('blocked', 'pending')
       ORDER BY ordering_key, created_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS first
     LEFT JOIN LATERAL (
       SELECT id FROM ${q}job
       WHERE first.is_aside AND ordering_key = gone.key AND ordering_key IS NOT NULL AND status IN ('blocked', 'pending')
-        AND NOT (COALESCE(steps_aside, false) AND status = 'pending' AND attempt > 0 AND scheduled_at > now())
+        AND NOT (COALESCE(skip_while_retrying, false) AND status = 'pending' AND attempt > 0 AND scheduled_at > now())
       ORDER BY ordering_key, created_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS other ON true));
   PERFORM pg_notify('${channel}:unblock', '');
   RETURN NULL;
@@ -251,8 +252,8 @@ END $$$$
 --;
 CREATE TRIGGER ${p}tr_job_unblock BEFORE UPDATE ON ${q}job FOR EACH ROW
   WHEN (NEW.completed_by IS NULL AND NEW.completed_at IS NOT NULL AND OLD.completed_at IS NULL
-      AND (NEW.is_awaited OR NEW.chain_index > 0 OR NEW.ordering_key IS NOT NULL)
-    OR NEW.is_awaited AND NOT OLD.is_awaited AND NEW.chain_completed_at IS NOT NULL)
+      AND (NEW.has_waiters OR NEW.chain_index > 0 OR NEW.ordering_key IS NOT NULL)
+    OR NEW.has_waiters AND NOT OLD.has_waiters AND NEW.chain_completed_at IS NOT NULL)
   EXECUTE FUNCTION ${q}job_unblock()"""
 
 _DROP = """\
@@ -266,7 +267,8 @@ DROP TRIGGER ${p}tr_job_deleted ON ${q}job
 --;
 DROP FUNCTION ${q}job_deleted()
 --;
-ALTER TABLE ${q}job_stage DROP COLUMN steps_aside, DROP COLUMN ordering_key, DROP COLUMN expires_at, DROP COLUMN rate_weight
+ALTER TABLE ${q}job_bulk_staging DROP COLUMN skip_while_retrying, DROP COLUMN ordering_key,
+  DROP COLUMN expires_at, DROP COLUMN rate_cost
 --;
 DROP TABLE ${q}quarantine, ${q}rate_state, ${q}schedule, ${q}job_type, ${q}queue
 --;
@@ -278,6 +280,6 @@ DROP INDEX ${q}ix_job_ordering
 --;
 DROP INDEX ${q}ix_job_expiring
 --;
-ALTER TABLE ${q}job DROP COLUMN rate_weight, DROP COLUMN steps_aside, DROP COLUMN ordering_key, DROP COLUMN expires_at
+ALTER TABLE ${q}job DROP COLUMN rate_cost, DROP COLUMN skip_while_retrying, DROP COLUMN ordering_key, DROP COLUMN expires_at
 --;
-ALTER TABLE ${q}worker DROP COLUMN concurrency_requested, DROP COLUMN type_slots, DROP COLUMN choosers"""
+ALTER TABLE ${q}worker DROP COLUMN concurrency_requested, DROP COLUMN type_slots, DROP COLUMN selectors"""

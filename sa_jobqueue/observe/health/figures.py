@@ -41,7 +41,7 @@ class Code(StrEnum):
     LONG_RUNNING = "long_running"
     DEAD_LETTERS = "dead_letters"
     BLOCKED_BY_DEAD = "blocked_by_dead"
-    UNSETTLED = "unsettled"
+    CHAINS_TO_UNBLOCK = "chains_to_unblock"
     QUARANTINED = "quarantined"
     HORIZON = "horizon"
     DEAD_TUPLES = "dead_tuples"
@@ -131,7 +131,7 @@ class Rates:
     @property
     def failed_attempts(self) -> int:
         """Return how many attempts failed, timed out or were taken back; snoozes and releases are nobody's failure."""
-        wrong = (AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT, AttemptOutcome.TAKEN_BACK)
+        wrong = (AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT, AttemptOutcome.LOST)
         return sum(self.unsuccessful.get(outcome, 0) for outcome in wrong)
 
     @property
@@ -149,18 +149,18 @@ class Rates:
 class Workers:
     """Who runs jobs, as far as they have beaten lately."""
 
-    time_to_live: timedelta
+    heartbeat_timeout: timedelta
     workers: Sequence[WorkerStatus]
 
     @property
     def live(self) -> list[WorkerStatus]:
         """Return those that have beaten within their time to live."""
-        return [worker for worker in self.workers if worker.silent_for <= self.time_to_live]
+        return [worker for worker in self.workers if worker.silent_for <= self.heartbeat_timeout]
 
     @property
     def silent(self) -> list[WorkerStatus]:
         """Return those whose rows are there and who have not."""
-        return [worker for worker in self.workers if worker.silent_for > self.time_to_live]
+        return [worker for worker in self.workers if worker.silent_for > self.heartbeat_timeout]
 
     @property
     def slots(self) -> int:
@@ -191,7 +191,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """What is dead and undecided, and what waits for it. Counts end at the limit of the report."""
+    """What is dead and unresolved, and what waits for it. Counts end at the limit of the report."""
 
     unresolved: int
     last_hour: int
@@ -200,19 +200,19 @@ class Failures:
     last_month: int
     """Of thirty days."""
     oldest_for: timedelta | None
-    """How long the oldest undecided dead letter has been there."""
+    """How long the oldest unresolved dead letter has been there."""
     waiting: int
     """Jobs that wait for a dead chain."""
     dead_chains: int
     """Dead chains that somebody waits for."""
     example_chain_id: Any
-    unsettled: int
+    chains_to_unblock: int
     """Chains that have ended and whose end nobody has passed on yet."""
-    unsettled_for: timedelta | None
+    to_unblock_for: timedelta | None
 
     @property
     def by_age(self) -> dict[str, int]:
-        """Return how many undecided dead letters are how old, each counted once: `under_1h` to `over_30d`."""
+        """Return how many unresolved dead letters are how old, each counted once: `under_1h` to `over_30d`."""
         names = ("under_1h", "1h_to_1d", "1d_to_7d", "7d_to_30d", "over_30d")
         within = (0, self.last_hour, self.last_day, self.last_week, self.last_month, self.unresolved)
         return {name: older - younger for name, (younger, older) in zip(names, pairwise(within), strict=True)}

@@ -167,7 +167,7 @@ def _failures(of: Health, at: Thresholds) -> Iterator[Finding]:
     if dead.unresolved and dead.oldest_for is not None:
         bad = CRITICAL if dead.last_hour >= at.dead_letters_hour_critical else WARNING
         summary = (
-            f"{_many(dead.unresolved, 'dead letter')} undecided: {dead.last_hour:,} of the last hour, "
+            f"{_many(dead.unresolved, 'dead letter')} unresolved: {dead.last_hour:,} of the last hour, "
             f"{dead.last_day:,} of the last day, the oldest {span(dead.oldest_for)} old."
         )
         advice = "Group them by error, then redrive or dismiss: sa-jobqueue dead-letters groups."
@@ -178,10 +178,17 @@ def _failures(of: Health, at: Thresholds) -> Iterator[Finding]:
         advice = f"They wait until it is redriven: sa-jobqueue explain {dead.example_chain_id}."
         seen = {"waiting": dead.waiting, "chains": dead.dead_chains, "chain_id": dead.example_chain_id}
         yield _found(Code.BLOCKED_BY_DEAD, WARNING, summary, advice, **seen)
-    if dead.unsettled_for is not None and dead.unsettled_for >= at.unsettled:
-        summary = f"The end of {_times(dead.unsettled, 'chain')} was not passed on for {span(dead.unsettled_for)}."
+    if dead.to_unblock_for is not None and dead.to_unblock_for >= at.chains_to_unblock:
+        summary = f"The end of {_times(dead.chains_to_unblock, 'chain')} was not passed on for {span(dead.to_unblock_for)}."
         advice = "Any live worker does that; where one lives, see what holds the waiting jobs' rows (pg_locks)."
-        yield _found(Code.UNSETTLED, WARNING, summary, advice, unsettled=dead.unsettled, waits_for=dead.unsettled_for)
+        yield _found(
+            Code.CHAINS_TO_UNBLOCK,
+            WARNING,
+            summary,
+            advice,
+            chains_to_unblock=dead.chains_to_unblock,
+            waits_for=dead.to_unblock_for,
+        )
 
 
 def _horizon(of: Health, at: Thresholds) -> Iterator[Finding]:

@@ -69,7 +69,7 @@ def health(
     *,
     thresholds: Thresholds = Thresholds(),
     window: timedelta = timedelta(minutes=1),
-    time_to_live: timedelta = timedelta(seconds=15),
+    heartbeat_timeout: timedelta = timedelta(seconds=15),
     timeout: timedelta = _TIMEOUT,
     model: type[JobMixin[Any]] = Job,
 ) -> Health:
@@ -77,7 +77,7 @@ def health(
 
     `source`: an engine, of which one connection is used and then closed; or a session, in whose transaction it then reads.
     With an async engine: `await connection.run_sync(lambda sync: health(Session(sync)))`. `window`: what rates are counted
-    over. `time_to_live`: that of the workers. `timeout`: of each statement, with an engine.
+    over. `heartbeat_timeout`: that of the workers. `timeout`: of each statement, with an engine.
 
     Cost: a dozen statements, each bounded by a limit or by what workers can run at once; counts beyond 10,000 a lane are
     cut off and say so. With an engine no snapshot is held between them. Locks: none.
@@ -85,9 +85,9 @@ def health(
     not seen. Raises: what the driver raises, a statement that took longer than `timeout` among it.
     """
     if isinstance(source, Session):
-        return _measure(source, thresholds, window, time_to_live, model)
+        return _measure(source, thresholds, window, heartbeat_timeout, model)
     with reading(source, timeout) as session:
-        return _measure(session, thresholds, window, time_to_live, model)
+        return _measure(session, thresholds, window, heartbeat_timeout, model)
 
 
 @contextmanager
@@ -103,7 +103,7 @@ def reading(engine: Engine, timeout: timedelta) -> Iterator[Session]:
 
 
 def _measure(
-    session: Session, thresholds: Thresholds, window: timedelta, time_to_live: timedelta, model: type[JobMixin[Any]]
+    session: Session, thresholds: Thresholds, window: timedelta, heartbeat_timeout: timedelta, model: type[JobMixin[Any]]
 ) -> Health:
     told = session.execute(storage.server()).mappings().one()
     now: datetime = told["now"]
@@ -115,8 +115,8 @@ def _measure(
         queues=_queues(session, model, now),
         pending_estimate=estimates[0] if estimates else None,
         rates=_rates(session, model, window),
-        workers=Workers(time_to_live=time_to_live, workers=list_workers(session, model=model)),
-        running=_running(session, model, now, time_to_live),
+        workers=Workers(heartbeat_timeout=heartbeat_timeout, workers=list_workers(session, model=model)),
+        running=_running(session, model, now, heartbeat_timeout),
         failures=_failures(session, model, now),
         tables=[_table(row, told) for row in session.execute(storage.tables(model)).mappings()],
         indexes=[_index(row) for row in indexes],
@@ -130,7 +130,7 @@ def _measure(
             autovacuum=told["autovacuum"],
             sees_all=told["sees_all"],
         ),
-        unserved=list(session.scalars(jobs.unserved_queues(model), {"ttl": time_to_live})),
+        unserved=list(session.scalars(jobs.unserved_queues(model), {"ttl": heartbeat_timeout})),
         paused=list(_paused(session, model, now)),
         schedules=list(_late(session, model)),
         quarantined=list(_quarantined(session, model, now)),
@@ -204,8 +204,8 @@ def _rates(session: Session, model: type[JobMixin[Any]], window: timedelta) -> R
     )
 
 
-def _running(session: Session, model: type[JobMixin[Any]], now: datetime, time_to_live: timedelta) -> Running:
-    row = session.execute(statements.running(model), {"ttl": time_to_live}).mappings().one()
+def _running(session: Session, model: type[JobMixin[Any]], now: datetime, heartbeat_timeout: timedelta) -> Running:
+    row = session.execute(statements.running(model), {"ttl": heartbeat_timeout}).mappings().one()
     return Running(
         running=row["running"],
         orphaned=row["orphaned"],
@@ -220,7 +220,7 @@ def _running(session: Session, model: type[JobMixin[Any]], now: datetime, time_t
 def _failures(session: Session, model: type[JobMixin[Any]], now: datetime) -> Failures:
     letters = session.execute(statements.unresolved(model), {"limit": COUNTED}).mappings().one()
     behind = session.execute(statements.behind_dead(model), {"limit": COUNTED}).mappings().one()
-    unsettled = session.execute(statements.unsettled(model), {"limit": COUNTED}).mappings().one()
+    chains_to_unblock = session.execute(statements.chains_to_unblock(model), {"limit": COUNTED}).mappings().one()
     return Failures(
         unresolved=letters["unresolved"],
         last_hour=letters["last_hour"],
@@ -231,8 +231,8 @@ def _failures(session: Session, model: type[JobMixin[Any]], now: datetime) -> Fa
         waiting=behind["waiting"],
         dead_chains=behind["chains"],
         example_chain_id=behind["chain_id"],
-        unsettled=unsettled["unsettled"],
-        unsettled_for=_since(unsettled["oldest_at"], now),
+        chains_to_unblock=chains_to_unblock["chains_to_unblock"],
+        to_unblock_for=_since(chains_to_unblock["oldest_at"], now),
     )
 
 

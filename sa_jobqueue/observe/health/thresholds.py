@@ -26,7 +26,7 @@ class Thresholds:
     long_running: timedelta = timedelta(hours=1)
     dead_letters_hour_critical: int = 100
     """Dead letters of one hour; a single one is a warning."""
-    unsettled: timedelta = timedelta(minutes=1)
+    chains_to_unblock: timedelta = timedelta(minutes=1)
     horizon_warning: timedelta = timedelta(minutes=5)
     horizon_critical: timedelta = timedelta(hours=1)
     horizon_age_warning: int = 1_000_000

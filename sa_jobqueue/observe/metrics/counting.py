@@ -28,17 +28,17 @@ class Counted:
 
 ATTEMPTS: Final = Counted("attempts", "Attempts that ended in this worker.", "{attempt}", ("job_type", "outcome"))
 DEATHS: Final = Counted("dead_letters", "Jobs that died in this worker.", "{job}", ("job_type", "reason"))
-TAKEN_BACK: Final = Counted("jobs_taken_back", "Jobs taken back from workers that were gone.", "{job}")
+LOST: Final = Counted("jobs_rescued", "Jobs taken back from workers that were gone.", "{job}")
 FAILURES: Final = Counted("component_failures", "Failures of the worker's own duties.", "{failure}", ("component",))
-ENDANGERED: Final = Counted("leases_endangered", "How often it could not beat and stopped its jobs.", "{time}")
+ENDANGERED: Final = Counted("heartbeat_failures", "How often it could not beat and stopped its jobs.", "{time}")
 QUARANTINED: Final = Counted("writes_quarantined", "Writes that failed because of one row.", "{failure}", ("statement",))
-ALL: Final = (ATTEMPTS, DEATHS, TAKEN_BACK, FAILURES, ENDANGERED, QUARANTINED)
+ALL: Final = (ATTEMPTS, DEATHS, LOST, FAILURES, ENDANGERED, QUARANTINED)
 
 Count = tuple[Counted, tuple[str, ...]]
 
 _RARE: Final = (
-    *(told.JobPutBack, told.JobDied, told.JobCancelled, told.AttemptLost, told.JobTakenBack),
-    *(told.ComponentFailed, told.LeaseEndangered, told.WriteQuarantined),
+    *(told.JobRescheduled, told.JobDied, told.JobCancelled, told.AttemptLost, told.JobRescued),
+    *(told.ComponentFailed, told.HeartbeatFailing, told.WriteQuarantined),
 )
 """Events that are counted, but for the one that is told of every job."""
 
@@ -51,7 +51,7 @@ def counts(event: told.Event, known: frozenset[str]) -> tuple[Count, ...]:
     match event:
         case told.JobCompleted():
             return ((ATTEMPTS, (_type(event, known), "completed")),)
-        case told.JobPutBack():
+        case told.JobRescheduled():
             return ((ATTEMPTS, (_type(event, known), event.outcome.value)),)
         case told.JobDied():
             kind = _type(event, known)
@@ -60,13 +60,13 @@ def counts(event: told.Event, known: frozenset[str]) -> tuple[Count, ...]:
             return ((ATTEMPTS, (_type(event, known), AttemptOutcome.CANCELLED.value)),)
         case told.AttemptLost():
             return ((ATTEMPTS, (_type(event, known), "lost")),)
-        case told.JobTakenBack():
-            return ((TAKEN_BACK, ()),)
+        case told.JobRescued():
+            return ((LOST, ()),)
         case told.ComponentFailed():
             return ((FAILURES, (event.component,)),)
         case told.WriteQuarantined():
             return ((QUARANTINED, (event.write.value,)),)
-        case told.LeaseEndangered():
+        case told.HeartbeatFailing():
             return ((ENDANGERED, ()),)
     return ()
 

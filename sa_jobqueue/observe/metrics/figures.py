@@ -71,14 +71,14 @@ def _jobs(report: Health) -> Iterator[Figure]:
     yield _one("live_workers", "Workers that have beaten lately.", len(report.workers.live))
     yield _one("slots", "Jobs that live workers may run at once.", report.workers.slots)
     yield _one("saturation_ratio", "Slots that are taken.", report.workers.saturation)
-    yield _one("undecided_dead_letters", "Dead letters that nobody has decided on, up to 10,000.", dead.unresolved)
-    yield _labelled("undecided_dead_letters_by_age", "The same by how long they have been there.", "age", dead.by_age)
+    yield _one("unresolved_dead_letters", "Dead letters that nobody has decided on, up to 10,000.", dead.unresolved)
+    yield _labelled("unresolved_dead_letters_by_age", "The same by how long they have been there.", "age", dead.by_age)
     yield _one("jobs_blocked_by_dead", "Jobs that wait for a dead chain.", dead.waiting)
     refused = dict.fromkeys((write.value for write in RefusedWrite), 0.0)
     for one in report.quarantined:
         refused[one.statement.value] += 1
     yield _labelled("quarantined_rows", "Rows that cannot be written, up to 1,000.", "statement", refused)
-    yield _one("unsettled_chains", "Chains whose end was not passed on yet.", dead.unsettled)
+    yield _one("chains_to_unblock", "Chains whose end was not passed on yet.", dead.chains_to_unblock)
 
 
 def _storage(report: Health) -> Iterator[Figure]:

@@ -18,7 +18,7 @@ from sa_jobqueue.observe.telemetry.producers import context_within, traceparent_
 from sa_jobqueue.redaction import is_redacted, redacted_error
 from sa_jobqueue.types import AttemptOutcome, JobId
 
-_ENDS: Final = (told.JobCompleted, told.JobPutBack, told.JobDied, told.JobCancelled, told.AttemptLost)
+_ENDS: Final = (told.JobCompleted, told.JobRescheduled, told.JobDied, told.JobCancelled, told.AttemptLost)
 
 
 class AttemptSpans:
@@ -90,7 +90,7 @@ def _describe(span: Span, event: told.Event) -> timedelta | None:
         case told.JobCompleted():
             span.set_attribute(names.OUTCOME, "completed")
             return event.ran
-        case told.JobPutBack():
+        case told.JobRescheduled():
             span.set_attribute(names.OUTCOME, event.outcome.value)
             if event.outcome in {AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT}:
                 _fail(span, redacted_error(event.type_name, event.error))

@@ -97,7 +97,7 @@ class WorkerMetrics:
     def follow(self, events: told.EventBus) -> None:
         """Count from now on."""
         self._tally.follow(events)
-        kinds = (told.JobStarted, told.JobCompleted, told.JobCancelled, told.JobPutBack, told.JobDied)
+        kinds = (told.JobStarted, told.JobCompleted, told.JobCancelled, told.JobRescheduled, told.JobDied)
         events.subscribe(self, kinds=kinds)
 
     def __call__(self, event: told.Event) -> None:
@@ -107,7 +107,7 @@ class WorkerMetrics:
                 self._observe(event, event.ran)
             case told.JobStarted():
                 self._consumed[self._kind(event)] += 1
-            case told.JobPutBack():
+            case told.JobRescheduled():
                 failed = event.outcome in {AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT}
                 self._observe(event, event.ran, error_type(event.error) if failed else None)
             case told.JobDied():

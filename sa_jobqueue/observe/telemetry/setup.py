@@ -95,7 +95,7 @@ def subscribe(
     from sa_jobqueue.observe.telemetry.metrics import WorkerMetrics
 
     spans = AttemptSpans(tracer)
-    events.on_attempt(spans.begin)
+    events.on_attempt_start(spans.begin)
     events.subscribe(spans.hear, kinds=spans.heard)
     WorkerMetrics(meter, types=types, running=running, slots=slots).follow(events)
 

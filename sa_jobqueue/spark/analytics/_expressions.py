@@ -15,7 +15,7 @@ from sa_jobqueue.types import AttemptOutcome
 GROUPS: Final = ("type_name", "queue", "priority", "chain_type_name")
 """What a job says of itself and measures can be grouped by."""
 
-FAILURES: Final = (AttemptOutcome.FAILED.value, AttemptOutcome.TIMED_OUT.value, AttemptOutcome.TAKEN_BACK.value)
+FAILURES: Final = (AttemptOutcome.FAILED.value, AttemptOutcome.TIMED_OUT.value, AttemptOutcome.LOST.value)
 """Outcomes of attempts that went wrong; the others were given back or stopped on purpose."""
 
 HOUR: Final = timedelta(hours=1)

@@ -75,7 +75,7 @@ def retry_rate(history: History, by: Sequence[str] = ("type_name",)) -> DataFram
 
     `by`: any of `type_name`, `queue`, `priority` and `chain_type_name`. Of jobs in the history that were ever claimed.
     Shape: the columns of `by`, `jobs`, `attempts` (that ended), `completed` and one number for each outcome of
-    unsuccessful ones (`failed`, `timed_out`, `taken_back`, `snoozed`, `released`, `cancelled`, `superseded`),
+    unsuccessful ones (`failed`, `timed_out`, `lost`, `snoozed`, `released`, `cancelled`, `superseded`),
     `retried_jobs` (claimed again after one of the first three), `retry_rate` (those among the jobs, 0 to 1),
     `failure_rate` (the first three among the attempts, 0 to 1, null without an attempt that ended).
     Raises: InvalidOptionError when `by` names something else.

@@ -11,10 +11,10 @@ policy, for there the error is an exception still. The worker takes the answer f
 job anew, checks the output and bounds every field, since one bad row would hold up the ends of all its other jobs.
 
 How a child ends. After `max_jobs_per_child` attempts it is told to close, and its successor is started. One that is told to
-stop an attempt (timed out, cancelled, lost, released) has half of `stop_grace` to end it by itself, then gets SIGTERM, and
-at the end of it SIGKILL, with everything it has started. One that holds more than its type's memory limit is killed at
-once. When it crashes, its exit is that attempt's failure, known at once from its status, not when a lease runs out. When
-the worker dies, however it dies, the kernel kills its children (Linux), and everywhere they see the socket end.
+stop an attempt (timed out, cancelled, lost, released) has half of `cancel_timeout` to end it by itself, then gets SIGTERM,
+and at the end of it SIGKILL, with everything it has started. One that holds more than its type's memory limit is killed at
+once. When it crashes, its exit is that attempt's failure, known at once from its status, not when a lease runs out. When the
+worker dies, however it dies, the kernel kills its children (Linux), and everywhere they see the socket end.
 """
 
 from sa_jobqueue.worker.isolation.children import Children, check_importable

@@ -68,7 +68,7 @@ class Children:
         self._modules = list(dict.fromkeys(kind.func.__module__ for kind in jobs.registry)) if app is None else []
         self._worker_id = worker_id
         self._max_jobs = options.max_jobs_per_child
-        self._stop_grace = options.stop_grace
+        self._cancel_timeout = options.cancel_timeout
         self._idle: list[Process] = []
         self._all: set[Process] = set()
         self._waiting: deque[asyncio.Future[Process]] = deque()
@@ -98,7 +98,7 @@ class Children:
 
         `begin`: starts the attempt's time. `extend`: the same and moves its lease, or cancels this where it is lost: for
         one that has to wait for a child, whose lease would run out meanwhile, and which must not begin when it has.
-        When this is cancelled, it returns after `stop_grace` at most, and nothing of the attempt is left.
+        When this is cancelled, it returns after `cancel_timeout` at most, and nothing of the attempt is left.
         Raises: what the handler raised, as `answers.result_of`; ProcessDiedError, MemoryLimitError; IsolationError when
         no child can be started.
         """
@@ -112,7 +112,7 @@ class Children:
         try:
             answer = await child.run(request, job, context, memory_limit=job_type.memory_limit)
         except asyncio.CancelledError:
-            await child.stop(context.cancel_reason or CancelReason.SHUTDOWN, self._stop_grace)
+            await child.stop(context.cancel_reason or CancelReason.SHUTDOWN, self._cancel_timeout)
             raise
         finally:
             self._give_back(child)

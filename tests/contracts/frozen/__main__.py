@@ -16,7 +16,7 @@ from tests.fixtures.plans import DIALECT
 from tests.statements.cases import CASES
 from tests.statements.test_sql import readable
 
-FILLED = {"is_awaited", "created_at", "scheduled_at", "changed_xid"}
+FILLED = {"has_waiters", "created_at", "scheduled_at", "changed_xid"}
 """Columns of a job that the database fills in, and `session.add` reads back."""
 
 

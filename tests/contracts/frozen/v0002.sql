@@ -1,7 +1,7 @@
 -- add {}
 INSERT INTO job (id, queue, type_name, priority, chain_id, chain_type_name, chain_index, input, input_version, output, status, open_blockers, started_at, completed_at, completed_by, attempt, max_attempts, timeout, last_error, leased_by, leased_until, deduplication_key, chain_completed_at, trace_context, chain_trace_context, chain_status)
 VALUES (%(id)s::UUID, %(queue)s::VARCHAR, %(type_name)s::VARCHAR, %(priority)s::SMALLINT, %(chain_id)s::UUID, %(chain_type_name)s::VARCHAR, %(chain_index)s::INTEGER, %(input)s::JSONB, %(input_version)s::INTEGER, %(output)s::JSONB, %(status)s, %(open_blockers)s::INTEGER, %(started_at)s::TIMESTAMP WITH TIME ZONE, %(completed_at)s::TIMESTAMP WITH TIME ZONE, %(completed_by)s::VARCHAR, %(attempt)s::INTEGER, %(max_attempts)s::INTEGER, %(timeout)s::INTERVAL, %(last_error)s::JSONB, %(leased_by)s::VARCHAR, %(leased_until)s::TIMESTAMP WITH TIME ZONE, %(deduplication_key)s::VARCHAR, %(chain_completed_at)s::TIMESTAMP WITH TIME ZONE, %(trace_context)s::VARCHAR, %(chain_trace_context)s::VARCHAR, %(chain_status)s)
-RETURNING job.changed_xid, job.created_at, job.is_awaited, job.scheduled_at
+RETURNING job.changed_xid, job.created_at, job.has_waiters, job.scheduled_at
 
 -- add_edges {}
 INSERT INTO job_blocker (job_id, blocked_by_chain_id, index, open, on_failure, trace_context)
@@ -14,11 +14,11 @@ FROM job_attempt
 WHERE job_attempt.job_id = %(job_id_1)s::UUID
 ORDER BY job_attempt.attempt
 
--- await_chains {"is_awaited": true}
+-- await_chains {"has_waiters": true}
 UPDATE job
-SET is_awaited=%(is_awaited)s
+SET has_waiters=%(has_waiters)s
 WHERE job.id = ANY (%(ids)s::UUID[])
-AND NOT job.is_awaited
+AND NOT job.has_waiters
 
 -- beat {}
 INSERT INTO worker (id, name, host, pid, version, queues, job_types, concurrency, state)
@@ -41,23 +41,23 @@ WHERE job_blocker.job_id = %(job_id)s::UUID
 ORDER BY job_blocker.index
 
 -- bulk_account {}
-UPDATE job_write
+UPDATE job_bulk_write
 SET staged=%(staged)s::BIGINT, enqueued=%(enqueued)s::BIGINT, duplicates=%(duplicates)s::BIGINT, rejected=%(rejected)s::BIGINT
-WHERE job_write.write_id = %(of_write)s::VARCHAR
-AND job_write.sequence = %(of_sequence)s::BIGINT
+WHERE job_bulk_write.write_id = %(of_write)s::VARCHAR
+AND job_bulk_write.sequence = %(of_sequence)s::BIGINT
 
 -- bulk_chains_waited_for {}
-WITH edge AS MATERIALIZED (SELECT job_stage.id AS job_id, each.chain_id AS chain_id
-  FROM job_stage, unnest(job_stage.blockers) WITH ORDINALITY AS each(chain_id, ordinal)
-  WHERE job_stage.write_id = %(write_id)s::VARCHAR
-  AND job_stage.sequence = %(sequence)s::BIGINT
-  AND job_stage.task_id = ANY (%(task_ids)s::BIGINT[])
-  AND job_stage.rejected_reason IS NULL
-  AND job_stage.blockers IS NOT NULL)
+WITH edge AS MATERIALIZED (SELECT job_bulk_staging.id AS job_id, each.chain_id AS chain_id
+  FROM job_bulk_staging, unnest(job_bulk_staging.blockers) WITH ORDINALITY AS each(chain_id, ordinal)
+  WHERE job_bulk_staging.write_id = %(write_id)s::VARCHAR
+  AND job_bulk_staging.sequence = %(sequence)s::BIGINT
+  AND job_bulk_staging.task_id = ANY (%(task_ids)s::BIGINT[])
+  AND job_bulk_staging.rejected_reason IS NULL
+  AND job_bulk_staging.blockers IS NOT NULL)
 SELECT DISTINCT edge.chain_id
 FROM edge
 WHERE NOT (EXISTS (SELECT "new".id
-    FROM job_stage AS "new"
+    FROM job_bulk_staging AS "new"
     WHERE "new".write_id = %(write_id)s::VARCHAR
     AND "new".sequence = %(sequence)s::BIGINT
     AND "new".task_id = ANY (%(task_ids)s::BIGINT[])
@@ -65,13 +65,13 @@ WHERE NOT (EXISTS (SELECT "new".id
     AND "new".id = edge.chain_id))
 
 -- bulk_circular_edges {}
-WITH edge AS MATERIALIZED (SELECT job_stage.id AS job_id, each.chain_id AS chain_id
-  FROM job_stage, unnest(job_stage.blockers) WITH ORDINALITY AS each(chain_id, ordinal)
-  WHERE job_stage.write_id = %(write_id)s::VARCHAR
-  AND job_stage.sequence = %(sequence)s::BIGINT
-  AND job_stage.task_id = ANY (%(task_ids)s::BIGINT[])
-  AND job_stage.rejected_reason IS NULL
-  AND job_stage.blockers IS NOT NULL)
+WITH edge AS MATERIALIZED (SELECT job_bulk_staging.id AS job_id, each.chain_id AS chain_id
+  FROM job_bulk_staging, unnest(job_bulk_staging.blockers) WITH ORDINALITY AS each(chain_id, ordinal)
+  WHERE job_bulk_staging.write_id = %(write_id)s::VARCHAR
+  AND job_bulk_staging.sequence = %(sequence)s::BIGINT
+  AND job_bulk_staging.task_id = ANY (%(task_ids)s::BIGINT[])
+  AND job_bulk_staging.rejected_reason IS NULL
+  AND job_bulk_staging.blockers IS NOT NULL)
 SELECT edge.job_id, edge.chain_id
 FROM edge
 WHERE edge.chain_id IN (SELECT waiting.job_id
@@ -81,69 +81,69 @@ AND edge.job_id IN (SELECT awaited.chain_id
 
 -- bulk_clear_left_over {}
 DELETE
-FROM job_stage
-WHERE job_stage.staged_at < now() - %(age)s::INTERVAL
+FROM job_bulk_staging
+WHERE job_bulk_staging.staged_at < now() - %(age)s::INTERVAL
 
 -- bulk_clear_stage {}
 DELETE
-FROM job_stage
-WHERE job_stage.write_id = %(write_id)s::VARCHAR
-AND job_stage.sequence <= %(sequence)s::BIGINT
+FROM job_bulk_staging
+WHERE job_bulk_staging.write_id = %(write_id)s::VARCHAR
+AND job_bulk_staging.sequence <= %(sequence)s::BIGINT
 
 -- bulk_count_staged {}
-SELECT job_stage.queue, count(*) AS count_1, count(job_stage.rejected_reason) AS count_2, count(job_stage.deduplication_key) AS count_3, count(job_stage.blockers) AS count_4
-FROM job_stage
-WHERE job_stage.write_id = %(write_id)s::VARCHAR
-AND job_stage.sequence = %(sequence)s::BIGINT
-AND job_stage.task_id = ANY (%(task_ids)s::BIGINT[])
-GROUP BY job_stage.queue
+SELECT job_bulk_staging.queue, count(*) AS count_1, count(job_bulk_staging.rejected_reason) AS count_2, count(job_bulk_staging.deduplication_key) AS count_3, count(job_bulk_staging.blockers) AS count_4
+FROM job_bulk_staging
+WHERE job_bulk_staging.write_id = %(write_id)s::VARCHAR
+AND job_bulk_staging.sequence = %(sequence)s::BIGINT
+AND job_bulk_staging.task_id = ANY (%(task_ids)s::BIGINT[])
+GROUP BY job_bulk_staging.queue
 
 -- bulk_enqueue_staged {}
-INSERT INTO job (id, queue, type_name, priority, chain_id, chain_type_name, input, input_version, scheduled_at, max_attempts, timeout, deduplication_key, trace_context, chain_trace_context, status, open_blockers, is_awaited)
-SELECT job_stage.id, coalesce(job_stage.queue, %(queue)s::VARCHAR) AS coalesce_1, coalesce(job_stage.type_name, %(type_name)s::VARCHAR) AS coalesce_2, coalesce(job_stage.priority, %(priority)s::SMALLINT) AS coalesce_3, job_stage.id AS id__1, coalesce(job_stage.type_name, %(type_name)s::VARCHAR) AS coalesce__1, coalesce(job_stage.input, CAST('null' AS JSONB)) AS coalesce_4, coalesce(job_stage.input_version, %(input_version)s::INTEGER) AS coalesce_5, greatest(job_stage.scheduled_at, now() + coalesce(job_stage.delay, interval '0')) AS greatest_1, coalesce(job_stage.max_attempts, %(max_attempts)s::INTEGER) AS coalesce_6, job_stage.timeout, job_stage.deduplication_key, coalesce(job_stage.trace_context, %(trace_context)s::VARCHAR) AS coalesce_7, coalesce(job_stage.trace_context, %(trace_context)s::VARCHAR) AS coalesce__2, 'pending', 0, false
-FROM job_stage
-WHERE job_stage.write_id = %(write_id)s::VARCHAR
-AND job_stage.sequence = %(sequence)s::BIGINT
-AND job_stage.task_id = ANY (%(task_ids)s::BIGINT[])
-AND job_stage.rejected_reason IS NULL
+INSERT INTO job (id, queue, type_name, priority, chain_id, chain_type_name, input, input_version, scheduled_at, max_attempts, timeout, deduplication_key, trace_context, chain_trace_context, status, open_blockers, has_waiters)
+SELECT job_bulk_staging.id, coalesce(job_bulk_staging.queue, %(queue)s::VARCHAR) AS coalesce_1, coalesce(job_bulk_staging.type_name, %(type_name)s::VARCHAR) AS coalesce_2, coalesce(job_bulk_staging.priority, %(priority)s::SMALLINT) AS coalesce_3, job_bulk_staging.id AS id__1, coalesce(job_bulk_staging.type_name, %(type_name)s::VARCHAR) AS coalesce__1, coalesce(job_bulk_staging.input, CAST('null' AS JSONB)) AS coalesce_4, coalesce(job_bulk_staging.input_version, %(input_version)s::INTEGER) AS coalesce_5, greatest(job_bulk_staging.scheduled_at, now() + coalesce(job_bulk_staging.delay, interval '0')) AS greatest_1, coalesce(job_bulk_staging.max_attempts, %(max_attempts)s::INTEGER) AS coalesce_6, job_bulk_staging.timeout, job_bulk_staging.deduplication_key, coalesce(job_bulk_staging.trace_context, %(trace_context)s::VARCHAR) AS coalesce_7, coalesce(job_bulk_staging.trace_context, %(trace_context)s::VARCHAR) AS coalesce__2, 'pending', 0, false
+FROM job_bulk_staging
+WHERE job_bulk_staging.write_id = %(write_id)s::VARCHAR
+AND job_bulk_staging.sequence = %(sequence)s::BIGINT
+AND job_bulk_staging.task_id = ANY (%(task_ids)s::BIGINT[])
+AND job_bulk_staging.rejected_reason IS NULL
 
 -- bulk_enqueue_staged_keyed {}
-INSERT INTO job (id, queue, type_name, priority, chain_id, chain_type_name, input, input_version, scheduled_at, max_attempts, timeout, deduplication_key, trace_context, chain_trace_context, status, open_blockers, is_awaited)
-SELECT job_stage.id, coalesce(job_stage.queue, %(queue)s::VARCHAR) AS coalesce_1, coalesce(job_stage.type_name, %(type_name)s::VARCHAR) AS coalesce_2, coalesce(job_stage.priority, %(priority)s::SMALLINT) AS coalesce_3, job_stage.id AS id__1, coalesce(job_stage.type_name, %(type_name)s::VARCHAR) AS coalesce__1, coalesce(job_stage.input, CAST('null' AS JSONB)) AS coalesce_4, coalesce(job_stage.input_version, %(input_version)s::INTEGER) AS coalesce_5, greatest(job_stage.scheduled_at, now() + coalesce(job_stage.delay, interval '0')) AS greatest_1, coalesce(job_stage.max_attempts, %(max_attempts)s::INTEGER) AS coalesce_6, job_stage.timeout, job_stage.deduplication_key, coalesce(job_stage.trace_context, %(trace_context)s::VARCHAR) AS coalesce_7, coalesce(job_stage.trace_context, %(trace_context)s::VARCHAR) AS coalesce__2, 'pending', 0, false
-FROM job_stage
-WHERE job_stage.write_id = %(write_id)s::VARCHAR
-AND job_stage.sequence = %(sequence)s::BIGINT
-AND job_stage.task_id = ANY (%(task_ids)s::BIGINT[])
-AND job_stage.rejected_reason IS NULL
-ORDER BY coalesce(job_stage.type_name, %(type_name)s::VARCHAR) COLLATE "C", job_stage.deduplication_key COLLATE "C", job_stage.task_id, job_stage.row
+INSERT INTO job (id, queue, type_name, priority, chain_id, chain_type_name, input, input_version, scheduled_at, max_attempts, timeout, deduplication_key, trace_context, chain_trace_context, status, open_blockers, has_waiters)
+SELECT job_bulk_staging.id, coalesce(job_bulk_staging.queue, %(queue)s::VARCHAR) AS coalesce_1, coalesce(job_bulk_staging.type_name, %(type_name)s::VARCHAR) AS coalesce_2, coalesce(job_bulk_staging.priority, %(priority)s::SMALLINT) AS coalesce_3, job_bulk_staging.id AS id__1, coalesce(job_bulk_staging.type_name, %(type_name)s::VARCHAR) AS coalesce__1, coalesce(job_bulk_staging.input, CAST('null' AS JSONB)) AS coalesce_4, coalesce(job_bulk_staging.input_version, %(input_version)s::INTEGER) AS coalesce_5, greatest(job_bulk_staging.scheduled_at, now() + coalesce(job_bulk_staging.delay, interval '0')) AS greatest_1, coalesce(job_bulk_staging.max_attempts, %(max_attempts)s::INTEGER) AS coalesce_6, job_bulk_staging.timeout, job_bulk_staging.deduplication_key, coalesce(job_bulk_staging.trace_context, %(trace_context)s::VARCHAR) AS coalesce_7, coalesce(job_bulk_staging.trace_context, %(trace_context)s::VARCHAR) AS coalesce__2, 'pending', 0, false
+FROM job_bulk_staging
+WHERE job_bulk_staging.write_id = %(write_id)s::VARCHAR
+AND job_bulk_staging.sequence = %(sequence)s::BIGINT
+AND job_bulk_staging.task_id = ANY (%(task_ids)s::BIGINT[])
+AND job_bulk_staging.rejected_reason IS NULL
+ORDER BY coalesce(job_bulk_staging.type_name, %(type_name)s::VARCHAR) COLLATE "C", job_bulk_staging.deduplication_key COLLATE "C", job_bulk_staging.task_id, job_bulk_staging.row
 ON CONFLICT (chain_type_name, deduplication_key)
 WHERE deduplication_key IS NOT NULL
 AND chain_index = 0
 AND chain_completed_at IS NULL DO NOTHING
 
 -- bulk_enqueue_waiting {}
-WITH edge AS MATERIALIZED (SELECT job_stage.id AS job_id, each.chain_id AS chain_id, CAST(each.ordinal - 1 AS INTEGER) AS place, ended.chain_id IS NULL OR NOT ended.completed
-  AND coalesce(job_stage.on_failure, 'wait') != 'continue' AS is_open, coalesce(job_stage.on_failure, 'wait') AS on_failure, coalesce(job_stage.trace_context, %(trace_context)s::VARCHAR) AS trace_context
-  FROM job_stage
-  JOIN unnest(job_stage.blockers) WITH ORDINALITY AS each(chain_id, ordinal) ON true
+WITH edge AS MATERIALIZED (SELECT job_bulk_staging.id AS job_id, each.chain_id AS chain_id, CAST(each.ordinal - 1 AS INTEGER) AS place, ended.chain_id IS NULL OR NOT ended.completed
+  AND coalesce(job_bulk_staging.on_failure, 'wait') != 'continue' AS is_open, coalesce(job_bulk_staging.on_failure, 'wait') AS on_failure, coalesce(job_bulk_staging.trace_context, %(trace_context)s::VARCHAR) AS trace_context
+  FROM job_bulk_staging
+  JOIN unnest(job_bulk_staging.blockers) WITH ORDINALITY AS each(chain_id, ordinal) ON true
   LEFT OUTER JOIN unnest(%(ended_ids)s::UUID[], %(completed)s::BOOLEAN[]) AS ended(chain_id, completed) ON ended.chain_id = each.chain_id
-  WHERE job_stage.write_id = %(write_id)s::VARCHAR
-  AND job_stage.sequence = %(sequence)s::BIGINT
-  AND job_stage.task_id = ANY (%(task_ids)s::BIGINT[])
-  AND job_stage.rejected_reason IS NULL
-  AND job_stage.blockers IS NOT NULL), waits AS (SELECT edge.job_id AS job_id, count(*) FILTER (WHERE edge.is_open) AS open
+  WHERE job_bulk_staging.write_id = %(write_id)s::VARCHAR
+  AND job_bulk_staging.sequence = %(sequence)s::BIGINT
+  AND job_bulk_staging.task_id = ANY (%(task_ids)s::BIGINT[])
+  AND job_bulk_staging.rejected_reason IS NULL
+  AND job_bulk_staging.blockers IS NOT NULL), waits AS (SELECT edge.job_id AS job_id, count(*) FILTER (WHERE edge.is_open) AS open
   FROM edge
   GROUP BY edge.job_id), awaited AS (SELECT DISTINCT edge.chain_id AS chain_id
-  FROM edge), inserted AS (INSERT INTO job (id, queue, type_name, priority, chain_id, chain_type_name, input, input_version, scheduled_at, max_attempts, timeout, deduplication_key, trace_context, chain_trace_context, status, open_blockers, is_awaited)
-  SELECT job_stage.id AS id, coalesce(job_stage.queue, %(queue)s::VARCHAR) AS coalesce_1, coalesce(job_stage.type_name, %(type_name)s::VARCHAR) AS coalesce_2, coalesce(job_stage.priority, %(priority)s::SMALLINT) AS coalesce_3, job_stage.id AS id__1, coalesce(job_stage.type_name, %(type_name)s::VARCHAR) AS coalesce__1, coalesce(job_stage.input, CAST('null' AS JSONB)) AS coalesce_4, coalesce(job_stage.input_version, %(input_version)s::INTEGER) AS coalesce_5, greatest(job_stage.scheduled_at, now() + coalesce(job_stage.delay, interval '0')) AS greatest_1, coalesce(job_stage.max_attempts, %(max_attempts)s::INTEGER) AS coalesce_6, job_stage.timeout AS timeout, job_stage.deduplication_key AS deduplication_key, coalesce(job_stage.trace_context, %(trace_context)s::VARCHAR) AS coalesce_7, coalesce(job_stage.trace_context, %(trace_context)s::VARCHAR) AS coalesce__2, CAST(CASE WHEN (coalesce(waits.open, 0) > 0) THEN 'blocked' ELSE 'pending' END AS job_status) AS anon_1, coalesce(waits.open, 0) AS coalesce_8, awaited.chain_id IS NOT NULL AS anon_2
-  FROM job_stage
-  LEFT OUTER JOIN waits ON waits.job_id = job_stage.id
-  LEFT OUTER JOIN awaited ON job_stage.id = awaited.chain_id
-  WHERE job_stage.write_id = %(write_id)s::VARCHAR
-  AND job_stage.sequence = %(sequence)s::BIGINT
-  AND job_stage.task_id = ANY (%(task_ids)s::BIGINT[])
-  AND job_stage.rejected_reason IS NULL
-  ORDER BY coalesce(job_stage.type_name, %(type_name)s::VARCHAR) COLLATE "C", job_stage.deduplication_key COLLATE "C", job_stage.task_id, job_stage.row
+  FROM edge), inserted AS (INSERT INTO job (id, queue, type_name, priority, chain_id, chain_type_name, input, input_version, scheduled_at, max_attempts, timeout, deduplication_key, trace_context, chain_trace_context, status, open_blockers, has_waiters)
+  SELECT job_bulk_staging.id AS id, coalesce(job_bulk_staging.queue, %(queue)s::VARCHAR) AS coalesce_1, coalesce(job_bulk_staging.type_name, %(type_name)s::VARCHAR) AS coalesce_2, coalesce(job_bulk_staging.priority, %(priority)s::SMALLINT) AS coalesce_3, job_bulk_staging.id AS id__1, coalesce(job_bulk_staging.type_name, %(type_name)s::VARCHAR) AS coalesce__1, coalesce(job_bulk_staging.input, CAST('null' AS JSONB)) AS coalesce_4, coalesce(job_bulk_staging.input_version, %(input_version)s::INTEGER) AS coalesce_5, greatest(job_bulk_staging.scheduled_at, now() + coalesce(job_bulk_staging.delay, interval '0')) AS greatest_1, coalesce(job_bulk_staging.max_attempts, %(max_attempts)s::INTEGER) AS coalesce_6, job_bulk_staging.timeout AS timeout, job_bulk_staging.deduplication_key AS deduplication_key, coalesce(job_bulk_staging.trace_context, %(trace_context)s::VARCHAR) AS coalesce_7, coalesce(job_bulk_staging.trace_context, %(trace_context)s::VARCHAR) AS coalesce__2, CAST(CASE WHEN (coalesce(waits.open, 0) > 0) THEN 'blocked' ELSE 'pending' END AS job_status) AS anon_1, coalesce(waits.open, 0) AS coalesce_8, awaited.chain_id IS NOT NULL AS anon_2
+  FROM job_bulk_staging
+  LEFT OUTER JOIN waits ON waits.job_id = job_bulk_staging.id
+  LEFT OUTER JOIN awaited ON job_bulk_staging.id = awaited.chain_id
+  WHERE job_bulk_staging.write_id = %(write_id)s::VARCHAR
+  AND job_bulk_staging.sequence = %(sequence)s::BIGINT
+  AND job_bulk_staging.task_id = ANY (%(task_ids)s::BIGINT[])
+  AND job_bulk_staging.rejected_reason IS NULL
+  ORDER BY coalesce(job_bulk_staging.type_name, %(type_name)s::VARCHAR) COLLATE "C", job_bulk_staging.deduplication_key COLLATE "C", job_bulk_staging.task_id, job_bulk_staging.row
   ON CONFLICT (chain_type_name, deduplication_key)
   WHERE deduplication_key IS NOT NULL
   AND chain_index = 0
@@ -157,28 +157,28 @@ SELECT count(*) AS count_1
 FROM inserted
 
 -- bulk_find_write {}
-SELECT job_write.staged, job_write.enqueued, job_write.duplicates, job_write.rejected
-FROM job_write
-WHERE job_write.write_id = %(write_id)s::VARCHAR
-AND job_write.sequence = %(sequence)s::BIGINT
+SELECT job_bulk_write.staged, job_bulk_write.enqueued, job_bulk_write.duplicates, job_bulk_write.rejected
+FROM job_bulk_write
+WHERE job_bulk_write.write_id = %(write_id)s::VARCHAR
+AND job_bulk_write.sequence = %(sequence)s::BIGINT
 
 -- bulk_guard {"set_config_11": "work_mem", "set_config_12": "64MB", "set_config_2": "enable_nestloop", "set_config_3": "off", "set_config_5": "enable_mergejoin", "set_config_6": "off", "set_config_8": "jit", "set_config_9": "off"}
 SELECT set_config(%(set_config_2)s::VARCHAR, %(set_config_3)s::VARCHAR, true) AS set_config_1, set_config(%(set_config_5)s::VARCHAR, %(set_config_6)s::VARCHAR, true) AS set_config_4, set_config(%(set_config_8)s::VARCHAR, %(set_config_9)s::VARCHAR, true) AS set_config_7, set_config(%(set_config_11)s::VARCHAR, %(set_config_12)s::VARCHAR, true) AS set_config_10
 
 -- bulk_reject_staged {}
-INSERT INTO job_reject (write_id, sequence, task_id, row, field, reason, record)
-SELECT job_stage.write_id, job_stage.sequence, job_stage.task_id, job_stage.row, job_stage.rejected_field, job_stage.rejected_reason, job_stage.record
-FROM job_stage
-WHERE job_stage.write_id = %(write_id)s::VARCHAR
-AND job_stage.sequence = %(sequence)s::BIGINT
-AND job_stage.task_id = ANY (%(task_ids)s::BIGINT[])
-AND job_stage.rejected_reason IS NOT NULL
+INSERT INTO job_bulk_reject (write_id, sequence, task_id, row, field, reason, record)
+SELECT job_bulk_staging.write_id, job_bulk_staging.sequence, job_bulk_staging.task_id, job_bulk_staging.row, job_bulk_staging.rejected_field, job_bulk_staging.rejected_reason, job_bulk_staging.record
+FROM job_bulk_staging
+WHERE job_bulk_staging.write_id = %(write_id)s::VARCHAR
+AND job_bulk_staging.sequence = %(sequence)s::BIGINT
+AND job_bulk_staging.task_id = ANY (%(task_ids)s::BIGINT[])
+AND job_bulk_staging.rejected_reason IS NOT NULL
 
 -- bulk_take_write {}
-INSERT INTO job_write (write_id, sequence, staged, enqueued, duplicates, rejected, written_by)
+INSERT INTO job_bulk_write (write_id, sequence, staged, enqueued, duplicates, rejected, written_by)
 VALUES (%(write_id)s::VARCHAR, %(sequence)s::BIGINT, 0, 0, 0, 0, %(written_by)s::VARCHAR)
 ON CONFLICT (write_id, sequence) DO NOTHING
-RETURNING job_write.sequence
+RETURNING job_bulk_write.sequence
 
 -- chain_complete {"chain_index_1": 0}
 WITH free AS (SELECT row.id AS id
@@ -195,7 +195,7 @@ WITH free AS (SELECT row.id AS id
   AND job.attempt = (%(attempts)s::INTEGER[])[array_position(%(ids)s::UUID[], job.id)]
   AND job.leased_by = %(worker_id)s::VARCHAR
   AND CAST(job.status AS TEXT) = 'running'
-  RETURNING job.id, job.chain_id, job.status, job.is_awaited, false AS goes_on), roots AS (UPDATE job
+  RETURNING job.id, job.chain_id, job.status, job.has_waiters, false AS goes_on), roots AS (UPDATE job
   SET chain_completed_at=now(), chain_status=((array((SELECT ended.status
           FROM ended
           WHERE ended.chain_id != ended.id
@@ -207,10 +207,10 @@ WITH free AS (SELECT row.id AS id
         FROM ended
         WHERE ended.chain_id != ended.id
         AND NOT ended.goes_on)))
-  RETURNING job.id, job.is_awaited)
-SELECT ended.id, CASE WHEN (NOT ended.goes_on) THEN ended.status END AS status, ended.chain_id, coalesce((SELECT roots.is_awaited
+  RETURNING job.id, job.has_waiters)
+SELECT ended.id, CASE WHEN (NOT ended.goes_on) THEN ended.status END AS status, ended.chain_id, coalesce((SELECT roots.has_waiters
     FROM roots
-    WHERE roots.id = ended.chain_id), ended.is_awaited) AS is_awaited
+    WHERE roots.id = ended.chain_id), ended.has_waiters) AS has_waiters
 FROM ended
 
 -- chain_complete_going_on {"chain_index_1": 0, "coalesce_1": false}
@@ -228,7 +228,7 @@ WITH free AS (SELECT row.id AS id
   AND job.attempt = (%(attempts)s::INTEGER[])[array_position(%(ids)s::UUID[], job.id)]
   AND job.leased_by = %(worker_id)s::VARCHAR
   AND CAST(job.status AS TEXT) = 'running'
-  RETURNING job.id, job.chain_id, job.status, job.is_awaited, coalesce(job.id = ANY (%(parents)s::UUID[]), %(coalesce_1)s) AS goes_on), inserted AS (INSERT INTO job (id, chain_id, chain_index, type_name, chain_type_name, input, scheduled_at)
+  RETURNING job.id, job.chain_id, job.status, job.has_waiters, coalesce(job.id = ANY (%(parents)s::UUID[]), %(coalesce_1)s) AS goes_on), inserted AS (INSERT INTO job (id, chain_id, chain_index, type_name, chain_type_name, input, scheduled_at)
   SELECT given.id AS id, given.chain_id AS chain_id, given.chain_index AS chain_index, given.type_name AS type_name, given.chain_type_name AS chain_type_name, CAST(given.input AS JSONB) AS input, greatest(given.at, now() + coalesce(given.delay, interval '0')) AS greatest_1
   FROM unnest(%(parents)s::UUID[], %(next_id)s::UUID[], %(next_chain_id)s::UUID[], %(next_chain_index)s::INTEGER[], %(next_type_name)s::TEXT[], %(next_chain_type_name)s::TEXT[], %(next_input)s::TEXT[], %(delays)s::INTERVAL[], %(ats)s::TIMESTAMP WITH TIME ZONE[]) AS given(parent, id, chain_id, chain_index, type_name, chain_type_name, input, delay, at)
   WHERE given.parent = ANY (array((SELECT ended.id
@@ -245,20 +245,20 @@ WITH free AS (SELECT row.id AS id
         FROM ended
         WHERE ended.chain_id != ended.id
         AND NOT ended.goes_on)))
-  RETURNING job.id, job.is_awaited)
-SELECT ended.id, CASE WHEN NOT ended.goes_on THEN ended.status END AS status, ended.chain_id, coalesce((SELECT roots.is_awaited
+  RETURNING job.id, job.has_waiters)
+SELECT ended.id, CASE WHEN NOT ended.goes_on THEN ended.status END AS status, ended.chain_id, coalesce((SELECT roots.has_waiters
     FROM roots
-    WHERE roots.id = ended.chain_id), ended.is_awaited) AS is_awaited
+    WHERE roots.id = ended.chain_id), ended.has_waiters) AS has_waiters
 FROM ended
 
 -- chain_end {}
 UPDATE job
 SET chain_completed_at=now(), chain_status='completed'
 WHERE job.id = %(root)s::UUID
-RETURNING job.is_awaited
+RETURNING job.has_waiters
 
 -- chain_last_job {}
-SELECT job.id, job.queue, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.is_awaited, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status
+SELECT job.id, job.queue, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.has_waiters, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status
 FROM job
 WHERE job.id = coalesce((SELECT job.id
     FROM job
@@ -268,7 +268,7 @@ WHERE job.id = coalesce((SELECT job.id
 FOR NO KEY UPDATE OF job
 
 -- chain_lock {}
-SELECT job.id, job.chain_id, job.status, job.is_awaited, job.chain_completed_at IS NOT NULL AS ended, coalesce(job.chain_status, job.status) AS outcome
+SELECT job.id, job.chain_id, job.status, job.has_waiters, job.chain_completed_at IS NOT NULL AS ended, coalesce(job.chain_status, job.status) AS outcome
 FROM job
 WHERE job.id = ANY (%(ids)s::UUID[])
 ORDER BY job.root_id IS NOT NULL, job.id
@@ -385,7 +385,7 @@ WHERE job.id = ANY (array((SELECT free.id
 AND job.attempt = (%(attempts)s::INTEGER[])[array_position(%(ids)s::UUID[], job.id)]
 AND job.leased_by = %(worker_id)s::VARCHAR
 AND CAST(job.status AS TEXT) = 'running'
-RETURNING job.id, job.is_awaited
+RETURNING job.id, job.has_waiters
 
 -- complete_one {"chain_index_1": 0}
 UPDATE job
@@ -394,7 +394,7 @@ WHERE job.id = %(job_id)s::UUID
 AND job.attempt = %(job_attempt)s::INTEGER
 AND job.leased_by = %(worker_id)s::VARCHAR
 AND CAST(job.status AS TEXT) = 'running'
-RETURNING job.id, job.is_awaited
+RETURNING job.id, job.has_waiters
 
 -- complete_one_going_on {}
 UPDATE job
@@ -403,13 +403,13 @@ WHERE job.id = %(job_id)s::UUID
 AND job.attempt = %(job_attempt)s::INTEGER
 AND job.leased_by = %(worker_id)s::VARCHAR
 AND CAST(job.status AS TEXT) = 'running'
-RETURNING job.id, job.is_awaited
+RETURNING job.id, job.has_waiters
 
 -- complete_unclaimed {"chain_index_1": 0}
 UPDATE job
 SET output=CAST(%(job_output)s::VARCHAR AS JSONB), status='completed', completed_at=now(), completed_by=NULL, last_error=NULL, leased_by=NULL, leased_until=NULL, chain_completed_at=CASE WHEN (job.chain_index = %(chain_index_1)s::INTEGER) THEN now() END, changed_xid=pg_current_xact_id()
 WHERE job.id = %(job_id)s::UUID
-RETURNING job.is_awaited
+RETURNING job.has_waiters
 
 -- connected {}
 WITH RECURSIVE chain(id) AS (SELECT job.id AS id
@@ -488,7 +488,7 @@ WHERE job_blocker.job_id = ANY (%(job_ids)s::UUID[])
 DELETE
 FROM job
 WHERE job.id = ANY (%(job_ids)s::UUID[])
-RETURNING job.id, job.status, job.chain_id, job.is_awaited
+RETURNING job.id, job.status, job.chain_id, job.has_waiters
 
 -- dismiss {"param_1": ["00000000-0000-0000-0000-000000000000"], "resolution": "dismissed", "resolved_by": "me"}
 UPDATE dead_letter
@@ -568,7 +568,7 @@ WITH free AS (SELECT row.id AS id
   AND job.attempt = (%(attempts)s::INTEGER[])[array_position(%(ids)s::UUID[], job.id)]
   AND job.leased_by = %(worker_id)s::VARCHAR
   AND CAST(job.status AS TEXT) = 'running'
-  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.is_awaited), history AS (INSERT INTO job_attempt (job_id, attempt, worker_id, started_at, outcome, error, error_fingerprint)
+  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.has_waiters), history AS (INSERT INTO job_attempt (job_id, attempt, worker_id, started_at, outcome, error, error_fingerprint)
   SELECT ended.id AS id, ended.attempt AS attempt, %(worker_id)s::VARCHAR AS anon_1, ended.started_at AS started_at, (%(outcomes)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_2, CAST((%(errors)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS JSONB) AS anon_3, (%(fingerprints)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_4
   FROM ended), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input, input_version, reason, error, error_fingerprint, attempts)
   SELECT (%(letter_ids)s::UUID[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_5, ended.id AS id, ended.chain_id AS chain_id, ended.queue AS queue, ended.type_name AS type_name, ended.input AS input, ended.input_version AS input_version, (%(reasons)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_6, CAST((%(errors)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS JSONB) AS anon_3, (%(fingerprints)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_4, ended.attempt AS attempt
@@ -585,10 +585,10 @@ WITH free AS (SELECT row.id AS id
         FROM ended
         WHERE ended.chain_id != ended.id
         AND CAST(ended.status AS TEXT) != %(param_5)s::VARCHAR)))
-  RETURNING job.id, job.is_awaited)
-SELECT ended.id, ended.status, ended.chain_id, coalesce((SELECT roots.is_awaited
+  RETURNING job.id, job.has_waiters)
+SELECT ended.id, ended.status, ended.chain_id, coalesce((SELECT roots.has_waiters
     FROM roots
-    WHERE roots.id = ended.chain_id), ended.is_awaited) AS is_awaited
+    WHERE roots.id = ended.chain_id), ended.has_waiters) AS has_waiters
 FROM ended
 
 -- forget_dead_workers {}
@@ -719,11 +719,11 @@ FROM (SELECT dead_letter.died_at AS died_at
   WHERE dead_letter.resolution IS NULL
   LIMIT %(limit)s::INTEGER) AS found
 
--- health_unsettled {}
-SELECT count(*) AS unsettled, min(found.chain_completed_at) AS oldest_at
+-- health_chains_to_unblock {}
+SELECT count(*) AS chains_to_unblock, min(found.chain_completed_at) AS oldest_at
 FROM (SELECT job.chain_completed_at AS chain_completed_at
   FROM job
-  WHERE job.is_awaited
+  WHERE job.has_waiters
   AND job.chain_completed_at IS NOT NULL
   LIMIT %(limit)s::INTEGER) AS found
 
@@ -818,7 +818,7 @@ FROM job
 WHERE job.id = any(%(ids)s::UUID[])
 
 -- list_blocked_jobs {"blocked_by_chain_id_1": "00000000-0000-0000-0000-000000000000", "job_id_1": "ffffffff-ffff-ffff-ffff-ffffffffffff", "param_1": 1000, "param_2": 51, "place_1": 1000}
-SELECT page.id, page.place, page.fits, job.id AS id_1, job.queue, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.is_awaited, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status
+SELECT page.id, page.place, page.fits, job.id AS id_1, job.queue, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.has_waiters, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status
 FROM (SELECT scanned.id AS id, scanned.place AS place, scanned.fits AS fits
   FROM (SELECT job_blocker.job_id AS id, row_number() OVER (ORDER BY job_blocker.job_id DESC) AS place, job_blocker.open AS fits
     FROM job_blocker
@@ -845,7 +845,7 @@ JOIN job_chain ON page.blocked_by_chain_id = job_chain.id
 ORDER BY page.index
 
 -- list_chain_jobs {"chain_index_2": -1, "id_1": "00000000-0000-0000-0000-000000000000", "param_1": 51, "param_2": 51, "root_id_1": "00000000-0000-0000-0000-000000000000"}
-SELECT page.chain_index, job.id, job.queue, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index AS chain_index_1, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.is_awaited, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status
+SELECT page.chain_index, job.id, job.queue, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index AS chain_index_1, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.has_waiters, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status
 FROM (SELECT members.id AS id, members.chain_index AS chain_index
   FROM (SELECT job.id AS id, job.chain_index AS chain_index
     FROM job
@@ -910,7 +910,7 @@ AND page.fits
 ORDER BY page.id DESC
 
 -- list_jobs {"chain_type_name_1_1": "none", "created_at_1": "0001-01-01 00:00:00+00:00", "id_2": "ffffffff-ffff-ffff-ffff-ffffffffffff", "param_1": 1000, "param_2": 51, "place_1": 1000, "queue_1_1": "none", "type_name_1_1": "none"}
-SELECT page.id, page.place, page.fits, job.id AS id_1, job.queue, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.is_awaited, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status
+SELECT page.id, page.place, page.fits, job.id AS id_1, job.queue, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.has_waiters, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status
 FROM (SELECT scanned.id AS id, scanned.place AS place, scanned.fits AS fits
   FROM (SELECT job.id AS id, row_number() OVER (ORDER BY job.id DESC) AS place, job.type_name IN (%(type_name_1_1)s::VARCHAR)
     AND job.queue IN (%(queue_1_1)s::VARCHAR)
@@ -929,7 +929,7 @@ AND page.fits
 ORDER BY page.id DESC
 
 -- list_jobs_of_chains {"id_2": "ffffffff-ffff-ffff-ffff-ffffffffffff", "param_1": ["00000000-0000-0000-0000-000000000000"], "param_2": ["00000000-0000-0000-0000-000000000000"], "param_3": 1000, "param_4": 51, "place_1": 1000}
-SELECT page.id, page.place, page.fits, job.id AS id_1, job.queue, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.is_awaited, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status
+SELECT page.id, page.place, page.fits, job.id AS id_1, job.queue, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.has_waiters, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status
 FROM (SELECT scanned.id AS id, scanned.place AS place, scanned.fits AS fits
   FROM (SELECT job.id AS id, row_number() OVER (ORDER BY job.id DESC) AS place, true AS fits
     FROM job
@@ -960,7 +960,7 @@ ORDER BY worker.name, worker.id
 LIMIT %(param_3)s::INTEGER
 
 -- lock {"param_1": ["00000000-0000-0000-0000-000000000000"]}
-SELECT job.id, job.status, job.chain_id, job.is_awaited
+SELECT job.id, job.status, job.chain_id, job.has_waiters
 FROM job
 WHERE job.id = ANY (array((SELECT unnest(ARRAY[meant.id, meant.chain_id]) AS unnest_1
       FROM job AS meant
@@ -979,7 +979,7 @@ FOR UPDATE
 SELECT job.id, coalesce(job.chain_status, job.status) AS coalesce_1
 FROM job
 WHERE job.id = ANY (%(ids)s::UUID[])
-AND job.is_awaited
+AND job.has_waiters
 AND job.chain_completed_at IS NOT NULL
 AND current_setting('transaction_isolation') = 'read committed'
 ORDER BY job.id
@@ -994,7 +994,7 @@ ORDER BY job.id
 FOR UPDATE
 
 -- lock_with_blockers {"param_1": ["00000000-0000-0000-0000-000000000000"]}
-SELECT job.id, job.status, job.chain_id, job.is_awaited
+SELECT job.id, job.status, job.chain_id, job.has_waiters
 FROM job
 WHERE job.id = ANY (array((SELECT unnest(ARRAY[meant.id, meant.chain_id]) AS unnest_1
       FROM job AS meant
@@ -1008,7 +1008,7 @@ ORDER BY job.root_id IS NOT NULL, job.id
 FOR NO KEY UPDATE
 
 -- look {}
-SELECT job_chain.id, job_chain.type_name, job_chain.status, job_chain.output, job_chain.error, job_chain.created_at, job_chain.completed_at, job_chain.length, job_chain.last_job_id, job_chain.last_type_name, root.is_awaited
+SELECT job_chain.id, job_chain.type_name, job_chain.status, job_chain.output, job_chain.error, job_chain.created_at, job_chain.completed_at, job_chain.length, job_chain.last_job_id, job_chain.last_type_name, root.has_waiters
 FROM job_chain
 JOIN job AS root ON root.id = job_chain.id
 WHERE job_chain.id = (SELECT asked.chain_id
@@ -1021,10 +1021,10 @@ WITH free AS (SELECT root.id AS id
   WHERE root.id = %(awaited_id)s::UUID
   AND root.chain_index = %(chain_index_1)s::INTEGER
   AND root.chain_completed_at IS NULL
-  AND NOT root.is_awaited
+  AND NOT root.has_waiters
   FOR NO KEY UPDATE SKIP LOCKED)
 UPDATE job
-SET is_awaited=true
+SET has_waiters=true
 WHERE job.id = (SELECT free.id
   FROM free)
 RETURNING job.id
@@ -1081,7 +1081,7 @@ FROM pg_catalog.pg_attribute
 WHERE pg_catalog.pg_attribute.attrelid = to_regclass(%(param_1)s::VARCHAR)
 AND pg_catalog.pg_attribute.attname = %(param_2)s::VARCHAR
 
--- settle {"chain_index_1": 0, "jsonb_build_object_1": "type", "jsonb_build_object_2": "BlockerFailed", "jsonb_build_object_3": "message", "jsonb_build_object_4": "a chain it waited for failed, and it must not run without", "on_failure_1": "fail", "on_failure_2": "wait", "outcome_1": "completed", "param_1": false, "param_2": "blocker_failed", "param_3": "blocker_failed", "param_4": "blocked", "param_5": "dead"}
+-- unblock {"chain_index_1": 0, "jsonb_build_object_1": "type", "jsonb_build_object_2": "BlockerFailed", "jsonb_build_object_3": "message", "jsonb_build_object_4": "a chain it waited for failed, and it must not run without", "on_failure_1": "fail", "on_failure_2": "wait", "outcome_1": "completed", "param_1": false, "param_2": "blocker_failed", "param_3": "blocker_failed", "param_4": "blocked", "param_5": "dead"}
 WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.job_id AS job_id, chain.outcome != %(outcome_1)s::VARCHAR
   AND reached.on_failure = %(on_failure_1)s::VARCHAR AS fails
   FROM unnest(%(chains)s::UUID[], %(outcomes)s::TEXT[], %(afters)s::UUID[]) AS chain(id, outcome, after)
@@ -1176,7 +1176,7 @@ WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.
           AND locked.id = ANY (array((SELECT counted.job_id
                 FROM counted
                 WHERE counted.fails)))))))
-  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.is_awaited), moved AS (SELECT changed.id AS id, changed.status AS status, changed.attempt AS attempt, changed.started_at AS started_at, changed.chain_id AS chain_id, changed.queue AS queue, changed.type_name AS type_name, changed.input AS input, changed.input_version AS input_version, changed.last_error AS last_error, changed.is_awaited AS is_awaited, row_number() OVER () AS n
+  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.has_waiters), moved AS (SELECT changed.id AS id, changed.status AS status, changed.attempt AS attempt, changed.started_at AS started_at, changed.chain_id AS chain_id, changed.queue AS queue, changed.type_name AS type_name, changed.input AS input, changed.input_version AS input_version, changed.last_error AS last_error, changed.has_waiters AS has_waiters, row_number() OVER () AS n
   FROM changed
   WHERE changed.id = ANY (array((SELECT locked.id
         FROM locked
@@ -1185,10 +1185,10 @@ WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.
   SELECT (%(letter_ids)s::UUID[])[moved.n] AS anon_1, moved.id AS id, moved.chain_id AS chain_id, moved.queue AS queue, moved.type_name AS type_name, moved.input AS input, moved.input_version AS input_version, %(param_2)s::VARCHAR AS anon_2, moved.last_error AS last_error, %(param_3)s::VARCHAR AS anon_3, moved.attempt AS attempt
   FROM moved
   WHERE CAST(moved.status AS TEXT) = %(param_5)s::VARCHAR)
-SELECT "both".chain_id, "both".job_id, "both".held, "both".status, "both".queue, "both".type_name, "both".attempt, "both".is_awaited
-FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST(moved.status AS TEXT) AS status, moved.queue AS queue, moved.type_name AS type_name, moved.attempt AS attempt, coalesce((SELECT changed.is_awaited
+SELECT "both".chain_id, "both".job_id, "both".held, "both".status, "both".queue, "both".type_name, "both".attempt, "both".has_waiters
+FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST(moved.status AS TEXT) AS status, moved.queue AS queue, moved.type_name AS type_name, moved.attempt AS attempt, coalesce((SELECT changed.has_waiters
       FROM changed
-      WHERE changed.id = moved.chain_id), moved.is_awaited) AS is_awaited
+      WHERE changed.id = moved.chain_id), moved.has_waiters) AS has_waiters
   FROM moved
   UNION ALL
   SELECT looked_at.chain_id AS chain_id, looked_at.job_id AS job_id, NOT (looked_at.job_id = ANY (array((SELECT locked.id
@@ -1197,7 +1197,7 @@ FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST
                 FROM locked))))))) AS held, CAST(NULL AS TEXT) AS anon_4, CAST(NULL AS TEXT) AS anon__1, CAST(NULL AS TEXT) AS anon__2, CAST(NULL AS INTEGER) AS anon__3, CAST(NULL AS BOOLEAN) AS anon__4
   FROM looked_at) AS "both"
 
--- settle_failed {"chain_index_1": 0, "jsonb_build_object_1": "type", "jsonb_build_object_2": "BlockerFailed", "jsonb_build_object_3": "message", "jsonb_build_object_4": "a chain it waited for failed, and it must not run without", "on_failure_1": "fail", "on_failure_2": "wait", "outcome_1": "completed", "param_1": false, "param_2": "blocker_failed", "param_3": "blocker_failed", "param_4": "blocked", "param_5": "dead"}
+-- unblock_failed {"chain_index_1": 0, "jsonb_build_object_1": "type", "jsonb_build_object_2": "BlockerFailed", "jsonb_build_object_3": "message", "jsonb_build_object_4": "a chain it waited for failed, and it must not run without", "on_failure_1": "fail", "on_failure_2": "wait", "outcome_1": "completed", "param_1": false, "param_2": "blocker_failed", "param_3": "blocker_failed", "param_4": "blocked", "param_5": "dead"}
 WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.job_id AS job_id, chain.outcome != %(outcome_1)s::VARCHAR
   AND reached.on_failure = %(on_failure_1)s::VARCHAR AS fails
   FROM unnest(%(chains)s::UUID[], %(outcomes)s::TEXT[], %(afters)s::UUID[]) AS chain(id, outcome, after)
@@ -1292,7 +1292,7 @@ WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.
           AND locked.id = ANY (array((SELECT counted.job_id
                 FROM counted
                 WHERE counted.fails)))))))
-  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.is_awaited), moved AS (SELECT changed.id AS id, changed.status AS status, changed.attempt AS attempt, changed.started_at AS started_at, changed.chain_id AS chain_id, changed.queue AS queue, changed.type_name AS type_name, changed.input AS input, changed.input_version AS input_version, changed.last_error AS last_error, changed.is_awaited AS is_awaited, row_number() OVER () AS n
+  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.has_waiters), moved AS (SELECT changed.id AS id, changed.status AS status, changed.attempt AS attempt, changed.started_at AS started_at, changed.chain_id AS chain_id, changed.queue AS queue, changed.type_name AS type_name, changed.input AS input, changed.input_version AS input_version, changed.last_error AS last_error, changed.has_waiters AS has_waiters, row_number() OVER () AS n
   FROM changed
   WHERE changed.id = ANY (array((SELECT locked.id
         FROM locked
@@ -1301,10 +1301,10 @@ WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.
   SELECT (%(letter_ids)s::UUID[])[moved.n] AS anon_1, moved.id AS id, moved.chain_id AS chain_id, moved.queue AS queue, moved.type_name AS type_name, moved.input AS input, moved.input_version AS input_version, %(param_2)s::VARCHAR AS anon_2, moved.last_error AS last_error, %(param_3)s::VARCHAR AS anon_3, moved.attempt AS attempt
   FROM moved
   WHERE CAST(moved.status AS TEXT) = %(param_5)s::VARCHAR)
-SELECT "both".chain_id, "both".job_id, "both".held, "both".status, "both".queue, "both".type_name, "both".attempt, "both".is_awaited
-FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST(moved.status AS TEXT) AS status, moved.queue AS queue, moved.type_name AS type_name, moved.attempt AS attempt, coalesce((SELECT changed.is_awaited
+SELECT "both".chain_id, "both".job_id, "both".held, "both".status, "both".queue, "both".type_name, "both".attempt, "both".has_waiters
+FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST(moved.status AS TEXT) AS status, moved.queue AS queue, moved.type_name AS type_name, moved.attempt AS attempt, coalesce((SELECT changed.has_waiters
       FROM changed
-      WHERE changed.id = moved.chain_id), moved.is_awaited) AS is_awaited
+      WHERE changed.id = moved.chain_id), moved.has_waiters) AS has_waiters
   FROM moved
   UNION ALL
   SELECT looked_at.chain_id AS chain_id, looked_at.job_id AS job_id, NOT (looked_at.job_id = ANY (array((SELECT locked.id
@@ -1321,11 +1321,11 @@ AND job.attempt = (%(attempts)s::INTEGER[])[array_position(%(ids)s::UUID[], job.
 AND job.leased_by = %(worker_id)s::VARCHAR
 AND CAST(job.status AS TEXT) = 'running'
 
--- still_unsettled {}
+-- still_to_unblock {}
 SELECT job.id
 FROM job
 WHERE job.id = ANY (%(ids)s::UUID[])
-AND job.is_awaited
+AND job.has_waiters
 AND job.chain_completed_at IS NOT NULL
 
 -- storage_indexes {"param_1": "job", "param_2": "job_attempt", "param_3": "job_blocker", "param_4": "dead_letter", "param_5": "worker"}
@@ -1430,7 +1430,7 @@ WITH recorded_attempt AS (INSERT INTO job_attempt (job_id, attempt, worker_id, s
 SELECT pg_notify(%(pg_notify_2)s::VARCHAR, CAST(recorded_attempt.job_id AS TEXT)) AS pg_notify_1
 FROM recorded_attempt
 
--- take_back {"chain_index_1": 0, "concat_1": "worker ", "concat_2": " stopped beating", "concat_3": "worker ", "concat_4": " let its lease run out", "jsonb_build_object_1": "type", "jsonb_build_object_2": "TakenBack", "jsonb_build_object_3": "message", "jsonb_build_object_4": "worker", "least_1": 62, "least_2": 1, "make_interval_1": 0, "make_interval_2": 0, "make_interval_3": 0, "make_interval_4": 0, "make_interval_5": 0, "make_interval_6": 0, "param_1": "lost", "param_2": "timed_out", "param_3": "taken_back", "param_4": "lost", "param_5": "dead", "param_6": "dead", "power_1": 2}
+-- rescue {"chain_index_1": 0, "concat_1": "worker ", "concat_2": " stopped beating", "concat_3": "worker ", "concat_4": " let its lease run out", "jsonb_build_object_1": "type", "jsonb_build_object_2": "Lost", "jsonb_build_object_3": "message", "jsonb_build_object_4": "worker", "least_1": 62, "least_2": 1, "make_interval_1": 0, "make_interval_2": 0, "make_interval_3": 0, "make_interval_4": 0, "make_interval_5": 0, "make_interval_6": 0, "param_1": "lost", "param_2": "timed_out", "param_3": "lost", "param_4": "lost", "param_5": "dead", "param_6": "dead", "power_1": 2}
 WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS root_id, %(param_1)s::VARCHAR AS reason
   FROM worker
   JOIN LATERAL (SELECT job.id AS id, job.leased_by AS leased_by, job.root_id AS root_id
@@ -1472,7 +1472,7 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
         FROM lost)))
   AND (job.root_id IS NULL OR job.root_id = ANY (array((SELECT free.id
           FROM free))))
-  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.is_awaited), numbered AS (SELECT back.id AS id, back.status AS status, back.attempt AS attempt, back.started_at AS started_at, back.chain_id AS chain_id, back.queue AS queue, back.type_name AS type_name, back.input AS input, back.input_version AS input_version, back.last_error AS last_error, back.is_awaited AS is_awaited, row_number() OVER () AS n
+  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.has_waiters), numbered AS (SELECT back.id AS id, back.status AS status, back.attempt AS attempt, back.started_at AS started_at, back.chain_id AS chain_id, back.queue AS queue, back.type_name AS type_name, back.input AS input, back.input_version AS input_version, back.last_error AS last_error, back.has_waiters AS has_waiters, row_number() OVER () AS n
   FROM back), history AS (INSERT INTO job_attempt (job_id, attempt, worker_id, started_at, outcome, error, error_fingerprint)
   SELECT numbered.id AS id, numbered.attempt AS attempt, (SELECT lost.leased_by
     FROM lost
@@ -1498,15 +1498,15 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
         FROM back
         WHERE back.chain_id != back.id
         AND CAST(back.status AS TEXT) = %(param_6)s::VARCHAR)))
-  RETURNING job.id, job.is_awaited)
+  RETURNING job.id, job.has_waiters)
 SELECT numbered.id, numbered.type_name, numbered.attempt, numbered.status, (SELECT lost.leased_by
   FROM lost
-  WHERE lost.id = numbered.id) AS worker_id, numbered.chain_id, coalesce((SELECT roots.is_awaited
+  WHERE lost.id = numbered.id) AS worker_id, numbered.chain_id, coalesce((SELECT roots.has_waiters
     FROM roots
-    WHERE roots.id = numbered.chain_id), numbered.is_awaited) AS is_awaited
+    WHERE roots.id = numbered.chain_id), numbered.has_waiters) AS has_waiters
 FROM numbered
 
--- take_back_ended {"chain_index_1": 0, "concat_1": "worker ", "concat_2": " stopped beating", "concat_3": "worker ", "concat_4": " let its lease run out", "jsonb_build_object_1": "type", "jsonb_build_object_2": "TakenBack", "jsonb_build_object_3": "message", "jsonb_build_object_4": "worker", "least_1": 62, "least_2": 1, "make_interval_1": 0, "make_interval_2": 0, "make_interval_3": 0, "make_interval_4": 0, "make_interval_5": 0, "make_interval_6": 0, "param_1": "lost", "param_2": "taken_back", "param_3": "lost", "param_4": "dead", "param_5": "dead", "power_1": 2}
+-- rescue_ended {"chain_index_1": 0, "concat_1": "worker ", "concat_2": " stopped beating", "concat_3": "worker ", "concat_4": " let its lease run out", "jsonb_build_object_1": "type", "jsonb_build_object_2": "Lost", "jsonb_build_object_3": "message", "jsonb_build_object_4": "worker", "least_1": 62, "least_2": 1, "make_interval_1": 0, "make_interval_2": 0, "make_interval_3": 0, "make_interval_4": 0, "make_interval_5": 0, "make_interval_6": 0, "param_1": "lost", "param_2": "lost", "param_3": "lost", "param_4": "dead", "param_5": "dead", "power_1": 2}
 WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS root_id, %(param_1)s::VARCHAR AS reason
   FROM worker
   JOIN LATERAL (SELECT job.id AS id, job.leased_by AS leased_by, job.root_id AS root_id
@@ -1537,7 +1537,7 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
         FROM lost)))
   AND (job.root_id IS NULL OR job.root_id = ANY (array((SELECT free.id
           FROM free))))
-  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.is_awaited), numbered AS (SELECT back.id AS id, back.status AS status, back.attempt AS attempt, back.started_at AS started_at, back.chain_id AS chain_id, back.queue AS queue, back.type_name AS type_name, back.input AS input, back.input_version AS input_version, back.last_error AS last_error, back.is_awaited AS is_awaited, row_number() OVER () AS n
+  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.has_waiters), numbered AS (SELECT back.id AS id, back.status AS status, back.attempt AS attempt, back.started_at AS started_at, back.chain_id AS chain_id, back.queue AS queue, back.type_name AS type_name, back.input AS input, back.input_version AS input_version, back.last_error AS last_error, back.has_waiters AS has_waiters, row_number() OVER () AS n
   FROM back), history AS (INSERT INTO job_attempt (job_id, attempt, worker_id, started_at, outcome, error, error_fingerprint)
   SELECT numbered.id AS id, numbered.attempt AS attempt, (SELECT lost.leased_by
     FROM lost
@@ -1563,15 +1563,15 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
         FROM back
         WHERE back.chain_id != back.id
         AND CAST(back.status AS TEXT) = %(param_5)s::VARCHAR)))
-  RETURNING job.id, job.is_awaited)
+  RETURNING job.id, job.has_waiters)
 SELECT numbered.id, numbered.type_name, numbered.attempt, numbered.status, (SELECT lost.leased_by
   FROM lost
-  WHERE lost.id = numbered.id) AS worker_id, numbered.chain_id, coalesce((SELECT roots.is_awaited
+  WHERE lost.id = numbered.id) AS worker_id, numbered.chain_id, coalesce((SELECT roots.has_waiters
     FROM roots
-    WHERE roots.id = numbered.chain_id), numbered.is_awaited) AS is_awaited
+    WHERE roots.id = numbered.chain_id), numbered.has_waiters) AS has_waiters
 FROM numbered
 
--- take_back_orphans {"chain_index_1": 0, "concat_1": "worker ", "concat_2": " stopped beating", "concat_3": "worker ", "concat_4": " let its lease run out", "jsonb_build_object_1": "type", "jsonb_build_object_2": "TakenBack", "jsonb_build_object_3": "message", "jsonb_build_object_4": "worker", "least_1": 62, "least_2": 1, "make_interval_1": 0, "make_interval_2": 0, "make_interval_3": 0, "make_interval_4": 0, "make_interval_5": 0, "make_interval_6": 0, "param_1": "lost", "param_2": "taken_back", "param_3": "lost", "param_4": "dead", "param_5": "dead", "power_1": 2}
+-- rescue_orphans {"chain_index_1": 0, "concat_1": "worker ", "concat_2": " stopped beating", "concat_3": "worker ", "concat_4": " let its lease run out", "jsonb_build_object_1": "type", "jsonb_build_object_2": "Lost", "jsonb_build_object_3": "message", "jsonb_build_object_4": "worker", "least_1": 62, "least_2": 1, "make_interval_1": 0, "make_interval_2": 0, "make_interval_3": 0, "make_interval_4": 0, "make_interval_5": 0, "make_interval_6": 0, "param_1": "lost", "param_2": "lost", "param_3": "lost", "param_4": "dead", "param_5": "dead", "power_1": 2}
 WITH lost AS (SELECT orphan.id AS id, orphan.leased_by AS leased_by, orphan.root_id AS root_id, %(param_1)s::VARCHAR AS reason
   FROM (SELECT job.id AS id, job.leased_by AS leased_by, job.root_id AS root_id
     FROM job
@@ -1602,7 +1602,7 @@ WITH lost AS (SELECT orphan.id AS id, orphan.leased_by AS leased_by, orphan.root
         FROM lost)))
   AND (job.root_id IS NULL OR job.root_id = ANY (array((SELECT free.id
           FROM free))))
-  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.is_awaited), numbered AS (SELECT back.id AS id, back.status AS status, back.attempt AS attempt, back.started_at AS started_at, back.chain_id AS chain_id, back.queue AS queue, back.type_name AS type_name, back.input AS input, back.input_version AS input_version, back.last_error AS last_error, back.is_awaited AS is_awaited, row_number() OVER () AS n
+  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.has_waiters), numbered AS (SELECT back.id AS id, back.status AS status, back.attempt AS attempt, back.started_at AS started_at, back.chain_id AS chain_id, back.queue AS queue, back.type_name AS type_name, back.input AS input, back.input_version AS input_version, back.last_error AS last_error, back.has_waiters AS has_waiters, row_number() OVER () AS n
   FROM back), history AS (INSERT INTO job_attempt (job_id, attempt, worker_id, started_at, outcome, error, error_fingerprint)
   SELECT numbered.id AS id, numbered.attempt AS attempt, (SELECT lost.leased_by
     FROM lost
@@ -1628,17 +1628,17 @@ WITH lost AS (SELECT orphan.id AS id, orphan.leased_by AS leased_by, orphan.root
         FROM back
         WHERE back.chain_id != back.id
         AND CAST(back.status AS TEXT) = %(param_5)s::VARCHAR)))
-  RETURNING job.id, job.is_awaited)
+  RETURNING job.id, job.has_waiters)
 SELECT numbered.id, numbered.type_name, numbered.attempt, numbered.status, (SELECT lost.leased_by
   FROM lost
-  WHERE lost.id = numbered.id) AS worker_id, numbered.chain_id, coalesce((SELECT roots.is_awaited
+  WHERE lost.id = numbered.id) AS worker_id, numbered.chain_id, coalesce((SELECT roots.has_waiters
     FROM roots
-    WHERE roots.id = numbered.chain_id), numbered.is_awaited) AS is_awaited
+    WHERE roots.id = numbered.chain_id), numbered.has_waiters) AS has_waiters
 FROM numbered
 
--- tell_settled {"is_awaited": false, "pg_notify_2": ".job:ended"}
+-- clear_waiters {"has_waiters": false, "pg_notify_2": ".job:ended"}
 UPDATE job
-SET is_awaited=%(is_awaited)s
+SET has_waiters=%(has_waiters)s
 WHERE job.id = ANY (%(ids)s::UUID[])
 RETURNING pg_notify(%(pg_notify_2)s::VARCHAR, CAST(job.id AS TEXT)) AS pg_notify_1
 
@@ -1658,10 +1658,10 @@ AND NOT (EXISTS (SELECT 1
     WHERE worker.heartbeat_at > now() - %(ttl)s::INTERVAL
     AND oldest.type_name = ANY (worker.job_types)))
 
--- unsettled {}
+-- chains_to_unblock {}
 SELECT job.id
 FROM job
-WHERE job.is_awaited
+WHERE job.has_waiters
 AND job.chain_completed_at IS NOT NULL
 ORDER BY job.id
 LIMIT %(limit)s::INTEGER

@@ -1,4 +1,4 @@
 UPDATE job
-SET is_awaited=%(is_awaited)s
+SET has_waiters=%(has_waiters)s
 WHERE job.id = ANY (%(ids)s::UUID[])
-AND NOT job.is_awaited
+AND NOT job.has_waiters

@@ -1,3 +1,3 @@
 DELETE
-FROM job_stage
-WHERE job_stage.staged_at < now() - %(age)s
+FROM job_bulk_staging
+WHERE job_bulk_staging.staged_at < now() - %(age)s

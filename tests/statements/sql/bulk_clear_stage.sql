@@ -1,4 +1,4 @@
 DELETE
-FROM job_stage
-WHERE job_stage.write_id = %(write_id)s::VARCHAR
-AND job_stage.sequence <= %(sequence)s::BIGINT
+FROM job_bulk_staging
+WHERE job_bulk_staging.write_id = %(write_id)s::VARCHAR
+AND job_bulk_staging.sequence <= %(sequence)s::BIGINT

@@ -12,7 +12,7 @@ WITH free AS (SELECT row.id AS id
   AND job.attempt = (%(attempts)s::INTEGER[])[array_position(%(ids)s::UUID[], job.id)]
   AND job.leased_by = %(worker_id)s::VARCHAR
   AND CAST(job.status AS TEXT) = 'running'
-  RETURNING job.id, job.chain_id, job.status, job.is_awaited, false AS goes_on), roots AS (UPDATE job
+  RETURNING job.id, job.chain_id, job.status, job.has_waiters, false AS goes_on), roots AS (UPDATE job
   SET chain_completed_at=now(), chain_status=((array((SELECT ended.status
           FROM ended
           WHERE ended.chain_id != ended.id
@@ -24,8 +24,8 @@ WITH free AS (SELECT row.id AS id
         FROM ended
         WHERE ended.chain_id != ended.id
         AND NOT ended.goes_on)))
-  RETURNING job.id, job.is_awaited)
-SELECT ended.id, CASE WHEN (NOT ended.goes_on) THEN ended.status END AS status, ended.chain_id, coalesce((SELECT roots.is_awaited
+  RETURNING job.id, job.has_waiters)
+SELECT ended.id, CASE WHEN (NOT ended.goes_on) THEN ended.status END AS status, ended.chain_id, coalesce((SELECT roots.has_waiters
     FROM roots
-    WHERE roots.id = ended.chain_id), ended.is_awaited) AS is_awaited
+    WHERE roots.id = ended.chain_id), ended.has_waiters) AS has_waiters
 FROM ended

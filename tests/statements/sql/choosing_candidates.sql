@@ -19,7 +19,7 @@ WITH read AS (SELECT behind.id AS id
           WHERE first.ordering_key = job.ordering_key
           AND first.ordering_key IS NOT NULL
           AND first.status IN ('blocked', 'pending')
-          AND NOT (coalesce(first.steps_aside, false)
+          AND NOT (coalesce(first.skip_while_retrying, false)
             AND first.status = 'pending'
             AND first.attempt > 0
             AND first.scheduled_at > now())
@@ -57,7 +57,7 @@ WITH read AS (SELECT behind.id AS id
           WHERE first.ordering_key = job.ordering_key
           AND first.ordering_key IS NOT NULL
           AND first.status IN ('blocked', 'pending')
-          AND NOT (coalesce(first.steps_aside, false)
+          AND NOT (coalesce(first.skip_while_retrying, false)
             AND first.status = 'pending'
             AND first.attempt > 0
             AND first.scheduled_at > now())
@@ -94,7 +94,7 @@ WITH read AS (SELECT behind.id AS id
           WHERE first.ordering_key = job.ordering_key
           AND first.ordering_key IS NOT NULL
           AND first.status IN ('blocked', 'pending')
-          AND NOT (coalesce(first.steps_aside, false)
+          AND NOT (coalesce(first.skip_while_retrying, false)
             AND first.status = 'pending'
             AND first.attempt > 0
             AND first.scheduled_at > now())
@@ -126,7 +126,7 @@ WITH read AS (SELECT behind.id AS id
                 WHERE first.ordering_key = key.ordering_key
                 AND first.ordering_key IS NOT NULL
                 AND first.status IN ('blocked', 'pending')
-                AND NOT (coalesce(first.steps_aside, false)
+                AND NOT (coalesce(first.skip_while_retrying, false)
                   AND first.status = 'pending'
                   AND first.attempt > 0
                   AND first.scheduled_at > now())
@@ -167,7 +167,7 @@ WITH read AS (SELECT behind.id AS id
           WHERE first.ordering_key = job.ordering_key
           AND first.ordering_key IS NOT NULL
           AND first.status IN ('blocked', 'pending')
-          AND NOT (coalesce(first.steps_aside, false)
+          AND NOT (coalesce(first.skip_while_retrying, false)
             AND first.status = 'pending'
             AND first.attempt > 0
             AND first.scheduled_at > now())
@@ -210,7 +210,7 @@ LEFT OUTER JOIN (SELECT wanted.is_new AS is_new, offered.id AS id, offered.type_
         WHERE first.ordering_key = job.ordering_key
         AND first.ordering_key IS NOT NULL
         AND first.status IN ('blocked', 'pending')
-        AND NOT (coalesce(first.steps_aside, false)
+        AND NOT (coalesce(first.skip_while_retrying, false)
           AND first.status = 'pending'
           AND first.attempt > 0
           AND first.scheduled_at > now())

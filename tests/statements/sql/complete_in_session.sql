@@ -10,4 +10,4 @@ WHERE job.id = ANY (array((SELECT free.id
 AND job.attempt = (%(attempts)s::INTEGER[])[array_position(%(ids)s::UUID[], job.id)]
 AND job.leased_by = %(worker_id)s::VARCHAR
 AND CAST(job.status AS TEXT) = 'running'
-RETURNING job.id, job.is_awaited, current_setting('application_name') AS session_name
+RETURNING job.id, job.has_waiters, current_setting('application_name') AS session_name

@@ -19,7 +19,7 @@ WITH late AS (SELECT job.id AS id, job.root_id AS root_id
         FROM late)))
   AND (job.root_id IS NULL OR job.root_id = ANY (array((SELECT free.id
           FROM free))))
-  RETURNING job.id, job.type_name, job.attempt, job.chain_id, job.status, job.is_awaited), roots AS (UPDATE job
+  RETURNING job.id, job.type_name, job.attempt, job.chain_id, job.status, job.has_waiters), roots AS (UPDATE job
   SET chain_completed_at=now(), chain_status=((array((SELECT gone.status
           FROM gone
           WHERE gone.chain_id != gone.id)))[array_position(array((SELECT gone.chain_id
@@ -28,8 +28,8 @@ WITH late AS (SELECT job.id AS id, job.root_id AS root_id
   WHERE job.id = ANY (array((SELECT gone.chain_id
         FROM gone
         WHERE gone.chain_id != gone.id)))
-  RETURNING job.id, job.is_awaited)
-SELECT gone.id, gone.type_name, gone.attempt, gone.chain_id, coalesce((SELECT roots.is_awaited
+  RETURNING job.id, job.has_waiters)
+SELECT gone.id, gone.type_name, gone.attempt, gone.chain_id, coalesce((SELECT roots.has_waiters
     FROM roots
-    WHERE roots.id = gone.chain_id), gone.is_awaited) AS is_awaited
+    WHERE roots.id = gone.chain_id), gone.has_waiters) AS has_waiters
 FROM gone

@@ -10,7 +10,7 @@ WHERE job.id = coalesce((SELECT other.id
     WHERE first.ordering_key = %(ordering_key)s::VARCHAR
     AND first.ordering_key IS NOT NULL
     AND first.status IN ('blocked', 'pending')
-    AND NOT (coalesce(first.steps_aside, false)
+    AND NOT (coalesce(first.skip_while_retrying, false)
       AND first.status = 'pending'
       AND first.attempt > 0
       AND first.scheduled_at > now())

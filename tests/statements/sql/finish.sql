@@ -12,7 +12,7 @@ WITH free AS (SELECT row.id AS id
   AND job.attempt = (%(attempts)s::INTEGER[])[array_position(%(ids)s::UUID[], job.id)]
   AND job.leased_by = %(worker_id)s::VARCHAR
   AND CAST(job.status AS TEXT) = 'running'
-  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.is_awaited), history AS (INSERT INTO job_attempt (job_id, attempt, worker_id, started_at, outcome, error, error_fingerprint)
+  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.has_waiters), history AS (INSERT INTO job_attempt (job_id, attempt, worker_id, started_at, outcome, error, error_fingerprint)
   SELECT ended.id AS id, ended.attempt AS attempt, %(worker_id)s::VARCHAR AS anon_1, ended.started_at AS started_at, (%(outcomes)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_2, CAST((%(errors)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS JSONB) AS anon_3, (%(fingerprints)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_4
   FROM ended
   ON CONFLICT (job_id, attempt) DO NOTHING), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input, input_version, reason, error, error_fingerprint, attempts)
@@ -34,8 +34,8 @@ WITH free AS (SELECT row.id AS id
         FROM ended
         WHERE ended.chain_id != ended.id
         AND CAST(ended.status AS TEXT) != %(param_5)s::VARCHAR)))
-  RETURNING job.id, job.is_awaited)
-SELECT ended.id, ended.status, ended.chain_id, coalesce((SELECT roots.is_awaited
+  RETURNING job.id, job.has_waiters)
+SELECT ended.id, ended.status, ended.chain_id, coalesce((SELECT roots.has_waiters
     FROM roots
-    WHERE roots.id = ended.chain_id), ended.is_awaited) AS is_awaited
+    WHERE roots.id = ended.chain_id), ended.has_waiters) AS has_waiters
 FROM ended

@@ -4,6 +4,6 @@ FROM (SELECT job_attempt.job_id AS job_id, job_attempt.attempt AS attempt, job_a
   ORDER BY job_attempt.changed_xid DESC
   LIMIT %(scan)s::INTEGER) AS newest
 JOIN job ON job.id = newest.job_id
-WHERE newest.outcome IN ('failed', 'timed_out', 'taken_back')
+WHERE newest.outcome IN ('failed', 'timed_out', 'lost')
 ORDER BY newest.changed_xid DESC, newest.ended_at DESC
 LIMIT %(limit)s::INTEGER

@@ -1,4 +1,4 @@
-SELECT worker.id, worker.name, worker.host, worker.pid, worker.version, worker.queues, worker.job_types, worker.concurrency, worker.state, worker.started_at, worker.heartbeat_at, worker.drain_requested_at, worker.choosers, worker.type_slots, CAST(clock_timestamp() - worker.heartbeat_at AS INTERVAL) AS silent_for, (SELECT count(*) AS count_1
+SELECT worker.id, worker.name, worker.host, worker.pid, worker.version, worker.queues, worker.job_types, worker.concurrency, worker.state, worker.started_at, worker.heartbeat_at, worker.drain_requested_at, worker.selectors, worker.type_slots, CAST(clock_timestamp() - worker.heartbeat_at AS INTERVAL) AS silent_for, (SELECT count(*) AS count_1
   FROM job
   WHERE job.status = 'running'
   AND job.leased_by = worker.id) AS running

@@ -1,4 +1,4 @@
-SELECT job.id, job.status, job.chain_id, job.is_awaited
+SELECT job.id, job.status, job.chain_id, job.has_waiters
 FROM job
 WHERE job.id = ANY (array((SELECT unnest(ARRAY[meant.id, meant.chain_id]) AS unnest_1
       FROM job AS meant

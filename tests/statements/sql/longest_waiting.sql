@@ -18,7 +18,7 @@ JOIN LATERAL (SELECT job.scheduled_at AS scheduled_at
       WHERE first.ordering_key = job.ordering_key
       AND first.ordering_key IS NOT NULL
       AND first.status IN ('blocked', 'pending')
-      AND NOT (coalesce(first.steps_aside, false)
+      AND NOT (coalesce(first.skip_while_retrying, false)
         AND first.status = 'pending'
         AND first.attempt > 0
         AND first.scheduled_at > now())

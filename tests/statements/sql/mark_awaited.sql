@@ -3,10 +3,10 @@ WITH free AS (SELECT root.id AS id
   WHERE root.id = %(awaited_id)s::UUID
   AND root.chain_index = %(chain_index_1)s::INTEGER
   AND root.chain_completed_at IS NULL
-  AND NOT root.is_awaited
+  AND NOT root.has_waiters
   FOR NO KEY UPDATE SKIP LOCKED)
 UPDATE job
-SET is_awaited=true
+SET has_waiters=true
 WHERE job.id = (SELECT free.id
   FROM free)
 RETURNING job.id

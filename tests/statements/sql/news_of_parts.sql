@@ -41,7 +41,7 @@ WITH seen AS (SELECT in_flight.queue AS queue, in_flight.priority AS priority, i
       WHERE first.ordering_key = key.ordering_key
       AND first.ordering_key IS NOT NULL
       AND first.status IN ('blocked', 'pending')
-      AND NOT (coalesce(first.steps_aside, false)
+      AND NOT (coalesce(first.skip_while_retrying, false)
         AND first.status = 'pending'
         AND first.attempt > 0
         AND first.scheduled_at > now())

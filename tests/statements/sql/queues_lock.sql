@@ -1,4 +1,4 @@
-SELECT queue.name, queue.paused_at, queue.paused_by, queue.weight, queue.key_max_running, queue.max_running, queue.rate_limit, queue.rate_period, queue.rate_burst, queue.rate_algorithm, queue.retry_base, queue.retry_factor, queue.retry_cap, queue.retain_completed, queue.retain_cancelled, queue.retain_dead, queue.created_at, queue.updated_at
+SELECT queue.name, queue.paused_at, queue.paused_by, queue.weight, queue.concurrency_per_key, queue.global_concurrency, queue.rate_limit, queue.rate_period, queue.rate_burst, queue.rate_algorithm, queue.retry_base, queue.retry_factor, queue.retry_cap, queue.retain_completed, queue.retain_cancelled, queue.retain_dead, queue.created_at, queue.updated_at
 FROM queue
 WHERE queue.name = ANY (%(names)s::TEXT[])
 ORDER BY queue.name

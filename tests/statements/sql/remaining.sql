@@ -18,7 +18,7 @@ WITH startable AS (SELECT probe.id AS id
         WHERE first.ordering_key = job.ordering_key
         AND first.ordering_key IS NOT NULL
         AND first.status IN ('blocked', 'pending')
-        AND NOT (coalesce(first.steps_aside, false)
+        AND NOT (coalesce(first.skip_while_retrying, false)
           AND first.status = 'pending'
           AND first.attempt > 0
           AND first.scheduled_at > now())
@@ -35,7 +35,7 @@ WITH startable AS (SELECT probe.id AS id
 SELECT (SELECT startable.id
   FROM startable) IS NOT NULL AS is_due, (SELECT root.id
   FROM job AS root
-  WHERE root.is_awaited
+  WHERE root.has_waiters
   AND root.chain_completed_at IS NOT NULL
   ORDER BY root.id
   LIMIT 1) IS NOT NULL AS is_unsettled

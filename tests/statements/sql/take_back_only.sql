@@ -43,7 +43,7 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
         FROM lost)))
   AND (job.root_id IS NULL OR job.root_id = ANY (array((SELECT free.id
           FROM free))))
-  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.is_awaited), numbered AS (SELECT back.id AS id, back.status AS status, back.attempt AS attempt, back.started_at AS started_at, back.chain_id AS chain_id, back.queue AS queue, back.type_name AS type_name, back.input AS input, back.input_version AS input_version, back.last_error AS last_error, back.is_awaited AS is_awaited, row_number() OVER () AS n
+  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.has_waiters), numbered AS (SELECT back.id AS id, back.status AS status, back.attempt AS attempt, back.started_at AS started_at, back.chain_id AS chain_id, back.queue AS queue, back.type_name AS type_name, back.input AS input, back.input_version AS input_version, back.last_error AS last_error, back.has_waiters AS has_waiters, row_number() OVER () AS n
   FROM back), history AS (INSERT INTO job_attempt (job_id, attempt, worker_id, started_at, outcome, error, error_fingerprint)
   SELECT numbered.id AS id, numbered.attempt AS attempt, (SELECT lost.leased_by
     FROM lost
@@ -74,10 +74,10 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
         FROM back
         WHERE back.chain_id != back.id
         AND CAST(back.status AS TEXT) = %(param_6)s::VARCHAR)))
-  RETURNING job.id, job.is_awaited)
+  RETURNING job.id, job.has_waiters)
 SELECT numbered.id, numbered.type_name, numbered.attempt, numbered.status, (SELECT lost.leased_by
   FROM lost
-  WHERE lost.id = numbered.id) AS worker_id, numbered.chain_id, coalesce((SELECT roots.is_awaited
+  WHERE lost.id = numbered.id) AS worker_id, numbered.chain_id, coalesce((SELECT roots.has_waiters
     FROM roots
-    WHERE roots.id = numbered.chain_id), numbered.is_awaited) AS is_awaited
+    WHERE roots.id = numbered.chain_id), numbered.has_waiters) AS has_waiters
 FROM numbered

@@ -93,7 +93,7 @@ WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.
           AND locked.id = ANY (array((SELECT counted.job_id
                 FROM counted
                 WHERE counted.fails)))))))
-  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.is_awaited), moved AS (SELECT changed.id AS id, changed.status AS status, changed.attempt AS attempt, changed.started_at AS started_at, changed.chain_id AS chain_id, changed.queue AS queue, changed.type_name AS type_name, changed.input AS input, changed.input_version AS input_version, changed.last_error AS last_error, changed.is_awaited AS is_awaited, row_number() OVER () AS n
+  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.has_waiters), moved AS (SELECT changed.id AS id, changed.status AS status, changed.attempt AS attempt, changed.started_at AS started_at, changed.chain_id AS chain_id, changed.queue AS queue, changed.type_name AS type_name, changed.input AS input, changed.input_version AS input_version, changed.last_error AS last_error, changed.has_waiters AS has_waiters, row_number() OVER () AS n
   FROM changed
   WHERE changed.id = ANY (array((SELECT locked.id
         FROM locked
@@ -106,10 +106,10 @@ WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.
   WHERE resolution IS NULL DO
   UPDATE
   SET chain_id = excluded.chain_id, queue = excluded.queue, type_name = excluded.type_name, input = excluded.input, input_version = excluded.input_version, reason = excluded.reason, error = excluded.error, error_fingerprint = excluded.error_fingerprint, attempts = excluded.attempts, died_at = now(), changed_xid = pg_current_xact_id())
-SELECT "both".chain_id, "both".job_id, "both".held, "both".status, "both".queue, "both".type_name, "both".attempt, "both".is_awaited
-FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST(moved.status AS TEXT) AS status, moved.queue AS queue, moved.type_name AS type_name, moved.attempt AS attempt, coalesce((SELECT changed.is_awaited
+SELECT "both".chain_id, "both".job_id, "both".held, "both".status, "both".queue, "both".type_name, "both".attempt, "both".has_waiters
+FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST(moved.status AS TEXT) AS status, moved.queue AS queue, moved.type_name AS type_name, moved.attempt AS attempt, coalesce((SELECT changed.has_waiters
       FROM changed
-      WHERE changed.id = moved.chain_id), moved.is_awaited) AS is_awaited
+      WHERE changed.id = moved.chain_id), moved.has_waiters) AS has_waiters
   FROM moved
   UNION ALL
   SELECT looked_at.chain_id AS chain_id, looked_at.job_id AS job_id, NOT (looked_at.job_id = ANY (array((SELECT locked.id
