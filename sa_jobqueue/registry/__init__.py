@@ -1,0 +1,1 @@
+"""What an application declares in code: handlers, batches, queues, schedules, dependencies, middleware, selectors."""

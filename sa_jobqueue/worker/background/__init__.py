@@ -1,0 +1,1 @@
+"""Background duties: heartbeat, rescue, pruning, schedules, notifications, settings."""

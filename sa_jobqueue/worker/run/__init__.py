@@ -1,0 +1,1 @@
+"""Running: handlers, their sessions, batches, dependencies, threads and child processes."""
