@@ -17,7 +17,7 @@ from sa_jobqueue import Job
 from sa_jobqueue.statements import claims
 from sa_jobqueue.statements.claims import GUARDS
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
-from sa_jobqueue.worker.floors import Floors, Lane
+from sa_jobqueue.worker.claim.floors import Floors, Lane
 
 CLAIMS: Final = 200
 _WARM: Final = 10

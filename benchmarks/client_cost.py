@@ -15,10 +15,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from benchmarks import rows
 from benchmarks.place import Place, open_place
 from sa_jobqueue import Job, JobQueue, Worker, WorkerOptions
+from sa_jobqueue.db.compiled import Compiled
 from sa_jobqueue.statements import claims
 from sa_jobqueue.testing.servers import PostgresServer
-from sa_jobqueue.worker.compiled import Compiled
-from sa_jobqueue.worker.floors import Floors, Lane
+from sa_jobqueue.worker.claim.floors import Floors, Lane
 
 _WARM: Final = 20
 _STARTS: Final = 3

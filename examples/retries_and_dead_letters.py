@@ -22,7 +22,7 @@ from sa_jobqueue import (
     list_attempts,
     redrive_dead_letters,
 )
-from sa_jobqueue.retry import immediately
+from sa_jobqueue.policies.retry import immediately
 from sa_jobqueue.testing.servers import open_server
 
 jobs = JobQueue()

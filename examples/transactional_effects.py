@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import AttemptContext, JobMixin, JobQueue, Worker
-from sa_jobqueue.retry import immediately
+from sa_jobqueue.policies.retry import immediately
 from sa_jobqueue.testing.servers import open_server
 
 

@@ -14,8 +14,6 @@ A job is an ORM object: it exists if and only if the caller's transaction commit
 and its completion are one commit. A job may be run more than once, its committed effects happen once.
 """
 
-from sa_jobqueue.batches import BatchFailed, BatchItem
-from sa_jobqueue.choosing import Candidate
 from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, ClaimedJob, Continuation, current_attempt
 from sa_jobqueue.errors import (
     Cancel,
@@ -27,8 +25,6 @@ from sa_jobqueue.errors import (
     Retry,
     Snooze,
 )
-from sa_jobqueue.handlers import Handler, JobQueue
-from sa_jobqueue.middleware import Middleware
 from sa_jobqueue.models import Job, JobMixin, WaitFor
 from sa_jobqueue.operations import (
     Cause,
@@ -105,11 +101,15 @@ from sa_jobqueue.operations import (
     upsert_queue,
     upsert_schedule,
 )
-from sa_jobqueue.queues import QueueSettings, TypeSettings
-from sa_jobqueue.rates import RateAlgorithm
-from sa_jobqueue.retention import FOREVER, Retention, RetentionRules
-from sa_jobqueue.retry import Backoff, RetryPolicy
-from sa_jobqueue.schedules import MisfirePolicy, Schedule, ScheduleRun
+from sa_jobqueue.policies.rates import RateAlgorithm
+from sa_jobqueue.policies.retention import FOREVER, Retention, RetentionRules
+from sa_jobqueue.policies.retry import Backoff, RetryPolicy
+from sa_jobqueue.registry.batches import BatchFailed, BatchItem
+from sa_jobqueue.registry.handlers import Handler, JobQueue
+from sa_jobqueue.registry.middleware import Middleware
+from sa_jobqueue.registry.schedules import MisfirePolicy, Schedule, ScheduleRun
+from sa_jobqueue.registry.selectors import Candidate
+from sa_jobqueue.registry.settings import QueueSettings, TypeSettings
 from sa_jobqueue.types import AttemptOutcome, CancelReason, ChainResult, DeadReason, Enqueued, JobId, JobStatus, Resolution
 from sa_jobqueue.version import __version__
 from sa_jobqueue.waiting import await_chain, wait_chain

@@ -12,7 +12,7 @@ from benchmarks.harness import Case, Comparison, Scenario
 from benchmarks.meter import Stopwatch
 from benchmarks.place import Place
 from sa_jobqueue import AttemptContext, Continuation, Job, JobQueue, enqueue_many
-from sa_jobqueue.handlers import Handler
+from sa_jobqueue.registry.handlers import Handler
 
 _PLAIN = "plain jobs"
 

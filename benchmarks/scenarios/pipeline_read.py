@@ -9,7 +9,7 @@ from benchmarks.harness import Case, Comparison, Scenario
 from benchmarks.meter import Stopwatch
 from benchmarks.place import Place
 from sa_jobqueue import Job
-from sa_jobqueue.copying import copy_text
+from sa_jobqueue.db.copy import copy_text
 from sa_jobqueue.history import JOBS
 from sa_jobqueue.statements import history
 

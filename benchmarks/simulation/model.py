@@ -10,10 +10,10 @@ from typing import Any, Final, cast
 import simpy
 
 from benchmarks.simulation.workload import Arrival, Workload
-from sa_jobqueue.fairness_keys import SEPARATOR, whole
-from sa_jobqueue.worker.floors import Floors, Lane
-from sa_jobqueue.worker.parts import Parts
-from sa_jobqueue.worker.planning import Ageing, Planner, Share
+from sa_jobqueue.policies.fairness import SEPARATOR, whole
+from sa_jobqueue.worker.claim.floors import Floors, Lane
+from sa_jobqueue.worker.claim.parts import Parts
+from sa_jobqueue.worker.claim.planning import Ageing, Planner, Share
 
 Steps = Generator[simpy.Event, Any, Any]
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from benchmarks.harness import percentile
-from sa_jobqueue.fairness_keys import part
+from sa_jobqueue.policies.fairness import part
 
 PERCENTS: Final = (50, 90, 99)
 

@@ -8,13 +8,13 @@ from typing import Any, overload
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from sa_jobqueue import operations
-from sa_jobqueue.decorators import DEFAULT_MODEL, JobT
 from sa_jobqueue.models import BlockerMixin, ChainMixin, Job, JobMixin
 from sa_jobqueue.operations import (
     ChainFilter,
     Page,
     Progress,
 )
+from sa_jobqueue.registry.decorators import DEFAULT_MODEL, JobT
 from sa_jobqueue.types import JobId
 
 

@@ -11,7 +11,7 @@ from sa_jobqueue import operations
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import QueueStatus, SyncedQueues, TypeStatus, WorkerFilter
 from sa_jobqueue.operations.pages import MAX_PAGE
-from sa_jobqueue.queues import QueueSettings, TypeSettings
+from sa_jobqueue.registry.settings import QueueSettings, TypeSettings
 
 
 async def list_queues(

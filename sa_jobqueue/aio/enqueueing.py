@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from sa_jobqueue import operations
-from sa_jobqueue.handlers import Handler
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations import (
     Deduplicate,
 )
+from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.types import Enqueued
 
 InT = TypeVar("InT")

@@ -10,14 +10,14 @@ from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from sa_jobqueue import operations
-from sa_jobqueue.decorators import DEFAULT_MODEL, JobT
-from sa_jobqueue.handlers import Handler
 from sa_jobqueue.models import AttemptMixin, Job, JobMixin
 from sa_jobqueue.operations import (
     Explanation,
     JobFilter,
     Page,
 )
+from sa_jobqueue.registry.decorators import DEFAULT_MODEL, JobT
+from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.types import JobId
 
 

@@ -16,7 +16,7 @@ from sa_jobqueue.operations import (
     WorkerFilter,
     WorkerStatus,
 )
-from sa_jobqueue.retention import RetentionRules
+from sa_jobqueue.policies.retention import RetentionRules
 from sa_jobqueue.types import JobId
 
 InT = TypeVar("InT")

@@ -17,7 +17,7 @@ from sa_jobqueue.operations import (
 )
 from sa_jobqueue.operations.firing import BATCH
 from sa_jobqueue.operations.pages import MAX_PAGE
-from sa_jobqueue.schedules import Schedule, ScheduleRun
+from sa_jobqueue.registry.schedules import Schedule, ScheduleRun
 
 InT = TypeVar("InT")
 JobT = TypeVar("JobT", bound=JobMixin[Any])

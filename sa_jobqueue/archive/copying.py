@@ -10,7 +10,7 @@ from pyarrow import csv
 from sqlalchemy import Connection
 
 from sa_jobqueue.archive.schema import arrow_schema
-from sa_jobqueue.copying import blocks
+from sa_jobqueue.db.copy import blocks
 from sa_jobqueue.history import Dataset
 
 _ROW_GROUP_BYTES: Final = 8 * 1024 * 1024

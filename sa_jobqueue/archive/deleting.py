@@ -11,8 +11,8 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from sa_jobqueue.archive.verifying import Contents
+from sa_jobqueue.db.splitting import is_of_a_row, sqlstate, summary
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.splitting import is_of_a_row, sqlstate, summary
 from sa_jobqueue.statements import archived, deletion, quarantine
 from sa_jobqueue.types import RefusedWrite
 

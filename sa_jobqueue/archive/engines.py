@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from sa_jobqueue.archive.copying import copied
 from sa_jobqueue.archive.places import Place
 from sa_jobqueue.archive.schema import arrow_schema
-from sa_jobqueue.copying import copy_text
+from sa_jobqueue.db.copy import copy_text
 from sa_jobqueue.history import DATASETS, Dataset
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import archived

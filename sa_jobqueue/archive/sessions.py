@@ -13,13 +13,13 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.archive.errors import ArchiveBusyError
 from sa_jobqueue.archive.options import ArchiveOptions
+from sa_jobqueue.db.connections import unavailable
+from sa_jobqueue.db.session_settings import own_engine
+from sa_jobqueue.db.urls import for_psycopg, read_url
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations import check_schema
-from sa_jobqueue.own_sessions import own_engine
 from sa_jobqueue.statements import archiving
-from sa_jobqueue.urls import for_psycopg, read_url
-from sa_jobqueue.worker.connections import unavailable
 
 
 @contextmanager

@@ -11,8 +11,8 @@ import click
 from sa_jobqueue.cli._options import seconds
 from sa_jobqueue.cli._output import shown
 from sa_jobqueue.operations import QueueStatus, TypeStatus
-from sa_jobqueue.queues import LIMITS, QueueSettings, TypeSettings
-from sa_jobqueue.rates import RateAlgorithm
+from sa_jobqueue.policies.rates import RateAlgorithm
+from sa_jobqueue.registry.settings import LIMITS, QueueSettings, TypeSettings
 
 GLOBAL_CONCURRENCY: Final = click.option(
     "--global-concurrency", metavar="N", help="How many may run at once, across all workers."

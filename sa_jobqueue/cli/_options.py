@@ -21,13 +21,13 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._output import shown_duration
+from sa_jobqueue.db.connections import unavailable
+from sa_jobqueue.db.session_settings import own_engine
+from sa_jobqueue.db.urls import read_url
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.handlers import JobQueue
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import check_schema
-from sa_jobqueue.own_sessions import own_engine
-from sa_jobqueue.urls import read_url
-from sa_jobqueue.worker.connections import unavailable
+from sa_jobqueue.registry.handlers import JobQueue
 
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])

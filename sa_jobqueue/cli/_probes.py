@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.worker.vitals import Vitals
+from sa_jobqueue.worker.background.vitals import Vitals
 
 _SLOWEST: Final = 5
 """Seconds that a client may take to ask."""

@@ -15,7 +15,7 @@ from typing import Final
 
 from sa_jobqueue.cli._serving import DRAIN, RELEASE, SUCCESSOR
 from sa_jobqueue.cli._systemd import notify
-from sa_jobqueue.retry import Backoff
+from sa_jobqueue.policies.retry import Backoff
 
 RESTART: Final = Backoff(base=timedelta(milliseconds=500), cap=timedelta(seconds=10), jitter=False)
 SETTLED: Final = timedelta(seconds=10)

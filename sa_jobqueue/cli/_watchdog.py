@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from sa_jobqueue.cli._systemd import notify, watchdog_limit
-from sa_jobqueue.worker.vitals import Vitals
+from sa_jobqueue.worker.background.vitals import Vitals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -33,7 +33,7 @@ from sa_jobqueue.operations import (
     list_dead_letters,
     redrive_dead_letters,
 )
-from sa_jobqueue.retention import Retention, RetentionRules
+from sa_jobqueue.policies.retention import Retention, RetentionRules
 from sa_jobqueue.types import DeadReason
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -11,10 +11,10 @@ import click
 
 from sa_jobqueue.cli._options import Database, seconds, with_database
 from sa_jobqueue.cli._output import echo
+from sa_jobqueue.db.session_settings import own_engine
 from sa_jobqueue.observe import telemetry
 from sa_jobqueue.observe.health import Health, health
 from sa_jobqueue.observe.metrics.serving import new_registry, serve_metrics
-from sa_jobqueue.own_sessions import own_engine
 
 PORT: Final = 9464
 """The port that OpenTelemetry gives exporters for Prometheus by default."""

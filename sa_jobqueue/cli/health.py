@@ -19,12 +19,12 @@ from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue.cli._options import Database, json_option, seconds, with_database
 from sa_jobqueue.cli._output import console, print_json, shown
+from sa_jobqueue.db.session_settings import own_engine
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError
 from sa_jobqueue.observe.health import Failures, Finding, Health, Severity, Thresholds
 from sa_jobqueue.observe.health import health as measure
 from sa_jobqueue.observe.health.findings import described
 from sa_jobqueue.operations.spans import span
-from sa_jobqueue.own_sessions import own_engine
 
 UNKNOWN: Final = 3
 """The exit status where nothing is known: no database, no tables, no such option. As the Monitoring Plugins have it."""

@@ -15,11 +15,11 @@ from sqlalchemy import Engine
 from sa_jobqueue import maintenance
 from sa_jobqueue.cli._options import Database, json_option, seconds, with_database
 from sa_jobqueue.cli._output import console, print_json, print_table, shown
+from sa_jobqueue.db.session_settings import own_engine
 from sa_jobqueue.maintenance import OnProgress, Reindexed, Setting, Vacuumed
 from sa_jobqueue.observe.health import health
 from sa_jobqueue.observe.health.findings import described
 from sa_jobqueue.operations.spans import span
-from sa_jobqueue.own_sessions import own_engine
 
 _lock_timeout: Final = click.option(
     "--lock-timeout",

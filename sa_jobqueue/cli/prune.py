@@ -18,7 +18,7 @@ from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import PruneCursor, Pruned, prune_dead_letters
 from sa_jobqueue.operations import prune as prune_page
 from sa_jobqueue.operations.pruning import MAX_SCAN
-from sa_jobqueue.retention import OUTCOMES, Retention, RetentionRules
+from sa_jobqueue.policies.retention import OUTCOMES, Retention, RetentionRules
 from sa_jobqueue.statements import retention, storage
 from sa_jobqueue.types import JobStatus
 

@@ -29,9 +29,9 @@ from sa_jobqueue.operations import (
     sync_queues,
     upsert_queue,
 )
-from sa_jobqueue.queues import LIMITS, RETRY, QueueSettings, retry_of
-from sa_jobqueue.retention import Retention
-from sa_jobqueue.retry import Backoff
+from sa_jobqueue.policies.retention import Retention
+from sa_jobqueue.policies.retry import Backoff
+from sa_jobqueue.registry.settings import LIMITS, RETRY, QueueSettings, retry_of
 
 _names: Final = click.argument("names", metavar="NAME...", nargs=-1, required=True)
 _HEADINGS: Final = ("queue", "paused", "by", "weight", "max running", "of a key", "rate", "workers")

@@ -18,9 +18,9 @@ from sqlalchemy import URL
 
 from sa_jobqueue.cli._options import URL_VARIABLE, Database, app_option, instant, json_option, load_model, parse_url, seconds
 from sa_jobqueue.cli._output import console, echo, print_json
+from sa_jobqueue.db.urls import shown_url
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.history import JOBS
-from sa_jobqueue.urls import shown_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

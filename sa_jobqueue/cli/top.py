@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from sa_jobqueue.cli._options import Database, seconds, with_database
+from sa_jobqueue.db.session_settings import own_engine
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.observe.health.overview import overviews
-from sa_jobqueue.own_sessions import own_engine
 
 
 class MissingTopExtraError(JobQueueError, ImportError):

@@ -11,7 +11,7 @@ from sa_jobqueue.cli._limits import ALGORITHM, BURST, GLOBAL_CONCURRENCY, PERIOD
 from sa_jobqueue.cli._options import Database, json_option, user_name, with_database
 from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_table
 from sa_jobqueue.operations import get_job_type, list_job_types, pause_job_types, resume_job_types, upsert_job_type
-from sa_jobqueue.queues import LIMITS, TypeSettings
+from sa_jobqueue.registry.settings import LIMITS, TypeSettings
 
 _names: Final = click.argument("names", metavar="TYPE...", nargs=-1, required=True)
 _HEADINGS: Final = ("job type", "paused", "by", "max running", "rate", "workers")

@@ -33,16 +33,16 @@ from sa_jobqueue.cli._serving import serve
 from sa_jobqueue.cli._supervisor import Supervisor, worker_command
 from sa_jobqueue.cli._systemd import VARIABLES, telling
 from sa_jobqueue.cli._watchdog import DEFAULT_LIMIT, watching
+from sa_jobqueue.db.connections import noticing_death, unavailable
+from sa_jobqueue.db.session_settings import own_engine
+from sa_jobqueue.db.urls import for_psycopg
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.handlers import JobQueue
 from sa_jobqueue.observe import logs, telemetry
 from sa_jobqueue.observe.log_lines import MOST_LINES, capture
 from sa_jobqueue.observe.metrics.serving import new_registry, serve_metrics
 from sa_jobqueue.operations.workers import MOST_LOST, rescue_from
-from sa_jobqueue.own_sessions import own_engine
-from sa_jobqueue.urls import for_psycopg
+from sa_jobqueue.registry.handlers import JobQueue
 from sa_jobqueue.worker import Worker, WorkerOptions
-from sa_jobqueue.worker.connections import noticing_death, unavailable
 
 _DEFAULTS: Final = WorkerOptions()
 LISTEN_VARIABLE: Final = "SA_JOBQUEUE_LISTEN_URL"

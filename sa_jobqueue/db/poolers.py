@@ -19,7 +19,7 @@ from psycopg.pq import TransactionStatus
 from sqlalchemy import Engine, event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from sa_jobqueue.own_sessions import SETTINGS, TIMEOUTS, set_locally
+from sa_jobqueue.db.session_settings import SETTINGS, TIMEOUTS, set_locally
 from sa_jobqueue.statements.claims import GUARDS
 
 MARK: Final = "sa_jobqueue.direct"

@@ -14,7 +14,6 @@ from typing_extensions import TypeVar
 
 from sa_jobqueue import payloads, tracing
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
-from sa_jobqueue.fairness_keys import fairness_key_of, part
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.models.archive import ArchiveChainMixin, ArchiveRunMixin
@@ -41,6 +40,7 @@ from sa_jobqueue.models.rate_state import RateStateMixin
 from sa_jobqueue.models.schedule import ScheduleMixin
 from sa_jobqueue.models.waits import WaitFor, waits
 from sa_jobqueue.models.worker import WorkerMixin
+from sa_jobqueue.policies.fairness import fairness_key_of, part
 from sa_jobqueue.types import LONGEST, MAX_PRIORITY, MAX_RATE_COST, MIN_PRIORITY, JobStatus
 
 IdT = TypeVar("IdT", default=UUID)

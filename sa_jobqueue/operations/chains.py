@@ -9,7 +9,6 @@ from typing import Any, NoReturn, overload
 
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.decorators import DEFAULT_MODEL, JobT
 from sa_jobqueue.errors import ChainNotFoundError, NotAChainError
 from sa_jobqueue.models import BlockerMixin, ChainMixin, Job, JobMixin
 from sa_jobqueue.operations.errors import translated
@@ -25,6 +24,7 @@ from sa_jobqueue.operations.pages import (
     ordered_page,
     scanned_page,
 )
+from sa_jobqueue.registry.decorators import DEFAULT_MODEL, JobT
 from sa_jobqueue.statements import listings
 from sa_jobqueue.types import JobId, JobStatus
 

@@ -16,7 +16,6 @@ from sqlalchemy.orm import Session, object_session
 
 from sa_jobqueue import payloads
 from sa_jobqueue.context import ClaimedJob, Continuation
-from sa_jobqueue.decorators import DEFAULT_MODEL, JobT
 from sa_jobqueue.errors import (
     ChainNotFoundError,
     HandlerCommitError,
@@ -25,13 +24,14 @@ from sa_jobqueue.errors import (
     JobNotFoundError,
     LostAttemptError,
 )
-from sa_jobqueue.handlers import Handler
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_id
 from sa_jobqueue.operations.transactions import require_transaction
 from sa_jobqueue.operations.unblocking import unblock_all
-from sa_jobqueue.registry import JobType
+from sa_jobqueue.registry.decorators import DEFAULT_MODEL, JobT
+from sa_jobqueue.registry.handlers import Handler
+from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.statements import chains, completions, jobs, leases
 from sa_jobqueue.statements._parts import BATCH
 from sa_jobqueue.statements.sessions import read_name

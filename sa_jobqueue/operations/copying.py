@@ -13,16 +13,16 @@ from sqlalchemy import Connection
 from sqlalchemy import inspect as mapping_of
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.copying import copy_in
-from sa_jobqueue.encodings import Encoding, encoding_of
+from sa_jobqueue.db.copy import copy_in
+from sa_jobqueue.db.encodings import Encoding, encoding_of
 from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError
-from sa_jobqueue.handlers import Handler
 from sa_jobqueue.ids import uuid7, uuid7_hex
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.checks import check_text
 from sa_jobqueue.operations.enqueueing import check_encodable, wake
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.payloads import Codec
+from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.statements import deduplication, jobs
 from sa_jobqueue.tracing import announce_alike
 

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, object_session
 
-from sa_jobqueue.encodings import encoding_of
+from sa_jobqueue.db.encodings import encoding_of
 from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidOptionError, StaleSnapshotError
 from sa_jobqueue.errors.drivers import SERIALIZATION_FAILURE, diagnose
 from sa_jobqueue.models import JobMixin

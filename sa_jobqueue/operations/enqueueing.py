@@ -18,12 +18,12 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import ARRAY, JSON, ColumnElement, Connection, Engine, event, inspect
 from sqlalchemy.orm import Mapper, Session, SessionTransaction, object_session
 
-from sa_jobqueue.encodings import Encoding, encoding_of
+from sa_jobqueue.db.encodings import Encoding, encoding_of
 from sa_jobqueue.errors import InvalidJobError
-from sa_jobqueue.fairness_keys import whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.blocking import declare, write_edges
 from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.policies.fairness import whole
 from sa_jobqueue.statements import jobs, notifications
 from sa_jobqueue.tracing import announce, is_announced
 

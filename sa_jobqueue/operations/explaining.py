@@ -10,7 +10,6 @@ from typing import Any, Final, cast
 from sqlalchemy import RowMapping, func, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.fairness_keys import whole
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, list_dead_letters
 from sa_jobqueue.operations.explaining_causes import Cause
@@ -22,6 +21,7 @@ from sa_jobqueue.operations.jobs import get_job, list_attempts
 from sa_jobqueue.operations.queues import QueueStatus, TypeStatus, list_job_types, list_queues
 from sa_jobqueue.operations.spans import span
 from sa_jobqueue.operations.workers import WorkerStatus, list_workers
+from sa_jobqueue.policies.fairness import whole
 from sa_jobqueue.redaction import redacted_error
 from sa_jobqueue.statements import explaining, limits, quarantine
 from sa_jobqueue.types import ENDED, JobId, JobStatus, RefusedWrite, WorkerState

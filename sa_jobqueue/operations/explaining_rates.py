@@ -7,10 +7,10 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.fairness_keys import whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.spans import span
-from sa_jobqueue.rates import Rate, RateAlgorithm
+from sa_jobqueue.policies.fairness import whole
+from sa_jobqueue.policies.rates import Rate, RateAlgorithm
 from sa_jobqueue.statements import explaining
 
 

@@ -17,7 +17,7 @@ from sa_jobqueue.operations.jobs import get_job
 from sa_jobqueue.operations.schedules import ScheduleStatus, list_schedules
 from sa_jobqueue.operations.spans import span
 from sa_jobqueue.operations.workers import list_workers
-from sa_jobqueue.schedules import MisfirePolicy
+from sa_jobqueue.registry.schedules import MisfirePolicy
 from sa_jobqueue.statements import schedules
 from sa_jobqueue.types import ENDED
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from sa_jobqueue.fairness_keys import whole
 from sa_jobqueue.operations.explaining_causes import Cause
 from sa_jobqueue.operations.spans import span
 from sa_jobqueue.operations.workers import WorkerStatus
+from sa_jobqueue.policies.fairness import whole
 
 
 def decided_by_a_function(

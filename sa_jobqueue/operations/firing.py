@@ -16,12 +16,12 @@ from uuid import UUID
 from sqlalchemy import RowMapping
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cron import Cron
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.ids import uuid8_of
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.enqueueing import enqueue_many
-from sa_jobqueue.schedules import Schedule, ScheduleRun
+from sa_jobqueue.policies.cron import Cron
+from sa_jobqueue.registry.schedules import Schedule, ScheduleRun
 from sa_jobqueue.statements import corrections, schedules
 
 BATCH = 50

@@ -10,7 +10,6 @@ from typing import Any, overload
 from sqlalchemy import ColumnElement, Row, func
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.decorators import DEFAULT_MODEL, JobT
 from sa_jobqueue.errors import InvalidOptionError, JobNotFoundError, NotReschedulableError
 from sa_jobqueue.models import AttemptMixin, Job, JobMixin
 from sa_jobqueue.models.checks import due_at
@@ -27,6 +26,7 @@ from sa_jobqueue.operations.pages import (
     scanned_page,
 )
 from sa_jobqueue.operations.unblocking import unblock_all
+from sa_jobqueue.registry.decorators import DEFAULT_MODEL, JobT
 from sa_jobqueue.statements import jobs, listings
 from sa_jobqueue.types import ENDED, INITIAL, JobId, JobStatus
 

@@ -10,12 +10,12 @@ from typing import Any, Final
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.db.splitting import is_of_a_row
 from sa_jobqueue.errors import ConflictError, InvalidOptionError, JobQueueError
 from sa_jobqueue.errors.drivers import diagnose
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.deletion import delete_jobs
-from sa_jobqueue.retention import OUTCOMES, Retention, RetentionRules
-from sa_jobqueue.splitting import is_of_a_row
+from sa_jobqueue.policies.retention import OUTCOMES, Retention, RetentionRules
 from sa_jobqueue.statements import archived, retention
 from sa_jobqueue.types import JobId, JobStatus
 

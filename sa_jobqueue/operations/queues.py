@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobMixin, JobTypeMixin, QueueMixin
 from sa_jobqueue.operations.pages import MAX_PAGE, check_limit, check_lists
-from sa_jobqueue.queues import QueueSettings, TypeSettings, check_names
+from sa_jobqueue.registry.settings import QueueSettings, TypeSettings, check_names
 from sa_jobqueue.statements import controls, queues
 
 

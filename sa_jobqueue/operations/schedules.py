@@ -11,13 +11,13 @@ from typing import Any
 from sqlalchemy import RowMapping, func, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cron import Cron
 from sa_jobqueue.errors import InvalidOptionError, ScheduleNotFoundError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.enqueueing import enqueue_many
 from sa_jobqueue.operations.firing import declared, fire_times, job_of
 from sa_jobqueue.operations.pages import MAX_PAGE, check_instants, check_limit, check_lists
-from sa_jobqueue.schedules import MAX_CATCH_UP, Schedule
+from sa_jobqueue.policies.cron import Cron
+from sa_jobqueue.registry.schedules import MAX_CATCH_UP, Schedule
 from sa_jobqueue.statements import controls, schedules
 from sa_jobqueue.types import Json
 

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.pages import MAX_PAGE, check_limit, check_lists
-from sa_jobqueue.retry import Backoff
+from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.statements import controls, leases, workers
 from sa_jobqueue.types import MOST_CONCURRENT, WorkerState
 

@@ -6,15 +6,15 @@ from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
-from sa_jobqueue.batches import BatchItem, BatchRule
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.fairness_keys import FairnessBy
 from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
-from sa_jobqueue.retention import Retention
-from sa_jobqueue.retry import RetryPolicy
+from sa_jobqueue.policies.fairness import FairnessBy
+from sa_jobqueue.policies.retention import Retention
+from sa_jobqueue.policies.retry import RetryPolicy
+from sa_jobqueue.registry.batches import BatchItem, BatchRule
 
 if TYPE_CHECKING:
-    from sa_jobqueue.handlers import Handler
+    from sa_jobqueue.registry.handlers import Handler
 
 InT = TypeVar("InT")
 P = ParamSpec("P")

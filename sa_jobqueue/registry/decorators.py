@@ -11,7 +11,7 @@ from sa_jobqueue.context import Continuation
 from sa_jobqueue.models import Job, JobMixin
 
 if TYPE_CHECKING:
-    from sa_jobqueue.handlers import Handler
+    from sa_jobqueue.registry.handlers import Handler
 
 JobT = TypeVar("JobT", bound=JobMixin[Any], default=Job)
 DEFAULT_MODEL: Any = Job

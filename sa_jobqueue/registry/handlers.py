@@ -12,20 +12,20 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from typing_extensions import TypeVar
 
-from sa_jobqueue.batching import Batching
 from sa_jobqueue.context import AttemptContext, Blockers, Continuation
-from sa_jobqueue.decorators import HandlerDecorator, InT, JobT
 from sa_jobqueue.errors import InvalidHandlerError, InvalidJobError, InvalidOptionError, NoOutputError, WrongJobTypeError
-from sa_jobqueue.fairness_keys import SEPARATOR, FairnessBy, check_fairness_by, check_whole, key_of
-from sa_jobqueue.middleware import Middleware, check_middleware
 from sa_jobqueue.models import ChainMixin, Job, JobMixin, WaitFor
 from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, check_defaults
-from sa_jobqueue.providers import Provider, Providers
-from sa_jobqueue.queueing import Queueing
-from sa_jobqueue.registry import INJECTED, JobType, Registry, Upcaster, describe
-from sa_jobqueue.retention import NOTHING_SAID, Retention, RetentionRules
-from sa_jobqueue.retry import RetryPolicy
-from sa_jobqueue.scheduling import Scheduling
+from sa_jobqueue.policies.fairness import SEPARATOR, FairnessBy, check_fairness_by, check_whole, key_of
+from sa_jobqueue.policies.retention import NOTHING_SAID, Retention, RetentionRules
+from sa_jobqueue.policies.retry import RetryPolicy
+from sa_jobqueue.registry.batch_handlers import Batching
+from sa_jobqueue.registry.decorators import HandlerDecorator, InT, JobT
+from sa_jobqueue.registry.dependencies import Provider, Providers
+from sa_jobqueue.registry.job_types import INJECTED, JobType, Registry, Upcaster, describe
+from sa_jobqueue.registry.middleware import Middleware, check_middleware
+from sa_jobqueue.registry.queue_declarations import Queueing
+from sa_jobqueue.registry.schedule_declarations import Scheduling
 from sa_jobqueue.types import JobId, JobStatus, Json
 
 T = TypeVar("T")

@@ -15,7 +15,6 @@ from typing import Any, Final
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.batches import BatchRule, outcome_of
 from sa_jobqueue.context import AttemptContext, Blockers, Continuation
 from sa_jobqueue.errors import (
     DuplicateJobTypeError,
@@ -27,12 +26,13 @@ from sa_jobqueue.errors import (
     UnknownJobTypeError,
     UnreadableInputError,
 )
-from sa_jobqueue.fairness_keys import FairnessBy
-from sa_jobqueue.middleware import Middleware
 from sa_jobqueue.payloads import Codec, Unreadable
-from sa_jobqueue.providers import Provider, Providers
-from sa_jobqueue.retention import Retention
-from sa_jobqueue.retry import RetryPolicy
+from sa_jobqueue.policies.fairness import FairnessBy
+from sa_jobqueue.policies.retention import Retention
+from sa_jobqueue.policies.retry import RetryPolicy
+from sa_jobqueue.registry.batches import BatchRule, outcome_of
+from sa_jobqueue.registry.dependencies import Provider, Providers
+from sa_jobqueue.registry.middleware import Middleware
 from sa_jobqueue.shapes import item_name, name_of
 from sa_jobqueue.types import Json
 

@@ -7,12 +7,12 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import TypeVar
 
-from sa_jobqueue.choosing import Choose, Selector
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.queues import QueueSettings
-from sa_jobqueue.rates import RateAlgorithm
-from sa_jobqueue.retention import NOTHING_SAID, Retention
-from sa_jobqueue.retry import Backoff
+from sa_jobqueue.policies.rates import RateAlgorithm
+from sa_jobqueue.policies.retention import NOTHING_SAID, Retention
+from sa_jobqueue.policies.retry import Backoff
+from sa_jobqueue.registry.selectors import Choose, Selector
+from sa_jobqueue.registry.settings import QueueSettings
 
 ChooseT = TypeVar("ChooseT", bound=Choose)
 

@@ -8,8 +8,8 @@ from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.registry import JobType
-from sa_jobqueue.schedules import MisfirePolicy, Schedule
+from sa_jobqueue.registry.job_types import JobType
+from sa_jobqueue.registry.schedules import MisfirePolicy, Schedule
 
 _SAMPLE: Final = datetime(2000, 1, 1, tzinfo=UTC)
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
-from sa_jobqueue.cron import Cron
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.types import Json
 
 MAX_CATCH_UP: Final = 10_000

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.fairness_keys import check_whole, fairness_key_of
-from sa_jobqueue.queues import check_names
+from sa_jobqueue.policies.fairness import check_whole, fairness_key_of
+from sa_jobqueue.registry.settings import check_names
 from sa_jobqueue.types import JobId, Json
 
 MOST_CANDIDATES: Final = 1_000

@@ -9,10 +9,10 @@ from datetime import timedelta
 from typing import Any, Final
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.fairness_keys import SEPARATOR
-from sa_jobqueue.rates import RateAlgorithm
-from sa_jobqueue.retention import NOTHING_SAID, Retention
-from sa_jobqueue.retry import Backoff
+from sa_jobqueue.policies.fairness import SEPARATOR
+from sa_jobqueue.policies.rates import RateAlgorithm
+from sa_jobqueue.policies.retention import NOTHING_SAID, Retention
+from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.types import LONGEST, MAX_WEIGHT, MIN_WEIGHT
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")

@@ -26,7 +26,8 @@ from sa_jobqueue.archive.copying import copied
 from sa_jobqueue.archive.options import Listener
 from sa_jobqueue.archive.places import Place
 from sa_jobqueue.archive.schema import DAY, VERSION_KEY, columns
-from sa_jobqueue.copying import copy_text
+from sa_jobqueue.db.copy import copy_text
+from sa_jobqueue.db.urls import read_url
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.history import DATASETS, JOBS, SCHEMA_VERSION, Dataset
 from sa_jobqueue.models import Job, JobMixin
@@ -35,7 +36,6 @@ from sa_jobqueue.spark.decoding import SPARK
 from sa_jobqueue.spark.errors import MissingExtraError
 from sa_jobqueue.spark.options import Options, Secret, Use
 from sa_jobqueue.statements import archived
-from sa_jobqueue.urls import read_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

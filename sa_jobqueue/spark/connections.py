@@ -20,15 +20,15 @@ from sqlalchemy import URL, Connection, NullPool, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Session
 
+from sa_jobqueue.db.session_settings import SETTINGS, own_options, startup_arguments
+from sa_jobqueue.db.urls import URL_VARIABLE, read_url, secrets_of, shown_url
 from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError, JobQueueError
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import check_schema
-from sa_jobqueue.own_sessions import SETTINGS, own_options, startup_arguments
 from sa_jobqueue.spark.errors import ReadError
 from sa_jobqueue.spark.options import Options
 from sa_jobqueue.statements import schema
-from sa_jobqueue.urls import URL_VARIABLE, read_url, secrets_of, shown_url
 
 IDLE_TIMEOUT: Final = timedelta(minutes=1)
 """How long the server lets a transaction of ours be idle: Spark may kill a task without a word."""

@@ -14,12 +14,12 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Final, NoReturn
 
+from sa_jobqueue.db.urls import read_url
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.history import DATASETS
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.spark.errors import UnknownOptionError
 from sa_jobqueue.types import JobStatus
-from sa_jobqueue.urls import read_url
 
 
 class Use(StrEnum):

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 from sqlalchemy import Connection
 
-from sa_jobqueue.copying import blocks, copy_text
+from sa_jobqueue.db.copy import blocks, copy_text
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.history import ATTEMPTS, BLOCKERS, DATASETS, JOBS, Dataset
 from sa_jobqueue.spark.connections import Queue, connect, find_queue, sanitised

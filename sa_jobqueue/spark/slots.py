@@ -30,8 +30,8 @@ from sa_jobqueue.events import (
     JobStarted,
     WorkerStarted,
 )
-from sa_jobqueue.handlers import JobQueue
 from sa_jobqueue.observe import logs
+from sa_jobqueue.registry.handlers import JobQueue
 from sa_jobqueue.spark.connections import load_object, url_of
 from sa_jobqueue.spark.options import Options
 from sa_jobqueue.worker import Worker, WorkerOptions

@@ -23,7 +23,7 @@ from sa_jobqueue import payloads
 from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError, JobQueueError, UnknownJobTypeError
 from sa_jobqueue.models.checks import check_name, check_number, check_text
 from sa_jobqueue.models.waits import WaitFor, waits
-from sa_jobqueue.registry import JobType, Registry
+from sa_jobqueue.registry.job_types import JobType, Registry
 from sa_jobqueue.spark.ids import Ids
 from sa_jobqueue.types import LATEST, LONGEST, MAX_PRIORITY, MAX_RATE_COST, MIN_PRIORITY
 

@@ -24,17 +24,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.db.connections import unavailable
+from sa_jobqueue.db.session_settings import own_engine
+from sa_jobqueue.db.urls import read_url
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.operations import WorkerFilter, WorkerStatus, check_schema, drain_workers, list_workers
-from sa_jobqueue.own_sessions import own_engine
 from sa_jobqueue.spark.connections import url_of
 from sa_jobqueue.spark.errors import MissingExtraError, WorkersFailedError
 from sa_jobqueue.spark.options import Options, Secret, Use
 from sa_jobqueue.spark.progress import print_lines, show_bar
 from sa_jobqueue.spark.slots import SCHEMA, SlotEnd, SlotSettings, load_jobs, work
-from sa_jobqueue.urls import read_url
 from sa_jobqueue.worker import WorkerOptions
-from sa_jobqueue.worker.connections import unavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,7 +23,7 @@ from sqlalchemy import (
 from sqlalchemy import cast as sql_cast
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.rates import RateAlgorithm
+from sa_jobqueue.policies.rates import RateAlgorithm
 from sa_jobqueue.statements._parts import array, clamped, once_a_model, table
 from sa_jobqueue.statements.parts import whole
 

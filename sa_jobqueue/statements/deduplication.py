@@ -37,7 +37,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.sql.selectable import TableValuedAlias
 
-from sa_jobqueue.copying import CopyTarget
+from sa_jobqueue.db.copy import CopyTarget
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.models.checks import due_at

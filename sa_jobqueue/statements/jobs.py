@@ -35,7 +35,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, JSONB, TIMESTAMP
 from sqlalchemy.dialects.postgresql import array as array_of
 from sqlalchemy.sql.selectable import TableValuedAlias
 
-from sa_jobqueue.copying import CopyTarget
+from sa_jobqueue.db.copy import CopyTarget
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.models.checks import due_at as due

@@ -34,9 +34,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
 from sqlalchemy.sql.elements import ColumnElement
 
-from sa_jobqueue.fairness_keys import SEPARATOR
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import Xid8
+from sa_jobqueue.policies.fairness import SEPARATOR
 from sa_jobqueue.statements._lanes import freed, transactions
 from sa_jobqueue.statements._parts import array, once_a_model, status, table
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY, JobStatus

@@ -11,7 +11,7 @@ from sqlalchemy import Column, Insert, Integer, Select, Table, Text, Update, any
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, TIMESTAMP, insert
 
 from sa_jobqueue.models import JobMixin, JobTypeMixin, QueueMixin
-from sa_jobqueue.queues import RETRY
+from sa_jobqueue.registry.settings import RETRY
 from sa_jobqueue.statements._parts import array, clamped, once_a_model, table
 from sa_jobqueue.statements.parts import whole
 

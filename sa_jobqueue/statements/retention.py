@@ -26,7 +26,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, aggregate_order_by
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.retention import FOREVER, OUTCOMES
+from sa_jobqueue.policies.retention import FOREVER, OUTCOMES
 from sa_jobqueue.statements._parts import array, element, excluded, once_a_model, position, table
 
 _ONE: ColumnElement[Any] = literal_column("1")

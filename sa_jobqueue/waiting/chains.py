@@ -13,10 +13,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.handlers import Handler
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.types import ChainResult
-from sa_jobqueue.waiting.ears import Ear, hearing
+from sa_jobqueue.waiting.listeners import Ear, hearing
 from sa_jobqueue.waiting.steps import Answer, Ask, ChainOrId, Listen, Rest, Wait
 
 OutT = TypeVar("OutT")

@@ -14,9 +14,9 @@ import psycopg
 from psycopg import sql
 from sqlalchemy import URL, create_engine
 
+from sa_jobqueue.db.session_settings import SETTINGS
+from sa_jobqueue.db.urls import for_psycopg
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.own_sessions import SETTINGS
-from sa_jobqueue.urls import for_psycopg
 
 _RETRY_SECONDS: Final = 5.0
 """Before a connection to listen on is tried again."""

@@ -21,9 +21,9 @@ from sa_jobqueue.errors import (
     InvalidOptionError,
     NotAChainError,
 )
-from sa_jobqueue.handlers import Handler
 from sa_jobqueue.models import ChainMixin, Job, JobMixin
 from sa_jobqueue.payloads import Codec
+from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.statements import waiting
 from sa_jobqueue.types import LONGEST, ChainResult, JobId, JobStatus
 

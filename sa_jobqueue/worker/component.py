@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from datetime import timedelta
 
 from sa_jobqueue.events import ComponentFailed, EventBus
-from sa_jobqueue.retry import Backoff
+from sa_jobqueue.policies.retry import Backoff
 
 RESTART = Backoff(base=timedelta(milliseconds=200), cap=timedelta(seconds=5))
 """How long a failed duty rests before it starts again: an outage is noticed to be over within seconds."""

@@ -12,10 +12,10 @@ from typing import Any, Final, TypeVar
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from sa_jobqueue.db.splitting import in_parts, is_of_a_row, sqlstate, summary
 from sa_jobqueue.events import EventBus, WriteQuarantined
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.retry import Backoff
-from sa_jobqueue.splitting import in_parts, is_of_a_row, sqlstate, summary
+from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.statements import quarantine
 from sa_jobqueue.types import RefusedWrite
 

@@ -16,7 +16,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import sessionmaker
 
 from sa_jobqueue import aio
-from sa_jobqueue.encodings import Encoding, encoding_of
+from sa_jobqueue.db.connections import Connections, unavailable
+from sa_jobqueue.db.encodings import Encoding, encoding_of
+from sa_jobqueue.db.urls import read_url
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError, WorkerRunningError
 from sa_jobqueue.events import (
     AttemptLost,
@@ -37,29 +39,27 @@ from sa_jobqueue.events import (
     WorkerStarted,
     WorkerStopped,
 )
-from sa_jobqueue.handlers import JobQueue
 from sa_jobqueue.migrations.versions import LATEST
+from sa_jobqueue.registry.handlers import JobQueue
 from sa_jobqueue.types import CancelReason, WorkerState
-from sa_jobqueue.urls import read_url
-from sa_jobqueue.worker.claimer import Claimer
-from sa_jobqueue.worker.completer import Completer
+from sa_jobqueue.worker.background.heartbeat import Heartbeat, LeaseGuard, identify
+from sa_jobqueue.worker.background.listener import Listener
+from sa_jobqueue.worker.background.memory import MemoryGuard
+from sa_jobqueue.worker.background.pruner import Pruner
+from sa_jobqueue.worker.background.rescuer import Rescuer
+from sa_jobqueue.worker.background.scheduler import Scheduler
+from sa_jobqueue.worker.background.settings import ControlReader, Controls
+from sa_jobqueue.worker.background.verifier import Verifier
+from sa_jobqueue.worker.background.vitals import Phase, Vitals, VitalSigns
+from sa_jobqueue.worker.claim.claimer import Claimer
 from sa_jobqueue.worker.component import supervise
-from sa_jobqueue.worker.connections import Connections, unavailable
-from sa_jobqueue.worker.controls import ControlReader, Controls
-from sa_jobqueue.worker.executor import Executor
-from sa_jobqueue.worker.heartbeat import Heartbeat, LeaseGuard, identify
-from sa_jobqueue.worker.isolation import Children, check_importable
-from sa_jobqueue.worker.listener import Listener
-from sa_jobqueue.worker.memory import MemoryGuard
+from sa_jobqueue.worker.finish.completer import Completer
+from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.options import WorkerOptions
-from sa_jobqueue.worker.pruner import Pruner
 from sa_jobqueue.worker.quarantine import Quarantine
-from sa_jobqueue.worker.rescuer import Rescuer
-from sa_jobqueue.worker.scheduler import Scheduler
-from sa_jobqueue.worker.sessions import Sessions, prepare_nothing_in, sessions_for
-from sa_jobqueue.worker.unblocker import Unblocker
-from sa_jobqueue.worker.verifier import Verifier
-from sa_jobqueue.worker.vitals import Phase, Vitals, VitalSigns
+from sa_jobqueue.worker.run.executor import Executor
+from sa_jobqueue.worker.run.isolation import Children, check_importable
+from sa_jobqueue.worker.run.sessions import Sessions, prepare_nothing_in, sessions_for
 
 _ENDS: Final = (AttemptLost, JobCancelled, JobCompleted, JobDied, JobRescheduled)
 """After which another job may start: of its ordering key, or under its limit."""

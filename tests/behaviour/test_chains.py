@@ -40,7 +40,7 @@ from sa_jobqueue.errors import (
 from sa_jobqueue.events import AttemptLost, JobCompleted, JobStarted
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.models import ChainMixin
-from sa_jobqueue.retry import immediately
+from sa_jobqueue.policies.retry import immediately
 from tests.behaviour.test_attempts import drain, enqueue
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs

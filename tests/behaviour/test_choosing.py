@@ -30,8 +30,8 @@ from sa_jobqueue import (
 from sa_jobqueue.errors import InvalidOptionError, InvalidSelectionError
 from sa_jobqueue.events import SelectorFailed
 from sa_jobqueue.statements import choosing
-from sa_jobqueue.worker import floors
-from sa_jobqueue.worker.choosing import AGAIN
+from sa_jobqueue.worker.claim import floors
+from sa_jobqueue.worker.claim.selectors import AGAIN
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, Hands, Start, quick, until

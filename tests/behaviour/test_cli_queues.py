@@ -15,7 +15,7 @@ __all__ = ["run"]  # a fixture
 APPLICATION = """
 from datetime import timedelta
 from sa_jobqueue import JobQueue
-from sa_jobqueue.retention import Retention
+from sa_jobqueue.policies.retention import Retention
 
 jobs = JobQueue()
 jobs.queue("mail", weight=2, global_concurrency=10)

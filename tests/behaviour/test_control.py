@@ -30,8 +30,8 @@ from sa_jobqueue import (
     upsert_queue,
 )
 from sa_jobqueue.events import JobCompleted, JobRescheduled, SettingsChanged, WorkerStarted
-from sa_jobqueue.retry import immediately
-from sa_jobqueue.worker import controls
+from sa_jobqueue.policies.retry import immediately
+from sa_jobqueue.worker.background import settings as controls
 from tests.behaviour.test_attempts import enqueue
 from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Job, JobQueue, JobStatus, Worker, pause_queues, resume_queues
 from sa_jobqueue.operations import explain_job
 from sa_jobqueue.operations.explaining_causes import Cause
-from sa_jobqueue.worker import scout
+from sa_jobqueue.worker.claim import scout
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, Start, quick, until

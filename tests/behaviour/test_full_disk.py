@@ -19,7 +19,7 @@ from sa_jobqueue import Job, JobQueue, JobStatus, Worker
 from sa_jobqueue.events import ComponentFailed, HeartbeatFailing, JobRescheduled, JobStarted
 from sa_jobqueue.models import Base
 from sa_jobqueue.observe.logs import describe
-from sa_jobqueue.retry import immediately
+from sa_jobqueue.policies.retry import immediately
 from sa_jobqueue.testing.binaries import binary_dirs
 from sa_jobqueue.testing.embedded import EmbeddedServer
 from tests.behaviour.test_attempts import enqueue

@@ -29,8 +29,8 @@ from sa_jobqueue import (
 )
 from sa_jobqueue.errors import InvalidHandlerError, InvalidOptionError, IsolatedHandlerError, IsolationError
 from sa_jobqueue.events import AttemptLost, Event, JobCompleted, JobDied, JobStarted
-from sa_jobqueue.middleware import Proceed
-from sa_jobqueue.worker.isolation.process import Process
+from sa_jobqueue.registry.middleware import Proceed
+from sa_jobqueue.worker.run.isolation.process import Process
 from tests.behaviour.test_attempts import enqueue
 from tests.fixtures import isolated, workers
 from tests.fixtures.isolated import both

@@ -26,7 +26,8 @@ from datetime import timedelta
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.orm import Session
 from sa_jobqueue import JobQueue, Worker, WorkerOptions
-from sa_jobqueue.worker import completer, executor
+from sa_jobqueue.worker.finish import completer
+from sa_jobqueue.worker.run import executor
 
 FAULT = os.environ["FAULT"]
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
@@ -206,7 +207,7 @@ async def test_a_handler_that_holds_the_gil_past_its_lease_loses_it_and_doubles_
 async def test_a_job_claimed_by_an_answer_that_was_lost_is_given_back(engine: Engine, jobs: Jobs, start: Start) -> None:
     queue = healthy()
     lost: list[Any] = []
-    from sa_jobqueue.worker.claims import Claims
+    from sa_jobqueue.worker.claim.claims import Claims
 
     take = Claims.take
 

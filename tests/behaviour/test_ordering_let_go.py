@@ -14,11 +14,11 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.operations import cancel_jobs
-from sa_jobqueue.worker.claims import Claims
-from sa_jobqueue.worker.floors import Lane
-from sa_jobqueue.worker.groups import Group
-from sa_jobqueue.worker.scout import Scout
-from sa_jobqueue.worker.turns import turn_of
+from sa_jobqueue.worker.claim.claims import Claims
+from sa_jobqueue.worker.claim.floors import Lane
+from sa_jobqueue.worker.claim.groups import Group
+from sa_jobqueue.worker.claim.scout import Scout
+from sa_jobqueue.worker.claim.turns import turn_of
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 

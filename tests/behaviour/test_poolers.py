@@ -17,11 +17,11 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Worker, enqueue_many
+from sa_jobqueue.db.connections import Connections
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.events import ComponentFailed, PoolerFound
 from sa_jobqueue.observe.logs import describe
 from sa_jobqueue.statements.claims import GUARDS
-from sa_jobqueue.worker.connections import Connections
 from tests.fixtures.poolers import MakePooler
 from tests.fixtures.workers import quick, until, working
 

@@ -44,7 +44,7 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations.grants import RIGHTS, grant_statements
 from sa_jobqueue.observe.health import health
-from sa_jobqueue.retention import Retention, RetentionRules
+from sa_jobqueue.policies.retention import Retention, RetentionRules
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import quick

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, text
 
 from sa_jobqueue import JobQueue, Worker
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.worker.planning import Ageing
+from sa_jobqueue.worker.claim.planning import Ageing
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, quick
 

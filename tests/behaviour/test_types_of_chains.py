@@ -39,7 +39,7 @@ from sa_jobqueue.errors import (
     UndeclaredContinuationError,
     WrongJobTypeError,
 )
-from sa_jobqueue.retry import immediately
+from sa_jobqueue.policies.retry import immediately
 from tests.behaviour.test_attempts import drain, enqueue
 from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs

@@ -36,9 +36,9 @@ from sa_jobqueue.context import Continuation
 from sa_jobqueue.errors import InvalidOptionError, InvalidPayloadError, NotAChainError
 from sa_jobqueue.events import JobStarted
 from sa_jobqueue.ids import uuid7
-from sa_jobqueue.waiting import ears
+from sa_jobqueue.waiting import listeners as ears
 from sa_jobqueue.waiting.chains import _ask
-from sa_jobqueue.waiting.ears import Ear
+from sa_jobqueue.waiting.listeners import Ear
 from sa_jobqueue.waiting.steps import Ask, Listen, Rest, Wait
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs

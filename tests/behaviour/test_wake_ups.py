@@ -30,8 +30,8 @@ from sa_jobqueue import (
 from sa_jobqueue.errors import ChainFailedError
 from sa_jobqueue.events import JobDied, JobRescued, JobStarted
 from sa_jobqueue.statements import expiry
-from sa_jobqueue.worker import claimer
-from sa_jobqueue.worker.claimer import Claimer
+from sa_jobqueue.worker.claim import claimer
+from sa_jobqueue.worker.claim.claimer import Claimer
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import EventLog, quick, until, working
 

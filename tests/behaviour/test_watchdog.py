@@ -28,7 +28,7 @@ from sa_jobqueue.cli import _systemd
 from sa_jobqueue.cli._probes import answer, serve_probes
 from sa_jobqueue.cli._watchdog import STUCK, Watchdog
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.worker.vitals import PartVitals, Phase, Vitals, VitalSigns
+from sa_jobqueue.worker.background.vitals import PartVitals, Phase, Vitals, VitalSigns
 from tests.chaos.proxy import Proxy
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, Spawn, wait_until

@@ -26,8 +26,8 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import AttemptContext, Backoff, Blockers, Continuation, JobQueue
 from sa_jobqueue.context import ClaimedJob
-from sa_jobqueue.worker.completer import Completer
-from sa_jobqueue.worker.executor import Executor
+from sa_jobqueue.worker.finish.completer import Completer
+from sa_jobqueue.worker.run.executor import Executor
 
 LINKS: Final = 3
 """Jobs in a chain of the load."""

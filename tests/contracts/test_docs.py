@@ -25,7 +25,7 @@ import pytest
 
 from sa_jobqueue.testing.databases import ThrowAwayDatabase
 from sa_jobqueue.testing.servers import URL_VARIABLE, PostgresServer
-from sa_jobqueue.worker import controls
+from sa_jobqueue.worker.background import settings as controls
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "changes").rglob("*.md")])

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job
-from sa_jobqueue.worker.floors import Floors, Lane
+from sa_jobqueue.worker.claim.floors import Floors, Lane
 from tests.fixtures.workers import Hands
 
 

@@ -29,7 +29,7 @@ from sa_jobqueue import (
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.events import ChainsPruned, DeadLettersPruned, EventBus
 from sa_jobqueue.operations import pruning
-from sa_jobqueue.worker.pruner import Pruner
+from sa_jobqueue.worker.background.pruner import Pruner
 from sa_jobqueue.worker.quarantine import Quarantine
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs

@@ -35,7 +35,7 @@ from sa_jobqueue import (
     upsert_queue,
 )
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.retention import Retention
+from sa_jobqueue.policies.retention import Retention
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.workers import PATIENCE, wait_until

@@ -31,8 +31,8 @@ from sa_jobqueue import (
     sync_schedules,
     upsert_schedule,
 )
-from sa_jobqueue.cron import Cron
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, ScheduleNotFoundError
+from sa_jobqueue.policies.cron import Cron
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.workers import PATIENCE, Spawn
 

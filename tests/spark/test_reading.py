@@ -16,7 +16,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter
 from pyspark.sql.types import StructType
 from sqlalchemy import Engine, text
 
-from sa_jobqueue import JobStatus, copying
+from sa_jobqueue import JobStatus
+from sa_jobqueue.db import copy as copying
 from sa_jobqueue.errors import InvalidOptionError, SchemaError
 from sa_jobqueue.history import DATASETS, Kind
 from sa_jobqueue.layout import Layout

@@ -8,10 +8,10 @@ from typing import Any
 from sa_jobqueue import Job
 from sa_jobqueue.statements import choosing, claims, expiry, limits, parts
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
-from sa_jobqueue.worker.floors import Floors, Lane, most_behind
-from sa_jobqueue.worker.groups import Group
-from sa_jobqueue.worker.planning import Share
-from sa_jobqueue.worker.turns import Turn, together
+from sa_jobqueue.worker.claim.floors import Floors, Lane, most_behind
+from sa_jobqueue.worker.claim.groups import Group
+from sa_jobqueue.worker.claim.planning import Share
+from sa_jobqueue.worker.claim.turns import Turn, together
 from tests.fixtures.jobs import WORKER
 from tests.statements.shapes import BATCH, NOBODY, Case, World
 

@@ -11,7 +11,7 @@ from sqlalchemy import Integer, bindparam, literal_column, select
 
 from sa_jobqueue import Job
 from sa_jobqueue.statements import claims
-from sa_jobqueue.worker.floors import Floors, Lane
+from sa_jobqueue.worker.claim.floors import Floors, Lane
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import WORKER
 from tests.fixtures.plans import Plan, Prepared, connect

@@ -13,8 +13,8 @@ from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.statements import claims
 from sa_jobqueue.statements.claims import CLAIMED
 from sa_jobqueue.types import LONGEST
-from sa_jobqueue.worker.groups import Group
-from sa_jobqueue.worker.turns import Turn, together
+from sa_jobqueue.worker.claim.groups import Group
+from sa_jobqueue.worker.claim.turns import Turn, together
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.statements.cases import START, claim_parameters

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sa_jobqueue import AttemptContext, BatchFailed, BatchItem, JobQueue
-from sa_jobqueue.batches import outcomes_of, outcomes_without
 from sa_jobqueue.errors import InvalidHandlerError, InvalidOptionError, InvalidOutputError, InvalidPayloadError
+from sa_jobqueue.registry.batches import outcomes_of, outcomes_without
 
 
 def test_a_job_of_a_batch_is_typed_as_one() -> None:

@@ -17,9 +17,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from sa_jobqueue.choosing import Candidate
-from sa_jobqueue.worker.choosing import ChosenGroup
-from sa_jobqueue.worker.floors import SAFETY
+from sa_jobqueue.registry.selectors import Candidate
+from sa_jobqueue.worker.claim.floors import SAFETY
+from sa_jobqueue.worker.claim.selectors import ChosenGroup
 
 WINDOW = 4
 T = TypeVar("T")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sa_jobqueue.cron import Cron
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.policies.cron import Cron
 
 PRAGUE = "Europe/Prague"
 SPRING = datetime(2026, 3, 29, 1, tzinfo=UTC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sa_jobqueue.worker.floors import SAFETY, Floors, Lane
+from sa_jobqueue.worker.claim.floors import SAFETY, Floors, Lane
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HIGH, LOW = Lane("q", 5), Lane("q", 0)

@@ -13,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sa_jobqueue.worker.floors import SAFETY, Floors, Lane, most_behind
-from sa_jobqueue.worker.planning import Share
-from sa_jobqueue.worker.readings import Reading
+from sa_jobqueue.worker.claim.floors import SAFETY, Floors, Lane, most_behind
+from sa_jobqueue.worker.claim.planning import Share
+from sa_jobqueue.worker.claim.readings import Reading
 
 LANES = [Lane("a", 5), Lane("b", 5), Lane("a", 0)]
 Key = tuple[datetime, int]

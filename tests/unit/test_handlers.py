@@ -19,7 +19,7 @@ from sa_jobqueue.errors import (
     NoOutputError,
     UnknownJobTypeError,
 )
-from sa_jobqueue.retry import immediately
+from sa_jobqueue.policies.retry import immediately
 
 
 class Order(BaseModel):

@@ -19,7 +19,7 @@ from sa_jobqueue.context import enter_attempt
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.observe import logs
 from sa_jobqueue.observe.log_lines import MOST_CHARACTERS, TEXT, JsonFormatter, LogCapture, bind, capture
-from sa_jobqueue.worker.outcomes import failed
+from sa_jobqueue.worker.finish.outcomes import failed
 from tests.unit.test_logs import CASES
 from tests.unit.test_outcomes import job
 

@@ -13,8 +13,8 @@ import pytest
 
 from sa_jobqueue import AttemptContext, JobQueue
 from sa_jobqueue.errors import InvalidMiddlewareError, InvalidOptionError, MiddlewareError, Snooze
-from sa_jobqueue.middleware import Middleware, Proceed
-from sa_jobqueue.worker.middleware import surround
+from sa_jobqueue.registry.middleware import Middleware, Proceed
+from sa_jobqueue.worker.run.middleware import surround
 
 ATTEMPT: Any = object()
 

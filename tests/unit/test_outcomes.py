@@ -23,10 +23,10 @@ from sa_jobqueue.errors import (
     UnknownJobTypeError,
     UnreadableInputError,
 )
-from sa_jobqueue.registry import JobType, describe
+from sa_jobqueue.registry.job_types import JobType, describe
 from sa_jobqueue.types import LONGEST, AttemptOutcome, DeadReason, JobStatus
-from sa_jobqueue.worker import outcomes
-from sa_jobqueue.worker.outcomes import MAX_TEXT, fingerprint_of, of_error, released
+from sa_jobqueue.worker.finish import outcomes
+from sa_jobqueue.worker.finish.outcomes import MAX_TEXT, fingerprint_of, of_error, released
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

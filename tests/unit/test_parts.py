@@ -9,9 +9,9 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sa_jobqueue.worker.floors import Floors, Lane
-from sa_jobqueue.worker.parts import AFTER_FEW, MOST, Parts
-from sa_jobqueue.worker.planning import Share
+from sa_jobqueue.worker.claim.floors import Floors, Lane
+from sa_jobqueue.worker.claim.parts import AFTER_FEW, MOST, Parts
+from sa_jobqueue.worker.claim.planning import Share
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 Key = tuple[datetime, UUID]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sa_jobqueue.worker.planning import Ageing, Planner, Share
+from sa_jobqueue.worker.claim.planning import Ageing, Planner, Share
 
 WEIGHTS = st.lists(st.integers(1, 100), min_size=2, max_size=6)
 FREE = st.lists(st.integers(1, 40), min_size=10, max_size=60)

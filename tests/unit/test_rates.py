@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sa_jobqueue.context import ClaimedJob
-from sa_jobqueue.rates import SLOTS, STEPPED_BACK, Rate, RateAlgorithm
-from sa_jobqueue.worker.controls import Control
-from sa_jobqueue.worker.dividing import Bucket
+from sa_jobqueue.policies.rates import SLOTS, STEPPED_BACK, Rate, RateAlgorithm
+from sa_jobqueue.worker.background.settings import Control
+from sa_jobqueue.worker.claim.dividing import Bucket
 
 START = datetime(2026, 11, 22, tzinfo=UTC)
 PERIOD = timedelta(seconds=10)

@@ -22,8 +22,8 @@ from sa_jobqueue.errors import (
     InvalidPayloadError,
     UnknownJobTypeError,
 )
-from sa_jobqueue.registry import JobType, Registry, describe
-from sa_jobqueue.retry import immediately
+from sa_jobqueue.policies.retry import immediately
+from sa_jobqueue.registry.job_types import JobType, Registry, describe
 
 DEFAULTS: dict[str, Any] = {
     "name": "test",

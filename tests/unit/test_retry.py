@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.retry import Backoff, immediately
+from sa_jobqueue.policies.retry import Backoff, immediately
 
 ERROR = ValueError("once")
 WAITS = st.timedeltas(min_value=timedelta(microseconds=1), max_value=timedelta(days=365))

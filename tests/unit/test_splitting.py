@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 
-from sa_jobqueue.splitting import in_parts, is_of_a_row, summary
+from sa_jobqueue.db.splitting import in_parts, is_of_a_row, summary
 
 
 def error_of(state: str | None, kind: type[DBAPIError] = DBAPIError) -> DBAPIError:

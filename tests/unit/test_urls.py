@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import make_url
 
+from sa_jobqueue.db.urls import for_psycopg, read_url
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.urls import for_psycopg, read_url
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, QueueSettings, upsert_queue
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.statements._parts import table
-from sa_jobqueue.worker import floors
-from sa_jobqueue.worker.claims import Claims
-from sa_jobqueue.worker.groups import Group
-from sa_jobqueue.worker.planning import Share
-from sa_jobqueue.worker.turns import Turn, turn_of
+from sa_jobqueue.worker.claim import floors
+from sa_jobqueue.worker.claim.claims import Claims
+from sa_jobqueue.worker.claim.groups import Group
+from sa_jobqueue.worker.claim.planning import Share
+from sa_jobqueue.worker.claim.turns import Turn, turn_of
 from tests.behaviour.test_sharing import drain
 from tests.fixtures.jobs import WORKER, Jobs
 

@@ -13,9 +13,9 @@ from sqlalchemy.exc import DataError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from sa_jobqueue import Job
+from sa_jobqueue.db.compiled import Compiled, compiled
+from sa_jobqueue.db.connections import Connections
 from sa_jobqueue.statements import claims
-from sa_jobqueue.worker.compiled import Compiled, compiled
-from sa_jobqueue.worker.connections import Connections
 from tests.fixtures.workers import until
 
 PID = select(func.pg_backend_pid(), bindparam("one", type_=Integer))

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from sqlalchemy import Engine
 
-from sa_jobqueue.worker.connections import Connections
+from sa_jobqueue.db.connections import Connections
 from tests.fixtures.workers import PATIENCE, until
 
 MOMENT = timedelta(seconds=PATIENCE)

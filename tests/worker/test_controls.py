@@ -25,12 +25,12 @@ from sa_jobqueue import (
     upsert_queue,
 )
 from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.db.connections import Connections
 from sa_jobqueue.events import EventBus
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import WorkerFilter
-from sa_jobqueue.worker.claimer import Claimer
-from sa_jobqueue.worker.connections import Connections
-from sa_jobqueue.worker.controls import UNTOLD, Control, ControlReader, Controls
+from sa_jobqueue.worker.background.settings import UNTOLD, Control, ControlReader, Controls
+from sa_jobqueue.worker.claim.claimer import Claimer
 from sa_jobqueue.worker.quarantine import Quarantine
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import WORKER, Jobs

@@ -18,9 +18,9 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Job, JobQueue, JobStatus, Worker, cancel_jobs
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.errors import Discard, Snooze
-from sa_jobqueue.worker import claimer, counting, freed, groups, limits, parts
-from sa_jobqueue.worker.claimer import Claimer
-from sa_jobqueue.worker.completer import Completer
+from sa_jobqueue.worker.claim import claimer, counting, freed, groups, limits, parts
+from sa_jobqueue.worker.claim.claimer import Claimer
+from sa_jobqueue.worker.finish.completer import Completer
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
 from tests.fixtures.workers import PATIENCE, quick, until, working

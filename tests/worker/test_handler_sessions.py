@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import AttemptContext, BatchItem, JobQueue, JobStatus, Worker
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.worker.sessions import _effects, _is_local
+from sa_jobqueue.worker.run.sessions import _effects, _is_local
 from tests.behaviour.test_attempts import enqueue
 from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs

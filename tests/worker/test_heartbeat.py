@@ -7,7 +7,7 @@ from datetime import timedelta
 from sqlalchemy import Engine
 
 from sa_jobqueue import Job
-from sa_jobqueue.worker.heartbeat import Heartbeat, Identity
+from sa_jobqueue.worker.background.heartbeat import Heartbeat, Identity
 
 
 def test_after_a_pause_attempts_are_stopped_also_where_the_beat_comes_before_the_look(engine: Engine) -> None:

@@ -13,12 +13,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, JobStatus, QueueSettings, WaitFor, Worker, upsert_queue
+from sa_jobqueue.db.connections import Connections
 from sa_jobqueue.events import JobStarted
-from sa_jobqueue.worker import scout
-from sa_jobqueue.worker.claimer import Claimer
-from sa_jobqueue.worker.connections import Connections
-from sa_jobqueue.worker.rescuer import Rescuer
-from sa_jobqueue.worker.scout import UNTOLD, Scout
+from sa_jobqueue.worker.background.rescuer import Rescuer
+from sa_jobqueue.worker.claim import scout
+from sa_jobqueue.worker.claim.claimer import Claimer
+from sa_jobqueue.worker.claim.scout import UNTOLD, Scout
 from tests.behaviour.test_attempts import enqueue
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import quick, until, working

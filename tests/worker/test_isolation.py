@@ -16,10 +16,10 @@ from sa_jobqueue import AttemptOutcome, DeadReason, Job, JobQueue, JobStatus
 from sa_jobqueue.context import ClaimedJob, Continuation
 from sa_jobqueue.errors import InvalidJobError, InvalidOutputError, IsolatedHandlerError
 from sa_jobqueue.types import LONGEST
-from sa_jobqueue.worker.isolation.answers import of_raise, of_return, result_of
-from sa_jobqueue.worker.isolation.messages import Message, packed, packed_job, parsed, unpacked, unpacked_job
-from sa_jobqueue.worker.memory import MemoryGuard, resident_bytes
-from sa_jobqueue.worker.outcomes import MAX_TEXT, Finished, of_error
+from sa_jobqueue.worker.background.memory import MemoryGuard, resident_bytes
+from sa_jobqueue.worker.finish.outcomes import MAX_TEXT, Finished, of_error
+from sa_jobqueue.worker.run.isolation.answers import of_raise, of_return, result_of
+from sa_jobqueue.worker.run.isolation.messages import Message, packed, packed_job, parsed, unpacked, unpacked_job
 from tests.fixtures.workers import PATIENCE
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)

@@ -18,12 +18,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, await_chain, cancel_jobs, wait_chain
+from sa_jobqueue.db.compiled import Compiled, compiled
 from sa_jobqueue.errors import ChainTimeoutError
 from sa_jobqueue.events import AttemptLost, JobCompleted, JobStarted
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.statements import controls, leases
-from sa_jobqueue.worker.compiled import Compiled, compiled
-from sa_jobqueue.worker.listener import BURST, MOST_PAYLOADS, Hints, Throttle
+from sa_jobqueue.worker.background.listener import BURST, MOST_PAYLOADS, Hints, Throttle
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import Start, until
 

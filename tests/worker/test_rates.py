@@ -14,10 +14,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from sa_jobqueue import Job, JobQueue, JobStatus
 from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.db.compiled import Compiled
 from sa_jobqueue.statements import limits
-from sa_jobqueue.worker.compiled import Compiled
-from sa_jobqueue.worker.limits import BUSY, Limits, transaction
-from sa_jobqueue.worker.rates import OutdatedError, Rates
+from sa_jobqueue.worker.claim.limits import BUSY, Limits, transaction
+from sa_jobqueue.worker.claim.rates import OutdatedError, Rates
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import Start, until

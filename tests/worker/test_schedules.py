@@ -20,8 +20,8 @@ from sa_jobqueue.events import (
     SchedulesUndeclared,
 )
 from sa_jobqueue.statements.controls import notify_rules
+from sa_jobqueue.worker.background.scheduler import Scheduler
 from sa_jobqueue.worker.quarantine import Quarantine
-from sa_jobqueue.worker.scheduler import Scheduler
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.workers import PATIENCE, Start, until
 

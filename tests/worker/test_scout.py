@@ -8,10 +8,10 @@ from uuid import UUID
 from sqlalchemy import Engine, text
 
 from sa_jobqueue import Job
-from sa_jobqueue.worker.connections import Connections
-from sa_jobqueue.worker.floors import Lane
-from sa_jobqueue.worker.groups import Group
-from sa_jobqueue.worker.scout import Scout
+from sa_jobqueue.db.connections import Connections
+from sa_jobqueue.worker.claim.floors import Lane
+from sa_jobqueue.worker.claim.groups import Group
+from sa_jobqueue.worker.claim.scout import Scout
 from tests.fixtures.jobs import Jobs
 
 

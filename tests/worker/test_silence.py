@@ -13,9 +13,10 @@ from sqlalchemy import Engine, create_engine, make_url, text
 
 from sa_jobqueue import JobQueue, JobStatus, Worker
 from sa_jobqueue.cli.worker import _engine as engine_of_the_command
+from sa_jobqueue.db import timeouts as silence
+from sa_jobqueue.db.timeouts import AnsweredConnection
 from sa_jobqueue.events import HeartbeatFailing, JobStarted
-from sa_jobqueue.worker import WorkerOptions, silence
-from sa_jobqueue.worker.silence import AnsweredConnection
+from sa_jobqueue.worker import WorkerOptions
 from tests.behaviour.test_attempts import enqueue
 from tests.chaos.proxy import Proxy
 from tests.fixtures.jobs import Jobs

@@ -14,12 +14,12 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue import Job
-from sa_jobqueue.worker.claims import Claims
-from sa_jobqueue.worker.connections import Connections
-from sa_jobqueue.worker.floors import Lane
-from sa_jobqueue.worker.groups import Group
-from sa_jobqueue.worker.sparing import Sparing
-from sa_jobqueue.worker.turns import asked_of
+from sa_jobqueue.db.connections import Connections
+from sa_jobqueue.worker.claim.claims import Claims
+from sa_jobqueue.worker.claim.floors import Lane
+from sa_jobqueue.worker.claim.groups import Group
+from sa_jobqueue.worker.claim.sparing import Sparing
+from sa_jobqueue.worker.claim.turns import asked_of
 from tests.behaviour.test_sharing import drain, fill, recorder
 from tests.fixtures.jobs import WORKER
 

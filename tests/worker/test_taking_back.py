@@ -10,7 +10,7 @@ from sqlalchemy import Engine, func, text, update
 
 from sa_jobqueue import JobQueue, JobStatus
 from sa_jobqueue.events import ComponentFailed, JobStarted
-from sa_jobqueue.worker.rescuer import BATCH
+from sa_jobqueue.worker.background.rescuer import BATCH
 from tests.behaviour.test_attempts import enqueue
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import Hands, Start, until

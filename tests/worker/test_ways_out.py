@@ -29,9 +29,9 @@ from sa_jobqueue import (
 )
 from sa_jobqueue.context import current_attempt
 from sa_jobqueue.events import AttemptLost, ComponentFailed, JobCancelled, JobCompleted, JobStarted
-from sa_jobqueue.middleware import Proceed
 from sa_jobqueue.models import Job
-from sa_jobqueue.worker import executor
+from sa_jobqueue.registry.middleware import Proceed
+from sa_jobqueue.worker.run import executor
 from tests.behaviour.test_attempts import AT_ONCE, enqueue
 from tests.fixtures import isolated
 from tests.fixtures.database import one_server_swept

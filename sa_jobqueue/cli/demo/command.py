@@ -21,9 +21,9 @@ from sa_jobqueue.cli.demo import app, files, report, run
 from sa_jobqueue.cli.demo.database import prepared
 from sa_jobqueue.cli.demo.progress import Progress
 from sa_jobqueue.cli.demo.workers import Workers
+from sa_jobqueue.db.connections import shown
 from sa_jobqueue.testing.embedded import EmbeddedServer
 from sa_jobqueue.testing.servers import PostgresServer, ServerOptions, open_server
-from sa_jobqueue.worker.connections import shown
 
 _SETTINGS: Final = {"shared_buffers": "64MB", "max_connections": "50"}
 

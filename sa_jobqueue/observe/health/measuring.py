@@ -12,6 +12,7 @@ from uuid import UUID
 from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.db.session_settings import SETTINGS
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.observe.health.estimates import vacuum_threshold, wasted_in_heap, wasted_in_index
 from sa_jobqueue.observe.health.figures import (
@@ -35,7 +36,6 @@ from sa_jobqueue.observe.health.figures import (
 from sa_jobqueue.observe.health.findings import judge
 from sa_jobqueue.observe.health.thresholds import Thresholds
 from sa_jobqueue.operations import list_job_types, list_queues, list_schedules, list_workers
-from sa_jobqueue.own_sessions import SETTINGS
 from sa_jobqueue.statements import health as statements
 from sa_jobqueue.statements import horizon, jobs, quarantine, storage
 from sa_jobqueue.statements.claims import GUARDS

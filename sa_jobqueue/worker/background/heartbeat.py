@@ -17,14 +17,14 @@ from typing import Any
 from sqlalchemy import Connection, CursorResult, Engine, Executable
 from sqlalchemy.exc import DBAPIError
 
-from sa_jobqueue.handlers import JobQueue
+from sa_jobqueue.db.timeouts import hang_up
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.registry.handlers import JobQueue
 from sa_jobqueue.statements import leases
 from sa_jobqueue.types import WorkerState
 from sa_jobqueue.version import __version__
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.options import WorkerOptions
-from sa_jobqueue.worker.silence import hang_up
 
 
 @dataclass(frozen=True, slots=True)

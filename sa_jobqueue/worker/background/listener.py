@@ -25,10 +25,10 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
+from sa_jobqueue.db.connections import Connections
+from sa_jobqueue.db.timeouts import answered_within
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.worker.component import Component
-from sa_jobqueue.worker.connections import Connections
-from sa_jobqueue.worker.silence import answered_within
 
 QUIET_SECONDS = 20.0
 """A connection that has been quiet for so long is asked whether it still lives."""

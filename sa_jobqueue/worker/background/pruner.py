@@ -13,7 +13,7 @@ from sa_jobqueue import aio
 from sa_jobqueue.events import ChainsPruned, DeadLettersPruned, EventBus
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations import PruneCursor, Pruned
-from sa_jobqueue.retention import RetentionRules
+from sa_jobqueue.policies.retention import RetentionRules
 from sa_jobqueue.statements import retention
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.component import Component

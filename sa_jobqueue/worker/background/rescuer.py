@@ -10,16 +10,16 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.events import EventBus, JobCancelled, JobRescued, UnknownTypesPending, UnservedQueues
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.retry import Backoff
+from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.statements import corrections, expiry, jobs, leases
 from sa_jobqueue.types import JobStatus, RefusedWrite
-from sa_jobqueue.worker.compiled import compiled
 from sa_jobqueue.worker.component import Component
+from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.quarantine import Quarantine
-from sa_jobqueue.worker.unblocker import Unblocker
 
 BATCH = 100
 CORRECTED = 1000

@@ -14,7 +14,7 @@ from sa_jobqueue.events import EventBus, ScheduleBroken, ScheduleFired, Schedule
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.firing import BATCH, correct_schedules
 from sa_jobqueue.operations.schedules import SyncedSchedules
-from sa_jobqueue.schedules import Schedule, ScheduleRun
+from sa_jobqueue.registry.schedules import Schedule, ScheduleRun
 from sa_jobqueue.statements import schedules
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.component import Component

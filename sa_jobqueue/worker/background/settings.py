@@ -16,13 +16,13 @@ from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from sa_jobqueue.fairness_keys import whole
+from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.queues import RETRY, retry_of
-from sa_jobqueue.rates import Rate, RateAlgorithm
-from sa_jobqueue.retry import Backoff
+from sa_jobqueue.policies.fairness import whole
+from sa_jobqueue.policies.rates import Rate, RateAlgorithm
+from sa_jobqueue.policies.retry import Backoff
+from sa_jobqueue.registry.settings import RETRY, retry_of
 from sa_jobqueue.statements import controls
-from sa_jobqueue.worker.compiled import compiled
 from sa_jobqueue.worker.component import Component
 
 ALONE: Final = 1.0

@@ -7,12 +7,12 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import leases
-from sa_jobqueue.worker.compiled import compiled
+from sa_jobqueue.worker.background.listener import Hints
 from sa_jobqueue.worker.component import Component
-from sa_jobqueue.worker.executor import Executor
-from sa_jobqueue.worker.listener import Hints
+from sa_jobqueue.worker.run.executor import Executor
 
 
 class Verifier(Component):

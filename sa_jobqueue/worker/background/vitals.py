@@ -14,9 +14,9 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Final
 
+from sa_jobqueue.worker.background.heartbeat import Heartbeat
+from sa_jobqueue.worker.background.listener import QUIET_SECONDS, Listener
 from sa_jobqueue.worker.component import Component
-from sa_jobqueue.worker.heartbeat import Heartbeat
-from sa_jobqueue.worker.listener import QUIET_SECONDS, Listener
 from sa_jobqueue.worker.options import WorkerOptions
 
 _TICK: Final = 0.5

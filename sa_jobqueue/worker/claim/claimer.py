@@ -12,33 +12,33 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.db.compiled import compiled
+from sa_jobqueue.db.splitting import is_of_a_row
 from sa_jobqueue.events import EventBus
-from sa_jobqueue.fairness_keys import whole
-from sa_jobqueue.handlers import JobQueue
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.splitting import is_of_a_row
+from sa_jobqueue.policies.fairness import whole
+from sa_jobqueue.registry.handlers import JobQueue
 from sa_jobqueue.statements import leases
 from sa_jobqueue.types import RefusedWrite
-from sa_jobqueue.worker.choosing import ChosenGroup, Selectors
-from sa_jobqueue.worker.claims import Claims, is_of_ordering
-from sa_jobqueue.worker.compiled import compiled
-from sa_jobqueue.worker.completer import Completer
+from sa_jobqueue.worker.background.listener import Hints, Listener
+from sa_jobqueue.worker.background.settings import Controls
+from sa_jobqueue.worker.claim.claims import Claims, is_of_ordering
+from sa_jobqueue.worker.claim.dividing import Divided
+from sa_jobqueue.worker.claim.freed import Freed
+from sa_jobqueue.worker.claim.groups import Group, Groups, Quotas
+from sa_jobqueue.worker.claim.limits import FULL, Limits, transaction
+from sa_jobqueue.worker.claim.next_due import NextDue
+from sa_jobqueue.worker.claim.rates import OutdatedError, TooHeavyError
+from sa_jobqueue.worker.claim.scout import Scout
+from sa_jobqueue.worker.claim.selectors import ChosenGroup, Selectors
+from sa_jobqueue.worker.claim.turns import Turn, asked_of, looking_of, turn_of
 from sa_jobqueue.worker.component import Component
-from sa_jobqueue.worker.controls import Controls
-from sa_jobqueue.worker.dividing import Divided
-from sa_jobqueue.worker.executor import Executor
-from sa_jobqueue.worker.freed import Freed
-from sa_jobqueue.worker.groups import Group, Groups, Quotas
-from sa_jobqueue.worker.limits import FULL, Limits, transaction
-from sa_jobqueue.worker.listener import Hints, Listener
-from sa_jobqueue.worker.nextdue import NextDue
+from sa_jobqueue.worker.finish.completer import Completer
+from sa_jobqueue.worker.finish.outcomes import released
+from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.options import WorkerOptions
-from sa_jobqueue.worker.outcomes import released
 from sa_jobqueue.worker.quarantine import Quarantine
-from sa_jobqueue.worker.rates import OutdatedError, TooHeavyError
-from sa_jobqueue.worker.scout import Scout
-from sa_jobqueue.worker.turns import Turn, asked_of, looking_of, turn_of
-from sa_jobqueue.worker.unblocker import Unblocker
+from sa_jobqueue.worker.run.executor import Executor
 
 _PACE: Final = 0.004
 """Seconds between two claims while slots trickle free one by one: batches form, and no idle slot waits longer."""

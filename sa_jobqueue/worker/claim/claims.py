@@ -12,18 +12,18 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.db.compiled import Compiled, compiled, plain
+from sa_jobqueue.db.splitting import in_parts
 from sa_jobqueue.errors.drivers import diagnose
-from sa_jobqueue.fairness_keys import whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import lowest_id
-from sa_jobqueue.splitting import in_parts
+from sa_jobqueue.policies.fairness import whole
 from sa_jobqueue.statements import claims
-from sa_jobqueue.worker.choosing import ChosenGroup
-from sa_jobqueue.worker.compiled import Compiled, compiled, plain
-from sa_jobqueue.worker.floors import START, Lane, most_behind
-from sa_jobqueue.worker.groups import Group
-from sa_jobqueue.worker.limits import transaction
-from sa_jobqueue.worker.turns import Turn, together
+from sa_jobqueue.worker.claim.floors import START, Lane, most_behind
+from sa_jobqueue.worker.claim.groups import Group
+from sa_jobqueue.worker.claim.limits import transaction
+from sa_jobqueue.worker.claim.selectors import ChosenGroup
+from sa_jobqueue.worker.claim.turns import Turn, together
 
 MOST_TRIED: Final = 5000
 """Jobs that are tried to find those that cannot be started."""

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import limits
-from sa_jobqueue.worker.compiled import compiled
 
 START: Final = "0"
 

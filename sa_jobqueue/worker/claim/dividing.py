@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from sa_jobqueue.context import ClaimedJob
-from sa_jobqueue.rates import Rate
-from sa_jobqueue.worker.controls import Controls
-from sa_jobqueue.worker.rates import weight_of
+from sa_jobqueue.policies.rates import Rate
+from sa_jobqueue.worker.background.settings import Controls
+from sa_jobqueue.worker.claim.rates import weight_of
 
 _START: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UNTOLD: Final = 0.05

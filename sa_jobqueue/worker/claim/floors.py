@@ -23,9 +23,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from sa_jobqueue.worker.planning import Share
-from sa_jobqueue.worker.readings import EVERY, Reading
-from sa_jobqueue.worker.sparing import Sparing
+from sa_jobqueue.worker.claim.planning import Share
+from sa_jobqueue.worker.claim.readings import EVERY, Reading
+from sa_jobqueue.worker.claim.sparing import Sparing
 
 SAFETY: Final = 5.0
 """Seconds between two scans from the start, at least; more when one takes long."""

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
 from sa_jobqueue.context import ClaimedJob
-from sa_jobqueue.worker.limits import Key, Limits
+from sa_jobqueue.worker.claim.limits import Key, Limits
 
 OWN_TURN: Final = 0.01
 """Seconds that this worker has to use a slot itself, and between two that tell of some: a commit that notifies takes a lock

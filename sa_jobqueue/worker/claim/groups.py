@@ -8,18 +8,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 from sa_jobqueue.context import ClaimedJob
-from sa_jobqueue.fairness_keys import SEPARATOR, whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import lowest_id
+from sa_jobqueue.policies.fairness import SEPARATOR, whole
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
-from sa_jobqueue.worker.controls import Controls
-from sa_jobqueue.worker.dividing import Bucket, Divided
-from sa_jobqueue.worker.executor import Executor
-from sa_jobqueue.worker.floors import Floors, Lane
-from sa_jobqueue.worker.limits import SELDOM, Limits
-from sa_jobqueue.worker.parts import Parts
-from sa_jobqueue.worker.planning import Ageing, Planner, Share
-from sa_jobqueue.worker.readings import EVERY, Reading
+from sa_jobqueue.worker.background.settings import Controls
+from sa_jobqueue.worker.claim.dividing import Bucket, Divided
+from sa_jobqueue.worker.claim.floors import Floors, Lane
+from sa_jobqueue.worker.claim.limits import SELDOM, Limits
+from sa_jobqueue.worker.claim.parts import Parts
+from sa_jobqueue.worker.claim.planning import Ageing, Planner, Share
+from sa_jobqueue.worker.claim.readings import EVERY, Reading
+from sa_jobqueue.worker.run.executor import Executor
 
 
 class Group:

@@ -13,12 +13,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.context import ClaimedJob
-from sa_jobqueue.fairness_keys import SEPARATOR, whole
+from sa_jobqueue.db.compiled import compiled, plain
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.policies.fairness import SEPARATOR, whole
 from sa_jobqueue.statements import limits
-from sa_jobqueue.worker.compiled import compiled, plain
-from sa_jobqueue.worker.counting import Running
-from sa_jobqueue.worker.rates import Rates
+from sa_jobqueue.worker.claim.counting import Running
+from sa_jobqueue.worker.claim.rates import Rates
 
 # What is counted and written under a lock is to be seen as of then, whatever isolation is usual in this database.
 _BEGIN = plain("BEGIN ISOLATION LEVEL READ COMMITTED")

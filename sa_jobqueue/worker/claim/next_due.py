@@ -10,9 +10,9 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import claims
-from sa_jobqueue.worker.compiled import compiled
 
 
 class NextDue:

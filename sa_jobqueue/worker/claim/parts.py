@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from sa_jobqueue.fairness_keys import whole
-from sa_jobqueue.worker.floors import Floors, Lane
-from sa_jobqueue.worker.planning import STRIDE, Share, beside, strides
+from sa_jobqueue.policies.fairness import whole
+from sa_jobqueue.worker.claim.floors import Floors, Lane
+from sa_jobqueue.worker.claim.planning import STRIDE, Share, beside, strides
 
 MOST: Final = 64
 """Parts of a queue that one claim names at most: most have more than one job, so fewer fill it than there are slots."""

@@ -9,10 +9,10 @@ from typing import Any, Final
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.rates import Rate, RateAlgorithm
+from sa_jobqueue.policies.rates import Rate, RateAlgorithm
 from sa_jobqueue.statements import limits
-from sa_jobqueue.worker.compiled import compiled
 
 _KNOWN: Final = 0.5
 """Seconds for which a first job that was too heavy is taken for the first: one that is lighter may come before it."""

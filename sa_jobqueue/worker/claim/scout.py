@@ -17,12 +17,12 @@ from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from sa_jobqueue.fairness_keys import SEPARATOR, whole
+from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.policies.fairness import SEPARATOR, whole
 from sa_jobqueue.statements import parts
-from sa_jobqueue.worker.compiled import compiled
-from sa_jobqueue.worker.floors import Lane
-from sa_jobqueue.worker.groups import Group
+from sa_jobqueue.worker.claim.floors import Lane
+from sa_jobqueue.worker.claim.groups import Group
 
 OFTEN: Final = 0.05
 """Seconds between two looks while there are parts: a new one is known that much later at most, notification or not."""

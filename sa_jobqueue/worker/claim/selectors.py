@@ -28,18 +28,18 @@ from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from sa_jobqueue.choosing import Candidate, Selector
 from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.errors import InvalidSelectionError
 from sa_jobqueue.events import EventBus, SelectorFailed
-from sa_jobqueue.fairness_keys import SEPARATOR
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.policies.fairness import SEPARATOR
+from sa_jobqueue.registry.selectors import Candidate, Selector
 from sa_jobqueue.statements import choosing
-from sa_jobqueue.worker.compiled import compiled
-from sa_jobqueue.worker.floors import Lane, most_behind
-from sa_jobqueue.worker.groups import Group
-from sa_jobqueue.worker.planning import Share
-from sa_jobqueue.worker.readings import Reading
+from sa_jobqueue.worker.claim.floors import Lane, most_behind
+from sa_jobqueue.worker.claim.groups import Group
+from sa_jobqueue.worker.claim.planning import Share
+from sa_jobqueue.worker.claim.readings import Reading
 
 AGAIN: Final = 0.5
 """Seconds until a function that left jobs out is asked again, though nothing happens: what it goes by may have changed."""

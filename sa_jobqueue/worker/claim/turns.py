@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from sa_jobqueue.worker.floors import NO_TRANSACTION, START, most_behind
-from sa_jobqueue.worker.groups import Group, Quotas
-from sa_jobqueue.worker.planning import Share
-from sa_jobqueue.worker.readings import Reading
+from sa_jobqueue.worker.claim.floors import NO_TRANSACTION, START, most_behind
+from sa_jobqueue.worker.claim.groups import Group, Quotas
+from sa_jobqueue.worker.claim.planning import Share
+from sa_jobqueue.worker.claim.readings import Reading
 
 _ALIKE: Final = ("queues", "priorities", "floor_at", "floor_id", "quotas")
 _LISTS: Final = (*_ALIKE, "firsts", "lasts", "types")

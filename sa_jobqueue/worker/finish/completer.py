@@ -15,18 +15,18 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from sa_jobqueue.encodings import Encoding
+from sa_jobqueue.db.compiled import compiled
+from sa_jobqueue.db.encodings import Encoding
+from sa_jobqueue.db.splitting import in_parts
 from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobCompleted, JobDied, JobRescheduled
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.splitting import in_parts
 from sa_jobqueue.statements import completions
 from sa_jobqueue.types import DeadReason, JobId, JobStatus, RefusedWrite
-from sa_jobqueue.worker.chained import ChainWriter, note_ended, with_roots
-from sa_jobqueue.worker.compiled import compiled
 from sa_jobqueue.worker.component import Component
-from sa_jobqueue.worker.outcomes import Completed, Finished
+from sa_jobqueue.worker.finish.continuations import ChainWriter, note_ended, with_roots
+from sa_jobqueue.worker.finish.outcomes import Completed, Finished
+from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.quarantine import MOST, Quarantine
-from sa_jobqueue.worker.unblocker import Unblocker
 
 _HELD_REST = 0.05
 """Seconds until the next try when every end in the queue waits for a lock of somebody else."""

@@ -11,15 +11,15 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
+from sa_jobqueue.db.splitting import in_parts, is_of_a_row
 from sa_jobqueue.errors import JobQueueError, LostAttemptError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.completing import complete_attempt
 from sa_jobqueue.operations.enqueueing import alike, arrays
-from sa_jobqueue.splitting import in_parts, is_of_a_row
 from sa_jobqueue.statements import chains
 from sa_jobqueue.types import ENDED, JobStatus
-from sa_jobqueue.worker.outcomes import Completed, Finished, of_error
-from sa_jobqueue.worker.unblocker import Unblocker
+from sa_jobqueue.worker.finish.outcomes import Completed, Finished, of_error
+from sa_jobqueue.worker.finish.unblocker import Unblocker
 
 _PATIENCE_MILLISECONDS: Final = 50
 """How long a continuation that waits for other chains waits for their locks before it is tried again."""

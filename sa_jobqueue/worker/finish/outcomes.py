@@ -21,10 +21,10 @@ from sa_jobqueue.errors import (
     UnreadableInputError,
 )
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.registry import JobType
-from sa_jobqueue.retry import Backoff, RetryPolicy
+from sa_jobqueue.policies.retry import Backoff, RetryPolicy
+from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.types import LONGEST, AttemptOutcome, DeadReason, JobStatus
-from sa_jobqueue.worker.escapes import original
+from sa_jobqueue.worker.run.escapes import original
 
 RetryOf: TypeAlias = Callable[[str], Backoff | None]
 """Tells what is said of the retries of a queue, by its name."""

@@ -12,17 +12,17 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from sa_jobqueue.db.splitting import in_parts, is_of_a_row
 from sa_jobqueue.events import EventBus, JobDied, JobUnblocked
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import lowest_id
 from sa_jobqueue.operations.enqueueing import QUIET
 from sa_jobqueue.operations.unblocking import ROUNDS, Moved, Unblocked, unblock
-from sa_jobqueue.splitting import in_parts, is_of_a_row
 from sa_jobqueue.statements import blockers, notifications
 from sa_jobqueue.statements._parts import BATCH
 from sa_jobqueue.types import DeadReason, JobId, JobStatus, RefusedWrite
+from sa_jobqueue.worker.claim.limits import Key, Limits
 from sa_jobqueue.worker.component import Component
-from sa_jobqueue.worker.limits import Key, Limits
 from sa_jobqueue.worker.quarantine import PAUSES, Quarantine
 
 _HELD_REST = 0.02

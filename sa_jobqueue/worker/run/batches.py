@@ -20,17 +20,17 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Protocol
 
-from sa_jobqueue.batches import BatchFailed, BatchItem, outcomes_of, outcomes_without
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.errors import LostAttemptError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.completing import complete_attempts, ended_by_handler
-from sa_jobqueue.registry import JobType
+from sa_jobqueue.registry.batches import BatchFailed, BatchItem, outcomes_of, outcomes_without
+from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.types import ENDED, LOST, CancelReason, JobId, JobStatus
-from sa_jobqueue.worker.lending import lent, lent_beside
-from sa_jobqueue.worker.running import Running
-from sa_jobqueue.worker.sessions import Sessions, guard
-from sa_jobqueue.worker.threads import Threads
+from sa_jobqueue.worker.run.dependencies import lent, lent_beside
+from sa_jobqueue.worker.run.running import Running
+from sa_jobqueue.worker.run.sessions import Sessions, guard
+from sa_jobqueue.worker.run.threads import Threads
 
 
 class Host(Protocol):

@@ -14,8 +14,8 @@ from sqlalchemy import Executable
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, ClaimedJob
-from sa_jobqueue.registry import JobType
-from sa_jobqueue.worker.threads import Threads
+from sa_jobqueue.registry.job_types import JobType
+from sa_jobqueue.worker.run.threads import Threads
 
 T = TypeVar("T")
 

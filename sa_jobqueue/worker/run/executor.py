@@ -21,29 +21,29 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import tracing
 from sa_jobqueue.context import AttemptContext, ClaimedJob, Continuation, enter_attempt
-from sa_jobqueue.encodings import Encoding
+from sa_jobqueue.db.encodings import Encoding
 from sa_jobqueue.errors import AttemptTimeoutError, InvalidOutputError, LostAttemptError
 from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobCompleted, JobStarted, MiddlewareFailed
-from sa_jobqueue.fairness_keys import whole
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.completing import attach, complete_attempt, ended_by_handler
-from sa_jobqueue.registry import JobType, Registry
+from sa_jobqueue.policies.fairness import whole
+from sa_jobqueue.registry.job_types import JobType, Registry
 from sa_jobqueue.statements import blockers, completions, leases
 from sa_jobqueue.types import ENDED, LOST, CancelReason, JobId, JobStatus
-from sa_jobqueue.worker.batching import Batches
-from sa_jobqueue.worker.completer import Completer
-from sa_jobqueue.worker.escapes import contained
-from sa_jobqueue.worker.extending import Extender
-from sa_jobqueue.worker.isolation import Children
-from sa_jobqueue.worker.lending import lent, lent_beside, load_blockers
-from sa_jobqueue.worker.linking import Linker
-from sa_jobqueue.worker.middleware import surround
+from sa_jobqueue.worker.finish.completer import Completer
+from sa_jobqueue.worker.finish.outcomes import Completed, RetryOf, broken, failed, released
+from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.options import WorkerOptions
-from sa_jobqueue.worker.outcomes import Completed, RetryOf, broken, failed, released
-from sa_jobqueue.worker.running import Running
-from sa_jobqueue.worker.sessions import Sessions, guard
-from sa_jobqueue.worker.threads import Threads
-from sa_jobqueue.worker.unblocker import Unblocker
+from sa_jobqueue.worker.run.batches import Batches
+from sa_jobqueue.worker.run.dependencies import lent, lent_beside, load_blockers
+from sa_jobqueue.worker.run.escapes import contained
+from sa_jobqueue.worker.run.extending import Extender
+from sa_jobqueue.worker.run.isolation import Children
+from sa_jobqueue.worker.run.middleware import surround
+from sa_jobqueue.worker.run.running import Running
+from sa_jobqueue.worker.run.sessions import Sessions, guard
+from sa_jobqueue.worker.run.span_links import Linker
+from sa_jobqueue.worker.run.threads import Threads
 
 _log: Final = logging.getLogger("sa_jobqueue.worker")
 

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import leases
 from sa_jobqueue.types import JobId
-from sa_jobqueue.worker.running import Running
+from sa_jobqueue.worker.run.running import Running
 
 
 class Extender:

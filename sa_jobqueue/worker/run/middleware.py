@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.errors import MiddlewareError
-from sa_jobqueue.middleware import Middleware, Proceed, name_of
+from sa_jobqueue.registry.middleware import Middleware, Proceed, name_of
 
 
 async def surround(layers: Sequence[Middleware], attempt: AttemptContext, within: Proceed) -> None:

@@ -22,12 +22,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from sa_jobqueue.db.poolers import prepare_nothing
+from sa_jobqueue.db.urls import for_psycopg
 from sa_jobqueue.errors import HandlerCommitError, InvalidOptionError
-from sa_jobqueue.registry import JobType, Registry
+from sa_jobqueue.registry.job_types import JobType, Registry
 from sa_jobqueue.statements.sessions import name_session, session_name
 from sa_jobqueue.types import MOST_CONCURRENT, JobId
-from sa_jobqueue.urls import for_psycopg
-from sa_jobqueue.worker.poolers import prepare_nothing
 
 GUARD: Final = "sa_jobqueue.guard"
 """In `Session.info`, and in the execution options of the connection of its transaction."""

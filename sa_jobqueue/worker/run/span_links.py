@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sa_jobqueue import tracing
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.registry import JobType
+from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.statements import traces
 
 

@@ -17,6 +17,6 @@ once. When it crashes, its exit is that attempt's failure, known at once from it
 worker dies, however it dies, the kernel kills its children (Linux), and everywhere they see the socket end.
 """
 
-from sa_jobqueue.worker.isolation.children import Children, check_importable
+from sa_jobqueue.worker.run.isolation.children import Children, check_importable
 
 __all__ = ["Children", "check_importable"]

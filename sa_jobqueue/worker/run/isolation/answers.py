@@ -22,10 +22,10 @@ from sa_jobqueue.errors import (
 )
 from sa_jobqueue.models import JobMixin, WaitFor
 from sa_jobqueue.operations.completing import attach
-from sa_jobqueue.registry import JobType
+from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.types import LATEST, LONGEST, AttemptOutcome, DeadReason, JobStatus
-from sa_jobqueue.worker.isolation.messages import Message, packed, unpacked
-from sa_jobqueue.worker.outcomes import MAX_TEXT, Finished, carrying, clean, of_error
+from sa_jobqueue.worker.finish.outcomes import MAX_TEXT, Finished, carrying, clean, of_error
+from sa_jobqueue.worker.run.isolation.messages import Message, packed, unpacked
 
 _DERIVED: Final = frozenset(
     {"chain_id", "chain_type_name", "chain_index", "status", "open_blockers", "attempt", "scheduled_at", "changed_xid"}

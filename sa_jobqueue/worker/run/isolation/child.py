@@ -22,16 +22,16 @@ from uuid import UUID
 
 from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, enter_attempt
 from sa_jobqueue.errors import InvalidOutputError
-from sa_jobqueue.handlers import Handler, JobQueue
-from sa_jobqueue.registry import JobType
+from sa_jobqueue.registry.handlers import Handler, JobQueue
+from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.tracing import enter_span
 from sa_jobqueue.types import CancelReason, JobStatus
-from sa_jobqueue.worker.isolation.answers import of_raise, of_return
-from sa_jobqueue.worker.isolation.logs import forward_to
-from sa_jobqueue.worker.isolation.messages import HEAD, MAX_FRAME, Message, frame, length, parsed, unpacked_job
-from sa_jobqueue.worker.lending import lent, lent_beside
-from sa_jobqueue.worker.outcomes import describe
-from sa_jobqueue.worker.threads import Threads
+from sa_jobqueue.worker.finish.outcomes import describe
+from sa_jobqueue.worker.run.dependencies import lent, lent_beside
+from sa_jobqueue.worker.run.isolation.answers import of_raise, of_return
+from sa_jobqueue.worker.run.isolation.logs import forward_to
+from sa_jobqueue.worker.run.isolation.messages import HEAD, MAX_FRAME, Message, frame, length, parsed, unpacked_job
+from sa_jobqueue.worker.run.threads import Threads
 
 _PR_SET_PDEATHSIG: Final = 1
 """Of prctl(2), Linux."""

@@ -12,15 +12,15 @@ from typing import Any, Final
 
 from sa_jobqueue.context import AttemptContext, Blockers, ClaimedJob
 from sa_jobqueue.errors import AttemptSignal, InvalidOptionError, IsolationError, JobQueueError
-from sa_jobqueue.handlers import Handler, JobQueue
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.registry import JobType
+from sa_jobqueue.registry.handlers import Handler, JobQueue
+from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.types import CancelReason
-from sa_jobqueue.worker.isolation.answers import result_of
-from sa_jobqueue.worker.isolation.messages import Message, packed_job
-from sa_jobqueue.worker.isolation.process import Process, request_of
-from sa_jobqueue.worker.memory import CAN_BE_TOLD
+from sa_jobqueue.worker.background.memory import CAN_BE_TOLD
 from sa_jobqueue.worker.options import WorkerOptions
+from sa_jobqueue.worker.run.isolation.answers import result_of
+from sa_jobqueue.worker.run.isolation.messages import Message, packed_job
+from sa_jobqueue.worker.run.isolation.process import Process, request_of
 
 _LEASE_OF_WAITING: Final = timedelta(seconds=60)
 """What an attempt's lease is extended by, again and again, while it waits for a child."""

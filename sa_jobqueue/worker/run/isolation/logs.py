@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from sa_jobqueue.context import ClaimedJob
-from sa_jobqueue.worker.isolation.messages import Message
+from sa_jobqueue.worker.run.isolation.messages import Message
 
 _OURS: Final = ("", "sa_jobqueue")
 """Loggers whose levels a child takes over: the root's and our own."""

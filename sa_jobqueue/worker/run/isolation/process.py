@@ -17,9 +17,9 @@ from sa_jobqueue.context import AttemptContext, ClaimedJob
 from sa_jobqueue.errors import IsolationError, MemoryLimitError, ProcessDiedError
 from sa_jobqueue.tracing import current_traceparent
 from sa_jobqueue.types import CancelReason
-from sa_jobqueue.worker.isolation.logs import levels, tell
-from sa_jobqueue.worker.isolation.messages import HEAD, MAX_FRAME, Message, frame, length, parsed
-from sa_jobqueue.worker.memory import resident_bytes
+from sa_jobqueue.worker.background.memory import resident_bytes
+from sa_jobqueue.worker.run.isolation.logs import levels, tell
+from sa_jobqueue.worker.run.isolation.messages import HEAD, MAX_FRAME, Message, frame, length, parsed
 
 _LOOK_SECONDS: Final = 0.05
 """How often a child's memory is looked at. Zeroing fresh memory, a processor fills some 200 MiB in that time."""
@@ -34,7 +34,7 @@ _MOST_OF_DUMP: Final = 64 * 1024
 _PROGRAM: Final = """\
 import sys
 sys.path[:] = sys.argv[4:]
-from sa_jobqueue.worker.isolation.child import main
+from sa_jobqueue.worker.run.isolation.child import main
 main(*map(int, sys.argv[1:4]))
 """
 
