@@ -8,18 +8,9 @@ import asyncio
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    AttemptContext,
-    Blockers,
-    Continuation,
-    Discard,
-    Job,
-    JobQueue,
-    WaitFor,
-    Worker,
-    get_chain,
-    redrive_dead_letters,
-)
+from sa_jobqueue import AttemptContext, Blockers, Continuation, Discard, Job, JobQueue, Worker, get_chain
+from sa_jobqueue.models import WaitFor
+from sa_jobqueue.operations import redrive_dead_letters
 from sa_jobqueue.testing.servers import open_server
 
 jobs = JobQueue()

@@ -8,7 +8,9 @@ import asyncio
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, QueueSettings, Worker, WorkerOptions, upsert_queue
+from sa_jobqueue import Job, JobQueue, Worker, WorkerOptions
+from sa_jobqueue.operations import upsert_queue
+from sa_jobqueue.settings import QueueSettings
 from sa_jobqueue.testing.servers import open_server
 
 jobs = JobQueue()

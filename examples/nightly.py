@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from sqlalchemy import create_engine, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, Worker, fire_schedules, run_schedule, sync_schedules
+from sa_jobqueue import Job, JobQueue, Worker
+from sa_jobqueue.operations import fire_schedules, run_schedule, sync_schedules
 from sa_jobqueue.testing.servers import open_server
 
 jobs = JobQueue()

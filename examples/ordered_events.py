@@ -8,7 +8,8 @@ import asyncio
 from sqlalchemy import create_engine, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, JobStatus, Worker, explain_job, trigger_jobs
+from sa_jobqueue import Job, JobQueue, JobStatus, Worker
+from sa_jobqueue.operations import explain_job, trigger_jobs
 from sa_jobqueue.testing.servers import open_server
 
 jobs = JobQueue()

@@ -9,7 +9,9 @@ from datetime import timedelta
 from sqlalchemy import create_engine, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, RateAlgorithm, Retry, Worker, sync_queues
+from sa_jobqueue import Job, JobQueue, Retry, Worker
+from sa_jobqueue.operations import sync_queues
+from sa_jobqueue.settings import RateAlgorithm
 from sa_jobqueue.testing.servers import open_server
 
 PERIOD = timedelta(milliseconds=300)

@@ -9,20 +9,8 @@ from datetime import timedelta
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    AttemptContext,
-    ChainFilter,
-    Deduplicate,
-    Job,
-    JobFilter,
-    JobQueue,
-    JobStatus,
-    Worker,
-    enqueue,
-    list_chains,
-    list_jobs,
-    trigger_jobs,
-)
+from sa_jobqueue import AttemptContext, Deduplicate, Job, JobQueue, JobStatus, Worker, enqueue, list_jobs
+from sa_jobqueue.operations import ChainFilter, JobFilter, list_chains, trigger_jobs
 from sa_jobqueue.testing.servers import open_server
 
 jobs = JobQueue()

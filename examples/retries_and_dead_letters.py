@@ -8,22 +8,17 @@ import asyncio
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    AttemptContext,
+from sa_jobqueue import AttemptContext, Discard, Job, JobQueue, Worker, get_job
+from sa_jobqueue.operations import (
     DeadLetterFilter,
-    DeadReason,
-    Discard,
-    Job,
-    JobQueue,
-    Worker,
     dismiss_dead_letters,
-    get_job,
     group_dead_letters,
     list_attempts,
     redrive_dead_letters,
 )
 from sa_jobqueue.policies.retry import immediately
 from sa_jobqueue.testing.servers import open_server
+from sa_jobqueue.types import DeadReason
 
 jobs = JobQueue()
 bank = {"up": False}

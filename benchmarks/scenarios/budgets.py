@@ -28,8 +28,10 @@ from benchmarks.peers.catalogue import OURS
 from benchmarks.place import Place
 from benchmarks.scenarios.session_handler import Effect
 from benchmarks.statements import counting
-from sa_jobqueue import Job, JobQueue, QueueSettings, Worker, WorkerOptions, upsert_queue
+from sa_jobqueue import Job, JobQueue, Worker, WorkerOptions
 from sa_jobqueue.events import Event, EventBus, WorkerStarted
+from sa_jobqueue.operations import upsert_queue
+from sa_jobqueue.settings import QueueSettings
 
 NAME: Final = "workload budgets"
 RATE: Final = 100

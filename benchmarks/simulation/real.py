@@ -13,8 +13,10 @@ from sqlalchemy.orm import Session
 from benchmarks.place import Place
 from benchmarks.simulation.model import Started
 from benchmarks.simulation.workload import Arrival, Workload
-from sa_jobqueue import Job, JobQueue, QueueSettings, Worker, WorkerOptions, upsert_queue
+from sa_jobqueue import Job, JobQueue, Worker, WorkerOptions
 from sa_jobqueue.events import Event, EventBus, WorkerStarted
+from sa_jobqueue.operations import upsert_queue
+from sa_jobqueue.settings import QueueSettings
 
 _TYPE: Final = "simulated"
 _PATIENCE: Final = 60.0

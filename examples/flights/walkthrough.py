@@ -27,8 +27,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from sqlalchemy import Engine, create_engine, func, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import DeadLetterFilter, dismiss_dead_letters
 from sa_jobqueue.archive import archive
+from sa_jobqueue.operations import DeadLetterFilter, dismiss_dead_letters
 from sa_jobqueue.report import collect, render
 from sa_jobqueue.spark import java_home, written
 from sa_jobqueue.spark.analytics import History

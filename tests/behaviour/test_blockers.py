@@ -13,29 +13,25 @@ from sqlalchemy.orm import DeclarativeBase, Session
 
 from sa_jobqueue import (
     AttemptContext,
-    BlockerOutcome,
     Blockers,
-    ChainNotFoundError,
-    DeadReason,
     Deduplicate,
     Discard,
     Job,
     JobMixin,
     JobQueue,
     JobStatus,
-    WaitFor,
-    cancel_chains,
     complete_job,
     enqueue_many,
-    enqueue_unique,
     get_chain,
-    redrive_dead_letters,
 )
 from sa_jobqueue import enqueue as enqueue_once
-from sa_jobqueue.errors import InvalidJobError, NotAChainError
+from sa_jobqueue.context import BlockerOutcome
+from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, NotAChainError
 from sa_jobqueue.events import JobStarted, JobUnblocked
 from sa_jobqueue.ids import uuid7
-from sa_jobqueue.models import ChainMixin
+from sa_jobqueue.models import ChainMixin, WaitFor
+from sa_jobqueue.operations import cancel_chains, enqueue_unique, redrive_dead_letters
+from sa_jobqueue.types import DeadReason
 from tests.behaviour.test_attempts import drain, enqueue
 from tests.behaviour.test_chains import FLAVOURS, HOUR, chain_of, handle
 from tests.fixtures.database import both_servers_swept

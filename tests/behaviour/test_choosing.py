@@ -15,20 +15,11 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    Candidate,
-    Cause,
-    Job,
-    JobQueue,
-    JobStatus,
-    Worker,
-    explain_job,
-    list_workers,
-    pause_queues,
-    resume_queues,
-)
+from sa_jobqueue import Job, JobQueue, JobStatus, Worker
 from sa_jobqueue.errors import InvalidOptionError, InvalidSelectionError
 from sa_jobqueue.events import SelectorFailed
+from sa_jobqueue.operations import Cause, explain_job, list_workers, pause_queues, resume_queues
+from sa_jobqueue.registry.selectors import Candidate
 from sa_jobqueue.statements import choosing
 from sa_jobqueue.worker.claim import floors
 from sa_jobqueue.worker.claim.selectors import AGAIN

@@ -15,13 +15,14 @@ import pytest
 from click.testing import CliRunner, Result
 from sqlalchemy import Engine, make_url, text
 
-from sa_jobqueue import DeadReason, JobStatus, __version__, list_jobs
+from sa_jobqueue import JobStatus, __version__, list_jobs
 from sa_jobqueue.cli import dead_letters as dead_letters_command
 from sa_jobqueue.cli import jobs as jobs_command
 from sa_jobqueue.cli import main
 from sa_jobqueue.cli._output import shown
 from sa_jobqueue.testing.databases import ThrowAwayDatabase
 from sa_jobqueue.testing.servers import PostgresServer
+from sa_jobqueue.types import DeadReason
 from tests.fixtures.chains import Chains
 from tests.fixtures.jobs import Jobs
 

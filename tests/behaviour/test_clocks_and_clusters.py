@@ -15,19 +15,11 @@ import pytest
 from sqlalchemy import Engine, NullPool, create_engine, func, make_url, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import (
-    Job,
-    JobQueue,
-    JobStatus,
-    QueueSettings,
-    Schedule,
-    Worker,
-    list_schedules,
-    upsert_queue,
-    upsert_schedule,
-)
+from sa_jobqueue import Job, JobQueue, JobStatus, Schedule, Worker
 from sa_jobqueue.events import JobRescued
 from sa_jobqueue.models import Base
+from sa_jobqueue.operations import list_schedules, upsert_queue, upsert_schedule
+from sa_jobqueue.settings import QueueSettings
 from sa_jobqueue.testing.binaries import binary_dirs
 from sa_jobqueue.testing.embedded import EmbeddedServer
 from sa_jobqueue.testing.servers import PostgresServer

@@ -13,13 +13,9 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    Backoff,
-    JobQueue,
-    JobStatus,
-    QueueSettings,
-    Retry,
-    Worker,
+from sa_jobqueue import Backoff, JobQueue, JobStatus, Retry, Worker
+from sa_jobqueue.events import JobCompleted, JobRescheduled, SettingsChanged, WorkerStarted
+from sa_jobqueue.operations import (
     WorkerFilter,
     list_workers,
     pause_job_types,
@@ -29,8 +25,8 @@ from sa_jobqueue import (
     resume_queues,
     upsert_queue,
 )
-from sa_jobqueue.events import JobCompleted, JobRescheduled, SettingsChanged, WorkerStarted
 from sa_jobqueue.policies.retry import immediately
+from sa_jobqueue.settings import QueueSettings
 from sa_jobqueue.worker.background import settings as controls
 from tests.behaviour.test_attempts import enqueue
 from tests.fixtures.database import one_server_swept

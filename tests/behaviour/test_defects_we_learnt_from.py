@@ -18,22 +18,19 @@ from sa_jobqueue import (
     Blockers,
     Deduplicate,
     Job,
-    JobFilter,
     JobQueue,
     JobStatus,
-    WaitFor,
     Worker,
     cancel_jobs,
     complete_job,
-    delete_chains,
     enqueue,
     enqueue_many,
     list_jobs,
-    lock_chain,
-    trigger_jobs,
 )
 from sa_jobqueue.errors import ChainReferencedError, LostAttemptError
 from sa_jobqueue.events import JobRescued
+from sa_jobqueue.models import WaitFor
+from sa_jobqueue.operations import JobFilter, delete_chains, lock_chain, trigger_jobs
 from sa_jobqueue.statements import claims
 from tests.fixtures.chains import Chains
 from tests.fixtures.database import one_server_swept

@@ -9,8 +9,9 @@ from typing import Any
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobStatus, Worker, WorkerFilter, drain_workers, list_workers
+from sa_jobqueue import JobStatus, Worker
 from sa_jobqueue.events import DrainRequested, JobStarted, WorkerStarted, WorkerStopped
+from sa_jobqueue.operations import WorkerFilter, drain_workers, list_workers
 from sa_jobqueue.types import WorkerState
 from tests.behaviour.test_attempts import enqueue
 from tests.behaviour.test_shutdown import waiting_queue

@@ -22,13 +22,11 @@ from sa_jobqueue import (
     Deduplicate,
     Enqueued,
     Job,
-    JobFilter,
     JobQueue,
     JobStatus,
     Worker,
     await_chain,
     cancel_jobs,
-    delete_chains,
     enqueue,
     enqueue_many,
     enqueue_payloads,
@@ -37,6 +35,7 @@ from sa_jobqueue import (
     wait_chain,
 )
 from sa_jobqueue.errors import ConflictError, IllegalTransitionError, InvalidJobError, InvalidPayloadError, JobQueueError
+from sa_jobqueue.operations import JobFilter, delete_chains
 from sa_jobqueue.operations.errors import translated
 from tests.fixtures.workers import quick
 

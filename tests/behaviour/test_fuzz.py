@@ -19,20 +19,15 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
-    DeadLetterFilter,
     Deduplicate,
     Job,
-    JobFilter,
     JobQueue,
     JobStatus,
     Snooze,
     Worker,
-    WorkerFilter,
     WorkerOptions,
-    drain_workers,
     enqueue,
     enqueue_many,
-    list_dead_letters,
     list_jobs,
 )
 from sa_jobqueue.cli import main
@@ -40,6 +35,7 @@ from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.events import ComponentFailed, JobCompleted, WorkerStarted
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations.grants import role_names
+from sa_jobqueue.operations import DeadLetterFilter, JobFilter, WorkerFilter, drain_workers, list_dead_letters
 from tests.fixtures.workers import PATIENCE, EventLog, quick, working
 
 amount = pytest.mark.parametrize("examples", [25, pytest.param(300, marks=[pytest.mark.long, pytest.mark.timeout(300)])])

@@ -14,34 +14,35 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import (
     AttemptContext,
-    AttemptOutcome,
-    DeadReason,
     Deduplicate,
     Discard,
     Job,
     JobQueue,
     JobStatus,
-    QueueSettings,
     Schedule,
     Snooze,
     Worker,
     enqueue,
     enqueue_many,
-    enqueue_many_unique,
     enqueue_payloads,
-    explain_job,
-    list_attempts,
-    list_dead_letters,
     list_jobs,
-    upsert_queue,
-    upsert_schedule,
 )
 from sa_jobqueue.errors import InvalidJobError, SessionSettingError
 from sa_jobqueue.events import ComponentFailed
 from sa_jobqueue.models import Base
 from sa_jobqueue.observe.health import health
+from sa_jobqueue.operations import (
+    enqueue_many_unique,
+    explain_job,
+    list_attempts,
+    list_dead_letters,
+    upsert_queue,
+    upsert_schedule,
+)
+from sa_jobqueue.settings import QueueSettings
 from sa_jobqueue.testing.databases import create_schema, drop_database
 from sa_jobqueue.testing.servers import PostgresServer
+from sa_jobqueue.types import AttemptOutcome, DeadReason
 from tests.fixtures.workers import quick, until, working
 
 SETTINGS: dict[str, dict[str, str]] = {

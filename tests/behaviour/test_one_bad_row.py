@@ -9,9 +9,11 @@ import pytest
 from sqlalchemy import Engine, func, select, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import AttemptContext, Discard, Job, JobQueue, JobStatus, Schedule, WaitFor, upsert_schedule
+from sa_jobqueue import AttemptContext, Discard, Job, JobQueue, JobStatus, Schedule
 from sa_jobqueue.events import ComponentFailed, ScheduleFired
+from sa_jobqueue.models import WaitFor
 from sa_jobqueue.observe.health import Code, health
+from sa_jobqueue.operations import upsert_schedule
 from sa_jobqueue.types import ENDED
 from tests.behaviour.test_rows_by_hand import ONLY_REFUSED
 from tests.fixtures.inconsistent_rows import CASES, Case, force, set_up, write

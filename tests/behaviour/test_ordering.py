@@ -11,10 +11,11 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, JobStatus, QueueSettings, upsert_queue
+from sa_jobqueue import Job, JobQueue, JobStatus
 from sa_jobqueue.events import ComponentFailed
-from sa_jobqueue.operations import explain_job
+from sa_jobqueue.operations import explain_job, upsert_queue
 from sa_jobqueue.operations.explaining_causes import Cause
+from sa_jobqueue.settings import QueueSettings
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, Start, until, wait_until

@@ -12,12 +12,14 @@ import pytest
 from sqlalchemy import Engine, func, insert, select, text, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, JobStatus, Retention, Schedule, explain_job, upsert_schedule
+from sa_jobqueue import Job, JobQueue, JobStatus, Schedule
 from sa_jobqueue.events import ComponentFailed, WriteQuarantined
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.observe.health import Code, health
+from sa_jobqueue.operations import explain_job, upsert_schedule
 from sa_jobqueue.operations.explaining_causes import Cause
 from sa_jobqueue.policies.retry import Backoff
+from sa_jobqueue.settings import Retention
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker import quarantine
 from tests.behaviour.test_attempts import enqueue

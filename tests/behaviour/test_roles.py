@@ -15,7 +15,6 @@ from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
-    DeadLetterFilter,
     Deduplicate,
     Discard,
     Job,
@@ -23,15 +22,23 @@ from sa_jobqueue import (
     JobStatus,
     Schedule,
     Worker,
-    WorkerFilter,
     cancel_jobs,
-    delete_chains,
-    drain_workers,
     enqueue,
     enqueue_many,
+    list_jobs,
+)
+from sa_jobqueue.cli import main
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.layout import Layout
+from sa_jobqueue.migrations.grants import RIGHTS, grant_statements
+from sa_jobqueue.observe.health import health
+from sa_jobqueue.operations import (
+    DeadLetterFilter,
+    WorkerFilter,
+    delete_chains,
+    drain_workers,
     explain_job,
     list_dead_letters,
-    list_jobs,
     list_workers,
     prune,
     prune_dead_letters,
@@ -39,11 +46,6 @@ from sa_jobqueue import (
     reschedule_jobs,
     sync_schedules,
 )
-from sa_jobqueue.cli import main
-from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.layout import Layout
-from sa_jobqueue.migrations.grants import RIGHTS, grant_statements
-from sa_jobqueue.observe.health import health
 from sa_jobqueue.policies.retention import Retention, RetentionRules
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs

@@ -12,23 +12,13 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    AttemptContext,
-    Discard,
-    Job,
-    JobQueue,
-    JobStatus,
-    Schedule,
-    WaitFor,
-    Worker,
-    fire_schedules,
-    list_schedules,
-    upsert_schedule,
-)
+from sa_jobqueue import AttemptContext, Discard, Job, JobQueue, JobStatus, Schedule, Worker
 from sa_jobqueue.events import ComponentFailed
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations.grants import grant_statements
+from sa_jobqueue.models import WaitFor
 from sa_jobqueue.models.base import verbatim
+from sa_jobqueue.operations import fire_schedules, list_schedules, upsert_schedule
 from sa_jobqueue.operations.unblocking import unblock
 from tests.fixtures.chains import Chains
 from tests.fixtures.database import both_servers_swept

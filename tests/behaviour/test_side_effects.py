@@ -9,8 +9,9 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import AttemptContext, JobQueue, JobStatus, after_commit, cancel_jobs
+from sa_jobqueue import AttemptContext, JobQueue, JobStatus, cancel_jobs
 from sa_jobqueue.events import AttemptLost, JobCompleted
+from sa_jobqueue.operations import after_commit
 from tests.behaviour.test_attempts import drain, enqueue
 from tests.fixtures.jobs import Jobs
 

@@ -19,17 +19,14 @@ from sa_jobqueue import (
     AttemptContext,
     Blockers,
     Continuation,
-    DeadReason,
     Job,
     JobQueue,
     JobStatus,
-    WaitFor,
     aio,
     await_chain,
     complete_job,
     enqueue_many,
     get_chain,
-    lock_chain,
     wait_chain,
 )
 from sa_jobqueue.errors import (
@@ -39,7 +36,10 @@ from sa_jobqueue.errors import (
     UndeclaredContinuationError,
     WrongJobTypeError,
 )
+from sa_jobqueue.models import WaitFor
+from sa_jobqueue.operations import lock_chain
 from sa_jobqueue.policies.retry import immediately
+from sa_jobqueue.types import DeadReason
 from tests.behaviour.test_attempts import drain, enqueue
 from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs

@@ -17,25 +17,19 @@ from sqlalchemy import Engine, create_engine, delete, event, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Session
 
-from sa_jobqueue import (
-    AttemptContext,
+from sa_jobqueue import AttemptContext, ChainResult, Job, JobMixin, JobQueue, JobStatus, await_chain, cancel_jobs, wait_chain
+from sa_jobqueue.context import Continuation
+from sa_jobqueue.errors import (
     ChainFailedError,
     ChainNotFoundError,
-    ChainResult,
     ChainTimeoutError,
-    Job,
-    JobMixin,
-    JobQueue,
-    JobStatus,
-    await_chain,
-    cancel_jobs,
-    redrive_dead_letters,
-    wait_chain,
+    InvalidOptionError,
+    InvalidPayloadError,
+    NotAChainError,
 )
-from sa_jobqueue.context import Continuation
-from sa_jobqueue.errors import InvalidOptionError, InvalidPayloadError, NotAChainError
 from sa_jobqueue.events import JobStarted
 from sa_jobqueue.ids import uuid7
+from sa_jobqueue.operations import redrive_dead_letters
 from sa_jobqueue.waiting import listeners as ears
 from sa_jobqueue.waiting.chains import _ask
 from sa_jobqueue.waiting.listeners import Ear

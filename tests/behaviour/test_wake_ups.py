@@ -14,21 +14,11 @@ from sqlalchemy import Engine, event, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    Job,
-    JobQueue,
-    JobStatus,
-    WaitFor,
-    Worker,
-    await_chain,
-    cancel_chains,
-    cancel_jobs,
-    complete_job,
-    delete_chains,
-    redrive_dead_letters,
-)
+from sa_jobqueue import Job, JobQueue, JobStatus, Worker, await_chain, cancel_jobs, complete_job
 from sa_jobqueue.errors import ChainFailedError
 from sa_jobqueue.events import JobDied, JobRescued, JobStarted
+from sa_jobqueue.models import WaitFor
+from sa_jobqueue.operations import cancel_chains, delete_chains, redrive_dead_letters
 from sa_jobqueue.statements import expiry
 from sa_jobqueue.worker.claim import claimer
 from sa_jobqueue.worker.claim.claimer import Claimer

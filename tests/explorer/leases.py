@@ -11,8 +11,9 @@ from uuid import UUID
 from sqlalchemy import Connection, delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import DeadLetterFilter, Job, JobStatus, redrive_dead_letters
+from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.ids import uuid7
+from sa_jobqueue.operations import DeadLetterFilter, redrive_dead_letters
 from sa_jobqueue.statements import completions, leases
 from sa_jobqueue.statements._parts import table
 from sa_jobqueue.statements.claims import GUARDS

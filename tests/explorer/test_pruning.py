@@ -14,8 +14,9 @@ from typing import Any
 from sqlalchemy import Connection, func, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobStatus, PruneCursor, Retention, RetentionRules, prune, redrive_dead_letters
-from sa_jobqueue.operations import DeadLetterFilter
+from sa_jobqueue import Job, JobStatus
+from sa_jobqueue.operations import DeadLetterFilter, PruneCursor, prune, redrive_dead_letters
+from sa_jobqueue.settings import Retention, RetentionRules
 from tests.explorer import Explorer, Operation, Outcomes, Steps
 from tests.explorer.statements import by_locks
 from tests.explorer.test_deletion import (

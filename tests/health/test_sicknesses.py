@@ -11,10 +11,11 @@ import pytest
 from sqlalchemy import Engine, func, text, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobStatus, dismiss_dead_letters
+from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.observe.health import Code, Health, Severity, Thresholds, health
 from sa_jobqueue.observe.health.findings import judge
+from sa_jobqueue.operations import dismiss_dead_letters
 from tests.fixtures.database import newest_server_and_oldest_long
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.tallies import tally

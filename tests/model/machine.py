@@ -20,21 +20,17 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from sqlalchemy import Row
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
+from sa_jobqueue import Job, JobStatus, cancel_jobs, complete_job, enqueue_many
+from sa_jobqueue.context import Continuation
+from sa_jobqueue.errors import ConflictError, InvalidJobError
+from sa_jobqueue.operations import (
     DeadLetterFilter,
-    Job,
-    JobStatus,
     cancel_chains,
-    cancel_jobs,
-    complete_job,
     delete_chains,
     dismiss_dead_letters,
-    enqueue_many,
     redrive_dead_letters,
     reschedule_jobs,
 )
-from sa_jobqueue.context import Continuation
-from sa_jobqueue.errors import ConflictError, InvalidJobError
 from sa_jobqueue.operations.completing import attach, complete_attempt
 from sa_jobqueue.operations.deduplicate import enqueue_unique
 from sa_jobqueue.statements import waiting

@@ -15,7 +15,8 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import UUID as PG_UUID
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Deduplicate, Job, WaitFor
+from sa_jobqueue import Deduplicate, Job
+from sa_jobqueue.models import WaitFor
 from sa_jobqueue.statements import blockers, leases
 from tests.fixtures.database import SWEEP
 from tests.fixtures.workers import Hands

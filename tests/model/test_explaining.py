@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, func, insert, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Cause, Job, JobStatus, explain_job
+from sa_jobqueue import Job, JobStatus
+from sa_jobqueue.operations import Cause, explain_job
 from tests.fixtures.database import SWEEP, one_server_swept
 from tests.fixtures.jobs import Jobs
 

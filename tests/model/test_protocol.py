@@ -11,7 +11,8 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import DeadLetterFilter, JobStatus, redrive_dead_letters
+from sa_jobqueue import JobStatus
+from sa_jobqueue.operations import DeadLetterFilter, redrive_dead_letters
 from sa_jobqueue.statements import leases
 from sa_jobqueue.types import TRANSITIONS
 from tests.fixtures.database import one_server_swept

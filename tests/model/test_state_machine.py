@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, run_state_machine_as_test
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Cause, explain_job
+from sa_jobqueue.operations import Cause, explain_job
 from tests.model.machine import (
     COMMITS,
     WORKER,

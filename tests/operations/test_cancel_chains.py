@@ -10,9 +10,11 @@ import pytest
 from sqlalchemy import Engine, select, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobStatus, WaitFor, cancel_chains, cancel_jobs
+from sa_jobqueue import Job, JobStatus, cancel_jobs
 from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, NotAChainError
 from sa_jobqueue.ids import uuid7
+from sa_jobqueue.models import WaitFor
+from sa_jobqueue.operations import cancel_chains
 from sa_jobqueue.types import ENDED
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs

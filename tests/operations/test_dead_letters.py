@@ -10,19 +10,17 @@ import pytest
 from sqlalchemy import Engine, delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
+from sa_jobqueue import Job, JobStatus
+from sa_jobqueue.errors import ConflictError, InvalidOptionError
+from sa_jobqueue.operations import (
     DeadLetterFilter,
-    DeadReason,
-    Job,
-    JobStatus,
-    Resolution,
     dismiss_dead_letters,
     group_dead_letters,
     list_dead_letters,
     redrive_dead_letters,
 )
-from sa_jobqueue.errors import ConflictError, InvalidOptionError
 from sa_jobqueue.statements import claims, completions
+from sa_jobqueue.types import DeadReason, Resolution
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications

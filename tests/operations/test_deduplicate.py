@@ -14,21 +14,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import (
-    AttemptContext,
-    Deduplicate,
-    Enqueued,
-    Job,
-    JobQueue,
-    JobStatus,
-    Worker,
-    aio,
-    enqueue,
-    enqueue_many_unique,
-    enqueue_unique,
-)
+from sa_jobqueue import AttemptContext, Deduplicate, Enqueued, Job, JobQueue, JobStatus, Worker, aio, enqueue
 from sa_jobqueue.errors import ConflictError, InvalidJobError, StaleSnapshotError
-from sa_jobqueue.operations import DeadLetterFilter, redrive_dead_letters
+from sa_jobqueue.operations import DeadLetterFilter, enqueue_many_unique, enqueue_unique, redrive_dead_letters
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, quick, wait_until

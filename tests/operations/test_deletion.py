@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, func, insert, inspect, select, text, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, JobStatus, delete_chains, get_job, redrive_dead_letters
+from sa_jobqueue import Job, JobQueue, JobStatus, get_job
 from sa_jobqueue.errors import (
     ChainNotFoundError,
     ChainReferencedError,
@@ -20,6 +20,7 @@ from sa_jobqueue.errors import (
 )
 from sa_jobqueue.events import AttemptLost
 from sa_jobqueue.ids import uuid7
+from sa_jobqueue.operations import delete_chains, redrive_dead_letters
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications

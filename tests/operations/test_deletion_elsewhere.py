@@ -6,7 +6,8 @@ from sqlalchemy import Engine, insert, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Session
 
-from sa_jobqueue import JobMixin, JobStatus, aio, cancel_chains, delete_chains
+from sa_jobqueue import JobMixin, JobStatus, aio
+from sa_jobqueue.operations import cancel_chains, delete_chains
 from tests.fixtures.database import both_servers, both_servers_swept
 from tests.fixtures.jobs import Jobs
 

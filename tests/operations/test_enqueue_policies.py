@@ -13,8 +13,9 @@ from sqlalchemy import Engine, event, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import Deduplicate, Enqueued, Job, JobStatus, aio, enqueue, enqueue_many_unique
+from sa_jobqueue import Deduplicate, Enqueued, Job, JobStatus, aio, enqueue
 from sa_jobqueue.errors import ConflictError, InvalidJobError
+from sa_jobqueue.operations import enqueue_many_unique
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, wait_until

@@ -9,23 +9,19 @@ import pytest
 from sqlalchemy import Engine, func, insert, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
+from sa_jobqueue import Job, JobStatus, get_chain, get_job
+from sa_jobqueue.errors import ChainNotFoundError, JobNotFoundError, ScheduleNotFoundError
+from sa_jobqueue.ids import uuid7
+from sa_jobqueue.operations import (
     Cause,
-    Job,
-    JobStatus,
-    QueueSettings,
-    TypeSettings,
     dismiss_dead_letters,
     explain_job,
     explain_schedule,
-    get_chain,
-    get_job,
     get_progress,
     upsert_job_type,
     upsert_queue,
 )
-from sa_jobqueue.errors import ChainNotFoundError, JobNotFoundError, ScheduleNotFoundError
-from sa_jobqueue.ids import uuid7
+from sa_jobqueue.settings import QueueSettings, TypeSettings
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import WORKER, Jobs
 

@@ -11,11 +11,10 @@ from sqlalchemy import func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import (
-    Job,
-    Schedule,
+from sa_jobqueue import Job, Schedule, aio
+from sa_jobqueue.errors import ScheduleNotFoundError
+from sa_jobqueue.operations import (
     ScheduleCause,
-    aio,
     explain_job,
     explain_schedule,
     fire_schedules,
@@ -23,7 +22,6 @@ from sa_jobqueue import (
     run_schedule,
     upsert_schedule,
 )
-from sa_jobqueue.errors import ScheduleNotFoundError
 from tests.behaviour.test_cli import Run, document, run
 from tests.fixtures.jobs import Jobs
 

@@ -10,18 +10,16 @@ import pytest
 from sqlalchemy import Engine, event
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
+from sa_jobqueue import cancel_jobs, complete_job, get_chain, get_job, list_jobs
+from sa_jobqueue.errors import InvalidJobError
+from sa_jobqueue.operations import (
     ChainFilter,
     DeadLetterFilter,
     JobFilter,
     cancel_chains,
-    cancel_jobs,
-    complete_job,
     delete_chains,
     dismiss_dead_letters,
     explain_job,
-    get_chain,
-    get_job,
     get_progress,
     group_dead_letters,
     list_attempts,
@@ -30,13 +28,11 @@ from sa_jobqueue import (
     list_chain_jobs,
     list_chains,
     list_dead_letters,
-    list_jobs,
     redrive_dead_letters,
     reschedule_jobs,
     set_priority,
     trigger_jobs,
 )
-from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.operations.completing import lock_chain
 from tests.fixtures.database import one_server_swept
 

@@ -16,8 +16,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from sa_jobqueue import Job, after_commit, aio
+from sa_jobqueue import Job, aio
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.operations import after_commit
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
 

@@ -11,15 +11,7 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import (
-    Job,
-    JobStatus,
-    cancel_jobs,
-    get_job,
-    list_attempts,
-    reschedule_jobs,
-    trigger_jobs,
-)
+from sa_jobqueue import Job, JobStatus, cancel_jobs, get_job
 from sa_jobqueue.errors import (
     IllegalTransitionError,
     InvalidJobError,
@@ -27,6 +19,7 @@ from sa_jobqueue.errors import (
     NotReschedulableError,
 )
 from sa_jobqueue.ids import uuid7
+from sa_jobqueue.operations import list_attempts, reschedule_jobs, trigger_jobs
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications

@@ -11,22 +11,18 @@ from sqlalchemy import Engine, event, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
+from sa_jobqueue import Job, JobStatus, aio, get_chain, list_jobs
+from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, InvalidOptionError, NotAChainError
+from sa_jobqueue.ids import uuid7
+from sa_jobqueue.operations import (
     ChainFilter,
-    Job,
     JobFilter,
-    JobStatus,
     Page,
-    aio,
-    get_chain,
     list_blocked_jobs,
     list_blockers,
     list_chain_jobs,
     list_chains,
-    list_jobs,
 )
-from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, InvalidOptionError, NotAChainError
-from sa_jobqueue.ids import uuid7
 from tests.fixtures.chains import Chains
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs

@@ -10,8 +10,9 @@ from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import Job, JobFilter, JobStatus, aio, list_jobs, set_priority
+from sa_jobqueue import Job, JobStatus, aio, list_jobs
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.operations import JobFilter, set_priority
 from tests.behaviour.test_cli import Run, document, run
 from tests.fixtures.chains import Chains
 from tests.fixtures.database import both_servers_swept

@@ -11,9 +11,10 @@ from click.testing import CliRunner
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import Job, JobStatus, Progress, get_progress
+from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.cli import main
 from sa_jobqueue.errors import JobNotFoundError
+from sa_jobqueue.operations import Progress, get_progress
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
 

@@ -13,22 +13,11 @@ from sqlalchemy import Engine, func, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    FOREVER,
-    Job,
-    JobQueue,
-    JobStatus,
-    PruneCursor,
-    Pruned,
-    QueueSettings,
-    Retention,
-    RetentionRules,
-    prune,
-    prune_dead_letters,
-)
+from sa_jobqueue import Job, JobQueue, JobStatus
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.events import ChainsPruned, DeadLettersPruned, EventBus
-from sa_jobqueue.operations import pruning
+from sa_jobqueue.operations import PruneCursor, Pruned, prune, prune_dead_letters, pruning
+from sa_jobqueue.settings import FOREVER, QueueSettings, Retention, RetentionRules
 from sa_jobqueue.worker.background.pruner import Pruner
 from sa_jobqueue.worker.quarantine import Quarantine
 from tests.fixtures.database import both_servers_swept

@@ -12,14 +12,11 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    Backoff,
+from sa_jobqueue import Backoff, JobQueue, aio
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.operations import (
     Cause,
-    JobQueue,
-    QueueSettings,
-    TypeSettings,
     WorkerFilter,
-    aio,
     explain_job,
     get_job_type,
     get_queue,
@@ -34,8 +31,8 @@ from sa_jobqueue import (
     upsert_job_type,
     upsert_queue,
 )
-from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.policies.retention import Retention
+from sa_jobqueue.settings import QueueSettings, TypeSettings
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.workers import PATIENCE, wait_until

@@ -16,12 +16,9 @@ import pytest
 from sqlalchemy import func, insert, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import (
-    Job,
-    JobQueue,
-    JobStatus,
-    Schedule,
-    ScheduleRun,
+from sa_jobqueue import Job, JobQueue, JobStatus, Schedule
+from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, ScheduleNotFoundError
+from sa_jobqueue.operations import (
     delete_schedules,
     fire_schedules,
     list_schedules,
@@ -31,8 +28,8 @@ from sa_jobqueue import (
     sync_schedules,
     upsert_schedule,
 )
-from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, ScheduleNotFoundError
 from sa_jobqueue.policies.cron import Cron
+from sa_jobqueue.registry.schedules import ScheduleRun
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.workers import PATIENCE, Spawn
 
@@ -154,7 +151,7 @@ def test_a_process_killed_between_the_job_and_the_commit_leaves_the_time_to_othe
 import os, signal
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
-from sa_jobqueue import fire_schedules
+from sa_jobqueue.operations import fire_schedules
 with Session(create_engine(os.environ["SA_JOBQUEUE_URL"])) as session:
     (fired,) = fire_schedules(session)
     print(len(fired.job_ids), flush=True)
@@ -177,7 +174,7 @@ import os, random, sys
 from datetime import UTC, datetime, timedelta
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
-from sa_jobqueue import fire_schedules
+from sa_jobqueue.operations import fire_schedules
 
 chance = random.Random(int(os.environ["NUMBER"]))
 engine = create_engine(os.environ["SA_JOBQUEUE_URL"])

@@ -12,8 +12,9 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobStatus, WorkerFilter, WorkerStatus, aio, drain_workers, list_workers
+from sa_jobqueue import Job, JobStatus, aio
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.operations import WorkerFilter, WorkerStatus, drain_workers, list_workers
 from sa_jobqueue.statements import leases
 from sa_jobqueue.types import WorkerState
 from tests.fixtures.database import both_servers_swept

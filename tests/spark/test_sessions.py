@@ -13,12 +13,13 @@ from pyspark.sql import SparkSession
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import CancelReason, Job, JobQueue, JobStatus, Worker, cancel_jobs
+from sa_jobqueue import Job, JobQueue, JobStatus, Worker, cancel_jobs
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.events import JobStarted
 from sa_jobqueue.spark import sessions
 from sa_jobqueue.spark.errors import SparkOnExecutorError
 from sa_jobqueue.spark.sessions import SparkSessions
+from sa_jobqueue.types import CancelReason
 from tests.behaviour.test_attempts import enqueue
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, EventLog, quick, until

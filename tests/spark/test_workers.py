@@ -15,8 +15,9 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobStatus, WorkerFilter, drain_workers, list_workers
+from sa_jobqueue import JobStatus
 from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
+from sa_jobqueue.operations import WorkerFilter, drain_workers, list_workers
 from sa_jobqueue.spark.errors import WorkersFailedError
 from sa_jobqueue.spark.progress import print_lines, show_bar
 from sa_jobqueue.spark.workers import WorkersEnd, WorkerSet, WorkersProgress, WorkersReport, run_workers

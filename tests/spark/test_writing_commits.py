@@ -13,9 +13,10 @@ import pytest
 from sqlalchemy import Engine, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import Job, JobStatus, WaitFor
+from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.errors import ChainNotFoundError, ConflictError, InvalidJobError, NotAChainError
 from sa_jobqueue.ids import uuid7
+from sa_jobqueue.models import WaitFor
 from sa_jobqueue.operations import cancel_jobs, complete_job
 from sa_jobqueue.operations.bulk import RowDefaults, StagedRowsLostError, WriteResult, commit_write, find_write
 from sa_jobqueue.spark.staging import new_task_id

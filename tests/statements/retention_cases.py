@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from sa_jobqueue import Job, Retention, RetentionRules
+from sa_jobqueue import Job
+from sa_jobqueue.settings import Retention, RetentionRules
 from sa_jobqueue.statements import retention
 from tests.statements.shapes import NOBODY, PK, Case
 

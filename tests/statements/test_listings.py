@@ -9,16 +9,8 @@ import pytest
 from sqlalchemy import Engine, event, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    ChainFilter,
-    JobFilter,
-    JobStatus,
-    list_blocked_jobs,
-    list_blockers,
-    list_chain_jobs,
-    list_chains,
-    list_jobs,
-)
+from sa_jobqueue import JobStatus, list_jobs
+from sa_jobqueue.operations import ChainFilter, JobFilter, list_blocked_jobs, list_blockers, list_chain_jobs, list_chains
 from tests.fixtures.database import both_servers
 from tests.fixtures.plans import Plan
 

@@ -9,7 +9,8 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import AttemptContext, Blockers, Continuation, Handler, Job, JobQueue, WaitFor
+from sa_jobqueue import AttemptContext, Blockers, Continuation, Handler, Job, JobQueue
+from sa_jobqueue.models import WaitFor
 
 jobs = JobQueue()
 

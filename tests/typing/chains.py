@@ -17,12 +17,12 @@ from sa_jobqueue import (
     Handler,
     Job,
     JobQueue,
-    WaitFor,
     complete_job,
     get_chain,
-    lock_chain,
     wait_chain,
 )
+from sa_jobqueue.models import WaitFor
+from sa_jobqueue.operations import lock_chain
 
 jobs = JobQueue()
 

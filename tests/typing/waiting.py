@@ -10,7 +10,8 @@ from uuid import UUID
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from sa_jobqueue import ChainFailedError, ChainResult, Job, JobQueue, await_chain, wait_chain
+from sa_jobqueue import ChainResult, Job, JobQueue, await_chain, wait_chain
+from sa_jobqueue.errors import ChainFailedError
 from sa_jobqueue.models import ChainMixin
 
 jobs = JobQueue()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from sa_jobqueue import AttemptContext, CancelReason
+from sa_jobqueue import AttemptContext
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.ids import uuid7
+from sa_jobqueue.types import CancelReason
 
 
 def attempt_context(attempt: int = 1) -> AttemptContext:

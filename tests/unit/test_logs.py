@@ -9,10 +9,9 @@ from typing import Any, get_args
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from sa_jobqueue import AttemptOutcome, DeadReason
 from sa_jobqueue import events as told
 from sa_jobqueue.observe import logs
-from sa_jobqueue.types import RefusedWrite
+from sa_jobqueue.types import AttemptOutcome, DeadReason, RefusedWrite
 
 SECOND = timedelta(seconds=1)
 ERROR = {"type": "app.CardDeclined", "message": "declined\ncard 4111 1111", "traceback": "card 4111 1111"}

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from sa_jobqueue import Backoff, QueueSettings
+from sa_jobqueue import Backoff
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.settings import QueueSettings
 
 MINUTE = timedelta(minutes=1)
 

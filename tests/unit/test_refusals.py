@@ -9,20 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import DeclarativeBase, MappedAsDataclass, Session
 
-from sa_jobqueue import (
-    ChainFilter,
-    Deduplicate,
-    JobFilter,
-    JobMixin,
-    JobQueue,
-    QueueSettings,
-    Schedule,
-    Snooze,
-    WorkerOptions,
-    enqueue_many,
-)
+from sa_jobqueue import Deduplicate, JobMixin, JobQueue, Schedule, Snooze, WorkerOptions, enqueue_many
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
-from sa_jobqueue.operations import DeadLetterFilter
+from sa_jobqueue.operations import ChainFilter, DeadLetterFilter, JobFilter
+from sa_jobqueue.settings import QueueSettings
 
 
 class Base(DeclarativeBase):

@@ -8,9 +8,10 @@ from uuid import UUID
 import pytest
 from sqlalchemy.orm import DeclarativeBase
 
-from sa_jobqueue import Job, JobMixin, WaitFor
+from sa_jobqueue import Job, JobMixin
 from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.ids import uuid7
+from sa_jobqueue.models import WaitFor
 from sa_jobqueue.models.waits import waits
 
 

@@ -15,8 +15,10 @@ from sqlalchemy import Connection, Engine, event, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, QueueSettings, upsert_queue
+from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus
 from sa_jobqueue.ids import uuid7
+from sa_jobqueue.operations import upsert_queue
+from sa_jobqueue.settings import QueueSettings
 from sa_jobqueue.statements._parts import table
 from sa_jobqueue.worker.claim import floors
 from sa_jobqueue.worker.claim.claims import Claims

@@ -13,22 +13,13 @@ from sqlalchemy import Engine, Table, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    Job,
-    JobQueue,
-    QueueSettings,
-    TypeSettings,
-    WorkerOptions,
-    pause_queues,
-    resize_workers,
-    upsert_job_type,
-    upsert_queue,
-)
+from sa_jobqueue import Job, JobQueue, WorkerOptions
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.connections import Connections
 from sa_jobqueue.events import EventBus
 from sa_jobqueue.ids import uuid7
-from sa_jobqueue.operations import WorkerFilter
+from sa_jobqueue.operations import WorkerFilter, pause_queues, resize_workers, upsert_job_type, upsert_queue
+from sa_jobqueue.settings import QueueSettings, TypeSettings
 from sa_jobqueue.worker.background.settings import UNTOLD, Control, ControlReader, Controls
 from sa_jobqueue.worker.claim.claimer import Claimer
 from sa_jobqueue.worker.quarantine import Quarantine

@@ -12,9 +12,12 @@ from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, JobStatus, QueueSettings, WaitFor, Worker, upsert_queue
+from sa_jobqueue import Job, JobQueue, JobStatus, Worker
 from sa_jobqueue.db.connections import Connections
 from sa_jobqueue.events import JobStarted
+from sa_jobqueue.models import WaitFor
+from sa_jobqueue.operations import upsert_queue
+from sa_jobqueue.settings import QueueSettings
 from sa_jobqueue.worker.background.rescuer import Rescuer
 from sa_jobqueue.worker.claim import scout
 from sa_jobqueue.worker.claim.claimer import Claimer

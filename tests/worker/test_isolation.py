@@ -12,10 +12,10 @@ from uuid import UUID
 
 import pytest
 
-from sa_jobqueue import AttemptOutcome, DeadReason, Job, JobQueue, JobStatus
+from sa_jobqueue import Job, JobQueue, JobStatus
 from sa_jobqueue.context import ClaimedJob, Continuation
 from sa_jobqueue.errors import InvalidJobError, InvalidOutputError, IsolatedHandlerError
-from sa_jobqueue.types import LONGEST
+from sa_jobqueue.types import LONGEST, AttemptOutcome, DeadReason
 from sa_jobqueue.worker.background.memory import MemoryGuard, resident_bytes
 from sa_jobqueue.worker.finish.outcomes import MAX_TEXT, Finished, of_error
 from sa_jobqueue.worker.run.isolation.answers import of_raise, of_return, result_of

@@ -11,7 +11,7 @@ from sqlalchemy import event, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import Job, JobQueue, Schedule, list_schedules, pause_schedules, upsert_schedule
+from sa_jobqueue import Job, JobQueue, Schedule
 from sa_jobqueue.events import (
     EventBus,
     JobCompleted,
@@ -19,6 +19,7 @@ from sa_jobqueue.events import (
     ScheduleFired,
     SchedulesUndeclared,
 )
+from sa_jobqueue.operations import list_schedules, pause_schedules, upsert_schedule
 from sa_jobqueue.statements.controls import notify_rules
 from sa_jobqueue.worker.background.scheduler import Scheduler
 from sa_jobqueue.worker.quarantine import Quarantine

@@ -1,0 +1,16 @@
+"""Settings of queues, job types, schedules and retention: values that are checked when made."""
+
+from sa_jobqueue.policies.rates import RateAlgorithm
+from sa_jobqueue.policies.retention import FOREVER, Retention, RetentionRules
+from sa_jobqueue.registry.schedules import MisfirePolicy
+from sa_jobqueue.registry.settings import QueueSettings, TypeSettings
+
+__all__ = [
+    "FOREVER",
+    "MisfirePolicy",
+    "QueueSettings",
+    "RateAlgorithm",
+    "Retention",
+    "RetentionRules",
+    "TypeSettings",
+]
