@@ -37,7 +37,7 @@ class RateAlgorithm(StrEnum):
     """At most the burst at once, and on average the rate."""
     SLIDING_WINDOW = "sliding_window"
     """At most the limit within any period."""
-    LOCAL_TOKEN_BUCKET = "local_token_bucket"
+    LOCAL_TOKEN_BUCKET = "local_token_bucket"  # noqa: S105 - no password
     """A token bucket of which each worker has its part, in memory: approximate, and no claim waits for another."""
 
 

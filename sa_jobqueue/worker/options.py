@@ -93,7 +93,7 @@ class WorkerOptions:
         if not isinstance(self.heartbeat_timeout, timedelta) or self.heartbeat_timeout <= 2 * self.heartbeat_interval:
             raise InvalidOptionError(
                 "heartbeat_timeout",
-                f"must be a timedelta of more than two beats ({2 * self.heartbeat_interval}), got {self.heartbeat_timeout!r}",
+                f"must be more than two heartbeat intervals ({2 * self.heartbeat_interval}), got {self.heartbeat_timeout!r}",
             )
 
     @staticmethod

@@ -252,7 +252,8 @@ async def test_no_key_runs_more_than_its_limit_across_workers_and_none_waits_for
             # A part that says something itself is not held to what is said of each.
             connection.execute(text("INSERT INTO queue (name, global_concurrency) VALUES ('default/4', 3)"))
         else:
-            made = "INSERT INTO queue (name, global_concurrency) SELECT 'default/' || n, 2 + n / 4 FROM generate_series(0, 4) AS n"
+            limits = "SELECT 'default/' || n, 2 + n / 4 FROM generate_series(0, 4) AS n"
+            made = f"INSERT INTO queue (name, global_concurrency) {limits}"
             connection.execute(text(made))
     fill(engine, "default/", count=100, keys=5)
     tasks = [asyncio.create_task(Worker(queue, engine, options=quick(concurrency=8)).run_until_idle()) for _ in range(3)]

@@ -62,7 +62,8 @@ if FAULT == "after the flush":
         die()
     completer.Completer._write_completed = written
 
-options = WorkerOptions(heartbeat_interval=timedelta(milliseconds=200), heartbeat_timeout=timedelta(seconds=10), concurrency=3)
+beats = {"heartbeat_interval": timedelta(milliseconds=200), "heartbeat_timeout": timedelta(seconds=10)}
+options = WorkerOptions(concurrency=3, **beats)
 asyncio.run(Worker(queue, create_engine(os.environ["SA_JOBQUEUE_URL"]), options=options).run())
 """
 

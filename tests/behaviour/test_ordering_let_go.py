@@ -24,7 +24,8 @@ from tests.fixtures.jobs import Jobs
 
 HOUR = 3600
 END = "UPDATE job SET status = :status, leased_by = NULL, leased_until = NULL, completed_at = now() WHERE id = :id"
-PUT = """INSERT INTO job (id, type_name, chain_id, chain_type_name, ordering_key, skip_while_retrying, scheduled_at, created_at)
+PUT = """INSERT INTO job
+    (id, type_name, chain_id, chain_type_name, ordering_key, skip_while_retrying, scheduled_at, created_at)
   SELECT id, 'test', id, 'test', :key, :aside, now() - :due * interval '1 s', now() - :age * interval '1 s'
   FROM (SELECT gen_random_uuid() AS id) AS made"""
 TAKE_OUT = """DELETE FROM job WHERE id = (SELECT id FROM job WHERE status IN ('pending', 'running')

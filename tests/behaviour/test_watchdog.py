@@ -44,7 +44,8 @@ jobs = JobQueue()
 async def blocks_the_loop(payload: dict) -> None:
     time.sleep(60)
 
-quick = "--poll-interval 0.1 --heartbeat-interval 0.2 --heartbeat-timeout 10 --rescue-interval 0.2 --cancel-timeout 0.1".split()
+beats = "--heartbeat-interval 0.2 --heartbeat-timeout 10"
+quick = f"--poll-interval 0.1 {beats} --rescue-interval 0.2 --cancel-timeout 0.1".split()
 main(["worker", "__main__:jobs", *quick, *sys.argv[1:], *os.environ["ARGUMENTS"].split()])
 """
 

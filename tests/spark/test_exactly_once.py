@@ -205,7 +205,8 @@ def test_jobs_of_an_ordering_key_are_in_the_order_of_the_rows_of_their_partition
         "skip_while_retrying": True,
     }
     assert enqueue(in_order, "number", url=database_url, **options).enqueued == ROWS
-    told = """SELECT count(DISTINCT ordering_key), bool_and(skip_while_retrying), min(expires_at), max(expires_at), bool_and(is_next)
+    told = """SELECT count(DISTINCT ordering_key), bool_and(skip_while_retrying), min(expires_at), max(expires_at),
+        bool_and(is_next)
       FROM (SELECT *, coalesce(input::int < lag(input::int) OVER (PARTITION BY ordering_key ORDER BY created_at, id), true)
         AS is_next FROM job) AS job"""
     with engine.connect() as connection:
