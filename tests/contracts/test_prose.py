@@ -1,0 +1,46 @@
+"""The check of prose finds what it is there to find."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.contracts.packages import ROOT
+
+
+def check(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, ROOT / "scripts" / "prose", *arguments], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("page.md", "The worker is told of it.\n"),
+        ("module.py", '"""Return what nobody wants."""\n'),
+        ("module.py", "x = 1  # come what may\n"),
+        ("module.py", 'raise ValueError("the the queue is not found")\n'),
+    ],
+    ids=["page", "docstring", "comment", "message"],
+)
+def test_a_banned_phrase_is_named_with_its_place(tmp_path: Path, name: str, text: str) -> None:
+    planted = tmp_path / name
+    planted.write_text(text)
+    found = check(str(planted))
+    assert found.returncode == 1
+    assert f"{planted}:1: " in found.stdout
+
+
+def test_code_is_not_prose(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("Call `told()`.\n\n```python\nnobody = 1\n```\n")
+    assert check(str(page)).returncode == 0
+
+
+def test_the_repository_has_no_more_banned_phrases_than_it_had() -> None:
+    found = check()
+    assert found.returncode == 0, found.stdout
