@@ -9,7 +9,7 @@ from datetime import timedelta
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import AttemptContext, Deduplicate, Job, JobQueue, JobStatus, Worker, enqueue, list_jobs
+from sa_jobqueue import AttemptContext, Deduplicate, Enqueued, Job, JobQueue, JobStatus, Worker, enqueue, list_jobs
 from sa_jobqueue.operations import ChainFilter, JobFilter, list_chains, trigger_jobs
 from sa_jobqueue.testing.servers import open_server
 
@@ -20,8 +20,8 @@ jobs = JobQueue()
 def nightly(shop: int, session: Session, ctx: AttemptContext) -> str:
     """Enqueue the next run in the commit that completes this one, whose chain gives its key up for it."""
     following = nightly.job(shop, delay=timedelta(days=1))
-    _, made = enqueue(session, following, deduplicate=Deduplicate(f"shop {shop}", exclude=[ctx.job.chain_id]))
-    return f"run, the next one {'enqueued' if made else 'was there'}"
+    _, outcome = enqueue(session, following, deduplicate=Deduplicate(f"shop {shop}", exclude=[ctx.job.chain_id]))
+    return f"run, the next one {'enqueued' if outcome is Enqueued.CREATED else 'was there'}"
 
 
 def main() -> None:
@@ -30,8 +30,8 @@ def main() -> None:
         Job.metadata.create_all(engine)
         for _ in range(3):  # as each process of the application does when it starts
             with Session(engine) as session, session.begin():
-                _, made = enqueue(session, nightly.job(7), deduplicate=Deduplicate("shop 7"))
-                print("started" if made else "runs already")
+                _, outcome = enqueue(session, nightly.job(7), deduplicate=Deduplicate("shop 7"))
+                print("started" if outcome is Enqueued.CREATED else "runs already")
         for _ in range(3):
             asyncio.run(Worker(jobs, engine).run_until_idle())
             with Session(engine) as session, session.begin():

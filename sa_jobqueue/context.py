@@ -1,4 +1,4 @@
-"""What a handler may ask for about its attempt: an argument annotated `AttemptContext`."""
+"""The context of an attempt, for handlers with an argument annotated `AttemptContext`."""
 
 from __future__ import annotations
 
@@ -22,45 +22,46 @@ NextOutT = TypeVar("NextOutT")
 
 @dataclass(frozen=True, slots=True)
 class Continuation(Generic[OutT]):
-    """What a handler returns so that its chain goes on with another job: `handler.continuation(payload)` makes it.
+    """Return value of a handler that continues its chain with another job; create it with `handler.continuation(payload)`.
 
-    `job` is the next job; it is written in the transaction that completes the one before, and joins its chain there.
+    `job` is the next job of the chain; it is written in the transaction that completes the job before it.
     """
 
     job: Any
 
     if TYPE_CHECKING:
-        # What every value but this has: by it a type checker tells `Report | Continuation[Page]` apart (`decorators.Value`).
+        # Every other value has this attribute, so a type checker can separate `Report | Continuation[Page]`
+        # (`decorators.Value`).
         __reduce__: ClassVar[None]  # type: ignore[assignment]
 
 
 class Continues(Protocol[InT, OutT]):
-    """A handler, as far as continuing with it goes."""
+    """A handler that a chain can continue with."""
 
     def continuation(self, payload: InT, /, **options: Any) -> Continuation[OutT]:
-        """Describe the next job of a chain."""
+        """Create the next job of a chain."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockerOutcome:
-    """How a chain ended that a job waited for."""
+    """Outcome of a chain that a job waited for."""
 
     chain_id: JobId
     type_name: str
     status: JobStatus
     output: Json
-    """What its last job returned, as JSON; None unless it completed."""
+    """Return value of its last job, as JSON; None unless the chain completed."""
     error: Json
-    """The error of its last job; None if it completed."""
+    """Error of its last job; None if the chain completed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blockers(Generic[OutT]):
-    """What a job waited for, for a handler with an argument of this type, such as `Blockers[list[Page]]`.
+    """Outcomes of the chains that a job waited for; an argument of its handler, such as `Blockers[list[Page]]`.
 
     The type in brackets is that of all outputs together, in the order of the job's `blockers`: `list[Page]` for any
-    number of one kind, `tuple[Image, Text]` for two; where a blocker may fail and `on_failure` says "continue", its
-    output is None, so `list[Page | None]`.
+    number of one kind, `tuple[Image, Text]` for two; a failed blocker with `on_failure="continue"` has the output None, so
+    `list[Page | None]`.
     """
 
     outputs: OutT
@@ -68,7 +69,7 @@ class Blockers(Generic[OutT]):
 
     @property
     def failed(self) -> tuple[BlockerOutcome, ...]:
-        """Those that died or were cancelled."""
+        """Blockers that died or were cancelled."""
         return tuple(outcome for outcome in self.outcomes if outcome.status is not JobStatus.COMPLETED)
 
 
@@ -95,24 +96,24 @@ class ClaimedJob(NamedTuple):
     ordering_key: str | None = None
     rate_cost: int | None = None
     last_error: Json = None
-    """Of the last attempt before this one that failed, as JSON: `type`, `message`, `traceback`; None for a first attempt."""
+    """Error of the last failed attempt, as JSON: `type`, `message`, `traceback`; None for a first attempt."""
     last_attempt_ended_at: datetime | None = None
     """When the attempt before this one ended, by the database's clock; None for a first attempt."""
 
 
 class AttemptContext:
-    """One attempt, from inside: who it is, whether it should stop, and how to ask for more time.
+    """One attempt, for its handler: the job, whether the attempt should stop, and a way to extend its timeout.
 
-    Given to handlers that have an argument of this type. Safe to use from the handler's thread or task only.
+    Passed to handlers that have an argument of this type. Use it only from the handler's thread or task.
     """
 
     def __init__(self, job: ClaimedJob, worker_id: str, extend: Callable[[timedelta], None]) -> None:
         self.job = job
         """The job as it was claimed."""
         self.worker_id = worker_id
-        """Who runs it."""
+        """Id of the worker that runs it."""
         self.notes: dict[str, Any] = {}
-        """What is kept with the attempt's error, as JSON, should it fail; for what watches attempts."""
+        """JSON that is recorded with the attempt's error if it fails; for instrumentation."""
         self._extend = extend
         self._stopped = False
         self._reason: CancelReason | None = None
@@ -121,7 +122,7 @@ class AttemptContext:
 
     @cached_property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
-        """Binds the job's id, attempt and type to every record."""
+        """Logger that adds the job's id, attempt and type to every record."""
         job = self.job
         return logging.LoggerAdapter(
             logging.getLogger(f"sa_jobqueue.job.{job.type_name}"),
@@ -130,36 +131,36 @@ class AttemptContext:
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, from 1."""
+        """Number of this attempt, from 1."""
         return self.job.attempt
 
     @property
     def cancelled(self) -> bool:
         """Whether the attempt should stop: timed out, cancelled, lost, or the worker is shutting down.
 
-        A synchronous handler that runs long looks here now and then; an asynchronous one is cancelled at its next await.
-        Whatever it does afterwards through its session is not kept.
+        A long synchronous handler should check this regularly; an asynchronous one is cancelled at its next await. Later
+        writes of its session are rolled back.
         """
         return self._stopped
 
     @property
     def cancel_reason(self) -> CancelReason | None:
-        """Why it should stop; None while it should not."""
+        """Reason why the attempt should stop; None if it should not."""
         return self._reason
 
     def wait_cancelled(self, timeout: timedelta) -> bool:
         """Wait until the attempt should stop, at most `timeout`; return whether it should. For synchronous handlers."""
-        stopped = threading.Event()  # not made for each attempt: few wait
-        rescue = self.on_stop(stopped.set)
+        stopped = threading.Event()  # not created for every attempt, because few wait
+        remove = self.on_stop(stopped.set)
         try:
             return stopped.wait(timeout.total_seconds())
         finally:
-            rescue()
+            remove()
 
     def on_stop(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` once when the attempt should stop, now if it should already; return what takes that back.
+        """Call `callback` once when the attempt should stop, or now if it should already; return a function that removes it.
 
-        It is called on the worker's loop: it returns at once. What it raises is logged, and stops nothing else.
+        It is called on the worker's event loop and must not block. An exception is logged and has no other effect.
         """
         with self._telling:
             if not self._stopped:
@@ -174,7 +175,7 @@ class AttemptContext:
                 self._told.remove(callback)
 
     def extend(self, timeout: timedelta) -> None:
-        """Give the attempt `timeout` from now instead of what was left of its time.
+        """Replace the remaining time of the attempt by `timeout`, from now.
 
         Returns at once; the lease in the database follows within a moment, fenced like every write of an attempt.
         Raises: InvalidOptionError unless above zero and at most 36,500 days.
@@ -186,7 +187,7 @@ class AttemptContext:
     def continue_with(
         self, handler: Continues[NextInT, NextOutT], payload: NextInT, /, **options: Any
     ) -> Continuation[NextOutT]:
-        """Let the chain go on with another job: return what this returns.
+        """Create a continuation with another job. Return it from the handler.
 
         `payload`: the next handler's, None for one that takes none. `options`: as `handler.job` takes them, `delay` and
         `blockers` among them. The next job, this one's completion and whatever this handler wrote through its session
@@ -196,7 +197,7 @@ class AttemptContext:
         return handler.continuation(payload, **options)
 
     def stop(self, reason: CancelReason) -> None:
-        """Tell the handler to stop. Called by the worker; the first reason stays."""
+        """Stop the attempt. Called by the worker; the first reason is kept."""
         with self._telling:
             if self._stopped:
                 return
@@ -206,18 +207,18 @@ class AttemptContext:
         for callback in told:
             try:
                 callback()
-            except BaseException:  # user code: the others are called, and the attempt is stopped, whatever it raises
-                self.logger.exception("an on_stop callback failed: %r", callback)
+            except BaseException:  # user code: must not prevent the other callbacks or the stop
+                self.logger.exception("on_stop callback failed: %r", callback)
 
 
 _CURRENT: ContextVar[AttemptContext | None] = ContextVar("sa_jobqueue_attempt", default=None)
 
 
 def current_attempt() -> AttemptContext | None:
-    """Return the attempt that the code calling this is part of; None outside of any.
+    """Return the current attempt; None outside an attempt.
 
-    Known in the handler, its middleware and what they call, in tasks and threads that are started with the handler's
-    context (`asyncio.create_task`, `asyncio.to_thread`); not in threads started without.
+    Available in the handler, its middleware and the code they call, and in tasks and threads that inherit the handler's
+    context (`asyncio.create_task`, `asyncio.to_thread`); not in other threads.
     """
     return _CURRENT.get()
 

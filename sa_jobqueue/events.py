@@ -1,7 +1,7 @@
-"""What happened, as frozen values, and the bus that tells it.
+"""Events of a worker as frozen dataclasses, and the bus that delivers them to subscribers.
 
-Events are told after the commit that made them true, so none tells of a change that was rolled back. Subscribers turn
-them into logs, metrics and traces; nobody below them imports them.
+Events are emitted after the commit that made them true, so no event reports a change that was rolled back. Subscribers
+turn them into logs, metrics and traces; no lower layer imports the subscribers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sa_jobqueue.types import AttemptOutcome, DeadReason, JobId, RefusedWrite
 
 @dataclass(frozen=True, slots=True)
 class AttemptEvent:
-    """Something about one attempt of one job."""
+    """Base class of events about one attempt of one job."""
 
     job_id: JobId
     type_name: str
@@ -26,7 +26,7 @@ class AttemptEvent:
 
 @dataclass(frozen=True, slots=True)
 class JobStarted(AttemptEvent):
-    """A claimed job's handler is about to be called."""
+    """The handler of a claimed job is about to be called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +38,19 @@ class JobCompleted(AttemptEvent):
 
 @dataclass(frozen=True, slots=True)
 class JobRescheduled(AttemptEvent):
-    """An attempt ended without success and the job will be tried again after `delay`, or at `at` where there is one."""
+    """An attempt did not succeed; the job runs again after `delay`, or at `at` if it is set."""
 
     outcome: AttemptOutcome
     delay: timedelta
     error: Any
     at: datetime | None = None
     ran: timedelta | None = None
-    """How long its handler ran; None where it never began."""
+    """How long the handler ran; None if it did not start."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobUnblocked(AttemptEvent):
-    """The last chain that a job waited for has ended; the job is pending now. `attempt` counts those before."""
+    """The last chain that a job waited for ended; the job is pending now. `attempt` is the number of its attempts so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,31 +60,31 @@ class JobDied(AttemptEvent):
     reason: DeadReason
     error: Any
     ran: timedelta | None = None
-    """How long its handler ran; None where none did, as for a job whose blocker died."""
+    """How long the handler ran; None if it did not start, as for a job whose blocker died."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobCancelled(AttemptEvent):
-    """A running job was cancelled by its own handler."""
+    """A job was cancelled by its handler."""
 
     ran: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MiddlewareFailed(AttemptEvent):
-    """A middleware raised, or was stopped, after its handler's own commit had completed the job; it stays completed."""
+    """A middleware raised or was stopped after the handler's commit had completed the job; the job stays completed."""
 
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptLost(AttemptEvent):
-    """A worker came to write an attempt's end and found that the job was no longer its own; nothing was written."""
+    """A worker no longer held the lease when it recorded the end of an attempt; nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRescued(AttemptEvent):
-    """A job was taken from a worker that was gone, or whose time for it was up; `died` when that was its last attempt."""
+    """A job of a lost worker, or with an expired lease, was rescued; `died` if that was its last attempt."""
 
     worker_id: str
     died: bool
@@ -92,21 +92,21 @@ class JobRescued(AttemptEvent):
 
 @dataclass(frozen=True, slots=True)
 class UnknownTypesPending:
-    """Due jobs whose type this worker has no handler for, and no live worker either. They stay pending."""
+    """Due jobs have types for which no live worker has a handler. They stay pending."""
 
     type_names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class UnservedQueues:
-    """Queues with due jobs that no live worker serves. They stay pending."""
+    """Queues have due jobs but no live worker serves them. The jobs stay pending."""
 
     queue_names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ChainsPruned:
-    """Chains whose time was up are gone from the tables: `chains` of them, of `jobs` jobs."""
+    """Chains past their retention were deleted: `chains` of them, with `jobs` jobs."""
 
     chains: int
     jobs: int
@@ -114,25 +114,25 @@ class ChainsPruned:
 
 @dataclass(frozen=True, slots=True)
 class DeadLettersPruned:
-    """Dead letters that were resolved long enough ago are gone: `letters` of them."""
+    """Resolved dead letters past their retention were deleted: `letters` of them."""
 
     letters: int
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleFired:
-    """A schedule's jobs were enqueued, one for each of its times; none where all were left out."""
+    """A schedule fired: one job was enqueued for each of its times; none if all were skipped."""
 
     schedule: str
     fire_times: tuple[datetime, ...]
     job_ids: tuple[JobId, ...]
     missed_since: datetime | None
-    """The first time that was left out: missed, or while the last job was open; None if none was."""
+    """The first time that was skipped: missed, or while the last job was open; None if no time was."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleBroken:
-    """A schedule's row is none, so it rests until somebody mends it."""
+    """A schedule's row is invalid; the schedule does not fire until the row is corrected."""
 
     schedule: str
     reason: str
@@ -140,21 +140,21 @@ class ScheduleBroken:
 
 @dataclass(frozen=True, slots=True)
 class SchedulesUndeclared:
-    """Schedules that code once declared for job types handled here, and this code does not. They fire on."""
+    """Schedules of this worker's job types are no longer declared in its code. They keep firing."""
 
     schedules: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStarted:
-    """A worker registered itself."""
+    """A worker registered and started."""
 
     worker_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsChanged:
-    """A worker learnt that it was told something else of its queues, its job types or itself; what holds from now on."""
+    """A worker reloaded the settings of its queues, its job types or itself; the fields are the new values."""
 
     worker_id: str
     paused_queues: tuple[str, ...]
@@ -165,7 +165,7 @@ class SettingsChanged:
 
 @dataclass(frozen=True, slots=True)
 class SchemaAhead:
-    """A worker started on tables of the version after its own, as in a deploy; it knows nothing of what is new."""
+    """A worker started on tables one version newer than its own, as during a deployment; it ignores what is new."""
 
     worker_id: str
     version: int
@@ -174,7 +174,7 @@ class SchemaAhead:
 
 @dataclass(frozen=True, slots=True)
 class PoolerFound:
-    """A worker found that it works through a connection pooler; it `listens` on a connection of its own, or polls."""
+    """A worker connects through a connection pooler; it `listens` on a separate connection, or polls."""
 
     worker_id: str
     listens: bool
@@ -183,14 +183,14 @@ class PoolerFound:
 
 @dataclass(frozen=True, slots=True)
 class DrainRequested:
-    """A worker learnt with a beat that somebody asked it to finish, by `drain_workers`; it stops as on SIGTERM."""
+    """A worker found a request of `drain_workers` at its heartbeat; it stops as on SIGTERM."""
 
     worker_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStopped:
-    """A worker stopped; `released` jobs were given back unfinished."""
+    """A worker stopped and released `released` unfinished jobs."""
 
     worker_id: str
     released: int
@@ -198,7 +198,7 @@ class WorkerStopped:
 
 @dataclass(frozen=True, slots=True)
 class WriteQuarantined:
-    """A set-based write failed because of one row; the others were written, and this one is tried again after `delay`."""
+    """A set-based write failed because of one row; the others were written, and this one is retried after `delay`."""
 
     write: RefusedWrite
     subject: str
@@ -207,13 +207,13 @@ class WriteQuarantined:
     error: Exception
     sqlstate: str | None
     failures: int
-    """How often this worker has tried."""
+    """Number of times this worker has tried."""
     delay: timedelta
 
 
 @dataclass(frozen=True, slots=True)
 class ComponentFailed:
-    """A worker's duty failed and will be started again after `delay`."""
+    """A background task of a worker failed and will be restarted after `delay`."""
 
     component: str
     error: BaseException
@@ -222,16 +222,16 @@ class ComponentFailed:
 
 @dataclass(frozen=True, slots=True)
 class ProviderFailed:
-    """What handlers were lent could not be closed when the worker stopped; whatever it is, it stays as it is."""
+    """A provider's `close` raised when the worker stopped; its dependency may still be open."""
 
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
 class SelectorFailed:
-    """The function that decides over a queue failed; until it answers again, its jobs start in their ordinary order.
+    """A queue's selector failed; the queue's jobs start in the default order until the selector works again.
 
-    Told once until it has answered; from then on it is left alone for longer each time.
+    Emitted once until it works; the pause before it is called again grows each time.
     """
 
     worker_id: str
@@ -243,7 +243,7 @@ class SelectorFailed:
 
 @dataclass(frozen=True, slots=True)
 class MemoryExceeded:
-    """A worker's process held more than its `max_memory`; it drains and stops, to be started anew."""
+    """A worker's process held more than its `max_memory`; it drains and stops, to be restarted."""
 
     worker_id: str
     resident_bytes: int
@@ -252,7 +252,7 @@ class MemoryExceeded:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatFailing:
-    """A worker could not beat for so long that it stopped its attempts, before others may start them."""
+    """A worker's heartbeats failed for so long that it stopped its attempts before others can rescue the jobs."""
 
     worker_id: str
     silent: timedelta
@@ -288,11 +288,11 @@ Event: TypeAlias = (
     | MemoryExceeded
     | HeartbeatFailing
 )
-"""Everything a worker tells."""
+"""Every event that a worker emits."""
 
 Subscriber: TypeAlias = Callable[[Event], None]
 AttemptHook: TypeAlias = Callable[[Any], None]
-"""Called with the `AttemptContext` of an attempt that begins."""
+"""Called with the `AttemptContext` of each attempt that starts."""
 
 _log = logging.getLogger("sa_jobqueue.events")
 
@@ -306,14 +306,14 @@ class _Subscription:
 
 
 class EventBus:
-    """Tells each event to each subscriber, in order of subscription, on the worker's event loop; they must be quick."""
+    """Delivers events to subscribers, in order of subscription, on the worker's event loop; they must return quickly."""
 
     __slots__ = ("_attempt_hooks", "_heard_by", "_subscriptions")
 
     def __init__(self) -> None:
         self._subscriptions: list[_Subscription] = []
         self._heard_by: dict[type[Any], tuple[_Subscription, ...]] = {}
-        """By the kind of an event, found once: a worker tells two of each job."""
+        """By class of event, cached: a worker emits two for each job."""
         self._attempt_hooks: list[AttemptHook] = []
 
     def subscribe(
@@ -324,10 +324,10 @@ class EventBus:
         wanted: Callable[[], bool] | None = None,
         many: Callable[[Sequence[Any]], None] | None = None,
     ) -> Callable[[], None]:
-        """Tell `subscriber` every event from now on; return the function that ends it, which may be called again.
+        """Call `subscriber` with every event from now on; return a function that unsubscribes and may be called again.
 
-        `kinds`: only events of these classes. `wanted`: asked each time, before an event is even made. `many`: told
-        instead, where several of one kind happened together, in their order.
+        `kinds`: only events of these classes. `wanted`: called before each event; if it returns False, the event is skipped.
+        `many`: called instead with the list of events, in order, when several of one class happened together.
         """
         made = _Subscription(subscriber, None if kinds is None else frozenset(kinds), wanted, many)
         self._subscriptions.append(made)
@@ -341,45 +341,45 @@ class EventBus:
         return end
 
     def on_attempt_start(self, hook: AttemptHook) -> Callable[[], None]:
-        """Call `hook` with the context of each attempt that begins; return the function that ends it.
+        """Call `hook` with the context of each attempt that starts; return a function that removes the hook.
 
-        It is called in the attempt's own task, before its middleware: context variables that it sets are the handler's too.
+        It is called in the attempt's task, before middleware, so context variables that it sets are visible to the handler.
         """
         self._attempt_hooks.append(hook)
         is_ended = False
 
         def end() -> None:
             nonlocal is_ended
-            if not is_ended:  # one function may have been given twice
+            if not is_ended:  # the same function may have been added twice
                 is_ended = True
                 self._attempt_hooks.remove(hook)
 
         return end
 
     def begin(self, attempt: Any) -> None:
-        """Call who asked for it, in order. One that raises is logged: watching must not stop the work."""
+        """Call the hooks of an attempt's start, in order. An exception is logged and does not fail the attempt."""
         for hook in self._attempt_hooks:
             try:
                 hook(attempt)
             except Exception:
-                _log.exception("%s failed on the beginning of an attempt", hook)
+                _log.exception("hook %s failed at the start of an attempt", hook)
 
     def has_subscribers(self, kind: type[Event]) -> bool:
-        """Return whether anybody wants events of a kind now: if not, none need be made."""
+        """Return whether events of a class have a subscriber now; if not, they need not be created."""
         for one in self._heard_by.get(kind) or self._subscribed(kind):  # noqa: SIM110 - any() costs more than it all
             if one.wanted is None or one.wanted():
                 return True
         return False
 
     def emit(self, event: Event) -> None:
-        """Tell an event. A subscriber that raises is logged and the next one told: watching must not stop the work."""
+        """Deliver an event. An exception of a subscriber is logged, and the next subscriber is called."""
         kind = type(event)
         for one in self._heard_by.get(kind) or self._subscribed(kind):
             if one.wanted is None or one.wanted():
                 _tell(one.subscriber, event, kind)
 
     def emit_many(self, events: Sequence[Event]) -> None:
-        """Tell events of one kind that happened together, as `emit` does; who takes many at once is told once."""
+        """Deliver events of one class that happened together, as `emit` does; call each `many` once."""
         kind = type(events[0]) if events else None
         for one in () if kind is None else self._subscribed(kind):
             if one.wanted is None or one.wanted():
@@ -397,8 +397,8 @@ class EventBus:
         return found
 
 
-def _tell(subscriber: Callable[[Any], None], told: Any, kind: type[Any] | None) -> None:
+def _tell(subscriber: Callable[[Any], None], event: Any, kind: type[Any] | None) -> None:
     try:
-        subscriber(told)
+        subscriber(event)
     except Exception:
-        _log.exception("a subscriber failed on %s", kind.__name__ if kind else kind)
+        _log.exception("subscriber failed on %s", kind.__name__ if kind else kind)

@@ -1,4 +1,4 @@
-"""Where one queue's tables lie: schema, prefix and id type, and every name that follows from them."""
+"""Names of one queue's database objects, derived from its schema, prefix and id type."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Layout:
     `schema`: lower-case identifier of at most 32 bytes; None means the connection's search path.
     `prefix`: lower-case identifier of at most 20 bytes before each name, usually ending in an underscore.
     `id_type`: "uuid" or "text", of a job's id.
-    Raises: InvalidOptionError when an identifier is not a plain one; these are the only names that reach SQL as text.
+    Raises: InvalidOptionError for any other identifier; these are the only names that become part of SQL text.
     """
 
     schema: str | None = None
@@ -43,15 +43,15 @@ class Layout:
         return f"{self.prefix}{noun}"
 
     def qualified(self, noun: str) -> str:
-        """Return the name of an object as SQL text, with its schema where there is one."""
+        """Return the name of an object as SQL text, with its schema if it has one."""
         return f'"{self.schema}".{self.prefix}{noun}' if self.schema else f"{self.prefix}{noun}"
 
     def channel(self, topic: Literal["due", "lost", "ended", "rules", "freed", "unblock"]) -> str:
         """Return the NOTIFY channel of a topic: `due` carries a queue's name, `lost` a job's id, `ended` a chain's.
 
-        `rules` carries nothing: what workers are told of queues, types and themselves has changed. `freed` carries a limit
-        that has room again, `queue mail` or `type report`. `unblock` carries nothing: a job ended that no worker completed,
-        and others may be waiting for that.
+        `rules` carries nothing: settings of queues, job types or workers have changed. `freed` carries a limit that has
+        free capacity again, `queue mail` or `type report`. `unblock` carries nothing: a job ended without a worker, and
+        other jobs may wait for its chain.
         """
         return f"{self.schema or ''}.{self.prefix}job:{topic}"
 

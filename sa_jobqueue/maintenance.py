@@ -1,7 +1,7 @@
-"""Keeping a queue's tables and indexes small, by hand: vacuum, rebuilt indexes, and what autovacuum is told.
+"""Maintenance of a queue's tables and indexes: vacuum, reindex, and storage parameters.
 
-Autovacuum does all of this by itself where nothing holds the horizon. So what a vacuum could not remove is told with whom
-it is kept for, and nothing here waits long for a lock: what is held is left out, and said.
+Autovacuum normally suffices, unless something holds back the xmin horizon. So `vacuum` also returns what keeps dead rows
+alive. No function waits long for a lock: tables and indexes that are locked are skipped, with the reason.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from sa_jobqueue.statements import maintenance, storage
 from sa_jobqueue.statements._parts import table as table_of
 
 OnProgress = Callable[[str, str, int, int], None]
-"""Called now and then, from a thread, with a table's or index's name, the phase, and how much of how much is done."""
+"""Called regularly, from a thread, with the name of a table or index, the phase, and the amounts done and in total."""
 
-_LOOK: Final = 0.3
-"""Seconds between two looks at the progress."""
+_POLL: Final = 0.3
+"""Seconds between two reads of the progress."""
 _LEFTOVERS: Final = ("_ccnew", "_ccold")
 _LOCKED: Final = "55P03"
 WORTH_BYTES: Final = 8 * 2**20
 WORTH_SHARE: Final = 0.5
-"""An index is worth building anew where so many bytes, and so large a part of it, are waste."""
+"""Minimum bloat of an index that is worth rebuilding, in bytes and as a share of its size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vacuumed:
-    """What became of one table. Dead rows as vacuum itself reports them to the statistics."""
+    """The result of one table. Dead rows are those of the statistics."""
 
     table: str
     dead_before: int
@@ -47,14 +47,14 @@ class Vacuumed:
     bytes_after: int
     seconds: float
     skipped: str | None
-    """Why nothing was done; null where it was."""
+    """Why it was skipped; None if it was not."""
     kept_for: Holder | None
-    """The oldest that may still see dead rows that are left; null where none are left, or nobody is known."""
+    """The oldest holder that may still see remaining dead rows; None if none remain or it is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reindexed:
-    """What became of one index."""
+    """The result of one index."""
 
     index: str
     table: str
@@ -62,20 +62,20 @@ class Reindexed:
     bytes_after: int
     seconds: float
     skipped: str | None
-    """Why nothing was done; null where it was."""
+    """Why it was skipped; None if it was not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What autovacuum, or storage, is told of a table, and what this library tells it."""
+    """A storage parameter of a table: its current value and the recommended one."""
 
     table: str
     name: str
     current: str | None
-    """Null where the table says nothing, and the server's default holds."""
+    """None if the table does not set it, so that the server's default applies."""
     recommended: str
     sql: str
-    """What makes it so."""
+    """The statement that sets the recommended value."""
 
 
 def vacuum(
@@ -87,11 +87,11 @@ def vacuum(
     on_progress: OnProgress | None = None,
     model: type[JobMixin[Any]] = Job,
 ) -> list[Vacuumed]:
-    """VACUUM a queue's tables, one after the other; tell what went, and for whose sake the rest stays.
+    """VACUUM a queue's tables, one after the other; return dead rows before and after, and what keeps the rest.
 
-    `tables`: by their names in the database; all that the queue writes to unless given. `lock_timeout`: how long each may
-    wait for a lock, 1 ms to 1 hour. Needs to be the tables' owner; a table of somebody else's is left out, and said.
-    Raises: InvalidOptionError naming an unknown table, before anything is done.
+    `tables`: their names in the database; by default all tables of the queue. `lock_timeout`: how long to wait for the lock
+    of each, 1 ms to 1 hour. Requires ownership of the tables; others are skipped.
+    Raises: InvalidOptionError for an unknown table, before anything is done.
     """
     with _working(engine, lock_timeout) as connection:
         before = _by_name(health(engine, model=model).tables)
@@ -104,7 +104,7 @@ def vacuum(
             seen = health(engine, model=model)
             after = _by_name(seen.tables)[name]
             if skipped is None and after.last_vacuum == before[name].last_vacuum:
-                skipped = "this role may not vacuum it"  # which PostgreSQL says in a notice alone
+                skipped = "permission denied: not the owner of the table"  # PostgreSQL only sends a notice
             done.append(_vacuumed(name, before[name], after, seen, seconds=monotonic() - begun, skipped=skipped))
     return done
 
@@ -118,12 +118,12 @@ def reindex(
     on_progress: OnProgress | None = None,
     model: type[JobMixin[Any]] = Job,
 ) -> list[Reindexed]:
-    """Build indexes anew while everybody goes on working; drop what an ended rebuild left. Return what became of each.
+    """Rebuild indexes concurrently, and drop the remains of interrupted rebuilds; return the result of each.
 
-    `indexes`: by name. Without them those of a queue's tables that are invalid or mostly waste; with `every` all of them.
-    `lock_timeout`: as `vacuum`; it is also how long a rebuild waits for one transaction that may use the old index. One that
-    waited too long is dropped again. Needs to be the tables' owner, and the disk room of each index for a while.
-    Raises: InvalidOptionError naming an unknown index, before anything is done.
+    `indexes`: their names; by default those that are invalid or mostly bloat, with `every` all of the queue's.
+    `lock_timeout`: as in `vacuum`; also how long a rebuild waits for each transaction that may use the old index. After a
+    timeout the new index is dropped. Requires ownership of the tables, and temporary disk space for each index.
+    Raises: InvalidOptionError for an unknown index, before anything is done.
     """
     layout = model.__jobqueue__
     with _working(engine, lock_timeout) as connection:
@@ -140,45 +140,45 @@ def reindex(
             rows = connection.execute(storage.indexes(model)).mappings()
             size = next((row["bytes"] for row in rows if row["name"] == name), 0)
             old = before[name]
-            told: dict[str, Any] = {"index": name, "table": old.table, "bytes_before": old.bytes, "bytes_after": size}
-            done.append(Reindexed(**told, seconds=round(monotonic() - begun, 3), skipped=skipped))
+            result: dict[str, Any] = {"index": name, "table": old.table, "bytes_before": old.bytes, "bytes_after": size}
+            done.append(Reindexed(**result, seconds=round(monotonic() - begun, 3), skipped=skipped))
     return done
 
 
 def worth_rebuilding(index: IndexHealth) -> bool:
-    """Whether it is invalid, or enough of it waste. Pure."""
+    """Return whether an index is invalid, or bloated enough to rebuild. Pure."""
     wasted = index.wasted_bytes or 0
     return not index.is_valid or (wasted >= WORTH_BYTES and wasted >= WORTH_SHARE * index.bytes)
 
 
 def worth_vacuuming(table: TableHealth) -> bool:
-    """Whether autovacuum would begin with it, or nobody has analyzed it since it has rows. Pure."""
+    """Return whether a table has enough dead rows for autovacuum, or rows but no statistics. Pure."""
     return table.dead >= table.vacuum_at or (table.live > 0 and table.last_autoanalyze is None and table.last_vacuum is None)
 
 
 def storage_settings(engine: Engine, *, model: type[JobMixin[Any]] = Job) -> list[Setting]:
-    """Return what autovacuum and storage are told of a queue's tables beside what this library's migrations tell them."""
+    """Return the storage parameters of a queue's tables, with the values that the migrations set."""
     known = (model, model.Attempt, model.Blocker, model.DeadLetter, model.Worker, model.RateState)
     nouns = {table_of(one).name: table_of(one) for one in known}
     with engine.connect() as connection:
         rows = connection.execute(storage.tables(model)).mappings().all()
-    told = []
+    settings = []
     for row in rows:
         current = dict(option.split("=", 1) for option in row["options"] or ())
         recommended = nouns[row["name"]].info.get(STORAGE_KEY, {})
         for name, value in recommended.items():
             sql = f"ALTER TABLE {row['name']} SET ({name} = {value})"
             kinds = {"table": row["name"], "name": name, "current": current.get(name)}
-            told.append(Setting(**kinds, recommended=str(value), sql=sql))
-    return told
+            settings.append(Setting(**kinds, recommended=str(value), sql=sql))
+    return settings
 
 
 @contextmanager
 def _working(engine: Engine, lock_timeout: timedelta) -> Iterator[Connection]:
     if not timedelta(milliseconds=1) <= lock_timeout <= timedelta(hours=1):
-        raise InvalidOptionError("lock_timeout", f"must be from 1 ms to 1 hour, got {lock_timeout}")
+        raise InvalidOptionError("lock_timeout", f"must be between 1 ms and 1 hour, got {lock_timeout}")
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.detach()  # closed at the end, so that nobody inherits the settings
+        connection.detach()  # closed at the end, so that the pool does not keep its settings
         connection.execute(maintenance.bounded(lock_timeout_ms=round(lock_timeout.total_seconds() * 1000)))
         yield connection
 
@@ -190,14 +190,14 @@ def _by_name(tables: Sequence[TableHealth]) -> dict[str, TableHealth]:
 def _chosen(option: str, names: Sequence[str], known: Sequence[str] | dict[str, Any]) -> list[str]:
     for name in names:
         if name not in known:
-            raise InvalidOptionError(option, f"{name!r} is none of this queue's: {', '.join(known)}")
+            raise InvalidOptionError(option, f"{name!r} does not belong to this queue: must be one of {', '.join(known)}")
     return list(names or known)
 
 
 def _run(
     engine: Engine, connection: Connection, statement: TextClause, name: str, on_progress: OnProgress | None
 ) -> str | None:
-    """Run a statement; return why it did not, where that is somebody's lock or a missing right."""
+    """Run a statement; return why it failed, if that is a lock or a missing privilege, else None."""
     try:
         with _watched(engine, connection, name, on_progress):
             connection.execute(statement)
@@ -205,27 +205,27 @@ def _run(
         if connection.invalidated:
             raise
         if getattr(error.orig, "sqlstate", None) == _LOCKED:
-            return "somebody held it up for longer than the lock timeout"
+            return "lock not available within the lock timeout"
         return str(error.orig).strip().partition("\n")[0]
     return None
 
 
 @contextmanager
 def _watched(engine: Engine, connection: Connection, name: str, on_progress: OnProgress | None) -> Iterator[None]:
-    """Tell how far a connection's statement has come, from a thread and another connection."""
+    """Report the progress of a connection's statement, from a thread with another connection."""
     if on_progress is None:
         yield
         return
-    tell, ended = on_progress, threading.Event()
+    report, ended = on_progress, threading.Event()
     pid = connection.execute(select(func.pg_backend_pid())).scalar_one()
 
-    def look() -> None:
+    def poll() -> None:
         with suppress(DBAPIError), engine.connect().execution_options(isolation_level="AUTOCOMMIT") as other:
-            while not ended.wait(_LOOK):
+            while not ended.wait(_POLL):
                 for phase, done, total in other.execute(maintenance.progress(), {"pid": pid}):
-                    tell(name, phase, done, total)
+                    report(name, phase, done, total)
 
-    thread = threading.Thread(target=look, name="sa_jobqueue maintenance progress", daemon=True)
+    thread = threading.Thread(target=poll, name="sa_jobqueue maintenance progress", daemon=True)
     thread.start()
     try:
         yield
@@ -237,7 +237,7 @@ def _watched(engine: Engine, connection: Connection, name: str, on_progress: OnP
 def _drop_leftovers(connection: Connection, model: type[JobMixin[Any]], seen: Health) -> None:
     for index in seen.indexes:
         if not index.is_valid and index.name.rstrip("0123456789").endswith(_LEFTOVERS):
-            with suppress(DBAPIError):  # held: it is dropped the next time, and health tells of it meanwhile
+            with suppress(DBAPIError):  # locked: the next run drops it, and health reports it until then
                 connection.execute(maintenance.drop_index(model.__jobqueue__, index.name))
 
 

@@ -1,4 +1,4 @@
-"""What goes into a job and what comes out: JSON, checked before it is written, typed by a model where there is one."""
+"""Payloads of jobs: JSON that is checked before it is written, and validated by a type if one is declared."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 MAX_BYTES: Final = 1024 * 1024
-"""Of a payload's JSON text. A queue moves references well and files badly."""
+"""Maximum size of a payload's JSON text. Store larger data elsewhere and pass a reference."""
 _MAX_DEPTH: Final = 500
-"""Of arrays and objects in each other: well below what Python and PostgreSQL can walk."""
+"""Maximum nesting of arrays and objects; Python and PostgreSQL support more."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Stands for JSON that PostgreSQL holds and Python does not read: numbers of thousands of digits, a thousand levels."""
+    """Placeholder for JSON that Python cannot parse: numbers of thousands of digits, or a thousand levels."""
 
     reason: str
 
 
 def read_json(data: bytes | str) -> Any:
-    """Return the value of JSON text, or what stands for one: a row that somebody wrote by hand must not stop its reader."""
+    """Return the value of JSON text, or `Unreadable`: a row written by hand must not make reading fail."""
     try:
-        # What the server sends is UTF-8; `json.loads` would look at bytes again to find that out.
+        # The server sends UTF-8; `json.loads` would detect the encoding of bytes first.
         return json.loads(data if isinstance(data, str) else data.decode())
     except (ValueError, RecursionError) as error:
-        return Unreadable(f"is not to be read by Python: {error}")
+        return Unreadable(f"cannot be read by Python: {error}")
 
 
 def check_json(field: str, value: object, *, max_bytes: int = MAX_BYTES) -> str:
@@ -50,7 +50,7 @@ def check_json(field: str, value: object, *, max_bytes: int = MAX_BYTES) -> str:
     except (TypeError, ValueError, RecursionError) as error:
         path, reason = _first_fault(field, value) or (field, f"is not JSON: {error}")
         raise InvalidPayloadError(path, reason) from None
-    if len(document) > max_bytes:  # its characters are bytes: all others are escaped
+    if len(document) > max_bytes:  # ASCII: one byte a character
         raise PayloadTooLargeError(field, len(document), max_bytes)
     # json.dumps silently turns other keys into text; and jsonb has neither the NUL character nor lone surrogates.
     if "\\u0000" in document or "\\ud" in document or not _has_plain_shape(value):
@@ -61,7 +61,7 @@ def check_json(field: str, value: object, *, max_bytes: int = MAX_BYTES) -> str:
 
 
 def encode_any(field: str, value: object) -> Json:
-    """Return a value of no declared type as JSON: as it is, or a dataclass or Pydantic model as its own class says.
+    """Return a value without a declared type as JSON; a dataclass or Pydantic model is encoded by its class.
 
     Raises: as `check_json`.
     """
@@ -74,7 +74,8 @@ def encode_any(field: str, value: object) -> Json:
 
 
 def _has_plain_shape(value: object) -> bool:
-    """Return whether every key is text and nothing is nested too deep; without recursion, which depth would exhaust."""
+    """Return whether every key is text and nothing is nested too deep; without recursion, which deep nesting would
+    exhaust."""
     level = [value]
     for _ in range(_MAX_DEPTH + 1):
         below: list[object] = []
@@ -106,7 +107,7 @@ def _first_fault(path: str, value: object, depth: int = 0) -> tuple[str, str] | 
                 return path, "contains a lone surrogate, which PostgreSQL cannot store"
             return None
         case float():
-            return None if math.isfinite(value) else (path, f"is {value}, which JSON has no word for")
+            return None if math.isfinite(value) else (path, f"is {value}, which JSON cannot represent")
         case dict():
             for key, item in value.items():
                 if not isinstance(key, str):
@@ -121,14 +122,14 @@ def _first_fault(path: str, value: object, depth: int = 0) -> tuple[str, str] | 
                 if fault:
                     return fault
             return None
-    return path, f"is a {type(value).__name__}, which is not JSON; declare a typed payload or convert it"
+    return path, f"is of type {type(value).__name__}, which is not JSON; declare a typed payload or convert it"
 
 
 class Codec(Generic[T]):
-    """Turns values of one declared type into JSON and back.
+    """Encodes values of one declared type as JSON, and decodes them.
 
-    The type may be a Pydantic model, a dataclass, a TypedDict, anything Pydantic has an adapter for, or a bare
-    `dict`, `Any` or nothing, which takes JSON as it is. Pydantic is loaded when the first typed payload is declared.
+    The type can be a Pydantic model, a dataclass, a TypedDict, any type that Pydantic supports, or `dict`, `Any` or no
+    type, which accept any JSON. Pydantic is imported when the first typed payload is declared.
     """
 
     __slots__ = ("_adapter", "_is_object", "_shape", "annotated", "declared")
@@ -136,24 +137,24 @@ class Codec(Generic[T]):
     def __init__(self, declared: Any, *, annotated: Any = None) -> None:
         self.declared = declared
         self.annotated = declared if annotated is None else annotated
-        """What stands in the handler's annotation, where something else is checked."""
+        """The handler's annotation, if it differs from the declared type."""
         self._shape: Shape | None = None
         self._adapter: TypeAdapter[T] | None = None
         self._is_object = declared in (dict, dict[str, Any])
         if declared is not Any and declared is not object and not self._is_object:
-            # Loaded here because importing the library must not need it.
+            # Imported here so that importing the library does not need it.
             from pydantic import TypeAdapter
 
             self._adapter = TypeAdapter(declared)
 
     @property
     def name(self) -> str:
-        """The type as it is annotated."""
+        """The type as annotated."""
         return name_of(self.annotated)
 
     @property
     def shape(self) -> Shape:
-        """The JSON that it writes and reads, found when first asked for."""
+        """The shape of its JSON, computed on first access."""
         if self._shape is None:
             self._shape = self._found_shape()
         return self._shape
@@ -168,7 +169,7 @@ class Codec(Generic[T]):
         from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 
         try:
-            # As it is read: what is written was read once by the same type, and has no computed fields.
+            # The validation schema, because written JSON was validated by the same type and has no computed fields.
             return Shape(self._adapter.json_schema(mode="validation"))
         except (PydanticInvalidForJsonSchema, PydanticUserError):
             return Shape.of_anything()
@@ -193,8 +194,8 @@ class Codec(Generic[T]):
         from pydantic_core import PydanticSerializationError
 
         try:
-            # There and back: an instance built with wrong values passes validation as it is, its JSON does not.
-            # By alias and without computed fields, because that is what is read.
+            # A round trip: an instance with wrong values passes validation, but its JSON does not. By alias and without
+            # computed fields, as decoding expects.
             document = self._adapter.dump_json(
                 self._adapter.validate_python(value), by_alias=True, round_trip=True, warnings=False
             )
@@ -207,7 +208,7 @@ class Codec(Generic[T]):
         return data, check_json(field, data)
 
     def encode_output(self, value: T) -> Json:
-        """Return what a handler returned as JSON. Raises: InvalidOutputError with the path and the reason."""
+        """Return a handler's return value as JSON. Raises: InvalidOutputError with the path and the reason."""
         if isinstance(value, AttemptSignal):
             name = type(value).__name__
             raise InvalidOutputError(f"the handler returned {name}(...): raise it, as in `raise {name}(...)`")
@@ -224,7 +225,7 @@ class Codec(Generic[T]):
         from pydantic import ValidationError
 
         try:
-            # As JSON, not as Python: a strict model takes an instant as text from JSON alone.
+            # As JSON, not as Python: in strict mode, a datetime is only accepted as text from JSON.
             return self._adapter.validate_json(json.dumps(data))
         except ValidationError as error:
             raise InvalidPayloadError(*_describe(field, error)) from error
@@ -235,7 +236,7 @@ class Codec(Generic[T]):
 
 
 def _describe(field: str, error: Any) -> tuple[str, str]:
-    """Name the first fault by its path in the payload, and count the rest."""
+    """Return the path and message of the first error, and count the others."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     first = faults[0]
     path = field + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])

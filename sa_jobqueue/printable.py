@@ -1,8 +1,8 @@
-r"""Text as it may be shown in a terminal, a text log or a page: what would steer a terminal or forge a line is escaped.
+r"""Escape text for terminals, text logs and pages: control characters and line separators.
 
-Names, errors and payloads come from other people's transactions. A control character among them moves a cursor or retitles
+Names, errors and payloads are written by other programs. A control character among them moves a cursor or retitles
 a window (ESC, C1), a line separator makes one log record look like two, a bidirectional control shows `gpj.exe` for
-`exe.jpg`. Whatever shows text of the database passes it through here; JSON keeps the characters, in its own escapes.
+`exe.jpg`. All text from the database is shown through this module; JSON keeps the characters, as JSON escapes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 # C0, DEL, C1; bidirectional controls (U+061C, U+200E/F, U+202A-E, U+2066-9); line separators (U+2028/9); lone surrogates.
-# Also what has no width and means nothing on a terminal: U+200B, U+2060-4, U+206A-F, U+FEFF, U+FFF9-B and tags.
+# Also characters without width or meaning on a terminal: U+200B, U+2060-4, U+206A-F, U+FEFF, U+FFF9-B and tags.
 _UNSAFE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
@@ -21,10 +21,10 @@ _UNSAFE: Final = re.compile(
 
 
 def printable(text: str, *, newline: str = r"\n") -> str:
-    r"""Return a text with each unsafe character escaped as Python writes it: `\x1b`, `\u202e`.
+    r"""Return a text with each unsafe character as a Python escape: `\x1b`, `\u202e`.
 
-    `newline`: what stands for a newline. By default its escape, so the text stays one line; `"\n"` keeps the lines of a text
-    that is ours, `"\n  "` indents those of a traceback, so that none can be taken for a line of ours.
+    `newline`: the replacement of a newline. By default its escape, so the text stays one line; `"\n"` keeps the lines of
+    trusted text, `"\n  "` indents the lines of a traceback, so that none looks like a line of the output itself.
     """
     if text.isprintable():
         return text
@@ -32,9 +32,9 @@ def printable(text: str, *, newline: str = r"\n") -> str:
 
 
 def printable_json(document: Any, *, default: Callable[[Any], Any] | None = None, indent: int | None = None) -> str:
-    r"""Return a document as JSON whose strings have unsafe characters as `\u202e`; every other letter as it is."""
+    r"""Return a document as JSON whose strings have unsafe characters as `\u202e`; every other character is unchanged."""
     text = json.dumps(document, default=default, indent=indent, ensure_ascii=False)
-    # A newline can only be the encoder's own, between values: within strings it is escaped already.
+    # A newline can only come from the encoder, between values: in strings it is already escaped.
     return _UNSAFE.sub(lambda found: found[0] if found[0] == "\n" else json.dumps(found[0])[1:-1], text)
 
 

@@ -1,8 +1,8 @@
 """Whether JSON written as one declared type can be read as another, decided from their JSON schemas.
 
-So a job that waits for others is refused when it is made, and not when an output turns up that does not fit. Only what can
-never fit is refused: `int | str` may be read as `int`, for the output may be one; a dataclass as any other whose required
-fields it has, for what lies between them is JSON. A type checker is stricter.
+A job whose blockers have the wrong output types is refused when it is enqueued, not when it runs. Only types that can never
+match are refused: `int | str` can be read as `int`, because the output may be one; a dataclass as any other whose required
+fields it has, because it is passed as JSON. A type checker is stricter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LISTS: Final = {list, tuple, Sequence, Iterable}
 
 
 class Shape:
-    """The JSON that a declared type is written as and read from. One without a schema is taken to fit everything."""
+    """The JSON shape of a declared type. A type without a schema matches everything."""
 
     def __init__(self, schema: Schema, root: Schema | None = None) -> None:
         self._schema = schema
@@ -34,19 +34,19 @@ class Shape:
 
     @classmethod
     def of_anything(cls) -> Shape:
-        """Return a shape that fits every other."""
+        """Return a shape that matches every other."""
         return cls(_ANYTHING)
 
     @property
     def bounds(self) -> tuple[int, int | None]:
-        """How many items an array of it has, at least and at most; None is without limit."""
+        """Minimum and maximum number of items of an array; None means no maximum."""
         schema = self._resolved()
         if schema.get("type") != "array":
             return 0, None
         return int(schema.get("minItems", 0)), schema.get("maxItems")
 
     def item(self, place: int) -> Shape:
-        """Return the shape of one of its items, where it is an array."""
+        """Return the shape of one item of an array."""
         schema = self._resolved()
         if schema.get("type") != "array":
             return Shape.of_anything()
@@ -54,7 +54,7 @@ class Shape:
         return self._part(first[place] if place < len(first) else schema.get("items", _ANYTHING))
 
     def can_be(self, other: Shape) -> bool:
-        """Return whether any JSON of this shape is of the other as well; an array is taken to have items."""
+        """Return whether some JSON of this shape also has the other shape; arrays are assumed not to be empty."""
         return self._meets(other, frozenset())
 
     def _part(self, schema: Any) -> Shape:
@@ -72,7 +72,7 @@ class Shape:
     def _meets(self, other: Shape, seen: frozenset[tuple[int, int]]) -> bool:
         ours, theirs = self._resolved(), other._resolved()
         pair = (id(ours), id(theirs))
-        if pair in seen:  # a type that contains itself: what differs is found elsewhere
+        if pair in seen:  # a recursive type: differences are found elsewhere
             return True
         seen |= {pair}
         for choice in ("anyOf", "oneOf"):
@@ -115,7 +115,7 @@ def _values_meet(ours: Schema, theirs: Schema) -> bool:
 
 
 def _values(schema: Schema) -> list[Any] | None:
-    """Return the values that an enum or a literal may have; None for any."""
+    """Return the values of an enum or a literal; None for any value."""
     return [schema["const"]] if "const" in schema else schema.get("enum")
 
 
@@ -127,7 +127,7 @@ def _types_meet(ours: Schema, theirs: Schema) -> bool:
 
 
 def name_of(declared: Any) -> str:
-    """Return a type as it is written in an annotation, without its modules."""
+    """Return a type as written in an annotation, without module names."""
     if declared is type(None):
         return "None"
     if declared is Ellipsis:
@@ -145,7 +145,7 @@ def name_of(declared: Any) -> str:
 
 
 def item_name(declared: Any, place: int) -> str:
-    """Return the type that one item of a list or a tuple has, as it is written; that of the whole where it is neither."""
+    """Return the type of one item of a list or tuple, as written; the whole type if it is neither."""
     arguments = typing.get_args(declared)
     if typing.get_origin(declared) is tuple and arguments[-1] is not Ellipsis:
         return name_of(arguments[place]) if place < len(arguments) else name_of(declared)

@@ -1,6 +1,6 @@
-"""The words of the queue as types: states, reasons, and the one table of legal transitions.
+"""Enums, limits and result types of the queue, and the table of legal status transitions.
 
-Everything else imports from here; this module imports nothing of ours.
+Everything else imports from here; this module imports nothing from the package.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ JobId: TypeAlias = UUID | str
 """A job's identity: a UUIDv7 by default, text where the model says so."""
 
 Json: TypeAlias = Any
-"""What `json.dumps` takes and PostgreSQL's jsonb stores. Only payloads are allowed to be this loose."""
+"""What `json.dumps` takes and PostgreSQL's jsonb stores. Used for payloads only."""
 
 OutT = TypeVar("OutT", covariant=True)
 
 
 class JobStatus(StrEnum):
-    """Where a job stands. Stored as the enum type `job_status`."""
+    """Status of a job. Stored as the enum type `job_status`."""
 
     BLOCKED = "blocked"
-    """Waits for other chains; `open_blockers` says for how many."""
+    """Waits for other chains; `open_blockers` is their number."""
     PENDING = "pending"
-    """Will be claimed at `scheduled_at` or soon after; never started, or waiting for its next attempt."""
+    """Will be claimed at or soon after `scheduled_at`, for its first or its next attempt."""
     RUNNING = "running"
-    """Leased by one worker, which alone may end this attempt."""
+    """Leased by one worker; only that worker may end the attempt."""
     COMPLETED = "completed"
-    """Its handler returned and its effects are committed."""
+    """Its handler returned and its writes are committed."""
     DEAD = "dead"
-    """Will not be tried again unless redriven; a dead letter says why."""
+    """Will not be retried unless redriven; its dead letter has the reason."""
     CANCELLED = "cancelled"
-    """Somebody said it must not run."""
+    """Was cancelled; it will not run."""
 
 
 ENDED: Final = frozenset({JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED})
@@ -47,13 +47,13 @@ TRANSITIONS: Final = frozenset(
     {
         (JobStatus.BLOCKED, JobStatus.PENDING),  # the last blocker completed
         (JobStatus.BLOCKED, JobStatus.COMPLETED),  # completed without a worker
-        (JobStatus.BLOCKED, JobStatus.DEAD),  # a blocker died, and the edge says so
+        (JobStatus.BLOCKED, JobStatus.DEAD),  # a blocker died, and `on_failure` is "fail"
         (JobStatus.BLOCKED, JobStatus.CANCELLED),
         (JobStatus.PENDING, JobStatus.RUNNING),  # claimed
         (JobStatus.PENDING, JobStatus.COMPLETED),  # completed without a worker
         (JobStatus.PENDING, JobStatus.CANCELLED),
         (JobStatus.RUNNING, JobStatus.COMPLETED),
-        (JobStatus.RUNNING, JobStatus.PENDING),  # retried, snoozed, released, taken back
+        (JobStatus.RUNNING, JobStatus.PENDING),  # retried, snoozed, released, rescued
         (JobStatus.RUNNING, JobStatus.DEAD),
         (JobStatus.RUNNING, JobStatus.CANCELLED),
         (JobStatus.DEAD, JobStatus.PENDING),  # redriven
@@ -64,7 +64,7 @@ TRANSITIONS: Final = frozenset(
 
 
 class AttemptOutcome(StrEnum):
-    """How an attempt ended that did not succeed: one `job_attempt` row each."""
+    """Outcome of an attempt that did not succeed: one `job_attempt` row each."""
 
     FAILED = "failed"
     TIMED_OUT = "timed_out"
@@ -77,10 +77,10 @@ class AttemptOutcome(StrEnum):
 
 
 class CancelReason(StrEnum):
-    """Why a running attempt should stop: `AttemptContext.cancel_reason`."""
+    """Reason why a running attempt should stop: `AttemptContext.cancel_reason`."""
 
     TIMED_OUT = "timed_out"
-    """It ran past its timeout. Counted, as a failure."""
+    """It exceeded its timeout. Counted as a failure."""
     CANCELLED = "cancelled"
     """Its job was cancelled."""
     COMPLETED = "completed"
@@ -88,9 +88,9 @@ class CancelReason(StrEnum):
     DELETED = "deleted"
     """Its job was deleted."""
     LEASE_LOST = "lease_lost"
-    """Its job was rescued, and runs elsewhere or will."""
+    """Its job was rescued and will run elsewhere."""
     DATABASE_LOST = "database_lost"
-    """Its worker cannot reach the database, and others may soon rescue the job. Not counted."""
+    """Its worker cannot reach the database, so another may soon rescue the job. Not counted."""
     SHUTDOWN = "shutdown"
     """Its worker is shutting down. Not counted."""
     BATCH_STOPPED = "batch_stopped"
@@ -98,45 +98,45 @@ class CancelReason(StrEnum):
 
 
 LOST: Final = frozenset({CancelReason.CANCELLED, CancelReason.COMPLETED, CancelReason.DELETED, CancelReason.LEASE_LOST})
-"""Reasons that stand in the database already: nothing is written of such an attempt."""
+"""Reasons that the database already records: nothing is written for such an attempt."""
 
 
 UNCOUNTED: Final = frozenset({AttemptOutcome.SNOOZED, AttemptOutcome.RELEASED})
-"""Outcomes that give the attempt back, by raising `max_attempts`: `attempt` is the fence and only grows."""
+"""Outcomes that do not count: they raise `max_attempts`, because `attempt` is the fence and only grows."""
 
 
 class DeadReason(StrEnum):
-    """Why a job died."""
+    """Reason why a job died."""
 
     EXHAUSTED = "exhausted"
-    """It failed as often as `max_attempts` allows."""
+    """It used all of its `max_attempts`."""
     DISCARDED = "discarded"
-    """Its handler, or its retry policy, gave up on it."""
+    """Its handler or its retry policy discarded it."""
     INVALID_INPUT = "invalid_input"
-    """Its input does not fit its type, so no attempt could ever succeed."""
+    """Its input does not match its type, so no attempt can succeed."""
     TIMED_OUT = "timed_out"
-    """Its last attempt ran past its timeout."""
+    """Its last attempt exceeded its timeout."""
     LOST = "lost"
-    """Its last attempt's worker vanished."""
+    """The worker of its last attempt was lost."""
     BLOCKER_FAILED = "blocker_failed"
-    """A chain it waited for died or was cancelled, and it must not run without."""
+    """A chain it waited for died or was cancelled, and its `on_failure` is "fail"."""
 
 
 class RefusedWrite(StrEnum):
-    """The write that failed for one row, which is in quarantine: `statement` in the table of that name."""
+    """Kind of write that failed for a quarantined row: `statement` in the quarantine table."""
 
     COMPLETE = "complete"
     """The completion of an attempt."""
     FINISH = "finish"
     """The end of an attempt that did not succeed."""
     RESCUE = "rescue"
-    """Taking a job from a worker that is gone, or whose time for it is up."""
+    """Rescuing a job of a lost worker or with an expired lease."""
     UNBLOCK = "unblock"
-    """Starting or ending a job that waited for a chain; or the end of the chain itself."""
+    """Unblocking or failing a job that waited for a chain, or ending the chain itself."""
     EXPIRE = "expire"
-    """Cancelling a job that was not started in time."""
+    """Cancelling a job that did not start before its deadline."""
     FIRE = "fire"
-    """Enqueueing a schedule's jobs."""
+    """Enqueueing the jobs of a schedule."""
     DECLARE = "declare"
     """Writing a schedule that code declares."""
     START = "start"
@@ -150,7 +150,7 @@ class RefusedWrite(StrEnum):
 
 
 class Resolution(StrEnum):
-    """What was done about a dead letter."""
+    """Resolution of a dead letter."""
 
     REDRIVEN = "redriven"
     DISMISSED = "dismissed"
@@ -158,67 +158,67 @@ class Resolution(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainResult(Generic[OutT]):
-    """How a chain ended. All of it was read at one moment."""
+    """Result of a chain that has ended, read at one moment."""
 
     id: Any
-    """The chain's: its root job's."""
+    """Id of the chain, which is its root job's."""
     type_name: str
-    """The root job's type."""
+    """Type of the root job."""
     status: JobStatus
-    """The last job's: completed, dead or cancelled."""
+    """Status of the last job: completed, dead or cancelled."""
     output: OutT
-    """What the last job's handler returned; None when the chain did not complete."""
+    """Return value of the last job's handler; None if the chain did not complete."""
     error: Json
-    """The last job's last error as JSON (`type`, `message`, `traceback`); None when the chain completed."""
+    """Last error of the last job as JSON (`type`, `message`, `traceback`); None if the chain completed."""
     created_at: datetime
     """When the chain was enqueued."""
     completed_at: datetime
-    """When it ended, in whatever way."""
+    """When it completed, died or was cancelled."""
     length: int
-    """Of how many jobs it is made."""
+    """Number of jobs in the chain."""
     last_job_id: Any
     last_type_name: str
 
 
 class Enqueued(StrEnum):
-    """What became of a job that was enqueued under a deduplication key. True exactly where it was made."""
+    """Outcome of enqueueing under a deduplication key. Compare with a member: every member is true as a boolean."""
 
     CREATED = "created"
-    """It is a new job."""
+    """A new job was inserted."""
     UPDATED = "updated"
-    """Another has the key, and was given what this one was to replace of it."""
+    """An existing job had the key and was updated from this one."""
     EXISTING = "existing"
-    """Another has the key, and is as it was."""
+    """An existing job had the key and is unchanged."""
 
 
 class OnFailure(StrEnum):
-    """What the death or cancellation of a chain means for a job that waits for it."""
+    """Effect of a chain's death or cancellation on a job that waits for it."""
 
     WAIT = "wait"
-    """The job goes on waiting; a redrive resumes everything."""
+    """The job keeps waiting; a redrive of the chain resumes both."""
     FAIL = "fail"
-    """The job dies as well."""
+    """The job dies too."""
     CONTINUE = "continue"
-    """The job runs, and sees that the chain failed."""
+    """The job runs and receives None as the chain's output."""
 
 
 class ArchiveState(StrEnum):
-    """How far a run of the archive has come. Each state is one that a run can be taken up from."""
+    """Progress of an archive run. A run can be resumed from each state."""
 
     PLANNED = "planned"
-    """Its chains are chosen; whatever files it has are incomplete."""
+    """Its chains are selected; its files are incomplete."""
     WRITTEN = "written"
-    """Its files hold what they should: they were read back."""
+    """Its files are complete and were verified by reading them."""
     DELETING = "deleting"
     """Rows that are in its files are being deleted."""
     DELETED = "deleted"
-    """Nothing more will be deleted; what changed meanwhile is still to leave its files."""
+    """Deletion is finished; chains that changed meanwhile are still to be removed from its files."""
     DONE = "done"
-    """A row is either in its files or in the tables."""
+    """Finished: each row is either in its files or in the tables."""
 
 
 class WorkerState(StrEnum):
-    """What a worker says of itself; one that says nothing for long enough is gone, whatever this says."""
+    """State that a worker last reported. A worker without heartbeats is lost, whatever its state."""
 
     RUNNING = "running"
     DRAINING = "draining"
@@ -226,22 +226,22 @@ class WorkerState(StrEnum):
 
 MIN_PRIORITY: Final = -9
 MAX_PRIORITY: Final = 9
-"""Priorities are few so that lanes can be counted: a claim probes each (queue, priority) once."""
+"""The range is small because a claim probes each (queue, fairness key, priority) once."""
 
 MOST_CONCURRENT: Final = 10_000
-"""Jobs that one worker may run at once."""
+"""Highest concurrency of one worker."""
 
 MIN_WEIGHT: Final = 1
 MAX_WEIGHT: Final = 100
-"""Of a queue, beside those of the others."""
+"""Weight of a queue, relative to the others."""
 MAX_RATE_COST: Final = 1_000_000
-"""Of a job, against a rate."""
+"""Cost of a job against a rate limit."""
 
 LONGEST: Final = timedelta(days=36_500)
-"""No delay and no timeout is longer: a time that Python or PostgreSQL cannot hold would fail every claim that meets it."""
+"""Longest delay and timeout: a time that Python or PostgreSQL cannot represent would fail every claim of the job."""
 
 LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
-"""No instant that a job is due at is later, for the same reason."""
+"""Latest time at which a job can be due, for the same reason."""
 
 MIN_SERVER_VERSION: Final = 150_000
-"""PostgreSQL 15, as `server_version_num` tells it."""
+"""PostgreSQL 15, as in `server_version_num`."""

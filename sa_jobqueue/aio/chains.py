@@ -194,5 +194,5 @@ async def delete_chains(
 
 
 async def lock_chain(session: AsyncSession, chain_id: JobId, *, model: type[JobT] = DEFAULT_MODEL) -> JobT:
-    """Return a chain's current job, its last, and hold the chain: nobody else ends it or lets it go on meanwhile."""
+    """Return a chain's last job, and lock the chain: no other transaction can end or continue it meanwhile."""
     return await session.run_sync(operations.lock_chain, chain_id, model=model)

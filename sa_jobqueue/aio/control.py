@@ -1,4 +1,4 @@
-"""Of `aio`: the operations that say what queues, job types and workers are told."""
+"""Settings of queues, job types and workers, for `AsyncSession`."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ async def list_job_types(
 
 
 async def get_queue(session: AsyncSession, name: str, *, model: type[JobMixin[Any]] = Job) -> QueueStatus:
-    """Return what is said of a queue, for whoever changes a part of it: nobody else does until the transaction ends."""
+    """Return a queue's settings and lock its row until the transaction ends."""
     return await session.run_sync(operations.get_queue, name, model=model)
 
 
 async def get_job_type(session: AsyncSession, name: str, *, model: type[JobMixin[Any]] = Job) -> TypeStatus:
-    """Return what is said of a job type, for whoever changes a part of it: nobody else does until the transaction ends."""
+    """Return a job type's settings and lock its row until the transaction ends."""
     return await session.run_sync(operations.get_job_type, name, model=model)
 
 
@@ -75,7 +75,7 @@ async def resume_job_types(session: AsyncSession, names: Sequence[str], *, model
 async def sync_queues(
     session: AsyncSession, new: Iterable[QueueSettings], *, model: type[JobMixin[Any]] = Job
 ) -> SyncedQueues:
-    """Make the rows of queues say what code declares; return what was changed. Rolled back, it was a dry run."""
+    """Synchronise the rows of queues with the declarations in code; return the changes. For a dry run, roll back."""
     return await session.run_sync(operations.sync_queues, new, model=model)
 
 

@@ -36,7 +36,7 @@ async def list_dead_letters(
 async def group_dead_letters(
     session: AsyncSession, *, where: DeadLetterFilter = DeadLetterFilter(), model: type[JobMixin[Any]] = Job
 ) -> list[DeadLetterGroup]:
-    """Count dead letters by type, reason and error, most frequent first. Locks: none; reads every letter meant."""
+    """Count dead letters by type, reason and error, most frequent first. Locks: none; reads every matching dead letter."""
     return await session.run_sync(operations.group_dead_letters, where=where, model=model)
 
 

@@ -26,7 +26,7 @@ JobT = TypeVar("JobT", bound=JobMixin[Any])
 async def sync_schedules(
     session: AsyncSession, new: Iterable[Schedule], *, model: type[JobMixin[Any]] = Job
 ) -> SyncedSchedules:
-    """Make the rows of schedules say what code declares; return what was changed."""
+    """Synchronise the rows of schedules with the declarations in code; return the changes."""
     return await session.run_sync(operations.sync_schedules, new, model=model)
 
 
@@ -45,7 +45,7 @@ async def list_schedules(
 async def pause_schedules(
     session: AsyncSession, names: Sequence[str], *, by: str | None = None, model: type[JobMixin[Any]] = Job
 ) -> None:
-    """Let schedules fire no more until they are resumed. `by`: who says so, for those who look."""
+    """Pause schedules until they are resumed. `by`: who paused them, for display."""
     return await session.run_sync(operations.pause_schedules, names, by=by, model=model)
 
 

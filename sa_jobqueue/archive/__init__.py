@@ -4,7 +4,7 @@ Chains move whole, with their jobs, attempts, dead letters and edges, in runs of
 row for each, and its state says from where a run goes on after a crash:
 
 - planned: its chains are in `archive_chain`. The engine writes files into a folder that readers pass over, and they are
-  read back: each row's checksum, which the database computed when the row was read, is computed anew. After a crash the
+  read back: each row's checksum, which the database computed when the row was read, is computed again. After a crash the
   files and the plan are thrown away.
 - written: the files are complete, and on the disk. They are moved to where readers see them.
 - deleting: batches of chains are locked and compared with what was read back: as many rows, the same sum of checksums over

@@ -38,11 +38,11 @@ def archive(
     `before`: an age, counted back from the database's present, or an aware instant that is not in its future.
     `path`: a folder, or a URI of a file system that pyarrow has. One queue archives to one path.
     `engine`: who writes the files; this process with pyarrow unless given (`sa_jobqueue.spark.archive` gives Spark).
-    `on_progress`: told after each step; what it raises stops the archiver.
+    `on_progress`: called after each step; an exception stops the archiver.
     A chain stays if a job of a chain that stays waits for it or waited; if it is awaited; and, unless
     `options.include_dead`, if it has an unresolved dead letter. Killed at any moment and called again with the same path, it
     goes on: no row is lost, and none is left both in the tables and in the archive.
-    Changes: rows of `job`, `job_attempt`, `job_blocker` and `dead_letter` are deleted, `archive_run` tells what became of
+    Changes: rows of `job`, `job_attempt`, `job_blocker` and `dead_letter` are deleted, `archive_run` records what became of
     them. Locks: an advisory lock on the queue's archive; rows for as long as a batch of `options.batch_jobs` takes.
     Raises: InvalidOptionError, DatabaseUnavailableError and SchemaError before anything is done; ArchiveBusyError;
     ArchiveElsewhereError; ArchivePathError and ArchiveCorruptError, after which every row is where it was or in the archive.

@@ -34,10 +34,10 @@ def delete_archived(
 ) -> int:
     """Delete the chains of a run that are as its files have them, a batch a transaction; return how many went.
 
-    Younger chains first: what waits for another is mostly younger than it. What is still referred to, or held by somebody,
-    is tried again until nothing more goes.
+    Younger chains first: they mostly wait for older ones. What is still referred to, or locked elsewhere, is
+    tried again until no more can be deleted.
     `tell`: called after each commit, with the number of jobs that are gone.
-    Locks: in each transaction the chains' jobs and letters, roots first, each kind by id.
+    Locks: in each transaction the chains' jobs and dead letters, roots first, each kind by id.
     """
     rows = connection.execute(archived.remaining(model), {"run_id": run_id}).all()
     connection.rollback()

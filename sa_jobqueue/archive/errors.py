@@ -1,4 +1,4 @@
-"""What can keep an archive from being made, beside what the database itself refuses."""
+"""Errors of archiving, besides those of the database."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sa_jobqueue.errors import JobQueueError
 
 
 class ArchiveError(JobQueueError):
-    """The archive could not be made; every row is still in the tables or in the archive."""
+    """The archive could not be written; every row is still in the tables or in the archive."""
 
 
 class MissingArchiveExtraError(ArchiveError, ImportError):
@@ -16,13 +16,13 @@ class MissingArchiveExtraError(ArchiveError, ImportError):
 
 
 class ArchiveBusyError(ArchiveError):
-    """Another archiver works on this queue; nothing was changed. There is one at a time: try again when it is done."""
+    """Another archiver works on this queue; nothing was changed. Only one can run at a time: try again when it has ended."""
 
 
 class ArchivePathError(ArchiveError, OSError):
-    """The archive's place cannot be used as it should be; what is not in it yet is still in the tables.
+    """The archive's location cannot be used; rows that are not archived yet are still in the tables.
 
-    `path` is the place, `reason` what is wrong with it.
+    `path` is the location, `reason` what is wrong with it.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -32,25 +32,25 @@ class ArchivePathError(ArchiveError, OSError):
 
 
 class ArchiveElsewhereError(ArchiveError):
-    """A run that did not come to its end belongs to another place; nothing was changed.
+    """An unfinished run writes to another location; nothing was changed.
 
-    `run_id` names it, `path` is where it writes to: archive there first, and it is taken up.
+    `run_id` identifies the run, `path` is its location: archive there first to finish it.
     """
 
     def __init__(self, run_id: UUID, path: str, given: str) -> None:
         self.run_id = run_id
         self.path = path
         super().__init__(
-            f"run {run_id} is not finished and writes to {path}, not to {given}: archive there first, and it is taken up"
+            f"run {run_id} is unfinished and writes to {path}, not to {given}; archive to {path} first to finish it"
         )
 
 
 class ArchiveCorruptError(ArchiveError):
-    """What was read back from the archive is not what was read from the tables; nothing was deleted because of it.
+    """The archive read back differs from the rows read from the tables; nothing was deleted because of it.
 
-    `path` is the file, or the run's place; `reason` says what differs. A run whose files were never seen by readers is begun
-    anew by the next archiver. One that is already deleting waits for the file to be put right: chains that it deleted are
-    nowhere else.
+    `path` is the file, or the run's location; `reason` states the difference. If readers never saw the run's files, the next
+    archiver restarts the run. A run that is already deleting waits until the file is restored: the chains that it deleted
+    exist nowhere else.
     """
 
     def __init__(self, path: str, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""What an archiver is told, what it tells while it works, and what it reports."""
+"""Options, progress and reports of an archiver."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ _MOST: Final = 10_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveOptions:
-    """How much an archiver does at a time. The defaults suit a database that is at work."""
+    """Batch sizes and timeouts of an archiver. The defaults suit a database under load."""
 
     include_dead: bool = False
-    """Also chains with unresolved dead letters: open work, for which somebody may still decide on a redrive."""
+    """Whether to archive chains with unresolved dead letters, which may still be redriven."""
     max_jobs: int = 200_000
-    """Of a run: what is written, verified and deleted before the next begins. Its keys are held in memory, some 300 bytes
-    a chain."""
+    """Maximum number of jobs per run; a run is written, verified and deleted before the next begins. Keys are held in
+    memory, about 300 bytes per chain."""
     max_runs: int | None = None
-    """How many runs at most; none for as many as it takes."""
+    """Maximum number of runs; None: no limit."""
     part_jobs: int = 20_000
-    """Read in one statement, whose snapshot is held for as long as that takes: a second or two."""
+    """Maximum number of jobs read per statement, whose snapshot is held for a second or two."""
     batch_jobs: int = 2_000
-    """Deleted in one transaction, a chain never in two."""
+    """Maximum number of jobs deleted per transaction; a chain is never split."""
     scan_jobs: int = 10_000
-    """Looked at in one statement while chains are chosen."""
+    """Maximum number of jobs scanned per statement when chains are selected."""
     statement_timeout: timedelta = timedelta(minutes=5)
-    """Of each statement; also how long the server lets a transaction of the archiver's stand idle."""
+    """Timeout of each statement, and of an idle transaction of the archiver."""
     lock_timeout: timedelta = timedelta(seconds=5)
-    """How long it waits for a lock; what it cannot get is tried again later, or stays."""
+    """Maximum time to wait for a lock; locked chains are tried again later, or stay."""
 
     def __post_init__(self) -> None:
         for name in ("max_jobs", "part_jobs", "batch_jobs", "scan_jobs", "max_runs"):
@@ -50,49 +50,49 @@ class ArchiveOptions:
 
 
 class Step(StrEnum):
-    """What an archiver has just done."""
+    """The last completed step of an archiver."""
 
     PLANNED = "planned"
-    """A run and its chains are in the ledger."""
+    """A run and its chains were recorded in the ledger."""
     PART = "part"
     """A part of one dataset was written."""
     FILES = "files"
-    """All files of the run are there, out of readers' sight."""
+    """All files of the run were written, not yet visible to readers."""
     VERIFIED = "verified"
-    """The files were read back, and are what they should be."""
+    """The files were read back and verified."""
     WRITTEN = "written"
-    """The ledger says so."""
+    """The ledger records the run as written."""
     PUBLISHED = "published"
     """A file was moved to where readers see it."""
     DELETING = "deleting"
-    """The ledger says that rows may be deleted."""
+    """The ledger records the run as deleting."""
     DELETED_BATCH = "deleted batch"
-    """Some chains are gone from the tables."""
+    """A batch of chains was deleted from the tables."""
     DELETED = "deleted"
-    """The ledger says that no more will be."""
+    """The ledger records that the deletion ended."""
     REWRITTEN = "rewritten"
-    """A file lost the rows of chains that stay."""
+    """A file was rewritten without the rows of chains that stay."""
     DONE = "done"
-    """The run is over."""
+    """The run ended."""
     ABANDONED_FILES = "abandoned files"
-    """The files of a run that never was verified are gone."""
+    """The files of a run that was never verified were deleted."""
     ABANDONED = "abandoned"
-    """So is its plan."""
+    """The plan of such a run was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run has come."""
+    """Progress of a run."""
 
     run_id: UUID
     step: Step
     done: int = 0
-    """Of the present kind of step: jobs."""
+    """Number of jobs processed in the current kind of step."""
     total: int = 0
 
 
 Listener: TypeAlias = Callable[[Progress], None]
-"""Told after each step. What it raises stops the archiver, which can be run again."""
+"""Called after each step. An exception stops the archiver, which can be run again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +106,14 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveReport:
-    """What an archiver did. The numbers are of chains that left the tables."""
+    """Result of an archiver. The counts are of chains that left the tables."""
 
     path: str
     engine: str
     cutoff: datetime
     runs: int
     taken_up: int
-    """Runs of earlier archivers, brought to their end or begun anew."""
+    """Number of runs of earlier archivers that were finished or restarted."""
     chains: int
     jobs: int
     attempts: int
@@ -121,19 +121,19 @@ class ArchiveReport:
     blockers: int
     files: int
     bytes: int
-    """Of the files, as they are on disk."""
+    """Size of the files on disk."""
     survivors: int
-    """Chains that changed after they were written, or are referred to; they are in the tables and not in the files."""
+    """Number of chains that changed after they were written, or are referred to; only the tables have them."""
     held: int
-    """Finished chains that stay because another one that stays waits for them, or waited."""
+    """Number of finished chains that stay because a chain that stays waits or waited for them."""
     held_by: tuple[Held, ...]
-    """Some of those."""
+    """Some of the chains that were held back."""
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Month:
-    """How much of one type ended in one month."""
+    """Number and size of the jobs of one type that ended in one month."""
 
     type_name: str
     month: str
@@ -143,22 +143,22 @@ class Month:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivePreview:
-    """What an archiver would take on now."""
+    """What an archiver would archive now."""
 
     cutoff: datetime
     chains: int
     jobs: int
     months: tuple[Month, ...]
-    """By type and month."""
+    """Counts by type and month."""
     held: int
     held_by: tuple[Held, ...]
     seconds: float
 
 
 def check_before(before: object) -> None:
-    """Check an age or an instant. Raises: InvalidOptionError."""
+    """Check an age or a time. Raises: InvalidOptionError."""
     if isinstance(before, datetime):
         if before.utcoffset() is None:
             raise InvalidOptionError("before", f"must be an aware datetime, such as datetime.now(UTC), got {before!r}")
     elif not isinstance(before, timedelta) or before < timedelta(0):
-        raise InvalidOptionError("before", f"must be a timedelta, not negative, or an aware datetime, got {before!r}")
+        raise InvalidOptionError("before", f"must be a non-negative timedelta or an aware datetime, got {before!r}")

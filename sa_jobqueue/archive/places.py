@@ -127,7 +127,7 @@ class Place:
             self.files.delete_dir(hidden)
 
     def sync(self, path: str) -> None:
-        """Wait until a file's content is on the disk. Does nothing where there is none of our own."""
+        """Wait until a file's content is on the disk. Does nothing if the location is not a local disk."""
         if self.is_local:
             _fsync(path)
 

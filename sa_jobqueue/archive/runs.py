@@ -100,8 +100,8 @@ class Archiver:
     def take_up(self) -> int:
         """Bring the runs to their end that others began; return how many.
 
-        One whose files were not verified is begun anew: its files and its plan go, its chains were never touched.
-        Raises: ArchiveElsewhereError for one of another place.
+        If its files were not verified, it is restarted: its files and its plan are deleted; its chains were never touched.
+            Raises: ArchiveElsewhereError for one of another place.
         """
         with self._connection.begin():
             found = self._connection.execute(archiving.runs(self._model, unfinished=True), {"limit": _UNFINISHED}).all()
@@ -158,7 +158,7 @@ class Archiver:
             return self._settle(run)
 
     def _write(self, run: _Run) -> None:
-        """Write the files where nobody sees them, read them back, and say so."""
+        """Write the files where readers do not see them, read them back, and record that in the ledger."""
         counter = self._counter(run, Step.PART, run.jobs)
         written = self._engine.write(Task(run.id, run.parts, self._model, self._place, self._connection, counter))
         self._tell(run, Step.FILES)
@@ -227,7 +227,7 @@ class Archiver:
             given |= {f"n_{name}": number for name, number in run.counts.items()} | {"n_survivors": survivors}
         statement = archiving.advance(self._model, counted=survivors is not None)
         if self._connection.execute(statement, given).rowcount != 1:
-            raise ArchiveError(f"run {run.id} is not {run.state} any more: somebody else changed it")
+            raise ArchiveError(f"run {run.id} is no longer {run.state}: another archiver changed it; try again")
 
     def _tell(self, run: _Run, step: Step, done: int = 0, total: int = 0) -> None:
         if self._listener is not None:

@@ -17,7 +17,7 @@ from sa_jobqueue.history import DATASETS, JOBS
 def take_out(place: Place, files: Iterable[File], chain_ids: Iterable[str], tell: Callable[[], None]) -> None:
     """Rewrite the files that have rows of chains, without those; done twice, it changes nothing the second time.
 
-    Each new file is written beside the old one and takes its place at once. Jobs go last: they tell which of the other
+    Each new file is written beside the old one and takes its place at once. Jobs go last: they determine which of the other
     rows belong to a chain, also after a crash between two files.
     """
     staying = pa.array(sorted(chain_ids), pa.string())

@@ -41,7 +41,7 @@ class Contents:
 def verify(place: Place, files: Iterable[File], expected: Mapping[str, int]) -> Contents:
     """Read files in full and return what they have.
 
-    Every row's checksum is computed anew, from what was read, and compared with the one that the database computed; every
+    Every row's checksum is computed again, from what was read, and compared with the one that the database computed; every
     row of attempts, dead letters and blockers must belong to a job in the files, and no job may be there twice.
     `expected`: how many rows of each dataset there must be.
     Raises: ArchiveCorruptError, which names the file; OSError where one cannot be read.
@@ -98,7 +98,7 @@ def _read(place: Place, file: File) -> Iterator[Any]:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, EOFError) as error:
         raise ArchiveCorruptError(file.path, f"cannot be read: {error}") from error
     except OSError as error:
-        # What Arrow says of a page whose checksum is wrong, or whose compressed bytes are.
+        # Arrow's errors for a page whose checksum is wrong, or whose compressed bytes are.
         raise ArchiveCorruptError(file.path, f"cannot be read: {error}") from error
 
 

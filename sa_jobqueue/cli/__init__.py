@@ -1,6 +1,6 @@
-"""`sa-jobqueue`, the command line: a group whose commands are imported when they are called.
+"""The `sa-jobqueue` command line: a group that imports each command when it is called.
 
-Exit status: 0 done; 1 an error of ours, or a check that failed; 2 a command that was not understood.
+Exit status: 0 success; 1 an error, or a failed check; 2 a usage error.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from sa_jobqueue.printable import printable
 
 _COMMANDS: Final = {
     "worker": ("sa_jobqueue.cli.worker:worker", "Run jobs with an application's handlers."),
-    "workers": ("sa_jobqueue.cli.workers:workers", "List workers, ask them to drain, or to run more or fewer jobs at once."),
-    "queues": ("sa_jobqueue.cli.queues:queues", "List, pause and resume queues, and say what they may take."),
-    "types": ("sa_jobqueue.cli.types:types", "List, pause and resume job types, and say what they may take."),
-    "jobs": ("sa_jobqueue.cli.jobs:jobs", "List, show, retry and cancel jobs, and say which go first."),
-    "chains": ("sa_jobqueue.cli.chains:chains", "List, show, cancel and delete chains, and what they wait for."),
-    "schedules": ("sa_jobqueue.cli.schedules:schedules", "List, pause, resume and run schedules; when they fire next."),
-    "explain": ("sa_jobqueue.cli.explain:explain", "Say why a job is not running, down to what it waits for in the end."),
-    "trace": ("sa_jobqueue.cli.trace:trace", "Show how a chain went, as a tree of attempts with times."),
-    "health": ("sa_jobqueue.cli.health:health", "Say what is wrong with the queue, and who holds back vacuum."),
+    "workers": ("sa_jobqueue.cli.workers:workers", "List workers, drain them, or change their concurrency."),
+    "queues": ("sa_jobqueue.cli.queues:queues", "List, pause and resume queues, and set their limits."),
+    "types": ("sa_jobqueue.cli.types:types", "List, pause and resume job types, and set their limits."),
+    "jobs": ("sa_jobqueue.cli.jobs:jobs", "List, show, retry and cancel jobs, and change their priority."),
+    "chains": ("sa_jobqueue.cli.chains:chains", "List, show, cancel and delete chains."),
+    "schedules": ("sa_jobqueue.cli.schedules:schedules", "List, pause, resume and run schedules."),
+    "explain": ("sa_jobqueue.cli.explain:explain", "Explain why a job is not running."),
+    "trace": ("sa_jobqueue.cli.trace:trace", "Show the attempts of a chain as a tree, with times."),
+    "health": ("sa_jobqueue.cli.health:health", "Report problems of the queue, with its figures."),
     "top": ("sa_jobqueue.cli.top:top", "Watch the queue in the terminal."),
-    "exporter": ("sa_jobqueue.cli.exporter:exporter", "Serve the queue's figures to Prometheus."),
-    "dashboards": ("sa_jobqueue.cli.dashboards:dashboards", "Write a Grafana dashboard, and alert rules for Prometheus."),
+    "exporter": ("sa_jobqueue.cli.exporter:exporter", "Serve the queue's metrics to Prometheus."),
+    "dashboards": ("sa_jobqueue.cli.dashboards:dashboards", "Write a Grafana dashboard and Prometheus alert rules."),
     "dead-letters": ("sa_jobqueue.cli.dead_letters:dead_letters", "List, group, redrive, dismiss and prune dead letters."),
     "archive": ("sa_jobqueue.cli.archive:archive", "Move finished chains to Parquet files."),
-    "optimize": ("sa_jobqueue.cli.maintenance:optimize", "Vacuum and rebuild what is worth it."),
-    "vacuum": ("sa_jobqueue.cli.maintenance:vacuum", "Vacuum the tables, and say who keeps dead rows."),
-    "reindex": ("sa_jobqueue.cli.maintenance:reindex", "Build indexes anew while everybody works."),
-    "prune": ("sa_jobqueue.cli.prune:prune", "Delete chains that ended long enough ago."),
-    "report": ("sa_jobqueue.cli.report:report", "Make one page about how a queue has been doing."),
+    "optimize": ("sa_jobqueue.cli.maintenance:optimize", "Vacuum tables and rebuild indexes that need it."),
+    "vacuum": ("sa_jobqueue.cli.maintenance:vacuum", "Vacuum the tables, and show what holds back the xmin horizon."),
+    "reindex": ("sa_jobqueue.cli.maintenance:reindex", "Rebuild indexes concurrently."),
+    "prune": ("sa_jobqueue.cli.prune:prune", "Delete chains that ended before a given age."),
+    "report": ("sa_jobqueue.cli.report:report", "Create an HTML report of a queue's history."),
     "migrate": ("sa_jobqueue.cli.migrate:migrate", "Create and upgrade the queue's tables without Alembic."),
-    "grants": ("sa_jobqueue.cli.grants:grants", "Print or make roles that may enqueue, work, read or operate, and no more."),
-    "demo": ("sa_jobqueue.cli.demo.command:demo", "See it at work: a database, workers, and a kill -9."),
+    "grants": ("sa_jobqueue.cli.grants:grants", "Print or create database roles with the least privileges."),
+    "demo": ("sa_jobqueue.cli.demo.command:demo", "Run a demo: a database, workers, and a kill -9."),
 }
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands by name and one line each, so that `--help` imports none of them."""
+    """A group with the name and help line of each command, so that `--help` imports none of them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name the commands, in the order of the help."""
+        """Return the names of the commands, in the order of the help."""
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command, or return None where there is no such one."""
+        """Import and return a command; None if there is no such command."""
         if cmd_name not in _COMMANDS:
             return None
         module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
@@ -60,17 +60,17 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write each command's name and line."""
+        """Write the name and help line of each command."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        """Read the arguments, which an error may quote."""
+        """Parse the arguments. Errors that quote them are escaped."""
         with _printable_errors():
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; print an error of ours, or of the database, in one line and not as a traceback."""
+        """Run the command. Errors of the library or the database are printed on one line, without a traceback."""
         with _printable_errors():
             return self._invoke(ctx)
 
@@ -80,14 +80,14 @@ class LazyGroup(click.Group):
         except JobQueueError as error:
             raise click.ClickException(str(error)) from error
         except DBAPIError as error:
-            # Not the whole of it: that quotes the statement with its parameters, payloads among them.
+            # Only the first line: the rest quotes the statement with its parameters, which may include payloads.
             reason = next(iter(str(error.orig).strip().splitlines()), type(error.orig).__name__)
             raise click.ClickException(f"database error: {reason}") from error
 
 
 @contextmanager
 def _printable_errors() -> Iterator[None]:
-    """Let errors that Click prints pass, with what they quote escaped."""
+    """Escape control characters in the messages of Click's errors."""
     try:
         yield
     except click.ClickException as error:
@@ -98,4 +98,4 @@ def _printable_errors() -> Iterator[None]:
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(__version__, prog_name="sa-jobqueue")
 def main() -> None:
-    """Your application's PostgreSQL as its job queue."""
+    """A job queue in your application's PostgreSQL database."""

@@ -1,4 +1,4 @@
-"""Options of limits, which queues and job types share."""
+"""Options for limits, shared by `queues set` and `types set`."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from sa_jobqueue.policies.rates import RateAlgorithm
 from sa_jobqueue.registry.settings import LIMITS, QueueSettings, TypeSettings
 
 GLOBAL_CONCURRENCY: Final = click.option(
-    "--global-concurrency", metavar="N", help="How many may run at once, across all workers."
+    "--global-concurrency", metavar="N", help="Maximum number of jobs to run at once, across all workers."
 )
 RATE: Final = click.option(
-    "--rate-limit", metavar="N", help="How many may be started within the period, across all workers."
+    "--rate-limit", metavar="N", help="Maximum number of jobs to start within the period, across all workers."
 )
-PERIOD: Final = click.option("--rate-period", metavar="SECONDS", help="Of --rate-limit.")
-BURST: Final = click.option("--rate-burst", metavar="N", help="How many at once after a while without any.")
+PERIOD: Final = click.option("--rate-period", metavar="SECONDS", help="Period of --rate-limit.")
+BURST: Final = click.option("--rate-burst", metavar="N", help="Maximum number of jobs to start at once after an idle time.")
 ALGORITHM: Final = click.option(
     "--rate-algorithm",
     metavar="NAME",
-    help="token_bucket; sliding_window: at most the limit in any period; local_token_bucket: about, and no lock.",
+    help="token_bucket; sliding_window (exact in any period); local_token_bucket (approximate, without locks).",
 )
 
 
 @contextmanager
 def named(option: str) -> Iterator[None]:
-    """Have what a block refuses name the option."""
+    """Name the option in errors that the block raises."""
     try:
         yield
     except click.BadParameter as error:
@@ -39,8 +39,8 @@ def named(option: str) -> Iterator[None]:
         raise
 
 
-def limits_told(one: QueueStatus | TypeStatus) -> str | None:
-    """Return a rate in words, None where there is none."""
+def rate_text(one: QueueStatus | TypeStatus) -> str | None:
+    """Return the rate limit as text; None without a limit."""
     if one.rate_limit is None or one.rate_period is None:
         return None
     burst = f", {one.rate_burst} at once" if one.rate_burst is not None else ""
@@ -49,21 +49,21 @@ def limits_told(one: QueueStatus | TypeStatus) -> str | None:
     return f"{about}{one.rate_limit} in {any_}{shown(one.rate_period)}{burst}"
 
 
-def read_limits(said: QueueSettings | TypeSettings, given: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return the limits: what is given, `none` for none, and what was said before. Raises: click.BadParameter."""
+def read_limits(current: QueueSettings | TypeSettings, given: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return the limits: the given ones, with `none` as None; the current ones for the rest. Raises: click.BadParameter."""
     found: dict[str, Any] = {}
     for name in ("concurrency_per_key", *LIMITS):
         if name not in given:  # a job type has no keys
             continue
         text = given[name]
         if text is None:
-            found[name] = getattr(said, name)
+            found[name] = getattr(current, name)
         elif text == "none":
             found[name] = None
         else:
             with named(name):
                 found[name] = text if name == "rate_algorithm" else seconds(text) if name == "rate_period" else _number(text)
-    if given["rate_limit"] == "none":  # a rate goes as a whole
+    if given["rate_limit"] == "none":  # without the limit, its other settings have no meaning
         found |= {"rate_period": None, "rate_burst": None, "rate_algorithm": None}
     return found
 
@@ -72,4 +72,4 @@ def _number(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is not a whole number, nor none") from None
+        raise click.BadParameter(f"{text!r} is neither a whole number nor 'none'") from None

@@ -1,4 +1,4 @@
-"""What the `list` commands share: a page's options, and a page that is full where there is enough to fill it."""
+"""Options and pagination shared by the `list` commands."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def listing_options(command: F) -> F:
         click.option(
             "--oldest-first",
             is_flag=True,
-            help="The smallest ids first, of UUIDv7 the oldest; else the largest.",
+            help="Sort by id ascending: with UUIDv7 the oldest first.  [default: descending]",
         ),
-        click.option("--after", metavar="ID", help="The last id of the page before."),
-        click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True),
+        click.option("--after", metavar="ID", help="Continue after this id, the last one of the previous page."),
+        click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of rows."),
     ):
         command = option(command)
     return command
 
 
 def collected(list_page: Callable[..., Page[Any]], *, limit: int, after: Any = None) -> Page[Any]:
-    """Follow the pages of a listing until `limit` items are there, or the end."""
+    """Read pages of a listing until there are `limit` items, or no more pages."""
     page = list_page(after=after, limit=limit)
     items = page.items
     while page.next is not None and len(items) < limit:

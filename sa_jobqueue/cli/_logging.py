@@ -1,4 +1,4 @@
-"""How commands that run for long write their log."""
+"""Logging of long-running commands."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from sa_jobqueue.observe.log_lines import JsonFormatter, TextFormatter, bind
 
 
 def configure_logging(level: str, style: str) -> None:
-    """Log to standard error, as text or JSON, unless the application configured logging when it was imported.
+    """Log to standard error, as text or JSON, unless importing the application configured logging.
 
-    The application's own handlers get the fields of the attempt all the same, for its own formatters to show.
+    Handlers that the application configured also receive the fields of the attempt, for their formatters.
     """
     root = logging.getLogger()
     if not root.handlers:

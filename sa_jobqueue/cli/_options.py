@@ -1,4 +1,4 @@
-"""Options that several commands share: which database, which application, and values with units."""
+"""Options shared by several commands: database, application, and values with units."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _AGE: Final = re.compile(r"(\d+)([smhdw])")
 
 
 def seconds(given: Any) -> timedelta:
-    """Read a number of seconds, not below zero. Raises: click.BadParameter."""
+    """Parse a number of seconds, at least 0. Raises: click.BadParameter."""
     if isinstance(given, timedelta):
         return given
     try:
@@ -53,7 +53,7 @@ def seconds(given: Any) -> timedelta:
 
 
 def byte_count(given: Any) -> int:
-    """Read a number of bytes, with K, M or G for powers of 1,024. Raises: click.BadParameter."""
+    """Parse a number of bytes, with K, M or G for powers of 1,024. Raises: click.BadParameter."""
     text = str(given).strip().upper()
     number, unit = (text[:-1], text[-1]) if text[-1:] in _SIZES else (text, "")
     try:
@@ -63,7 +63,7 @@ def byte_count(given: Any) -> int:
 
 
 def instant(given: Any) -> datetime:
-    """Read a date or a time in ISO 8601; one without an offset is UTC. Raises: click.BadParameter."""
+    """Parse a date or a time in ISO 8601; without an offset it is UTC. Raises: click.BadParameter."""
     try:
         read = given if isinstance(given, datetime) else datetime.fromisoformat(given)
     except ValueError:
@@ -73,7 +73,7 @@ def instant(given: Any) -> datetime:
 
 
 def age(given: Any) -> timedelta:
-    """Read an age such as `30d` or `12h`. Raises: click.BadParameter."""
+    """Parse an age such as `30d` or `12h`. Raises: click.BadParameter."""
     if isinstance(given, timedelta):
         return given
     found = _AGE.fullmatch(str(given).strip())
@@ -86,7 +86,7 @@ def age(given: Any) -> timedelta:
 
 
 def age_or_instant(given: Any) -> timedelta | datetime:
-    """Read an age such as `30d` or `12h`, or a time in ISO 8601. Raises: click.BadParameter."""
+    """Parse an age such as `30d` or `12h`, or a time in ISO 8601. Raises: click.BadParameter."""
     if isinstance(given, timedelta | datetime):
         return given
     if _AGE.fullmatch(str(given).strip()):
@@ -101,14 +101,14 @@ url_option: Final[Callable[[F], F]] = click.option(
     "--url",
     envvar=URL_VARIABLE,
     show_envvar=True,
-    help="The database, postgresql://... With a password in it set the variable instead: arguments are public.",
+    help="Database URL, postgresql://... With a password in it, set the variable instead: other users can see arguments.",
 )
 app_option: Final[Callable[[F], F]] = click.option(
     "--app",
     envvar=APP_VARIABLE,
     show_envvar=True,
     metavar="MODULE:ATTRIBUTE",
-    help="The application's JobQueue, for its Job model; the ready-made one unless given.",
+    help="The application's JobQueue, for its Job model.  [default: sa_jobqueue's Job]",
 )
 json_option: Final[Callable[[F], F]] = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document instead of a table."
@@ -117,28 +117,28 @@ json_option: Final[Callable[[F], F]] = click.option(
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """Where a command works, and on which queue."""
+    """The database and the job model that a command works on."""
 
     url: URL
     model: type[JobMixin[Any]]
 
     @contextmanager
     def session(self) -> Iterator[Session]:
-        """Open a session on tables of the version this library knows; what is not committed is rolled back.
+        """Open a session and check the schema version; what is not committed is rolled back.
 
-        Raises: DatabaseUnavailableError, SchemaError and ServerTooOldError before anything was done.
+        Raises: DatabaseUnavailableError, SchemaError and ServerTooOldError before anything is done.
         """
         with self.connection() as connection, Session(connection) as session:
             try:
                 check_schema(session, model=self.model)
             except DBAPIError as error:
                 raise unavailable(error, self.url) from error
-            session.rollback()  # the check's transaction: a command begins and ends its own
+            session.rollback()  # ends the transaction of the check; commands begin and end their own
             yield session
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
-        """Connect, whatever there is. Raises: DatabaseUnavailableError, which names the URL without its passwords."""
+        """Connect without a schema check. Raises: DatabaseUnavailableError, which quotes the URL without its password."""
         engine = own_engine(self.url)
         try:
             connection = engine.connect()
@@ -148,17 +148,17 @@ class Database:
             yield connection
 
     def job_id(self, given: str) -> Any:
-        """Read an id as this queue writes them. Raises: click.BadParameter."""
+        """Parse a job id of this queue. Raises: click.BadParameter."""
         if self.model.__jobqueue__.id_type == "text":
             return given
         try:
             return UUID(given)
         except ValueError:
-            raise click.BadParameter(f"{given!r} is not an id (a UUID)") from None
+            raise click.BadParameter(f"{given!r} is not a UUID") from None
 
 
 def with_database(command: Callable[Concatenate[Database, P], None]) -> Callable[..., None]:
-    """Add `--url` and `--app` to a command and call it with the `Database` they mean."""
+    """Add `--url` and `--app` to a command, and pass it the resulting `Database`."""
 
     @url_option
     @app_option
@@ -170,12 +170,12 @@ def with_database(command: Callable[Concatenate[Database, P], None]) -> Callable
 
 
 def parse_url(url: str | None) -> URL:
-    """Read a database URL; plain `postgresql://` means psycopg.
+    """Parse a database URL; plain `postgresql://` uses psycopg.
 
-    Raises: click.UsageError, which never quotes it: there may be a password in it.
+    Raises: click.UsageError, which never quotes the URL, as it may contain a password.
     """
     if not url:
-        raise click.UsageError(f"no database: set {URL_VARIABLE}, or give --url")
+        raise click.UsageError(f"no database URL: set {URL_VARIABLE} or pass --url")
     try:
         return read_url(url, option="the database URL")
     except InvalidOptionError as error:
@@ -183,41 +183,43 @@ def parse_url(url: str | None) -> URL:
 
 
 def load_object(path: str) -> Any:
-    """Import what `module:attribute` names, also from the working directory.
+    """Import the object that `module:attribute` names; the working directory is on the path.
 
-    Raises: click.UsageError when there is no such thing; whatever the module itself raises.
+    Raises: click.UsageError if there is no such module or attribute; any exception of the module itself.
     """
     module_name, _, attributes = path.partition(":")
     if not module_name or not attributes:
         raise click.UsageError(f"{path!r} must be MODULE:ATTRIBUTE, such as myapp.queue:jobs")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
+    if (directory := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, directory)
     try:
         found: Any = import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # a module that this one imports is missing: the application's own error, told in full
-        raise click.UsageError(f"there is no module {module_name!r} here or on the path") from None
+            raise  # a module that this one imports is missing: an error of the application, shown with its traceback
+        raise click.UsageError(f"module {module_name!r} not found in the working directory or on sys.path") from None
     for attribute in attributes.split("."):
         try:
             found = getattr(found, attribute)
         except AttributeError:
-            raise click.UsageError(f"{module_name!r} has no {attributes!r}") from None
+            raise click.UsageError(f"module {module_name!r} has no attribute {attributes!r}") from None
     return found
 
 
 def load_jobs(path: str) -> JobQueue[Any]:
-    """Import a `JobQueue`. Raises: click.UsageError when it is something else; as `load_object`."""
+    """Import a `JobQueue`. Raises: click.UsageError if it is something else; as `load_object`."""
     found = load_object(path)
     if isinstance(found, type):
-        raise click.UsageError(f"{path!r} is a class, {found.__name__}, not a JobQueue: name what JobQueue(...) returned")
+        raise click.UsageError(
+            f"{path!r} is a class, {found.__name__}, not a JobQueue: name the object that JobQueue(...) returned"
+        )
     if not isinstance(found, JobQueue):
         raise click.UsageError(f"{path!r} is a {type(found).__name__}, not a JobQueue")
     return found
 
 
 def load_model(path: str | None) -> type[JobMixin[Any]]:
-    """Return the Job model of an application: of its `JobQueue`, or the class itself; the ready-made one for None."""
+    """Return the Job model of a `JobQueue`, or the class that `path` names; `Job` of sa_jobqueue for None."""
     if path is None:
         return Job
     found = load_object(path)
@@ -227,8 +229,8 @@ def load_model(path: str | None) -> type[JobMixin[Any]]:
 
 
 def user_name() -> str:
-    """Return who runs the command, to be kept with what it decides."""
+    """Return the name of the user who runs the command, to be stored with the change."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
+    except (KeyError, OSError):  # in a container the user may have no name
         return "sa-jobqueue"

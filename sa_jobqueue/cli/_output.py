@@ -1,7 +1,7 @@
-"""What commands print: tables for people, one JSON document for programs.
+"""Output of the commands: tables for people, one JSON document for programs.
 
-Whatever a command prints goes through here, and what comes from the database through `printable`; a test keeps other modules
-of this package from writing to a stream themselves.
+All output goes through this module, and values from the database through `printable`; a test ensures that no other module
+of this package writes to a stream.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from sa_jobqueue.redaction import ERRORS, PAYLOADS, redacted, redacted_error
 
 _INTERNAL: Final = frozenset({"changed_xid", "root_id"})
 _PIPED_WIDTH: Final = 200
-"""Columns of a table that goes to a file or another program, where a terminal's width means nothing."""
+"""Width of a table that is not written to a terminal."""
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console on standard output or standard error as it is now; it takes nothing for markup."""
+    """Return a console on the current standard output or standard error, without markup."""
     is_terminal = sys.stderr.isatty() if stderr else sys.stdout.isatty()
     return Console(stderr=stderr, width=None if stderr or is_terminal else _PIPED_WIDTH, highlight=False, markup=False)
 
@@ -39,12 +39,12 @@ def echo(text: Any, *, err: bool = False) -> None:
 
 
 def echo_lines(text: str) -> None:
-    """Print a text of several lines that is ours, such as SQL."""
+    """Print a text of several lines that the library generated, such as SQL."""
     click.echo(printable(text, newline="\n"))
 
 
 def echo_traceback(text: str) -> None:
-    """Print a stored traceback, indented: none of its lines can be taken for one of ours."""
+    """Print a stored traceback, indented, so that its lines cannot be mistaken for the command's output."""
     click.echo("  " + printable(text.rstrip("\n"), newline="\n  "))
 
 
@@ -54,7 +54,7 @@ def print_json(document: Any, *, indent: int | None = 2) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return what JSON has for a value of ours. Raises: TypeError."""
+    """Convert a value to a JSON type. Raises: TypeError."""
     match value:
         case datetime():
             return value.astimezone(UTC).isoformat()
@@ -64,13 +64,13 @@ def plain(value: Any) -> Any:
             return str(value)
         case Enum():
             return value.value
-    raise TypeError(f"{type(value).__name__} has no JSON form here")
+    raise TypeError(f"{type(value).__name__} cannot be converted to JSON")
 
 
 def row_of(entity: Any, *, without: Iterable[str] = (), type_name: str | None = None) -> dict[str, Any]:
-    """Return a mapped object's columns by name, but those that only the library needs; payloads as they may be shown.
+    """Return the columns of a mapped object by name, without internal ones, and with payloads redacted.
 
-    `type_name`: whose they are; the object's own unless given.
+    `type_name`: the job type whose redaction applies; by default that of the object.
     """
     left_out = _INTERNAL | set(without)
     row = {attr.key: getattr(entity, attr.key) for attr in inspect(type(entity)).column_attrs if attr.key not in left_out}
@@ -81,7 +81,7 @@ def row_of(entity: Any, *, without: Iterable[str] = (), type_name: str | None = 
 
 
 def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table; its first column, which names the row, is never cut."""
+    """Print a table; its first column is never wrapped."""
     table = Table(title=Text(printable(title)), title_justify="left", header_style="bold")
     for number, heading in enumerate(headings):
         table.add_column(heading, no_wrap=number == 0, overflow="fold")
@@ -91,7 +91,7 @@ def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any
 
 
 def print_fields(title: str, fields: dict[str, Any]) -> None:
-    """Print named values under each other."""
+    """Print names and values, one pair a line."""
     table = Table(title=Text(printable(title)), title_justify="left", show_header=False)
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
@@ -101,7 +101,7 @@ def print_fields(title: str, fields: dict[str, Any]) -> None:
 
 
 def shown(value: Any) -> str:
-    """Return a value for people, on one line unless it is JSON: nothing in it can steer a terminal."""
+    """Return a value as text, on one line unless it is JSON, with control characters escaped."""
     match value:
         case None:
             return "-"
@@ -117,17 +117,17 @@ def shown(value: Any) -> str:
 
 
 def shown_duration(value: timedelta) -> str:
-    """Return a duration for people; one below zero in seconds, as Python's own form of it reads as a day too much."""
+    """Return a duration as text; a negative one in seconds, as Python writes it with "-1 day"."""
     return f"{value.total_seconds():g} s" if value < timedelta(0) else str(value)
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number and what it counts, in the singular for one."""
+    """Return a number with its noun, in the singular for 1."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def first_line(error: Any, type_name: str | None = None) -> str:
-    """Return a stored error on one line, as it may be shown for a job type."""
+    """Return a stored error on one line, redacted for its job type."""
     error = redacted_error(type_name, error)
     if not isinstance(error, dict):
         return ""

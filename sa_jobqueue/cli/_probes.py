@@ -1,6 +1,6 @@
-"""`/livez` and `/readyz`: whether a worker should be ended, and whether it can start jobs; for probes of orchestrators.
+"""`/livez` and `/readyz` for probes of orchestrators: whether a worker is alive, and whether it can start jobs.
 
-From threads of its own: it answers while the event loop hangs, and says so.
+Served from threads, so that a hanging event loop is reported.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.worker.background.vitals import Vitals
 
 _SLOWEST: Final = 5
-"""Seconds that a client may take to ask."""
+"""Seconds that a client may take to send its request."""
 
 
 def answer(path: str, vitals: Vitals, limit: timedelta) -> tuple[HTTPStatus, dict[str, Any]]:
-    """Return what is answered on a path. Pure.
+    """Return the answer to a request. Pure.
 
-    `limit`: that of the watchdog; `/livez` is red from half of it on. 0: as by default.
+    `limit`: the watchdog's limit; `/livez` fails after half of it. 0: as with the default limit.
     """
     after = limit / 2
-    causes = [f"the {part.name} is stuck for {part.silent.total_seconds():.1f} s" for part in vitals.stuck(after)]
+    causes = [f"the {part.name} has been stuck for {part.silent.total_seconds():.1f} s" for part in vitals.stuck(after)]
     match path.partition("?")[0]:
         case "/livez":
             pass
@@ -35,29 +35,29 @@ def answer(path: str, vitals: Vitals, limit: timedelta) -> tuple[HTTPStatus, dic
             causes += vitals.unready
         case _:
             return HTTPStatus.NOT_FOUND, {"status": "not found", "paths": ["/livez", "/readyz"]}
-    told = {
+    document = {
         "status": "failing" if causes else "ok",
         "causes": causes,
         "phase": vitals.phase.value,
         "listening": vitals.is_listening,
         "silent_seconds": {part.name: round(part.silent.total_seconds(), 3) for part in vitals.parts},
     }
-    return HTTPStatus.SERVICE_UNAVAILABLE if causes else HTTPStatus.OK, told
+    return HTTPStatus.SERVICE_UNAVAILABLE if causes else HTTPStatus.OK, document
 
 
 @contextmanager
 def serve_probes(read: Callable[[], Vitals], *, limit: timedelta, port: int, address: str) -> Iterator[int]:
-    """Answer on a port, from threads, for the length of a block; give the port, which 0 leaves to the system.
+    """Serve the probes from threads while the block runs; yield the port. Port 0: a free one.
 
-    Raises: InvalidOptionError when it cannot listen there.
+    Raises: InvalidOptionError if the port cannot be bound.
     """
 
     class Handler(BaseHTTPRequestHandler):
         timeout = _SLOWEST
 
         def do_GET(self) -> None:
-            status, told = answer(self.path, read(), limit)
-            body = json.dumps(told).encode() + b"\n"
+            status, document = answer(self.path, read(), limit)
+            body = json.dumps(document).encode() + b"\n"
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
@@ -65,7 +65,7 @@ def serve_probes(read: Callable[[], Vitals], *, limit: timedelta, port: int, add
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing: probes come every few seconds."""
+            """Log nothing: probes come every few seconds."""
 
     try:
         server = ThreadingHTTPServer((address, port), Handler)

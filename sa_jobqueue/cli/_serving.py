@@ -1,4 +1,4 @@
-"""One worker in this process: signals in, exit status out."""
+"""Run one worker in this process: signal handling and exit status."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from sa_jobqueue.worker.background.memory import frozen
 
 DRAIN: Final = b"d"
 RELEASE: Final = b"r"
-"""What a parent writes to a worker's control pipe. Its end, too, means drain: the parent is gone."""
+"""Commands on the control pipe of a worker. A closed pipe means drain, too: the parent has died."""
 
 SUCCESSOR: Final = 75
-"""The exit status of a worker that has outgrown its memory limit, EX_TEMPFAIL of sysexits.h: start another one."""
+"""Exit status of a worker that exceeded its memory limit: start another one. EX_TEMPFAIL of sysexits.h."""
 
 EXIT_PATIENCE: Final = timedelta(seconds=5)
-"""How long the interpreter may take to end once the worker has stopped: threads of handlers could hold it for ever."""
+"""How long the interpreter may take to exit after the worker has stopped: threads of handlers could block it forever."""
 
 _log = logging.getLogger("sa_jobqueue.worker")
 
 
 def serve(worker: Worker, *, control: int | None = None) -> int:
-    """Run a worker until a signal or its parent stops it; return the exit status.
+    """Run a worker until a signal or its parent process stops it; return the exit status.
 
-    SIGTERM or SIGINT stops claiming and drains; a second one gives running jobs back at once. `control`: the reading
-    end of a pipe from a parent, which says the same.
-    0 when it did; `SUCCESSOR` when it stopped by itself, for another process to take its place.
-    Obliges: the process ends soon after, whatever its threads do.
+    SIGTERM or SIGINT starts draining; a second one releases running jobs at once. `control`: the reading end of a pipe
+    through which a parent sends the same commands.
+    Returns 0, or `SUCCESSOR` if the worker stopped so that another process replaces it.
+    Obliges: exit soon afterwards; the process is ended in any case.
     Raises: as `Worker.run`.
     """
     if control is not None:
@@ -50,14 +50,14 @@ def serve(worker: Worker, *, control: int | None = None) -> int:
         raise
     status = SUCCESSOR if worker.wants_successor else 0
     if worker.has_stuck_threads:
-        _log.warning("handlers that did not stop are left behind: their jobs were given back")
+        _log.warning("exiting with handlers still running; their jobs were released")
         _leave(status)
     _leave_within(EXIT_PATIENCE, status=status)
     return status
 
 
 def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return what makes uvloop's event loop where that is installed; None is asyncio's own."""
+    """Return uvloop's event loop factory if it is installed; None means asyncio's."""
     try:
         import uvloop
     except ImportError:
@@ -67,45 +67,45 @@ def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 async def _serve(worker: Worker, control: int | None) -> None:
     loop = asyncio.get_running_loop()
-    unsubscribe = worker.events.subscribe(_tell_manager)
+    unsubscribe = worker.events.subscribe(_notify_manager)
     running = asyncio.create_task(worker.run())
-    # One turn, so that the worker has begun: it forgets what it was told before. Until then a signal simply ends us.
+    # Let the worker begin: it resets earlier stop requests then. A signal before that ends the process.
     await asyncio.sleep(0)
-    asked = heard = False
+    requested = signalled = False
 
     def stop(*, now: bool) -> None:
-        nonlocal asked
+        nonlocal requested
         if now:
-            _log.info("stopping: running jobs are given back")
-        elif not asked:
+            _log.info("stopping: running jobs are released")
+        elif not requested:
             notify("STOPPING=1")
-            _log.info("stopping: running jobs may finish; a second signal gives them back")
-        asked = True
+            _log.info("draining: running jobs may finish; a second signal releases them")
+        requested = True
         worker.stop(now=now)
 
-    def hear() -> None:
-        # Signals are counted apart from what the parent says: one Ctrl-C reaches us in both ways.
-        nonlocal heard
-        again, heard = heard, True
+    def on_signal() -> None:
+        # Counted apart from the parent's commands: one Ctrl-C arrives both as a signal and through the pipe.
+        nonlocal signalled
+        again, signalled = signalled, True
         stop(now=again)
 
-    def commanded(pipe: int) -> None:
+    def on_command(pipe: int) -> None:
         command = os.read(pipe, 1)
         if not command:
             loop.remove_reader(pipe)
         stop(now=command == RELEASE)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, hear)
+        loop.add_signal_handler(number, on_signal)
     if control is not None:
-        loop.add_reader(control, commanded, control)
+        loop.add_reader(control, on_command, control)
     try:
         await running
     finally:
         unsubscribe()
 
 
-def _tell_manager(event: Event) -> None:
+def _notify_manager(event: Event) -> None:
     match event:
         case WorkerStarted():
             notify("READY=1")
@@ -114,7 +114,7 @@ def _tell_manager(event: Event) -> None:
 
 
 def _leave_within(patience: timedelta, *, status: int) -> None:
-    """End the process after `patience`, should threads still hold it: a daemon thread runs until the very end."""
+    """Exit after `patience` if threads still block the interpreter's exit."""
     if all(thread.daemon or thread is threading.main_thread() for thread in threading.enumerate()):
         return
 

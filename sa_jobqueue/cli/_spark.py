@@ -1,4 +1,4 @@
-"""The Spark that a command computes with: the one that is there, or a small one of its own."""
+"""The Spark session of a command: the active one, or a local one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def spark_session(name: str) -> Iterator[SparkSession]:
-    """Give the process's Spark, or one that is stopped again; its master is `spark-defaults.conf`'s, else this machine.
+    """Yield the active session, or one that is stopped afterwards; its master is from `spark-defaults.conf`, or local.
 
     Raises: MissingExtraError, JavaNotFoundError.
     """
@@ -22,7 +22,7 @@ def spark_session(name: str) -> Iterator[SparkSession]:
 
     if "SPARK_REMOTE" not in os.environ:
         os.environ.setdefault("JAVA_HOME", str(java_home()))
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # and not whatever `python3` is on the path
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # instead of the first `python3` on the path
     from pyspark.sql import SparkSession
 
     present = SparkSession.getActiveSession()

@@ -1,4 +1,4 @@
-"""Several worker processes under one parent, which starts again what dies."""
+"""Run several worker processes under one parent, which restarts those that die."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from sa_jobqueue.cli._systemd import notify
 from sa_jobqueue.policies.retry import Backoff
 
 RESTART: Final = Backoff(base=timedelta(milliseconds=500), cap=timedelta(seconds=10), jitter=False)
-SETTLED: Final = timedelta(seconds=10)
-"""A process that lived this long had started; one that did not counts towards `MOST_FAILURES`."""
+STARTED_AFTER: Final = timedelta(seconds=10)
+"""A process that lived this long has started; one that ended earlier counts towards `MOST_FAILURES`."""
 MOST_FAILURES: Final = 5
 USAGE: Final = 2
-"""The exit status of a command that was not understood: trying again would not help."""
+"""Exit status of a usage error: a restart would not help."""
 
 _log = logging.getLogger("sa_jobqueue.supervisor")
 
 
 class Supervisor:
-    """Runs one process per command; each is given `--control-fd`, the reading end of a pipe from here, and `--report-fd`,
-    the writing end of one to here, by which it tells its worker's id.
+    """Runs one process per command. Each receives `--control-fd`, the reading end of a pipe for commands, and `--report-fd`,
+    the writing end of a pipe on which it reports its worker's id.
 
-    Stops are told through the pipe, not by signals: a terminal or a service manager signals the children as well as us,
-    and a child that heard the first signal twice would not drain. A parent that is killed closes the pipes, and
-    the children drain and end. A child that ends with status 0 is not replaced. Any other is: at once when it had worked for
-    a while and outgrown its memory, else after a growing rest, until it has failed `MOST_FAILURES` times on end at its
-    start: then all are stopped.
+    Stop commands go through the pipe, not by signals: a terminal or a service manager signals the children as well,
+    and a child that received the first signal twice would not drain. When the parent is killed its pipes close, and
+    the children drain and exit. A child that exits with status 0 is not replaced. Others are restarted: at once if the
+    child exceeded its memory limit after some time, else with backoff. After `MOST_FAILURES` consecutive failures at the
+    start all children are stopped.
 
-    `on_death`: called in a thread with the id of a worker whose process died. Nobody else knows that for certain: others
-    can but wait until it has been silent for too long.
+    `on_death`: called in a thread with the id of a worker whose process died. Other processes learn of it only by the
+    heartbeat timeout.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Supervisor:
         self._command: bytes | None = None
 
     async def run(self) -> int:
-        """Run until every process has ended for good; return 0, or the exit status of what failed."""
+        """Run until every process has ended and is not restarted; return 0, or the exit status of a failed process."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
@@ -64,13 +64,13 @@ class Supervisor:
         return max(statuses)
 
     def stop(self) -> None:
-        """Tell every process to drain; told again, to give running jobs back at once."""
+        """Drain every process; on the second call, release running jobs at once."""
         if not self._stopping.is_set():
             notify("STOPPING=1")
         self._command = RELEASE if self._stopping.is_set() else DRAIN
         self._stopping.set()
         for pipe in self._pipes:
-            _tell(pipe, self._command)
+            _send(pipe, self._command)
 
     async def _keep(self, number: int, command: Sequence[str]) -> int:
         loop = asyncio.get_running_loop()
@@ -81,21 +81,21 @@ class Supervisor:
             if status == 0:
                 return 0
             if self._stopping.is_set():
-                # Told to stop before it could listen, it was ended by the signal itself: nothing had begun.
+                # A signal before its handler was installed ends the process; nothing had begun.
                 is_expected = status == SUCCESSOR or -status in {signal.SIGTERM, signal.SIGINT}
                 return 0 if is_expected else _reported(status)
-            if status == SUCCESSOR and loop.time() - started > SETTLED.total_seconds():
-                _log.info("worker process %d has outgrown its memory limit; starting it again", number)
+            if status == SUCCESSOR and loop.time() - started > STARTED_AFTER.total_seconds():
+                _log.info("worker process %d exceeded its memory limit; restarting it", number)
                 failures = 0
                 continue
-            failures = 1 if loop.time() - started > SETTLED.total_seconds() else failures + 1
+            failures = 1 if loop.time() - started > STARTED_AFTER.total_seconds() else failures + 1
             if status == USAGE or failures >= MOST_FAILURES:
-                _log.error("worker process %d keeps failing at its start (%s): stopping all", number, _ending(status))
+                _log.error("worker process %d keeps failing at start (%s); stopping all workers", number, _ending(status))
                 if not self._stopping.is_set():
                     self.stop()
                 return _reported(status)
             delay = RESTART.bound(failures).total_seconds()
-            _log.warning("worker process %d %s; starting it again in %.1f s", number, _ending(status), delay)
+            _log.warning("worker process %d %s; restarting in %.1f s", number, _ending(status), delay)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), delay)
             if self._stopping.is_set():
@@ -103,42 +103,42 @@ class Supervisor:
 
     async def _run_once(self, number: int, command: Sequence[str]) -> int:
         reading, writing = os.pipe()
-        hearing, telling = os.pipe()
+        report_reading, report_writing = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
-                *("--report-fd", str(telling)),
+                *("--report-fd", str(report_writing)),
                 *("--control-fd", str(reading)),
                 env=self._environment,
                 stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=(reading, telling),
+                pass_fds=(reading, report_writing),
             )
         except BaseException:
             os.close(writing)
-            os.close(hearing)
+            os.close(report_reading)
             raise
         finally:
             os.close(reading)
-            os.close(telling)
-        _log.info("worker process %d is pid %d", number, process.pid)
+            os.close(report_writing)
+        _log.info("worker process %d started, pid %d", number, process.pid)
         self._pipes.add(writing)
         try:
             if self._command is not None:
-                _tell(writing, self._command)  # told while it was being started
+                _send(writing, self._command)  # a stop was requested while it started
             status = await process.wait()
             if status != 0:
-                self._tell_death(hearing)
+                self._report_death(report_reading)
             return status
         finally:
             self._pipes.discard(writing)
             os.close(writing)
-            os.close(hearing)
+            os.close(report_reading)
 
-    def _tell_death(self, hearing: int) -> None:
-        os.set_blocking(hearing, False)  # a child of its own may hold the other end
+    def _report_death(self, pipe: int) -> None:
+        os.set_blocking(pipe, False)  # a child of the worker may hold the other end
         with suppress(BlockingIOError):
-            if worker_id := os.read(hearing, 1000).decode():
-                # A daemon: neither its successor nor our own end waits for a database that does not answer.
+            if worker_id := os.read(pipe, 1000).decode():
+                # A daemon thread: neither the restart nor our own exit waits for a database that does not answer.
                 threading.Thread(target=self._on_death, args=(worker_id,), name="sa_jobqueue death", daemon=True).start()
 
 
@@ -147,8 +147,8 @@ def worker_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "sa_jobqueue", "worker", *arguments]
 
 
-def _tell(pipe: int, command: bytes) -> None:
-    with suppress(BrokenPipeError):  # it has just ended
+def _send(pipe: int, command: bytes) -> None:
+    with suppress(BrokenPipeError):  # the process has just ended
         os.write(pipe, command)
 
 
@@ -157,4 +157,4 @@ def _reported(status: int) -> int:
 
 
 def _ending(status: int) -> str:
-    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"

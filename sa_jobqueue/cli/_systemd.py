@@ -1,6 +1,6 @@
-"""What systemd is told: ready, alive, stopping. Nothing, where nobody asks.
+"""Notify systemd: ready, alive, stopping. Does nothing unless systemd started the process and expects it.
 
-Source: sd_notify(3) and systemd.service(5): one datagram to the socket that the environment names.
+Source: sd_notify(3) and systemd.service(5): one datagram to the socket in `NOTIFY_SOCKET`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from datetime import timedelta
 from typing import Final
 
 VARIABLES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
-"""What must not reach children: one process speaks for a service."""
+"""Variables that children must not inherit: one process notifies for a service."""
 
 
 def notify(state: str) -> None:
-    """Tell the service manager a state such as `READY=1`. Telling must not stop the work: what fails is left out."""
+    """Send the service manager a state such as `READY=1`. Errors are ignored, as they must not stop the worker."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return
@@ -28,7 +28,7 @@ def notify(state: str) -> None:
 
 
 def watchdog_limit(environment: Mapping[str, str] = os.environ) -> timedelta | None:
-    """Return how long the service manager waits for `WATCHDOG=1`; None where it does not, or waits for another process."""
+    """Return how long the service manager waits for `WATCHDOG=1`; None if it does not, or for another process."""
     asked, pid = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
     if not asked.isdecimal() or int(asked) <= 0 or (pid and pid != str(os.getpid())):
         return None
@@ -36,8 +36,8 @@ def watchdog_limit(environment: Mapping[str, str] = os.environ) -> timedelta | N
 
 
 @contextmanager
-def telling() -> Iterator[None]:
-    """Tell that this process is ready, and for the length of a block, where it is asked, that its event loop turns."""
+def notifying() -> Iterator[None]:
+    """Report that this process is ready and, while the block runs and if systemd asks for it, that its event loop works."""
     notify("READY=1")
     limit = watchdog_limit()
     if limit is None:
@@ -46,12 +46,12 @@ def telling() -> Iterator[None]:
     loop = asyncio.get_running_loop()
     timer: asyncio.TimerHandle
 
-    def tell() -> None:
+    def ping() -> None:
         nonlocal timer
         notify("WATCHDOG=1")
-        timer = loop.call_later(limit.total_seconds() / 4, tell)
+        timer = loop.call_later(limit.total_seconds() / 4, ping)
 
-    tell()
+    ping()
     try:
         yield
     finally:

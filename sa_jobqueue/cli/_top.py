@@ -1,4 +1,4 @@
-"""The screen of `sa-jobqueue top`: what is wrong, queues, workers, what runs longest, what failed last."""
+"""The screen of `sa-jobqueue top`: findings, queues, workers, longest running jobs, latest failures."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ from sa_jobqueue.operations.spans import span
 Look = Callable[[], Overview]
 
 INTERVALS: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Seconds between two looks that the keys choose from."""
+"""Refresh intervals in seconds that the keys choose from."""
 STYLES: Final = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.CRITICAL: "bold red"}
 _FINDINGS: Final = 4
 _ERROR: Final = 80
 _COLUMNS: Final = {
     "queues": ("queue", "due", "claim age", "later", "in/s", "out/s", "died"),
-    "workers": ("worker", "host", "state", "running", "beat"),
+    "workers": ("worker", "host", "state", "running", "heartbeat"),
     "longest": ("type", "time", "queue", "attempt", "worker", "job"),
     "failures": ("type", "ago", "error", "attempt", "now", "job"),
 }
-_TITLES: Final = {"longest": "running longest", "failures": "failed last"}
+_TITLES: Final = {"longest": "longest running", "failures": "latest failures"}
 Cells = Sequence[tuple[str, Any]]
-"""Of a row: what a cell shows, and what it sorts by."""
+"""A row: the text of each cell, and the value that it sorts by."""
 _AS_READ: Final = (0, False)
-"""By which column a table is sorted, and whether the other way round; this is the order in which it was read."""
+"""Sort column and whether reversed; this pair keeps the order in which the rows were read."""
 
 
 class TopApp(App[None]):
-    """Looks again and again, in a thread, and shows what it saw. A look that fails is told, and the next one is tried.
+    """Reads an overview at an interval, in a thread, and shows it. Errors are shown, and the next read is tried.
 
-    `connect`: gives the function that looks, for as long as its connection holds; entered anew when that is lost.
-    `screenshot`: a file that the first screen is written to; then it ends.
+    `connect`: a context manager that yields the function which reads; entered again when its connection is lost.
+    `screenshot`: a file that the first screen is written to; the app exits then.
     """
 
     CSS = """
@@ -58,7 +58,7 @@ class TopApp(App[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         ("q", "quit", "quit"),
-        ("r", "look", "look now"),
+        ("r", "look", "refresh now"),
         ("p", "pause", "pause"),
         ("s", "sort", "sort by the next column"),
         ("S", "reverse", "reverse"),
@@ -90,7 +90,7 @@ class TopApp(App[None]):
         self._connection = ExitStack()
         self._reading = threading.Lock()
         self.looks = 0
-        """How many looks were shown."""
+        """Number of overviews shown."""
 
     def compose(self) -> ComposeResult:
         """Lay out the screen."""
@@ -104,23 +104,23 @@ class TopApp(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begin to look."""
+        """Start to read."""
         self.query_one("#queues").focus()
         self.action_look()
 
     async def on_unmount(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         await asyncio.to_thread(self._disconnect)
 
     @work(exclusive=True)
     async def action_look(self) -> None:
-        """Look once, show what was seen, and rest."""
+        """Read and show an overview at every interval."""
         while True:
             try:
                 self._seen = await asyncio.to_thread(self._read)
                 self._error = ""
             except DBAPIError as error:
-                # Not the whole of it: that quotes the statement with its parameters.
+                # Only the first line: the rest quotes the statement with its parameters.
                 self._error = str(error.orig).strip().partition("\n")[0]
             self.looks += 1
             self._show()
@@ -152,10 +152,10 @@ class TopApp(App[None]):
         self.save_screenshot(str(Path(path).name), path=str(Path(path).parent))
         self.exit(return_code=1 if self._error else 0)
 
-    # What the keys do.
+    # Actions of the keys.
 
     def action_pause(self) -> None:
-        """Stop looking, or go on."""
+        """Pause or continue."""
         if self._going.is_set():
             self._going.clear()
         else:
@@ -177,7 +177,7 @@ class TopApp(App[None]):
         self._show()
 
     def action_reverse(self) -> None:
-        """Sort it the other way round."""
+        """Reverse the sort order."""
         name = self._focused()
         column, is_reversed = self._sorting[name]
         self._sorting[name] = (column, not is_reversed)
@@ -186,7 +186,7 @@ class TopApp(App[None]):
     def _focused(self) -> str:
         return self.focused.id if self.focused is not None and self.focused.id in self._sorting else "queues"
 
-    # What is shown.
+    # Display.
 
     def _show(self) -> None:
         self.query_one("#summary", Static).update(self._summary())
@@ -212,32 +212,32 @@ class TopApp(App[None]):
     def _summary(self) -> Text:
         state = f"every {self._interval:g} s" if self._going.is_set() else "paused"
         if self._seen is None:
-            return Text(f"looking, {state}" if not self._error else f"cannot look: {shown(self._error)}")
-        told = summary(self._seen.health)
-        told.append(f"  ({state})", style="dim")
+            return Text(f"loading, {state}" if not self._error else f"cannot read the queue: {shown(self._error)}")
+        text = summary(self._seen.health)
+        text.append(f"  ({state})", style="dim")
         if self._error:
-            told.append(f"\ncannot look any more: {shown(self._error)}", style="bold red")
-        return told
+            text.append(f"\ncannot read the queue: {shown(self._error)}", style="bold red")
+        return text
 
 
 def summary(report: Health) -> Text:
-    """Return what is wrong, the worst first, and the figures of the whole queue. Pure."""
+    """Return the findings, the most severe first, and the figures of the whole queue. Pure."""
     at = shown(report.measured_at)
-    told = Text()
-    told.append(f"{str(report.severity).upper()}  {at}", style=STYLES[report.severity])
+    text = Text()
+    text.append(f"{str(report.severity).upper()}  {at}", style=STYLES[report.severity])
     rates, workers = report.rates, report.workers
-    told.append(
-        f"   {report.due:,} due, the oldest for {span(report.claim_age)}; "
+    text.append(
+        f"   {report.due:,} due, the oldest waits for {span(report.claim_age)}; "
         f"{rates.per_second(rates.arrived):,.1f}/s in, {rates.per_second(rates.completed):,.1f}/s out; "
         f"{report.running.running:,} running, {workers.saturation:.0%} of {workers.slots} slots; "
         f"{report.failures.unresolved:,} dead letters; horizon {report.horizon.age:,}"
     )
     for finding in report.findings[:_FINDINGS]:
-        told.append(f"\n{finding.severity!s:8} ", style=STYLES[finding.severity])
-        told.append(f"{finding.code}: {shown(finding.summary)}")
+        text.append(f"\n{finding.severity!s:8} ", style=STYLES[finding.severity])
+        text.append(f"{finding.code}: {shown(finding.summary)}")
     if len(report.findings) > _FINDINGS:
-        told.append(f"\nand {len(report.findings) - _FINDINGS} more: sa-jobqueue health", style="dim")
-    return told
+        text.append(f"\nand {len(report.findings) - _FINDINGS} more: sa-jobqueue health", style="dim")
+    return text
 
 
 def rows_of(seen: Overview) -> dict[str, list[Cells]]:
@@ -259,8 +259,8 @@ def rows_of(seen: Overview) -> dict[str, list[Cells]]:
         is_silent = one.silent_for > report.workers.heartbeat_timeout
         state = "silent" if is_silent else one.state.value
         running = (f"{one.running}/{one.concurrency}", one.running / max(one.concurrency, 1))
-        beat = (f"{span(one.silent_for)} ago", one.silent_for)
-        workers.append([(one.name, one.name), (one.host, one.host), (state, state), running, beat])
+        heartbeat = (f"{span(one.silent_for)} ago", one.silent_for)
+        workers.append([(one.name, one.name), (one.host, one.host), (state, state), running, heartbeat])
     longest: list[Cells] = []
     for job in seen.longest:
         lasted = job.running_for or timedelta(0)

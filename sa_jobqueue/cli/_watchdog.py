@@ -1,8 +1,8 @@
-"""A thread that ends the process when a part of its worker is stuck: whoever started it starts another.
+"""A thread that ends the process when a part of its worker is stuck, so that its supervisor restarts it.
 
-What the worker held is taken back by others then, as after a crash. A database that does not answer is no reason: the
-parts go on trying. Nor does it help where a handler in C never lets go of the interpreter: no thread runs then, and only
-a probe from outside notices (`/livez`, systemd's WatchdogSec).
+Other workers rescue its jobs, as after a crash. A database that does not answer does not count as stuck, as the parts keep
+retrying. The watchdog does not help if C code in a handler never releases the GIL: no thread runs then, and only an
+external probe notices (`/livez`, systemd's WatchdogSec).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DEFAULT_LIMIT: Final = timedelta(minutes=5)
 STUCK: Final = 70
-"""The exit status of a worker that is stuck: EX_SOFTWARE of sysexits.h."""
+"""Exit status of a worker that is stuck: EX_SOFTWARE of sysexits.h."""
 
 _PATIENCE: Final = 2.0
 
@@ -33,10 +33,10 @@ _log = logging.getLogger("sa_jobqueue.watchdog")
 
 
 class Watchdog:
-    """Looks at a worker's signs of life, ten times within half its limit.
+    """Checks a worker's vital signs, ten times within half its limit.
 
-    A part that is silent for half of `limit` longer than it should be is told of, with every thread's stack; for all of it,
-    and the process ends. `told_each`: called at each look at which nothing is stuck.
+    A part that is overdue by half of `limit` is logged, with the stacks of all threads; overdue by `limit`, it ends the
+    process. `on_healthy`: called at each check that finds nothing stuck.
     """
 
     def __init__(
@@ -45,59 +45,62 @@ class Watchdog:
         *,
         limit: timedelta,
         end: Callable[[int], None],
-        told_each: Callable[[], None] = lambda: None,
+        on_healthy: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._read = read
         self._limit = limit
         self._end = end
-        self._told_each = told_each
+        self._on_healthy = on_healthy
         self._clock = clock
         self.rest = limit.total_seconds() / 20
-        """Seconds between two looks."""
+        """Seconds between two checks."""
         self._looked = clock()
         self._blind_until = 0.0
-        self._told = False
+        self._reported = False
 
     def look(self) -> None:
-        """Look once."""
+        """Check once."""
         now = self._clock()
         if now - self._looked > self.rest + self._limit.total_seconds() / 10:
-            # The whole process was stopped, or the machine slept: everything is silent, and will move first.
+            # The process was stopped or the machine slept: all parts are overdue, and need time to move again.
             self._blind_until = now + self._limit.total_seconds() / 2
         self._looked = now
         vitals = self._read()
         stuck = vitals.stuck(self._limit / 2)
         if not stuck or now < self._blind_until:
-            self._told = self._told and bool(stuck)
-            self._told_each()
+            self._reported = self._reported and bool(stuck)
+            self._on_healthy()
             return
         words = ", ".join(f"the {part.name} for {part.silent.total_seconds():.0f} s" for part in stuck)
-        if not self._told:
-            self._told = True
-            _within(_PATIENCE, lambda: _tell(words))
+        if not self._reported:
+            self._reported = True
+            _within(_PATIENCE, lambda: _report(words))
         if vitals.stuck(self._limit):
-            _within(_PATIENCE, lambda: _log.critical("stuck: %s; ending with status %d, others take over", words, STUCK))
+            _within(
+                _PATIENCE,
+                lambda: _log.critical("stuck: %s; exiting with status %d; other workers rescue the jobs", words, STUCK),
+            )
             self._end(STUCK)
 
 
-def _tell(words: str) -> None:
+def _report(words: str) -> None:
     _log.error("stuck: %s; the stacks of all threads follow", words)
     faulthandler.dump_traceback(sys.stderr, all_threads=True)
 
 
 def _within(patience: float, what: Callable[[], None]) -> None:
-    """Do something, and go on without it after `patience` seconds: what is stuck may be the log itself."""
-    thread = threading.Thread(target=what, name="sa_jobqueue watchdog tells", daemon=True)
+    """Call `what`, and continue without it after `patience` seconds: the log itself may be stuck."""
+    thread = threading.Thread(target=what, name="sa_jobqueue watchdog report", daemon=True)
     thread.start()
     thread.join(patience)
 
 
 @contextmanager
 def watching(read: Callable[[], Vitals], *, limit: timedelta | None, end: Callable[[int], None]) -> Iterator[timedelta]:
-    """Watch a worker for the length of a block; give the limit. None: the service manager's, or `DEFAULT_LIMIT`; 0: never.
+    """Watch a worker while the block runs; yield the limit. None: systemd's, or `DEFAULT_LIMIT`; 0: disabled.
 
-    Where a service manager asks for it, it is told that the worker lives as long as nothing is stuck.
+    If systemd has a watchdog, it is notified as long as nothing is stuck.
     """
     asked = watchdog_limit()
     used = limit if limit is not None else asked or DEFAULT_LIMIT
@@ -105,7 +108,7 @@ def watching(read: Callable[[], Vitals], *, limit: timedelta | None, end: Callab
         yield used
         return
     stopped = threading.Event()
-    watchdog = Watchdog(read, limit=used, end=end, told_each=(lambda: notify("WATCHDOG=1")) if asked else lambda: None)
+    watchdog = Watchdog(read, limit=used, end=end, on_healthy=(lambda: notify("WATCHDOG=1")) if asked else lambda: None)
     rest = min(watchdog.rest, asked.total_seconds() / 4) if asked else watchdog.rest
 
     def run() -> None:
@@ -118,4 +121,4 @@ def watching(read: Callable[[], Vitals], *, limit: timedelta | None, end: Callab
         yield used
     finally:
         stopped.set()
-        thread.join(_PATIENCE)  # bounded: it may be telling a log that is stuck
+        thread.join(_PATIENCE)  # bounded: it may be writing to a log that is stuck

@@ -1,4 +1,4 @@
-"""`sa-jobqueue archive`: move finished chains to Parquet, look before, and list what was moved."""
+"""`sa-jobqueue archive`: move finished chains to Parquet, preview, and list the runs."""
 
 from __future__ import annotations
 
@@ -21,19 +21,24 @@ if TYPE_CHECKING:
     from sa_jobqueue.archive import ArchivePreview, ArchiveReport, Progress
 
 _LOUD: Final = frozenset({"planned", "written", "deleted", "done", "abandoned"})
-"""Steps that are told of where nobody watches a bar."""
+"""Steps that are printed if there is no progress bar."""
 _DOING: Final = {"part": "writing", "deleted batch": "deleting"}
 
 
 @click.command()
 @click.argument("runs", type=click.Choice(["runs"]), required=False)
-@click.option("--before", type=age_or_instant, metavar="AGE|TIME", help="What ended before: 30d, 12h, or 2026-01-31.")
-@click.option("--to", "path", metavar="PATH", help="A folder, or a URI such as s3://bucket/archive.")
+@click.option(
+    "--before",
+    type=age_or_instant,
+    metavar="AGE|TIME",
+    help="Archive chains that ended before this: 30d, 12h, or 2026-01-31.",
+)
+@click.option("--to", "path", metavar="PATH", help="Target: a folder, or a URI such as s3://bucket/archive.")
 @click.option("--engine", type=click.Choice(["pyarrow", "spark"]), default="pyarrow", show_default=True)
-@click.option("--dry-run", is_flag=True, help="Only tell what would go, by type and month.")
-@click.option("--include-dead", is_flag=True, help="Also chains with unresolved dead letters.")
-@click.option("--max-jobs", type=click.IntRange(1, 10_000_000), default=200_000, show_default=True, help="Of one run.")
-@click.option("--max-runs", type=click.IntRange(min=1), help="Stop after so many runs; when nothing is left unless given.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be archived, by type and month.")
+@click.option("--include-dead", is_flag=True, help="Also archive chains with unresolved dead letters.")
+@click.option("--max-jobs", type=click.IntRange(1, 10_000_000), default=200_000, show_default=True, help="Jobs per run.")
+@click.option("--max-runs", type=click.IntRange(min=1), help="Stop after this many runs.  [default: when nothing is left]")
 @json_option
 @with_database
 def archive(
@@ -50,10 +55,10 @@ def archive(
     max_runs: int | None,
     as_json: bool,
 ) -> None:
-    """Move finished chains to Parquet files and out of the tables: written, read back, and only then deleted.
+    """Move finished chains from the tables to Parquet files. Files are read back before rows are deleted.
 
-    Killed at any moment, it goes on where it was when it is run again with the same --to. A chain stays as long as a job of
-    one that stays waits for it or waited; open dead letters are open work. `archive runs` lists what was moved.
+    If it is interrupted, run it again with the same --to, and it continues. A chain is kept while a job of a kept chain
+    waits or waited for it, and while it has unresolved dead letters. `archive runs` lists earlier runs.
     Needs: pip install "sa-jobqueue[archive]".
     """
     from sa_jobqueue.archive import ArchiveOptions, archive_runs, preview
@@ -62,21 +67,21 @@ def archive(
         _print_runs([dict(row._mapping) for row in archive_runs(database.url, model=database.model)], as_json=as_json)
         return
     if before is None or (path is None and not dry_run):
-        raise click.UsageError("say what ended before when, and where to: --before 30d --to PATH")
+        raise click.UsageError("--before and --to are required, such as --before 30d --to PATH")
     options = ArchiveOptions(include_dead=include_dead, max_jobs=max_jobs, max_runs=max_runs)
     if dry_run or path is None:
         _print_preview(preview(database.url, before=before, model=database.model, options=options), as_json=as_json)
         return
     with _listener() as listener:
         given = {"before": before, "model": database.model, "options": options, "on_progress": listener}
-        report = _with_spark(database, path, **given) if engine == "spark" else _here(database, path, **given)
+        report = _with_spark(database, path, **given) if engine == "spark" else _with_pyarrow(database, path, **given)
     _print_report(report, as_json=as_json)
 
 
-def _here(database: Database, path: str, **given: Any) -> ArchiveReport:
-    from sa_jobqueue.archive import archive as archive_here
+def _with_pyarrow(database: Database, path: str, **given: Any) -> ArchiveReport:
+    from sa_jobqueue.archive import archive as archive_with_pyarrow
 
-    return archive_here(database.url, path, **given)
+    return archive_with_pyarrow(database.url, path, **given)
 
 
 def _with_spark(database: Database, path: str, **given: Any) -> ArchiveReport:
@@ -88,14 +93,14 @@ def _with_spark(database: Database, path: str, **given: Any) -> ArchiveReport:
 
 @contextmanager
 def _listener() -> Iterator[Callable[[Progress], None]]:
-    """Show on standard error how far a run has come: a bar where somebody watches, else a line for each state."""
+    """Show the progress on standard error: a bar on a terminal, else a line for each state."""
     terminal = console(stderr=True)
     if not terminal.is_terminal:
-        yield lambda progress: _say(terminal, progress)
+        yield lambda progress: _print_step(terminal, progress)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Bar(*columns, console=terminal, transient=True) as bar:
-        task = bar.add_task("choosing", total=None)
+        task = bar.add_task("selecting", total=None)
 
         def show(progress: Progress) -> None:
             if progress.total:
@@ -106,7 +111,7 @@ def _listener() -> Iterator[Callable[[Progress], None]]:
         yield show
 
 
-def _say(terminal: Console, progress: Progress) -> None:
+def _print_step(terminal: Console, progress: Progress) -> None:
     if progress.step.value in _LOUD:
         terminal.print(f"run {progress.run_id}: {progress.step.value}", soft_wrap=True)
 
@@ -116,9 +121,8 @@ def _print_preview(found: ArchivePreview, *, as_json: bool) -> None:
         print_json(asdict(found))
         return
     rows = [(one.type_name, one.month, one.chains, one.jobs) for one in found.months]
-    title = (
-        f"{counted(found.chains, 'chain')} of {counted(found.jobs, 'job')} that ended before {shown(found.cutoff)} would go"
-    )
+    count = f"{counted(found.chains, 'chain')} of {counted(found.jobs, 'job')}"
+    title = f"{count} that ended before {shown(found.cutoff)} would be archived"
     print_table(title, ["type", "month", "chains", "jobs"], rows)
     _print_held(found)
 
@@ -136,8 +140,8 @@ def _print_report(report: ArchiveReport, *, as_json: bool) -> None:
 def _print_held(found: ArchivePreview | ArchiveReport) -> None:
     if found.held:
         rows = [(one.chain_id, one.by_job_id, one.by_chain_id) for one in found.held_by]
-        title = f"{counted(found.held, 'chain')} held by jobs of chains that stay, and by what; these directly"
-        print_table(title, ["chain", "job that refers to it", "of chain"], rows)
+        title = f"{counted(found.held, 'chain')} kept because jobs of chains that are kept refer to them; direct references"
+        print_table(title, ["chain", "referring job", "its chain"], rows)
 
 
 def _print_runs(rows: list[dict[str, Any]], *, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""`sa-jobqueue chains`: look at chains, what they wait for, and who waits for them; cancel and delete them."""
+"""`sa-jobqueue chains`: list, show, cancel and delete chains."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from sa_jobqueue.operations import (
 from sa_jobqueue.types import JobStatus
 
 SHOWN: Final = 1000
-"""Jobs of a chain, blockers of each and jobs that wait for it that `show` tells of, at most."""
+"""How many jobs of a chain, blockers of a job and blocked jobs `show` prints at most."""
 
 _STATUSES: Final = click.Choice([status.value for status in JobStatus])
 _PAYLOADS: Final = ("input", "output", "error", "last_error")
@@ -47,13 +47,15 @@ def chains() -> None:
 
 
 @chains.command("list")
-@click.option("--status", "statuses", type=_STATUSES, multiple=True, help="Whose last job is so; may be repeated.")
-@click.option("--type", "types", multiple=True, help="Whose first job is of this type; may be repeated.")
-@click.option("--queue", "queues", multiple=True, help="Whose first job is in this queue; may be repeated.")
-@click.option("--job", "job_ids", multiple=True, metavar="ID", help="Which has this job; may be repeated.")
-@click.option("--top-level", is_flag=True, help="Which no job waits for.")
-@click.option("--since", type=instant, metavar="TIME", help="Enqueued at or after this, in ISO 8601; UTC unless it says.")
-@click.option("--before", type=instant, metavar="TIME", help="Enqueued before this.")
+@click.option("--status", "statuses", type=_STATUSES, multiple=True, help="Only chains with this status; may be repeated.")
+@click.option("--type", "types", multiple=True, help="Only chains whose first job has this type; may be repeated.")
+@click.option("--queue", "queues", multiple=True, help="Only chains whose first job is in this queue; may be repeated.")
+@click.option("--job", "job_ids", multiple=True, metavar="ID", help="Only the chain of this job; may be repeated.")
+@click.option("--top-level", is_flag=True, help="Only chains that no job waits for.")
+@click.option(
+    "--since", type=instant, metavar="TIME", help="Only chains enqueued at or after this time (ISO 8601, UTC by default)."
+)
+@click.option("--before", type=instant, metavar="TIME", help="Only chains enqueued before this time.")
 @listing_options
 @json_option
 @with_database
@@ -73,7 +75,7 @@ def list_(
     oldest_first: bool,
     as_json: bool,
 ) -> None:
-    """List chains, a page at a time. Payloads are left out: `show` has them."""
+    """List chains, one page at a time. Payloads are omitted; see `show`."""
     where = ChainFilter(
         statuses=[JobStatus(status) for status in statuses],
         types=types,
@@ -109,7 +111,7 @@ def list_(
     ]
     print_table(counted(len(page.items), "chain"), headings, rows)
     if page.next is not None:
-        echo(f"more with --after {page.next}")
+        echo(f"next page: --after {page.next}")
 
 
 @chains.command()
@@ -117,12 +119,12 @@ def list_(
 @json_option
 @with_database
 def show(database: Database, /, *, chain_id: str, as_json: bool) -> None:
-    """Show one chain: its jobs in order, what they wait for, and who waits for it. ID is that of its first job."""
+    """Show one chain: its jobs in order, their blockers, and the jobs that wait for it. ID is the id of its first job."""
     found = database.job_id(chain_id)
     with database.session() as session:
         chain = get_chain(session, found, model=database.model)
         jobs = list_chain_jobs(session, found, limit=SHOWN, model=database.model)
-        blockers = [edge for job in jobs for edge in blockers_of(session, database, job)]
+        blockers = [blocker for job in jobs for blocker in blockers_of(session, database, job)]
         blocked = collected(
             lambda **more: list_blocked_jobs(session, found, newest_first=False, model=database.model, **more), limit=SHOWN
         )
@@ -130,7 +132,7 @@ def show(database: Database, /, *, chain_id: str, as_json: bool) -> None:
         document = {
             "chain": row_of(chain),
             "jobs": [row_of(job, without=_PAYLOADS) for job in jobs],
-            "blockers": [blocker_row(edge) for edge in blockers],
+            "blockers": [blocker_row(blocker) for blocker in blockers],
             "blocks": [row_of(job, without=_PAYLOADS) for job in blocked],
         }
         print_json(document)
@@ -152,7 +154,7 @@ def show(database: Database, /, *, chain_id: str, as_json: bool) -> None:
         )
         for job in jobs
     ]
-    print_table(_some("job", jobs), ["id", "place", "type", "status", "attempt", "due or ended", "last error"], rows)
+    print_table(_some("job", jobs), ["id", "index", "type", "status", "attempt", "due or ended", "last error"], rows)
     if blockers:
         print_blockers(blockers)
     if blocked.items:
@@ -165,46 +167,46 @@ def show(database: Database, /, *, chain_id: str, as_json: bool) -> None:
 @json_option
 @with_database
 def progress(database: Database, /, *, job_id: str, as_json: bool) -> None:
-    """Count the chains that a job waits for, or did, by how they stand. They are a set if one job waits for all of them."""
+    """Count the chains that a job waits or waited for, by status. Useful for the job after a batch."""
     with database.session() as session:
         found = get_progress(session, database.job_id(job_id), model=database.model)
-    told = asdict(found) | {"total": found.total}
+    document = asdict(found) | {"total": found.total}
     if as_json:
-        print_json(told)
+        print_json(document)
         return
     echo(f"{found.ended} of {counted(found.total, 'chain')} ended")
-    print_fields(f"what job {job_id} waits for", told)
+    print_fields(f"blockers of job {job_id}", document)
 
 
 @chains.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@click.option("--dry-run", is_flag=True, help="Only tell which.")
+@click.option("--dry-run", is_flag=True, help="Only show which.")
 @json_option
 @with_database
 def cancel(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
-    """Cancel chains that have not ended, all of them or none: the current job of each. A running one is stopped."""
+    """Cancel the current job of chains that have not ended, all or none. A running job is stopped."""
     given = [database.job_id(one) for one in ids]
     with database.session() as session:
         cancelled = cancel_chains(session, given, model=database.model)
         if not dry_run:
             session.commit()
-    _tell_changed(cancelled, "would be cancelled" if dry_run else "cancelled", as_json)
+    _print_changed(cancelled, "would be cancelled" if dry_run else "cancelled", as_json)
 
 
 @chains.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@click.option("--cascade", is_flag=True, help="Also every chain that their jobs wait for or waited for.")
-@click.option("--by", help="Who decides; the name of the user unless given.")
-@click.option("--dry-run", is_flag=True, help="Only tell which.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--cascade", is_flag=True, help="Also delete every chain that their jobs wait or waited for.")
+@click.option("--by", help="Name to record with the change.  [default: your user name]")
+@click.option("--dry-run", is_flag=True, help="Only show which.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @with_database
 def delete(
     database: Database, /, *, ids: tuple[str, ...], cascade: bool, by: str | None, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
-    """Delete chains with all their jobs, whatever they are doing: all of them or none.
+    """Delete chains with all their jobs, in any state: all chains or none.
 
-    Refused where a job of another chain waits for one of them, or waited for it and is still there.
+    Fails if a job of another chain waits or waited for one of them.
     """
     given = [database.job_id(one) for one in dict.fromkeys(ids)]
     with database.session() as session:
@@ -214,18 +216,18 @@ def delete(
 
         if dry_run or not yes:
             found = delete_them()
-            session.rollback()  # nothing is held, and nothing has happened, while somebody thinks
+            session.rollback()  # hold no lock while the user decides
             if dry_run:
-                _tell_changed(found, "would be deleted", as_json)
+                _print_changed(found, "would be deleted", as_json)
                 return
-            also = f", {len(found) - len(given)} of them not named" if len(found) > len(given) else ""
+            also = f", {len(found) - len(given)} of them through --cascade" if len(found) > len(given) else ""
             click.confirm(f"Delete {counted(len(found), 'chain')}{also}?", abort=True, err=True)
         deleted = delete_them()
         session.commit()
-    _tell_changed(deleted, "deleted", as_json)
+    _print_changed(deleted, "deleted", as_json)
 
 
-def _tell_changed(ids: list[Any], done: str, as_json: bool) -> None:
+def _print_changed(ids: list[Any], done: str, as_json: bool) -> None:
     if as_json:
         print_json({done.replace(" ", "_"): ids})
     else:
@@ -233,33 +235,33 @@ def _tell_changed(ids: list[Any], done: str, as_json: bool) -> None:
 
 
 def blockers_of(session: Session, database: Database, job: Any) -> list[Any]:
-    """Return the edges of a job, in order."""
+    """Return the blockers of a job, in order."""
     return list(list_blockers(session, job.id, limit=SHOWN, model=database.model))
 
 
-def blocker_row(edge: Any) -> dict[str, Any]:
-    """Return an edge with what its chain is, but for the payloads."""
-    return row_of(edge) | {"chain": row_of(edge.chain, without=_PAYLOADS)}
+def blocker_row(blocker: Any) -> dict[str, Any]:
+    """Return a blocker with its chain, without payloads."""
+    return row_of(blocker) | {"chain": row_of(blocker.chain, without=_PAYLOADS)}
 
 
-def print_blockers(edges: list[Any]) -> None:
-    """Print what jobs wait for, or waited for."""
-    headings = ["chain", "job", "place", "type", "status", "waits", "if it fails"]
+def print_blockers(blockers: list[Any]) -> None:
+    """Print the chains that jobs wait or waited for."""
+    headings = ["chain", "job", "index", "type", "status", "resolved", "on failure"]
     rows = [
         (
-            edge.blocked_by_chain_id,
-            edge.job_id,
-            edge.index,
-            edge.chain.type_name,
-            edge.chain.status,
-            "yes" if edge.open else "no longer",
-            edge.on_failure,
+            blocker.blocked_by_chain_id,
+            blocker.job_id,
+            blocker.index,
+            blocker.chain.type_name,
+            blocker.chain.status,
+            "no" if blocker.open else "yes",
+            blocker.on_failure,
         )
-        for edge in edges
+        for blocker in blockers
     ]
     print_table("blocked by", headings, rows)
 
 
 def _some(noun: str, page: Any) -> str:
-    told = counted(len(page.items), noun)
-    return told if page.next is None else f"the first {told}"
+    count = counted(len(page.items), noun)
+    return count if page.next is None else f"the first {count}"

@@ -1,4 +1,4 @@
-"""`sa-jobqueue dead-letters`: triage of what died."""
+"""`sa-jobqueue dead-letters`: triage of dead letters."""
 
 from __future__ import annotations
 
@@ -38,27 +38,38 @@ from sa_jobqueue.types import DeadReason
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-Letter: TypeAlias = tuple[Any, Any]
+LetterIds: TypeAlias = tuple[Any, Any]
 """The ids of a dead letter and of its job."""
 
 CHUNK: Final = 1000
-"""Letters resolved in one transaction: short, and nothing is done twice when a run is cut off."""
+"""Dead letters resolved in one transaction: transactions are short, and little is lost if the run is interrupted."""
 
 _REASONS: Final = click.Choice([reason.value for reason in DeadReason])
 
 
 class DeadLetterNotFoundError(JobQueueError, LookupError):
-    """No such dead letter."""
+    """The dead letter does not exist."""
 
 
 def _filters(command: F) -> F:
-    """Add the options that `_where` reads."""
+    """Add the filter options that `_where` reads."""
     for option in (
-        click.option("--before", type=instant, metavar="TIME", help="Died before this, in ISO 8601; UTC unless it says."),
-        click.option("--fingerprint", "fingerprints", multiple=True, help="Of this error, as `groups` shows it."),
-        click.option("--reason", "reasons", type=_REASONS, multiple=True, help="Died for this reason; may be repeated."),
-        click.option("--queue", "queues", multiple=True, help="In this queue; may be repeated."),
-        click.option("--type", "types", multiple=True, help="Of this job type; may be repeated."),
+        click.option(
+            "--before",
+            type=instant,
+            metavar="TIME",
+            help="Only if the job died before this time (ISO 8601, UTC by default).",
+        ),
+        click.option("--fingerprint", "fingerprints", multiple=True, help="Only with this error fingerprint; see `groups`."),
+        click.option(
+            "--reason",
+            "reasons",
+            type=_REASONS,
+            multiple=True,
+            help="Only if the job died for this reason; may be repeated.",
+        ),
+        click.option("--queue", "queues", multiple=True, help="Only in this queue; may be repeated."),
+        click.option("--type", "types", multiple=True, help="Only of this job type; may be repeated."),
     ):
         command = option(command)
     return command
@@ -87,10 +98,10 @@ def dead_letters() -> None:
 
 @dead_letters.command("list")
 @_filters
-@click.option("--resolved/--all-states", default=None, help="Resolved ones, or both; unresolved ones otherwise.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
-@click.option("--after", metavar="ID", help="The last id of the page before.")
-@click.option("--oldest-first", is_flag=True)
+@click.option("--resolved/--all-states", default=None, help="List resolved dead letters, or all.  [default: unresolved]")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of rows.")
+@click.option("--after", metavar="ID", help="Continue after this id, the last one of the previous page.")
+@click.option("--oldest-first", is_flag=True, help="Sort by id ascending.  [default: descending]")
 @json_option
 @with_database
 def list_(
@@ -104,7 +115,7 @@ def list_(
     as_json: bool,
     **filters: Any,
 ) -> None:
-    """List dead letters, the newest first, a page at a time."""
+    """List dead letters, newest first, one page at a time."""
     wanted = {None: False, True: True, False: None}[resolved]
     with database.session() as session:
         page = list_dead_letters(
@@ -126,7 +137,7 @@ def list_(
     ]
     print_table(counted(len(page), "dead letter"), headings, rows)
     if following:
-        echo(f"more with --after {following}")
+        echo(f"next page: --after {following}")
 
 
 @dead_letters.command()
@@ -134,12 +145,12 @@ def list_(
 @json_option
 @with_database
 def show(database: Database, /, *, letter_id: str, as_json: bool) -> None:
-    """Show one dead letter in full: the input, the error with its traceback, and what was done about it."""
+    """Show one dead letter: input, error with traceback, and resolution."""
     where = DeadLetterFilter(ids=[database.job_id(letter_id)], resolved=None)
     with database.session() as session:
         found = list_dead_letters(session, where=where, limit=1, model=database.model)
     if not found:
-        raise DeadLetterNotFoundError(f"no such dead letter: {letter_id} (`jobs show` takes a job's id)")
+        raise DeadLetterNotFoundError(f"dead letter {letter_id} not found (for the id of a job use `jobs show`)")
     fields = row_of(found[0])
     if as_json:
         print_json({"dead_letter": fields})
@@ -155,13 +166,13 @@ def show(database: Database, /, *, letter_id: str, as_json: bool) -> None:
 @json_option
 @with_database
 def groups(database: Database, /, *, as_json: bool, **filters: Any) -> None:
-    """Count unresolved dead letters by type, reason and error, the most frequent first."""
+    """Count unresolved dead letters by type, reason and error, most frequent first."""
     with database.session() as session:
         found = group_dead_letters(session, where=_where(**filters), model=database.model)
     if as_json:
         print_json({"groups": [asdict(group) for group in found]})
         return
-    headings = ["fingerprint", "count", "type", "reason", "error", "first", "last", "a job of them"]
+    headings = ["fingerprint", "count", "type", "reason", "error", "first", "last", "example job"]
     rows = [
         (
             group.fingerprint,
@@ -179,11 +190,11 @@ def groups(database: Database, /, *, as_json: bool, **filters: Any) -> None:
 
 
 def _chosen(command: F) -> F:
-    """Add what says which letters `redrive` and `dismiss` mean."""
+    """Add the options that select dead letters for `redrive` and `dismiss`."""
     for option in (
-        click.option("--by", help="Who decides; the name of the user unless given."),
-        click.option("--dry-run", is_flag=True, help="Only tell how many."),
-        click.option("--all", "everything", is_flag=True, help="Every unresolved dead letter."),
+        click.option("--by", help="Name to record with the resolution.  [default: your user name]"),
+        click.option("--dry-run", is_flag=True, help="Only show how many."),
+        click.option("--all", "everything", is_flag=True, help="Select every unresolved dead letter."),
         click.argument("ids", metavar="[ID...]", nargs=-1),
     ):
         command = option(command)
@@ -195,9 +206,9 @@ def _chosen(command: F) -> F:
 @json_option
 @with_database
 def redrive(database: Database, /, *, by: str | None, dry_run: bool, as_json: bool, **chosen: Any) -> None:
-    """Put the jobs of dead letters back to pending, with fresh attempts: those named, those that fit, or all."""
+    """Redrive dead letters: make their jobs pending with fresh attempts. Select by id, by filters, or --all."""
 
-    def redrive_some(session: Session, letters: list[Letter]) -> list[Letter]:
+    def redrive_some(session: Session, letters: list[LetterIds]) -> list[LetterIds]:
         where = DeadLetterFilter(ids=[letter_id for letter_id, _ in letters])
         found = set(redrive_dead_letters(session, where=where, by=by or user_name(), limit=CHUNK, model=database.model))
         return [letter for letter in letters if letter[1] in found]
@@ -210,9 +221,9 @@ def redrive(database: Database, /, *, by: str | None, dry_run: bool, as_json: bo
 @json_option
 @with_database
 def dismiss(database: Database, /, *, by: str | None, dry_run: bool, as_json: bool, **chosen: Any) -> None:
-    """Mark dead letters as dealt with; their jobs stay dead."""
+    """Dismiss dead letters: mark them as resolved; their jobs stay dead. Select by id, by filters, or --all."""
 
-    def dismiss_some(session: Session, letters: list[Letter]) -> list[Letter]:
+    def dismiss_some(session: Session, letters: list[LetterIds]) -> list[LetterIds]:
         where = DeadLetterFilter(ids=[letter_id for letter_id, _ in letters])
         found = set(dismiss_dead_letters(session, where=where, by=by or user_name(), model=database.model))
         return [letter for letter in letters if letter[0] in found]
@@ -221,28 +232,30 @@ def dismiss(database: Database, /, *, by: str | None, dry_run: bool, as_json: bo
 
 
 @dead_letters.command()
-@click.option("--older-than", type=age, metavar="AGE", required=True, help="Resolved longer ago than this: 90d.")
+@click.option(
+    "--older-than", type=age, metavar="AGE", required=True, help="Only those resolved longer ago than this, such as 90d."
+)
 @click.option("--type", "types", multiple=True, metavar="NAME", help="Only of this job type; may be repeated.")
-@click.option("--dry-run", is_flag=True, help="Only tell how many.")
+@click.option("--dry-run", is_flag=True, help="Only show how many.")
 @json_option
 @with_database
 def prune(database: Database, /, *, older_than: timedelta, types: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
-    """Delete dead letters that were redriven or dismissed long enough ago. One whose job is still dead stays."""
-    said = Retention(dead_letters=older_than)
-    rules = RetentionRules(types=dict.fromkeys(types, said)) if types else RetentionRules(default=said)
+    """Delete dead letters that were resolved before a given age. Those whose job is still dead are kept."""
+    retention = Retention(dead_letters=older_than)
+    rules = RetentionRules(types=dict.fromkeys(types, retention)) if types else RetentionRules(default=retention)
     with database.session() as session:
         session.rollback()
         letters = prune_letters(session, rules, dry_run=dry_run, model=database.model)
     if as_json:
         print_json({"dry_run": dry_run, "dead_letters": letters})
     else:
-        echo(f"{counted(letters, 'dead letter')} {'would go' if dry_run else 'deleted'}")
+        echo(f"{counted(letters, 'dead letter')} {'would be deleted' if dry_run else 'deleted'}")
 
 
 def _resolve(
     database: Database,
     verb: str,
-    resolve: Callable[[Session, list[Letter]], list[Letter]],
+    resolve: Callable[[Session, list[LetterIds]], list[LetterIds]],
     *,
     ids: tuple[str, ...],
     everything: bool,
@@ -250,12 +263,12 @@ def _resolve(
     as_json: bool,
     **filters: Any,
 ) -> None:
-    """Resolve the letters that are meant, a chunk a transaction; tell which, and which could not be and why."""
+    """Resolve the selected dead letters, one chunk per transaction; print them, and those that conflict."""
     where = _where(**filters)
     if (bool(ids), everything, where != DeadLetterFilter()).count(True) != 1:
-        raise click.UsageError("give ids, or filters, or --all")
+        raise click.UsageError("pass ids, filters or --all, and only one of these")
     where = replace(where, ids=[database.job_id(one) for one in dict.fromkeys(ids)])
-    done: list[Letter] = []
+    done: list[LetterIds] = []
     conflicts: list[tuple[Any, str]] = []
     with database.session() as session:
         unfit = _unfit(session, database, where.ids)
@@ -271,7 +284,7 @@ def _resolve(
                     done += resolve(session, chunk)
                     session.commit()
                 except ConflictError:
-                    # One of them holds the others up: again, each on its own.
+                    # One of them conflicts: resolve each in its own transaction.
                     session.rollback()
                     for letter in chunk:
                         try:
@@ -290,12 +303,13 @@ def _resolve(
     if unfit:
         raise DeadLetterNotFoundError("; ".join(unfit))
     if conflicts:
-        were = "was" if len(conflicts) == 1 else "were"
-        raise ConflictError(f"{len(conflicts)} {were} passed over, such as {conflicts[0][0]}: {conflicts[0][1]}", "")
+        raise ConflictError(
+            f"{counted(len(conflicts), 'dead letter')} skipped, such as {conflicts[0][0]}: {conflicts[0][1]}", ""
+        )
 
 
 def _unfit(session: Session, database: Database, ids: Sequence[Any]) -> list[str]:
-    """Say of ids that are not those of unresolved dead letters why not: a line for each, one for all that are unknown."""
+    """Return why ids are not those of unresolved dead letters: one line for each, and one for all unknown ids."""
     unknown, lines = list(ids), []
     for start in range(0, len(ids), CHUNK):
         where = DeadLetterFilter(ids=ids[start : start + CHUNK], resolved=None)
@@ -304,25 +318,26 @@ def _unfit(session: Session, database: Database, ids: Sequence[Any]) -> list[str
             if letter.resolution is not None:
                 by = f" by {letter.resolved_by}" if letter.resolved_by else ""
                 how = f"{shown(letter.resolution)}{by} at {shown(letter.resolved_at)}"
-                lines.append(f"dead letter {letter.id} is resolved already: {how}")
+                lines.append(f"dead letter {letter.id} is already resolved: {how}")
     session.rollback()
     session.expunge_all()
     if unknown:
-        are = "is no dead letter" if len(unknown) == 1 else "are no dead letters"
-        lines.append(f"{len(unknown)} of the ids given {are}, such as {unknown[0]} (`jobs retry` takes ids of jobs)")
+        lines.append(
+            f"{counted(len(unknown), 'dead letter')} not found, such as {unknown[0]} (for ids of jobs use `jobs retry`)"
+        )
     return lines
 
 
-def _chunks(session: Session, database: Database, where: DeadLetterFilter) -> Iterator[list[Letter]]:
-    """Return the unresolved letters that fit, oldest first; those of later deaths are not waited for."""
+def _chunks(session: Session, database: Database, where: DeadLetterFilter) -> Iterator[list[LetterIds]]:
+    """Yield the matching unresolved dead letters, oldest first; those added meanwhile are ignored."""
     newest = list_dead_letters(session, where=where, limit=1, model=database.model)
     last: Any = newest[0].id if newest else None
     after: Any = None
     while last is not None and (after is None or after < last):
         page = list_dead_letters(session, where=where, after=after, limit=CHUNK, newest_first=False, model=database.model)
-        chunk: list[Letter] = [(letter.id, letter.job_id) for letter in page if letter.id <= last]
+        chunk: list[LetterIds] = [(letter.id, letter.job_id) for letter in page if letter.id <= last]
         session.rollback()
-        session.expunge_all()  # a long run must not hold every letter it saw
+        session.expunge_all()  # do not keep every row of a long run in memory
         if not chunk:
             return
         after = chunk[-1][0]

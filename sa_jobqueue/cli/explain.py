@@ -1,4 +1,4 @@
-"""`sa-jobqueue explain`: why a job is not running, or how it is."""
+"""`sa-jobqueue explain`: explain why a job is not running, or its state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sa_jobqueue.cli._output import console, echo, print_fields, print_json, sho
 from sa_jobqueue.operations import Explanation, explain_job
 
 _DEEP: Final = 4
-"""Levels of blockers that the tree shows; the sentence is about the last of them in any case."""
+"""Levels of blockers in the tree; the sentence always follows them to the end."""
 
 
 @click.command()
@@ -25,12 +25,12 @@ _DEEP: Final = 4
     type=seconds,
     metavar="SECONDS",
     default=timedelta(seconds=15),
-    help="How long a worker may be silent, as the workers have it.  [default: 15]",
+    help="Heartbeat timeout of the workers.  [default: 15]",
 )
 @json_option
 @with_database
 def explain(database: Database, /, *, job_id: str, heartbeat_timeout: timedelta, as_json: bool) -> None:
-    """Say why JOB_ID is not running, or how it is: one cause, the evidence, and what can be done about it."""
+    """Explain why JOB_ID is not running, or its state: one cause, the evidence, and what to do."""
     with database.session() as session:
         found = explain_job(session, database.job_id(job_id), heartbeat_timeout=heartbeat_timeout, model=database.model)
     if as_json:
@@ -54,5 +54,5 @@ def _grow(tree: Tree, of: Explanation, levels: int) -> None:
 
 
 def _document(of: Explanation) -> dict[str, Any]:
-    told = {field.name: getattr(of, field.name) for field in fields(of) if field.name != "blockers"}
-    return told | {"blockers": [_document(blocker) for blocker in of.blockers]}
+    document = {field.name: getattr(of, field.name) for field in fields(of) if field.name != "blockers"}
+    return document | {"blockers": [_document(blocker) for blocker in of.blockers]}

@@ -1,4 +1,4 @@
-"""`sa-jobqueue exporter`: what the database knows of a queue, for Prometheus or through OpenTelemetry."""
+"""`sa-jobqueue exporter`: export a queue's metrics to Prometheus or OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -17,26 +17,34 @@ from sa_jobqueue.observe.health import Health, health
 from sa_jobqueue.observe.metrics.serving import new_registry, serve_metrics
 
 PORT: Final = 9464
-"""The port that OpenTelemetry gives exporters for Prometheus by default."""
+"""OpenTelemetry's default port of Prometheus exporters."""
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 means a free one.")
-@click.option("--address", default="127.0.0.1", show_default=True, help="Where to listen; 0.0.0.0 for other machines.")
 @click.option(
-    "--window", type=seconds, metavar="SECONDS", default=timedelta(minutes=1), help="What rates cover.  [default: 60]"
+    "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="Port to listen on; 0 for a free one."
+)
+@click.option(
+    "--address", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 to accept other machines."
+)
+@click.option(
+    "--window",
+    type=seconds,
+    metavar="SECONDS",
+    default=timedelta(minutes=1),
+    help="Period that rates are measured over.  [default: 60]",
 )
 @click.option(
     "--heartbeat-timeout",
     type=seconds,
     metavar="SECONDS",
     default=timedelta(seconds=15),
-    help="How long a worker may be silent, as the workers have it.  [default: 15]",
+    help="Heartbeat timeout of the workers.  [default: 15]",
 )
 @click.option(
     "--opentelemetry",
     is_flag=True,
-    help="Instead of serving them: through the SDK that --app's module or `opentelemetry-instrument` has set up.",
+    help="Export through the OpenTelemetry SDK that --app's module or `opentelemetry-instrument` configures; serve nothing.",
 )
 @with_database
 def exporter(
@@ -49,16 +57,15 @@ def exporter(
     heartbeat_timeout: timedelta,
     opentelemetry: bool,
 ) -> None:
-    """Serve the figures of a health report as metrics, read anew at every scrape. One is enough for a database.
+    """Serve the figures of a health report as metrics, measured at every scrape. Run one per database.
 
-    SIGTERM or Ctrl-C ends it. Needs: pip install "sa-jobqueue[metrics]"; with --opentelemetry "sa-jobqueue[otel]" and an
-    SDK.
+    SIGTERM or Ctrl-C stops it. Requires "sa-jobqueue[metrics]"; with --opentelemetry "sa-jobqueue[otel]" and an SDK.
     """
     if opentelemetry:
         telemetry.check_sdk()
     registry = None if opentelemetry else new_registry()
     with database.session():
-        pass  # says what is wrong with the tables, where something is
+        pass  # reports an unreachable database or a wrong schema version
     engine = own_engine(database.url)
 
     def read() -> Health:
@@ -67,8 +74,8 @@ def exporter(
     ended = _ending()
     if registry is None:
         telemetry.observe_database(read)
-        echo("observing through OpenTelemetry")
-        ended.wait()  # the SDK exports what there is once more when the process ends
+        echo("exporting metrics through OpenTelemetry")
+        ended.wait()  # the SDK exports once more at exit
         return
     from sa_jobqueue.observe.metrics.database import DatabaseCollector
 
@@ -79,7 +86,7 @@ def exporter(
 
 
 def _ending() -> threading.Event:
-    """Return what is set when somebody asks this process to end."""
+    """Return an event that SIGTERM or SIGINT sets."""
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())

@@ -1,4 +1,4 @@
-"""`sa-jobqueue grants`: roles that may do what they must, and no more."""
+"""`sa-jobqueue grants`: database roles with the least privileges."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from sa_jobqueue.migrations.grants import ROLES, apply_grants, grant_statements,
 @url_option
 @app_option
 @click.option(
-    "--roles", default=ROLES, show_default=True, metavar="NAME", help="What the names of the roles start with: NAME_worker."
+    "--roles", default=ROLES, show_default=True, metavar="NAME", help="Prefix of the roles' names, as in NAME_worker."
 )
-@click.option("--apply", is_flag=True, help="Do it, on the database of --url, in one transaction.")
+@click.option("--apply", is_flag=True, help="Run the SQL on the database of --url, in one transaction.")
 def grants(url: str | None, app: str | None, roles: str, *, apply: bool) -> None:
-    """Print the SQL of four roles with the least rights: producer, worker, observer, operator.
+    """Print the SQL for four roles with the least privileges: producer, worker, observer, operator.
 
     A producer may enqueue, a worker may run jobs, an observer may read, an operator may redrive, cancel, delete and
-    archive; none may alter anything. They cannot log in: grant them to the roles that do. No database is needed to print.
-    After a migration to a new version, apply them again.
+    archive; none may change the schema. The roles cannot log in: grant them to roles that can. Printing needs no database.
+    Apply the SQL again after each migration.
     """
     layout = load_model(app).__jobqueue__
     try:
@@ -38,4 +38,4 @@ def grants(url: str | None, app: str | None, roles: str, *, apply: bool) -> None
     with Database(parse_url(url), load_model(app)).session() as session, session.begin():
         apply_grants(session.connection(), layout, roles=roles)
     job = layout.qualified("job")
-    echo(f"{', '.join(role_names(roles).values())} have their rights on {job} and what belongs to it.")
+    echo(f"{', '.join(role_names(roles).values())} were granted their privileges on {job} and its related objects.")

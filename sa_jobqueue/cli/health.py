@@ -1,4 +1,4 @@
-"""`sa-jobqueue health`: what is wrong, in lines; the figures, in tables; an exit status for probes."""
+"""`sa-jobqueue health`: findings, figures in tables, and an exit status for probes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sa_jobqueue.observe.health.findings import described
 from sa_jobqueue.operations.spans import span
 
 UNKNOWN: Final = 3
-"""The exit status where nothing is known: no database, no tables, no such option. As the Monitoring Plugins have it."""
+"""Exit status if the health is unknown: no database, no tables, a wrong option. As in the Monitoring Plugins."""
 _AGES: Final = {
     "under_1h": "under 1 h",
     "1h_to_1d": "under 1 d",
@@ -38,22 +38,22 @@ _AGES: Final = {
 _STYLES: Final = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.CRITICAL: "bold red"}
 
 
-class CannotLookError(click.ClickException):
-    """Nothing is known of the queue."""
+class CannotMeasureError(click.ClickException):
+    """The health of the queue could not be measured."""
 
     exit_code = UNKNOWN
 
 
 class Probe(click.Command):
-    """A command whose exit status tells what it found, so that whatever keeps it from looking has one of its own."""
+    """A command whose exit status is its result; errors have a separate status, `UNKNOWN`."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        """Read the arguments; status 3 where they are wrong."""
+        """Parse the arguments; exit with status 3 if they are wrong."""
         with _unknown():
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run it; status 3 where it could not look."""
+        """Run the command; exit with status 3 on an error."""
         with _unknown():
             return super().invoke(ctx)
 
@@ -66,17 +66,17 @@ def _unknown() -> Iterator[None]:
         error.exit_code = UNKNOWN  # type: ignore[misc]
         raise
     except (JobQueueError, DBAPIError) as error:
-        # Not the whole of a driver's error: that quotes the statement with its parameters.
+        # Only the first line: the rest quotes the statement with its parameters.
         reason = str(error.orig).strip().partition("\n")[0] if isinstance(error, DBAPIError) else str(error)
-        raise CannotLookError(reason) from error
+        raise CannotMeasureError(reason) from error
 
 
 def threshold(given: Any) -> tuple[str, Any]:
-    """Read NAME=VALUE of a threshold; durations are in seconds. Raises: click.BadParameter."""
+    """Parse NAME=VALUE of a threshold; durations are in seconds. Raises: click.BadParameter."""
     name, _, value = str(given).partition("=")
     kinds: dict[str, Any] = {option.name: type(getattr(Thresholds(), option.name)) for option in fields(Thresholds)}
     if name not in kinds:
-        raise click.BadParameter(f"{name!r} is none of {', '.join(kinds)}")
+        raise click.BadParameter(f"unknown threshold {name!r}: must be one of {', '.join(kinds)}")
     if kinds[name] is timedelta:
         return name, seconds(value)
     try:
@@ -87,20 +87,30 @@ def threshold(given: Any) -> tuple[str, Any]:
 
 @click.command(cls=Probe)
 @json_option
-@click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
-@click.option("--interval", type=seconds, metavar="SECONDS", default=timedelta(seconds=5), help="Of --watch.  [default: 5]")
+@click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
 @click.option(
-    "--window", type=seconds, metavar="SECONDS", default=timedelta(minutes=1), help="What rates cover.  [default: 60]"
+    "--interval", type=seconds, metavar="SECONDS", default=timedelta(seconds=5), help="Interval of --watch.  [default: 5]"
+)
+@click.option(
+    "--window",
+    type=seconds,
+    metavar="SECONDS",
+    default=timedelta(minutes=1),
+    help="Period that rates are measured over.  [default: 60]",
 )
 @click.option(
     "--heartbeat-timeout",
     type=seconds,
     metavar="SECONDS",
     default=timedelta(seconds=15),
-    help="How long a worker may be silent, as the workers have it.  [default: 15]",
+    help="Heartbeat timeout of the workers.  [default: 15]",
 )
 @click.option(
-    "--timeout", type=seconds, metavar="SECONDS", default=timedelta(seconds=10), help="Of one statement.  [default: 10]"
+    "--timeout",
+    type=seconds,
+    metavar="SECONDS",
+    default=timedelta(seconds=10),
+    help="Timeout of one statement.  [default: 10]",
 )
 @click.option(
     "--threshold",
@@ -108,7 +118,7 @@ def threshold(given: Any) -> tuple[str, Any]:
     type=threshold,
     multiple=True,
     metavar="NAME=VALUE",
-    help="Where a figure becomes a finding, such as claim_age_warning=30; may be repeated.",
+    help="Override a threshold of the findings, such as claim_age_warning=30; may be repeated.",
 )
 @click.option("--times", type=int, hidden=True)
 @with_database
@@ -123,45 +133,45 @@ def health(
     times: int | None,
     **options: timedelta,
 ) -> None:
-    """Say what is wrong with the queue and what to do about it, who holds back vacuum, and show every figure.
+    """Report problems of the queue and what to do about them, what holds back the xmin horizon, and all figures.
 
-    Exit status: 0 fine, 1 a warning, 2 critical, 3 it could not look.
+    Exit status: 0 ok, 1 warning, 2 critical, 3 unknown (could not measure).
     """
     if options["window"] <= timedelta(0) or options["timeout"] < timedelta(milliseconds=1):
-        raise click.UsageError("--window and --timeout must be above zero")
+        raise click.UsageError("--window and --timeout must be greater than 0")
     try:
         thresholds = Thresholds(**dict(given))
     except InvalidOptionError as error:
         raise click.UsageError(str(error)) from error
     with database.session():
-        pass  # says what is wrong with the tables, where something is
+        pass  # reports an unreachable database or a wrong schema version
     engine = own_engine(database.url)
 
-    def look() -> Health:
+    def read() -> Health:
         return measure(engine, thresholds=thresholds, model=database.model, **options)
 
-    last = look()
+    last = read()
     if not watch:
         print_json(document(last)) if as_json else console().print(rendered(last))
     elif as_json:
-        for report in _watched(last, look, interval, times):
+        for report in _watched(last, read, interval, times):
             print_json(document(report), indent=None)
             last = report
     else:
         with Live(rendered(last), console=console(), auto_refresh=False) as live:
-            for report in _watched(last, look, interval, times):
+            for report in _watched(last, read, interval, times):
                 live.update(rendered(report), refresh=True)
                 last = report
     raise click.exceptions.Exit(last.severity)
 
 
-def _watched(first: Health, look: Any, interval: timedelta, times: int | None) -> Iterator[Health]:
-    """Yield one report after the other; Ctrl-C ends it, and the last one tells the status."""
+def _watched(first: Health, read: Any, interval: timedelta, times: int | None) -> Iterator[Health]:
+    """Yield reports until Ctrl-C; the last one determines the exit status."""
     yield first
     try:
         for _ in count() if times is None else range(times - 1):
             time.sleep(interval.total_seconds())
-            yield look()
+            yield read()
     except KeyboardInterrupt:
         return
 
@@ -215,11 +225,11 @@ def _summary(report: Health) -> Table:
         "rates": f"{at_least}{arriving:,.1f}/s arriving, {completing:,.1f}/s completing ({span(rates.window)})",
         "retry rate": f"{rates.retry_rate:.1%} of attempts",
         "workers": f"{len(report.workers.live)} live, {len(report.workers.silent)} silent; "
-        f"{report.workers.saturation:.0%} of {report.workers.slots} slots taken",
+        f"{report.workers.saturation:.0%} of {report.workers.slots} slots used",
         "running": f"{running.running:,}"
         + (f", the longest {running.longest_type_name} for {span(running.longest_for)}" if running.longest_for else ""),
         "dead letters": f"{dead.unresolved:,} unresolved" + _ages(dead),
-        "waiting for dead": f"{dead.waiting:,} jobs",
+        "blocked by dead chains": f"{dead.waiting:,} jobs",
         "horizon": f"{report.horizon.age:,} transactions"
         + (f", {span(report.horizon.held_for)}" if report.horizon.held_for else ""),
     }
@@ -259,7 +269,7 @@ def _tables(report: Health) -> Table:
 
 
 def _holders(report: Health) -> Table:
-    table = _table("who holds back vacuum", "who", "transactions", "for", "query")
+    table = _table("xmin horizon held back by", "holder", "transactions", "for", "query")
     for holder in report.horizon.holders:
         held = span(holder.held_for) if holder.held_for is not None else "-"
         cells = [described(holder), f"{holder.age:,}", held, holder.query or "-"]
@@ -270,7 +280,7 @@ def _holders(report: Health) -> Table:
 def _table(title: str, *headings: str) -> Table:
     table = Table(title=title, title_justify="left", header_style="bold")
     for place, heading in enumerate(headings):
-        table.add_column(heading, overflow="fold", no_wrap=place == 0 and title != "who holds back vacuum")
+        table.add_column(heading, overflow="fold", no_wrap=place == 0 and title != "xmin horizon held back by")
     return table
 
 

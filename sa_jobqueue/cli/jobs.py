@@ -1,4 +1,4 @@
-"""`sa-jobqueue jobs`: look at jobs, and change what they are about to do."""
+"""`sa-jobqueue jobs`: list, show, retry and cancel jobs, and change their priority."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ _PAYLOADS: Final = ("input", "output", "last_error")
 
 @click.group()
 def jobs() -> None:
-    """List, show, retry and cancel jobs, and say which go first."""
+    """List, show, retry and cancel jobs, and change their priority."""
 
 
 jobs.add_command(priority)
 
 
 @jobs.command("list")
-@click.option("--status", "statuses", type=_STATUSES, multiple=True, help="Only in this status; may be repeated.")
+@click.option("--status", "statuses", type=_STATUSES, multiple=True, help="Only with this status; may be repeated.")
 @click.option("--type", "types", multiple=True, help="Only of this job type; may be repeated.")
 @click.option("--queue", "queues", multiple=True, help="Only in this queue; may be repeated.")
-@click.option("--chain", "chain_ids", multiple=True, metavar="ID", help="Only of this chain; may be repeated.")
+@click.option("--chain", "chain_ids", multiple=True, metavar="ID", help="Only jobs of this chain; may be repeated.")
 @listing_options
 @json_option
 @with_database
@@ -75,7 +75,7 @@ def list_(
     oldest_first: bool,
     as_json: bool,
 ) -> None:
-    """List jobs, a page at a time. Payloads are left out: `show` has them."""
+    """List jobs, one page at a time. Payloads are omitted; see `show`."""
     where = JobFilter(
         statuses=[JobStatus(status) for status in statuses],
         types=types,
@@ -106,7 +106,7 @@ def list_(
     ]
     print_table(counted(len(page.items), "job"), headings, rows)
     if page.next is not None:
-        echo(f"more with --after {page.next}")
+        echo(f"next page: --after {page.next}")
 
 
 @jobs.command()
@@ -114,13 +114,15 @@ def list_(
 @json_option
 @with_database
 def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
-    """Show one job with its payload, its chain, what it waits for, its failed attempts and its dead letters."""
+    """Show one job with its payload, chain, blockers, unsuccessful attempts and dead letters."""
     found = database.job_id(job_id)
     with database.session() as session:
         try:
             job = get_job(session, found, model=database.model)
         except JobNotFoundError as error:
-            raise click.ClickException(f"no such job: {job_id} (`dead-letters show` takes a dead letter's id)") from error
+            raise click.ClickException(
+                f"job {job_id} not found (for the id of a dead letter use `dead-letters show`)"
+            ) from error
         attempts = list_attempts(session, found, model=database.model)
         where = DeadLetterFilter(job_ids=[found], resolved=None)
         letters = list_dead_letters(session, where=where, limit=CHUNK, model=database.model)
@@ -130,7 +132,7 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
         document = {
             "job": row_of(job),
             "chain": row_of(chain, without=[*_PAYLOADS, "error"]),
-            "blockers": [blocker_row(edge) for edge in blockers],
+            "blockers": [blocker_row(blocker) for blocker in blockers],
             "attempts": [row_of(attempt, type_name=job.type_name) for attempt in attempts],
             "dead_letters": [row_of(letter, without=["input"]) for letter in letters],
         }
@@ -141,8 +143,7 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
     print_fields(f"job {job.id}", fields)
     if traceback:
         echo_traceback(traceback)
-    place = f"job {job.chain_index + 1} of {chain.length} in it, which is {chain.status}"
-    echo(f"chain {chain.id} ({chain.type_name}): {place}")
+    echo(f"chain {chain.id} ({chain.type_name}, {chain.status}): job {job.chain_index + 1} of {chain.length}")
     if blockers:
         print_blockers(blockers)
     if attempts:
@@ -150,7 +151,7 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
             (one.attempt, one.outcome, one.started_at, one.ended_at, one.worker_id, first_line(one.error, job.type_name))
             for one in attempts
         ]
-        print_table("attempts without success", ["attempt", "outcome", "started", "ended", "worker", "error"], rows)
+        print_table("unsuccessful attempts", ["attempt", "outcome", "started", "ended", "worker", "error"], rows)
     if letters:
         deaths = [(one.id, one.reason, one.died_at, one.resolution, one.resolved_by) for one in letters]
         print_table("dead letters", ["id", "reason", "died", "resolution", "by"], deaths)
@@ -161,7 +162,7 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
 @json_option
 @with_database
 def retry(database: Database, /, *, ids: tuple[str, ...], as_json: bool) -> None:
-    """Make jobs run again now: pending ones at once, dead ones with fresh attempts. All of them, or none."""
+    """Run jobs again now: trigger pending jobs, and redrive dead ones. All of them, or none."""
     given = list(dict.fromkeys(database.job_id(one) for one in ids))
     model = database.model
     with database.session() as session, session.begin():
@@ -169,35 +170,40 @@ def retry(database: Database, /, *, ids: tuple[str, ...], as_json: bool) -> None
         for one, job in found.items():
             if job.status not in {JobStatus.PENDING, JobStatus.DEAD}:
                 raise IllegalTransitionError(
-                    f"job {one} is {job.status.value}: only pending and dead jobs can be retried; nothing was changed"
+                    f"job {one} is {job.status.value}: only pending and dead jobs can be retried. No job was changed."
                 )
         pending = [one for one, job in found.items() if job.status is JobStatus.PENDING]
         dead = [one for one, job in found.items() if job.status is JobStatus.DEAD]
         if pending:
             trigger_jobs(session, pending, model=model)
-        # One at a time: a job may have several letters, and letters already dismissed count as well.
+        # One at a time: a job may have several dead letters, and dismissed ones count as well.
         redriven = [
             one
             for one in dead
             if redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[one], resolved=None), model=model)
         ]
         if gone := [one for one in dead if one not in redriven]:
-            raise IllegalTransitionError(f"job {gone[0]} is no longer dead; nothing was changed")
+            raise IllegalTransitionError(f"job {gone[0]} is no longer dead. No job was changed.")
     if as_json:
         print_json({"triggered": pending, "redriven": redriven})
     else:
         due, again = counted(len(pending), "pending job"), counted(len(redriven), "dead job")
-        are, were = "is" if len(pending) == 1 else "are", "was" if len(redriven) == 1 else "were"
-        echo(f"{due} {are} due now, {again} {were} redriven")
+        echo(f"{due} triggered, {again} redriven")
 
 
 @jobs.command()
 @click.argument("ids", metavar="[ID...]", nargs=-1)
-@click.option("--status", "statuses", type=click.Choice([status.value for status in _OPEN]), multiple=True)
-@click.option("--type", "types", multiple=True, help="Every open job of this type; may be repeated.")
-@click.option("--queue", "queues", multiple=True, help="Every open job of this queue; may be repeated.")
-@click.option("--dry-run", is_flag=True, help="Only tell how many.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--status",
+    "statuses",
+    type=click.Choice([status.value for status in _OPEN]),
+    multiple=True,
+    help="Every job with this status; may be repeated.",
+)
+@click.option("--type", "types", multiple=True, help="Every job of this type that has not ended; may be repeated.")
+@click.option("--queue", "queues", multiple=True, help="Every job of this queue that has not ended; may be repeated.")
+@click.option("--dry-run", is_flag=True, help="Only show how many.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @with_database
 def cancel(
@@ -212,10 +218,10 @@ def cancel(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Cancel jobs that have not ended: those named, or every one that fits. Running ones are stopped."""
+    """Cancel jobs that have not ended, by id or by filters. Running jobs are stopped."""
     filtered = bool(statuses or types or queues)
     if bool(ids) == filtered:
-        raise click.UsageError("give ids, or at least one of --status, --type and --queue")
+        raise click.UsageError("pass ids, or at least one of --status, --type and --queue, and not both")
     where = JobFilter(statuses=[JobStatus(status) for status in statuses] or _OPEN, types=types, queues=queues)
     with database.session() as session:
         if ids:
@@ -223,7 +229,7 @@ def cancel(
         else:
             pages = _pages(session, database, where)
         if dry_run:
-            _tell_cancelled([one for page in pages for one in page], "would be cancelled", as_json)
+            _print_cancelled([one for page in pages for one in page], "would be cancelled", as_json)
             return
         if filtered and not yes:
             count = len(_listed(session, database, where, limit=CHUNK).items)
@@ -234,11 +240,11 @@ def cancel(
         for page in pages:
             cancelled += cancel_jobs(session, page, model=database.model)
             session.commit()
-    _tell_cancelled(cancelled, "cancelled", as_json)
+    _print_cancelled(cancelled, "cancelled", as_json)
 
 
 def _named(session: Session, database: Database, ids: Sequence[str]) -> list[Any]:
-    """Return the named jobs that have not ended. Raises: JobNotFoundError naming every id that is no job."""
+    """Return the given jobs that have not ended. Raises: JobNotFoundError with every unknown id."""
     missing, found = [], []
     for given in dict.fromkeys(ids):
         try:
@@ -254,7 +260,7 @@ def _named(session: Session, database: Database, ids: Sequence[str]) -> list[Any
 
 
 def _pages(session: Session, database: Database, where: JobFilter) -> Iterator[list[Any]]:
-    """Return the ids of jobs that fit, a page a transaction; those added meanwhile are not meant."""
+    """Yield the ids of matching jobs, one page per transaction; jobs added meanwhile are ignored."""
     newest = _listed(session, database, where, limit=1).items
     last = newest[0].id if newest else None
     after = None
@@ -262,7 +268,7 @@ def _pages(session: Session, database: Database, where: JobFilter) -> Iterator[l
         found = list_jobs(session, where=where, after=after, limit=CHUNK, newest_first=False, model=database.model)
         page = [job.id for job in found if job.id <= last]
         session.rollback()
-        session.expunge_all()  # a long run must not hold every job it saw
+        session.expunge_all()  # do not keep every row of a long run in memory
         if page:
             yield page
         after = found.next
@@ -274,7 +280,7 @@ def _listed(session: Session, database: Database, where: JobFilter, *, limit: in
     return collected(lambda **more: list_jobs(session, where=where, model=database.model, **more), limit=limit)
 
 
-def _tell_cancelled(ids: list[Any], done: str, as_json: bool) -> None:
+def _print_cancelled(ids: list[Any], done: str, as_json: bool) -> None:
     if as_json:
         print_json({done.replace(" ", "_"): ids})
     else:

@@ -1,4 +1,4 @@
-"""`sa-jobqueue vacuum`, `reindex` and `optimize`: a queue's tables and indexes kept small by hand."""
+"""`sa-jobqueue vacuum`, `reindex` and `optimize`: maintenance of a queue's tables and indexes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _lock_timeout: Final = click.option(
     type=seconds,
     metavar="SECONDS",
     default=timedelta(seconds=10),
-    help="How long to wait for a lock.  [default: 10]",
+    help="Maximum time to wait for a lock.  [default: 10]",
 )
 
 
 @click.command()
 @click.argument("tables", nargs=-1)
-@click.option("--no-analyze", is_flag=True, help="Leave the planner's statistics as they are.")
-@click.option("--settings", is_flag=True, help="Vacuum nothing: show what autovacuum is told of each table, and should be.")
+@click.option("--no-analyze", is_flag=True, help="Do not update the planner's statistics.")
+@click.option("--settings", is_flag=True, help="Do not vacuum; show current and recommended storage parameters.")
 @_lock_timeout
 @json_option
 @with_database
@@ -47,9 +47,9 @@ def vacuum(
     lock_timeout: timedelta,
     as_json: bool,
 ) -> None:
-    """Vacuum the queue's TABLES, all unless given, and say what could not be removed and for whose sake.
+    """Vacuum the queue's TABLES, by default all, and report dead rows that could not be removed and why.
 
-    Readers and writers go on. Status 1 where a table was left out, because somebody held a lock or the right is missing.
+    Readers and writers are not blocked. Status 1 if a table was skipped because of a lock or a missing privilege.
     """
     engine = _engine(database)
     if settings:
@@ -63,15 +63,15 @@ def vacuum(
 
 @click.command()
 @click.argument("indexes", nargs=-1)
-@click.option("--all", "every", is_flag=True, help="All of the queue's, whatever their size.")
+@click.option("--all", "every", is_flag=True, help="Rebuild all indexes of the queue.")
 @_lock_timeout
 @json_option
 @with_database
 def reindex(database: Database, /, *, indexes: tuple[str, ...], every: bool, lock_timeout: timedelta, as_json: bool) -> None:
-    """Build INDEXES anew, one after the other, while everybody goes on working.
+    """Rebuild INDEXES concurrently, one after the other.
 
-    Without names: those that are invalid or mostly waste. What an ended rebuild left is dropped. Status 1 where one was left
-    out, because somebody held a lock or the right is missing.
+    Without names: those that are invalid or mostly bloat. Remains of an interrupted rebuild are dropped. Status 1 if an
+    index was skipped because of a lock or a missing privilege.
     """
     with _bar() as on_progress:
         options: dict[str, Any] = {"every": every, "lock_timeout": lock_timeout, "on_progress": on_progress}
@@ -80,12 +80,12 @@ def reindex(database: Database, /, *, indexes: tuple[str, ...], every: bool, loc
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Only tell what it would do.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @_lock_timeout
 @json_option
 @with_database
 def optimize(database: Database, /, *, dry_run: bool, lock_timeout: timedelta, as_json: bool) -> None:
-    """Do what is worth doing, and nothing else: vacuum tables full of dead rows, rebuild indexes that are mostly waste."""
+    """Vacuum tables with many dead rows, and rebuild indexes that are mostly bloat."""
     engine = _engine(database)
     seen = health(engine, model=database.model)
     tables = [table.name for table in seen.tables if maintenance.worth_vacuuming(table)]
@@ -96,34 +96,34 @@ def optimize(database: Database, /, *, dry_run: bool, lock_timeout: timedelta, a
         else:
             rows = [("vacuum", name) for name in tables] + [("reindex", name) for name in indexes]
             if rows:
-                print_table("would do", ["what", "name"], rows)
+                print_table("would do", ["action", "name"], rows)
             else:
-                console().print("nothing is worth doing")
+                console().print("nothing to do")
         return
     with _bar() as on_progress:
         options: dict[str, Any] = {"lock_timeout": lock_timeout, "on_progress": on_progress, "model": database.model}
         vacuumed = maintenance.vacuum(engine, tables=tables, **options) if tables else []
-        # Afterwards: what was waste in an index may have become free by the vacuum, and a rebuild drops dead entries.
+        # After the vacuum, which may already have freed bloat of an index.
         reindexed = maintenance.reindex(engine, **options)
     _print(vacuumed, reindexed, as_json=as_json)
 
 
 def _engine(database: Database) -> Engine:
     with database.session():
-        pass  # says what is wrong with the tables, where something is
+        pass  # reports an unreachable database or a wrong schema version
     return own_engine(database.url)
 
 
 @contextmanager
 def _bar() -> Iterator[OnProgress | None]:
-    """Show on standard error how far each has come, where somebody watches."""
+    """Show the progress on standard error, if it is a terminal."""
     terminal = console(stderr=True)
     if not terminal.is_terminal:
         yield None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=terminal, transient=True) as bar:
-        task = bar.add_task("beginning", total=None)
+        task = bar.add_task("starting", total=None)
 
         def show(name: str, phase: str, done: int, total: int) -> None:
             bar.update(task, description=f"{name}: {phase}", completed=done, total=total or None)
@@ -136,17 +136,17 @@ def _print(vacuumed: Sequence[Vacuumed], reindexed: Sequence[Reindexed], *, as_j
         print_json({"vacuumed": [asdict(one) for one in vacuumed], "reindexed": [asdict(one) for one in reindexed]})
     else:
         if vacuumed:
-            headings = ["table", "dead before", "dead after", "size before", "size after", "seconds", "left out because"]
+            headings = ["table", "dead before", "dead after", "size before", "size after", "seconds", "skipped because"]
             print_table("vacuumed", headings, [_cells(one, one.table, one.dead_before, one.dead_after) for one in vacuumed])
         if reindexed:
-            headings = ["index", "of table", "size before", "size after", "seconds", "left out because"]
+            headings = ["index", "table", "size before", "size after", "seconds", "skipped because"]
             print_table("rebuilt", headings, [_cells(one, one.index, one.table) for one in reindexed])
         if not vacuumed and not reindexed:
-            console().print("nothing is worth doing")
+            console().print("nothing to do")
         for one in vacuumed:
             if one.kept_for is not None:
-                held = "" if one.kept_for.held_for is None else f" for {span(one.kept_for.held_for)}"
-                words = f"{one.dead_after:,} dead rows of {one.table} stay for {described(one.kept_for)}, open{held}"
+                held = "" if one.kept_for.held_for is None else f", open for {span(one.kept_for.held_for)}"
+                words = f"{one.dead_after:,} dead rows of {one.table} are kept by {described(one.kept_for)}{held}"
                 console().print(shown(words), style="yellow", markup=False, soft_wrap=True)
     if any(one.skipped for one in vacuumed) or any(one.skipped for one in reindexed):
         raise click.exceptions.Exit(1)
@@ -162,7 +162,7 @@ def _print_settings(settings: Sequence[Setting], *, as_json: bool) -> None:
         print_json({"settings": [asdict(one) for one in settings]})
         return
     rows = [(one.table, one.name, one.current, one.recommended) for one in settings]
-    print_table("storage settings", ["table", "setting", "now", "recommended"], rows)
+    print_table("storage settings", ["table", "setting", "current", "recommended"], rows)
     for one in settings:
         if one.current != one.recommended:
             console().print(f"{one.sql};", markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`sa-jobqueue migrate`: the queue's tables, for applications without Alembic."""
+"""`sa-jobqueue migrate`: create and upgrade the queue's tables, for applications without Alembic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _patience = click.option(
     type=seconds,
     metavar="SECONDS",
     default=PATIENCE,
-    help=f"How long to try for its locks, a second at a time.  [default: {PATIENCE.total_seconds():.0f}]",
+    help=f"How long to retry for locks, one second per try.  [default: {PATIENCE.total_seconds():.0f}]",
 )
 
 
@@ -29,73 +29,73 @@ _patience = click.option(
 def migrate() -> None:
     """Create and upgrade the queue's tables without Alembic.
 
-    An application that uses Alembic lets `alembic upgrade head` do this.
+    Applications with Alembic use `alembic upgrade head` instead.
     """
 
 
 @migrate.command()
-@click.option("--to", "to_version", type=_VERSION, help=f"Up to this version; to the latest, {LATEST}, unless given.")
+@click.option("--to", "to_version", type=_VERSION, help=f"Target version.  [default: {LATEST}, the latest]")
 @_patience
 @json_option
 @with_database
 def upgrade(database: Database, /, *, to_version: int | None, patience: timedelta, as_json: bool) -> None:
-    """Take the tables up to a version. Does nothing when they are there; safe at every start of a program.
+    """Upgrade the tables to a version. Does nothing if they have it, so it is safe at every start of a program.
 
-    Columns and indexes are made first, while the queue goes on working, as by `prepare`.
+    First it creates columns and indexes without blocking the queue, as `prepare` does.
     """
     _prepare(database, to_version, patience)
     with _transaction(database) as connection:
         before = runner.upgrade(connection, database.model.__jobqueue__, to_version=to_version, patience=patience)
         after = runner.current_version(connection, database.model.__jobqueue__)
-    _tell(database, before, after, as_json)
+    _print_change(database, before, after, as_json)
 
 
 @migrate.command()
-@click.option("--to", "to_version", type=_VERSION, help=f"For this version; for the latest, {LATEST}, unless given.")
+@click.option("--to", "to_version", type=_VERSION, help=f"Target version.  [default: {LATEST}, the latest]")
 @_patience
 @json_option
 @with_database
 def prepare(database: Database, /, *, to_version: int | None, patience: timedelta, as_json: bool) -> None:
-    """Make empty columns and indexes of a new version ahead, on tables that are in use.
+    """Create the new columns and indexes of a version in advance, without blocking the queue.
 
-    For large tables, before `alembic upgrade head`: nobody waits for it, and the migration itself is short then.
+    For large tables, before `alembic upgrade head`: it keeps the migration's own locks short.
     """
     made = _prepare(database, to_version, patience)
     if as_json:
         print_json({"made": made})
     else:
-        echo(f"made {', '.join(made)}" if made else "there is nothing to do ahead")
+        echo(f"created {', '.join(made)}" if made else "nothing to prepare")
 
 
 @migrate.command()
-@click.option("--to", "to_version", type=_VERSION, required=True, help="Down to this version; 0 drops the tables.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--to", "to_version", type=_VERSION, required=True, help="Target version; 0 drops the tables.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @_patience
 @json_option
 @with_database
 def downgrade(database: Database, /, *, to_version: int, yes: bool, patience: timedelta, as_json: bool) -> None:
-    """Take the tables down to a version. Down to 0 every job is lost."""
+    """Downgrade the tables to a version. Downgrading to 0 deletes every job."""
     if not yes:
-        lost = "drops every job" if to_version == 0 else "may drop columns and what is in them"
+        lost = "deletes every job" if to_version == 0 else "may drop columns with their data"
         table = database.model.__jobqueue__.qualified("job")
-        click.confirm(f"Downgrading {table} to {to_version} {lost}. Go on?", abort=True, err=True)
+        click.confirm(f"Downgrading {table} to version {to_version} {lost}. Continue?", abort=True, err=True)
     with _transaction(database) as connection:
         before = runner.downgrade(connection, database.model.__jobqueue__, to_version=to_version, patience=patience)
         after = runner.current_version(connection, database.model.__jobqueue__)
-    _tell(database, before, after, as_json)
+    _print_change(database, before, after, as_json)
 
 
 @migrate.command()
 @json_option
 @with_database
 def version(database: Database, /, *, as_json: bool) -> None:
-    """Tell which version the tables are of, and the latest this library knows. 0: they are not there."""
+    """Show the version of the tables and the latest one; 0 means that there are no tables."""
     with _transaction(database) as connection:
         found = runner.current_version(connection, database.model.__jobqueue__)
     if as_json:
         print_json({"version": found, "latest": LATEST})
     else:
-        echo(f"{database.model.__jobqueue__.qualified('job')} is of version {found}; the latest is {LATEST}")
+        echo(f"{database.model.__jobqueue__.qualified('job')} is at version {found}; the latest is {LATEST}")
 
 
 @migrate.command()
@@ -103,7 +103,7 @@ def version(database: Database, /, *, as_json: bool) -> None:
 @click.option("--from", "from_version", type=_VERSION, default=0, show_default=True)
 @click.option("--to", "to_version", type=_VERSION, default=LATEST, show_default=True)
 def sql(app: str | None, from_version: int, to_version: int) -> None:
-    """Print the SQL from one version to another, as one transaction; no database is needed."""
+    """Print the SQL of the migration between two versions, as one transaction. Needs no database."""
     layout = load_model(app).__jobqueue__
     echo_lines("BEGIN;\n")
     for statement in runner.statements(layout, from_version=from_version, to_version=to_version):
@@ -113,8 +113,8 @@ def sql(app: str | None, from_version: int, to_version: int) -> None:
 
 def _prepare(database: Database, to_version: int | None, patience: timedelta) -> list[str]:
     with database.connection() as connection:
-        apart = connection.execution_options(isolation_level="AUTOCOMMIT")
-        return runner.prepare(apart, database.model.__jobqueue__, to_version=to_version, patience=patience)
+        autocommit = connection.execution_options(isolation_level="AUTOCOMMIT")
+        return runner.prepare(autocommit, database.model.__jobqueue__, to_version=to_version, patience=patience)
 
 
 @contextmanager
@@ -123,9 +123,12 @@ def _transaction(database: Database) -> Iterator[Connection]:
         yield connection
 
 
-def _tell(database: Database, before: int, after: int, as_json: bool) -> None:
+def _print_change(database: Database, before: int, after: int, as_json: bool) -> None:
     if as_json:
         print_json({"from": before, "to": after})
         return
     table = database.model.__jobqueue__.qualified("job")
-    echo(f"{table} is of version {after}" + (f", was {before}" if before != after else " already"))
+    echo(
+        f"{table} is {'now' if before != after else 'already'} at version {after}"
+        + (f", was {before}" if before != after else "")
+    )

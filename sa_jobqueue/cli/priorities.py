@@ -1,4 +1,4 @@
-"""`sa-jobqueue jobs priority`: what is waiting goes earlier, or later."""
+"""`sa-jobqueue jobs priority`: change the priority of waiting jobs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _WHOLE = click.IntRange(MIN_PRIORITY, MAX_PRIORITY)
 
 @click.command()
 @click.argument("ids", metavar="[ID...]", nargs=-1)
-@click.option("--to", type=_WHOLE, required=True, metavar="N", help="The priority: -9 to 9, larger first.")
-@click.option("--chain", "chain_ids", multiple=True, metavar="ID", help="The jobs of this chain; may be repeated.")
+@click.option("--to", type=_WHOLE, required=True, metavar="N", help="New priority, -9 to 9; larger runs first.")
+@click.option("--chain", "chain_ids", multiple=True, metavar="ID", help="Only jobs of this chain; may be repeated.")
 @click.option("--type", "types", multiple=True, metavar="NAME", help="Only of this job type; may be repeated.")
 @click.option("--queue", "queues", multiple=True, metavar="NAME", help="Only in this queue; may be repeated.")
-@click.option("--payload", metavar="JSON", help="Only those whose payload contains this: '{\"tenant\": 7}'.")
-@click.option("--dry-run", is_flag=True, help="Only tell how many.")
+@click.option("--payload", metavar="JSON", help="Only jobs whose payload contains this, such as '{\"tenant\": 7}'.")
+@click.option("--dry-run", is_flag=True, help="Only show how many.")
 @json_option
 @with_database
 def priority(
@@ -45,9 +45,9 @@ def priority(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Give jobs that are waiting another priority: those named, those of chains, or every one that fits.
+    """Change the priority of waiting jobs, by id or by filters.
 
-    A thousand a transaction, so nobody waits long; workers obey with their next claim. What runs is left as it is.
+    Changes a thousand jobs per transaction. Workers apply it from their next claim on. Running jobs are not changed.
     """
     model = database.model
     job_ids = [database.job_id(one) for one in ids]
@@ -59,7 +59,7 @@ def priority(
         statuses=sorted(INITIAL),
     )
     if not (ids or chain_ids or types or queues or payload):
-        raise click.UsageError("give ids, or at least one of --chain, --type, --queue and --payload")
+        raise click.UsageError("pass ids, or at least one of --chain, --type, --queue and --payload")
     matching = None if payload is None else model.input.contains(type_coerce(_document(payload), JSONB))
     changed, after = 0, None
     with database.session() as session, _bar(session, database) as show:
@@ -85,19 +85,19 @@ def priority(
     if as_json:
         print_json({"priority": to, "dry_run": dry_run, "jobs": changed})
     else:
-        echo(f"{counted(changed, 'job')} {'would get' if dry_run else 'got'} priority {to}")
+        echo(f"{counted(changed, 'job')} {'would be changed' if dry_run else 'changed'} to priority {to}")
 
 
 def _document(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise click.BadParameter(f"is no JSON: {error}", param_hint="--payload") from error
+        raise click.BadParameter(f"not valid JSON: {error}", param_hint="--payload") from error
 
 
 @contextmanager
 def _bar(session: Session, database: Database) -> Iterator[Callable[[int], None]]:
-    """Show on standard error how many it has changed, where somebody watches."""
+    """Show the progress on standard error, if it is a terminal."""
     terminal = console(stderr=True)
     if not terminal.is_terminal:
         yield lambda changed: None

@@ -1,4 +1,4 @@
-"""`sa-jobqueue prune`: delete chains that ended long enough ago, or tell which would go."""
+"""`sa-jobqueue prune`: delete chains that ended before a given age."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from sa_jobqueue.statements import retention, storage
 from sa_jobqueue.types import JobStatus
 
 _PATIENCE: Final = 2
-"""Seconds that a lock on a row of the application's may be waited for, which refers to a job."""
+"""Seconds to wait for a lock on an application's row that refers to a job."""
 
 
 @dataclass(slots=True)
 class _Sum:
-    """What all pages did together."""
+    """The totals of all pages."""
 
     chains: dict[tuple[str, JobStatus], int] = field(default_factory=dict)
     jobs: int = 0
@@ -37,7 +37,7 @@ class _Sum:
     letters: int = 0
 
     def add(self, page: Pruned) -> None:
-        """Count one page."""
+        """Add the counts of one page."""
         for kind, count in page.chains.items():
             self.chains[kind] = self.chains.get(kind, 0) + count
         self.jobs, self.kept, self.scanned = self.jobs + page.jobs, self.kept + page.kept, self.scanned + page.scanned
@@ -50,18 +50,22 @@ class _Sum:
     envvar=APP_VARIABLE,
     show_envvar=True,
     metavar="MODULE:ATTRIBUTE",
-    help="The application's JobQueue: its tables, and without --older-than the ages that it says.",
+    help="The application's JobQueue: its tables and, without --older-than, its retention.",
 )
-@click.option("--older-than", type=age, metavar="AGE", help="What ended longer ago than this: 30d, 12h.")
+@click.option(
+    "--older-than", type=age, metavar="AGE", help="Delete chains that ended longer ago than this, such as 30d or 12h."
+)
 @click.option(
     "--status",
     "statuses",
     type=click.Choice([str(outcome) for outcome in OUTCOMES]),
     multiple=True,
-    help="How the chains ended; may be repeated.  [default: completed, cancelled]",
+    help="Only chains with this status; may be repeated.  [default: completed, cancelled]",
 )
-@click.option("--type", "types", multiple=True, metavar="NAME", help="Only chains that begin with it; may be repeated.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would go.")
+@click.option(
+    "--type", "types", multiple=True, metavar="NAME", help="Only chains whose first job has this type; may be repeated."
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @json_option
 def prune(
     *,
@@ -73,16 +77,16 @@ def prune(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Delete chains that ended long enough ago, each whole, a page a transaction; nobody is waited for.
+    """Delete chains that ended before a given age, one page per transaction. Locked chains are skipped.
 
-    A chain stays as long as a job of one that stays waits for it or waited. Dead ones go with --status dead alone. With
-    --older-than it goes by that and by nothing else; without, by what the JobQueue and the queues' own rows say, as workers
-    do by themselves, and resolved dead letters go too, by what the JobQueue says of those (see dead-letters prune).
+    A chain is kept while a job of a chain that is kept waits or waited for it. Dead chains are only deleted with --status
+    dead. Without --older-than, the retention of the JobQueue and of the queues' settings applies, as in workers, and
+    resolved dead letters are pruned, too (see dead-letters prune).
     """
     jobs = load_jobs(app) if app is not None else None
     if older_than is None:
         if jobs is None or statuses or types:
-            raise click.UsageError("say how old: --older-than 30d; or name with --app alone who says it")
+            raise click.UsageError("pass --older-than, such as 30d; or only --app, to use the retention of its JobQueue")
         rules = jobs.retention_rules
     else:
         rules = _rules(older_than, statuses, types)
@@ -107,7 +111,7 @@ def prune(
 
 
 def prune_letters(session: Session, rules: RetentionRules, *, dry_run: bool, model: type[JobMixin[Any]]) -> int:
-    """Delete resolved dead letters, a page a transaction; return how many."""
+    """Delete resolved dead letters, one page per transaction; return how many."""
     after, letters, is_last = None, 0, False
     while not is_last:
         with session.begin():
@@ -118,23 +122,23 @@ def prune_letters(session: Session, rules: RetentionRules, *, dry_run: bool, mod
 
 
 def _rules(older_than: timedelta, statuses: tuple[str, ...], types: tuple[str, ...]) -> RetentionRules:
-    said = Retention(**dict.fromkeys(statuses or ("completed", "cancelled"), older_than))
-    return RetentionRules(types=dict.fromkeys(types, said)) if types else RetentionRules(default=said)
+    retained = Retention(**dict.fromkeys(statuses or ("completed", "cancelled"), older_than))
+    return RetentionRules(types=dict.fromkeys(types, retained)) if types else RetentionRules(default=retained)
 
 
 @contextmanager
 def _bar() -> Iterator[Any]:
-    """Show on standard error how far it has come, where somebody watches."""
+    """Show the progress on standard error, if it is a terminal."""
     terminal = console(stderr=True)
     if not terminal.is_terminal:
         yield lambda done, estimate: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=terminal, transient=True) as bar:
-        task = bar.add_task("looking", total=None)
+        task = bar.add_task("scanning", total=None)
 
         def show(done: _Sum, estimate: int) -> None:
-            words = f"{done.jobs:,} jobs gone, {done.scanned:,} looked at"
+            words = f"{done.jobs:,} jobs deleted, {done.scanned:,} scanned"
             bar.update(task, description=words, completed=done.scanned, total=max(estimate, done.scanned) or None)
 
         yield show
@@ -149,9 +153,9 @@ def _print(done: _Sum, *, as_json: bool, dry_run: bool) -> None:
         print_json({"dry_run": dry_run} | totals | {"by": by_kind})
         return
     chains, jobs = counted(sum(done.chains.values()), "chain"), counted(done.jobs, "job")
-    title = f"{chains} of {jobs} {'would go' if dry_run else 'deleted'}"
+    title = f"{chains} of {jobs} {'would be deleted' if dry_run else 'deleted'}"
     if done.letters:
         title += f", and {counted(done.letters, 'dead letter')}"
     if done.kept:
-        title += f"; {counted(done.kept, 'chain')} stay for now: others refer to them, or somebody holds them"
+        title += f"; {counted(done.kept, 'chain')} kept for now: other chains refer to them, or their rows are locked"
     print_table(title, ["type", "status", "chains"], [(name, outcome, count) for (name, outcome), count in kinds])

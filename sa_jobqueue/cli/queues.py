@@ -1,4 +1,4 @@
-"""`sa-jobqueue queues`: what queues are told, pausing them, and making their rows say what code declares."""
+"""`sa-jobqueue queues`: list, pause and resume queues, change and synchronize their settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from sa_jobqueue.cli._limits import ALGORITHM, BURST, GLOBAL_CONCURRENCY, PERIOD, RATE, limits_told, named, read_limits
+from sa_jobqueue.cli._limits import ALGORITHM, BURST, GLOBAL_CONCURRENCY, PERIOD, RATE, named, rate_text, read_limits
 from sa_jobqueue.cli._options import (
     Database,
     json_option,
@@ -34,19 +34,19 @@ from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.registry.settings import LIMITS, RETRY, QueueSettings, retry_of
 
 _names: Final = click.argument("names", metavar="NAME...", nargs=-1, required=True)
-_HEADINGS: Final = ("queue", "paused", "by", "weight", "max running", "of a key", "rate", "workers")
+_HEADINGS: Final = ("queue", "paused", "by", "weight", "concurrency", "per key", "rate", "workers")
 
 
 @click.group()
 def queues() -> None:
-    """Look at queues, pause and resume them, and say what they may take."""
+    """List, pause and resume queues, and set their limits."""
 
 
 @queues.command("list")
 @json_option
 @with_database
 def list_(database: Database, /, *, as_json: bool) -> None:
-    """List queues that somebody said something of, or that a worker serves."""
+    """List queues that have settings or an active worker."""
     with database.session() as session:
         found = list_queues(session, model=database.model)
     if as_json:
@@ -57,7 +57,7 @@ def list_(database: Database, /, *, as_json: bool) -> None:
 
 
 def _row(one: QueueStatus) -> tuple[Any, ...]:
-    limits = (one.global_concurrency, one.concurrency_per_key, limits_told(one))
+    limits = (one.global_concurrency, one.concurrency_per_key, rate_text(one))
     return (one.name, one.paused_at, one.paused_by, one.weight, *limits, one.workers)
 
 
@@ -66,55 +66,66 @@ def _row(one: QueueStatus) -> tuple[Any, ...]:
 @json_option
 @with_database
 def show(database: Database, /, *, name: str, as_json: bool) -> None:
-    """Show all that is said of one queue."""
+    """Show the settings of one queue."""
     with database.session() as session:
         found = list_queues(session, names=[name], model=database.model)
     if not found:
-        raise click.ClickException(f"nobody said anything of queue {name!r}, and no worker serves it")
-    told = asdict(found[0])
-    print_json(told) if as_json else print_fields(f"queue {name}", told)
+        raise click.ClickException(f"queue {name!r} not found: it has no settings and no active worker")
+    document = asdict(found[0])
+    print_json(document) if as_json else print_fields(f"queue {name}", document)
 
 
 @queues.command("set")
 @click.argument("name")
-@click.option("--weight", type=int, help="Its share beside the other queues, 1 to 100.")
-@click.option("--concurrency-per-key", metavar="N", help="How many of each fair key may run at once, across all workers.")
+@click.option("--weight", type=int, help="Share relative to other queues, 1 to 100.")
+@click.option(
+    "--concurrency-per-key",
+    metavar="N",
+    help="Maximum number of jobs of one fairness key to run at once, across all workers.",
+)
 @GLOBAL_CONCURRENCY
 @RATE
 @PERIOD
 @BURST
 @ALGORITHM
-@click.option("--retry-base", metavar="SECONDS", help="Longest first wait of jobs whose handlers say none, or 'none'.")
-@click.option("--retry-factor", metavar="N", help="How much longer each of their waits may be than the one before.")
-@click.option("--retry-cap", metavar="SECONDS", help="The longest of their waits.")
-@click.option("--retain-completed", metavar="DAYS", help="How long its completed chains are kept; 'none' to say nothing.")
-@click.option("--retain-cancelled", metavar="DAYS", help="The same of cancelled ones.")
-@click.option("--retain-dead", metavar="DAYS", help="The same of dead ones.")
+@click.option(
+    "--retry-base",
+    metavar="SECONDS",
+    help="Initial backoff for job types without a retry policy of their own; 'none' unsets it.",
+)
+@click.option("--retry-factor", metavar="N", help="Factor by which the backoff grows with each attempt.")
+@click.option("--retry-cap", metavar="SECONDS", help="Maximum backoff.")
+@click.option("--retain-completed", metavar="DAYS", help="Retention of completed chains; 'none' unsets it.")
+@click.option("--retain-cancelled", metavar="DAYS", help="Retention of cancelled chains; 'none' unsets it.")
+@click.option("--retain-dead", metavar="DAYS", help="Retention of dead chains; 'none' unsets it.")
 @json_option
 @with_database
 def set_(database: Database, /, *, name: str, weight: int | None, as_json: bool, **given: str | None) -> None:
-    """Say what a queue may take. What is not given stays as it is; 'none' takes a limit away."""
+    """Change the settings of a queue. Options that are not given keep their value; 'none' removes a limit."""
     with database.session() as session:
-        said = _settings(get_queue(session, name, model=database.model))
+        current = _settings(get_queue(session, name, model=database.model))
         ages = {outcome: given.pop(f"retain_{outcome}") for outcome in ("completed", "cancelled", "dead")}
-        kept = {outcome: _days(f"retain_{outcome}", days) for outcome, days in ages.items() if days is not None}
-        retry = _retry(said.retry, *map(given.pop, RETRY))
-        wanted: dict[str, Any] = read_limits(said, given) | {"retry": retry, "retention": replace(said.retention, **kept)}
+        retained = {outcome: _days(f"retain_{outcome}", days) for outcome, days in ages.items() if days is not None}
+        retry = _retry(current.retry, *map(given.pop, RETRY))
+        wanted: dict[str, Any] = read_limits(current, given) | {
+            "retry": retry,
+            "retention": replace(current.retention, **retained),
+        }
         if weight is not None:
             wanted["weight"] = weight
-        upsert_queue(session, replace(said, **wanted), model=database.model)
+        upsert_queue(session, replace(current, **wanted), model=database.model)
         session.commit()
-        told = asdict(list_queues(session, names=[name], model=database.model)[0])
-    print_json(told) if as_json else print_fields(f"queue {name}", told)
+        document = asdict(list_queues(session, names=[name], model=database.model)[0])
+    print_json(document) if as_json else print_fields(f"queue {name}", document)
 
 
 @queues.command()
 @_names
-@click.option("--by", default=user_name, show_default="your name", help="Who says so, for those who look.")
+@click.option("--by", default=user_name, show_default="your name", help="Name to record with the pause.")
 @json_option
 @with_database
 def pause(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bool) -> None:
-    """Have no job of these queues started until they are resumed. What runs goes on, what is enqueued waits."""
+    """Pause queues: start none of their jobs until they are resumed. Running jobs continue."""
     with database.session() as session:
         done = pause_queues(session, names, by=by, model=database.model)
         session.commit()
@@ -126,7 +137,7 @@ def pause(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bo
 @json_option
 @with_database
 def resume(database: Database, /, *, names: tuple[str, ...], as_json: bool) -> None:
-    """Have the jobs of paused queues started again, whatever came meanwhile."""
+    """Resume paused queues."""
     with database.session() as session:
         done = resume_queues(session, names, model=database.model)
         session.commit()
@@ -135,11 +146,11 @@ def resume(database: Database, /, *, names: tuple[str, ...], as_json: bool) -> N
 
 @queues.command()
 @click.argument("application", metavar="MODULE:ATTRIBUTE")
-@click.option("--dry-run", is_flag=True, help="Only tell the difference.")
+@click.option("--dry-run", is_flag=True, help="Only show the differences.")
 @json_option
 @url_option
 def sync(application: str, url: str | None, *, dry_run: bool, as_json: bool) -> None:
-    """Make the rows of queues say what the application's JobQueue declares. What is paused stays so; nothing is deleted."""
+    """Synchronize the settings of queues with the application's JobQueue. Pauses are kept; nothing is deleted."""
     jobs = load_jobs(application)
     with Database(parse_url(url), jobs.model).session() as session:
         synced = sync_queues(session, jobs.declared_queues, model=jobs.model)
@@ -152,35 +163,35 @@ def sync(application: str, url: str | None, *, dry_run: bool, as_json: bool) -> 
     for name in synced.created:
         echo(f"{name}: {would}created")
     for name, what in synced.changed.items():
-        told = ", ".join(f"{key} {shown(old)} -> {shown(new)}" for key, (old, new) in what.items())
-        echo(f"{name}: {would}changed: {told}")
+        changes = ", ".join(f"{key} {shown(old)} -> {shown(new)}" for key, (old, new) in what.items())
+        echo(f"{name}: {would}changed: {changes}")
     for name in synced.undeclared:
-        echo(f"{name}: not declared, left as it is")
-    echo(f"{counted(len(synced.unchanged), 'queue')} said so already")
+        echo(f"{name}: not declared, not changed")
+    echo(f"{counted(len(synced.unchanged), 'queue')} unchanged")
 
 
-def _settings(said: QueueStatus) -> QueueSettings:
-    limits = {key: getattr(said, key) for key in ("weight", "concurrency_per_key", *LIMITS)}
-    kept = Retention(completed=said.retain_completed, cancelled=said.retain_cancelled, dead=said.retain_dead)
-    return QueueSettings(name=said.name, retry=retry_of(said), retention=kept, **limits)
+def _settings(status: QueueStatus) -> QueueSettings:
+    limits = {key: getattr(status, key) for key in ("weight", "concurrency_per_key", *LIMITS)}
+    retained = Retention(completed=status.retain_completed, cancelled=status.retain_cancelled, dead=status.retain_dead)
+    return QueueSettings(name=status.name, retry=retry_of(status), retention=retained, **limits)
 
 
-def _retry(said: Backoff | None, base: str | None, factor: str | None, cap: str | None) -> Backoff | None:
-    """Return the backoff: what is given, `none` for none, and what was said before."""
+def _retry(current: Backoff | None, base: str | None, factor: str | None, cap: str | None) -> Backoff | None:
+    """Return the backoff: the given values, with `none` as None; the current ones for the rest."""
     if base == "none":
         return None
-    told: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for name, given in (("base", base), ("cap", cap)):
         if given is not None:
             with named(f"retry_{name}"):
-                told[name] = seconds(given)
+                changes[name] = seconds(given)
     if factor is not None:
         with named("retry_factor"):
             try:
-                told["factor"] = float(factor)
+                changes["factor"] = float(factor)
             except ValueError:
                 raise click.BadParameter(f"{factor!r} is not a number") from None
-    return replace(said or Backoff(), **told) if told else said
+    return replace(current or Backoff(), **changes) if changes else current
 
 
 def _days(option: str, given: str) -> timedelta | None:
@@ -190,4 +201,4 @@ def _days(option: str, given: str) -> timedelta | None:
         try:
             return timedelta(days=float(given))
         except (ValueError, OverflowError):
-            raise click.BadParameter(f"{given!r} is not a number of days, nor none") from None
+            raise click.BadParameter(f"{given!r} is neither a number of days nor 'none'") from None

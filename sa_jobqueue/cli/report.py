@@ -1,4 +1,4 @@
-"""`sa-jobqueue report`: one page about how a queue has been doing, from a database, an archive or both."""
+"""`sa-jobqueue report`: an HTML report of a queue's history, from a database, an archive or both."""
 
 from __future__ import annotations
 
@@ -31,21 +31,28 @@ _NEEDS: Final = ("pyspark", "pyarrow", "pandas", "plotly", "jinja2")
 
 
 class MissingReportExtraError(JobQueueError, ImportError):
-    """A library that the report is made with is not installed; nothing was read."""
+    """A library that the report needs is not installed. Nothing was read."""
 
 
 @click.command()
 @click.argument("sources", nargs=-1, metavar="[PATH|URL]...")
-@click.option("--html", "html_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the page here.")
+@click.option("--html", "html_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the report to this file.")
 @json_option
-@click.option("--since", type=instant, metavar="TIME", help="What ended then or later, in ISO 8601; UTC unless it says.")
-@click.option("--until", type=instant, metavar="TIME", help="What ended before that.")
-@click.option("--queue", "queues", multiple=True, help="Of this queue; may be repeated.")
-@click.option("--type", "types", multiple=True, help="Of this job type; may be repeated.")
 @click.option(
-    "--target-wait", type=seconds, default="1", show_default=True, metavar="SECONDS", help="How long 95 % of jobs may wait."
+    "--since", type=instant, metavar="TIME", help="Only jobs that ended at or after this time (ISO 8601, UTC by default)."
 )
-@click.option("--slots", type=click.IntRange(min=1), help="How many jobs your workers run at once, for the utilisation.")
+@click.option("--until", type=instant, metavar="TIME", help="Only jobs that ended before this time.")
+@click.option("--queue", "queues", multiple=True, help="Only in this queue; may be repeated.")
+@click.option("--type", "types", multiple=True, help="Only of this job type; may be repeated.")
+@click.option(
+    "--target-wait",
+    type=seconds,
+    default="1",
+    show_default=True,
+    metavar="SECONDS",
+    help="Target for the 95th percentile of waits.",
+)
+@click.option("--slots", type=click.IntRange(min=1), help="Total concurrency of your workers, for the utilization.")
 @app_option
 def report(
     *,
@@ -60,39 +67,38 @@ def report(
     target_wait: timedelta,
     slots: int | None,
 ) -> None:
-    """Tell how a queue has been doing: throughput, waits, errors, dead letters, workflows, capacity.
+    """Create a report of a queue's history: throughput, waits, errors, dead letters, workflows, capacity.
 
-    PATH is an archive, URL a database; both together are one history without double rows. Without either, the database is
-    the one that SA_JOBQUEUE_URL names; with a password in the URL set that instead: arguments are public.
-    The page is one file that loads nothing. Computed with Spark, which is started for it:
-    pip install "sa-jobqueue[report]".
+    PATH is an archive, URL a database; both together are one history without duplicates. Without either, the database is
+    that of SA_JOBQUEUE_URL. If the URL contains a password, use the variable: other users can see arguments.
+    The report is one self-contained file, computed with a local Spark. Requires "sa-jobqueue[report]".
     """
     if html_path is None and not as_json:
-        raise click.UsageError("say what to make: --html FILE, --json, or both")
+        raise click.UsageError("no output: pass --html FILE, --json, or both")
     places = sources or tuple(filter(None, [os.environ.get(URL_VARIABLE)]))
     if not places:
-        raise click.UsageError(f"no history: name an archive's PATH or a database's URL, or set {URL_VARIABLE}")
+        raise click.UsageError(f"no source: pass the PATH of an archive or the URL of a database, or set {URL_VARIABLE}")
     urls = [parse_url(place) if _is_url(place) else None for place in places]
     if sum(url is not None for url in urls) > 1:
-        raise click.UsageError("more than one database: their jobs are of different queues, make a report for each")
+        raise click.UsageError("more than one database URL: create one report for each database")
     if since is not None and until is not None and since >= until:
         raise click.UsageError("--since must be before --until")
     _check_installed()
     for place, url in zip(places, urls, strict=True):
-        _check_there(place, url, app)
+        _check_source(place, url, app)
     from sa_jobqueue.report import collect, render
 
     shown = tuple(
         place if url is None else shown_url(url.set(drivername="postgresql"))
         for place, url in zip(places, urls, strict=True)
     )
-    with _spoken(), _progress() as tell, ExitStack() as stack:
-        tell("starting Spark")
+    with _spark_errors(), _progress() as step, ExitStack() as stack:
+        step("starting Spark")
         spark = stack.enter_context(_session())
-        tell("reading")
+        step("reading")
         options = {"app": app} if app else {}
         history = stack.enter_context(_history(spark, places, options))
-        tell("computing")
+        step("computing")
         contents = collect(
             history,
             sources=shown,
@@ -119,24 +125,24 @@ def _is_url(place: str) -> bool:
 def _check_installed() -> None:
     missing = [name for name in _NEEDS if find_spec(name) is None]
     if missing:
-        raise MissingReportExtraError(f'{", ".join(missing)} not installed: pip install "sa-jobqueue[report]"')
+        raise MissingReportExtraError(f'{", ".join(missing)} not installed: run pip install "sa-jobqueue[report]"')
 
 
-def _check_there(place: str, url: URL | None, app: str | None) -> None:
-    """Look whether there is something to read, before Spark is started for it.
+def _check_source(place: str, url: URL | None, app: str | None) -> None:
+    """Check that a source exists before Spark is started.
 
-    Raises: DatabaseUnavailableError, SchemaError; click.ClickException where there is no archive.
+    Raises: DatabaseUnavailableError, SchemaError; click.ClickException if there is no archive.
     """
     if url is not None:
         with Database(url, load_model(app)).session():
             pass
     elif "://" not in place and not (Path(place) / JOBS.name).is_dir():
-        raise click.ClickException(f"there is no archive at {place}: it would have a folder {JOBS.name!r}")
+        raise click.ClickException(f"no archive at {place}: it has no folder {JOBS.name!r}")
 
 
 @contextmanager
-def _spoken() -> Iterator[None]:
-    """Say an error of Spark in one line: of ours in a task what it says, else its first line."""
+def _spark_errors() -> Iterator[None]:
+    """Report an error of Spark on one line: the library's own error if a task raised one, else the first line."""
     from pyspark.errors import PySparkException
 
     try:
@@ -149,7 +155,7 @@ def _spoken() -> Iterator[None]:
 
 @contextmanager
 def _session() -> Iterator[SparkSession]:
-    """Give the process's Spark, or a small one that is stopped again. Raises: JavaNotFoundError."""
+    """Yield the active Spark session, or a local one that is stopped afterwards. Raises: JavaNotFoundError."""
     from pyspark.sql import SparkSession
 
     from sa_jobqueue.spark import java_home
@@ -160,7 +166,7 @@ def _session() -> Iterator[SparkSession]:
         return
     if "SPARK_REMOTE" not in os.environ:
         os.environ.setdefault("JAVA_HOME", str(java_home()))
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # and not whatever `python3` is on the path
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # instead of the first `python3` on the path
     builder = SparkSession.builder.appName("sa-jobqueue report")
     settings = {
         "spark.ui.enabled": "false",
@@ -180,7 +186,7 @@ def _session() -> Iterator[SparkSession]:
 
 @contextmanager
 def _history(spark: SparkSession, places: Sequence[str], options: dict[str, str]) -> Iterator[History]:
-    """Give one history of all places, the database's rows first."""
+    """Yield one history of all sources, the database first."""
     from sa_jobqueue.spark.analytics import History
 
     with ExitStack() as stack:
@@ -188,7 +194,7 @@ def _history(spark: SparkSession, places: Sequence[str], options: dict[str, str]
         for place in sorted(places, key=lambda place: not _is_url(place)):
             if _is_url(place):
                 live = History.live(spark, place, **options)
-                # Before an archive's files are listed: what an archiver moves meanwhile is then in both, and not in neither.
+                # Before an archive's files are listed: chains that are archived meanwhile are then in both, not in neither.
                 parts.append(stack.enter_context(live.cached()) if len(places) > 1 else live)
             else:
                 parts.append(History.archive(spark, place))
@@ -197,7 +203,7 @@ def _history(spark: SparkSession, places: Sequence[str], options: dict[str, str]
 
 @contextmanager
 def _progress() -> Iterator[Any]:
-    """Show on standard error what goes on, where somebody looks."""
+    """Show the current step on standard error, if it is a terminal."""
     terminal = console()
     terminal.stderr = True
     with Progress(
@@ -208,11 +214,11 @@ def _progress() -> Iterator[Any]:
 
 
 def _write(path: Path, page: str) -> None:
-    """Write the page whole or not at all."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write the page atomically."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(page, encoding="utf-8")
-        beside.replace(path)
+        temporary.write_text(page, encoding="utf-8")
+        temporary.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise click.ClickException(f"cannot write {path}: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""`sa-jobqueue schedules`: what is enqueued again and again, when next, and running one out of its turn."""
+"""`sa-jobqueue schedules`: list, pause, resume, run and synchronize schedules."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from sa_jobqueue.operations import (
 )
 
 _names: Final = click.argument("names", metavar="NAME...", nargs=-1, required=True)
-_HEADINGS: Final = ("schedule", "cron", "time zone", "job type", "state", "next", "last", "from")
+_HEADINGS: Final = ("schedule", "cron", "time zone", "job type", "state", "next", "last", "source")
 
 
 @click.group()
 def schedules() -> None:
-    """List schedules, pause, resume and run them, and make their rows say what code declares."""
+    """List, pause, resume, run and synchronize schedules."""
 
 
 @schedules.command("list")
 @json_option
 @with_database
 def list_(database: Database, /, *, as_json: bool) -> None:
-    """List schedules by name, with the times when they fire next and last fired."""
+    """List schedules by name, with their next and last times."""
     with database.session() as session:
         found = list_schedules(session, model=database.model)
     if as_json:
@@ -73,10 +73,10 @@ def _state(one: ScheduleStatus) -> str:
 @json_option
 @with_database
 def show(database: Database, /, *, name: str, as_json: bool) -> None:
-    """Show all that is said of one schedule, and where it stands."""
+    """Show the settings and the state of one schedule."""
     with database.session() as session:
-        told = asdict(_found(session, database, name))
-    print_json(told) if as_json else print_fields(f"schedule {name}", told)
+        document = asdict(_found(session, database, name))
+    print_json(document) if as_json else print_fields(f"schedule {name}", document)
 
 
 @schedules.command()
@@ -84,14 +84,14 @@ def show(database: Database, /, *, name: str, as_json: bool) -> None:
 @json_option
 @with_database
 def explain(database: Database, /, *, name: str, as_json: bool) -> None:
-    """Say why a schedule does not fire, or when it does, and what became of its last times."""
+    """Explain why a schedule does not fire or when it fires next, with its last runs."""
     with database.session() as session:
-        told = explain_schedule(session, name, model=database.model)
+        found = explain_schedule(session, name, model=database.model)
     if as_json:
-        print_json(asdict(told))
+        print_json(asdict(found))
         return
-    echo(told.sentence)
-    print_fields(f"schedule {name} ({told.cause})", told.evidence)
+    echo(found.sentence)
+    print_fields(f"schedule {name} ({found.cause})", found.evidence)
 
 
 def _found(session: Session, database: Database, name: str) -> ScheduleStatus:
@@ -103,12 +103,12 @@ def _found(session: Session, database: Database, name: str) -> ScheduleStatus:
 
 @schedules.command("next")
 @click.argument("name")
-@click.option("--count", type=click.IntRange(1, 1000), default=10, show_default=True, help="How many times.")
-@click.option("--after", type=instant, metavar="TIME", help="From when on; now, by the database's clock, unless given.")
+@click.option("--count", type=click.IntRange(1, 1000), default=10, show_default=True, help="Number of times to list.")
+@click.option("--after", type=instant, metavar="TIME", help="Start of the list.  [default: now, by the database's clock]")
 @json_option
 @with_database
 def next_(database: Database, /, *, name: str, count: int, after: datetime | None, as_json: bool) -> None:
-    """List the times that a schedule fires next, on its own clocks and in UTC, whether or not it is paused."""
+    """List the next times of a schedule, in its time zone and in UTC. A pause is ignored."""
     with database.session() as session:
         one = _found(session, database, name)
         times = one.next_times(count, after=after or session.execute(select(func.now())).scalar_one())
@@ -122,11 +122,11 @@ def next_(database: Database, /, *, name: str, count: int, after: datetime | Non
 
 @schedules.command()
 @_names
-@click.option("--by", default=user_name, show_default="your name", help="Who says so, for those who look.")
+@click.option("--by", default=user_name, show_default="your name", help="Name to record with the pause.")
 @json_option
 @with_database
 def pause(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bool) -> None:
-    """Let schedules fire no more until they are resumed. Jobs that are enqueued already are run."""
+    """Pause schedules until they are resumed. Jobs that are already enqueued still run."""
     with database.session() as session:
         pause_schedules(session, names, by=by, model=database.model)
         session.commit()
@@ -138,7 +138,7 @@ def pause(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bo
 @json_option
 @with_database
 def resume(database: Database, /, *, names: tuple[str, ...], as_json: bool) -> None:
-    """Let paused schedules fire again, first at their next time from now."""
+    """Resume paused schedules. They fire next at their first time from now."""
     with database.session() as session:
         resume_schedules(session, names, model=database.model)
         session.commit()
@@ -147,12 +147,12 @@ def resume(database: Database, /, *, names: tuple[str, ...], as_json: bool) -> N
 
 @schedules.command()
 @click.argument("name")
-@click.option("--since", type=instant, metavar="TIME", help="With --until: its times between them that were not fired.")
-@click.option("--until", type=instant, metavar="TIME", help="Included, as --since is.")
+@click.option("--since", type=instant, metavar="TIME", help="With --until: run the times in this period that did not fire.")
+@click.option("--until", type=instant, metavar="TIME", help="End of the period; both ends are included.")
 @json_option
 @with_database
 def run(database: Database, /, *, name: str, since: datetime | None, until: datetime | None, as_json: bool) -> None:
-    """Enqueue a schedule's job now, or those of a span of time. When it fires next stays as it was."""
+    """Enqueue a schedule's job now, or the jobs of a period. The next regular time does not change."""
     with database.session() as session:
         made = run_schedule(session, name, since=since, until=until, model=database.model)
         session.commit()
@@ -169,7 +169,7 @@ def run(database: Database, /, *, name: str, since: datetime | None, until: date
 @json_option
 @with_database
 def delete(database: Database, /, *, names: tuple[str, ...], as_json: bool) -> None:
-    """Delete schedules that nobody declares any more. The jobs they made stay."""
+    """Delete schedules that the application no longer declares. Their jobs are kept."""
     with database.session() as session:
         delete_schedules(session, names, model=database.model)
         session.commit()
@@ -178,23 +178,23 @@ def delete(database: Database, /, *, names: tuple[str, ...], as_json: bool) -> N
 
 @schedules.command()
 @click.argument("application", metavar="MODULE:ATTRIBUTE")
-@click.option("--dry-run", is_flag=True, help="Only tell the difference.")
+@click.option("--dry-run", is_flag=True, help="Only show the differences.")
 @json_option
 @url_option
 def sync(application: str, url: str | None, *, dry_run: bool, as_json: bool) -> None:
-    """Make the rows of schedules say what the application's JobQueue declares, as its workers do when they start.
+    """Synchronize schedules with the application's JobQueue, as workers do when they start.
 
-    What is paused stays so. Those that no code declares here are named, and left as they are.
+    Pauses are kept. Schedules that the JobQueue does not declare are listed and not changed.
     """
     jobs = load_jobs(application)
     with Database(parse_url(url), jobs.model).session() as session:
         synced = sync_schedules(session, jobs.schedules, model=jobs.model)
         session.rollback() if dry_run else session.commit()
-    told: dict[str, Any] = asdict(synced)
+    document: dict[str, Any] = asdict(synced)
     if as_json:
-        print_json(told)
+        print_json(document)
         return
     for what in ("created", "changed", "unchanged"):
-        echo(f"{'would be ' if dry_run and what != 'unchanged' else ''}{what}: {', '.join(told[what]) or 'none'}")
+        echo(f"{'would be ' if dry_run and what != 'unchanged' else ''}{what}: {', '.join(document[what]) or 'none'}")
     for name, type_name in synced.undeclared.items():
-        echo(f"not declared here, and left as it is: {name} (jobs of type {type_name})", err=True)
+        echo(f"not declared, not changed: {name} (job type {type_name})", err=True)

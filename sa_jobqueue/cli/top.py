@@ -1,4 +1,4 @@
-"""`sa-jobqueue top`: the queue in a terminal, looked at again and again."""
+"""`sa-jobqueue top`: watch the queue in the terminal."""
 
 from __future__ import annotations
 
@@ -15,44 +15,51 @@ from sa_jobqueue.observe.health.overview import overviews
 
 
 class MissingTopExtraError(JobQueueError, ImportError):
-    """The live view needs textual, which is not installed: pip install "sa-jobqueue[top]"."""
+    """textual, which `top` needs, is not installed: run pip install "sa-jobqueue[top]"."""
 
     def __init__(self) -> None:
-        super().__init__('textual is not installed: pip install "sa-jobqueue[top]"')
+        super().__init__('textual is not installed: run pip install "sa-jobqueue[top]"')
 
 
 @click.command()
 @click.option(
-    "--interval", type=seconds, metavar="SECONDS", default=timedelta(seconds=2), help="Between two looks.  [default: 2]"
+    "--interval", type=seconds, metavar="SECONDS", default=timedelta(seconds=2), help="Refresh interval.  [default: 2]"
 )
 @click.option(
-    "--window", type=seconds, metavar="SECONDS", default=timedelta(minutes=1), help="What rates cover.  [default: 60]"
+    "--window",
+    type=seconds,
+    metavar="SECONDS",
+    default=timedelta(minutes=1),
+    help="Period that rates are measured over.  [default: 60]",
 )
 @click.option(
     "--heartbeat-timeout",
     type=seconds,
     metavar="SECONDS",
     default=timedelta(seconds=15),
-    help="How long a worker may be silent, as the workers have it.  [default: 15]",
+    help="Heartbeat timeout of the workers.  [default: 15]",
 )
 @click.option(
-    "--timeout", type=seconds, metavar="SECONDS", default=timedelta(seconds=10), help="Of one statement.  [default: 10]"
+    "--timeout",
+    type=seconds,
+    metavar="SECONDS",
+    default=timedelta(seconds=10),
+    help="Timeout of one statement.  [default: 10]",
 )
-@click.option("--screenshot", type=click.Path(dir_okay=False), help="Write one screen to this SVG file, and end.")
+@click.option("--screenshot", type=click.Path(dir_okay=False), help="Write one screen to this SVG file and exit.")
 @with_database
 def top(database: Database, /, *, interval: timedelta, screenshot: str | None, **options: Any) -> None:
-    """Watch the queue: what is wrong, its queues and workers, what runs longest, what failed last.
+    """Watch the queue: findings, queues, workers, longest running jobs and latest failures.
 
-    Each look costs what `sa-jobqueue health` does, on one connection; SELECT on the queue's tables is enough. Keys are
-    shown at the bottom; Tab goes from table to table, s sorts the one that has the focus.
-    Needs: pip install "sa-jobqueue[top]".
+    Each refresh costs as much as `sa-jobqueue health`, on one connection; SELECT on the queue's tables is enough. Keys are
+    shown at the bottom; Tab moves between tables, s sorts the focused one. Requires "sa-jobqueue[top]".
     """
     try:
         from sa_jobqueue.cli._top import Look, TopApp
     except ModuleNotFoundError as error:
         raise MissingTopExtraError from error
     with database.session():
-        pass  # says what is wrong with the tables, where something is
+        pass  # reports an unreachable database or a wrong schema version
     engine = own_engine(database.url)
 
     def connect() -> AbstractContextManager[Look]:

@@ -1,4 +1,4 @@
-"""`sa-jobqueue trace`: a chain as a tree of its attempts, with times, from the queue's own rows."""
+"""`sa-jobqueue trace`: show a chain as a tree of its attempts, with times, from the queue's tables."""
 
 from __future__ import annotations
 
@@ -16,24 +16,21 @@ from sa_jobqueue.operations import get_chain, list_attempts, list_blockers, list
 from sa_jobqueue.types import JobStatus
 
 MOST_JOBS: Final = 500
-"""Jobs shown in all: each is read with two statements of its own."""
+"""Maximum number of jobs shown: each needs two statements."""
 
 _COLORS: Final = {"completed": "green", "dead": "red", "failed": "red", "timed_out": "red", "lost": "red"}
 
 
 @click.command()
 @click.argument("chain_id", metavar="ID")
-@click.option(
-    "--depth", type=click.IntRange(0, 20), default=3, show_default=True, help="How far to follow what is waited for."
-)
+@click.option("--depth", type=click.IntRange(0, 20), default=3, show_default=True, help="Levels of blockers to follow.")
 @json_option
 @with_database
 def trace(database: Database, /, *, chain_id: str, depth: int, as_json: bool) -> None:
-    """Show how a chain went, as a tree: its jobs in order, each attempt, and the chains that they waited for.
+    """Show a chain as a tree: its jobs in order, their attempts, and the chains that they waited for.
 
-    ID is that of its first job. Times are seconds since the chain was enqueued. No tracing needs to be set up: these are
-    the queue's own rows; an attempt that succeeded is known by its job's last times. With OpenTelemetry, the trace ids say
-    where to find the spans.
+    ID is the id of its first job. Times are seconds since the chain was enqueued. The data is read from the queue's tables,
+    so no tracing is needed; with OpenTelemetry, the trace ids link to the spans.
     """
     with database.session() as session:
         found = _Reader(session, database.model).chain(database.job_id(chain_id), depth)
@@ -46,7 +43,7 @@ def trace(database: Database, /, *, chain_id: str, depth: int, as_json: bool) ->
 
 
 class _Reader:
-    """Reads chains as documents; one that was read already, and those beyond `MOST_JOBS` jobs, without their jobs."""
+    """Reads chains as documents. Chains seen before, and those beyond `MOST_JOBS` jobs, have no jobs."""
 
     def __init__(self, session: Session, model: Any) -> None:
         self._session = session
@@ -72,7 +69,7 @@ class _Reader:
         return found
 
     def _job(self, job: Any, depth: int) -> dict[str, Any]:
-        edges: Any = list_blockers(self._session, job.id, limit=MOST_JOBS, model=self._model) if depth else []
+        blockers: Any = list_blockers(self._session, job.id, limit=MOST_JOBS, model=self._model) if depth else []
         attempts = [
             {
                 "attempt": row.attempt,
@@ -97,7 +94,7 @@ class _Reader:
             "scheduled_at": job.scheduled_at,
             "completed_at": job.completed_at,
             "trace_context": job.trace_context,
-            "waited_for": [self.chain(edge.blocked_by_chain_id, depth - 1) for edge in edges],
+            "waited_for": [self.chain(blocker.blocked_by_chain_id, depth - 1) for blocker in blockers],
             "attempts": attempts,
         }
 
@@ -113,7 +110,7 @@ def _grow(tree: Tree, chain: dict[str, Any], since: datetime) -> None:
             for blocker in job["waited_for"]:
                 _grow(waited.add(_heading(blocker, since)), blocker, since)
         for attempt in job["attempts"]:
-            branch.add(_of_attempt(attempt, since))
+            branch.add(_attempt_line(attempt, since))
         if not job["attempts"] and job["status"] is JobStatus.PENDING:
             branch.add(Text(f"due {_offset(since, job['scheduled_at'])}", style="dim"))
 
@@ -135,7 +132,7 @@ def _line(type_name: str, job_id: Any, status: str, since: datetime, at: datetim
     return text.append(status, _COLORS.get(status, "yellow")).append(f" {_offset(since, at)}")
 
 
-def _of_attempt(attempt: dict[str, Any], since: datetime) -> Text:
+def _attempt_line(attempt: dict[str, Any], since: datetime) -> Text:
     outcome = str(attempt["outcome"])
     text = Text(f"attempt {attempt['attempt']} ").append(outcome.replace("_", " "), _COLORS.get(outcome, "yellow"))
     started, ended = attempt["started_at"], attempt["ended_at"]

@@ -1,4 +1,4 @@
-"""`sa-jobqueue types`: what job types are told, and pausing them."""
+"""`sa-jobqueue types`: list, pause and resume job types, and change their settings."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from typing import Final
 
 import click
 
-from sa_jobqueue.cli._limits import ALGORITHM, BURST, GLOBAL_CONCURRENCY, PERIOD, RATE, limits_told, read_limits
+from sa_jobqueue.cli._limits import ALGORITHM, BURST, GLOBAL_CONCURRENCY, PERIOD, RATE, rate_text, read_limits
 from sa_jobqueue.cli._options import Database, json_option, user_name, with_database
 from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_table
 from sa_jobqueue.operations import get_job_type, list_job_types, pause_job_types, resume_job_types, upsert_job_type
 from sa_jobqueue.registry.settings import LIMITS, TypeSettings
 
 _names: Final = click.argument("names", metavar="TYPE...", nargs=-1, required=True)
-_HEADINGS: Final = ("job type", "paused", "by", "max running", "rate", "workers")
+_HEADINGS: Final = ("job type", "paused", "by", "concurrency", "rate", "workers")
 
 
 @click.group()
 def types() -> None:
-    """Look at job types, pause and resume them, and say what they may take."""
+    """List, pause and resume job types, and set their limits."""
 
 
 @types.command("list")
 @json_option
 @with_database
 def list_(database: Database, /, *, as_json: bool) -> None:
-    """List job types that somebody said something of, or that a worker handles."""
+    """List job types that have settings or an active worker."""
     with database.session() as session:
         found = list_job_types(session, model=database.model)
     if as_json:
         print_json({"types": [asdict(one) for one in found]})
         return
     rows = [
-        (one.type_name, one.paused_at, one.paused_by, one.global_concurrency, limits_told(one), one.workers) for one in found
+        (one.type_name, one.paused_at, one.paused_by, one.global_concurrency, rate_text(one), one.workers) for one in found
     ]
     print_table(counted(len(found), "job type"), _HEADINGS, rows)
 
@@ -48,23 +48,23 @@ def list_(database: Database, /, *, as_json: bool) -> None:
 @json_option
 @with_database
 def set_(database: Database, /, *, name: str, as_json: bool, **given: str | None) -> None:
-    """Say what a job type may take. What is not given stays as it is; 'none' takes a limit away."""
+    """Change the limits of a job type. Options that are not given keep their value; 'none' removes a limit."""
     with database.session() as session:
         found = get_job_type(session, name, model=database.model)
-        said = TypeSettings(type_name=name, **{key: getattr(found, key) for key in LIMITS})
-        upsert_job_type(session, replace(said, **read_limits(said, given)), model=database.model)
+        current = TypeSettings(type_name=name, **{key: getattr(found, key) for key in LIMITS})
+        upsert_job_type(session, replace(current, **read_limits(current, given)), model=database.model)
         session.commit()
-        told = asdict(list_job_types(session, names=[name], model=database.model)[0])
-    print_json(told) if as_json else print_fields(f"job type {name}", told)
+        document = asdict(list_job_types(session, names=[name], model=database.model)[0])
+    print_json(document) if as_json else print_fields(f"job type {name}", document)
 
 
 @types.command()
 @_names
-@click.option("--by", default=user_name, show_default="your name", help="Who says so, for those who look.")
+@click.option("--by", default=user_name, show_default="your name", help="Name to record with the pause.")
 @json_option
 @with_database
 def pause(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bool) -> None:
-    """Have no job of these types started until they are resumed. What runs goes on, what is enqueued waits."""
+    """Pause job types: start none of their jobs until they are resumed. Running jobs continue."""
     with database.session() as session:
         done = pause_job_types(session, names, by=by, model=database.model)
         session.commit()
@@ -76,7 +76,7 @@ def pause(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bo
 @json_option
 @with_database
 def resume(database: Database, /, *, names: tuple[str, ...], as_json: bool) -> None:
-    """Have the jobs of paused types started again, whatever came meanwhile."""
+    """Resume paused job types."""
     with database.session() as session:
         done = resume_job_types(session, names, model=database.model)
         session.commit()

@@ -1,4 +1,4 @@
-"""`sa-jobqueue worker`: run jobs, in this process or in several."""
+"""`sa-jobqueue worker`: run jobs in one or more processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from sa_jobqueue.cli._options import (
 from sa_jobqueue.cli._probes import serve_probes
 from sa_jobqueue.cli._serving import serve
 from sa_jobqueue.cli._supervisor import Supervisor, worker_command
-from sa_jobqueue.cli._systemd import VARIABLES, telling
+from sa_jobqueue.cli._systemd import VARIABLES, notifying
 from sa_jobqueue.cli._watchdog import DEFAULT_LIMIT, watching
 from sa_jobqueue.db.connections import noticing_death, unavailable
 from sa_jobqueue.db.session_settings import own_engine
@@ -51,7 +51,7 @@ _log = logging.getLogger("sa_jobqueue.supervisor")
 
 
 def queue_limits(given: Any) -> dict[str, int | None]:
-    """Read names of queues separated by commas; `name=2` runs at most two jobs of that queue at once.
+    """Parse queue names separated by commas; `name=2` runs at most two jobs of that queue at once.
 
     Raises: click.BadParameter.
     """
@@ -59,7 +59,7 @@ def queue_limits(given: Any) -> dict[str, int | None]:
     for part in filter(None, (part.strip() for part in str(given).split(","))):
         name, equals, limit = part.partition("=")
         if not name or (equals and not limit.isdecimal()):
-            raise click.BadParameter(f"{part!r} is neither a name nor name=number")
+            raise click.BadParameter(f"{part!r} is neither NAME nor NAME=NUMBER")
         limits[name] = int(limit) if equals else None
     return limits
 
@@ -70,89 +70,105 @@ def queue_limits(given: Any) -> dict[str, int | None]:
 @click.option(
     "--engine",
     metavar="MODULE:ATTRIBUTE",
-    help="Instead of --url: the application's Engine, AsyncEngine, sessionmaker or async_sessionmaker.",
+    help="The application's Engine, AsyncEngine, sessionmaker or async_sessionmaker, instead of --url.",
 )
 @click.option(
     "--queues",
     type=queue_limits,
     metavar="A,B=2",
-    help="Queues to serve, b at most 2 jobs at once; default: the handlers' own.",
+    help="Queues to serve; B=2 runs at most 2 jobs of B at once.  [default: the queues of the handlers]",
 )
 @click.option(
-    "--concurrency", type=int, default=_DEFAULTS.concurrency, show_default=True, help="Jobs at once in one process."
+    "--concurrency",
+    type=int,
+    default=_DEFAULTS.concurrency,
+    show_default=True,
+    help="Maximum number of jobs to run at once, per process.",
 )
 @click.option(
     "--processes",
     type=click.IntRange(1, 256),
     default=1,
     show_default=True,
-    help="Worker processes, for CPU-bound handlers.",
+    help="Number of worker processes, for CPU-bound handlers.",
 )
 @click.option(
     "--shutdown-timeout",
     type=seconds,
     metavar="SECONDS",
     default=_DEFAULTS.shutdown_timeout,
-    help="What running jobs may take to finish after SIGTERM.  [default: 30]",
+    help="How long running jobs may finish after SIGTERM.  [default: 30]",
 )
-@click.option("--name", help="What people call this worker; the host's name unless given.")
+@click.option("--name", help="Name of the worker in listings.  [default: the host name]")
 @click.option(
     "--poll-interval",
     type=seconds,
     metavar="SECONDS",
     default=_DEFAULTS.poll_interval,
-    help="How long to wait for a notification before looking.  [default: 5]",
+    help="Maximum time between two polls without a notification.  [default: 5]",
 )
-@click.option("--no-listen", is_flag=True, help="Poll alone.")
+@click.option("--no-listen", is_flag=True, help="Only poll; do not use LISTEN/NOTIFY.")
 @click.option(
     "--listen-url",
     envvar=LISTEN_VARIABLE,
     show_envvar=True,
-    help="Where to listen when --url leads to a connection pooler: the server itself.",
+    help="URL of the server itself for LISTEN, if --url is that of a connection pooler.",
 )
 @click.option(
     "--metrics-port",
     type=click.IntRange(1, 65535),
-    help="Serve this worker's metrics there; with --processes each takes the next port.",
+    help="Serve Prometheus metrics on this port; with --processes, each process uses the next port.",
 )
-@click.option("--metrics-address", default="127.0.0.1", show_default=True, help="Where to listen for --metrics-port.")
+@click.option("--metrics-address", default="127.0.0.1", show_default=True, help="Address of --metrics-port.")
 @click.option(
     "--health-port",
     type=click.IntRange(1, 65535),
-    help="Answer /livez and /readyz there; with --processes each takes the next port.",
+    help="Serve /livez and /readyz on this port; with --processes, each process uses the next port.",
 )
-@click.option("--health-address", default="127.0.0.1", show_default=True, help="Where to listen for --health-port.")
+@click.option("--health-address", default="127.0.0.1", show_default=True, help="Address of --health-port.")
 @click.option(
     "--watchdog",
     type=seconds,
     metavar="SECONDS",
-    help="End with status 70 when a part is stuck for so long; 0 for never.  [default: systemd's WatchdogSec, or 300]",
+    help="Exit with status 70 if a part is stuck for this long; 0 disables it.  [default: systemd's WatchdogSec, or 300]",
 )
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Minimum log level.",
+)
 @click.option(
     "--max-jobs-per-child",
     type=int,
     metavar="N",
     default=_DEFAULTS.max_jobs_per_child,
     show_default=True,
-    help="Attempts that a child process of isolated handlers runs before another takes its place.",
+    help="Number of attempts after which a child process of isolated handlers is replaced.",
 )
 @click.option(
     "--max-memory",
     type=byte_count,
     metavar="SIZE",
-    help="With more than that resident, such as 1.5G, it drains and ends with status 75, to be started anew.",
+    help="Drain and exit with status 75 when resident memory exceeds this, such as 1.5G.",
 )
 @click.option(
-    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="JSON: a line each."
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Log format; json writes one object per line.",
 )
 @click.option(
     "--capture-logs",
     type=click.IntRange(1, MOST_LINES),
     metavar="LINES",
-    help="Keep the last lines that an attempt logs with its error, should it fail.",
+    help="Store the last LINES that an attempt logged with its error, if it fails.",
 )
-@click.option("--opentelemetry", is_flag=True, help="Make spans and metrics, for the SDK that the application sets up.")
+@click.option(
+    "--opentelemetry", is_flag=True, help="Create spans and metrics, exported by the SDK that the application configures."
+)
 @click.option("--cancel-timeout", type=seconds, default=_DEFAULTS.cancel_timeout, hidden=True)
 @click.option("--heartbeat-interval", type=seconds, metavar="SECONDS", default=_DEFAULTS.heartbeat_interval, hidden=True)
 @click.option("--heartbeat-timeout", type=seconds, metavar="SECONDS", default=_DEFAULTS.heartbeat_timeout, hidden=True)
@@ -182,11 +198,10 @@ def worker(
     report_fd: int | None,
     **settings: Any,
 ) -> None:
-    """Run the jobs that MODULE:REGISTRY, a JobQueue, has handlers for.
+    """Run jobs with the handlers of MODULE:REGISTRY, a JobQueue.
 
-    SIGTERM or Ctrl-C stops claiming and lets running jobs finish for the drain timeout; what is left then is given back
-    without counting the attempt. A second signal gives it back at once. With --processes the parent starts again what
-    dies.
+    SIGTERM or Ctrl-C drains: running jobs may finish within the shutdown timeout; the rest are released without counting the
+    attempt. A second signal releases them at once. With --processes, the parent restarts processes that die.
     """
     try:
         options = _options(**settings)
@@ -196,11 +211,11 @@ def worker(
     source = load_object(engine) if engine else _engine(url, options)
     configure_logging(log_level, log_format)
     if processes > 1:
-        # Once, before any is started: each of them would fail at it, again and again.
+        # Check once before any process starts; otherwise each of them would fail repeatedly.
         used = _engine_of(source, engine)[0]
         _check(jobs, used)
         environment = dict(os.environ)
-        if not engine:  # by the environment: arguments can be read by everybody on the machine
+        if not engine:  # through the environment, as other users can see arguments
             environment[URL_VARIABLE] = parse_url(url).render_as_string(hide_password=False)
         if listen_url:
             environment[LISTEN_VARIABLE] = listen_url
@@ -242,7 +257,7 @@ def worker(
 
 
 def _ports(given: dict[str, tuple[int | None, str]], number: int) -> list[str]:
-    """Return the ports of the `number`th process as arguments."""
+    """Return the port arguments of the `number`th process."""
     arguments: list[str] = []
     for what, (port, address) in given.items():
         if port is not None:
@@ -252,7 +267,7 @@ def _ports(given: dict[str, tuple[int | None, str]], number: int) -> list[str]:
 
 @contextmanager
 def _probed(made: Worker, limit: timedelta, port: int | None, address: str) -> Iterator[None]:
-    """Answer probes for the length of a block, where it was told a port."""
+    """Serve probes while the block runs, if there is a port."""
     if port is None:
         yield
         return
@@ -262,7 +277,7 @@ def _probed(made: Worker, limit: timedelta, port: int | None, address: str) -> I
 
 @contextmanager
 def _measured(made: Worker, jobs: JobQueue[Any], options: WorkerOptions, port: int | None, address: str) -> Iterator[None]:
-    """Serve a worker's metrics for the length of a block, where it was told a port."""
+    """Serve a worker's metrics while the block runs, if there is a port."""
     if port is None:
         yield
         return
@@ -276,29 +291,33 @@ def _measured(made: Worker, jobs: JobQueue[Any], options: WorkerOptions, port: i
 
 
 def _check(jobs: JobQueue[Any], engine: Engine | AsyncEngine) -> None:
-    """Look whether workers could start. Raises: DatabaseUnavailableError, ServerTooOldError, SchemaError."""
+    """Check that workers can start. Raises: DatabaseUnavailableError, ServerTooOldError, SchemaError."""
     with Database(for_psycopg(engine.url, option="engine"), jobs.model).session():
         pass
 
 
 async def _supervise(commands: list[list[str]], environment: dict[str, str], on_death: Callable[[str], None]) -> int:
-    with telling():
+    with notifying():
         return await Supervisor(commands, environment, on_death=on_death).run()
 
 
 def _rescue(jobs: JobQueue[Any], used: Engine | AsyncEngine, options: WorkerOptions, worker_id: str) -> None:
-    """Make the jobs of a worker that died due again at once; where that fails, others do it when it was silent for long."""
+    """Rescue the jobs of a worker that died; if that fails, other workers do so after the heartbeat timeout."""
     engine = own_engine(for_psycopg(used.url, option="engine"), **noticing_death(options.heartbeat_timeout))
-    taken, batch = 0, MOST_LOST
+    rescued, batch = 0, MOST_LOST
     try:
         while batch == MOST_LOST:
             with Session(engine) as session, session.begin():
                 batch = rescue_from(session, worker_id, model=jobs.model)
-            taken += batch
+            rescued += batch
     except DBAPIError as error:
-        _log.warning("the jobs of worker %s wait until others notice: %s", worker_id, unavailable(error, engine.url))
+        _log.warning(
+            "jobs of dead worker %s not rescued, other workers will after the heartbeat timeout: %s",
+            worker_id,
+            unavailable(error, engine.url),
+        )
     else:
-        _log.info("worker %s is dead: %d jobs were taken back from it", worker_id, taken)
+        _log.info("worker %s died, %d jobs rescued", worker_id, rescued)
 
 
 def _options(*, queues: dict[str, int | None] | None, no_listen: bool, **settings: Any) -> WorkerOptions:
@@ -330,14 +349,16 @@ def _arguments(options: WorkerOptions, number: int) -> list[str]:
 
 
 def _engine(url: str | None, options: WorkerOptions) -> Engine:
-    # A session a running job: a smaller pool would make jobs wait for each other.
+    # One connection per running job: with a smaller pool, jobs would wait for each other.
     parsed = parse_url(url)
-    kept = {name: value for name, value in noticing_death(options.heartbeat_timeout).items() if name not in parsed.query}
-    return create_engine(parsed, pool_size=options.concurrency, max_overflow=0, connect_args=kept)
+    connect_args = {
+        name: value for name, value in noticing_death(options.heartbeat_timeout).items() if name not in parsed.query
+    }
+    return create_engine(parsed, pool_size=options.concurrency, max_overflow=0, connect_args=connect_args)
 
 
 def _engine_of(source: Any, path: str | None) -> tuple[Engine | AsyncEngine, dict[str, Any]]:
-    """Return the engine that the application means, and its session factory as an argument of `Worker`."""
+    """Return the application's engine, and its session factory as an argument of `Worker`."""
     match source:
         case Engine() | AsyncEngine():
             return source, {}
@@ -346,5 +367,5 @@ def _engine_of(source: Any, path: str | None) -> tuple[Engine | AsyncEngine, dic
         case async_sessionmaker(kw={"bind": AsyncEngine() as engine}):
             return engine, {"async_session_factory": source}
         case sessionmaker() | async_sessionmaker():
-            raise click.UsageError(f"{path!r} is a session factory without an engine: give it one, or name the engine")
+            raise click.UsageError(f"{path!r} is a session factory without an engine: bind it to one, or name the engine")
     raise click.UsageError(f"{path!r} is a {type(source).__name__}, not an engine or a session factory")

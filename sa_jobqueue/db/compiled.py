@@ -82,7 +82,7 @@ class Compiled:
                 dialect=_DIALECT,
             ) from error
         except BaseException:
-            # Cancelled while the server was at it: nobody knows what it did, and what its answer would be taken for.
+            # Cancelled while the server was executing: a later statement could receive the answer.
             await connection.invalidate()
             raise
 
@@ -103,7 +103,7 @@ def plain(words: str) -> Compiled:
 def _driver(connection: AsyncConnection) -> psycopg.AsyncConnection[Any] | None:
     """Return the connection beneath, where nothing is lost by going around SQLAlchemy.
 
-    Not where somebody listens to its statements, as tracing does; nor where it begins transactions by itself, or where each
+    Not if its statements have listeners, as tracing does; nor if it begins transactions automatically, or where each
     statement is given its guards (`worker.poolers`).
     """
     connected = connection.sync_connection

@@ -30,8 +30,7 @@ class Connections:
 
     They use psycopg whatever driver the application uses, carry the plan guards and the settings of `own_sessions`, notice a
     dead peer, and a silent one, within `patience`, and show up in `pg_stat_activity` under the worker's name. Behind a
-    connection pooler guards and settings travel with each transaction, and only `listen_url` leads to where LISTEN hears
-    something.
+    connection pooler guards and settings travel with each transaction, and LISTEN needs `listen_url`.
     """
 
     def __init__(
@@ -70,12 +69,12 @@ class Connections:
     async def look(self) -> None:
         """Find out whether the URL leads to a pooler, before anything is opened.
 
-        A server that does not answer is left to whoever asks it first. Raises: InvalidOptionError when `listen_url`
-        leads to a pooler as well.
+        A server that does not answer is reported by the first component that connects. Raises: InvalidOptionError if
+        `listen_url` leads to a pooler as well.
         """
         with suppress(psycopg.Error):
             if self._listen_url is not None and await is_pooled(self._to(self._listen_url)):
-                raise InvalidOptionError("listen_url", "leads to a connection pooler as well, where LISTEN hears nothing")
+                raise InvalidOptionError("listen_url", "leads to a connection pooler as well; pass the server's own address")
         with suppress(psycopg.Error):
             self.is_pooled = await is_pooled(self._to(self._url))
         if self.is_pooled:

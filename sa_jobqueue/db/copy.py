@@ -17,7 +17,7 @@ from sa_jobqueue.errors import JobQueueError
 
 BLOCK_BYTES: Final = 1024 * 1024
 """How much CSV is kept before it is decoded: with what it becomes, all that a reader needs of memory. A row that is larger
-is a block by itself. Of 8 MiB, which no cache holds, decoding takes a quarter longer."""
+is a separate block. Of 8 MiB, which no cache holds, decoding takes a quarter longer."""
 
 _USES: Final = ("before_cursor_execute", "commit")
 _DIALECT: Final = PGDialect_psycopg()  # type: ignore[no-untyped-call]
@@ -138,7 +138,7 @@ def _copy_in_psycopg2(driver: Any, statement: str, chunks: Iterable[str]) -> int
         try:
             cursor.copy_expert(statement, source)
         except driver.Error:
-            if source.error is not None:  # psycopg2 raises what the server says of it
+            if source.error is not None:  # psycopg2 raises the server's error for it
                 raise source.error from None
             raise
         return int(cursor.rowcount)

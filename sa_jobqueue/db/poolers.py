@@ -1,10 +1,9 @@
-"""Workers behind a connection pooler that lends out server sessions a transaction at a time, such as PgBouncer.
+"""Workers behind a connection pooler that assigns server sessions per transaction, such as PgBouncer.
 
-There a session's state does not last: the settings that a connection asks for when it is opened are refused or forgotten,
-LISTEN hears nothing, and a prepared statement is not there the next time. A worker finds out when it starts, by a setting of
-its own that should have reached the server. Then its guards travel with each transaction, it prepares nothing, and it
-listens on a connection of its own (`listen_url`) or not at all.
-
+There a session's state does not last: settings in the connection's options are refused or forgotten, LISTEN receives
+nothing, and a prepared statement may be missing the next time. A worker detects this when it starts, by a setting that
+should have reached the server. Then its guards travel with each transaction, it prepares nothing, and it listens on a
+dedicated connection (`listen_url`) or not at all.
 Source: PgBouncer's manual, "SQL feature map for pooling modes", and its `ignore_startup_parameters`.
 """
 
@@ -23,20 +22,20 @@ from sa_jobqueue.db.session_settings import SETTINGS, TIMEOUTS, set_locally
 from sa_jobqueue.statements.claims import GUARDS
 
 MARK: Final = "sa_jobqueue.direct"
-"""A setting that nobody else makes: where it has the value that we gave it, the server's session is ours alone."""
+"""A setting that only this library uses: if it has our value, the server's session is ours alone."""
 
 _BY_POOLER: Final = {"client_encoding", "idle_session_timeout"}
-"""The first is passed on by every pooler, and kept for each of its clients; the second is not the transaction's."""
+"""Every pooler passes the first on and keeps it for each client; the second does not apply within a transaction."""
 _SET_GUARDS: Final = set_locally(
     {name: value for name, value in (GUARDS | SETTINGS | TIMEOUTS).items() if name not in _BY_POOLER}
 )
 
 
 async def is_pooled(arguments: Mapping[str, Any]) -> bool:
-    """Say whether connections made with these arguments come to a session of their own, or to one that is lent to many.
+    """Return whether connections made with these arguments share server sessions through a pooler.
 
-    Opens one connection, or two. Some poolers refuse `options`, others drop them without a word.
-    Raises: psycopg.OperationalError when there is no connection either way.
+    Opens one or two connections. Some poolers refuse `options`, others drop them silently.
+    Raises: psycopg.OperationalError when neither connection can be opened.
     """
     mark = f"-c {MARK}=yes"
     try:
@@ -54,8 +53,8 @@ async def is_pooled(arguments: Mapping[str, Any]) -> bool:
 class GuardedCursor(psycopg.AsyncCursor[Any]):
     """A cursor that sets the plan guards for the one transaction its statement runs in.
 
-    A statement of its own is a transaction of three messages here, begin with guards, statement, commit; the first
-    statement of a longer one is preceded by the guards.
+    Behind a pooler a single statement becomes a transaction of three messages: begin with guards, statement, commit; the
+    first statement of a longer transaction is preceded by the guards.
     """
 
     async def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
@@ -79,7 +78,7 @@ class GuardedCursor(psycopg.AsyncCursor[Any]):
 
 
 class GuardedThreadCursor(psycopg.Cursor[Any]):
-    """The same for a thread's connection, on which every statement is a transaction of its own."""
+    """The same for a thread's connection, on which every statement is a separate transaction."""
 
     def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
         """Execute one statement, as psycopg does, under the guards."""
@@ -98,7 +97,7 @@ class GuardedThreadCursor(psycopg.Cursor[Any]):
 
 
 def prepare_nothing(engine: Engine | AsyncEngine) -> None:
-    """Make an engine's connections prepare no statements from their next checkout on; psycopg's only."""
+    """Make an engine's connections prepare no statements from their next checkout on; psycopg only."""
     pool = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
     if pool.dialect.driver not in {"psycopg", "psycopg_async"} or event.contains(pool, "checkout", _prepare_nothing):
         return

@@ -83,7 +83,7 @@ def set_locally(settings: Mapping[str, str]) -> str:
 def own_engine(url: URL, **arguments: Any) -> Engine:
     """Return an engine without a pool, for a command or a report. It uses psycopg.
 
-    The settings are those of each transaction, not of the session: behind a connection pooler that is lent to others.
+    The settings are those of each transaction, not of the session: behind a connection pooler others share it.
     In AUTOCOMMIT mode there is no transaction to set anything for, and only the encoding is ours.
     """
     arguments = arguments | {"client_encoding": SETTINGS["client_encoding"]}

@@ -13,7 +13,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 NOT_OF_A_ROW: Final = frozenset({"08", "0A", "25", "26", "28", "34", "3D", "3F", "40", "42", "53", "55", "57", "58", "F0"})
-"""Classes of SQLSTATE that say nothing of the rows written: connections, transactions, conflicts with other transactions,
+"""Classes of SQLSTATE that are not caused by the rows written: connections, transactions, conflicts with other transactions,
 locks, rights, missing objects, resources, operators, the system. The same statement is tried again as a whole.
 
 **Source** PostgreSQL manual, appendix A.

@@ -1,8 +1,8 @@
-"""Connections on which the server owes an answer for too long, and how to be rid of them.
+"""Connections on which the server does not answer, and how to close them.
 
-A connection can fall silent without ending: a firewall or a load balancer forgets it, a proxy hangs, the server's process
-is stopped. TCP's own timeouts see that only where nobody acknowledges what we send, and psycopg waits for ever. Whoever
-waits here waits for a bounded time, then gets the error of a lost connection and opens another one.
+A connection can fall silent without ending: a firewall or a load balancer drops it, a proxy hangs, the server's process is
+stopped. TCP's own timeouts notice that only if the peer does not acknowledge packets, and psycopg waits forever. Here a wait
+is bounded; after that the caller gets the error of a lost connection and opens another one.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import psycopg
 from psycopg import capabilities
 
 _SELDOM = 60.0
-"""Seconds between two looks whether something else has happened to a wait: on asyncio a signal comes by itself. psycopg
-looks ten times a second, on each connection that waits."""
+"""Seconds between two wake-ups of a waiting connection: asyncio delivers signals without them. psycopg wakes up ten times a
+second on each waiting connection."""
 _CANCEL_SECONDS = 2.0
-"""What a request to cancel may take, and then what the server may take to obey."""
+"""Maximum time for a cancel request, and then for the server to act on it."""
 
 
 def hang_up(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
-    """End a connection beneath whoever waits on it: they get an `OperationalError`. May be called from any thread."""
+    """Close a connection while another thread waits on it: the waiting call gets an `OperationalError`. Thread-safe."""
     # Not close(): that is for the thread that uses it, and would free the number of a socket that another one polls.
     with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.pgconn.socket)) as ours:
         ours.shutdown(socket.SHUT_RDWR)
@@ -33,10 +33,10 @@ def hang_up(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) 
 
 @contextmanager
 def answered_within(connection: psycopg.AsyncConnection[Any], seconds: float) -> Iterator[None]:
-    """End the connection when the block takes longer than `seconds`, and a little: the server is asked to cancel first.
+    """Close the connection if the block takes slightly longer than `seconds`; first ask the server to cancel.
 
-    One that is there but slow, or waits for a lock, shall not go on with a statement that nobody waits for any more,
-    beside the one that takes its place.
+    Without the cancel request, a server that is slow, or waits for a lock, would continue an abandoned statement beside the
+    one that replaces it.
     """
     loop = asyncio.get_running_loop()
     given_up: list[asyncio.Task[None]] = []
@@ -50,7 +50,7 @@ def answered_within(connection: psycopg.AsyncConnection[Any], seconds: float) ->
 
 
 async def _give_up(connection: psycopg.AsyncConnection[Any]) -> None:
-    # With a libpq older than 17 it would block a thread, for as long as the network likes.
+    # With a libpq older than 17 it would block a thread for as long as the network takes.
     if capabilities.has_cancel_safe():
         with suppress(psycopg.Error, OSError):
             await connection.cancel_safe(timeout=_CANCEL_SECONDS)
@@ -62,16 +62,16 @@ class QuietConnection(psycopg.AsyncConnection[Any]):
     """A connection that waits for the server without waking up in between."""
 
     async def wait(self, gen: Any, interval: float = _SELDOM, *args: Any, **kwargs: Any) -> Any:
-        """Wait for the server, as psycopg does with everything it sends. `timeout` is known from psycopg 3.3.6 on."""
+        """Wait for the server, as psycopg does. `timeout` exists since psycopg 3.3.6."""
         return await super().wait(gen, interval, *args, **kwargs)
 
 
 class AnsweredConnection(QuietConnection):
-    """A connection that ends when the server owes it an answer for longer than `patience` seconds."""
+    """A connection that closes when the server has not answered for longer than `patience` seconds."""
 
     patience: float = 60.0
 
     async def wait(self, gen: Any, interval: float = _SELDOM, *args: Any, **kwargs: Any) -> Any:
-        """Wait for the server, as psycopg does with everything it sends."""
+        """Wait for the server, as psycopg does."""
         with answered_within(self, self.patience):
             return await super().wait(gen, interval, *args, **kwargs)

@@ -38,7 +38,7 @@ def read_url(text: str, *, option: str = "url") -> URL:
     except (ArgumentError, ValueError):
         raise InvalidOptionError(option, f"must have the form {_EXAMPLE}") from None
     if parsed.get_backend_name() not in {"postgresql", "postgres"}:
-        raise InvalidOptionError(option, f"must be of PostgreSQL: {_EXAMPLE}")
+        raise InvalidOptionError(option, f"must be a PostgreSQL URL: {_EXAMPLE}")
     if "@" in (parsed.host or ""):
         # What follows the first @ of a password would be taken for the host, and be shown by every error.
         raise InvalidOptionError(option, "has two @: write those of the password as %40")

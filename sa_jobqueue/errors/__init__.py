@@ -1,7 +1,7 @@
-"""Every exception of the library, and the signals a handler raises to end its attempt its own way.
+"""Exceptions of the library, and the signals that a handler raises to end its attempt.
 
-A class exists where a caller could act on it. Its docstring's first line is its default message; what it knows is in
-fields, and each says what was left changed (nothing, unless it says otherwise).
+There is a class wherever a caller could act on the error. The first line of its docstring is its default message, and its
+fields hold the details. Nothing was changed unless the class states otherwise.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sa_jobqueue.types import ChainResult, JobId, JobStatus
 class InvalidJobError(JobQueueError, ValueError):
     """A job cannot be enqueued as described; nothing was written.
 
-    `field` is the argument at fault, with the path inside it where it has one; `reason` says what would be right.
+    `field` is the invalid argument, with the path inside it if there is one; `reason` states what is accepted.
     """
 
     def __init__(self, field: str, reason: str) -> None:
@@ -34,7 +34,7 @@ class InvalidJobError(JobQueueError, ValueError):
 
 
 class SessionSettingError(JobQueueError):
-    """The application's session has a setting with which this cannot work; nothing was written.
+    """A setting of the application's session is not supported; nothing was written.
 
     `setting` names it. The engine can set it for its own sessions: `create_engine(url, connect_args={"options": "-c
     intervalstyle=postgres"})`, or `connect_args={"client_encoding": "utf8"}`.
@@ -53,10 +53,10 @@ class InvalidPayloadError(InvalidJobError):
 
 
 class InvalidBlockersError(InvalidJobError):
-    """A job's blockers are not those that its handler's annotation declares; nothing was written.
+    """A job's blockers do not match its handler's annotation; nothing was written.
 
-    `position` is that of the blocker at fault, from 0; None when their number is wrong. `expected` and `given` are the types
-    of their outputs, as they are annotated, or the numbers.
+    `position` is the index of the blocker, from 0; None if the number of blockers is wrong. `expected` and `given` are the
+    annotated types of the outputs, or the numbers.
     """
 
     def __init__(self, position: int | None, expected: str, given: str, reason: str) -> None:
@@ -67,9 +67,9 @@ class InvalidBlockersError(InvalidJobError):
 
 
 class UnreadableInputError(InvalidPayloadError):
-    """What a job's handler is given does not fit its annotation, and never will: its stored input, or its blockers' outputs.
+    """A job's stored input, or the outputs of its blockers, do not match its handler's annotation.
 
-    The job is dead, whatever attempts it had left.
+    Retrying cannot help, so the job is dead even if it had attempts left.
     """
 
 
@@ -89,17 +89,17 @@ class PayloadTooLargeError(InvalidPayloadError):
 
 
 class InvalidHandlerError(JobQueueError, TypeError):
-    """A function cannot be a handler as it is declared; nothing was registered."""
+    """The function's signature is not supported for a handler; nothing was registered."""
 
 
 class InvalidMiddlewareError(JobQueueError, TypeError):
-    """A function cannot be middleware as it is declared; nothing was registered."""
+    """The function's signature is not supported for middleware; nothing was registered."""
 
 
 class InvalidSelectionError(JobQueueError, ValueError):
-    """A selector's answer is none; its queue goes on in its ordinary order.
+    """A selector returned an invalid answer; its queue continues in the default order.
 
-    `selector`: where it is declared; `reason` says what would be right.
+    `selector` is where it is declared; `reason` states what is accepted.
     """
 
     def __init__(self, selector: str, reason: str) -> None:
@@ -118,7 +118,7 @@ class UnknownJobTypeError(JobQueueError, LookupError):
 
 
 class DuplicateJobTypeError(JobQueueError):
-    """Two handlers claim one job type; the second was not registered."""
+    """Two handlers have the same job type; the second was not registered."""
 
     def __init__(self, type_name: str, first: str, second: str) -> None:
         self.type_name = type_name
@@ -151,16 +151,16 @@ class ChainNotFoundError(JobQueueError, LookupError):
 
 
 class NotAChainError(JobQueueError, LookupError):
-    """The id of a continuation was given where a chain's is needed, that of its root job; nothing was changed.
+    """The id of a continuation was passed instead of its chain's id; nothing was changed.
 
-    `chains` has for each of them the chain it belongs to; `field` is the argument they were given in.
+    A chain's id is the id of its first job. `chains` maps each id to the chain it belongs to; `field` is the argument.
     """
 
     def __init__(self, chains: Mapping[JobId, JobId], *, field: str = "chain_ids") -> None:
         self.chains = dict(chains)
         self.field = field
-        told = ", ".join(f"{job_id} belongs to chain {chain_id}" for job_id, chain_id in self.chains.items())
-        super().__init__(f"{field}: a chain is named by its first job: {told}; nothing was changed")
+        owners = ", ".join(f"{job_id} belongs to chain {chain_id}" for job_id, chain_id in self.chains.items())
+        super().__init__(f"{field}: a chain's id is the id of its first job: {owners}; nothing was changed")
 
 
 class ScheduleNotFoundError(JobQueueError, LookupError):
@@ -172,24 +172,24 @@ class ScheduleNotFoundError(JobQueueError, LookupError):
 
 
 class ChainReferencedError(JobQueueError):
-    """A chain cannot be deleted while a job of another chain waits for it, or has waited and is still there.
+    """A chain cannot be deleted because a job of another chain waits for it or has waited for it.
 
     `references` lists `(chain_id, job_id)`: the chain, and the job that refers to it; the first 1,000. Nothing was
-    changed. Delete that job's chain first, or together with it.
+    changed. Delete that job's chain first, or in the same call.
     """
 
     def __init__(self, references: Sequence[tuple[JobId, JobId]]) -> None:
         self.references = list(references)
-        told = ", ".join(f"job {job_id} refers to chain {chain_id}" for chain_id, job_id in self.references[:3])
+        shown = ", ".join(f"job {job_id} refers to chain {chain_id}" for chain_id, job_id in self.references[:3])
         more = f" and {len(self.references) - 3:,} more" if len(self.references) > 3 else ""
-        super().__init__(f"{told}{more}; delete what refers to a chain first, or with it; nothing was changed")
+        super().__init__(f"{shown}{more}; delete the referring jobs' chains first, or in the same call; nothing was changed")
 
 
 class ChainFailedError(JobQueueError):
     """A chain that was waited for died or was cancelled.
 
-    `result` tells how, `chain_id`, `status` and `error` (the last job's, as JSON) are its parts. A dead chain may be
-    redriven later; wait for it again then.
+    `result` is its result, from which `chain_id`, `status` and `error` (of the last job, as JSON) are taken. A dead chain
+    may be redriven; wait for it again then.
     """
 
     def __init__(self, result: ChainResult[Any]) -> None:
@@ -201,10 +201,10 @@ class ChainFailedError(JobQueueError):
         if result.status is JobStatus.CANCELLED:
             super().__init__(f"{ended}was cancelled")
             return
-        told = result.error if isinstance(result.error, dict) else {}
-        first = next(iter(str(told.get("message") or "").splitlines()), "")[:200]
-        why = ": ".join(filter(None, [str(told.get("type") or ""), first])) or "no error was kept"
-        super().__init__(f"{ended}is dead: {why}; if it is redriven, it can be waited for again")
+        error = result.error if isinstance(result.error, dict) else {}
+        first = next(iter(str(error.get("message") or "").splitlines()), "")[:200]
+        why = ": ".join(filter(None, [str(error.get("type") or ""), first])) or "no error was recorded"
+        super().__init__(f"{ended}is dead: {why}; after a redrive it can be waited for again")
 
 
 class NoOutputError(JobQueueError, LookupError):
@@ -220,9 +220,9 @@ class NoOutputError(JobQueueError, LookupError):
 
 
 class WrongJobTypeError(JobQueueError, TypeError):
-    """A job or a chain is not of the handler's type that it was read or completed by; nothing was changed.
+    """The job or chain is of another type than the handler; nothing was changed.
 
-    `id` is the job's or the chain's, `expected` the handler's type, `given` its own.
+    `id` is the id of the job or chain, `expected` the handler's type, `given` the actual type.
     """
 
     def __init__(self, id: JobId, expected: str, given: str, reason: str) -> None:
@@ -233,45 +233,45 @@ class WrongJobTypeError(JobQueueError, TypeError):
 
 
 class ChainTimeoutError(JobQueueError, TimeoutError):
-    """A chain that was waited for did not end in time; it goes on, and can be waited for again.
+    """A chain did not end within the timeout; it continues, and can be waited for again.
 
-    `chain_id` is the chain's, `timeout` how long it was waited for.
+    `chain_id` is the id of the chain, `timeout` the time waited.
     """
 
     def __init__(self, chain_id: JobId, timeout: timedelta) -> None:
         self.chain_id = chain_id
         self.timeout = timeout
-        super().__init__(f"chain {chain_id} has not ended within {timeout}; it goes on, and can be waited for again")
+        super().__init__(f"chain {chain_id} has not ended within {timeout}; it continues, and can be waited for again")
 
 
 class ChainBusyError(JobQueueError):
-    """Others changed what the chain is connected with again and again; nothing was changed: try again later."""
+    """Concurrent transactions kept changing the chain's dependencies. Nothing was changed; try again."""
 
 
 class ReadOnlyError(JobQueueError, TypeError):
-    """What is read from a view cannot be written; the transaction it was tried in must be rolled back."""
+    """Rows of a read-only view cannot be written; roll back the transaction."""
 
 
 class JobEndedError(JobQueueError):
-    """A job has ended already; nothing was changed.
+    """The job has already ended; nothing was changed.
 
-    `job_id` names it, `status` tells how it ended.
+    `job_id` is its id, `status` how it ended.
     """
 
     def __init__(self, job_id: JobId, status: JobStatus) -> None:
         self.job_id = job_id
         self.status = status
-        super().__init__(f"job {job_id} has ended already: it is {status}; nothing was changed")
+        super().__init__(f"job {job_id} has already ended: it is {status}; nothing was changed")
 
 
 class IllegalTransitionError(JobQueueError):
-    """The database refused a change of status; the transaction it was tried in must be rolled back."""
+    """The database refused a change of status; roll back the transaction."""
 
 
 class NotReschedulableError(IllegalTransitionError):
-    """Some of the jobs are neither pending nor blocked, so none was moved to another time; nothing was changed.
+    """Only pending and blocked jobs can be rescheduled; nothing was changed.
 
-    `job_ids` names every one of them, `statuses` tells in the same order where each stands.
+    `job_ids` lists the jobs that are neither, `statuses` their statuses in the same order.
     """
 
     def __init__(self, statuses: Mapping[JobId, JobStatus]) -> None:
@@ -279,13 +279,13 @@ class NotReschedulableError(IllegalTransitionError):
         self.statuses = tuple(statuses.values())
         first = ", ".join(f"{job_id} is {status}" for job_id, status in islice(statuses.items(), 10))
         more = f" and {len(statuses) - 10} more" if len(statuses) > 10 else ""
-        super().__init__(f"only pending and blocked jobs can be moved to another time: {first}{more}; nothing was changed")
+        super().__init__(f"only pending and blocked jobs can be rescheduled: {first}{more}; nothing was changed")
 
 
 class ConflictError(JobQueueError):
-    """Another row holds a key this one needs; the transaction it was tried in must be rolled back.
+    """Another row has the same unique key; roll back the transaction.
 
-    `constraint` is the database's name for the rule.
+    `constraint` is the name of the unique index or constraint.
     """
 
     def __init__(self, message: str, constraint: str) -> None:
@@ -294,11 +294,11 @@ class ConflictError(JobQueueError):
 
 
 class StaleSnapshotError(ConflictError):
-    """A transaction's snapshot does not show the chain that has a deduplication key: another transaction made it since.
+    """The transaction's snapshot is too old to show the chain that has the deduplication key; nothing was written.
 
     The snapshot of a REPEATABLE READ or SERIALIZABLE transaction is as old as its first statement. `key` is the
-    deduplication key, None if it is one of several; `isolation_level` is the transaction's. Nothing was written. Retry the
-    whole transaction, or use READ COMMITTED.
+    deduplication key, None if it is one of several; `isolation_level` is the transaction's. Retry the whole transaction, or
+    use READ COMMITTED.
     """
 
     def __init__(self, key: str | None, isolation_level: str) -> None:
@@ -312,9 +312,9 @@ class StaleSnapshotError(ConflictError):
 
 
 class TransactionRequiredError(JobQueueError):
-    """The connection is in AUTOCOMMIT, and what was asked for holds locks until its transaction ends; nothing was written.
+    """The operation holds locks until its transaction ends, but the connection is in AUTOCOMMIT; nothing was written.
 
-    `operation` names it. Use an engine, or `execution_options(isolation_level=...)`, with an isolation level of PostgreSQL.
+    `operation` names it. Use an engine, or `execution_options(isolation_level=...)`, with another isolation level.
     """
 
     def __init__(self, operation: str) -> None:
@@ -326,84 +326,84 @@ class TransactionRequiredError(JobQueueError):
 
 
 class SchemaError(JobQueueError):
-    """The database's job-queue schema is not the one this library needs; nothing was changed."""
+    """The database's job queue schema does not match this library; nothing was changed."""
 
 
 class SchemaMissingError(SchemaError):
-    """The job queue's tables are not there: run its migration (`alembic upgrade head`)."""
+    """The job queue's tables are missing: run its migration (`alembic upgrade head`)."""
 
 
 class SchemaOutdatedError(SchemaError):
-    """The job queue's tables are of an older version: `alembic revision --autogenerate`, then `alembic upgrade head`."""
+    """The job queue's tables are of an older version: run `alembic revision --autogenerate`, then `alembic upgrade head`."""
 
 
 class SchemaTooNewError(SchemaError):
-    """The job queue's tables are of a newer version than this library knows: upgrade the library."""
+    """The job queue's tables are of a newer version than this library supports: upgrade the library."""
 
 
 class SchemaBusyError(SchemaError):
-    """Others held the queue's tables for as long as a migration was willing to try; nothing was changed.
+    """A migration could not lock the queue's tables in time; nothing was changed.
 
-    `holders` says of each who it was: its process id, its application's name, and for how long its transaction was open.
+    `holders` describes each blocking session: process id, application name, and how long its transaction has been open.
     """
 
     def __init__(self, table: str, patience: timedelta, holders: Sequence[str]) -> None:
         self.table = table
         self.patience = patience
         self.holders = tuple(holders)
-        told = "; ".join(self.holders) or "nobody who is still there"
+        holding = "; ".join(self.holders) or "sessions that have ended since"
         super().__init__(
-            f"table {table} and what belongs to it could not be locked within {patience}; they are held by {told}. "
-            "Nothing was changed: let those transactions end, or end them, and try again"
+            f"table {table} and its dependent objects could not be locked within {patience}; they are held by {holding}. "
+            "Nothing was changed: wait for those transactions to end, or terminate them, and try again"
         )
 
 
 class ServerTooOldError(JobQueueError):
-    """PostgreSQL 15 or newer is needed."""
+    """The server is too old: PostgreSQL 15 or newer is required."""
 
 
 class DatabaseUnavailableError(JobQueueError):
-    """The database does not answer; the cause says why."""
+    """The database is not reachable; see the cause."""
 
 
 class WorkerRunningError(JobQueueError):
-    """A worker runs once at a time: make another `Worker`, or call `run` again when the first call has returned.
+    """The worker is already running: create another `Worker`, or call `run` again after the first call has returned.
 
-    `worker_id` names it. The run under way goes on.
+    `worker_id` names it. The current run continues.
     """
 
     def __init__(self, worker_id: str) -> None:
         self.worker_id = worker_id
         super().__init__(
-            f"worker {worker_id} is running already: make another Worker, or call run again when the first call has returned"
+            f"worker {worker_id} is already running: create another Worker, or call run again after the first call returns"
         )
 
 
 class LostAttemptError(JobQueueError):
-    """This attempt is no longer this worker's: it was taken back, cancelled or completed elsewhere. Nothing was written."""
+    """The attempt is no longer this worker's: its job was rescued, cancelled or completed elsewhere. Nothing was written."""
 
     def __init__(self, job_id: JobId, attempt: int) -> None:
         self.job_id = job_id
         self.attempt = attempt
-        super().__init__(f"attempt {attempt} of job {job_id} is no longer ours; nothing it did through its session was kept")
+        super().__init__(f"attempt {attempt} of job {job_id} is no longer this worker's; its writes were rolled back")
 
 
 class HandlerCommitError(JobQueueError):
-    """A handler must not commit the session it was given: its writes and its completion are one commit, made by the worker.
+    """A handler must not commit its session: the worker commits the handler's writes and the completion together.
 
-    Open another session for what must be kept even if the attempt fails. The attempt fails; nothing of it is kept.
+    The attempt fails and its writes are rolled back. Open another session for writes that must survive a failed attempt.
     """
 
 
 class InvalidOutputError(JobQueueError, TypeError):
-    """A handler returned what is not JSON or does not fit its declared type; the attempt failed."""
+    """A handler's return value is not JSON or does not match its declared type; the attempt failed."""
 
 
 class UndeclaredContinuationError(InvalidOutputError):
     """A handler returned a continuation that its annotation does not declare; the attempt failed.
 
-    `type_name` is its job type, `next_type_name` that of the continuation; `expected` is what is declared of the chain's
-    output, `given` what the continuation leads to.
+    `type_name` is its job type, `next_type_name` the type of the continuation; `expected` is the declared output of the
+    chain, `given` the output that the continuation leads to.
     """
 
     def __init__(self, type_name: str, next_type_name: str, expected: str, given: str) -> None:
@@ -418,7 +418,7 @@ class UndeclaredContinuationError(InvalidOutputError):
 
 
 class MiddlewareError(JobQueueError):
-    """A middleware did not proceed exactly once, so the attempt failed.
+    """A middleware did not call `proceed` exactly once; the attempt failed.
 
     `middleware` names it, `reason` says what it did.
     """
@@ -438,21 +438,21 @@ class AttemptTimeoutError(JobQueueError, TimeoutError):
 
 
 class IsolationError(JobQueueError):
-    """No child process could run the attempt of an isolated handler.
+    """The child process for an isolated handler could not be used.
 
-    Raised when a worker starts, before it claims anything; later on, that attempt failed. `reason` says what went wrong.
+    Raised when a worker starts, before it claims jobs; later, it fails the attempt. `reason` states what went wrong.
     """
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
-        super().__init__(f"a child process for isolated handlers is of no use: {reason}")
+        super().__init__(f"the child process for isolated handlers cannot be used: {reason}")
 
 
 class ProcessDiedError(JobQueueError):
-    """The child process that ran an attempt died; that attempt failed, and no other.
+    """The child process that ran an attempt died; only that attempt failed.
 
-    `how` says it in words, `signal` names what killed it, `status` is its exit status where it ended by itself. `stack` is
-    Python's, where the crash left the time to write it.
+    `how` describes it, `signal` is the signal that killed it, `status` its exit status if it exited. `stack` is Python's
+    stack, if the crash left the time to write it.
     """
 
     def __init__(self, how: str, *, signal: str | None = None, status: int | None = None, stack: str = "") -> None:
@@ -464,22 +464,22 @@ class ProcessDiedError(JobQueueError):
 
 
 class MemoryLimitError(ProcessDiedError):
-    """The child process that ran an attempt held more memory than its handler's `memory_limit`, and was killed.
+    """The child process that ran an attempt exceeded its handler's `memory_limit` and was killed.
 
-    `limit_bytes` and `resident_bytes` are of what it held in memory.
+    `limit_bytes` is the limit, `resident_bytes` the memory it used.
     """
 
     def __init__(self, limit_bytes: int, resident_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.resident_bytes = resident_bytes
         held, limit = resident_bytes / 2**20, limit_bytes / 2**20
-        super().__init__(f"was killed: it held {held:,.0f} MiB, over its memory limit of {limit:,.0f} MiB", signal="SIGKILL")
+        super().__init__(f"was killed: it used {held:,.0f} MiB, over its memory limit of {limit:,.0f} MiB", signal="SIGKILL")
 
 
 class IsolatedHandlerError(JobQueueError):
-    """An isolated handler raised an exception, which stays in its process.
+    """An isolated handler raised an exception in its child process.
 
-    `kind`, `reason` and `traceback` are what is left of it, as text: its class, its message and where it was raised.
+    `kind`, `reason` and `traceback` are its class, message and traceback, as text.
     """
 
     def __init__(self, kind: str, reason: str, traceback: str) -> None:

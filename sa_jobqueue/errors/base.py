@@ -1,4 +1,4 @@
-"""What every exception of the library is made from."""
+"""Base classes of the library's exceptions."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import inspect
 from typing import Any, Final
 
 MODULE: Final = "sa_jobqueue.errors"
-"""Where people import them from, and so the module by which they are pickled, and named in the database."""
+"""The public module of the classes: they are pickled, and named in the database, by it."""
 
 
 class Portable(Exception):  # noqa: N818 - only a base
-    """Survives pickling whatever its constructor takes: an error often crosses from a process pool to its parent."""
+    """Can be pickled whatever its constructor takes, for instance to cross from a process pool to its parent."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt, (type(self), self.args), self.__dict__
@@ -32,9 +32,9 @@ class JobQueueError(Portable):
 
 
 class InvalidOptionError(JobQueueError, ValueError):
-    """An option is out of its bounds; nothing was started.
+    """An option has an invalid value; nothing was started.
 
-    `option` names it, `reason` says what is wrong and what would be right.
+    `option` is its name, `reason` states what is wrong and what is accepted.
     """
 
     __module__ = MODULE

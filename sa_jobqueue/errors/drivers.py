@@ -1,4 +1,4 @@
-"""What PostgreSQL said of an error, as psycopg, psycopg2 and asyncpg each pass it on."""
+"""The diagnostics of a PostgreSQL error, as psycopg, psycopg2 and asyncpg provide them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Final
 from sqlalchemy.exc import DBAPIError
 
 DEADLOCK: Final = "40P01"
-"""The SQLSTATE of a transaction that the server ended because it waited in a circle with others."""
+"""The SQLSTATE of a deadlock."""
 SERIALIZATION_FAILURE: Final = "40001"
-"""The SQLSTATE of a statement that met a change its transaction's snapshot does not show."""
+"""The SQLSTATE of a serialization failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Diagnosis:
 
 
 def diagnose(error: DBAPIError) -> Diagnosis:
-    """Return what the server said of an error."""
+    """Return the server's diagnostics of an error."""
     original: Any = error.orig
     # asyncpg's own error has the fields as attributes; SQLAlchemy raises another one from it.
     own = original if original.__cause__ is None else original.__cause__

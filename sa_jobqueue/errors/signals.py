@@ -1,4 +1,4 @@
-"""The signals a handler raises to end its attempt its own way."""
+"""Signals that a handler raises to end its attempt."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sa_jobqueue.types import LATEST, LONGEST
 
 
 class AttemptSignal(Portable):  # a signal, not an error
-    """What a handler raises to end its attempt in its own way. Its session's writes are rolled back."""
+    """Base class of the signals that a handler raises to end its attempt. Its session's writes are rolled back."""
 
     __module__ = MODULE
 
@@ -36,9 +36,9 @@ def _words(delay: timedelta | None, at: datetime | None) -> str:
 
 
 class Snooze(AttemptSignal):
-    """Raise to put the job back for `delay`, or until `at`, without counting the attempt.
+    """Raise to run the job again after `delay`, or at `at`, without counting the attempt.
 
-    `at`: an aware instant; one that is past by the database's clock means at once. Give exactly one of the two.
+    `at`: an aware datetime; a time in the past, by the database's clock, means immediately. Give exactly one of the two.
     """
 
     __module__ = MODULE
@@ -51,10 +51,10 @@ class Snooze(AttemptSignal):
 
 
 class Retry(AttemptSignal):
-    """Raise to put the job back for `delay`, or until `at`, instead of what its retry policy says; the attempt counts.
+    """Raise to retry the job after `delay`, or at `at`, instead of by its retry policy; the attempt is counted.
 
-    `delay`, `at`: as for `Snooze`. `reason` is kept as the attempt's error; without one it is the exception that was being
-    handled. After its last attempt the job dies, as after any other failure.
+    `delay`, `at`: as for `Snooze`. `reason` is recorded as the attempt's error; by default, the exception being handled is.
+    After its last attempt the job dies, as after any other failure.
     """
 
     __module__ = MODULE
@@ -64,11 +64,11 @@ class Retry(AttemptSignal):
         self.delay = delay
         self.at = at
         self.reason = reason
-        super().__init__(reason or f"put back {_words(delay, at)}")
+        super().__init__(reason or f"postponed {_words(delay, at)}")
 
 
 class Discard(AttemptSignal):
-    """Raise to make the job a dead letter at once, whatever attempts it has left."""
+    """Raise to make the job a dead letter immediately, even if it has attempts left."""
 
     __module__ = MODULE
 
@@ -78,7 +78,7 @@ class Discard(AttemptSignal):
 
 
 class Cancel(AttemptSignal):
-    """Raise to end the job as cancelled: nothing failed, but nothing is left to do."""
+    """Raise to end the job as cancelled, when there is nothing left to do and nothing failed."""
 
     __module__ = MODULE
 

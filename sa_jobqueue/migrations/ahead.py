@@ -1,6 +1,6 @@
-"""What of a new version is done ahead, while the queue goes on working: empty columns, and indexes on tables that are full.
+"""Online DDL: creates columns and indexes of a new version ahead of its migration, while the queue is in use.
 
-A column that is null everywhere is added in a moment, and whoever does not know it works on. An index is built concurrently.
+A column that is null everywhere is added in a moment, and older code is not affected. An index is built concurrently.
 The migration itself then finds both done, and is short.
 """
 
@@ -42,7 +42,7 @@ _MISSING: Final = {"42703", "42704", "42883"}
 
 
 def is_done(connection: Connection, statement: str) -> bool:
-    """Say whether what a statement makes is there already: an index that is whole, or columns of their types."""
+    """Return whether what a statement creates already exists: an index that is whole, or columns of their types."""
     if found := _INDEX.match(statement):
         return _is_valid(connection, found[3], found[2]) is True
     if found := _COLUMNS.fullmatch(statement):
@@ -51,7 +51,7 @@ def is_done(connection: Connection, statement: str) -> bool:
 
 
 def do_ahead(connection: Connection, layout: Layout, planned: Sequence[str], *, patience: timedelta = PATIENCE) -> list[str]:
-    """Do of planned DDL what can be done ahead; return the names of the columns and indexes made, in order.
+    """Execute the part of planned DDL that can be done online; return the names of the columns and indexes created.
 
     Locks: ACCESS EXCLUSIVE for a moment, by `execute_with_short_lock`, where a column is added; none that readers or
     writers wait for, where an index is built. Obliges: a connection in AUTOCOMMIT.

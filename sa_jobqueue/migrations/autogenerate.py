@@ -5,7 +5,7 @@ all it found about what is the library's and writes one `op.migrate_job_queue` f
 latest version. It stands before everything else, so that tables which refer to jobs find them, and a downgrade, which is
 the same list reversed, drops them last. Columns, indexes and constraints the application put on a queue's tables stay.
 
-A queue that has no model any more is left alone, whole, with a warning that says how to drop it.
+A queue that has no model any more is left alone, whole, with a warning that explains how to drop it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _Queue:
         upgrade_ops.ops[:] = in_place + late
 
     def is_about(self, operation: ops.MigrateOperation) -> bool:
-        """Say whether an operation is about this queue's tables or type."""
+        """Return whether an operation concerns this queue's tables or type."""
         return _is_about(operation, self.context, self.names)
 
     def _added(self, operation: ops.MigrateOperation) -> _Ops:
@@ -221,5 +221,5 @@ def _is_about(operation: ops.MigrateOperation, context: AutogenContext, names: Q
 
 
 def _place(schema: str | None, context: AutogenContext) -> str | None:
-    # Alembic says None for the default schema, the model may say its name.
+    # Alembic reports None for the default schema, where the model may have its name.
     return getattr(context.dialect, "default_schema_name", None) if schema is None else schema

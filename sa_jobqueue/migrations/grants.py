@@ -15,7 +15,7 @@ ROLES: Final = "jobqueue"
 """What the names of the roles start with, unless another word is given."""
 
 _READ, _WRITE, _ALL = "SELECT, INSERT", "SELECT, INSERT, UPDATE", "SELECT, INSERT, UPDATE, DELETE"
-# Whoever makes a job wait for a chain marks that chain, and locks its row: which needs the right to update some column.
+# Making a job wait for a chain marks that chain and locks its row: this needs the right to update some column.
 _ENQUEUE: Final = {
     "job": f"{_READ}, UPDATE (has_waiters)",
     "job_blocker": _READ,
@@ -74,7 +74,7 @@ def grant_statements(layout: Layout, *, roles: str = ROLES) -> list[str]:
     """Return the SQL that makes the roles where they are missing, and gives each exactly its rights on one queue.
 
     Shape: statements in order, without semicolons at their ends; the same at every call. They take away first whatever the
-    roles had on the queue's tables, so run them in one transaction: then nobody misses a right for a moment.
+    roles had on the queue's tables, so run them in one transaction: then no role is without its rights at any time.
     Raises: InvalidOptionError as `role_names`.
     """
     names = role_names(roles)

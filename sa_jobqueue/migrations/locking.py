@@ -1,7 +1,7 @@
-"""Locks of a migration on a queue that is in use: asked for briefly, let go of, asked for again.
+"""Locks of a migration on a queue that is in use: requested briefly, released, requested again.
 
 A lock on a whole table waits for every transaction that has touched it, and all that come later wait behind the one that
-waits. So nobody waits longer than a moment here: what a long transaction holds is tried again when others have had their
+waits. So no session waits longer than a moment here: what a long transaction holds is tried again when others have had their
 turn.
 
 Source: the way of `lock_timeout` and retries that PostgreSQL's manual leaves to its users; GitLab's `with_lock_retries`.
@@ -25,7 +25,7 @@ from sa_jobqueue.models.base import verbatim
 PATIENCE: Final = timedelta(minutes=2)
 """How long a migration tries to get its locks."""
 WAIT: Final = timedelta(seconds=1)
-"""How long each try waits for a lock, and with it whoever comes later."""
+"""How long each try waits for a lock, and with it the sessions that queue behind it."""
 REST: Final = timedelta(seconds=1)
 """How long the others have the tables for themselves between two tries."""
 
@@ -51,7 +51,7 @@ def with_short_locks(
 ) -> None:
     """Do work that locks tables, in a savepoint; undo it when a lock is not had at once, rest, and do it again.
 
-    Locks: what the work takes; those of a try that failed are let go of, those held before it are not.
+    Locks: what the work takes; those of a failed try are released, those held before it are not.
     Raises: SchemaBusyError when `patience` is over; nothing is changed then. Whatever else the work raises.
     """
     deadline = time.monotonic() + patience.total_seconds()

@@ -1,7 +1,7 @@
-"""`op.migrate_job_queue`: the one line a migration of the application has of us, as an Alembic operation.
+"""`op.migrate_job_queue`: the Alembic operation that migrates the queue's tables.
 
 Importing this module registers it. Where this is imported before Alembic, Alembic's import comes back to it half way, so
-nobody takes anything from it while Alembic is being imported.
+no module imports anything from it while Alembic is being imported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @Operations.register_operation("migrate_job_queue")
 class MigrateJobQueueOp(MigrateOperation):
-    """Take one queue's tables from one version to another, up or down."""
+    """Migrate one queue's tables from one version to another, up or down."""
 
     def __init__(self, layout: Layout, *, from_version: int, to_version: int) -> None:
         self.layout = layout
@@ -39,11 +39,11 @@ class MigrateJobQueueOp(MigrateOperation):
         prefix: str = "",
         id_type: IdType = "uuid",
     ) -> None:
-        """Take a job queue's tables from one version to another, up or down.
+        """Migrate a job queue's tables from one version to another, up or down.
 
-        Both versions are literal, so that an old migration replays to the byte; 0 means nothing there. `schema`,
+        Pass both versions as literals, so that an old migration always replays the same; 0 means no tables. `schema`,
         `prefix` and `id_type` are those of the model. Down to 0, all jobs are lost.
-        Raises: SchemaError, when the tables are not of `from_version`; nothing was changed. With `--sql`, never.
+        Raises: SchemaError if the tables are not of `from_version`; nothing was changed. Never with `--sql`.
         """
         layout = Layout(schema, prefix, id_type)
         operations.invoke(cls(layout, from_version=from_version, to_version=to_version))

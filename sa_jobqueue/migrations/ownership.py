@@ -41,15 +41,15 @@ class QueueNames:
         )
 
     def has_table(self, name: str) -> bool:
-        """Say whether a table of that name, in the queue's schema, is the queue's."""
+        """Return whether a table of that name, in the queue's schema, is the queue's."""
         return name in self.columns or name in self._retired
 
     def has_column(self, table: str, name: str) -> bool:
-        """Say whether a column of one of the queue's tables is the library's."""
+        """Return whether a column of one of the queue's tables is the library's."""
         return name in self.columns.get(table, ())
 
     def has_rule(self, table: str, name: object) -> bool:
-        """Say whether a constraint or index on one of the queue's tables is the library's; ours all have names."""
+        """Return whether a constraint or index on one of the queue's tables is the library's; ours all have names."""
         return name is not None and str(name) in self.rules.get(table, ())
 
 

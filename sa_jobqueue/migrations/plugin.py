@@ -1,4 +1,4 @@
-"""What Alembic loads by itself, through its entry point: `op.migrate_job_queue`, and the comparison that writes it.
+"""The plugin that Alembic loads through its entry point: `op.migrate_job_queue`, and the comparison that writes it.
 
 Alembic imports this module while it is being imported, so nothing of Alembic is imported at the module level here, nor
 by anything this module imports there; a circular import would break every `alembic` command of the environment.

@@ -1,9 +1,9 @@
-"""Walk a database from one version of the queue's DDL to another.
+"""Migrate the queue's tables from one schema version to another.
 
 The version a database has is the comment of its `job` table. Alembic's operation and applications without Alembic both
 come through here; nothing here needs Alembic.
 
-A queue is in use while it is migrated. Whoever waits for a lock that a long transaction holds makes everybody after him
+A queue is in use while it is migrated. Waiting for a lock that a long transaction holds makes every later session
 wait as well, so the steps are tried with a short patience (`migrations.locking`); and an index on a table that is full is
 built ahead, without holding writers up (`migrations.ahead`).
 """
@@ -28,15 +28,15 @@ _LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended('sa_jobqueue migrati
 
 
 def statements(layout: Layout, *, from_version: int, to_version: int) -> list[str]:
-    """Return the DDL that takes a queue's tables from one version to another, up or down.
+    """Return the DDL that migrates a queue's tables from one version to another, up or down.
 
     Shape: statements in order, without semicolons at their ends; the last stamps the version reached, unless that is 0,
-    where nothing is left. Empty when the versions are equal. Reads no database, so it is the same for ever.
+    where nothing is left. Empty when the versions are equal. Reads no database, so it is always the same.
     Raises: SchemaTooNewError for a version this library does not know, InvalidOptionError for a negative one.
     """
     for option, version in (("from_version", from_version), ("to_version", to_version)):
         if version < 0:
-            raise InvalidOptionError(option, f"must be 0 (nothing there) or a version, got {version}")
+            raise InvalidOptionError(option, f"must be 0 (no tables) or a schema version, got {version}")
         if version > versions.LATEST:
             raise _too_new(f"the migration of {layout.qualified('job')} names", version)
     names = {"schema": layout.schema, "prefix": layout.prefix, "id_type": layout.id_type}
@@ -48,9 +48,9 @@ def statements(layout: Layout, *, from_version: int, to_version: int) -> list[st
 
 
 def current_version(connection: Connection, layout: Layout) -> int:
-    """Read which version a queue's tables are of; 0 where there is no `job` table.
+    """Return the version of a queue's tables; 0 without a `job` table.
 
-    Raises: SchemaError when a `job` table is there that carries no stamp of ours.
+    Raises: SchemaError when a `job` table exists without our stamp.
     """
     job = layout.qualified("job")
     present, comment = connection.execute(_FIND, {"job": job}).one()
@@ -59,23 +59,23 @@ def current_version(connection: Connection, layout: Layout) -> int:
     version = stamped_version(comment)
     if version is None:
         raise SchemaError(
-            f"table {job} is there, but its comment does not say that it is a job queue's. If it is the application's "
-            "own, give the queue another place: class Job(JobMixin, Base, queue_prefix=...). If it is a queue whose "
-            f"comments were lost, say which version it is of: COMMENT ON TABLE {job} IS '{stamp(versions.LATEST)}'"
+            f"table {job} exists, but its comment does not mark it as a job queue. If it is the application's own table, "
+            "use another prefix for the queue: class Job(JobMixin, Base, queue_prefix=...). If it is a queue whose "
+            f"comments were lost, restore its version: COMMENT ON TABLE {job} IS '{stamp(versions.LATEST)}'"
         )
     return version
 
 
 def stamped_version(comment: str | None) -> int | None:
-    """Return the version that a table's comment stamps, or None when it is no stamp."""
+    """Return the version stamped in a table's comment, or None without a stamp."""
     found = _STAMP.fullmatch(comment or "")
     return int(found[1]) if found else None
 
 
 def known_version(connection: Connection, layout: Layout) -> int:
-    """Read which version a queue's tables are of, as `current_version` does.
+    """Return the version of a queue's tables, as `current_version` does.
 
-    Raises: SchemaTooNewError when it is one this library does not know; SchemaError as `current_version`.
+    Raises: SchemaTooNewError for a version that this library does not know; SchemaError as `current_version`.
     """
     version = current_version(connection, layout)
     if version > versions.LATEST:
@@ -86,17 +86,17 @@ def known_version(connection: Connection, layout: Layout) -> int:
 def migrate(
     connection: Connection, layout: Layout, *, from_version: int, to_version: int, patience: timedelta = PATIENCE
 ) -> None:
-    """Take a queue's tables from the version they are of to another, up or down.
+    """Migrate a queue's tables from their current version to another, up or down.
 
-    What `prepare` has made already is taken as it is.
+    Anything that `prepare` has already created is kept.
     Changes: the queue's tables, types, functions and views; its schema appears with the first version and goes with the
     last one if nothing else lives there. Down to 0, all jobs are lost.
-    Locks: an advisory lock, so that two of these never run at once, and what the versions' own docstrings say. For each
-    of these it waits a second at most, then lets go of all, rests, and tries again for as long as its `patience` is.
-    Obliges: commit at once, for the locks are held until then. It is all one transaction; rolled back, nothing has
+    Locks: an advisory lock, so that two migrations never overlap, and those in the versions' own docstrings. It waits a
+    second at most for each of these, then releases them all, rests, and tries again until its `patience` is over.
+    Obliges: commit at once, because the locks are held until then. It is one transaction; after a rollback nothing has
     changed.
     Raises: SchemaMissingError or SchemaError when the tables are not of `from_version`, SchemaTooNewError for a version
-    this library does not know, SchemaBusyError when somebody held the tables all the time; nothing was changed.
+    this library does not know, SchemaBusyError when other transactions held the tables all the time; nothing was changed.
     """
     planned = statements(layout, from_version=from_version, to_version=to_version)
     _lock(connection, layout)
@@ -122,9 +122,9 @@ def upgrade(
     to_version: int | None = None,
     patience: timedelta = PATIENCE,
 ) -> int:
-    """Take a queue's tables up to a version, by default the latest; return the version they were of.
+    """Upgrade a queue's tables to a version, by default the latest; return their previous version.
 
-    Changes nothing when they are of that version or a newer known one: safe to call at every start of a program.
+    Changes nothing if they have that version or a newer known one: safe to call at every start of a program.
     `layout`: that of the ready-made models by default; `Job.__jobqueue__` of a mapped class.
     Locks, Obliges, Raises: as `migrate`.
     """
@@ -135,9 +135,9 @@ def upgrade(
 def downgrade(
     connection: Connection, layout: Layout | None = None, *, to_version: int, patience: timedelta = PATIENCE
 ) -> int:
-    """Take a queue's tables down to a version; return the version they were of. Down to 0, all jobs are lost.
+    """Downgrade a queue's tables to a version; return their previous version. Down to 0, all jobs are lost.
 
-    Changes nothing when they are of that version or an older one.
+    Changes nothing if they have that version or an older one.
     Locks, Obliges, Raises: as `migrate`.
     """
     return _walk(connection, layout or Layout(), to_version, up=False, patience=patience)
@@ -150,13 +150,13 @@ def prepare(
     to_version: int | None = None,
     patience: timedelta = PATIENCE,
 ) -> list[str]:
-    """Do ahead what the way up to a version puts on tables that are there: empty columns, indexes; return their names.
+    """Create the empty columns and the indexes of a later version ahead of its migration; return their names.
 
-    Run it before `upgrade`, or before `alembic upgrade head`, where a table is large: reads and writes go on meanwhile, and
-    the migration finds it done. An index that an earlier attempt left half built is built again. Does nothing where nothing
-    is to be done.
-    Changes: the columns and indexes; the version stays, and the programs that know it work on.
-    Locks: as `migrate` for a column, each by itself; for an index none that readers or writers wait for, and it waits
+    Run it before `upgrade`, or before `alembic upgrade head`, if a table is large: reads and writes go on meanwhile, and
+    the migration then finds them done. An incomplete index of an earlier attempt is built again. Does nothing if there is
+    nothing to do.
+    Changes: the columns and indexes; the version stays, so running programs are not affected.
+    Locks: as `migrate` for a column, each separately; for an index none that readers or writers wait for, and it waits
     itself for the transactions that were open when it began.
     Obliges: a connection in AUTOCOMMIT: PostgreSQL does not do this in a transaction.
     Raises: SchemaTooNewError, SchemaError as `current_version`; SchemaBusyError; InvalidOptionError when it is not in

@@ -1,5 +1,4 @@
-"""`job_bulk_staging`, `job_bulk_write`, `job_bulk_reject`: how a bulk write arrives exactly once, and what became of
-each."""
+"""`job_bulk_staging`, `job_bulk_write`, `job_bulk_reject`: the tables that make bulk writes exactly once."""
 
 from __future__ import annotations
 
@@ -114,7 +113,7 @@ class WriteMixin(Companion):
 
 
 class RejectMixin(Companion):
-    """One row of a bulk write that could not be a job, and why. Kept until somebody deletes it."""
+    """One row of a bulk write that could not be a job, and why. Kept until it is deleted by hand."""
 
     write_id: Mapped[str] = mapped_column(Text, nullable=False)
     """Which write, as in `job_bulk_write`."""

@@ -21,12 +21,12 @@ class DeadLetterMixin(Companion, Generic[IdT]):
 
     @declared_attr
     def id(cls) -> Mapped[IdT]:
-        """The letter's own id: a job may die more than once."""
+        """Id of the dead letter: a job may die more than once."""
         return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-20)
 
     @declared_attr
     def job_id(cls) -> Mapped[IdT]:
-        """The job; no foreign key, because a letter outlives its job's retention."""
+        """The job; no foreign key, because a dead letter outlives its job's retention."""
         return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-19)
 
     @declared_attr
@@ -53,11 +53,11 @@ class DeadLetterMixin(Companion, Generic[IdT]):
     died_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
     """When, by the database's clock."""
     resolution: Mapped[str | None] = mapped_column(Text)
-    """One of `Resolution`; null while nobody has decided."""
+    """One of `Resolution`; null while unresolved."""
     resolved_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
     """When it was resolved, by the database's clock."""
     resolved_by: Mapped[str | None] = mapped_column(Text)
-    """Who resolved it, in the words of whoever did."""
+    """Who resolved it, as given by the caller."""
     changed_xid: Mapped[int] = mapped_column(Xid8(), nullable=False, server_default=CURRENT_XID)
     """The transaction that last wrote the row, for exact incremental reads."""
 

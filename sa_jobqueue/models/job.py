@@ -305,7 +305,7 @@ class JobMixin(Generic[IdT]):
     open_blockers: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("0"))
     """How many chains it still waits for."""
     has_waiters: Mapped[bool] = mapped_column(Boolean, nullable=False, server_default=text("false"))
-    """On a root: whether somebody waits for the chain's end, a job or a caller, and is still to be told of it."""
+    """On a root: whether a job or a caller waits for the chain's end and has not been notified yet."""
     created_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
     """When it was enqueued: the start of that transaction, by the database's clock."""
     scheduled_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
@@ -327,7 +327,7 @@ class JobMixin(Generic[IdT]):
     leased_by: Mapped[str | None] = mapped_column(Text)
     """The worker that runs it; set exactly while it is running."""
     leased_until: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
-    """When its timeout takes it back even from a live worker; null: as long as its worker beats."""
+    """When it is rescued even from a live worker; null: never while its worker has heartbeats."""
     deduplication_key: Mapped[str | None] = mapped_column(Text)
     """At most one open chain of a type has a given key."""
     chain_completed_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))

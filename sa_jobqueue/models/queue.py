@@ -1,4 +1,4 @@
-"""`queue`, `job_type`: what an operator says of a queue or a job type, and what every worker obeys."""
+"""`queue`, `job_type`: settings of queues and job types, which every worker applies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sa_jobqueue.types import LONGEST, MAX_WEIGHT, MIN_WEIGHT
 
 
 class _Controlled(Companion):
-    """What queues and job types are both told. A queue or type without a row is as one whose row says nothing."""
+    """Settings of both queues and job types. A queue or type without a row has the defaults."""
 
     paused_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True), sort_order=-19)
     """Since when no job of it is started; null while they are."""
@@ -34,11 +34,11 @@ class _Controlled(Companion):
     created_at: Mapped[datetime] = mapped_column(
         TIMESTAMP(timezone=True), nullable=False, server_default=func.now(), sort_order=9
     )
-    """When somebody first said something of it."""
+    """When its row was inserted."""
     updated_at: Mapped[datetime] = mapped_column(
         TIMESTAMP(timezone=True), nullable=False, server_default=func.now(), sort_order=10
     )
-    """When somebody last did, by the operations of this library."""
+    """When its settings were last changed by the operations of this library."""
 
 
 def _rules(name: Any, noun: str, key: str) -> tuple[Any, ...]:
@@ -64,7 +64,7 @@ def _rules(name: Any, noun: str, key: str) -> tuple[Any, ...]:
 
 
 class QueueMixin(_Controlled):
-    """One queue that somebody said something of. Jobs do not refer to it: a queue needs no row."""
+    """Settings of one queue. Jobs do not refer to it: a queue needs no row."""
 
     name: Mapped[str] = mapped_column(Text, nullable=False, sort_order=-20)
     """As jobs have it in `queue`."""
@@ -74,7 +74,7 @@ class QueueMixin(_Controlled):
     """How many jobs of each fair key may run at once, across all workers, unless the row of its part says it; null for any
     number."""
     retry_base: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-6)
-    """Of the `Backoff` of jobs whose handlers say none; null, with the next two, for that of the library."""
+    """Initial backoff of job types without a retry policy; null, with the next two, for the library's default."""
     retry_factor: Mapped[float | None] = mapped_column(Double, sort_order=-6)
     """Of the same."""
     retry_cap: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-6)
@@ -104,7 +104,7 @@ class QueueMixin(_Controlled):
 
 
 class JobTypeMixin(_Controlled):
-    """One job type that somebody said something of. Jobs do not refer to it: a type needs no row."""
+    """Settings of one job type. Jobs do not refer to it: a type needs no row."""
 
     # Not `name`: the constraint that PostgreSQL 18 makes of its NOT NULL would be called as that of `job.type_name`.
     type_name: Mapped[str] = mapped_column(Text, nullable=False, sort_order=-20)

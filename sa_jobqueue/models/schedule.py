@@ -17,7 +17,7 @@ IdT = TypeVar("IdT")
 
 
 class ScheduleMixin(Companion, Generic[IdT]):
-    """One schedule. Whoever fires it enqueues the job and moves `next_fire_at` on in one transaction, under its row lock."""
+    """One schedule. Firing it enqueues the job and advances `next_fire_at` in one transaction, under its row lock."""
 
     name: Mapped[str] = mapped_column(Text, nullable=False)
     """What people call it."""
@@ -44,7 +44,7 @@ class ScheduleMixin(Companion, Generic[IdT]):
     time_zone: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'UTC'"))
     """A name of the IANA database."""
     misfire_policy: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'one'"))
-    """What becomes of times at which nobody fired it: `skip` them, fire `one` for all of them, or `all`."""
+    """Misfire policy for times at which no worker fired it: `skip` them, fire `one` for all of them, or `all`."""
     catch_up: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("100"))
     """Of `all`: how many missed times at most, the latest."""
     grace: Mapped[timedelta] = mapped_column(INTERVAL, nullable=False, server_default=text("'00:01:00'"))
@@ -56,17 +56,17 @@ class ScheduleMixin(Companion, Generic[IdT]):
     paused_by: Mapped[str | None] = mapped_column(Text)
     """Who paused it, as they said."""
     next_fire_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
-    """When it fires next, and what it is set to by hand; null when nobody has worked it out yet: a worker does."""
+    """When it fires next; may be set by hand. Null: not computed yet, a worker does."""
     last_fire_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
     """The time it last fired for; null before the first."""
     error: Mapped[str | None] = mapped_column(Text)
-    """Why it cannot fire, where what is written here is no schedule; whoever mends it sets this to null."""
+    """Why it cannot fire, if the row is not a valid schedule; set it to null when you correct the row."""
     source: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'table'"))
-    """Who says what it is: `code`, which is synchronised, or this `table`."""
+    """Where it is defined: `code`, which is synchronised, or this `table`."""
     created_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
     """When it was made."""
     updated_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
-    """When somebody last changed what it is, by the operations of this library."""
+    """When it was last changed by the operations of this library."""
 
     @declared_attr
     def last_job_id(cls) -> Mapped[IdT | None]:

@@ -15,7 +15,7 @@ from sa_jobqueue.types import WorkerState
 
 
 class WorkerMixin(Companion):
-    """One worker. All its leases hang on this one row: it beats here, not on each job."""
+    """One worker. Its heartbeat updates this row, which keeps all its leases alive."""
 
     id: Mapped[str] = mapped_column(Text, nullable=False)
     """`leased_by` of the jobs it runs: its name and a random tail, new at every start."""
@@ -36,20 +36,20 @@ class WorkerMixin(Companion):
     started_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
     """When it registered, by the database's clock."""
     heartbeat_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
-    """Its last beat, by the database's clock."""
+    """Its last heartbeat, by the database's clock."""
     state: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'running'"))
     """One of `WorkerState`."""
     drain_requested_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
-    """When somebody asked it to finish what it runs and stop; it learns of that with its next beat."""
+    """When it was asked to drain; it reads this at its next heartbeat."""
 
     selectors: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
     """The functions that choose what of a queue it starts, by the queue's name: `Selector.told`. Null: it did not tell."""
 
     type_slots: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
-    """How many jobs of a type it runs at once, by the type's name, where its handler says so. Null: it did not tell."""
+    """Maximum number of jobs at once by job type, for handlers that set it. Null: not reported."""
 
     concurrency_requested: Mapped[int | None] = mapped_column(Integer)
-    """How many jobs somebody asked it to run at once; null: as many as it was started with."""
+    """Concurrency set at run time; null: the concurrency it was started with."""
 
     @declared_attr.directive
     def __table_args__(cls) -> tuple[Any, ...]:

@@ -1,1 +1,1 @@
-"""Subscribers to what workers tell: nobody below imports them."""
+"""Observability: logs, metrics, traces, health reports. No lower layer imports this package."""

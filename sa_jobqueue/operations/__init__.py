@@ -1,8 +1,8 @@
-"""What an application does to its queue, in its own transaction: statements run on the caller's `Session`, never committed.
+"""Operations on a queue. Their statements run on the caller's `Session`, in its transaction, and are never committed here.
 
 Every operation's first argument is the session; `sa_jobqueue.aio` repeats each for an `AsyncSession`; `after_commit`,
-which does no I/O, takes both. Each names the rows it locks and the errors it raises; a raised error means the transaction
-it ran in should be rolled back, unless it says that nothing was written.
+which does no I/O, takes both. Each names the rows it locks and the errors it raises; after an error, roll back the
+transaction, unless the error states that nothing was written.
 """
 
 from sa_jobqueue.operations.cancelling import cancel_chains

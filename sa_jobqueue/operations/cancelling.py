@@ -1,4 +1,4 @@
-"""Cancelling chains: whichever of their jobs it is that has not ended."""
+"""Cancel chains, by the job of each that has not ended."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from sa_jobqueue.types import JobId, JobStatus
 def cancel_chains(session: Session, chain_ids: Sequence[JobId], *, model: type[JobMixin[Any]] = Job) -> list[Any]:
     """Cancel chains that have not ended, each by its current job; return the ids of those it cancelled, sorted.
 
-    `chain_ids`: at most 1,000 a call. Jobs of the chain that have completed stay as they are. A running job's worker is
-    told and stops it; whatever it still does through its session is not kept, and no continuation follows.
+    `chain_ids`: at most 1,000 a call. Jobs of the chain that have completed stay as they are. The worker of a running job
+    is notified and stops it; later writes of the handler's session are rolled back, and no continuation follows.
     Changes: blocked, pending, running -> cancelled; the chain has ended; a `job_attempt` row for each that ran; jobs that
-    waited for one of the chains and do not wait for a redrive, unless somebody holds them: a worker lets those go on, or
-    die. Chains that have ended stay.
+    waited for one of the chains and do not wait for a redrive, unless another transaction locks them: a worker unblocks or
+    fails those later. Chains that have ended do not change.
     Locks: the chains' roots in the order of their ids, then their current jobs in that of theirs, until the transaction
     ends.
-    Raises: ChainNotFoundError naming every id that is no chain; NotAChainError for the id of a continuation. Nothing is
+    Raises: ChainNotFoundError naming every unknown id; NotAChainError for the id of a continuation. Nothing is
     written then.
     """
     given = check_chain_ids(model, chain_ids)

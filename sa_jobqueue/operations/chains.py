@@ -1,4 +1,4 @@
-"""Looking at chains: one, many, their jobs, what they wait for, and who waits for them."""
+"""Read chains: one, many, their jobs, their blockers, and the jobs that they block."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from sa_jobqueue.types import JobId, JobStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainFilter:
-    """Which chains a listing shows; an empty part means any.
+    """Filter of a listing of chains; an empty field matches all.
 
     `statuses`: of the chain, which is its last job's. `types`, `queues`: of its root, a queue with its parts. `job_ids`:
     chains that have one of these jobs, wherever in them. `top_level`: those that no job waits for, or has waited for.
@@ -56,10 +56,10 @@ class ChainFilter:
 
 
 def get_chain(session: Session, chain_id: JobId, *, model: type[JobMixin[Any]] = Job) -> ChainMixin[Any]:
-    """Return a chain as it is now, fresh from the database.
+    """Return a chain, read from the database.
 
     Locks: none. Raises: ChainNotFoundError; NotAChainError, which names the chain, for the id of a continuation;
-    InvalidJobError when the id is none of this queue's type.
+    InvalidJobError when the id is not of this queue's id type.
     """
     check_id(model, "chain_id", chain_id)
     with translated():
@@ -185,7 +185,7 @@ def list_chain_jobs(
 def list_blockers(
     session: Session, job_id: JobId, *, after: int | None = None, limit: int = 50, model: type[JobMixin[Any]] = Job
 ) -> Page[BlockerMixin[Any]]:
-    """Return one page of what a job waits for, or waited for, in the order of its blockers.
+    """Return one page of a job's blockers, resolved ones included, in their order.
 
     `after`: the `next` of the page before, an `index`. `limit`: 1 to 1,000.
     Shape: edges, `Job.Blocker`, with `index`, `open` and `on_failure`, and with `chain` loaded and fresh; none for a job
@@ -236,9 +236,9 @@ def list_blocked_jobs(
     scan_limit: int = SCAN_LIMIT,
     model: type[JobMixin[Any]] = Job,
 ) -> Page[Any]:
-    """Return one page of the jobs that wait for a chain, or waited for it, in the order of their ids.
+    """Return one page of the jobs that wait or have waited for a chain, in the order of their ids.
 
-    `open_only`: those alone that still wait for it. Otherwise as `list_jobs`; none for a chain that no job waits for, and
+    `open_only`: only jobs that still wait for it. Otherwise as `list_jobs`; none for a chain that no job waits for, and
     for no chain. Locks: none. Raises: InvalidOptionError.
     """
     check_limit(limit, scan_limit)

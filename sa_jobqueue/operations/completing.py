@@ -1,7 +1,7 @@
-"""Completing a job in the transaction that holds its effects, and letting its chain go on there.
+"""Complete a job in the transaction of its writes, and continue its chain there.
 
-By a worker for a handler that takes a session; by the application for a job that no worker is to run: an approval, a
-webhook, a result that came from elsewhere.
+Used by a worker for a handler with a session, and by the application for a job that no worker should run: an approval, a
+webhook, a result from another system.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ def complete_attempt(
     model: type[JobMixin[Any]],
     session_name: str | None = None,
 ) -> JobId | None:
-    """Complete one attempt in its handler's own transaction; return its chain if that ended and somebody waits for it.
+    """Complete one attempt in its handler's own transaction; return its chain if it ended and has waiters.
 
     `result`: the output as JSON text, or the next job of the chain, as `attach` returned it. `session_name`: what the
     handler's transaction is called (`statements.sessions`); None where it has begun none.
     Changes: running -> completed; the continuation's row and edges.
     Locks: the chain's root, the job, and what the continuation waits for, in the one order, until the transaction ends.
     Obliges: roll everything back when it raises.
-    Raises: LostAttemptError when the attempt is no longer the worker's, or the handler ended its job by itself
+    Raises: LostAttemptError when the attempt is no longer the worker's, or the handler ended its own job
     (`ended_by_handler`); HandlerCommitError when it ended its transaction; InvalidJobError and ChainNotFoundError for the
     continuation.
     """
@@ -104,7 +104,7 @@ def complete_attempts(
 ) -> tuple[list[JobId], set[tuple[JobId, int]]]:
     """Complete the attempts of a batch in its handler's own transaction, otherwise as `complete_attempt`.
 
-    Returns the chains that ended and that somebody waits for, and the attempts, as `(job_id, attempt)`, that are no longer
+    Returns the chains that ended and have waiters, and the attempts, as `(job_id, attempt)`, that are no longer
     the worker's.
     Locks: as `complete_attempt`, those of all attempts in one order.
     Obliges: roll everything back when it raises, and when an attempt was lost.
@@ -214,11 +214,10 @@ def complete_job(
     For a job that waits for a person or for another system: blocked, pending or running. `result`: whatever its handler
     could return: its output, or a continuation (`other.continuation(payload)`) that its chain goes on with.
     `handler`: the job's own; `result` is then checked and encoded by its annotation, as a worker does, and the model is
-    the handler's. Without it nothing is known of the type: `result` is JSON, or is written as what it is, a dataclass or
-    a Pydantic model.
-    A worker that is running it is told, and whatever it still does through its session is not kept.
+    the handler's. Without it the type is unknown: `result` is JSON, a dataclass or a Pydantic model.
+    A worker that is running it is notified, and later writes of the handler's session are rolled back.
     Changes: -> completed, `completed_by` null; a `job_attempt` row if it was running; the continuation's row; jobs that
-    waited for the chain, unless somebody holds them: a worker lets those go on.
+    waited for the chain, unless another transaction locks them: a worker unblocks those later.
     Locks: the chain's root and the job, and what the continuation waits for, until the transaction ends.
     Raises: JobNotFoundError, JobEndedError, InvalidPayloadError; WrongJobTypeError when the job is not of the handler's
     type; UndeclaredContinuationError, InvalidJobError, ChainNotFoundError and ConflictError for the continuation. Nothing is
@@ -272,11 +271,11 @@ def _end_chain(connection: Connection, model: type[JobMixin[Any]], job: JobMixin
 
 
 def lock_chain(session: Session, chain_id: JobId, *, model: type[JobT] = DEFAULT_MODEL) -> JobT:
-    """Return a chain's current job, its last, and hold the chain: nobody else ends it or lets it go on meanwhile.
+    """Return a chain's last job, and lock the chain: no other transaction can end or continue it meanwhile.
 
     For deciding on it and then completing it by `complete_job`, or leaving it as it is.
     Locks: the chain's root and the job, until the transaction ends.
-    Raises: ChainNotFoundError; InvalidJobError when the id is none of this queue's type.
+    Raises: ChainNotFoundError; InvalidJobError when the id is not of this queue's id type.
     """
     check_id(model, "chain_id", chain_id)
     session.flush()

@@ -64,7 +64,7 @@ def list_dead_letters(
 ) -> list[DeadLetterMixin[Any]]:
     """Return one page of dead letters, in the order of their ids; otherwise as `list_jobs`.
 
-    Locks: none. Raises: InvalidOptionError; InvalidJobError for an id that is none of this queue's type.
+    Locks: none. Raises: InvalidOptionError; InvalidJobError for an id that is not of this queue's id type.
     """
     check_limit(limit)
     check_after(model, after)
@@ -76,7 +76,7 @@ def list_dead_letters(
 def group_dead_letters(
     session: Session, *, where: DeadLetterFilter = DeadLetterFilter(), model: type[JobMixin[Any]] = Job
 ) -> list[DeadLetterGroup]:
-    """Count dead letters by type, reason and error, most frequent first. Locks: none; reads every letter meant."""
+    """Count dead letters by type, reason and error, most frequent first. Locks: none; reads every matching dead letter."""
     rows = session.execute(dead_letters.groups(model, *_conditions(model, where)))
     return [DeadLetterGroup(*row) for row in rows]
 
@@ -95,7 +95,7 @@ def redrive_dead_letters(
     It is the same job again: its chain and whatever waits for it go on. `by`: who does it; the database's user unless
     given. `limit`: at most so many a call, 1 to 1,000; commit and call again until fewer come back. `dry_run` only
     tells which.
-    Changes: dead -> pending; the letter's `resolution`, `resolved_at`, `resolved_by`.
+    Changes: dead -> pending; the dead letter's `resolution`, `resolved_at`, `resolved_by`.
     Locks: the jobs, their chains' roots and those they still wait for, roots first, each kind in the order of their ids,
     until the transaction ends.
     Raises: InvalidOptionError; ConflictError when an open chain meanwhile holds a job's deduplication key. Nothing is
@@ -107,7 +107,7 @@ def redrive_dead_letters(
     if dry_run or not ids:
         return ids
     standing = {row.id: row.status for row in session.execute(jobs.lock(model, ids, blockers=True))}
-    # One that somebody else redrove just now is passed over.
+    # One that another transaction has just redriven is skipped.
     dead = [job_id for job_id in ids if standing.get(job_id) is JobStatus.DEAD]
     if by:
         with translated():
@@ -128,8 +128,8 @@ def dismiss_dead_letters(
 ) -> list[Any]:
     """Resolve dead letters as dismissed; return their ids. Their jobs stay dead.
 
-    `by`: who decided; it is kept with the letter. Letters already resolved are left as they are.
-    Changes: `resolution`, `resolved_at`, `resolved_by`. Locks: the letters, until the transaction ends.
+    `by`: who dismissed them; it is recorded. Dead letters that are already resolved do not change.
+    Changes: `resolution`, `resolved_at`, `resolved_by`. Locks: the dead letters, until the transaction ends.
     """
     conditions = _conditions(model, where)
     if dry_run:

@@ -35,7 +35,7 @@ class Deduplicate:
 
     `key`: any text but the empty one; it counts within the job's type. `scope`: "open" finds chains that have not ended,
     "any" finds ended ones too; "waiting" finds those whose first job has not begun, and keeps them from beginning until
-    the transaction ends: one that has begun hands its key over, so that nothing is said in vain while it runs. `window`:
+    the transaction ends: one that has begun hands its key over, so that no call while it runs is lost. `window`:
     only chains enqueued within it, by the database's clock; above 0.
     `exclude`: chains that do not count; an open one among them hands its key over, so that a recurring job can enqueue
     its own successor. An open chain always counts, however old: at most one has a key.

@@ -41,9 +41,9 @@ def delete_chains(
     `chain_ids`: at most 1,000 a call. `cascade`: delete also every chain that a job among them waits for or waited for,
     and what those wait for; however many they are, it is one transaction. `by`: who does it; the database's user unless
     given.
-    A running job's worker is told and stops it; whatever it still does through its session is not kept. Whoever awaits
-    one of the chains is told that it is gone. An open dead letter of a job deleted is dismissed in that name; other
-    letters stay as they are.
+    The worker of a running job is notified and stops it; later writes of the handler's session are rolled back. Callers
+    that wait for one of the chains are notified. An open dead letter of a deleted job is dismissed by that name; other dead
+    letters do not change.
     Changes: rows of `job`, `job_blocker` and `job_attempt` are deleted.
     Locks: all jobs of the chains, roots in the order of their ids, then the others in that of theirs, until the
     transaction ends; it waits for who holds one, and needs READ COMMITTED, as is PostgreSQL's default.
@@ -108,7 +108,7 @@ def check_chain_ids(model: type[JobMixin[Any]], chain_ids: Sequence[JobId]) -> l
 def missing_chains(
     session: Session, missing: Sequence[JobId], model: type[JobMixin[Any]]
 ) -> ChainNotFoundError | NotAChainError:
-    """Return the error for ids that are not those of chains: they are nobody's, or those of continuations."""
+    """Return the error for ids that are not ids of chains: unknown ids, or those of continuations."""
     belongs = {row.id: row.chain_id for row in session.execute(chains.chain_of(model), {"ids": list(missing)})}
     gone = [chain_id for chain_id in missing if chain_id not in belongs]
     return ChainNotFoundError(gone) if gone else NotAChainError(belongs)
@@ -137,7 +137,10 @@ def _refuse_references(
 
 
 def delete_jobs(session: Session, model: type[JobMixin[Any]], job_ids: list[Any], *, by: str) -> None:
-    """Delete jobs that are locked and that no other job refers to, with their edges and history; tell who must know."""
+    """Delete jobs with their blockers and attempts, and notify workers and callers that wait.
+
+    Requires: the jobs are locked, and no other job refers to them.
+    """
     given = {"job_ids": job_ids}
     # What the session holds of the rows deleted leaves it with them, and comes back if they do.
     fetch = {"synchronize_session": "fetch"}

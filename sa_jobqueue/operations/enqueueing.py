@@ -43,7 +43,7 @@ rate algorithm (ITU-T I.371). By engine, because another database has other work
 
 @dataclass(slots=True)
 class _Wakings:
-    """What a session's transaction has told, and what it has kept to itself because that had just been told."""
+    """The notifications that a session's transaction has sent, and those it suppressed because one was just sent."""
 
     sent: dict[_Topic, Engine] = field(default_factory=dict)
     kept: dict[_Topic, tuple[Connection, type[JobMixin[Any]], str]] = field(default_factory=dict)
@@ -82,7 +82,7 @@ def check_encodable(encoding: Encoding, job: JobMixin[Any], place: str = "") -> 
 
 @event.listens_for(JobMixin, "after_insert", propagate=True)
 def _wake_after_insert(mapper: Mapper[Any], connection: Connection, job: JobMixin[Any]) -> None:
-    """Send the wake-up in the job's own transaction: a rollback, also of a savepoint, takes it back."""
+    """Send the wake-up in the job's own transaction: a rollback, also of a savepoint, discards it."""
     session = object_session(job)
     if session is not None:
         wake(session, connection, type(job), job.queue)
@@ -128,7 +128,7 @@ def _remember_told(session: Session) -> None:
 
 @event.listens_for(Session, "after_soft_rollback")
 def _forget_untold(session: Session, previous: SessionTransaction) -> None:
-    # A savepoint may have taken back what was sent within it.
+    # A rolled back savepoint discards the notifications sent within it.
     transaction = session.get_transaction()
     if transaction is not None and transaction in _pending:
         _pending[transaction].sent.clear()

@@ -1,4 +1,4 @@
-"""Why a job is not running, or is: one cause, one sentence, and what was seen; through blockers down to what is to do."""
+"""Explain why a job is not running, or its state: a cause, a sentence, and evidence; for blocked jobs down to the root."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sa_jobqueue.statements import explaining, limits, quarantine
 from sa_jobqueue.types import ENDED, JobId, JobStatus, RefusedWrite, WorkerState
 
 COUNTED: Final = 10_000
-"""Jobs that go before are counted so far and no further."""
+"""Limit of the count of jobs ahead."""
 _DEEP: Final = 50
 _WIDE: Final = 20
 _SOON: Final = timedelta(seconds=1)
@@ -48,12 +48,12 @@ _STUCK_FIRST: Final = (
     *(Cause.WORKER_SILENT, Cause.RETRYING, Cause.SCHEDULED, Cause.BUSY, Cause.QUEUED, Cause.BLOCKED, Cause.RUNNING),
     *(Cause.READY, Cause.UNBLOCKING, Cause.COMPLETED),
 )
-"""What somebody must do something about comes before what passes."""
+"""Causes that need action come before those that resolve automatically."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """The answer for one job."""
+    """The explanation of one job."""
 
     job_id: Any
     type_name: str
@@ -61,15 +61,15 @@ class Explanation:
     status: JobStatus
     cause: Cause
     sentence: str
-    """The answer in words, with what can be done about it where something can."""
+    """The explanation as text, with what to do, if anything."""
     evidence: dict[str, Any] = field(default_factory=dict)
-    """What was seen, by name: counts, instants, durations, ids, errors."""
+    """Facts by name: counts, instants, durations, ids, errors."""
     blockers: tuple[Explanation, ...] = ()
-    """For a blocked job: the same for the last job of chains it waits for; those that are stuck first."""
+    """For a blocked job: explanations of the last jobs of the chains it waits for; those that need action first."""
 
     @property
     def roots(self) -> tuple[Explanation, ...]:
-        """The explanations at the ends: what all of it waits for in the end. Itself for a job that is not blocked."""
+        """The explanations without blockers: the root causes. For a job that is not blocked, the explanation itself."""
         if not self.blockers:
             return (self,)
         found = {root.job_id: root for blocker in self.blockers for root in blocker.roots}
@@ -83,12 +83,12 @@ def explain_job(
     heartbeat_timeout: timedelta = timedelta(seconds=15),
     model: type[JobMixin[Any]] = Job,
 ) -> Explanation:
-    """Say why a job is not running, or how it is: one cause, in words, with the evidence; for blocked ones to the root.
+    """Explain why a job is not running, or its state: a cause, a sentence, and evidence; for blocked jobs down to the root.
 
-    `heartbeat_timeout`: that of the workers; one that has been silent for longer counts as gone. Expected times are guesses
-    from the last minute. At most 20 chains a job and 50 levels of blockers are followed; the evidence says how many are
-    open. What is told is of one moment only where the session's transaction is REPEATABLE READ.
-    Locks: none. Raises: JobNotFoundError; InvalidJobError when the id is none of this queue's type.
+    `heartbeat_timeout`: that of the workers; workers without a heartbeat for longer count as dead. Expected times are
+    estimates from the last minute. At most 20 chains per job and 50 levels of blockers are followed; the evidence has the
+    number of open blockers. The facts are of one moment only if the session's transaction is REPEATABLE READ.
+    Locks: none. Raises: JobNotFoundError; InvalidJobError if the id does not have this queue's id type.
     """
     job = get_job(session, job_id, model=model)
     now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
@@ -97,7 +97,7 @@ def explain_job(
 
 
 class _Explainer:
-    """One question: what is the same for every job it leads to."""
+    """Explains one job and its blockers."""
 
     def __init__(
         self, session: Session, model: type[JobMixin[Any]], now: datetime, workers: Sequence[WorkerStatus], ttl: timedelta
@@ -113,7 +113,7 @@ class _Explainer:
         cause, sentence, evidence, blockers = self._answer(job, above)
         if (made := schedule_of(self.session, job, self.model)) is not None:
             evidence |= {"schedule": made[0], "fired_for": made[1]}
-            sentence += f" The schedule {made[0]!r} made it."
+            sentence += f" It was created by the schedule {made[0]!r}."
         return Explanation(
             job_id=job.id,
             type_name=job.type_name,
@@ -145,14 +145,14 @@ class _Explainer:
         if job.status is JobStatus.CANCELLED:
             return Cause.CANCELLED, f"It was cancelled {self._ago(job.completed_at)} ago and will not run.", evidence
         where = DeadLetterFilter(job_ids=[job.id], resolved=None)
-        letters = list_dead_letters(self.session, where=where, limit=1, model=self.model)
-        reason = letters[0].reason if letters else "no letter tells why"
-        decided = letters[0].resolution if letters else None
+        dead_letters = list_dead_letters(self.session, where=where, limit=1, model=self.model)
+        reason = dead_letters[0].reason if dead_letters else "no dead letter found"
+        decided = dead_letters[0].resolution if dead_letters else None
         evidence |= {"reason": reason, "error": redacted_error(job.type_name, job.last_error), "resolution": decided}
         what = f"It died {self._ago(job.completed_at)} ago ({reason}) after {_times(job.attempt, 'attempt')}"
-        told = f": {_error(job.type_name, job.last_error)}" if job.last_error else ""
+        error = f": {_error(job.type_name, job.last_error)}" if job.last_error else ""
         todo = "it was dismissed" if decided else f"redrive it: sa-jobqueue dead-letters redrive, or jobs retry {job.id}"
-        return Cause.DEAD, f"{what}{told}. It will not run again by itself; {todo}.", evidence
+        return Cause.DEAD, f"{what}{error}. It will not run again automatically; {todo}.", evidence
 
     def _quarantined(self, job: Any, refused: RowMapping) -> tuple[Cause, str, dict[str, Any]]:
         names = ("statement", "error", "sqlstate", "failures", "first_failed_at", "retry_at")
@@ -160,8 +160,8 @@ class _Explainer:
         what = _REFUSED[RefusedWrite(refused["statement"])]
         since = self._ago(refused["first_failed_at"])
         sentence = (
-            f"{what}, but the database has refused that for {since} ({_times(refused['failures'], 'failure')}): "
-            f"{refused['error']}. Correct the row, or the constraint or trigger that refuses it; it is then written."
+            f"{what}, but the database has rejected the write for {since} ({_times(refused['failures'], 'failure')}): "
+            f"{refused['error']}. Correct the row, or the constraint or trigger that rejects it; the write is retried."
         )
         return Cause.QUARANTINED, sentence, evidence
 
@@ -177,8 +177,8 @@ class _Explainer:
         }
         number = f"attempt {job.attempt} of {job.max_attempts}"
         if worker is None or worker.silent_for > self.ttl:
-            silence = f"has been silent for {span(worker.silent_for)}" if worker else "has no row any more"
-            who = "any worker that serves the queue will take it back within seconds" if self.live else "no worker is alive"
+            silence = f"has had no heartbeat for {span(worker.silent_for)}" if worker else "is no longer registered"
+            who = "a worker that serves the queue will rescue it within seconds" if self.live else "no worker is alive"
             return Cause.WORKER_SILENT, f"Its worker {job.leased_by} {silence} ({number}); {who}.", evidence
         until = f"; it times out in {span(job.leased_until - self.now)}" if job.leased_until else ""
         where = f"{job.leased_by} (process {worker.pid} on {worker.host})"
@@ -188,9 +188,11 @@ class _Explainer:
         waits = self.session.execute(explaining.waited_for(self.model), {"job_id": job.id, "limit": _WIDE}).all()
         evidence: dict[str, Any] = {"open_blockers": job.open_blockers, "waits_for": [wait.chain_id for wait in waits]}
         if all(wait.outcome is JobStatus.COMPLETED for wait in waits):
-            sentence = "All that it waited for has ended; a worker is about to pass that on."
+            sentence = "All its blockers have ended; a worker is about to unblock it."
             if not self.live:
-                sentence = "All that it waited for has ended, and no worker is alive to pass that on: start one."
+                sentence = (
+                    "All its blockers have ended, and no worker is alive to unblock it: start one (sa-jobqueue worker)."
+                )
             return Cause.UNBLOCKING, sentence, evidence, ()
         below = above | {job.id}
         found: list[Explanation] = []
@@ -203,7 +205,7 @@ class _Explainer:
         sentence = f"It waits for {_times(job.open_blockers, 'chain')}"
         if found:
             root = found[0].roots[0]
-            sentence += f"; in the end for {root.type_name} {root.job_id}. {root.sentence}"
+            sentence += f"; the root cause is {root.type_name} {root.job_id}. {root.sentence}"
         else:
             sentence += "."
         return Cause.BLOCKED, sentence, evidence, tuple(found)
@@ -222,8 +224,8 @@ class _Explainer:
             last = attempts[-1]
             error = redacted_error(job.type_name, last.error)
             evidence |= {"outcome": last.outcome, "error": error, "worker": last.worker_id}
-            told = f" with {_error(job.type_name, last.error)}" if last.error else ""
-            what = f"Attempt {last.attempt} {last.outcome.replace('_', ' ')}{told}"
+            error_text = f" with {_error(job.type_name, last.error)}" if last.error else ""
+            what = f"Attempt {last.attempt} {last.outcome.replace('_', ' ')}{error_text}"
             return Cause.RETRYING, f"{what}; attempt {job.attempt + 1} of {job.max_attempts} is due {due}.", evidence
         return self._due(job, evidence)
 
@@ -233,8 +235,8 @@ class _Explainer:
         able = [worker for worker in serving if job.type_name in worker.job_types]
         ready = [worker for worker in able if worker.state == WorkerState.RUNNING]
         evidence |= {"live_workers": len(self.live), "serving_queue": len(serving), "knowing_type": len(able)}
-        told = self._told(job)
-        paused = self._paused(told, since, evidence)
+        settings = self._settings(job)
+        paused = self._paused(settings, since, evidence)
         if paused is not None:
             return paused
         if not self.live:
@@ -243,13 +245,11 @@ class _Explainer:
             alive = _times(len(self.live), "live worker")
             return Cause.QUEUE_UNSERVED, f"{since}, and none of {alive} serves queue {whole(job.queue)!r}.", evidence
         if not able:
-            sentence = (
-                f"{since}, and none of {_times(len(serving), 'worker')} of {whole(job.queue)!r} knows {job.type_name!r}."
-            )
-            return Cause.TYPE_UNKNOWN, sentence, evidence
+            workers = f"{_times(len(serving), 'worker')} of {whole(job.queue)!r}"
+            return Cause.TYPE_UNKNOWN, f"{since}, and none of {workers} has a handler for {job.type_name!r}.", evidence
         if not ready:
-            return Cause.DRAINING, f"{since}, and every worker that could run it is stopping.", evidence
-        held = self._held_back(job, told, since, evidence)
+            return Cause.DRAINING, f"{since}, and every worker that could run it is draining.", evidence
+        held = self._held_back(job, settings, since, evidence)
         if held is not None:
             return held
         slots, running = sum(worker.concurrency for worker in ready), sum(worker.running for worker in ready)
@@ -264,7 +264,7 @@ class _Explainer:
             cause, sentence, which = decided
             evidence |= which
             return cause, f"{since}, {sentence}.", evidence
-        # While slots are free nothing but the rate keeps those before it.
+        # While slots are free, only the rate limit delays the jobs ahead.
         rate = held_by_a_part(self.session, job, self.model, workers=len(ready)) if running < slots else None
         if rate is not None and self.now > job.scheduled_at + _SOON:
             evidence |= rate[1]
@@ -273,13 +273,13 @@ class _Explainer:
         if before == 0 and running < slots:
             return (
                 Cause.READY,
-                f"{since}, it is next and a worker has room: it is about to start, within 5 s at the most.",
+                f"{since}, it is next and a worker has a free slot: it starts within 5 s.",
                 evidence,
             )
         if before == 0:
             return (
                 Cause.BUSY,
-                f"{since} and is next, but all {slots} slots of {_times(len(ready), 'worker')} are taken.",
+                f"{since} and is next, but all {slots} slots of {_times(len(ready), 'worker')} are in use.",
                 evidence,
             )
         return (
@@ -288,17 +288,17 @@ class _Explainer:
             evidence,
         )
 
-    def _told(self, job: Any) -> _Told:
-        """Return what is said of its queue, of the part that it lies in, where that is one, and of its type."""
+    def _settings(self, job: Any) -> _Settings:
+        """Return the settings of its queue, of its fairness key if it has one, and of its type."""
         queues = dict.fromkeys((whole(job.queue), job.queue))
         return (
             *(("queue", name, list_queues(self.session, names=[name], model=self.model)) for name in queues),
             ("type", job.type_name, list_job_types(self.session, names=[job.type_name], model=self.model)),
         )
 
-    def _paused(self, told: _Told, since: str, evidence: dict[str, Any]) -> tuple[Cause, str, dict[str, Any]] | None:
-        """Say that somebody paused its queue or its type, where somebody has."""
-        for what, name, found in told:
+    def _paused(self, settings: _Settings, since: str, evidence: dict[str, Any]) -> tuple[Cause, str, dict[str, Any]] | None:
+        """Return the explanation if its queue or type is paused, else None."""
+        for what, name, found in settings:
             cause = Cause.TYPE_PAUSED if what == "type" else Cause.QUEUE_PAUSED
             since_when, by = (found[0].paused_at, found[0].paused_by) if found else (None, None)
             if since_when is not None:
@@ -310,12 +310,16 @@ class _Explainer:
         return None
 
     def _held_back(
-        self, job: Any, told: _Told, since: str, evidence: dict[str, Any]
+        self, job: Any, settings: _Settings, since: str, evidence: dict[str, Any]
     ) -> tuple[Cause, str, dict[str, Any]] | None:
-        """Say that a policy holds it back, where one does: its deadline, its ordering key, a limit across workers."""
+        """Return the explanation if its deadline, its ordering key or a limit across workers delays it, else None."""
         if job.expires_at is not None and job.expires_at <= self.now:
             evidence |= {"expires_at": job.expires_at}
-            return Cause.EXPIRED, f"{since}, but was to start by {job.expires_at}: it is about to be cancelled.", evidence
+            return (
+                Cause.EXPIRED,
+                f"{since}, but it did not start by {job.expires_at} and is about to be cancelled.",
+                evidence,
+            )
         if job.ordering_key is not None:
             key = {"ordering_key": job.ordering_key}
             first = self.session.execute(explaining.before_in_order(self.model), key).first()
@@ -323,16 +327,16 @@ class _Explainer:
                 evidence |= key | {"waits_for": first.id}
                 what = f"job {first.id} of its ordering key {job.ordering_key!r}, which is {first.status}"
                 return Cause.WAITING_FOR_ORDERING_KEY, f"{since}, and waits for {what}.", evidence
-        most = [found[0].global_concurrency if found else None for _, _, found in told]
-        if len(told) > 2 and most[1] is None and told[0][2]:
-            most[1] = cast("QueueStatus", told[0][2][0]).concurrency_per_key
+        most = [found[0].global_concurrency if found else None for _, _, found in settings]
+        if len(settings) > 2 and most[1] is None and settings[0][2]:
+            most[1] = cast("QueueStatus", settings[0][2][0]).concurrency_per_key
         if any(most):
             names = {"queue": whole(job.queue), "type_name": job.type_name}
             counts = list(self.session.execute(limits.running(self.model), names).one()[:2])
-            if len(told) > 2:
+            if len(settings) > 2:
                 parts = self.session.execute(limits.running_by_part(self.model), names)
                 counts[1:1] = [sum(row.n for row in parts if row.queue == job.queue)]
-            for (what, name, _), limit, count in zip(told, most, counts, strict=True):
+            for (what, name, _), limit, count in zip(settings, most, counts, strict=True):
                 if limit is not None and count >= limit:
                     evidence |= {"global_concurrency": limit, "running": count}
                     todo = f"sa-jobqueue {what}s set {name} --global-concurrency"
@@ -340,7 +344,7 @@ class _Explainer:
                         self.session, self.model, self.now, **{"type_name" if what == "type" else what: name}
                     )
                     evidence |= who
-                    sentence = f"{since}, but {count} of at most {limit} of its {what} {name!r} run{words}: {todo}."
+                    sentence = f"{since}, but its {what} {name!r} runs {count} jobs, its limit is {limit}{words}: {todo}."
                     return Cause.LIMITED, sentence, evidence
         if (rate := held_by_rate(self.session, job, self.model)) is not None:
             evidence |= rate[1]
@@ -348,17 +352,17 @@ class _Explainer:
         return None
 
     def _expected(self, job: Any, before: int, evidence: dict[str, Any]) -> str:
-        """Guess when it starts: what goes before it, at the rate of the last minute."""
+        """Estimate when it starts, by the jobs ahead and the rate of the last minute."""
         window = {"queue": job.queue, "window": _WINDOW, "transactions": _TRANSACTIONS, "limit": COUNTED}
         done, seconds = self.session.execute(explaining.ended_lately(self.model), window).one()
         if not done:
             evidence |= {"per_second": 0.0}
-            return "; none of them completed in the last minute"
+            return "; no job of the queue completed in the last minute"
         rate = done / max(float(seconds), 1.0)
         wait = timedelta(seconds=before / rate)
         evidence |= {"per_second": rate, "expected_wait": wait}
         at_least = "at least " if before >= COUNTED else ""
-        return f"; at {rate:,.1f} a second it starts in {at_least}{span(wait)}"
+        return f"; at {rate:,.1f} jobs per second it starts in {at_least}{span(wait)}"
 
     def _ago(self, instant: datetime) -> str:
         return span(self.now - instant)
@@ -367,8 +371,8 @@ class _Explainer:
 _REFUSED: Final = {
     RefusedWrite.COMPLETE: "Its handler has returned and its completion is to be written",
     RefusedWrite.FINISH: "Its attempt has ended and that is to be written",
-    RefusedWrite.RESCUE: "Its worker is gone and it is to be rescued",
-    RefusedWrite.UNBLOCK: "What it waited for has ended and it is to be unblocked",
+    RefusedWrite.RESCUE: "Its worker is dead and it is to be rescued",
+    RefusedWrite.UNBLOCK: "Its blockers have ended and it is to be unblocked",
     RefusedWrite.EXPIRE: "It was not started in time and is to be cancelled",
     RefusedWrite.FIRE: "Its schedule is to be fired",
     RefusedWrite.DECLARE: "Its schedule is to be written",
@@ -387,8 +391,8 @@ def _many(count: int) -> str:
     return f"{COUNTED:,} others or more" if count >= COUNTED else _times(count, "other")
 
 
-_Told = tuple[tuple[str, str, Sequence[QueueStatus | TypeStatus]], ...]
-"""Of a job's queue and of its type: what it is, its name, and its row where there is one."""
+_Settings = tuple[tuple[str, str, Sequence[QueueStatus | TypeStatus]], ...]
+"""For a job's queue and type: the kind, the name, and the status if there is a row."""
 
 
 def _error(type_name: str, error: Any) -> str:

@@ -1,4 +1,4 @@
-"""Who holds what a due job waits for, for `explain_job`: the running jobs that a limit counts, or that have all slots."""
+"""For `explain_job`: the running jobs that use up a limit or all slots."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from sa_jobqueue.statements import explaining
 def held_by(
     session: Session, model: type[JobMixin[Any]], now: datetime, *, queue: str | None = None, type_name: str | None = None
 ) -> tuple[str, dict[str, Any]]:
-    """Return which job of a queue, a part or a type runs for longest, in words, and the evidence: of each worker one.
+    """Describe the longest running job of a queue, fairness key or type; the evidence has one job per worker.
 
-    In words nothing where none runs any more.
+    The description is empty if none is running.
     """
     rows = session.execute(explaining.holders(model), {"queue": queue, "type_name": type_name}).all()
     if not rows:
         return "", {"held_by": []}
     first = rows[0]
-    words = f"; for longest job {first.job_id}, for {span(now - first.started_at)}, on {first.worker_id}"
+    words = f"; the longest running is job {first.job_id}, for {span(now - first.started_at)}, on {first.worker_id}"
     return words, {"held_by": [row.job_id for row in rows]}
 
 
 def slots_of_type_taken(
     session: Session, job: Any, model: type[JobMixin[Any]], now: datetime, ready: Sequence[WorkerStatus]
 ) -> tuple[str, dict[str, Any]] | None:
-    """Return that all slots that a job's type has in the workers that could run it are taken, and by whom."""
+    """Return the explanation if all slots of a job's type are in use in the workers that could run it, else None."""
     slots = {worker.id: worker.type_slots.get(job.type_name) for worker in ready}
     if None in slots.values():
         return None
@@ -44,4 +44,4 @@ def slots_of_type_taken(
     total = sum(most or 0 for most in slots.values())
     evidence |= {"slots_of_type": total, "running_of_type": sum(running.values())}
     where = "1 worker" if len(ready) == 1 else f"{len(ready):,} workers"
-    return f"all {total:,} slots of type {job.type_name!r} in {where} are taken{words}", evidence
+    return f"all {total:,} slots of type {job.type_name!r} in {where} are in use{words}", evidence

@@ -1,4 +1,4 @@
-"""Why a rate holds a job back, for `explain_job`: which, how it counts, and when the job may start by it."""
+"""For `explain_job`: the rate limit that delays a job, and when the job may start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sa_jobqueue.statements import explaining
 
 
 def held_by_rate(session: Session, job: Any, model: type[JobMixin[Any]]) -> tuple[str, dict[str, Any]] | None:
-    """Return what of its queue, its part or its type has a rate that does not let a job start now, and the evidence."""
+    """Describe the rate limit of the queue, fairness key or type that delays a job; None if there is no such limit."""
     weight = max(job.rate_cost or 1, 1)
     asked = {"queues": [job.queue, whole(job.queue)], "type_name": job.type_name}
     for row in session.execute(explaining.rates(model), asked):
@@ -24,7 +24,7 @@ def held_by_rate(session: Session, job: Any, model: type[JobMixin[Any]]) -> tupl
             continue
         wait = rate.wait(weight)
         evidence = {"per_second": rate.per_second, "next_start": wait, "algorithm": rate.algorithm, "weight": weight}
-        what = "no more by its rate" if weight == 1 else f"nothing that weighs {weight:,} by its rate"
+        what = "no more jobs by its rate limit" if weight == 1 else f"no jobs of rate_cost {weight:,} by its rate limit"
         if rate.algorithm is RateAlgorithm.SLIDING_WINDOW:
             what += f" of {rate.limit:,} in any {span(rate.period)}"
         todo = f"sa-jobqueue {row.what}s set {row.name} --rate-limit"
@@ -35,7 +35,7 @@ def held_by_rate(session: Session, job: Any, model: type[JobMixin[Any]]) -> tupl
 def held_by_a_part(
     session: Session, job: Any, model: type[JobMixin[Any]], *, workers: int
 ) -> tuple[str, dict[str, Any]] | None:
-    """Return which rate of its queue or its type is divided among workers, who alone know what they may start by it."""
+    """Describe the rate limit that is divided among workers, if there is one; only the workers know their state."""
     asked = {"queues": [job.queue, whole(job.queue)], "type_name": job.type_name}
     for row in session.execute(explaining.rates(model), asked):
         rate = Rate.of(row)
@@ -43,6 +43,7 @@ def held_by_a_part(
             part = rate.divided(workers)
             each = timedelta(seconds=max(job.rate_cost or 1, 1) / part.per_second)
             evidence = {"per_second": rate.per_second, "next_start": each, "algorithm": rate.algorithm, "workers": workers}
-            starts = f"by its {row.what} {row.name!r} each worker, of {workers:,}, starts such a job every {span(each)}"
+            limit = f"the rate limit of its {row.what} {row.name!r}"
+            starts = f"{limit} lets each of {workers:,} workers start one every {span(each)}"
             return f"{starts}: sa-jobqueue {row.what}s set {row.name} --rate-limit", evidence
     return None

@@ -1,4 +1,4 @@
-"""Why a schedule does not fire, or when it does: one cause, one sentence, and what was seen."""
+"""Explain why a schedule does not fire, or when it fires next: a cause, a sentence, and evidence."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from sa_jobqueue.statements import schedules
 from sa_jobqueue.types import ENDED
 
 COUNTED: Final = 100
-"""Times that were left out are counted so far and no further."""
+"""Limit of the count of skipped times."""
 
 
 class ScheduleCause(StrEnum):
-    """Why a schedule does not fire now; the first that holds."""
+    """Why a schedule does not fire now; the first cause that applies."""
 
     BROKEN = "broken"
-    """Its row says what is no schedule; it rests until somebody mends it."""
+    """Its row is invalid; it does not fire until the row is corrected."""
     PAUSED = "paused"
     NO_WORKER = "no_worker"
     """It is due, and no worker is alive to fire it."""
     ABOUT_TO_FIRE = "about_to_fire"
-    """It is due, or nobody has worked out its first time yet."""
+    """It is due, or its first time is not computed yet."""
     OVERLAPPING = "overlapping"
-    """The chain of its last job is open, and it lets no two overlap: until that ends its times are left out."""
+    """The chain of its last job has not ended and `overlap` is off: its times are skipped until then."""
     WAITING = "waiting"
     """Its time has not come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleExplanation:
-    """The answer for one schedule."""
+    """The explanation of one schedule."""
 
     name: str
     cause: ScheduleCause
     sentence: str
-    """The answer in words, with what can be done about it where something can."""
+    """The explanation as text, with what to do, if anything."""
     evidence: dict[str, Any] = field(default_factory=dict)
-    """What was seen, by name. `left_out`: how many of its times since it last fired, or was changed, made no job."""
+    """Facts by name. `left_out`: number of its times since it last fired or was changed that created no job."""
 
 
 def explain_schedule(
@@ -60,10 +60,10 @@ def explain_schedule(
     heartbeat_timeout: timedelta = timedelta(seconds=15),
     model: type[JobMixin[Any]] = Job,
 ) -> ScheduleExplanation:
-    """Say why a schedule does not fire, or when it does: one cause, in words, with the evidence.
+    """Explain why a schedule does not fire, or when it fires next: a cause, a sentence, and evidence.
 
-    `heartbeat_timeout`: that of the workers; one that has been silent for longer counts as gone. At most 100 times that were
-    left out are counted.
+    `heartbeat_timeout`: that of the workers; workers without a heartbeat for longer count as dead. At most 100 skipped times
+    are counted.
     Locks: none. Raises: ScheduleNotFoundError.
     """
     found = list_schedules(session, names=[name], model=model)
@@ -78,36 +78,38 @@ def explain_schedule(
     }
     is_open = _last_job(session, one, evidence, model)
     if one.error is not None:
-        told = f"It cannot fire: {one.error}. Mend its row and set its error to null."
-        return ScheduleExplanation(name=name, cause=ScheduleCause.BROKEN, sentence=told, evidence=evidence)
+        sentence = f"It cannot fire: {one.error}. Correct its row and set its error to null."
+        return ScheduleExplanation(name=name, cause=ScheduleCause.BROKEN, sentence=sentence, evidence=evidence)
     left_out = _left_out(session, one, now, evidence, model)
     if one.paused_at is not None:
         by = f" by {one.paused_by}" if one.paused_by else ""
-        told = f"It was paused {span(now - one.paused_at)} ago{by}: sa-jobqueue schedules resume {name}."
+        sentence = f"It was paused {span(now - one.paused_at)} ago{by}: sa-jobqueue schedules resume {name}."
         evidence |= {"paused_at": one.paused_at, "paused_by": one.paused_by}
-        return ScheduleExplanation(name=name, cause=ScheduleCause.PAUSED, sentence=told + left_out, evidence=evidence)
+        return ScheduleExplanation(name=name, cause=ScheduleCause.PAUSED, sentence=sentence + left_out, evidence=evidence)
     if one.next_fire_at is None or one.next_fire_at <= now:
         alive = sum(worker.silent_for <= heartbeat_timeout for worker in list_workers(session, model=model))
         evidence |= {"live_workers": alive, "overdue": one.overdue}
-        since = f"It has been due for {span(one.overdue)}" if one.overdue is not None else "Its first time is not worked out"
+        since = (
+            f"It has been due for {span(one.overdue)}" if one.overdue is not None else "Its first time is not computed yet"
+        )
         if not alive:
-            told = f"{since}, and no worker is alive to fire it: start one (sa-jobqueue worker)."
-            return ScheduleExplanation(name=name, cause=ScheduleCause.NO_WORKER, sentence=told, evidence=evidence)
-        told = f"{since}: a worker is about to see to it."
-        return ScheduleExplanation(name=name, cause=ScheduleCause.ABOUT_TO_FIRE, sentence=told, evidence=evidence)
+            sentence = f"{since}, and no worker is alive to fire it: start one (sa-jobqueue worker)."
+            return ScheduleExplanation(name=name, cause=ScheduleCause.NO_WORKER, sentence=sentence, evidence=evidence)
+        sentence = f"{since}: a worker is about to fire it."
+        return ScheduleExplanation(name=name, cause=ScheduleCause.ABOUT_TO_FIRE, sentence=sentence, evidence=evidence)
     due = f"in {span(one.next_fire_at - now)}, at {one.next_fire_at}"
     if is_open and not one.overlap:
-        told = (
-            f"Its last job {one.last_job_id} is still open, and without overlap its times are left out until that ends; the"
+        sentence = f"Its last job {one.last_job_id} has not ended, and without overlap its times are skipped until then; the"
+        sentence += f" next one is {due}."
+        return ScheduleExplanation(
+            name=name, cause=ScheduleCause.OVERLAPPING, sentence=sentence + left_out, evidence=evidence
         )
-        told += f" next one is {due}."
-        return ScheduleExplanation(name=name, cause=ScheduleCause.OVERLAPPING, sentence=told + left_out, evidence=evidence)
-    told = f"It fires next {due}."
-    return ScheduleExplanation(name=name, cause=ScheduleCause.WAITING, sentence=told + left_out, evidence=evidence)
+    sentence = f"It fires next {due}."
+    return ScheduleExplanation(name=name, cause=ScheduleCause.WAITING, sentence=sentence + left_out, evidence=evidence)
 
 
 def _last_job(session: Session, one: ScheduleStatus, evidence: dict[str, Any], model: type[JobMixin[Any]]) -> bool:
-    """Tell of the job it made last; return whether that job's chain is open."""
+    """Add its last job to the evidence; return whether that job's chain is open."""
     if one.last_job_id is None:
         return False
     try:
@@ -121,7 +123,7 @@ def _last_job(session: Session, one: ScheduleStatus, evidence: dict[str, Any], m
 def _left_out(
     session: Session, one: ScheduleStatus, now: datetime, evidence: dict[str, Any], model: type[JobMixin[Any]]
 ) -> str:
-    """Count its times, since it last fired or was changed, that made no job; return a sentence where there were any."""
+    """Count its times since it last fired or was changed that created no job; return a sentence if there are any."""
     schedule = declared({name: getattr(one, name) for name in ("name", *schedules.TOLD)})
     since = max(one.last_fire_at or one.updated_at, one.updated_at) + timedelta(microseconds=1)
     until = min(now, one.next_fire_at - timedelta(microseconds=1)) if one.next_fire_at is not None else now
@@ -133,9 +135,9 @@ def _left_out(
     if not missed:
         return ""
     why = {
-        MisfirePolicy.SKIP: f"no worker fired it within {span(one.grace)}; misfire_policy='skip' leaves out what is later",
+        MisfirePolicy.SKIP: f"no worker fired it within {span(one.grace)}; misfire_policy='skip' skips later times",
         MisfirePolicy.ONE: "it was paused, or overlapped",
-        MisfirePolicy.ALL: "it was paused, overlapped, or more were missed than it catches up with",
+        MisfirePolicy.ALL: "it was paused, overlapped, or more were missed than it fires late",
     }[MisfirePolicy(one.misfire_policy)]
     count = f"{COUNTED} times or more" if len(missed) >= COUNTED else f"{len(missed)} time{'s' * (len(missed) > 1)}"
-    return f" Since then {count} made no job, the last at {missed[-1]}: {why}."
+    return f" Since then {count} created no job, the last at {missed[-1]}: {why}."

@@ -37,14 +37,14 @@ def fire_schedules(
     excluded: Sequence[str] = (),
     model: type[JobMixin[Any]] = Job,
 ) -> list[ScheduleRun]:
-    """Fire the schedules that are due: enqueue their jobs, and move them on; return what became of each.
+    """Enqueue the jobs of due schedules and set their next times; return one result for each schedule.
 
-    Workers do this by themselves; an application without them, or a test, calls it. `at` is an instant in the place of the
-    database's clock. `names`: fire none but those, None for all. `excluded`: leave those. A schedule that nobody has worked
-    out yet is moved to its first time, and is not among those returned.
+    Workers call this; call it in a test or an application without workers. `at` replaces the database's clock. `names`:
+    fire only these; None for all. `excluded`: skip these. A schedule without a next time is set to its first time, and is
+    not returned.
     Clock: the database's `now()`, the start of this transaction.
     Changes: a job a time fired; `next_fire_at`, `last_fire_at` and `last_job_id` of the schedules, or their `error`.
-    Locks: the schedules, until the transaction ends; those that somebody else fires or changes are passed.
+    Locks: the schedules, until the transaction ends; those that another transaction fires or changes are skipped.
     Obliges: commit soon; again, while as many as `limit` are returned.
     """
     given = {"limit": limit, "at": at, "names": None if names is None else list(names), "excluded": list(excluded)}
@@ -71,7 +71,7 @@ def correct_schedules(session: Session, *, model: type[JobMixin[Any]] = Job) -> 
         try:
             following = Cron(row.cron, row.time_zone).after(row.now)
         except InvalidOptionError:
-            continue  # whoever fires it says so in its row
+            continue  # the transaction that fires it updates its row
         if following < row.next_fire_at:
             moved.append({"schedule": row.name, "was": row.next_fire_at, "next": following})
     if moved:
@@ -100,7 +100,7 @@ class _Plan:
         }
 
     def told(self, made: set[Any]) -> ScheduleRun | None:
-        """What to tell of it; None where all that happened is that it was worked out."""
+        """The result to return; None if only its next time was computed."""
         new = [(time, job.id) for time, job in zip(self.fire_times, self.jobs, strict=True) if job.id not in made]
         times, ids = tuple(time for time, _ in new), tuple(job_id for _, job_id in new)
         fired = ScheduleRun(self.name, times, ids, self.missed_since, self.error)
@@ -113,7 +113,7 @@ def _plan(row: RowMapping, model: type[JobMixin[Any]]) -> _Plan:
         schedule = declared(row)
         following = schedule.times.after(now)
         if since is None:
-            job_of(schedule, now, model)  # what cannot be enqueued is told now, not at night
+            job_of(schedule, now, model)  # report what cannot be enqueued now, not when it fires
             return _Plan(name, next_fire_at=following)
         times = schedule.due(since=since, now=now)
         jobs = tuple(job_of(schedule, time, model, id=id_of(name, time, model)) for time in times)
@@ -126,7 +126,7 @@ def _plan(row: RowMapping, model: type[JobMixin[Any]]) -> _Plan:
 
 
 def declared(row: Mapping[Any, Any]) -> Schedule:
-    """Return what a row says that its schedule is. Raises: InvalidOptionError for what is none."""
+    """Return the schedule defined by a row. Raises: InvalidOptionError if it is invalid."""
     return Schedule(name=row["name"], **{column: row[column] for column in schedules.TOLD})
 
 

@@ -16,7 +16,7 @@ from sa_jobqueue.errors import InvalidOptionError
 
 P = ParamSpec("P")
 
-# In the session's own dict, not in a table of ours: a callback that holds its session would keep such an entry for ever.
+# In the session's own dict, not in a table of ours: a callback that holds its session would keep such an entry forever.
 _KEPT: Final = "sa_jobqueue.effects_by_transaction"
 _COMMITTED: Final = "sa_jobqueue.committed"
 
@@ -39,8 +39,8 @@ def after_commit(
 
     `callback`: a plain function, quick, which under an `AsyncSession` runs on the event loop. It must not use the session:
     that would begin another transaction. Pass values, not ORM objects, which the commit has expired.
-    The same function serves both colours, for it does no I/O; a session in no transaction begins one. Where a session has
-    joined a transaction of somebody else's connection, its own commit is the one that counts.
+    The same function serves sync and async sessions, because it does no I/O; a session without a transaction begins one. If
+    a session has joined an external transaction of its connection, the session's own commit is the one that counts.
     Locks: none. Raises: InvalidOptionError for a coroutine function, what cannot be called, or what is no session.
     """
     target = _synchronous(session)
@@ -72,7 +72,7 @@ def _check(callback: Any) -> None:
 
 def _begun(session: Session) -> SessionTransaction:
     if not session.autobegin:
-        raise InvalidOptionError("session", "is in no transaction and begins none by itself; begin one first")
+        raise InvalidOptionError("session", "is not in a transaction and has autobegin disabled; begin one first")
     return session.begin()
 
 
@@ -116,7 +116,7 @@ def _run(effect: partial[object]) -> None:
         return
     if inspect.iscoroutine(result):
         result.close()
-        _log.error("%s returned a coroutine after the commit, which nobody awaits: it was not run", _name(effect.func))
+        _log.error("%s returned a coroutine after the commit; it is not awaited and was not run", _name(effect.func))
 
 
 def _name(callback: Any) -> str:

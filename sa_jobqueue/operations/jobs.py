@@ -60,7 +60,7 @@ class JobFilter:
 def get_job(session: Session, job_id: JobId, *, model: type[JobT] = DEFAULT_MODEL) -> JobT:
     """Return a job as it is now, fresh from the database.
 
-    Locks: none. Raises: JobNotFoundError; InvalidJobError when the id is none of this queue's type.
+    Locks: none. Raises: JobNotFoundError; InvalidJobError when the id is not of this queue's id type.
     """
     check_id(model, "job_id", job_id)
     with translated():
@@ -175,12 +175,12 @@ def list_attempts(session: Session, job_id: JobId, *, model: type[JobMixin[Any]]
 def cancel_jobs(session: Session, ids: Sequence[JobId], *, model: type[JobMixin[Any]] = Job) -> list[Any]:
     """Cancel jobs that have not ended; return the ids of those it cancelled.
 
-    A running job's worker is told and stops it; whatever it still does through its session is not kept.
+    The worker of a running job is notified and stops it; later writes of the handler's session are rolled back.
     Changes: blocked, pending, running -> cancelled; a `job_attempt` row for each that ran; jobs that waited for one of
-    the chains and do not wait for a redrive, unless somebody holds them: a worker lets those go on, or die. Jobs that
-    have ended stay.
+    the chains and do not wait for a redrive, unless another transaction locks them: a worker unblocks or fails those later.
+    Jobs that have ended stay.
     Locks: the jobs and their chains' roots, roots first, each kind in the order of their ids, until the transaction ends.
-    Raises: JobNotFoundError naming every id that is no job; InvalidJobError for one that is none of this queue's type.
+    Raises: JobNotFoundError naming every unknown id; InvalidJobError for one that is not of this queue's id type.
     Nothing is written then.
     """
     locked = _lock(session, ids, model)

@@ -17,15 +17,15 @@ T = TypeVar("T")
 
 MAX_PAGE: Final = 1000
 SCAN_LIMIT: Final = 10_000
-"""Entries of an index that one call of a listing walks, at most: some tens of milliseconds."""
+"""Maximum number of index entries that one call of a listing reads: some tens of milliseconds."""
 MAX_SCAN: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """Some of what a listing has, in its order, and where to go on.
+    """One page of a listing, and the position of the next page.
 
-    A page may be short, or empty, and not be the last: a call reads a bounded number of rows, however few of them fit its
+    A page can be short or empty without being the last: a call reads a bounded number of rows, however few match the
     filter. Iterating a page gives its items.
 
         page = list_jobs(session, where=where)
@@ -34,27 +34,27 @@ class Page(Generic[T]):
     """
 
     items: list[T]
-    """Objects of the session, or mappings where `columns` were asked for."""
+    """Objects of the session, or dicts if `columns` were given."""
     next: Any
-    """The `after` of the next page; None at the end."""
+    """The `after` of the next page; None on the last page."""
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.items)
 
 
 def check_lists(**filters: object) -> None:
-    """Check that the parts of a filter are lists of values. Raises: InvalidOptionError naming the part."""
+    """Check that the fields of a filter are lists of values. Raises: InvalidOptionError naming the field."""
     for name, values in filters.items():
         if isinstance(values, (str, bytes)):
             raise InvalidOptionError(name, f"must be a list, not one value: [{values!r}]")
 
 
 def check_statuses(statuses: Sequence[JobStatus]) -> None:
-    """Check that they are statuses. Raises: InvalidOptionError."""
+    """Check that all are names of statuses. Raises: InvalidOptionError."""
     known = {status.value for status in JobStatus}
     for status in statuses:
         if status not in known:
-            raise InvalidOptionError("statuses", f"{status!r} is none; they are {', '.join(sorted(known))}")
+            raise InvalidOptionError("statuses", f"must be among {', '.join(sorted(known))}, got {status!r}")
 
 
 def check_instants(**instants: datetime | None) -> None:
@@ -65,7 +65,7 @@ def check_instants(**instants: datetime | None) -> None:
 
 
 def check_limit(limit: int, scan_limit: int = SCAN_LIMIT) -> None:
-    """Check a page's size, and how many rows may be read for it. Raises: InvalidOptionError."""
+    """Check a page's `limit` and `scan_limit`. Raises: InvalidOptionError."""
     for name, given, most in (("limit", limit, MAX_PAGE), ("scan_limit", scan_limit, MAX_SCAN)):
         if not isinstance(given, int) or not 1 <= given <= most:
             raise InvalidOptionError(name, f"must be from 1 to {most}, got {given}")
@@ -77,13 +77,13 @@ def check_columns(entity: Any, columns: Sequence[str]) -> None:
     known = inspect(entity).column_attrs.keys()
     for name in columns:
         if name not in known:
-            raise InvalidOptionError("columns", f"{name!r} is none; they are {', '.join(sorted(known))}")
+            raise InvalidOptionError("columns", f"must be among {', '.join(sorted(known))}, got {name!r}")
 
 
 def scanned_page(
     session: Session, statement: Select[Any], *, columns: Sequence[str], limit: int, scan_limit: int
 ) -> Page[Any]:
-    """Read the page of a statement whose rows tell their id, their place in the walk, and whether they fit."""
+    """Read one page; each row has its id, its position in the scan, and whether it matches."""
     rows = session.execute(statement).all()
     found = [row for row in rows if row.fits]
     items = [_item(row[3:], columns) for row in found[:limit]]
@@ -93,7 +93,7 @@ def scanned_page(
 
 
 def ordered_page(session: Session, statement: Select[Any], *, columns: Sequence[str], limit: int) -> Page[Any]:
-    """Read the page of a statement whose rows begin with the value they are ordered by, one more than the page has."""
+    """Read one page; each row begins with the value it is ordered by, and one row more than the page is selected."""
     rows = session.execute(statement).all()
     items = [_item(row[1:], columns) for row in rows[:limit]]
     return Page(items, rows[limit - 1][0] if len(rows) > limit else None)

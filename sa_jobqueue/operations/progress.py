@@ -41,7 +41,7 @@ def get_progress(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] 
     """Count the chains that a job waits for, or did, by how they stand: of a set, for the job that waits for all of it.
 
     Reads a row a chain: for a bar that moves, not for every job of a set.
-    Locks: none. Raises: JobNotFoundError; InvalidJobError when the id is none of this queue's type.
+    Locks: none. Raises: JobNotFoundError; InvalidJobError when the id is not of this queue's id type.
     """
     check_id(model, "job_id", job_id)
     with translated():

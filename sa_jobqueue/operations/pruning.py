@@ -47,7 +47,7 @@ class Pruned:
     jobs: int
     """Of how many jobs they were."""
     kept: int
-    """Chains whose time is up and that stay: a job of another chain refers to them, or somebody holds them."""
+    """Chains past their retention that were kept: a job of another chain refers to them, or they are locked."""
     scanned: int
     """How many jobs were looked at."""
     is_young: bool
@@ -72,10 +72,10 @@ def prune(
 ) -> Pruned:
     """Delete chains whose time is up among the next `scan` jobs, each whole; return what went and where to go on.
 
-    With `queue_rows` what the row of a queue says of its chains goes before what `rules` say of that queue.
+    With `queue_rows`, the retention in a queue's row takes precedence over `rules` for that queue.
     Commit, then call again with `cursor=pruned.next`, until that is None. A chain stays while it is open, while its end is
     not passed on to all who wait for it, and while a job of another chain that stays waits for it or waited. An open dead
-    letter of a chain that goes is dismissed in the name `by`; letters themselves stay. Any number may prune at once.
+    letter of a deleted chain is dismissed by `by`; dead letters themselves stay. Any number may prune at once.
     `excluded`: chains to leave.
     Changes: rows of `job`, `job_blocker` and `job_attempt` are deleted. Clock: the database's.
     Locks: the jobs of the chains that go, roots first, each kind by id, until the transaction ends; it waits for nobody:
@@ -129,7 +129,7 @@ class PrunedDeadLetters:
     next: JobId | None = field(repr=False)
     """Where to go on; None at the end of the table."""
     refused: Mapping[JobId, DBAPIError] = field(default_factory=dict)
-    """Letters that cannot be deleted, as a trigger may have it, each with the error. They stay."""
+    """Dead letters that could not be deleted, for instance because of a trigger, each with the error. They stay."""
 
 
 def prune_dead_letters(
@@ -195,7 +195,7 @@ class _Found:
     jobs: int = 0
     freed: list[Any] = field(default_factory=list)
     expired: int = 0
-    """Of those asked for; who was held by somebody is not among them."""
+    """Of the requested chains, those that were not locked by another transaction."""
     refused: dict[Any, DBAPIError] = field(default_factory=dict)
 
 

@@ -1,7 +1,7 @@
-"""Queues and job types as rows: what they are told, pausing them, and making the rows say what code declares.
+"""Settings of queues and job types: read and change their rows, pause them, and synchronise them with the declarations.
 
-A queue or type needs no row: one is made when somebody first says something of it. Running workers read what is said as
-soon as the transaction has committed, by a notification, and within 20 s without one (1 s where they do not listen).
+A queue or type needs no row: one is inserted when a setting is first changed. Running workers read changed settings when
+the transaction has committed, by a notification, and within 20 s without one (1 s if they do not listen).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class QueueStatus:
     rate_burst: int | None
     rate_algorithm: str | None
     retry_base: timedelta | None
-    """Of the backoff of jobs whose handlers say none, as are `retry_factor` and `retry_cap`; None: nothing is said of it."""
+    """Initial backoff of job types without a retry policy, with `retry_factor` and `retry_cap`; None: not set."""
     retry_factor: float | None
     retry_cap: timedelta | None
     retain_completed: timedelta | None
@@ -104,18 +104,18 @@ def list_job_types(
 
 
 def get_queue(session: Session, name: str, *, model: type[JobMixin[Any]] = Job) -> QueueStatus:
-    """Return what is said of a queue, for whoever changes a part of it: nobody else does until the transaction ends.
+    """Return a queue's settings and lock its row, to change some of them: no other transaction can until this one ends.
 
-    Changes: a queue without a row gets one, which says nothing. Locks: it. Raises: InvalidOptionError.
+    Changes: a queue without a row gets one without settings. Locks: it. Raises: InvalidOptionError.
     """
     _hold(session, model.Queue, name)
     return list_queues(session, names=[name], model=model)[0]
 
 
 def get_job_type(session: Session, name: str, *, model: type[JobMixin[Any]] = Job) -> TypeStatus:
-    """Return what is said of a job type, for whoever changes a part of it: nobody else does until the transaction ends.
+    """Return a job type's settings and lock its row, to change some of them: no other transaction can until this one ends.
 
-    Changes: a type without a row gets one, which says nothing. Locks: it. Raises: InvalidOptionError.
+    Changes: a type without a row gets one without settings. Locks: it. Raises: InvalidOptionError.
     """
     _hold(session, model.JobType, name)
     return list_job_types(session, names=[name], model=model)[0]
@@ -124,7 +124,7 @@ def get_job_type(session: Session, name: str, *, model: type[JobMixin[Any]] = Jo
 def upsert_queue(session: Session, settings: QueueSettings, *, model: type[JobMixin[Any]] = Job) -> bool:
     """Write all that a queue's row says, but whether it is paused; return whether anything was written.
 
-    What code declares says it again at the next `sync_queues`.
+    The next `sync_queues` restores what the code declares.
     Changes: the row, new or in the place of what it said. Locks: it, until the transaction ends.
     """
     return _put(session, model.Queue, settings.row, model)
@@ -144,7 +144,7 @@ def pause_queues(
     """Have no job of these queues started until they are resumed; return those that were not paused, sorted.
 
     What runs already goes on, and what is enqueued waits. Workers obey within a moment of the commit; the claims that are
-    under way then are the last. `by`: who says so, for those who look.
+    under way then are the last. `by`: who paused it, for display.
     Changes: `paused_at`, `paused_by` of those that are not paused; a queue without a row gets one.
     Locks: their rows, in the order of their names, until the transaction ends. Raises: InvalidOptionError.
     """
@@ -178,7 +178,7 @@ def resume_job_types(session: Session, names: Sequence[str], *, model: type[JobM
 
 
 def sync_queues(session: Session, new: Iterable[QueueSettings], *, model: type[JobMixin[Any]] = Job) -> SyncedQueues:
-    """Make the rows of queues say what code declares; return what was changed. Rolled back, it was a dry run.
+    """Synchronise the rows of queues with the declarations in code; return the changes. For a dry run, roll back.
 
     `new`: `jobs.declared_queues` of a `JobQueue`. Nothing is deleted, and what is paused stays paused. Two that
     synchronise at once wait for each other, and the second finds nothing to do.

@@ -43,11 +43,11 @@ class ScheduleStatus:
     grace: timedelta
     overlap: bool
     source: str
-    """Who says what it is: `code`, or the `table`."""
+    """Where it is defined: `code`, or the `table`."""
     paused_at: datetime | None
     paused_by: str | None
     next_fire_at: datetime | None
-    """None where nobody has worked it out yet, or it cannot fire."""
+    """None if it has not been computed yet, or the schedule cannot fire."""
     last_fire_at: datetime | None
     last_job_id: Any
     error: str | None
@@ -75,7 +75,7 @@ class SyncedSchedules:
 
 
 def sync_schedules(session: Session, new: Iterable[Schedule], *, model: type[JobMixin[Any]] = Job) -> SyncedSchedules:
-    """Make the rows of schedules say what code declares; return what was changed.
+    """Synchronise the rows of schedules with the declarations in code; return the changes.
 
     `new`: `jobs.schedules` of a `JobQueue`. A worker does this when it starts. Nothing is deleted, and what is paused stays
     paused. A schedule of the table that has the same name becomes the code's.
@@ -136,7 +136,7 @@ def list_schedules(
 def pause_schedules(
     session: Session, names: Sequence[str], *, by: str | None = None, model: type[JobMixin[Any]] = Job
 ) -> None:
-    """Let schedules fire no more until they are resumed. `by`: who says so, for those who look.
+    """Pause schedules until they are resumed. `by`: who paused them, for display.
 
     Changes: `paused_at`, `paused_by` of those that are not paused.
     Locks: their rows, in the order of their names, until the transaction ends; one that is being fired is waited for.

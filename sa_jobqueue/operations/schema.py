@@ -30,7 +30,7 @@ def check_schema(session: Session, *, model: type[JobMixin[Any]] = Job) -> int:
     found = session.execute(schema.versions(model)).one()
     name = model.__jobqueue__.qualified("job")
     if found.server < MIN_SERVER_VERSION:
-        raise ServerTooOldError(f"PostgreSQL 15 or newer is needed; this server is {found.server // 10_000}")
+        raise ServerTooOldError(f"PostgreSQL 15 or newer is required; this server is {found.server // 10_000}")
     stamp = re.fullmatch(r"sa_jobqueue version=(\d+)", found.stamp or "")
     if not found.present or stamp is None:
         what = "is not a job queue's table" if found.present else "does not exist"

@@ -1,7 +1,7 @@
-"""Settling: passing the end of chains on to the jobs that wait for them, and to callers who wait.
+"""Unblocking: when a chain ends, update the jobs that wait for it and notify waiting callers.
 
-Done in the transaction that ended a chain, or at any time after it: a root that has ended and is still awaited says that
-it is to be done. Nobody waits for a lock here; what is held by others is left, and tried again by a worker.
+Done in the transaction that ended a chain, or later: an ended root with `has_waiters` still has work to do. No lock is
+waited for here; rows that are locked are skipped, and a worker retries them.
 """
 
 from __future__ import annotations

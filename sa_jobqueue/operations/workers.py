@@ -18,7 +18,7 @@ from sa_jobqueue.statements import controls, leases, workers
 from sa_jobqueue.types import MOST_CONCURRENT, WorkerState
 
 MOST_LOST: Final = 100
-"""Most jobs taken back in one transaction."""
+"""Maximum number of jobs rescued in one transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class WorkerFilter:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """One worker, as it last told."""
+    """One worker, as of its last heartbeat."""
 
     id: str
     name: str
@@ -53,16 +53,16 @@ class WorkerStatus:
     started_at: datetime
     heartbeat_at: datetime
     drain_requested_at: datetime | None
-    """When somebody asked it to finish; None if nobody did."""
+    """When it was asked to drain; None if it was not."""
     silent_for: timedelta
-    """How long ago its last beat was. More than its time to live (15 s): it is gone, whatever its state says."""
+    """Time since its last heartbeat. Above its heartbeat timeout (15 s), it is lost, whatever its state."""
     running: int
     """How many jobs hang on it."""
     selectors: dict[str, Any] = field(default_factory=dict)
     """The functions that choose what of a queue it starts: by the queue's name `function`, `window`, and `max_wait` in
     seconds, or null. Empty for a worker of a library that did not tell."""
     type_slots: dict[str, int] = field(default_factory=dict)
-    """How many jobs of a type it runs at once, by the type's name, where its handler says so; empty as above."""
+    """Maximum number of jobs at once by job type, for handlers that set it; empty as above."""
 
 
 def list_workers(
@@ -84,12 +84,12 @@ def _told(row: RowMapping) -> dict[str, Any]:
 def drain_workers(session: Session, *, where: WorkerFilter, model: type[JobMixin[Any]] = Job) -> list[str]:
     """Ask workers to claim no more, finish what they run and stop, as SIGTERM does; return their ids, sorted.
 
-    Each learns of it within a moment of the commit, with its next beat (5 s by default) at the latest, drains for its own
+    Each is notified at the commit, or reads it at its next heartbeat (5 s by default), drains for its own
     drain timeout and ends; its row goes. What starts it again, if anything, is its supervisor's business. An empty filter
     means every worker.
     Changes: `drain_requested_at` of those not asked before.
-    Locks: their rows in the order of their ids, until the transaction ends. **Commit at once**: their beats wait
-    meanwhile, and a worker that cannot beat for its time to live gives its jobs back.
+    Locks: their rows in the order of their ids, until the transaction ends. **Commit immediately**: their heartbeats wait
+    meanwhile, and a worker without heartbeats for its heartbeat timeout releases its jobs.
     """
     asked = sorted(session.scalars(workers.request_drain(model, *_conditions(model, where))))
     session.execute(controls.notify_rules(model))
@@ -101,7 +101,7 @@ def resize_workers(
 ) -> list[str]:
     """Ask workers to run so many jobs at once; None: as many as each was started with. Return their ids, sorted.
 
-    `concurrency`: 1 to 10,000. Each obeys within a moment of the commit and says so in its row. What runs already goes on:
+    `concurrency`: 1 to 10,000. Each applies it shortly after the commit and records it in its row. Running jobs continue:
     fewer take its place. A worker whose handlers take sessions runs no more than its application's pool has connections.
     One that is started again begins as it was started. An empty filter means every worker.
     Changes: `concurrency_requested`. Locks: as `drain_workers`. **Commit at once.** Raises: InvalidOptionError.
@@ -115,12 +115,12 @@ def resize_workers(
 
 
 def rescue_from(session: Session, worker_id: str, *, model: type[JobMixin[Any]] = Job) -> int:
-    """Take back at most `MOST_LOST` jobs of a worker whose process has ended without a word; return how many.
+    """Rescue at most `MOST_LOST` jobs of a worker whose process has died; return how many.
 
-    For whoever knows that it has: the parent that waited for it. A session that ended is no proof: a worker that was
-    merely cut off works on.
+    For a caller that knows that it died: the parent process that waited for it. A session that ended is no proof: a worker
+    that was merely cut off works on.
     Changes: as the rescuer's: due again after a backoff, the attempt counted, or dead, reason `lost`.
-    Locks: the rows taken; what somebody holds is left to the sweepers.
+    Locks: the rescued jobs; jobs locked by other transactions are left to the regular rescue.
     Obliges: call it again, in another transaction, until it returns fewer.
     """
     backoff = Backoff()

@@ -1,4 +1,4 @@
-"""How long ended chains are kept. Pure: ages are told here, the database's clock and rows decide elsewhere."""
+"""How long ended chains are kept. Pure: only ages; they are applied by the statements, with the database's clock."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class RetentionRules:
         return (self.default, *self.queues.values(), *self.types.values())
 
     def parameters(self) -> dict[str, Any]:
-        """Return the parameters of `statements.retention` that say which age is whose."""
+        """Return the ages as parameters of `statements.retention`."""
         return self._named(OUTCOMES)
 
     def letter_parameters(self) -> dict[str, Any]:

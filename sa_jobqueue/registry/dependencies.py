@@ -1,4 +1,4 @@
-"""What a handler may ask for beside its payload: values that the application, or an extra, lends to its attempts."""
+"""Dependencies: values other than the payload that a handler can receive, provided by the application or an extra."""
 
 from __future__ import annotations
 
@@ -17,66 +17,70 @@ _KNOWN: Final = {
     ("pyspark.sql.session", "SparkSession"): "sa_jobqueue.spark.sessions:spark_sessions",
     ("pyspark.sql.connect.session", "SparkSession"): "sa_jobqueue.spark.sessions:spark_sessions",
 }
-"""Classes that an extra provides without being told to: by name, for naming them must not import them."""
+"""Classes that an extra provides by default; listed by name, so that they are not imported."""
 
 
 class Provider(Protocol[T_co]):
-    """Lends something that belongs to the process: a client, a model in memory, a Spark session."""
+    """Provides a dependency that the process shares: a client, a model in memory, a Spark session."""
 
-    def lend(self, attempt: AttemptContext) -> AbstractContextManager[T_co]:
-        """Open what one attempt is given; left when the handler has returned or raised, before its commit.
+    def open(self, attempt: AttemptContext) -> AbstractContextManager[T_co]:
+        """Return the context manager of the value for one attempt.
 
-        Entered in the thread of a synchronous handler; for an asynchronous one in a thread beside its loop, so it may
-        block. `attempt.on_stop` tells it when the attempt is to stop. An error fails the attempt; one of the handler's
-        stays one, whatever the context manager makes of it.
+        It exits when the handler has returned or raised, before the commit. Entered in the thread of a synchronous
+        handler; for an asynchronous one in a thread beside its loop, so it may block. `attempt.on_stop` notifies it
+        when the attempt should stop. An error fails the attempt; an error of the handler is not suppressed, whatever
+        the context manager returns.
         """
 
     def close(self) -> None:
-        """Let go of what all attempts share: a worker of this process has stopped. It may be needed again."""
+        """Release what attempts share, after a worker of this process has stopped. `open` may be called again later."""
 
 
-class _Lending(Provider[T_co]):
-    """A provider of a function alone: nothing is shared between attempts, so there is nothing to close."""
+class _FunctionProvider(Provider[T_co]):
+    """A provider made from a function: attempts share nothing, so there is nothing to close."""
 
-    def __init__(self, lend: Callable[[AttemptContext], AbstractContextManager[T_co]]) -> None:
-        self._lend = lend
+    def __init__(self, function: Callable[[AttemptContext], AbstractContextManager[T_co]]) -> None:
+        self._function = function
 
-    def lend(self, attempt: AttemptContext) -> AbstractContextManager[T_co]:
-        """Open what one attempt is given."""
-        return self._lend(attempt)
+    def open(self, attempt: AttemptContext) -> AbstractContextManager[T_co]:
+        """Call the function."""
+        return self._function(attempt)
 
     def close(self) -> None:
         """Do nothing."""
 
 
 class Providers:
-    """Who provides what, by the class that a handler's parameter is annotated with."""
+    """The providers of a registry, by the class that a handler's parameter is annotated with."""
 
     def __init__(self) -> None:
         self._by_kind: dict[type[Any], Provider[Any]] = {}
         self._asked_for: set[type[Any]] = set()
 
     def add(self, kind: type[T], provider: Provider[T] | Callable[[AttemptContext], AbstractContextManager[T]]) -> None:
-        """Register who provides a class. Raises: InvalidOptionError when it is none, is taken, or is asked for already."""
+        """Register the provider of a class.
+
+        Raises: InvalidOptionError if it is not a class, or is provided or used already.
+        """
         if not isinstance(kind, type):
             raise InvalidOptionError("kind", f"must be a class that parameters are annotated with, got {kind!r}")
         if kind in self._by_kind:
             raise InvalidOptionError("kind", f"{kind.__name__} is provided already")
         if kind in self._asked_for:
             raise InvalidOptionError(
-                "kind", f"{kind.__name__} is asked for by handlers above: provide it before them, or they have the default"
+                "kind", f"{kind.__name__} is already used by handlers above, with its default: provide it before them"
             )
-        if hasattr(provider, "lend") and hasattr(provider, "close"):
+        if hasattr(provider, "open") and hasattr(provider, "close"):
             self._by_kind[kind] = provider
         elif callable(provider):
-            self._by_kind[kind] = _Lending(provider)
+            self._by_kind[kind] = _FunctionProvider(provider)
         else:
             raise InvalidOptionError(
-                "provider", f"must have lend and close, or be a function of an attempt, got {provider!r}"
+                "provider", f"must have open and close, or be a function of an attempt, got {provider!r}"
             )
 
     def find(self, hint: Any) -> Provider[Any] | None:
-        """Return who provides what a parameter is annotated with, or None. Raises: whatever importing an extra raises."""
+        """Return the provider of a parameter's annotation, or None. Raises: any error of importing an extra."""
         if not isinstance(hint, type):
             return None
         if hint in self._by_kind:

@@ -338,7 +338,7 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
     """A registry of handlers. Holds no connection and no global state: make one at import time, per `Job` class.
 
     `model`: the mapped class whose table is the queue; the ready-made `Job` unless given. `retention`: how long its workers
-    keep chains that have ended; for ever unless given.
+    keep chains that have ended; forever by default.
     """
 
     @overload
@@ -446,7 +446,7 @@ class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
     ) -> None:
         """Let the handlers declared from here on ask for a `kind`: by a parameter annotated so, beside the payload.
 
-        `provider`: an object with `lend` and `close`, or just a function of the attempt that returns a context manager,
+        `provider`: an object with `open` and `close`, or a function of the attempt that returns a context manager,
         entered around the handler; see `Provider`. Handlers that are included elsewhere keep their own.
         Raises: InvalidOptionError when the class is provided already, or handlers above have its default.
         """

@@ -86,7 +86,7 @@ class JobType:
     middleware: Sequence[Middleware] = ()
     """Around each attempt, the first outermost: the list of its own `JobQueue`, wherever that is included."""
     provided: Mapping[str, Provider[Any]] = field(default_factory=dict)
-    """Who lends what to which argument."""
+    """Providers by the name of the argument."""
     isolated: bool = False
     """Whether attempts run in a child process of the worker."""
     memory_limit: int | None = None

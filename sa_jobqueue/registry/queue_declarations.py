@@ -18,7 +18,7 @@ ChooseT = TypeVar("ChooseT", bound=Choose)
 
 
 class Queueing:
-    """Declares queues. Nothing is written before somebody synchronises them."""
+    """Declares queues. Nothing is written until `sync_queues` is called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,9 +44,9 @@ class Queueing:
         retry: Backoff | None = None,
         retention: Retention = NOTHING_SAID,
     ) -> QueueSettings:
-        """Declare what a queue's row is to say; `sa-jobqueue queues sync` and `sync_queues` make it say so.
+        """Declare a queue's settings; `sa-jobqueue queues sync` and `sync_queues` write them to its row.
 
-        A queue that nobody declares is as good: it has a weight of 1, and no limits. The options are as of `QueueSettings`.
+        A queue need not be declared: by default it has a weight of 1, and no limits. The options are as of `QueueSettings`.
         Raises: InvalidOptionError naming the field, or a name that is declared already. Nothing is declared then.
         """
         if name in self._queues:

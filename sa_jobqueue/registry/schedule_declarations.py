@@ -26,7 +26,7 @@ HandlerT = TypeVar("HandlerT", bound=Schedulable)
 
 
 class Scheduling:
-    """Declares schedules. Nothing is written before a worker starts, or somebody synchronises them."""
+    """Declares schedules. Nothing is written until a worker starts or `sync_schedules` is called."""
 
     model: Any
 

@@ -17,7 +17,7 @@ _MAX_GRACE: Final = timedelta(days=3650)
 
 
 class MisfirePolicy(StrEnum):
-    """What becomes of times at which nobody fired a schedule, because no worker ran."""
+    """Misfire policy: what to do about times at which no worker fired a schedule."""
 
     SKIP = "skip"
     """Nothing: a time later than `grace` is not fired."""
@@ -109,4 +109,4 @@ class ScheduleRun:
     missed_since: datetime | None = None
     """The first time that was left out: missed, or while the last job's chain was open; None if none was."""
     error: str | None = None
-    """Why it cannot fire; it rests until somebody mends it."""
+    """Why it cannot fire; it does not fire until its row is corrected."""

@@ -18,9 +18,9 @@ from sa_jobqueue.types import LONGEST, MAX_WEIGHT, MIN_WEIGHT
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
 _MOST: Final = 2**31 - 1
 LIMITS: Final = ("global_concurrency", "rate_limit", "rate_period", "rate_burst", "rate_algorithm")
-"""What queues and job types are both told of limits."""
+"""Limits of both queues and job types."""
 RETRY: Final = ("retry_base", "retry_factor", "retry_cap")
-"""What queues are told of retries: see `retry_of`."""
+"""Retry settings of queues: see `retry_of`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class TypeSettings:
 
 
 def retry_of(row: Any) -> Backoff | None:
-    """Return the backoff that the columns `RETRY` of a queue's row say; None where they say nothing."""
+    """Return the backoff in the columns `RETRY` of a queue's row; None if they are null."""
     if row.retry_base is None:
         return None
     return Backoff(base=row.retry_base, factor=row.retry_factor, cap=row.retry_cap)

@@ -1,8 +1,7 @@
-"""One page that says how a queue has been doing: for everyone, without a server, from a database, an archive or both.
+"""An HTML report of a queue's history, from a database, an archive or both.
 
-`collect` computes what the page shows with `sa_jobqueue.spark.analytics`; `render` makes the page of it: HTML that loads
-nothing, with its plots, its script and its style inside. The page's policy allows just the scripts it was written with, so
-whatever a job's error says is text.
+`collect` computes the contents with `sa_jobqueue.spark.analytics`; `render` returns a self-contained HTML page, with its
+plots, script and style. Its content security policy allows only these scripts, so texts of errors are never executed.
 """
 
 from __future__ import annotations

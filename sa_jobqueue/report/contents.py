@@ -1,4 +1,4 @@
-"""What a report says: numbers and rows, computed by Spark, as plain Python that a page or a program can show."""
+"""The contents of a report: numbers and rows, computed by Spark, as plain Python objects."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 MAX_ROWS: Final = 50
-"""Rows of a table; what is left out is counted."""
+"""Maximum number of rows of a table; the rest are counted."""
 SLOWEST: Final = 10
-"""Workflows whose critical path is told."""
+"""Number of workflows whose critical path is included."""
 _BUCKETS: Final = (
     *(timedelta(minutes=minutes) for minutes in (1, 5, 15)),
     *(timedelta(hours=hours) for hours in (1, 6)),
@@ -34,47 +34,47 @@ _BRIEF: Final = timedelta(hours=3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """A report's numbers. Times that last are in seconds, instants in UTC; the columns are those of the analytics."""
+    """The contents of a report. Durations are in seconds, instants in UTC; the columns are those of the analytics."""
 
     sources: tuple[str, ...]
-    """Where the history is from, without passwords."""
+    """Paths and URLs of the history, without passwords."""
     generated_at: datetime
     since: datetime | None
     until: datetime | None
     queues: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
     first: datetime | None
-    """The first thing that happened; None for an empty history."""
+    """Time of the first event; None for an empty history."""
     last: datetime | None
     every: timedelta = timedelta(hours=1)
-    """How long a bucket of time is."""
+    """Length of a time bucket."""
     capacity_every: timedelta = timedelta(hours=1)
-    """How long one of `busy` and `capacity` is."""
+    """Length of a time bucket of `busy` and `capacity`."""
     target_wait: timedelta = timedelta(seconds=1)
     summary: Row = field(default_factory=dict)
     throughput: list[Row] = field(default_factory=list)
-    """In the order of time, empty buckets included."""
+    """In order of time, including empty buckets."""
     latency: list[Row] = field(default_factory=list)
-    """By `type_name` and `measure`, the type that ran longest in all first."""
+    """By `type_name` and `measure`; the type with the longest total run time first."""
     retries: list[Row] = field(default_factory=list)
     errors: list[Row] = field(default_factory=list)
-    """The most frequent first."""
+    """Most frequent first."""
     dead_letters: list[Row] = field(default_factory=list)
     workflows: list[Row] = field(default_factory=list)
-    """The slowest first, each with `steps`: the jobs of its critical path."""
+    """Slowest first, each with `steps`: the jobs of its critical path."""
     workflow_count: int = 0
     busy: list[Row] = field(default_factory=list)
     """Busy workers by `bucket_start` and `type_name`."""
     capacity: list[Row] = field(default_factory=list)
-    """A row for each type: its busiest bucket, and the workers that are needed at most."""
+    """One row per type: its busiest bucket, and the number of workers needed then."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether there was no history at all."""
+        """Whether the history is empty."""
         return not (self.summary.get("jobs") or self.errors or self.dead_letters or self.throughput)
 
     def document(self) -> Row:
-        """Return it as one document, for JSON."""
+        """Return the contents as a dict, for JSON."""
         names = ("summary", "throughput", "latency", "retries", "errors", "dead_letters", "workflows", "capacity")
         return {
             "sources": list(self.sources),
@@ -106,10 +106,10 @@ def collect(
 ) -> Contents:
     """Compute a report. The history is read once.
 
-    `sources` are shown as they are: give none with a password in it. `since` to `slots`: as `History.where` and
-    `capacity` have them. `now`: when ages are taken and until when running jobs have run; this machine's clock unless
-    given. Of errors of job types that SA_JOBQUEUE_REDACT names the class alone is told.
-    Raises: InvalidOptionError when an option is out of its bounds.
+    `sources` are shown unchanged: they must not contain a password. `since` to `slots`: as in `History.where` and
+    `capacity`. `now`: the reference for ages and for the run time of running jobs; by default this machine's clock. For
+    job types in SA_JOBQUEUE_REDACT only the class of an error is included.
+    Raises: InvalidOptionError if an option is out of range.
     """
     from sa_jobqueue.spark import analytics
 
@@ -156,7 +156,7 @@ def collect(
 
 
 def _rows(frame: DataFrame) -> list[Row]:
-    """Return a DataFrame's rows as plain Python; its instants aware, whatever zone Spark and this machine are in."""
+    """Return a DataFrame's rows as plain Python, with aware datetimes in UTC."""
     return [_plain(row) for row in frame.collect()]
 
 
@@ -169,7 +169,7 @@ def _plain(value: Any) -> Any:
 
 
 def _as_shown(group: Row) -> Row:
-    """Return a group of errors without its example, where that is not to be shown or nobody knows whose it is."""
+    """Return a group of errors without its example, if its job type is redacted or unknown."""
     if not (group["example_message"] or group["example_traceback"]):
         return group
     kind = group["example_type_name"]
@@ -192,17 +192,17 @@ def _span(history: History) -> tuple[datetime | None, datetime | None]:
 
 
 def _width(first: datetime | None, last: datetime | None) -> timedelta:
-    """Return how long a bucket is, so that there are enough to see something and not more than can be seen."""
+    """Return the length of a time bucket that fits a plot."""
     if first is None or last is None:
         return timedelta(hours=1)
     return next((width for width in _BUCKETS if (last - first) / width <= _MOST_BUCKETS), _BUCKETS[-1])
 
 
 def _capacity_width(every: timedelta, first: datetime | None, last: datetime | None) -> timedelta:
-    """Return how long a bucket of the workers' load is: an hour, so that neither a moment nor a mean decides."""
+    """Return the length of a bucket of the workers' load: an hour, between a short peak and a long mean."""
     hour = timedelta(hours=1)
     if first is None or last is None or last - first < _BRIEF:
-        return min(every, hour)  # in a history of minutes an hour would be mostly empty
+        return min(every, hour)  # in a history of minutes, an hour would be mostly empty
     return hour if last - first <= _HOURLY else max(every, hour)
 
 
@@ -232,7 +232,7 @@ def _summary(history: History, retries: list[Row], letters: list[Row], now: date
 
 
 def _filled(rows: list[Row], every: timedelta) -> list[Row]:
-    """Return buckets in order, with those in which nothing happened."""
+    """Return the buckets in order, including empty ones."""
     if not rows:
         return []
     there = {row["bucket_start"]: row for row in rows}
@@ -262,7 +262,7 @@ def _slowest(measured: DataFrame, history: History) -> list[Row]:
     slowest = ended.orderBy(sf.desc("wall_seconds"), "workflow_id").limit(SLOWEST)
     found = _rows(slowest)
     steps: dict[str, list[Row]] = defaultdict(list)
-    # Only what is shown: the path of a long chain may have thousands of jobs.
+    # Only the rows that are shown: the path of a long chain may have thousands of jobs.
     shown = slowest.withColumn("critical_path", sf.slice("critical_path", 1, MAX_ROWS))
     for step in _rows(critical_paths(shown, history)) if found else []:
         steps[step["workflow_id"]].append(step)
@@ -272,7 +272,7 @@ def _slowest(measured: DataFrame, history: History) -> list[Row]:
 
 
 def _busiest(busy: list[Row], first: datetime | None, last: datetime | None, every: timedelta) -> list[Row]:
-    """Return for each type the bucket that needs most workers, and what it needs on average."""
+    """Return, for each type, the bucket that needs most workers, and the average need."""
     if first is None or last is None:
         return []
     by_type: dict[str, list[Row]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""The plots of the page, as what plotly draws: each with words that say the same."""
+"""The plots of the page as plotly JSON, each with a text alternative."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from sa_jobqueue.report.contents import Contents, Row
 
-COLOURS: Final = {
+COLORS: Final = {
     "enqueued": "#7a869a",
     "completed": "#2f855a",
     "failed": "#dd8a00",
@@ -19,16 +19,16 @@ COLOURS: Final = {
     "cancelled": "#805ad5",
 }
 _SERIES: Final = ("#2b6cb0", "#2f855a", "#dd8a00", "#805ad5", "#c53030", "#0f8b8d", "#7a869a")
-"""Distinct for most who see colours otherwise, and readable on light and dark; every plot has a table beside it."""
+"""Distinguishable for most people, and readable on light and dark backgrounds; every plot also has a table."""
 _MARKS: Final = {"p50": ("circle", _SERIES[0]), "p95": ("diamond", _SERIES[2]), "p99": ("square", _SERIES[4])}
 _UNITS: Final = ((0.9995, 0.001, "ms"), (119.5, 1, "s"), (7170, 60, "min"), (172_000, 3600, "h"))
-"""Below which seconds a time is given in which unit; the limits are where three digits would round up to the next."""
+"""Upper limit in seconds, divisor and name of each unit; the limits are where three digits would round up."""
 _MOST_TYPES: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One plot: `key` names its place in the page, `alt` says in words what is to be seen."""
+    """A plot: `key` names its place in the page, `alt` is its text alternative."""
 
     key: str
     title: str
@@ -38,13 +38,13 @@ class Figure:
 
 
 def figures(contents: Contents) -> dict[str, Figure]:
-    """Return the plots by key; those that would show nothing are left out."""
+    """Return the plots by key, without empty ones."""
     made = [_throughput(contents), _latency(contents, "wait"), _latency(contents, "run"), _busy(contents)]
     return {figure.key: figure for figure in made if figure is not None}
 
 
 def sparkline(trend: list[Row], first: datetime | None, last: datetime | None) -> str:
-    """Return the path of a small SVG, 120 by 24, of counts over the time of the whole report."""
+    """Return the path of a 120 by 24 SVG of counts over the time of the report."""
     if first is None or last is None or not trend:
         return ""
     begin = min(first, trend[0]["bucket_start"])
@@ -66,10 +66,10 @@ def _throughput(contents: Contents) -> Figure | None:
     at = {"x": x} | _period(contents.every, x[0])
     ended = [name for name in ("completed", "cancelled", "failed", "dead") if any(row[name] for row in rows)]
     traces: list[Row] = [
-        {"type": "bar", "name": name, "y": [row[name] for row in rows], "marker": {"color": COLOURS[name]}} | at
+        {"type": "bar", "name": name, "y": [row[name] for row in rows], "marker": {"color": COLORS[name]}} | at
         for name in ended
     ]
-    line = {"color": COLOURS["enqueued"], "shape": "hvh"}
+    line = {"color": COLORS["enqueued"], "shape": "hvh"}
     enqueued = {"type": "scatter", "mode": "lines+markers", "name": "enqueued", "line": line} | at
     traces.append(enqueued | {"y": [row["enqueued"] for row in rows], "marker": {"size": 4}})
     most = max(rows, key=lambda row: row["completed"])
@@ -95,12 +95,12 @@ def _latency(contents: Contents, measure: str) -> Figure | None:
         "mode": "lines",
         "showlegend": False,
         "hoverinfo": "skip",
-        "line": {"color": COLOURS["enqueued"]},
+        "line": {"color": COLORS["enqueued"]},
     }
     traces = [lines | {"x": [x for pair in ends for x in pair], "y": [name for pair in names for name in pair]}]
-    for point, (symbol, colour) in _MARKS.items():
+    for point, (symbol, color) in _MARKS.items():
         values = [row[f"{point}_seconds"] for row in rows]
-        marker = {"color": colour, "size": 10, "symbol": symbol}
+        marker = {"color": color, "size": 10, "symbol": symbol}
         text = [f"{point} {label}: {shown_seconds(value)}" for label, value in zip(labels, values, strict=True)]
         traces.append(
             {"type": "scatter", "mode": "markers", "name": point, "y": labels, "marker": marker}
@@ -108,20 +108,20 @@ def _latency(contents: Contents, measure: str) -> Figure | None:
         )
     slowest = max(rows, key=lambda row: row["p95_seconds"])
     quickest, slowest_of_all = min(row["p50_seconds"] for row in rows), max(row["p99_seconds"] for row in rows)
-    said = {"wait": "Waiting time, due until claimed", "run": "Run time, claimed until completed"}[measure]
+    title = {"wait": "Waiting time, due until claimed", "run": "Run time, claimed until completed"}[measure]
     alt = f"By job type, {len(rows)} shown; the highest 95th percentile is {shown_seconds(slowest['p95_seconds'])}, "
     layout = {
         "xaxis": {
             "type": "log",
             "title": {"text": "seconds, in powers of ten", "standoff": 10},
             "exponentformat": "none",
-            # A label at least for each power; where there are few of these, for 2 and 5 times it as well.
+            # A label for each power of ten; if there are few, also for 2 and 5 times it.
             "dtick": 1 if _drawn(slowest_of_all) > 30 * _drawn(quickest) else "D2",
         },
         "yaxis": {"type": "category", "automargin": True},
         "height": 150 + 28 * len(rows),
     }
-    return _figure(measure, said, alt + f"of {slowest['type_name']}.", traces, layout)
+    return _figure(measure, title, alt + f"of {slowest['type_name']}.", traces, layout)
 
 
 def _busy(contents: Contents) -> Figure | None:
@@ -160,26 +160,26 @@ def _figure(key: str, title: str, alt: str, traces: list[Row], layout: Row) -> F
         "font": {"family": "system-ui, sans-serif", "size": 13},
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
         "bargap": 0.08,
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": COLOURS["enqueued"]},
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": COLORS["enqueued"]},
     }
-    # `<` cannot be in it: what a script element holds ends at the next closing tag, whatever it is.
+    # `<` is escaped, as a closing tag in the text would end the script element.
     text = json.dumps({"data": traces, "layout": base | layout}, ensure_ascii=False, allow_nan=False)
     return Figure(key, title, alt, text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
 
 
 def _label(name: Any) -> str:
-    """Return a name as plotly shows it: it reads some HTML in its texts."""
+    """Return a name escaped for plotly, which interprets some HTML in texts."""
     text = "unknown" if name is None else str(name)
     return html.escape(text if len(text) <= 40 else f"{text[:39]}…")
 
 
 def _drawn(value: float) -> float:
-    """Return a time as it is drawn: on a scale of powers there is no zero."""
+    """Return a duration for a logarithmic axis, which has no zero."""
     return max(value, 0.001)
 
 
 def _period(every: timedelta, first: str) -> Row:
-    """Say that what stands at an instant is about the time from then on: it is drawn in the middle of that."""
+    """Return the settings that center each bar in its bucket."""
     return {"xperiod": every / timedelta(milliseconds=1), "xperiod0": first, "xperiodalignment": "middle"}
 
 
@@ -192,7 +192,7 @@ def _words(value: datetime) -> str:
 
 
 def shown_seconds(value: float | None) -> str:
-    """Return a time that lasts for people, in the unit that fits and on one line; a dash for none."""
+    """Return a duration as text in a fitting unit, on one line; a dash for None."""
     if value is None:
         return "-"
     for limit, unit, name in _UNITS:

@@ -1,4 +1,4 @@
-"""The page itself: the template filled, and the scripts it may run named by their hashes."""
+"""Render the page from its template, with a content security policy of script hashes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _TEMPLATES: Final = files("sa_jobqueue.report") / "templates"
 
 
 def render(contents: Contents) -> str:
-    """Return a report as one HTML document, about 5 MB: it loads nothing, and works where there is no network.
+    """Return a report as one self-contained HTML document of about 5 MB, which works offline.
 
-    Everything from the history is escaped, control and bidirectional characters too, and the page's own policy keeps a
-    browser from running any script but the two that are in it, and from asking anybody for anything.
+    Values from the history are escaped, including control and bidirectional characters. The page's content security policy
+    blocks all scripts except its own two, and all network requests.
     """
     from jinja2 import Environment, StrictUndefined
     from plotly.offline import get_plotlyjs
@@ -42,7 +42,7 @@ def render(contents: Contents) -> str:
     return template.render(
         it=contents,
         plots=plots,
-        # Not through autoescaping: they are ours, and an escaped script is another one.
+        # Not escaped: they are part of this package, and escaping would change the scripts' hashes.
         style=_safe(_text("report.css")),
         scripts=[_safe(script) for script in scripts],
         policy=_policy(scripts),
@@ -79,7 +79,7 @@ def _policy(scripts: Iterable[str]) -> str:
     parts = {
         "default-src": "'none'",
         "script-src": allowed,
-        "style-src": "'unsafe-inline'",  # plotly places its texts by styles; no style can ask anybody for anything here
+        "style-src": "'unsafe-inline'",  # plotly positions texts by styles; styles cannot send requests here
         "img-src": "data: blob:",
         "base-uri": "'none'",
         "form-action": "'none'",
@@ -88,7 +88,7 @@ def _policy(scripts: Iterable[str]) -> str:
 
 
 def _by_type(latency: list[Row]) -> list[Row]:
-    """Return one row for each type, with what it has of `wait`, `run` and `total`."""
+    """Return one row per type, with its `wait`, `run` and `total`."""
     found: dict[Any, Row] = {}
     for row in latency:
         found.setdefault(row["type_name"], {"type_name": row["type_name"]})[row["measure"]] = row
@@ -104,7 +104,7 @@ def _number(value: float | None) -> str:
 
 
 def _small(value: float | None) -> str:
-    """Return a number that may be far below one, in three digits."""
+    """Return a number that may be far below 1, with three digits."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" if value >= 0.001 else "<0.001" if value else "0"

@@ -129,7 +129,7 @@ class PartReader:
 
 
 def _schema(dataset: Dataset) -> StructType:
-    """Return the columns as Spark's, the version of the schema told in the first: it ends up in the files' metadata."""
+    """Return the columns as Spark's, with the schema's version in the first: it goes into the files' metadata."""
     version = {VERSION_KEY: str(SCHEMA_VERSION)}
     fields = [StructField(DAY, StringType())]
     for number, column in enumerate(columns(dataset)):

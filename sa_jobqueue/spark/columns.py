@@ -73,12 +73,12 @@ _OTHER_WORDS: Final = {
 class InvalidColumnError(InvalidJobError):
     """A DataFrame has a column that cannot be part of a job, or lacks one; nothing was written.
 
-    `field` names the column, `reason` says what would be right.
+    `field` names the column, `reason` states what is accepted.
     """
 
 
 def check_columns(schema: StructType, *, has_type: bool) -> None:
-    """Check the schema of what is to be written. `has_type`: the option `type` says what rows without a type are.
+    """Check the schema of what is to be written. `has_type`: whether the option `type` is set, for rows without a type.
 
     Raises: InvalidColumnError for the first column that is unknown, given twice or of another type.
     """

@@ -52,7 +52,7 @@ class Queue:
 def url_of(options: Options) -> URL:
     """Return the database's URL: of the option, the environment, or libpq's service; with the password of `passwordFile`.
 
-    Raises: InvalidOptionError when there is none, or the file cannot be read. No URL and no password is quoted.
+    Raises: InvalidOptionError when it is missing, or the file cannot be read. No URL and no password is quoted.
     """
     given = options["url"]
     if given is not None:
@@ -75,7 +75,7 @@ def url_of(options: Options) -> URL:
 
 @contextmanager
 def connect(options: Options, *, read_only: bool = False) -> Iterator[Connection]:
-    """Open a connection that commits each statement by itself, unless a transaction is begun by SQL.
+    """Open a connection that commits each statement separately, unless a transaction is begun by SQL.
 
     It is bounded: `statementTimeout`, and a minute for a transaction that stands idle. Times are of UTC.
     Raises: DatabaseUnavailableError, which names the database without its passwords; InvalidOptionError as `url_of`.
@@ -180,7 +180,7 @@ def load_object(path: str) -> Any:
         found: Any = import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # a module that this one imports is missing: the application's own error, told in full
+            raise  # a module that this one imports is missing: the application's own error, shown in full
         hint = "install it on the driver and on every executor, or pass it with --py-files"
         raise InvalidOptionError("app", f"there is no module {module_name!r} here: {hint}") from None
     for attribute in attributes.split("."):

@@ -205,7 +205,7 @@ def _app_of(handler: Handler[Any, Any, Any]) -> str:
     for name, value in vars(sys.modules.get(module, object)).items():
         if isinstance(value, JobQueue) and any(one is handler for one in value) and module != "__main__":
             return f"{module}:{name}"
-    where = "say where, app='module:attribute'"
+    where = "set app='module:attribute'"
     raise InvalidOptionError("app", f"the executors must import the JobQueue that has {handler.name!r}: {where}")
 
 

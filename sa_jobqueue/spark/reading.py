@@ -58,7 +58,7 @@ class Shape:
 def dataset_of(options: Options) -> Dataset:
     """Return what is to be read. Raises: InvalidOptionError when nothing is named."""
     if options["dataset"] is None:
-        raise InvalidOptionError("dataset", f"say what to read: load({JOBS.name!r}), or one of {', '.join(DATASETS)}")
+        raise InvalidOptionError("dataset", f"is required; pass load({JOBS.name!r}), or one of {', '.join(DATASETS)}")
     return DATASETS[options["dataset"]]
 
 
@@ -76,7 +76,7 @@ def schema_of(options: Options) -> StructType:
 
 
 def shape_of(schema: StructType, options: Options) -> Shape:
-    """Return what to deliver: the schema that Spark was told of, which may be a user's own. Raises: InvalidOptionError."""
+    """Return the columns to deliver: of the schema given to Spark, possibly a user's own. Raises: InvalidOptionError."""
     dataset = dataset_of(options)
     check_types(dataset, schema)
     if options.given & {"columns", "excludePrivate"} and schema.names != schema_of(options).names:

@@ -1,9 +1,9 @@
-"""Spark for handlers: one session a worker process, and one of its own beside it for every attempt.
+"""Spark for handlers: one session per worker process, and a separate session for each attempt.
 
-What an attempt starts in its session is cancelled when the attempt is told to stop, and when its handler has ended.
-`interruptTag` cannot do that: in PySpark 4.3 without Connect it finds only what its own thread has tagged, and is told
-by another one. `interruptAll` of a session finds whatever was started in that session, from any thread, and nothing of
-others. The tag is there all the same: for people, and for Connect before 4.3, which has no second session.
+What an attempt starts in its session is cancelled when the attempt is cancelled and when its handler has ended.
+`interruptTag` cannot do that: in PySpark 4.3 without Connect it finds only what its own thread has tagged, and is called
+by another one. `interruptAll` of a session finds everything started in that session, from any thread, and nothing of others.
+The tag is set anyway: for people, and for Connect before 4.3, which has no second session.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from sa_jobqueue.spark.java import java_home
 
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 5.0
-"""Between two interruptions of a handler that goes on: a query that is still being planned, or the next one of a loop,
-is no job yet that could be cancelled."""
+"""Maximum delay between two interruptions of a handler that goes on: a query that is still being planned, or the next one
+of a loop, cannot be cancelled yet."""
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    """Return what a Spark that has ended, or cannot be reached, answers. With Connect alone there is no py4j."""
+    """Return the errors of a Spark that has ended or cannot be reached. With Connect alone py4j is not installed."""
     found: tuple[type[Exception], ...] = (PySparkException, OSError)
     with suppress(ImportError):
         found += (import_module("py4j.protocol").Py4JError,)
@@ -41,7 +41,7 @@ _GONE: Final = _errors()
 
 
 def default_session() -> SparkSession:
-    """Return the session that is there, or a new one of the machine's Java and `spark-defaults.conf`.
+    """Return the active session, or create one with the machine's Java and `spark-defaults.conf`.
 
     Raises: JavaNotFoundError.
     """
@@ -51,15 +51,15 @@ def default_session() -> SparkSession:
 
 
 class SparkSessions:
-    """Lends Spark to the handlers of one process; a `Provider` of `SparkSession`.
+    """Provides Spark to the handlers of one process; a `Provider` of `SparkSession`.
 
-    Made when the first handler asks, by `make`; stopped when the worker stops, if it was this that started it. An
-    attempt has a session beside that one: settings that can be changed are copied, temporary views and functions of the
-    attempt are its own, tables in the cache are shared. Safe to use from any thread; any number of attempts at once.
+    The shared session is created by `make` for the first handler that needs it; it is stopped with the worker, if it was
+    started here. Each attempt gets a separate session: modifiable settings are copied, temporary views and functions are
+    the attempt's own, cached tables are shared. Thread-safe; supports any number of concurrent attempts.
 
         jobs.dependency(SparkSession, SparkSessions(lambda: SparkSession.builder.master("local[4]").getOrCreate()))
 
-    Without that, handlers with a parameter annotated `SparkSession` are lent `default_session()`.
+    By default, handlers with a parameter annotated `SparkSession` receive `default_session()`.
     """
 
     def __init__(self, make: Callable[[], SparkSession] = default_session) -> None:
@@ -67,15 +67,15 @@ class SparkSessions:
         self._lock = threading.Lock()
         self._session: SparkSession | None = None
         self._is_ours = False
-        self._lent = 0
+        self._open_sessions = 0
         self._closing = False
         self._settings: dict[str, str] = {}
 
     @contextmanager
-    def lend(self, attempt: AttemptContext) -> Iterator[SparkSession]:
-        """Open a session for one attempt, tagged with its job's id and attempt. Blocks for as long as Spark starts.
+    def open(self, attempt: AttemptContext) -> Iterator[SparkSession]:
+        """Open a session for one attempt, tagged with its job's id and attempt. Blocks while Spark starts.
 
-        Raises: SparkOnExecutorError in a task of Spark, where there is none; whatever starting one raises.
+        Raises: SparkOnExecutorError in a Spark task, where Spark is not available; any error of `make`.
         """
         shared = self._borrow()
         try:
@@ -100,9 +100,9 @@ class SparkSessions:
             self._give_back()
 
     def close(self) -> None:
-        """Stop the session, if it was started here; what another worker of the process has lent goes on first."""
+        """Stop the session, if it was started here; sessions provided by another worker of the process take precedence."""
         with self._lock:
-            if self._lent:
+            if self._open_sessions:
                 self._closing = True
                 return
             self._stop()
@@ -117,14 +117,14 @@ class SparkSessions:
                 self._is_ours = there is None
                 conf = self._session.conf
                 self._settings = {name: value for name, value in conf.getAll.items() if conf.isModifiable(name)}
-            self._lent += 1
+            self._open_sessions += 1
             self._closing = False
             return self._session
 
     def _give_back(self) -> None:
         with self._lock:
-            self._lent -= 1
-            if self._closing and not self._lent:
+            self._open_sessions -= 1
+            if self._closing and not self._open_sessions:
                 self._stop()
 
     def _stop(self) -> None:
@@ -137,7 +137,7 @@ class SparkSessions:
         try:
             session = shared.newSession()
         except (AttributeError, NotImplementedError, PySparkException):
-            return shared  # Connect before 4.3: attempts share it, and are told apart by their tags
+            return shared  # Connect before 4.3: attempts share it, and are distinguished by their tags
         for name, value in self._settings.items():
             if session.conf.get(name, None) != value:
                 session.conf.set(name, value)
@@ -145,7 +145,7 @@ class SparkSessions:
 
 
 class _Interrupter:
-    """Cancels what an attempt has running in Spark, again and again until its handler has left."""
+    """Cancels what an attempt runs in Spark, repeatedly, until its handler has ended."""
 
     def __init__(self, session: SparkSession, tag: str, *, whole: bool) -> None:
         self._session = session
@@ -154,11 +154,11 @@ class _Interrupter:
         self._left = threading.Event()
 
     def start(self) -> None:
-        """Begin, in a thread: called on the worker's loop, and Spark may take a moment to answer."""
+        """Start in a thread: this is called on the worker's loop, and Spark may take a moment to answer."""
         threading.Thread(target=self._run, name="sa_jobqueue spark interrupter", daemon=True).start()
 
     def finish(self) -> None:
-        """Stop, and cancel what the handler has left running: nobody waits for it any more."""
+        """Stop, and cancel what the handler has left running."""
         self._left.set()
         self._interrupt()
 
@@ -178,7 +178,7 @@ class _Interrupter:
 
 
 def _present() -> SparkSession | None:
-    """Return the process's session, whoever started it; None when there is none."""
+    """Return the process's session, regardless of what started it; None without one."""
     try:
         return SparkSession.active()
     except PySparkRuntimeError:
@@ -196,10 +196,10 @@ def _is_stopped(session: Any) -> bool:
 
 
 def _describe(session: Any, words: str | None) -> None:
-    """Name what this thread starts, in Spark's web page. Connect has no such names."""
+    """Name what this thread starts, in Spark's web UI. Connect has no such names."""
     if not _is_connect(session):
         session.sparkContext.setLocalProperty("spark.job.description", words)
 
 
 spark_sessions: Final = SparkSessions()
-"""What handlers are lent that ask for a `SparkSession` where the application provides none itself."""
+"""The default dependency for handlers that take a `SparkSession`."""

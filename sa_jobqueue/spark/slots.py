@@ -1,8 +1,8 @@
-"""One slot: an ordinary worker inside a task of Spark, for as long as there is work and no longer than it may.
+"""One slot: a worker inside a Spark task, which ends when there is no more work or its time is up.
 
-The worker has an event loop in a thread of its own; the task's thread yields what it has done so far now and then, by
-which Spark sees that it lives. A handler's error is an end of an attempt like anywhere; only what keeps the worker itself
-from working ends the task, and Spark's retries are then the restarts.
+The worker runs an event loop in its own thread; the task's thread regularly yields its progress, which shows Spark that
+the task is alive. A handler's error ends an attempt as everywhere; only what keeps the worker itself from working ends the
+task, and Spark's retries are then the restarts.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from sa_jobqueue.spark.options import Options
 from sa_jobqueue.worker import Worker, WorkerOptions
 
 REPORT_SECONDS: Final = 10.0
-"""Between two rows of a slot: well below any `idleTimeoutSeconds` that Spark may be told to kill silent tasks by."""
+"""Seconds between two rows of a slot: well below any `idleTimeoutSeconds` after which Spark may kill silent tasks."""
 _LOOK_SECONDS: Final = 0.25
 _CLOSE_SECONDS: Final = 15.0
-"""What a worker may take to give its jobs back when Spark closes the task in an orderly way."""
+"""Maximum time for a worker to release its jobs when Spark closes the task in an orderly way."""
 
 SCHEMA: Final = "slot int, worker_id string, completed bigint, failed bigint, lost bigint, seconds double, ended string"
 _ARROW: Final = pa.schema(
@@ -57,7 +57,7 @@ _ARROW: Final = pa.schema(
 
 
 class SlotEnd(StrEnum):
-    """Why a slot's worker stopped."""
+    """Reason why a slot's worker stopped."""
 
     IDLE = "idle"
     MAX_RUNTIME = "max_runtime"
@@ -66,18 +66,18 @@ class SlotEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotSettings:
-    """What a task must know; it travels to the executors, the URL with it unless they have it in their environment."""
+    """Settings of a task, sent to the executors, including the URL unless they have it in their environment."""
 
     app: str
     database: Options
-    """Where: its repr names no secret."""
+    """Connection options; their repr contains no secret."""
     options: WorkerOptions
     max_runtime: timedelta
     idle_exit: timedelta
 
 
 def load_jobs(app: str) -> JobQueue[Any]:
-    """Import the application's registry. Raises: InvalidOptionError when there is no such thing here."""
+    """Import the application's registry. Raises: InvalidOptionError when it does not exist."""
     found = load_object(app)
     if not isinstance(found, JobQueue):
         raise InvalidOptionError("app", f"{app!r} is a {type(found).__name__}, not a JobQueue")
@@ -85,8 +85,8 @@ def load_jobs(app: str) -> JobQueue[Any]:
     if asking:
         raise InvalidOptionError(
             "app",
-            f"{app!r} has handlers that ask for a SparkSession, which no executor has ({', '.join(asking)}): "
-            "keep them in a registry of their own, for a worker on the driver's side",
+            f"{app!r} has handlers that need a SparkSession, which is not available on executors ({', '.join(asking)}): "
+            "move them to a separate registry, and run that in a worker on the driver",
         )
     return found
 
@@ -110,7 +110,7 @@ def work(settings: SlotSettings, batches: Iterator[pa.RecordBatch]) -> Iterator[
 def _work(settings: SlotSettings, slot: int) -> Iterator[pa.RecordBatch]:
     jobs = load_jobs(settings.app)
     options = _named(settings.options, f"{settings.options.name}.{slot}")
-    # A session a running job; gone with the task: Spark uses the process again.
+    # One session per running job; the pool is discarded with the task, because Spark reuses the process.
     engine = create_engine(url_of(settings.database), pool_size=options.concurrency, max_overflow=0)
     run = SlotRun(Worker(jobs, engine, options=options, app=settings.app), slot, settings)
     run.start()
@@ -131,17 +131,17 @@ def _named(options: WorkerOptions, name: str) -> WorkerOptions:
 
 @dataclass(slots=True)
 class Tally:
-    """What a slot's worker has done, as its own events told."""
+    """Counts of a slot's worker, from its events."""
 
     completed: int = 0
     failed: int = 0
-    """Attempts that ended in another way: failed, put back, dead, cancelled by their handlers."""
+    """Attempts that ended without success: failed, rescheduled, dead, or cancelled by their handlers."""
     lost: int = 0
-    """Attempts that were no longer this worker's when they ended."""
+    """Attempts whose lease was lost before they ended."""
     started: int = 0
 
     def count(self, event: Event) -> None:
-        """Count what one event tells."""
+        """Count one event."""
         match event:
             case JobStarted():
                 self.started += 1
@@ -154,7 +154,7 @@ class Tally:
 
 
 class SlotRun:
-    """Runs one worker in a thread, and stops it when it has been idle, or has run, for long enough."""
+    """Runs one worker in a thread, and stops it after its idle time or maximum runtime."""
 
     def __init__(self, worker: Worker, slot: int, settings: SlotSettings) -> None:
         self._worker = worker
@@ -178,17 +178,17 @@ class SlotRun:
         self._thread.start()
 
     def close(self) -> None:
-        """Have the jobs that still run given back, for Spark ends the task; after an ordinary end there are none."""
+        """Release the running jobs, because Spark ends the task; after an ordinary end there are none."""
         self._closing = True
         self._thread.join(_CLOSE_SECONDS)
 
     def check(self) -> None:
-        """Raise what kept the worker from working, if anything did."""
+        """Raise the error that kept the worker from working, if any."""
         if self._error is not None:
             raise self._error
 
     def row(self) -> pa.RecordBatch:
-        """Return how far it is; `ended` is null while it runs."""
+        """Return the progress; `ended` is null while the worker runs."""
         tally = asdict(self._tally)
         del tally["started"]
         ended = self._end.value if self.ended.is_set() else None
@@ -210,7 +210,7 @@ class SlotRun:
             self.ended.set()
 
     async def _watch(self) -> None:
-        """Run the worker until it has ended; look now and then whether it should."""
+        """Run the worker until it has ended; check regularly whether it should."""
         loop = asyncio.get_running_loop()
         running = asyncio.create_task(self._worker.run())
         began = busy_at = loop.time()
@@ -220,7 +220,7 @@ class SlotRun:
             await asyncio.wait({running}, timeout=look)
             now = loop.time()
             self._seconds = now - began
-            # Who has not looked yet is not idle: on a busy machine that takes a while.
+            # A worker that has not polled yet is not idle: on a busy machine that takes a while.
             if not self._is_up or self._worker.running or self._tally.started != seen:
                 busy_at, seen = now, self._tally.started
             if self._closing:

@@ -1,4 +1,4 @@
-"""`format("jobqueue")`: the data source that Spark asks for readers and writers."""
+"""`format("jobqueue")`: the data source from which Spark creates readers and writers."""
 
 # ruff: noqa: N802 - the names are those that Spark calls
 
@@ -21,28 +21,28 @@ from sa_jobqueue.spark import reading, streaming, writing
 from sa_jobqueue.spark.options import OPTIONS, Options, Use, check_options, read_options
 
 KNOWN: Final = (*OPTIONS, *writing.OPTIONS)
-"""Every option, of whatever use."""
+"""All options, for every use."""
 
 
 class JobQueueSource(DataSource):
-    """Reads jobs, attempts, dead letters and blockers; enqueues what is written.
+    """Spark data source that reads jobs, attempts, dead letters and blockers, and enqueues rows.
 
-    Made anew in each process that plans, and pickled to the others. Options are checked here, without a network.
+    Created in each process that plans, and pickled to the others. Options are checked here, without network access.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         given = dict(options)
         check_options(given, known=KNOWN)
-        # Not as `options`: whoever shows a data source's attributes would show the URL.
+        # Not as `options`: printing a data source's attributes would show the URL.
         self._given = _Given(given)
 
     @classmethod
     def name(cls) -> str:
-        """Return what `format` calls it."""
+        """Return the name for `format`."""
         return "jobqueue"
 
     def schema(self) -> StructType:
-        """Return the published schema of the dataset that `load` names, as far as `columns` asks for it."""
+        """Return the published schema of the dataset, limited to `columns`."""
         return reading.schema_of(self.use(Use.READ if self._given.is_for(Use.READ) else Use.STREAM))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -62,12 +62,12 @@ class JobQueueSource(DataSource):
         return writing.stream_writer(schema, self.use(Use.STREAM_WRITE), overwrite=overwrite)
 
     def use(self, use: Use) -> Options:
-        """Return the options as one use means them. Raises: InvalidOptionError."""
+        """Return the options validated for one use. Raises: InvalidOptionError."""
         return read_options(self._given.options, use=use, known=KNOWN)
 
 
 class _Given:
-    """Options as they were given, which nothing renders."""
+    """Options as given, never rendered."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self.options = options
@@ -84,9 +84,9 @@ class _Given:
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("jobqueue")` with a session that does not find it by itself.
+    """Register `format("jobqueue")` with a session that does not find it automatically.
 
-    Spark looks for it among the installed packages of the driver, once a session: not when the package arrived later, or
-    in an archive (`--py-files`).
+    Spark searches the driver's installed packages once per session: it misses a package that was installed later, or that
+    comes in an archive (`--py-files`).
     """
     spark.dataSource.register(JobQueueSource)

@@ -32,7 +32,7 @@ _PARTITION_BITS: Final = 20
 class BadRowError(JobQueueError):
     """A row of a bulk write cannot be a job; nothing of the write is enqueued.
 
-    `partition` and `row`, both from 0, tell which; `key` is its id or deduplication key where it has one; `field` and
+    `partition` and `row`, both from 0, identify the row; `key` is its id or deduplication key where it has one; `field` and
     `reason` what is wrong, `excerpt` how its input begins. With `mode=PERMISSIVE` such rows go to `job_bulk_reject` instead.
     """
 
@@ -63,7 +63,7 @@ class Part:
 def new_task_id(partition: int) -> int:
     """Return an id for an attempt that no other has, in this application or another.
 
-    Spark's own ids begin anew with each application: rows that a driver left behind when it died, of the same write,
+    Spark's own ids start again with each application: rows that a driver left behind when it died, of the same write,
     would count for the driver that repeats it. The lowest 20 bits are the partition's.
     """
     return random.SystemRandom().getrandbits(63 - _PARTITION_BITS) << _PARTITION_BITS | partition % (1 << _PARTITION_BITS)

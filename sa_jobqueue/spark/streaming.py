@@ -3,10 +3,10 @@
 Every row carries the transaction that last changed it. A batch is a range `[start, end)` of transactions whose end is at
 most the oldest one still open, so nothing can be added to a range that was delivered: a time, or the largest number
 seen, would pass by what a slow transaction commits later. An open transaction that has written, anywhere in the cluster,
-holds a stream back for as long as it is open: `stream_lag` tells which.
+holds a stream back for as long as it is open: `stream_lag` shows which.
 
 Attempts are only ever added: each is delivered once. A dead letter is delivered when it is made and again when it is
-resolved; a job when it ends, and again should it be redriven and end anew, in the state it is in when it is read: keep
+resolved; a job when it ends, and again should it be redriven and end again, in the state it is in when it is read: keep
 the last by `id`. Rows that were changed again before they were read come in a later batch, with that change. Rows that
 were deleted before they were read, by an archive say, are missed.
 """

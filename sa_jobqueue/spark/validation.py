@@ -261,7 +261,7 @@ class Checker:
 
 
 def check_inputs(inputs: pa.Array) -> dict[int, Fault]:
-    """Look at each input by itself: for a batch that PostgreSQL refuses. Return the faults by row."""
+    """Check each input separately, for a batch that PostgreSQL refuses. Return the faults by row."""
     checked = Checked({})
     checked.check_each("input", inputs, inputs.is_valid(), _check_input)
     return checked.faults

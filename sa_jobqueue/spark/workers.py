@@ -1,9 +1,9 @@
-"""Workers on Spark's executors: finite tasks, started again in rounds by the driver.
+"""Workers on Spark's executors: finite tasks, restarted by the driver in batches.
 
-Spark supervises processes, PostgreSQL schedules jobs: each task is one ordinary worker, which claims, beats and
-completes like any other, and leaves when it has been idle, or has run, for long enough, so that a cluster may take its
-cores back. The driver then begins the next round. Spark's last means is SIGKILL, without a word to the process: what
-such a worker held is taken back by the others when its lease has run out, and what it still writes is fenced off.
+Spark supervises processes, PostgreSQL schedules jobs: each task is an ordinary worker, which claims, sends heartbeats and
+completes like any other. It ends when it has been idle, or has run, for long enough, so that a cluster may reclaim its
+cores. The driver then starts the next batch. As a last resort Spark kills the process with SIGKILL: other workers rescue
+the jobs of such a worker after its lease expires, and the fence rejects its late writes.
 """
 
 from __future__ import annotations
@@ -41,55 +41,55 @@ if TYPE_CHECKING:
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 _LOOK_SECONDS: Final = 1.0
-"""Between two looks at the workers, and between two requests to drain: one that starts late must hear of it too."""
+"""Seconds between two checks of the workers and between two drain requests: late starters must receive one, too."""
 _MARGIN: Final = timedelta(seconds=10)
-"""What a drained worker needs to write its last ends and go, and Spark to notice."""
+"""Time for a drained worker to write its last results and end, and for Spark to notice."""
 _PRINTERS: Final = {"lines": print_lines, "bar": show_bar}
 _FOR_GOOD_SECONDS: Final = 60.0
-"""How long a cancellation is repeated until Spark has answered."""
+"""How long a cancellation is repeated until Spark answers."""
 
 
 class WorkersEnd(StrEnum):
-    """Why a set of workers ended."""
+    """Reason why a set of workers ended."""
 
     IDLE = "idle"
-    """A whole round found nothing to do for `idle_exit`."""
+    """A whole batch of tasks found nothing to do for `idle_exit`."""
     DRAINED = "drained"
-    """Somebody asked for it."""
+    """They were drained on request."""
     CANCELLED = "cancelled"
-    """They had not drained in time; what they held is taken back."""
+    """They did not drain in time; their jobs are rescued."""
     FAILED = "failed"
-    """Tasks failed for good; `wait` raises why."""
+    """Tasks failed permanently; `wait` raises the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersReport:
-    """What workers on executors did. A task that was killed told nothing: its part is in the database alone."""
+    """Result of workers on executors. It excludes killed tasks, whose work is recorded in the database only."""
 
     name: str
     rounds: int = 0
     completed: int = 0
-    """Jobs completed."""
+    """Number of completed jobs."""
     failed: int = 0
-    """Attempts that ended in another way; the history has each."""
+    """Number of attempts that ended without success; the history has each."""
     lost: int = 0
-    """Attempts that were taken away before they ended."""
+    """Number of attempts whose lease was lost before they ended."""
     elapsed: timedelta = timedelta(0)
     ended: WorkersEnd | None = None
-    """None while they run."""
+    """Why the workers ended; None while they run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersProgress:
-    """How workers on executors stand, told about every second."""
+    """Progress of workers on executors, reported about every second."""
 
     report: WorkersReport
-    """Of the rounds that have ended."""
+    """Result of the batches that have ended."""
     slots: int
     workers: int
-    """How many have registered and beat."""
+    """Number of registered workers that send heartbeats."""
     running: int
-    """Jobs they run now."""
+    """Number of jobs that are running."""
     draining: bool
 
 
@@ -97,20 +97,23 @@ class WorkerSet:
     """Workers on Spark's executors, started in a thread: a handle to drain, stop and wait for.
 
         with WorkerSet(spark, "shop.jobs:jobs", slots=8, queues=["embed"]) as workers:
-            report = workers.wait()  # until a whole round was idle
+            report = workers.wait()  # until a whole batch was idle
 
-    `app`: `module:attribute` of the application's `JobQueue`, importable here and on every executor. `slots`: how many
-    workers, 1 to 10,000, each a task; more than the cluster has cores wait for each other. `url`: of the database; else
-    `SA_JOBQUEUE_URL` here and on every executor. `password_file`: has the password alone, on each of them.
-    `queues`, `concurrency` (jobs at once in a slot), `shutdown_timeout`, `worker_options`: as in `WorkerOptions`.
-    `max_runtime`: when a worker stops claiming and leaves its core, 1 s to 1 day. `idle_exit`: when one that finds nothing
-    does, 100 ms to 1 day. `until_idle`: end when a whole round was idle; otherwise only when told. `name`: what workers
-    are called, `name-<random>.<slot>`. `progress`: "lines" or "bar" on standard error, or a function that is told about
-    every second, on a thread, and a last time when they have ended.
+    - `app`: `module:attribute` of the application's `JobQueue`, importable here and on every executor.
+    - `slots`: number of workers, 1 to 10,000, each a Spark task; more than the cluster has cores wait for each other.
+    - `url`: the database URL; default: `SA_JOBQUEUE_URL`, here and on every executor. `password_file`: a file with only the
+      password, on each of them.
+    - `queues`, `concurrency` (per slot), `shutdown_timeout`, `worker_options`: as in `WorkerOptions`.
+    - `max_runtime`: how long a worker claims before it frees its core, 1 s to 1 day. `idle_exit`: how long it waits for
+      work before it does, 100 ms to 1 day.
+    - `until_idle`: end after a batch that was idle; otherwise only on request.
+    - `name`: prefix of the workers' names, `name-<random>.<slot>`.
+    - `progress`: "lines" or "bar" on standard error, or a function that is called about every second, on a thread, and once
+      after the end.
 
-    A worker opens five connections and one more a running job that takes a session: `slots * (5 + concurrency)` in all.
-    Raises: InvalidOptionError before anything is started, also for a Spark with `spark.speculation`: the second copy of a
-    task is just one more worker, but when one of the two ends Spark kills the other.
+    A worker opens five connections, plus one per running job that takes a session: `slots * (5 + concurrency)` in all.
+    Raises: InvalidOptionError before anything is started, also if `spark.speculation` is on: the second copy of a task is
+    just one more worker, but when one of the two ends Spark kills the other.
     """
 
     def __init__(
@@ -131,10 +134,10 @@ class WorkerSet:
         progress: Literal["lines", "bar"] | Callable[[WorkersProgress], None] | None = None,
         **worker_options: Any,
     ) -> None:
-        if find_spec("pandas") is None:  # mapInArrow asks for it, whether or not it is used
+        if find_spec("pandas") is None:  # mapInArrow requires it, used or not
             raise MissingExtraError("pandas", "spark")
         if not _NAME.fullmatch(name):
-            raise InvalidOptionError("name", f"must be 1 to 40 letters, digits and _.-, got {name!r}")
+            raise InvalidOptionError("name", f"must be 1 to 40 characters of A-Z, a-z, 0-9 and _.-, got {name!r}")
         if not 1 <= slots <= 10_000:
             raise InvalidOptionError("slots", f"must be from 1 to 10,000, got {slots}")
         _between("max_runtime", max_runtime, timedelta(seconds=1))
@@ -144,7 +147,7 @@ class WorkerSet:
         if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
             raise InvalidOptionError("spark.speculation", "must be off: Spark kills the slower of two copies of a worker")
         self.name = f"{name}-{secrets.token_hex(3)}"
-        """What its workers' names begin with, before a dot and the number of their slot."""
+        """Prefix of its workers' names, before a dot and the slot number."""
         if url is not None:
             read_url(url)
         self._settings = SlotSettings(
@@ -177,36 +180,36 @@ class WorkerSet:
 
     @property
     def report(self) -> WorkersReport:
-        """What the rounds that have ended did, and how it ended if it has."""
+        """The result of the batches that have ended, and how the set ended if it has."""
         with self._lock:
             return replace(self._report, elapsed=timedelta(seconds=time.monotonic() - self._began))
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and has not ended."""
+        """Whether it has started and not ended."""
         return self._threads[0].is_alive()
 
     def start(self) -> None:
-        """Begin the first round. Once only.
+        """Start the first batch. Can be called once.
 
-        Raises: DatabaseUnavailableError, SchemaError when the driver cannot use the queue; nothing was started then.
+        Raises: DatabaseUnavailableError or SchemaError if the driver cannot use the queue; nothing was started then.
         """
         try:
             with Session(self._engine) as session:
                 check_schema(session, model=self._model)
         except DBAPIError as error:
-            raise unavailable(error, self._engine.url) from None  # its cause tells how it was called, passwords and all
+            raise unavailable(error, self._engine.url) from None  # its cause shows the call, including passwords
         self._began = time.monotonic()
         for thread in self._threads:
             thread.start()
 
     def wait(self, timeout: timedelta | None = None) -> WorkersReport:
-        """Wait until they have ended; return what they did.
+        """Wait until the workers have ended; return their result.
 
-        Raises: WorkersFailedError when tasks failed for good; TimeoutError after `timeout`, they go on then.
+        Raises: WorkersFailedError when tasks failed permanently; TimeoutError after `timeout`, while they go on.
         """
         if not self._ended.wait(None if timeout is None else timeout.total_seconds()):
-            raise TimeoutError(f"workers {self.name} still run after {timeout}")
+            raise TimeoutError(f"workers {self.name} are still running after {timeout}")
         for thread in self._threads:
             thread.join()
         if self._error is not None:
@@ -214,16 +217,17 @@ class WorkerSet:
         return self.report
 
     def drain(self) -> None:
-        """Ask every worker of the set to finish what it runs; return at once. No other round begins.
+        """Ask every worker of the set to finish its running jobs; return at once. No further batch starts.
 
-        Asked through the database, again and again until they have gone: one that starts late hears of it too.
+        The request goes through the database and is repeated until they have ended, so that late starters receive it.
         """
         self._draining.set()
 
     def stop(self) -> WorkersReport:
-        """Drain, wait for as long as that may take, and have Spark kill what is left; return what they did.
+        """Drain, wait until the time for that is over, and have Spark kill the rest; return the result.
 
-        Blocks for at most a beat, `shutdown_timeout`, `cancel_timeout` and some seconds; then for as long as Spark needs.
+        Blocks for at most a heartbeat interval, `shutdown_timeout`, `cancel_timeout` and some seconds; then until Spark
+        has ended the tasks.
         Raises: as `wait`.
         """
         self.drain()
@@ -234,7 +238,7 @@ class WorkerSet:
         return self.wait()
 
     def cancel(self) -> None:
-        """Have Spark end the tasks now, which kills their processes after some seconds; what they held is taken back.
+        """Have Spark end the tasks now, which kills their processes after some seconds; their jobs are rescued.
 
         Blocks until Spark has answered, at most a minute.
         """
@@ -258,7 +262,7 @@ class WorkerSet:
         if error is None:
             self.stop()
             return
-        with suppress(WorkersFailedError):  # the block's own error is the one to tell
+        with suppress(WorkersFailedError):  # the block's own error takes precedence
             self.stop()
 
     def _run(self) -> None:
@@ -269,7 +273,7 @@ class WorkerSet:
                     with self._lock:
                         self._report = replace(self._report, ended=ended)
                     return
-        except BaseException as error:  # raised by `wait`, in the thread that asks
+        except BaseException as error:  # raised by `wait`, in the calling thread
             ended = WorkersEnd.CANCELLED if self._cancelled else WorkersEnd.FAILED
             with self._lock:
                 self._report = replace(self._report, ended=ended)
@@ -280,7 +284,7 @@ class WorkerSet:
             self._ended.set()
 
     def _round(self) -> list[Any]:
-        """Run one task a slot; return the last row of each."""
+        """Run one task per slot; return the last row of each."""
         settings = self._settings
 
         def sa_jobqueue_worker(batches: Iterator[Any]) -> Iterator[Any]:
@@ -304,14 +308,14 @@ class WorkerSet:
         return rows
 
     def _end_of(self, rows: list[Any]) -> WorkersEnd | None:
-        """Return why no other round is to begin, or None."""
+        """Return why no further batch starts, or None."""
         ends = {row.ended for row in rows}
-        if self._draining.is_set() or SlotEnd.DRAINED in ends:  # by us, or by somebody who asked the workers themselves
+        if self._draining.is_set() or SlotEnd.DRAINED in ends:  # drained by this set, or directly
             return WorkersEnd.CANCELLED if self._cancelled else WorkersEnd.DRAINED
         return WorkersEnd.IDLE if self._until_idle and ends <= {SlotEnd.IDLE} else None
 
     def _watch(self) -> None:
-        """Pass the request to drain on, and tell of the progress, until they have ended."""
+        """Pass the drain request on, and report the progress, until the workers have ended."""
         while not self._ended.wait(_LOOK_SECONDS if not self._draining.is_set() else _LOOK_SECONDS / 4):
             with suppress(DBAPIError):  # an outage: the workers outlive it, and so does this
                 self._look()
@@ -346,12 +350,12 @@ class WorkerSet:
 
 
 def run_workers(spark: SparkSession, app: str, *, slots: int, **options: Any) -> WorkersReport:
-    """Run workers on Spark's executors until a whole round was idle, or somebody drains them; return what they did.
+    """Run workers on Spark's executors until a whole batch was idle or they are drained; return their result.
 
-    `options`: as `WorkerSet` takes them. Interrupted (Ctrl-C), it stops them first; Spark without Connect, however, then
-    cancels whatever runs by itself.
-    Raises: InvalidOptionError before anything is started; WorkersFailedError when tasks failed for good, by then no job is
-    lost: their leases run out. A handler's error never is one of these, it is the end of an attempt.
+    `options`: as for `WorkerSet`. Interrupted (Ctrl-C), it stops the workers first; Spark without Connect, however, then
+    cancels everything that runs.
+    Raises: InvalidOptionError before anything is started; WorkersFailedError when tasks failed permanently. No job is lost
+    then: their leases expire. A handler's error only ends its attempt.
     """
     workers = WorkerSet(spark, app, slots=slots, **options)
     with workers:
@@ -364,7 +368,7 @@ def _between(option: str, given: timedelta, low: timedelta) -> None:
 
 
 def _session_of_its_own(spark: Any) -> tuple[Any, bool]:
-    """Return a session in which nothing else runs, so that all of it can be cancelled, and whether it is one."""
+    """Return a session in which nothing else runs, so that all of it can be cancelled, and whether it is separate."""
     try:
         return spark.newSession(), True
     except (AttributeError, NotImplementedError):
@@ -372,7 +376,7 @@ def _session_of_its_own(spark: Any) -> tuple[Any, bool]:
 
 
 def _reason(error: BaseException) -> str:
-    """Return what a task last raised, from Spark's account of it; Spark's own first line where no Python is in it."""
+    """Return a task's last exception, from Spark's report; Spark's own first line if it contains no Python."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     raised = [line.strip() for line in lines if re.match(r"\s*[A-Za-z_][\w.]*(Error|Exception|Interrupt)\b", line)]
     return (raised[-1] if raised else lines[0])[:500]

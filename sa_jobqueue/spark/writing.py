@@ -2,7 +2,7 @@
 
 Three roles. A *task* checks its rows and copies them to the staging table; it may run twice, or die. The *commit*, on the
 driver, moves what the tasks named by Spark have staged into the queue in one transaction, whose first act is the
-ledger's row. The *ledger* decides: whoever finds the row there does nothing more. It is keyed by the write's id, that of
+ledger's row. The *ledger* decides: a commit that finds it does nothing more. It is keyed by the write's id, that of
 the caller or a random one, or by the stream's query and batch, which Spark repeats after any failure. What a task or a
 driver that died leaves in the staging table is deleted by the next commit of that write, and by any commit a day later.
 """
@@ -95,7 +95,7 @@ OPTIONS: Final = (
     Option(
         "rateCost",
         WRITING,
-        "How much each attempt counts against rates, of rows that do not say it; with `app` as their type says, else 1.",
+        "Cost of an attempt against rate limits, for rows without one. Default: as the type in `app` declares, or 1.",
         partial(whole, low=1, high=MAX_RATE_COST),
     ),
     Option("traceContext", WRITING, "The W3C traceparent of rows that have none.", text),
@@ -107,7 +107,7 @@ _STATED: Final = {"queue": "queue", "priority": "priority", "maxAttempts": "max_
 
 
 class WriteError(JobQueueError):
-    """The database refused a bulk write. What was staged counts for nothing; nothing was enqueued, unless it says so."""
+    """The database refused a bulk write. Staged rows count for nothing; nothing was enqueued unless stated otherwise."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
 
 
 class StreamWriter(_Writing, DataSourceStreamArrowWriter):
-    """Writes a stream's batches. Spark makes it anew for each commit, so all it knows of one is in the messages."""
+    """Writes a stream's batches. Spark creates it again for each commit, so it knows a batch only from the messages."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage a partition of a batch. Raises: BadRowError, WriteError."""
@@ -227,7 +227,7 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
         query_id = task.getLocalProperty(QUERY_ID) if task is not None else None
         batch_id = task.getLocalProperty(BATCH_ID) if task is not None else None
         if query_id is None or batch_id is None:
-            raise WriteError("Spark does not say which query and batch this is; enqueue in foreachBatch with a writeId")
+            raise WriteError("Spark did not provide the query and batch; enqueue in foreachBatch with a writeId")
         return self._stage(iterator, query_id, int(batch_id))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -237,7 +237,7 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
             self._commit(staged[0].write_id, batchId, staged)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Delete what is staged, as far as it is told which query this is; the next commit deletes the rest."""
+        """Delete the staged rows if the query is known; the next commit deletes the rest."""
         staged = _staged(messages)
         if staged:
             self._clear(staged[0].write_id, batchId)

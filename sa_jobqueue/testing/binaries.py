@@ -37,7 +37,7 @@ class BinaryDir:
 def binary_dirs() -> list[BinaryDir]:
     """List one directory for each major release at hand.
 
-    Shape: oldest major first; of one major the newest minor, the wheel's before a local one; empty when there is none.
+    Shape: oldest major first; of one major the newest minor, the wheel's before a local one; empty without any.
     """
     newest_of_major: dict[int, BinaryDir] = {}
     for found in (*local_dirs(), *wheel_dirs()):

@@ -63,7 +63,7 @@ class ContainerServer:
 
 
 def _knock(host: str) -> None:
-    # Most machines without Docker are told apart here, in no time. Its client takes a tenth of a second to load, and
+    # Most machines without Docker are detected here, quickly. Its client takes a tenth of a second to load, and
     # leaves the socket open that it could not connect, which a suite with warnings as errors pays for.
     if host.startswith("unix://"):
         with socket.socket(socket.AF_UNIX) as door:

@@ -16,7 +16,7 @@ _MAINTENANCE_DATABASE = "postgres"
 def create_database(server_url: str, template: str | None = None) -> str:
     """Create an empty database of a new name, or a copy of the database named `template`; return its URL.
 
-    Obliges: nobody is connected to the template; PostgreSQL waits 5 seconds for sessions that are ending, then refuses.
+    Obliges: no session is connected to the template; PostgreSQL waits 5 seconds for sessions that are ending, then refuses.
     """
     name = f"{_PREFIX}_{secrets.token_hex(6)}"
     with _server(server_url) as connection:
@@ -87,7 +87,7 @@ class DatabaseTemplate:
     """Prepare one database on first use, and clone it from then on: a copy of files is quicker than DDL.
 
     `prepare` is given the URL of an empty database and leaves no session in it. When it raises, that database is
-    dropped, and the next `clone` tries anew. Not for several threads at once.
+    dropped, and the next `clone` tries again. Not for several threads at once.
     """
 
     def __init__(self, server_url: str, prepare: Callable[[str], None]) -> None:

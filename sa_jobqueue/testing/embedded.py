@@ -269,7 +269,7 @@ class EmbeddedServer:
             self._release()
 
     def _release(self) -> None:
-        # The children of a killed server end by themselves, but until then hold its shared memory: a start would fail.
+        # The children of a killed server end on their own, but until then hold its shared memory: a start would fail.
         if self._process is not None:
             self._process.release(timeout=self._stop_timeout)
             self._process = None

@@ -32,7 +32,7 @@ class Account:
 def server_account(data_dir: Path | None) -> Account | None:
     """Choose who runs the server: None for the caller, another account only when the caller is root.
 
-    PostgreSQL refuses to run as root. A data directory that belongs to somebody is served by its owner; any other by
+    PostgreSQL refuses to run as root. A data directory with a non-root owner is served by that owner; any other by
     `nobody`, since `initdb` looks its user up by name and an arbitrary number has none.
 
     Raises: `PermissionError` when the caller is root and there is no such user.
@@ -56,7 +56,7 @@ def server_environment() -> dict[str, str]:
 
 
 def is_open_to_others(directory: Path) -> bool:
-    """Tell whether an account that owns nothing on the way can reach `directory`, by its permission bits."""
+    """Return whether an account that owns nothing on the way can reach `directory`, by its permission bits."""
     resolved = directory.resolve()
     return all(step.stat().st_mode & 0o001 for step in (resolved, *resolved.parents))
 
@@ -102,7 +102,7 @@ class Watchdog:
 
 
 class OwnedProcess:
-    """Run a program that ends with this process, unless it is to `outlive_owner`; tell when its descendants are gone.
+    """Run a program that ends with this process, unless it is to `outlive_owner`; report when its descendants are gone.
 
     It gets a session of its own: Ctrl-C in the terminal would else stop a server before its clients.
     """

@@ -1,7 +1,7 @@
-"""Pytest fixtures that give a suite real PostgreSQL: a server a session, a throw-away database a test.
+"""Pytest fixtures that provide real PostgreSQL: one server per session, one temporary database per test.
 
-Load it with `-p sa_jobqueue.testing.plugin` or `pytest_plugins`. Nothing starts before a fixture is asked for. A suite
-with tables of its own overrides `jobqueue_metadata`; a test that crashes servers opens one for itself.
+Load it with `-p sa_jobqueue.testing.plugin` or `pytest_plugins`. Nothing starts before a fixture is requested. A suite
+with its own tables overrides `jobqueue_metadata`; a test that crashes servers opens a separate one.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--jobqueue-server",
         default="auto",
         metavar="auto|newest|oldest|embedded|local|docker|URL",
-        help="Where tests get PostgreSQL. auto: SA_JOBQUEUE_URL, else Docker, embedded wheel, local programs.",
+        help="PostgreSQL server for the tests. auto: SA_JOBQUEUE_URL, else Docker, embedded wheel, local programs.",
     )
 
 
 @pytest.fixture(scope="session")
 def jobqueue_metadata() -> MetaData:
-    """Give the tables that every test database has: those of the ready-made models unless overridden."""
+    """Return the tables of every test database: those of the ready-made models unless overridden."""
     from sa_jobqueue import models
 
     return models.Base.metadata
@@ -43,7 +43,7 @@ def jobqueue_metadata() -> MetaData:
 
 @pytest.fixture(scope="session")
 def open_jobqueue_server() -> Iterator[OpenServer]:
-    """Give a function that opens a server by `--jobqueue-server`'s words, once a session each, and stops it at the end.
+    """Return a function that opens a server for a value of `--jobqueue-server`, once per session, and stops it at the end.
 
     Two words for the same programs share one server.
     """
@@ -69,20 +69,20 @@ def open_jobqueue_server() -> Iterator[OpenServer]:
 
 @pytest.fixture(scope="session")
 def jobqueue_server(request: pytest.FixtureRequest, open_jobqueue_server: OpenServer) -> PostgresServer:
-    """Give the running server of this session, chosen by `--jobqueue-server` or by an indirect parameter."""
+    """Return the running server of this session, chosen by `--jobqueue-server` or by an indirect parameter."""
     source = getattr(request, "param", None) or request.config.getoption("--jobqueue-server")
     return open_jobqueue_server(str(source))
 
 
 @pytest.fixture(scope="session")
 def oldest_server(request: pytest.FixtureRequest, open_jobqueue_server: OpenServer) -> PostgresServer:
-    """Give a server of the oldest release at hand; where only a URL or Docker is at hand, that one."""
+    """Return a server of the oldest available release; with only a URL or Docker, that one."""
     return _extreme("oldest", request, open_jobqueue_server)
 
 
 @pytest.fixture(scope="session")
 def newest_server(request: pytest.FixtureRequest, open_jobqueue_server: OpenServer) -> PostgresServer:
-    """Give a server of the newest release at hand; where only a URL or Docker is at hand, that one."""
+    """Return a server of the newest available release; with only a URL or Docker, that one."""
     return _extreme("newest", request, open_jobqueue_server)
 
 
@@ -100,9 +100,9 @@ def _jobqueue_templates(open_jobqueue_server: OpenServer) -> Iterator[Templates]
 
 @pytest.fixture
 def make_database(request: pytest.FixtureRequest, _jobqueue_templates: Templates) -> Iterator[MakeDatabase]:
-    """Give a function that clones a database with the tables of `jobqueue_metadata` on a server and returns its URL.
+    """Return a function that clones a database with the tables of `jobqueue_metadata` on a server and returns its URL.
 
-    Each is dropped after the test, whoever is still connected to it.
+    Each is dropped after the test, even if sessions are still connected to it.
     """
     from sqlalchemy.exc import OperationalError
 
@@ -128,7 +128,7 @@ def make_database(request: pytest.FixtureRequest, _jobqueue_templates: Templates
 
 @pytest.fixture
 def jobqueue_database_url(jobqueue_server: PostgresServer, make_database: MakeDatabase) -> str:
-    """Give the URL of a database of this test's own, with the tables of `jobqueue_metadata` and no rows."""
+    """Return the URL of a separate database for this test, with the tables of `jobqueue_metadata` and no rows."""
     return make_database(jobqueue_server)
 
 

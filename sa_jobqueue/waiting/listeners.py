@@ -43,7 +43,10 @@ class Ear:
             self._lose(error)
 
     def rest(self, seconds: float) -> None:
-        """Return when the end was told, the time is over, or the connection is lost or found again: look then."""
+        """Wait for a notification, the end of the time, or a lost or restored connection.
+
+        Afterwards the caller checks the chain.
+        """
         if self._connection is None:
             deaf_seconds = self._retry_at - time.monotonic()
             if self._payload is None:

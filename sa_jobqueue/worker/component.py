@@ -1,4 +1,4 @@
-"""One background duty of a worker, and the supervisor that keeps it going."""
+"""A background component of a worker, and the supervisor that restarts it."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from sa_jobqueue.events import ComponentFailed, EventBus
 from sa_jobqueue.policies.retry import Backoff
 
 RESTART = Backoff(base=timedelta(milliseconds=200), cap=timedelta(seconds=5))
-"""How long a failed duty rests before it starts again: an outage is noticed to be over within seconds."""
+"""Delays before a failed component restarts: short enough to notice within seconds that an outage is over."""
 
 
 class Component(ABC):
-    """A duty that runs until it is cancelled. Its docstring says what a crash leaves, and what wakes it."""
+    """A component that runs until cancelled. Its docstring states what a crash leaves behind and what wakes it."""
 
     name: str
 
     @abstractmethod
     async def run(self) -> None:
-        """Do the duty until cancelled. Errors are the supervisor's: it tells them, rests, and runs this again."""
+        """Run until cancelled. The supervisor handles errors: it reports them, waits, and calls this again."""
 
 
 async def supervise(component: Component, events: EventBus, *, restart: Backoff = RESTART) -> None:
-    """Run a component until it returns or this is cancelled; start it again after every failure.
+    """Run a component until it returns or this is cancelled; restart it after every failure.
 
-    A run that lasted longer than the longest rest counts as recovered: the rests start small again.
+    A run that lasted longer than the longest delay counts as recovered: the delays start again from the shortest.
     """
     loop = asyncio.get_running_loop()
     failures = 0
@@ -34,7 +34,7 @@ async def supervise(component: Component, events: EventBus, *, restart: Backoff 
         started = loop.time()
         try:
             await component.run()
-        except Exception as error:  # the one place where a duty's failure ends
+        except Exception as error:  # the one place where a component's failure ends
             if loop.time() - started > restart.cap.total_seconds():
                 failures = 0
             failures += 1

@@ -1,4 +1,4 @@
-"""A worker's options, checked when made."""
+"""Options of a worker, validated when created."""
 
 from __future__ import annotations
 
@@ -21,59 +21,60 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """How a worker works; every default suits a production worker on a small server."""
+    """Options of a `Worker`. The defaults suit a production worker on a small server."""
 
     name: str | None = None
-    """What people call it: 1 to 64 letters, digits and `_.-`; the host's name unless given. Need not be unique."""
+    """Display name: 1 to 64 characters of A-Z, a-z, 0-9 and `_.-`. Default: the host name. It need not be unique."""
     queues: Sequence[str] | Mapping[str, int | None] = ()
-    """Which queues it serves; a number limits how many jobs of that queue it runs at once. Empty: the queues its handlers
-    use by default."""
+    """Queues to serve; a mapping also limits how many jobs of a queue this worker runs at once. If empty: the default
+    queues of its handlers."""
     fair: bool = True
-    """Whether its queues share its slots by their weights, so that a flood in one never keeps the others waiting; priorities
-    decide within a queue then. Off: priorities decide over all queues, and within one those queues first that are given
-    first."""
+    """Whether the queues share the worker's slots by weight, so that a flood in one does not delay the others; priorities
+    then apply within a queue. If off, priorities apply across all queues, and jobs of equal priority start in the order in
+    which the queues are listed."""
     concurrency: int = 10
-    """How many jobs it runs at once, 1 to 10,000. Sync handlers each take a thread, sessions each a connection."""
+    """Maximum number of jobs to run at once, 1 to 10,000. Each sync handler uses a thread, each session a connection."""
     poll_interval: timedelta = timedelta(seconds=5)
-    """How long it waits for a notification before it looks by itself; 10 ms to 10 min. Nothing waits longer than that."""
+    """How often to poll for due jobs if no notification arrives, 10 ms to 10 min. No job waits longer than this."""
     listen: bool = True
-    """Whether it listens for notifications, on one connection of its own. Off: polling alone."""
+    """Whether to listen for notifications, on a dedicated connection. If off, the worker only polls."""
     heartbeat_interval: timedelta = timedelta(seconds=5)
-    """How often it says that it lives; 100 ms to 5 min."""
+    """How often to send a heartbeat, 100 ms to 5 min."""
     heartbeat_timeout: timedelta = timedelta(seconds=15)
-    """How long it may be silent before others take its jobs back; more than two beats. Give all workers the same."""
+    """How long after its last heartbeat a worker counts as dead and its jobs are rescued; more than two heartbeat
+    intervals. Use the same value for all workers."""
     rescue_interval: timedelta = timedelta(seconds=4)
-    """How often it looks for jobs of silent workers; 100 ms to 10 min. A dead worker's jobs are due again after at most
-    `heartbeat_timeout` and this: 19 s by default."""
+    """How often to look for jobs of dead workers, 100 ms to 10 min. A dead worker's jobs are due again after at most
+    `heartbeat_timeout` plus this: 19 s by default."""
     prune_interval: timedelta = timedelta(minutes=1)
-    """How often it looks for chains whose time is up, where anything says how long they are kept; 100 ms to 1 day."""
+    """How often to delete chains whose retention period has ended, if any is configured; 100 ms to 1 day."""
     shutdown_timeout: timedelta = timedelta(seconds=30)
-    """How long running jobs may finish after a stop; what is left then is given back. Not negative."""
+    """How long running jobs may finish after a stop, up to 1 day; the rest is then released. Not negative."""
     cancel_timeout: timedelta = timedelta(seconds=5)
-    """How long a job that was told to stop may take to do so before its attempt is ended without it. Not negative."""
+    """How long a cancelled handler may take to return before its attempt is ended without it, up to 1 h. Not negative."""
     max_jobs_per_child: int = 100
-    """How many attempts a child process of isolated handlers runs before another takes its place, 1 to 1,000,000."""
+    """Maximum number of attempts per child process of isolated handlers before it is replaced, 1 to 1,000,000."""
     max_memory: int | None = None
-    """Bytes that the worker's process may hold; with more it drains and stops, to be started anew. At least 64 MiB; None
-    is without limit. Linux."""
+    """Maximum memory of the worker's process in bytes, at least 64 MiB; above it the worker drains and stops, so that it can
+    be restarted. None: no limit. Linux only."""
     completion_batch_size: int = 200
-    """Most completions in one statement, 1 to 200."""
+    """Maximum number of completions per statement, 1 to 200."""
 
     limits: Mapping[str, int | None] = field(init=False)
-    """The queues with their limits, as read from `queues`."""
+    """The queues and their limits, from `queues`."""
 
     def __post_init__(self) -> None:
         limits = dict(self.queues) if isinstance(self.queues, Mapping) else dict.fromkeys(self.queues)
         object.__setattr__(self, "limits", limits)
         if isinstance(self.queues, str):
-            raise InvalidOptionError("queues", "must be a list of names, not one name")
+            raise InvalidOptionError("queues", f"must be a list of names, got the string {self.queues!r}")
         if self.name is not None and not _NAME.fullmatch(self.name):
-            raise InvalidOptionError("name", f"must be 1 to 64 letters, digits and _.-, got {self.name!r}")
+            raise InvalidOptionError("name", f"must be 1 to 64 characters of A-Z, a-z, 0-9 and _.-, got {self.name!r}")
         for queue, limit in limits.items():
             check_whole("queues", queue)
             if not isinstance(queue, str) or not _QUEUE.fullmatch(queue):
                 raise InvalidOptionError(
-                    "queues", f"{queue!r} is no queue's name; a limit is given by a mapping: {{'reports': 2, 'mail': None}}"
+                    "queues", f"{queue!r} is not a valid queue name; pass limits as a mapping: {{'reports': 2}}"
                 )
             if limit is not None and (not isinstance(limit, int) or not 1 <= limit <= 10_000):
                 raise InvalidOptionError("queues", f"the limit of {queue!r} must be from 1 to 10,000, got {limit!r}")
@@ -83,7 +84,7 @@ class WorkerOptions:
         if self.max_memory is not None:
             self._between("max_memory", self.max_memory, LEAST_MEMORY, 2**60)
             if not CAN_BE_TOLD:
-                raise InvalidOptionError("max_memory", "cannot be watched on this system: Linux alone tells it")
+                raise InvalidOptionError("max_memory", "is supported on Linux only; leave it unset")
         self._between("poll_interval", self.poll_interval, timedelta(milliseconds=10), timedelta(minutes=10))
         self._between("heartbeat_interval", self.heartbeat_interval, timedelta(milliseconds=100), timedelta(minutes=5))
         self._between("rescue_interval", self.rescue_interval, timedelta(milliseconds=100), timedelta(minutes=10))
@@ -93,7 +94,8 @@ class WorkerOptions:
         if not isinstance(self.heartbeat_timeout, timedelta) or self.heartbeat_timeout <= 2 * self.heartbeat_interval:
             raise InvalidOptionError(
                 "heartbeat_timeout",
-                f"must be more than two heartbeat intervals ({2 * self.heartbeat_interval}), got {self.heartbeat_timeout!r}",
+                f"must be a timedelta of more than two heartbeat intervals ({2 * self.heartbeat_interval}), "
+                f"got {self.heartbeat_timeout!r}",
             )
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The rows that this worker could not write: when each is tried again, and their record in the table `quarantine`."""
+"""Rows that this worker failed to write: when each is tried again, and their records in the table `quarantine`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from sa_jobqueue.types import RefusedWrite
 R = TypeVar("R")
 
 PAUSES: Final = Backoff(base=timedelta(seconds=2), factor=4, cap=timedelta(minutes=5), jitter=False)
-"""Until a row is tried again: 2 s, 8 s, 32 s, 128 s, then 5 min each time."""
+"""Delays before a row is tried again: 2 s, 8 s, 32 s, 128 s, then 5 min each time."""
 FORGOTTEN: Final = 2 * PAUSES.cap
-"""A row that was due to be tried again so long ago is gone, or was written by another worker."""
+"""A row whose next try was due this long ago is gone, or was written by another worker."""
 MOST: Final = 1000
-"""Rows of one worker that are kept apart. What fails beyond that holds up the others."""
+"""Maximum number of rows that one worker quarantines. Failing rows beyond that hold up the others."""
 
 
 @dataclass(slots=True)
@@ -36,10 +36,10 @@ class _Kept:
 
 
 class Quarantine:
-    """Shared by the components of one worker. Nothing is written while no row fails.
+    """Quarantine of rows, shared by the components of one worker. Nothing is written while no row fails.
 
-    A record is written after the failure, in a transaction of its own; one that cannot be written is left out. A crash
-    leaves records, which any worker deletes when they are `FORGOTTEN`.
+    A record is written after the failure, in its own transaction; if that fails, it is omitted. A crash leaves records,
+    which any worker deletes once they are older than `FORGOTTEN`.
     """
 
     def __init__(
@@ -59,28 +59,28 @@ class Quarantine:
         self._kept: dict[tuple[RefusedWrite, Any], _Kept] = {}
 
     def resting(self, write: RefusedWrite) -> list[Any]:
-        """Return the rows that this write must leave out now. At most `MOST`."""
+        """Return the rows that this write must leave out for now, at most `MOST`."""
         now = self._clock()
         return [subject for (of, subject), kept in self._kept.items() if of is write and kept.until > now]
 
     def lapsed(self, write: RefusedWrite) -> list[Any]:
-        """Return the rows that are to be tried again now."""
+        """Return the rows that are due to be tried again."""
         now = self._clock()
         return [subject for (of, subject), kept in self._kept.items() if of is write and kept.until <= now]
 
     def is_resting(self, write: RefusedWrite, subject: Any) -> bool:
-        """Return whether a write must leave a row out now."""
+        """Return whether a write must leave a row out for now."""
         kept = self._kept.get((write, subject))
         return kept is not None and kept.until > self._clock()
 
     def again_in(self, write: RefusedWrite) -> float | None:
-        """Return in how many seconds the first row that rests is to be tried again; None where none rests."""
+        """Return the seconds until the first quarantined row is tried again; None if no row is quarantined."""
         now = self._clock()
         pauses = (kept.until - now for (of, _), kept in self._kept.items() if of is write)
         return min((seconds for seconds in pauses if seconds > 0), default=None)
 
     async def add(self, write: RefusedWrite, refused: Iterable[tuple[Any, DBAPIError]]) -> dict[Any, timedelta]:
-        """Leave rows out for a while, each longer than the last time; record and report them. Return their pauses."""
+        """Quarantine rows, each longer than the last time; record and report them. Return their delays."""
         given, pauses = [], {}
         for subject, error in refused:
             kept = self._kept.get((write, subject))
@@ -103,12 +103,12 @@ class Quarantine:
             )
             self._events.emit(WriteQuarantined(write, str(subject), self._worker_id, error, state, failures, pause))
         if given:
-            # In the order of their keys, as every worker locks them.
+            # Sorted by key, because every worker locks them in this order.
             await self._record(self._put, sorted(given, key=lambda one: (one["subject"], one["statement"])))
         return pauses
 
     async def written(self, write: RefusedWrite, subjects: Iterable[Any]) -> None:
-        """Delete the records of rows that have been written, or are no longer this worker's to write."""
+        """Delete the records of rows that have been written, or that this worker no longer has to write."""
         if not self._kept:
             return
         found = [subject for subject in subjects if self._kept.pop((write, subject), None) is not None]
@@ -116,7 +116,7 @@ class Quarantine:
             await self._record(self._drop, {"statement": write.value, "subjects": sorted(map(str, found))})
 
     async def tidy(self) -> None:
-        """Delete the records of rows that no worker has tried for long."""
+        """Delete the records of rows that no worker has tried for a long time."""
         self._drop_old()
         await self._record(self._forget, {"after": FORGOTTEN})
 
@@ -126,10 +126,10 @@ class Quarantine:
         run: Callable[[Sequence[Any] | None], Awaitable[R]],
         candidates: Callable[[], Awaitable[Sequence[Any]]],
     ) -> list[R]:
-        """Run a write that selects its rows itself; if one of them makes it fail, write the others by their ids.
+        """Run a write that selects its rows itself; if one of them makes it fail, write the others by id.
 
-        `run`: given None it selects, and leaves out what is `resting`; given ids it takes none but those. `candidates`: the
-        ids that it would select. Shape: what the calls returned that succeeded.
+        `run`: called with None it selects the rows and leaves out those in `resting`; called with ids it writes only those.
+        `candidates`: returns the ids that it would select. Shape: the results of the calls that succeeded.
         """
         try:
             return [await run(None)]
@@ -145,7 +145,7 @@ class Quarantine:
         self._kept = {key: kept for key, kept in self._kept.items() if kept.until > old}
 
     async def _record(self, statement: Any, given: Any) -> None:
-        # The rows themselves are dealt with; those that cannot be recorded are in the log and the metrics.
+        # The rows are already handled; those that cannot be recorded are still in the log and the metrics.
         with suppress(SQLAlchemyError):
             async with self._engine.begin() as connection:
                 await connection.execute(statement, given)

@@ -1,4 +1,4 @@
-"""`Worker`: claims jobs, runs their handlers, writes their ends, until it is told to stop."""
+"""`Worker`: claims jobs, runs their handlers and records the results, until it is stopped."""
 
 from __future__ import annotations
 
@@ -62,25 +62,26 @@ from sa_jobqueue.worker.run.isolation import Children, check_importable
 from sa_jobqueue.worker.run.sessions import Sessions, prepare_nothing_in, sessions_for
 
 _ENDS: Final = (AttemptLost, JobCancelled, JobCompleted, JobDied, JobRescheduled)
-"""After which another job may start: of its ordering key, or under its limit."""
+"""Events after which another job may start: the next of the ordering key, or one that waited for a limit."""
 _CLOSING: Final = timedelta(seconds=10)
-"""What providers may take to close when a worker stops: Spark needs one or two seconds."""
+"""Maximum time for dependencies to close when a worker stops. Spark needs one or two seconds."""
 
 
 class Worker:
-    """Runs the jobs of one `JobQueue` on one event loop.
+    """Run the jobs of one `JobQueue` on one event loop.
 
-    `engine`: the application's engine, of either colour; the other colour, where a handler needs it, is made from its
-    URL. `session_factory`, `async_session_factory`: what makes the sessions handlers are given, so that an
-    application's own options hold there; plain ones on the engine unless given; their pool must hold a connection for
-    each of `concurrency` handlers. Beside those it opens up to nine connections of its own: claims, completions, sweeps,
-    ends of chains, retention, schedules, heartbeat, notifications. They are made from the engine's URL; `connect_args`
-    adds what psycopg needs beyond it. `app`: where child processes of isolated handlers find `jobs`, such as
-    "shop.jobs:jobs"; each such handler where it is declared, unless given. `listen_url`: where to listen for notifications
-    when the engine's URL leads to a connection pooler, which the worker finds out by itself: the server's own address.
+    - `engine`: an `Engine` or `AsyncEngine`. If a handler needs the other kind, it is created from the same URL.
+    - `session_factory`, `async_session_factory`: create the sessions that handlers receive, with the application's own
+      options; by default plain sessions on the engine. Their pool needs one connection for each of `concurrency` handlers.
+    - `connect_args`: arguments for psycopg beyond the engine's URL. The worker uses the URL to open up to nine more
+      connections: for claims, completions, rescues, ended chains, retention, schedules, heartbeats and notifications.
+    - `app`: where child processes of isolated handlers find `jobs`, such as "shop.jobs:jobs"; by default the module that
+      declares each such handler.
+    - `listen_url`: the server's own address, for notifications. Needed only if the engine's URL leads to a connection
+      pooler, which the worker detects.
 
-    **A job may run more than once** (a worker can die after the handler's outside effects): handlers must be idempotent.
-    What a handler writes through its session happens once.
+    **A job may run more than once**, because a worker can die after the handler's external effects: handlers must be
+    idempotent. What a handler writes through its session happens once.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Worker:
         if not isinstance(engine, (Engine, AsyncEngine)):
             raise InvalidOptionError("engine", f"must be an Engine or AsyncEngine, got a {type(engine).__name__}")
         if engine.dialect.name != "postgresql":
-            raise InvalidOptionError("engine", f"must be of PostgreSQL, this one is of {engine.dialect.name}")
+            raise InvalidOptionError("engine", f"must be a PostgreSQL engine, got one for {engine.dialect.name}")
         if not len(jobs.registry):
             raise InvalidOptionError("jobs", "has no handlers; import the modules that declare them before this")
         check_importable(jobs, app)
@@ -117,39 +118,39 @@ class Worker:
         self._identity = identify(jobs, self._options)
         self.id = self._identity.id
         self._alone = threading.Lock()
-        """Held while it runs."""
+        """Held while the worker runs."""
         self._stop_requested: asyncio.Event | None = None
         self._stop_called = self._stop_now = False
         self._executor: Executor | None = None
         self._signs = VitalSigns(self._options)
         self.wants_successor = False
-        """Whether it stopped because it held more than `max_memory`: whoever keeps workers running starts another."""
+        """Whether the worker stopped because it used more than `max_memory` and should be replaced by a new process."""
 
     @property
     def has_stuck_threads(self) -> bool:
-        """Whether handlers that did not stop still occupy threads: the interpreter would wait for them at exit."""
+        """Whether threads are still occupied by handlers that did not stop. The interpreter would wait for them at exit."""
         return self._executor is not None and self._executor.has_stuck_threads
 
     @property
     def running(self) -> int:
-        """How many attempts it is running now. May be asked from any thread."""
+        """The number of attempts that are running now. Thread-safe."""
         return self._executor.running if self._executor is not None else 0
 
     @property
     def running_by_type(self) -> dict[str, int]:
-        """How many attempts it is running now of each type, without types of which none is. May be asked from any thread."""
+        """The number of attempts that are running now by job type; types without any are left out. Thread-safe."""
         return self._executor.running_by_type if self._executor is not None else {}
 
     @property
     def vitals(self) -> Vitals:
-        """Whether its parts still move, and whether it can start jobs. May be asked from any thread."""
+        """Whether the worker's components make progress, and whether it can start jobs. Thread-safe."""
         return self._signs.read()
 
     def stop(self, *, now: bool = False) -> None:
-        """Ask the worker to stop: claim no more, let running jobs finish for `shutdown_timeout`, give back the rest.
+        """Stop claiming, let running jobs finish for up to `shutdown_timeout`, then release the rest.
 
-        `now` gives running jobs back at once; calling it again with `now` shortens a drain under way. Before `run` it
-        makes that run end at once. Call it on the worker's loop (from elsewhere by `loop.call_soon_threadsafe`).
+        With `now`, running jobs are released at once; a second call with `now` shortens a drain in progress. If called
+        before `run`, that run ends at once. Call it on the worker's loop; from elsewhere use `loop.call_soon_threadsafe`.
         """
         self._stop_now = self._stop_now or now
         self._stop_called = True
@@ -159,35 +160,36 @@ class Worker:
             self._executor.release_all(CancelReason.SHUTDOWN)
 
     def _outgrown(self, resident: int) -> None:
-        """Stop as on SIGTERM, for another process to take this one's place."""
+        """Stop as on SIGTERM, so that another process can replace this one."""
         self.events.emit(MemoryExceeded(self.id, resident, self._options.max_memory or 0))
         self.wants_successor = True
         self.stop()
 
     def _drain(self) -> None:
-        """Stop as on SIGTERM: somebody asked for it through the database. One that is leaving anyway tells of it too."""
+        """Stop as on SIGTERM, because `drain_workers` requested it. The event is emitted even if it is already stopping."""
         self.events.emit(DrainRequested(self.id))
         if not self._stop_called:
             self.stop()
 
     async def run(self) -> None:
-        """Work until `stop` is called or `drain_workers` names this worker; then shut down, within its options' bounds.
+        """Work until `stop` is called or `drain_workers` names this worker, then shut down.
 
-        Those are `shutdown_timeout` and `cancel_timeout`. When it has ended it may be called again, on any event loop.
+        The shutdown takes at most `shutdown_timeout` plus `cancel_timeout`. Afterwards the worker can run again, on any
+        event loop.
 
-        Raises: WorkerRunningError when this worker runs already; DatabaseUnavailableError, ServerTooOldError, SchemaError
-        before anything was claimed. Once it runs, it outlives outages of the database.
+        Raises: WorkerRunningError if this worker is already running; DatabaseUnavailableError, ServerTooOldError or
+        SchemaError before anything is claimed. Once it runs, it survives outages of the database.
         """
         await self._run_alone(until_idle=False)
 
     async def run_until_idle(self) -> None:
-        """Work until nothing is left to do, then return. For tests and one-off drains.
+        """Work until there is nothing left to do, then return. For tests and one-off runs.
 
-        That is: this worker runs nothing, every end is written, no chain has ended whose end was not passed on, and a claim
-        would start no job of its queues and types. One statement finds that out at the end, so everything counts that others
-        committed before it. Not waited for: jobs scheduled for later, failed ones waiting for their next attempt among
-        them; jobs that other workers run; what is paused, waits for its ordering key, or is not chosen by a selector. A
-        limit or a rate that leaves no room is waited for.
+        It returns when this worker runs no job, every result is written, every ended chain has unblocked its dependants,
+        and a claim would start no job of its queues and types. One final statement checks this, so it includes everything
+        committed before it. It does not wait for: jobs that are scheduled for later, including failed jobs before their
+        next attempt; jobs of other workers; jobs that are paused, wait for their ordering key, or are not chosen by a
+        selector. It does wait for concurrency and rate limits.
         Raises: as `run`.
         """
         await self._run_alone(until_idle=True)
@@ -204,7 +206,7 @@ class Worker:
 
     async def _run(self, *, until_idle: bool) -> None:
         self._stop_requested = asyncio.Event()
-        if self._stop_called:  # before it had begun
+        if self._stop_called:  # before this run
             self._stop_requested.set()
         options, model, loop = self._options, self._jobs.model, asyncio.get_running_loop()
         connections = Connections(
@@ -284,15 +286,15 @@ class Worker:
             if concurrency != executor.concurrency:
                 executor.resize(concurrency)
                 heartbeat.announce_concurrency(concurrency)
-            told = (tuple(sorted(controls.paused_queues)), tuple(sorted(controls.paused_types)))
-            self.events.emit(SettingsChanged(self.id, *told, concurrency))
+            paused = (tuple(sorted(controls.paused_queues)), tuple(sorted(controls.paused_types)))
+            self.events.emit(SettingsChanged(self.id, *paused, concurrency))
             claimer.look()
 
         def unblock() -> None:
             unblocker.look()
             claimer.look()
 
-        def told_of_rules() -> None:
+        def rules_changed() -> None:
             reader.wake()
             scheduler.wake()
             heartbeat.hurry()
@@ -304,15 +306,15 @@ class Worker:
 
         claimer.on_reconnected = reconnected
 
-        def look_on(event: Event) -> None:
-            if isinstance(event, (JobRescheduled, JobRescued)):  # due again, perhaps sooner than the claimer means to sleep
+        def on_event(event: Event) -> None:
+            if isinstance(event, (JobRescheduled, JobRescued)):  # may be due before the claimer's next poll
                 claimer.look()
             if isinstance(event, _ENDS):
                 claimer.follow(event.job_id)
-                if self._signs.phase is Phase.DRAINING:  # it claims no more: what was let go is for others
+                if self._signs.phase is Phase.DRAINING:  # this worker claims no more: other workers can use the capacity
                     unblocker.notify_workers()
 
-        unsubscribe = self.events.subscribe(look_on, kinds=(JobRescued, *_ENDS))
+        unsubscribe = self.events.subscribe(on_event, kinds=(JobRescued, *_ENDS))
         rescuer = Rescuer(
             engine,
             model,
@@ -346,7 +348,7 @@ class Worker:
             on_due=claimer.hear,
             on_lost=verifier.suspect,
             on_freed=claimer.ask_again,
-            on_rules=told_of_rules,
+            on_rules=rules_changed,
             on_unblock=unblock,
         )
         reader = ControlReader(
@@ -362,7 +364,7 @@ class Worker:
         try:
             executor.encoding = completer.encoding = await self._check(engine)
             await children.start()
-            await reader.read()  # before the first claim: what is paused is not started
+            await reader.read()  # before the first claim, so that nothing paused is started
             await asyncio.to_thread(heartbeat.start)
         except (DBAPIError, JobQueueError) as error:
             unsubscribe()
@@ -395,7 +397,7 @@ class Worker:
         try:
             await asyncio.wait({claiming, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # Also when this task itself is cancelled: the same way out, without the patience.
+            # Also runs if this task itself is cancelled: the same shutdown without waiting.
             interrupted = not stopping.done() and not claiming.done()
             await _cancel(claiming, stopping)
             self._signs.phase = Phase.DRAINING
@@ -405,7 +407,7 @@ class Worker:
             executor.release_all(CancelReason.SHUTDOWN)
             await _within(executor.idle(), options.cancel_timeout + timedelta(seconds=1))
             await _within(self._leave_nothing(engine, claimer, completer), options.heartbeat_timeout)
-            # What is not settled by now is recorded in the database, for the next sweep of anybody.
+            # Dependants that are not unblocked by now are recorded in the database, for any worker's next rescue.
             await _within(unblocker.drained(), timedelta(seconds=1))
             self._signs.stop()
             await _cancel(*tasks)
@@ -422,7 +424,7 @@ class Worker:
             self.events.emit(WorkerStopped(self.id, executor.given_back))
 
     async def _leave_nothing(self, engine: AsyncEngine, claimer: Claimer, completer: Completer) -> None:
-        """Write every end that waits, and give back what an interrupted claim may have taken."""
+        """Write all pending results, and release what an interrupted claim may have claimed."""
         completer.retry_refused()
         await completer.drained()
         async with engine.connect() as connection:
@@ -430,7 +432,7 @@ class Worker:
         await completer.drained()
 
     async def _close_providers(self) -> None:
-        """Let go of what attempts were lent. One that fails at it is told of: nobody waits for its answer."""
+        """Close the dependencies. A failure is only reported, because no attempt waits for the result."""
         providers = {id(one): one for kind in self._jobs.registry for one in kind.provided.values()}
         closings = (asyncio.to_thread(one.close) for one in providers.values())
         for failed in await asyncio.gather(*closings, return_exceptions=True):
@@ -438,7 +440,7 @@ class Worker:
                 self.events.emit(ProviderFailed(failed))
 
     async def _check(self, engine: AsyncEngine) -> Encoding | None:
-        """Check the tables' version; return the database's encoding."""
+        """Check the schema version; return the database's encoding."""
         async with AsyncSession(engine) as session:
             version = await aio.check_schema(session, model=self._jobs.model)
             encoding = await session.run_sync(lambda sync: encoding_of(sync.connection()))
@@ -459,6 +461,6 @@ async def _cancel(*tasks: asyncio.Task[Any]) -> None:
 
 
 async def _within(work: Awaitable[None], limit: timedelta) -> None:
-    """Await `work` for at most `limit`; what fails or is not done by then is left to other workers."""
+    """Await `work` for at most `limit`; anything that fails or is unfinished by then is left to other workers."""
     with suppress(TimeoutError, DBAPIError):
         await asyncio.wait_for(work, limit.total_seconds())

@@ -1,13 +1,13 @@
-"""`sa-jobqueue demo`: the queue at its main job, on real input.
+"""`sa-jobqueue demo`: a complete run of the queue on real input.
 
-Every Python source file of the running interpreter's standard library is recorded in a table of the application, with
-a job in the same transaction; worker processes parse the files and write counts to another table, through the handler's
-session. Files with broken syntax fail, are retried, and end as dead letters. One worker is killed with SIGKILL while it
-runs jobs; others take them back. At the end the counts are compared with a plain pass over the same files.
+Every Python source file of the interpreter's standard library is recorded in a table of the application, with a job in
+the same transaction. Worker processes parse the files and write counts to another table, through the handler's session.
+Files with broken syntax fail, are retried, and become dead letters. One worker is killed with SIGKILL while it runs jobs;
+other workers rescue them. At the end the counts are compared with those of a single process without the queue.
 
 - `files` finds and counts: plain Python, no queue;
 - `app` is the application: its tables, its queue, its handler;
-- `database` prepares and removes the schema it all lives in;
-- `workers` starts processes, kills one, and leaves none behind;
-- `run` is the story from enqueue to the last job; `report` tells and checks how it went; `command` is the command line.
+- `database` creates and drops the demo's schema;
+- `workers` starts, kills and stops worker processes;
+- `run` enqueues and waits for the last job; `report` checks the result; `command` is the command line.
 """

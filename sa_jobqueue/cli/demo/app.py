@@ -17,7 +17,7 @@ SCHEMA: Final = "sa_jobqueue_demo"
 
 
 class Base(DeclarativeBase):
-    """The application's own base."""
+    """The application's declarative base."""
 
 
 class Job(JobMixin, Base, queue_schema=SCHEMA):
@@ -25,7 +25,7 @@ class Job(JobMixin, Base, queue_schema=SCHEMA):
 
 
 class SourceFile(Base):
-    """A file to be counted, and the job that counts it: one transaction adds both."""
+    """A file, and the job that counts it. Both are added in one transaction."""
 
     __tablename__ = "source_file"
     __table_args__ = {"schema": SCHEMA}  # noqa: RUF012 - as SQLAlchemy declares it
@@ -36,7 +36,7 @@ class SourceFile(Base):
 
 
 class FileCounts(Base):
-    """What a job counted. Its key is not the path: a job that counted twice would show."""
+    """The counts of a file. The path is not the key, so that a job that ran twice would show."""
 
     __tablename__ = "file_counts"
     __table_args__ = {"schema": SCHEMA}  # noqa: RUF012 - as SQLAlchemy declares it
@@ -54,7 +54,7 @@ jobs = JobQueue(Job)
 
 @dataclass(frozen=True, slots=True)
 class CountFile:
-    """The payload: which file, below the standard library's directory."""
+    """The payload: a path relative to the standard library's directory."""
 
     path: str
 
@@ -66,6 +66,6 @@ class CountFile:
     retry=Backoff(base=timedelta(milliseconds=200), cap=timedelta(seconds=1)),
 )
 def count_file(file: CountFile, session: Session) -> None:
-    """Count in one file. What is added to the session is committed with the job's completion, or not at all."""
+    """Count in one file. The session commits together with the job's completion."""
     counts = files.count(files.library_root() / file.path)
     session.add(FileCounts(path=file.path, **asdict(counts)))

@@ -33,20 +33,20 @@ _SETTINGS: Final = {"shared_buffers": "64MB", "max_connections": "50"}
     "--database-url",
     envvar=URL_VARIABLE,
     show_envvar=True,
-    help=f"Use this PostgreSQL, in a schema {app.SCHEMA} of its own, instead of starting one.",
+    help=f"Use this PostgreSQL, with a separate schema {app.SCHEMA}, instead of starting one.",
 )
-@click.option("--keep", is_flag=True, help="Leave the database up, and say how to look at it and how to be rid of it.")
-@click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Worker processes.")
-@click.option("--files", "limit", type=click.IntRange(min=50), help="Count in so many files only.")
+@click.option("--keep", is_flag=True, help="Keep the database, and print how to inspect and remove it.")
+@click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Number of worker processes.")
+@click.option("--files", "limit", type=click.IntRange(min=50), help="Limit the number of files.")
 @json_option
 def demo(database_url: str | None, keep: bool, workers: int, limit: int | None, as_json: bool) -> None:
-    """Count functions, classes and imports in Python's standard library, one job a file.
+    """Count functions, classes and imports in Python's standard library, one job per file.
 
-    Starts PostgreSQL and worker processes, kills one of them on the way, and checks every count against a plain pass.
-    Ends with status 1 when the check fails.
+    Starts PostgreSQL and worker processes, kills one worker, and checks the result against a count without the queue.
+    Exits with status 1 if the check fails.
     """
     signal.signal(signal.SIGTERM, _end)
-    # A program that reads the document on standard output must not find a progress bar there.
+    # Standard output is for the JSON document only.
     progress = Progress(console(stderr=as_json))
     with _server(database_url, keep=keep, progress=progress) as server:
         found = _run(server, keep=keep, count=workers, limit=limit, progress=progress)
@@ -55,7 +55,7 @@ def demo(database_url: str | None, keep: bool, workers: int, limit: int | None, 
     else:
         _print(found)
     if keep:
-        _tell_how_to_look(server, progress)
+        _print_inspection(server, progress)
     if not found.is_right:
         sys.exit(1)
 
@@ -70,7 +70,7 @@ def _run(server: PostgresServer, *, keep: bool, count: int, limit: int | None, p
         progress.say(f"started workers {', '.join(started)}")
         victim = run.work(engine, workers, len(paths), progress)
         workers.stop()
-        progress.say("every job has ended; counting plainly to compare")
+        progress.say("all jobs have ended; counting without the queue to compare")
         begun = time.perf_counter()
         plain = files.count_plainly(root, paths)
         plain_seconds = time.perf_counter() - begun
@@ -86,18 +86,18 @@ def _run(server: PostgresServer, *, keep: bool, count: int, limit: int | None, p
 
 @contextmanager
 def _server(url: str | None, *, keep: bool, progress: Progress) -> Iterator[PostgresServer]:
-    """Open the server, and stop it unless the run got to its end and it is to be kept."""
+    """Open the server, and stop it unless the run succeeded and `keep` is set."""
     options = ServerOptions(settings=_SETTINGS, outlive_owner=keep)
     given = "auto"
     if url:
         parsed = parse_url(url)
         with Database(parsed, app.Job).connection():
-            pass  # what is wrong with it is told as every command tells it
+            pass  # reports an unreachable database as other commands do
         given = parsed.render_as_string(hide_password=False)
     server = open_server(given, options)
     try:
         version = ".".join(map(str, server.version))
-        progress.say(f"PostgreSQL {version} {'answers' if url else 'started'} at {shown(make_url(server.url))}")
+        progress.say(f"PostgreSQL {version} {'found' if url else 'started'} at {shown(make_url(server.url))}")
         yield server
     except BaseException:
         server.stop()
@@ -111,24 +111,24 @@ def _print(found: report.Report) -> None:
         "files": found.files,
         "jobs completed": found.completed,
         "retries": found.retries,
-        "taken back": f"{found.rescued} (from killed worker {', '.join(map(str, found.killed_pids)) or '-'})",
-        "dead letters": found.dead_letters or "0 (no file of this library is broken: its test data is not installed)",
-        "jobs per second": f"{found.jobs_per_second:.0f} ({found.seconds:.1f} s; a plain pass: {found.plain_seconds:.1f} s)",
-        "check": "every file has one result or one dead letter, all counts equal" if found.is_right else "FAILED",
+        "rescued": f"{found.rescued} (from killed worker {', '.join(map(str, found.killed_pids)) or '-'})",
+        "dead letters": found.dead_letters or "0 (no broken file: the test data of the standard library is not installed)",
+        "jobs per second": f"{found.jobs_per_second:.0f} ({found.seconds:.1f} s; one process: {found.plain_seconds:.1f} s)",
+        "check": "every file has one result or one dead letter, and all counts are equal" if found.is_right else "FAILED",
     }
     if found.dead_by_error:
         rows = [(group.error, group.count, "\n".join(group.examples)) for group in found.dead_by_error]
-        print_table("Dead letters by error", ["error", "count", "first ones"], rows)
+        print_table("Dead letters by error", ["error", "count", "examples"], rows)
     print_fields("sa-jobqueue demo", fields)
     for complaint in found.complaints:
         echo(f"check failed: {complaint}", err=True)
 
 
-def _tell_how_to_look(server: PostgresServer, progress: Progress) -> None:
+def _print_inspection(server: PostgresServer, progress: Progress) -> None:
     url = make_url(server.url)
-    note = "  # with the password in place of ***" if url.password else ""
+    note = "  # replace *** with the password" if url.password else ""
     plain = shown(url.set(drivername="postgresql"))
-    progress.say("The database is kept. To look at it:")
+    progress.say("The database was kept. To inspect it:")
     progress.say(f"  export {URL_VARIABLE}={shlex.quote(shown(url))}{note}")
     progress.say("  sa-jobqueue dead-letters list --app sa_jobqueue.cli.demo.app:jobs")
     progress.say(f"  psql {shlex.quote(plain)} -c {shlex.quote(f'SELECT * FROM {app.SCHEMA}.file_counts LIMIT 10')}")
@@ -136,9 +136,9 @@ def _tell_how_to_look(server: PostgresServer, progress: Progress) -> None:
         progress.say("To stop it and remove its files:")
         progress.say(f"  kill -INT {server.pid} && sleep 2 && rm -rf {shlex.quote(str(server.socket_dir))}")
     else:
-        progress.say(f"To remove what the demo made: DROP SCHEMA {app.SCHEMA} CASCADE")
+        progress.say(f"To remove the demo's schema: DROP SCHEMA {app.SCHEMA} CASCADE")
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
-    # As Ctrl-C does: through every `finally`, so that nothing the demo started is left behind.
+    # As Ctrl-C does: runs every `finally`, so that no process of the demo is left running.
     sys.exit(128 + number)

@@ -1,4 +1,4 @@
-"""The database of the demo: a server found or given, and the one schema on it that the demo owns."""
+"""The schema of the demo on a given or started server."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from sa_jobqueue.cli.demo.app import SCHEMA, Base, FileCounts, Job, SourceFile
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.migrations import runner
 
-_COMMENT: Final = "made by sa-jobqueue demo; dropped by its next run"
+_COMMENT: Final = "created by sa-jobqueue demo; dropped by its next run"
 _LOCK_KEY: Final = 7_305_804_402_565_243_237  # any number; the same for all demos of one database
 
 
 class DemoSchemaError(JobQueueError):
-    """The demo's schema is in use or is somebody else's; nothing was changed."""
+    """The demo's schema is in use, or was not created by the demo. Nothing was changed."""
 
 
 @contextmanager
 def prepared(url: str, *, keep: bool) -> Iterator[Engine]:
-    """Make the demo's schema, migrated, and drop it again unless told to keep it; give an engine on it.
+    """Create and migrate the demo's schema, yield an engine, and drop the schema unless `keep`.
 
-    What an earlier run left is dropped first. Locks: a session's advisory lock, so that two demos never share it.
-    Raises: DemoSchemaError when another demo is running there, or a schema of that name is not the demo's.
+    The schema of an earlier run is dropped first. Locks: a session-level advisory lock, against concurrent demos.
+    Raises: DemoSchemaError if another demo is running, or the schema was not created by the demo.
     """
     engine = create_engine(make_url(url), pool_pre_ping=True)
     guard = create_engine(make_url(url), poolclass=NullPool, isolation_level="AUTOCOMMIT")
@@ -64,5 +64,5 @@ def _drop(connection: Connection) -> None:
     if found is None:
         return
     if found.comment != _COMMENT:
-        raise DemoSchemaError(f"there is a schema {SCHEMA} in this database that no demo of this version made")
+        raise DemoSchemaError(f"schema {SCHEMA} exists and was not created by this version of the demo; drop or rename it")
     connection.execute(text(f"DROP SCHEMA {SCHEMA} CASCADE"))

@@ -1,4 +1,4 @@
-"""Python source files of the standard library, and what is counted in them."""
+"""Find the Python source files of the standard library and count in them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Final
 
 BROKEN: Final = (SyntaxError, ValueError, RecursionError)
-"""What parsing a file can raise because of what is in the file."""
+"""Exceptions of a file that cannot be parsed."""
 
 _TRIES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What is counted in one file."""
+    """The counts of one file."""
 
     lines: int
     functions: int
@@ -33,9 +33,9 @@ def library_root() -> Path:
 
 
 def find(root: Path, limit: int | None = None) -> list[str]:
-    """Return the paths of the source files below `root`, relative to it, installed packages left out.
+    """Return the paths of the source files below `root`, relative to it, without installed packages.
 
-    Those that look like test data come first, so that a run cut to `limit` files has broken ones as well.
+    Test data comes first, so that a run of only `limit` files has broken ones as well.
     """
     paths = (path.relative_to(root) for path in root.rglob("*.py") if path.is_file())
     own = [path for path in paths if not {"site-packages", "dist-packages"} & set(path.parts)]
@@ -44,7 +44,7 @@ def find(root: Path, limit: int | None = None) -> list[str]:
 
 
 def count(path: Path) -> Counts:
-    """Parse a file and count in it. Raises: one of `BROKEN` for what is no valid source; OSError."""
+    """Parse a file and count in it. Raises: one of `BROKEN` if it is not valid Python; OSError."""
     source = path.read_bytes()
     kinds = Counter(map(type, _statements(_parse(source, path.name))))
     return Counts(
@@ -56,8 +56,8 @@ def count(path: Path) -> Counts:
 
 
 def _parse(source: bytes, name: str) -> ast.AST:
-    # CPython 3.11 (gh-106905) counts the depth of all threads' trees in one place. When two parse, of which one may be
-    # formatting a traceback, a switch in between can end in "AST constructor recursion depth mismatch".
+    # CPython 3.11 (gh-106905) shares one recursion counter between threads: concurrent parsing, or formatting of a
+    # traceback, can raise "AST constructor recursion depth mismatch".
     for _ in range(_TRIES):
         try:
             return ast.parse(source, name)
@@ -67,22 +67,22 @@ def _parse(source: bytes, name: str) -> ast.AST:
 
 
 def _statements(tree: ast.AST) -> Iterator[ast.AST]:
-    # Not `ast.walk`: what is counted never stands inside an expression, and most of a tree is expressions.
+    # Faster than `ast.walk`: statements are never inside expressions, and most nodes are expressions.
     waiting = [tree]
     while waiting:
         node = waiting.pop()
         yield node
         for name in ("body", "orelse", "finalbody", "handlers", "cases"):
             below = getattr(node, name, None)
-            if isinstance(below, list):  # of a lambda or a condition it is an expression
+            if isinstance(below, list):  # for a lambda or a conditional it is an expression
                 waiting.extend(below)
 
 
 def count_plainly(root: Path, paths: Iterable[str]) -> dict[str, Counts | None]:
-    """Count in one file after the other, in this process: what the queue's results must equal. None: it is broken."""
+    """Count in all files in this process: the expected results. None: the file is broken."""
     found: dict[str, Counts | None] = {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of old syntax; the workers are told the same by their environment
+        warnings.simplefilter("ignore")  # about old syntax; the workers' environment ignores them, too
         for path in paths:
             try:
                 found[path] = count(root / path)

@@ -1,4 +1,4 @@
-"""How the demo shows that it gets on: bars on a terminal, plain lines anywhere else."""
+"""Progress of the demo: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from sa_jobqueue.printable import printable
 
 
 class Bar(Protocol):
-    """One count under way."""
+    """A progress bar."""
 
     def advance_to(self, done: int) -> None:
-        """Show that so many are done."""
+        """Show the number of items done."""
 
 
 class Progress:
-    """Says what happens, and shows counts, on one console."""
+    """Prints events and progress bars on one console."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def say(self, line: str) -> None:
-        """Tell of one event."""
+        """Print one line."""
         self._console.print(Text(printable(line)), soft_wrap=True)
 
     @contextmanager
     def bar(self, what: str, total: int) -> Iterator[Bar]:
-        """Show a count up to `total` while the block runs."""
+        """Show a progress bar while the block runs."""
         if not self._console.is_terminal:
             yield _Lines(self, what, total)
             return
@@ -56,7 +56,7 @@ class _RichBar:
 
 
 class _Lines:
-    """A line each tenth of the way."""
+    """Prints a line after each tenth of the total."""
 
     def __init__(self, progress: Progress, what: str, total: int) -> None:
         self._progress = progress

@@ -1,4 +1,4 @@
-"""How the run went, in numbers, and whether it is what it should be."""
+"""The result of a run, and its check."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from sa_jobqueue.operations import DeadLetterFilter, group_dead_letters, list_de
 from sa_jobqueue.types import AttemptOutcome, JobStatus
 
 _SHOWN = 5
-"""Files named in a complaint; the rest are counted."""
+"""Maximum number of files named in a complaint; the rest are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorGroup:
-    """Dead letters of one error, with the files that died of it."""
+    """Dead letters with the same error, with examples."""
 
     error: str
     count: int
@@ -31,7 +31,7 @@ class ErrorGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One finished run. `seconds` from the first claim to the last end, by the database's clock."""
+    """The result of one run. `seconds` is the time from the first claim to the last end, by the database's clock."""
 
     files: int
     completed: int
@@ -47,16 +47,16 @@ class Report:
 
     @property
     def jobs_per_second(self) -> float:
-        """Jobs that ended, over the whole run: the wait for the killed worker's jobs included."""
+        """Ended jobs per second of the whole run, which includes the wait for the killed worker's jobs."""
         return (self.completed + self.dead_letters) / self.seconds if self.seconds else 0.0
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing is amiss."""
+        """Whether the check passed."""
         return not self.complaints
 
     def as_document(self) -> dict[str, Any]:
-        """Return it for programs."""
+        """Return the report as a JSON-compatible dict."""
         return asdict(self) | {"jobs_per_second": round(self.jobs_per_second, 1), "ok": self.is_right}
 
 
@@ -68,13 +68,15 @@ def read(
     killed: Mapping[int, str],
     pids: Sequence[int],
 ) -> Report:
-    """Read what the run left in the database, and check it against a plain pass over the same files.
+    """Read the results from the database, and check them against the expected counts.
 
-    `killed`: the worker ids of the processes that were killed, by process id.
+    `killed`: worker ids of killed processes, by process id.
     """
     statuses = dict(session.execute(select(Job.status, func.count()).group_by(Job.status)).all())
     outcomes = dict(session.execute(select(Job.Attempt.outcome, func.count()).group_by(Job.Attempt.outcome)).all())
-    taken_from = set(session.scalars(select(Job.Attempt.worker_id).where(Job.Attempt.outcome == AttemptOutcome.LOST.value)))
+    lost_workers = set(
+        session.scalars(select(Job.Attempt.worker_id).where(Job.Attempt.outcome == AttemptOutcome.LOST.value))
+    )
     first, last = session.execute(select(func.min(Job.started_at), func.max(Job.completed_at))).one()
     results: dict[str, list[Counts]] = {}
     for row in session.scalars(select(FileCounts)):
@@ -83,9 +85,9 @@ def read(
     complaints = compare(set(session.scalars(select(SourceFile.path))), plain, results, dead)
     complaints += [f"{count} jobs are still {status}" for status, count in statuses.items() if status not in _ENDS]
     if not killed:
-        complaints.append("no worker was killed: none was seen running a job; try more --files")
+        complaints.append("no worker was killed, as none was found running a job; try more --files")
     complaints += [
-        f"no job was taken back from the killed worker {pid}" for pid, name in killed.items() if name not in taken_from
+        f"no job was rescued from the killed worker {pid}" for pid, name in killed.items() if name not in lost_workers
     ]
     failed = outcomes.get(AttemptOutcome.FAILED.value, 0)
     return Report(
@@ -112,20 +114,22 @@ def compare(
     results: Mapping[str, Sequence[Counts]],
     dead: Mapping[str, int],
 ) -> list[str]:
-    """Return what is wrong: a file without exactly one result or one dead letter, or counts that differ. Pure."""
+    """Return complaints: files without exactly one result or dead letter, or with wrong counts. Pure."""
     wrong: dict[str, list[str]] = {}
     for path in sorted(plain.keys() | recorded | results.keys() | dead.keys()):
         ends, letters, expected = results.get(path, ()), dead.get(path, 0), plain.get(path)
         if path not in plain or path not in recorded:
-            wrong.setdefault("was not both enqueued and counted plainly", []).append(path)
+            wrong.setdefault("was not both enqueued and counted without the queue", []).append(path)
         elif len(ends) + letters != 1:
-            wrong.setdefault(f"has {len(ends)} results and {letters} dead letters, not one of either", []).append(path)
+            wrong.setdefault(f"has {len(ends)} results and {letters} dead letters, instead of one of either", []).append(
+                path
+            )
         elif expected is None and not letters:
             wrong.setdefault("is broken, but has a result", []).append(path)
         elif expected is not None and letters:
-            wrong.setdefault("is fine, but has a dead letter", []).append(path)
+            wrong.setdefault("is valid, but has a dead letter", []).append(path)
         elif expected is not None and ends[0] != expected:
-            wrong.setdefault("was counted differently", []).append(path)
+            wrong.setdefault("has different counts", []).append(path)
     return [
         f"{', '.join(paths[:_SHOWN])}{f' and {len(paths) - _SHOWN} more' if len(paths) > _SHOWN else ''}: {what}"
         for what, paths in wrong.items()

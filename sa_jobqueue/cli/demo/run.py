@@ -1,4 +1,4 @@
-"""The demo's story, from the first enqueue to the last job's end."""
+"""The run of the demo, from the first enqueue to the end of the last job."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from sa_jobqueue.types import ENDED, JobStatus
 CHUNK: Final = 200
 """Files enqueued in one transaction."""
 
-_GLANCE: Final = timedelta(milliseconds=5)
-"""Between two looks while a victim is wanted; a short run is over within a few hundred milliseconds."""
-_LOOK: Final = timedelta(milliseconds=100)
+_FAST_POLL: Final = timedelta(milliseconds=5)
+"""Poll interval until a worker is killed: a short run takes only a few hundred milliseconds."""
+_POLL: Final = timedelta(milliseconds=100)
 _STALLED: Final = timedelta(seconds=60)
 
 
 class StalledError(JobQueueError):
-    """No job ended for a minute, and some are left."""
+    """No job ended for a minute, and some have not ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A worker that was killed: its process, its id in the database, and how many jobs it ran when it died."""
+    """A killed worker: its process id, its worker id, and the number of jobs it was running."""
 
     pid: int
     worker_id: str
@@ -40,7 +40,7 @@ class Victim:
 
 
 def enqueue(engine: Engine, paths: Sequence[str], progress: Progress) -> None:
-    """Record every file and enqueue its job, both in one transaction, a few hundred files each."""
+    """Record every file and enqueue its job, `CHUNK` files per transaction."""
     with progress.bar("enqueued", len(paths)) as bar:
         for start in range(0, len(paths), CHUNK):
             with Session(engine) as session, session.begin():
@@ -51,9 +51,9 @@ def enqueue(engine: Engine, paths: Sequence[str], progress: Progress) -> None:
 
 
 def work(engine: Engine, workers: Workers, total: int, progress: Progress) -> Victim | None:
-    """Watch the workers until every job has ended, and kill one of them on the way; return which, if one was.
+    """Wait until every job has ended, and kill one worker meanwhile; return it, or None if none was killed.
 
-    Raises: WorkerDiedError when another one ends; StalledError.
+    Raises: WorkerDiedError if another worker exits; StalledError.
     """
     victim: Victim | None = None
     seen, changed = 0, time.monotonic()
@@ -67,7 +67,7 @@ def work(engine: Engine, workers: Workers, total: int, progress: Progress) -> Vi
             if ended >= total:
                 return victim
             if time.monotonic() - changed > _STALLED.total_seconds():
-                raise StalledError(f"no job ended for {_STALLED.seconds} s; {total - ended} are left")
+                raise StalledError(f"no job ended for {_STALLED.seconds} s; {total - ended} have not ended")
             workers.check()
             if victim is None and ended >= total // 10:
                 victim = _kill_one(engine, workers)
@@ -77,11 +77,11 @@ def work(engine: Engine, workers: Workers, total: int, progress: Progress) -> Vi
                         f"killed worker {victim.pid} (SIGKILL) while it ran {victim.jobs} jobs; "
                         f"started worker {replacement} in its place"
                     )
-            time.sleep((_GLANCE if victim is None else _LOOK).total_seconds())
+            time.sleep((_FAST_POLL if victim is None else _POLL).total_seconds())
 
 
 def _kill_one(engine: Engine, workers: Workers) -> Victim | None:
-    """Kill the worker that runs the most jobs now; None when none of them is certain to run one."""
+    """Kill the worker that runs the most jobs; None if none certainly runs one."""
     running = (
         select(Job.Worker.pid, Job.Worker.id, func.count())
         .join(Job, Job.leased_by == Job.Worker.id)

@@ -1,4 +1,4 @@
-"""The demo's worker processes: started, one of them killed, none left behind."""
+"""Start, kill and stop the demo's worker processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sa_jobqueue.cli._supervisor import worker_command
 from sa_jobqueue.errors import JobQueueError
 
 _APP: Final = "sa_jobqueue.cli.demo.app:jobs"
-# Silence of three seconds means dead here: whoever watches the demo should not wait for the usual fifteen.
+# A short heartbeat timeout, so that viewers of the demo need not wait for the default of fifteen seconds.
 _OPTIONS: Final = (
     *("--concurrency", "4"),
     *("--poll-interval", "0.5"),
@@ -34,29 +34,29 @@ _LOG_TAIL: Final = 2_000
 
 
 class WorkerDiedError(JobQueueError):
-    """A worker of the demo ended by itself."""
+    """A worker of the demo exited unexpectedly."""
 
 
 class Workers:
-    """Worker processes that end with this one, however it ends: each holds the reading end of a pipe from here."""
+    """Worker processes that exit when this process ends: each holds the reading end of a pipe."""
 
     def __init__(self, url: str) -> None:
-        # By the environment, for arguments can be read by everybody; warnings of old syntax are not the demo's.
+        # Through the environment, as other users can see arguments. Warnings about old syntax are ignored.
         self._environment = dict(os.environ) | {URL_VARIABLE: url, "PYTHONWARNINGS": "ignore"}
-        self._logs: dict[int, IO[bytes]] = {}  # files without a name: nothing is left, however this ends
+        self._logs: dict[int, IO[bytes]] = {}  # unnamed files, which the system removes
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._pipes: dict[int, int] = {}
         self._killed: set[int] = set()
 
     @property
     def pids(self) -> list[int]:
-        """Every process that was started, in order."""
+        """The ids of all started processes, in order."""
         return list(self._processes)
 
     def start(self) -> int:
-        """Start one more worker; return its process id."""
+        """Start another worker; return its process id."""
         name = f"demo-{len(self._processes) + 1}"
-        log = TemporaryFile()  # noqa: SIM115 - open as long as the worker
+        log = TemporaryFile()  # noqa: SIM115 - open while the worker runs
         reading, writing = os.pipe()
         try:
             process = subprocess.Popen(  # noqa: S603 - this interpreter, arguments of ours
@@ -79,13 +79,13 @@ class Workers:
         return process.pid
 
     def kill(self, pid: int, *, holds_jobs: Callable[[], bool]) -> bool:
-        """Kill a worker with SIGKILL while it certainly runs a job; return whether it did.
+        """Kill a worker with SIGKILL if it certainly runs a job; return whether it was killed.
 
-        It is frozen first, so that what it holds now is what it holds when it dies.
+        The process is stopped (SIGSTOP) first, so that its jobs do not change before it dies.
         """
         process = self._processes[pid]
         process.send_signal(signal.SIGSTOP)
-        time.sleep(_SETTLE.total_seconds())  # what it had sent is done by the server meanwhile
+        time.sleep(_SETTLE.total_seconds())  # the server finishes the statements it has received
         if not holds_jobs():
             process.send_signal(signal.SIGCONT)
             return False
@@ -95,16 +95,16 @@ class Workers:
         return True
 
     def check(self) -> None:
-        """See that all live that should. Raises: WorkerDiedError with the end of its log."""
+        """Check that no worker exited. Raises: WorkerDiedError with the end of its log."""
         for pid, process in self._processes.items():
             status = process.poll()
             if status is not None and pid not in self._killed:
                 self._logs[pid].seek(0)
                 written = self._logs[pid].read().decode(errors="replace")
-                raise WorkerDiedError(f"worker {pid} ended with status {status}\n{written[-_LOG_TAIL:]}".rstrip())
+                raise WorkerDiedError(f"worker {pid} exited with status {status}\n{written[-_LOG_TAIL:]}".rstrip())
 
     def stop(self) -> None:
-        """Stop every worker and wait for its end: asked first, killed when it does not hear."""
+        """Stop every worker: terminate it, and kill it if it does not exit in time."""
         for process in self._processes.values():
             if process.poll() is None:
                 process.terminate()

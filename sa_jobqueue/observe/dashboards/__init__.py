@@ -1,4 +1,4 @@
-"""What to look at and when to wake somebody: a dashboard for Grafana, and rules for Prometheus, as files."""
+"""A Grafana dashboard and Prometheus rules, as files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib.resources import files
 from typing import Final
 
 NAMES: Final = ("grafana.json", "rules.yml")
-"""The dashboard, to be imported into Grafana; recording and alerting rules, for `rule_files` of Prometheus."""
+"""The dashboard, to import into Grafana; recording and alerting rules, for `rule_files` of Prometheus."""
 
 
 def read(name: str) -> str:

@@ -1,7 +1,7 @@
-"""How a queue is doing: figures, what is wrong, who holds back vacuum, and what to do about each.
+"""The health of a queue: figures, findings with advice, and what holds back the xmin horizon.
 
-`health` reads the figures (`measuring`), in bounded statements, and judges them by `Thresholds` (`findings`, where all the
-wording is). `sa-jobqueue health` prints the same. `docs/guides/monitoring.md` explains the figures and the thresholds.
+`health` reads the figures with bounded statements (`measuring`), and compares them with `Thresholds` (`findings`, which has
+all texts). `sa-jobqueue health` prints the report. `docs/guides/monitoring.md` explains the figures and the thresholds.
 """
 
 from sa_jobqueue.observe.health.figures import (

@@ -1,4 +1,4 @@
-"""What a table or an index would take if it were written anew, from the planner's statistics. Pure."""
+"""Estimates of the size of a table or index after a rewrite, from the planner's statistics. Pure."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _ROW_HEADER: Final = 32
 """23 bytes and a bitmap of nulls, aligned to eight."""
 _ENTRY_HEADER: Final = 8
 _INDEX_PAGE_HEADER: Final = 40
-"""24 bytes, and 16 that a btree keeps at a page's end."""
+"""24 bytes, and 16 at the end of a btree's page."""
 
 
 def vacuum_threshold(*, live: float, threshold: float, scale_factor: float) -> float:
-    """Return at how many dead rows autovacuum begins. Source: PostgreSQL's manual, 24.1.6."""
+    """Return the number of dead rows at which autovacuum starts. Source: PostgreSQL's manual, 24.1.6."""
     return threshold + scale_factor * live
 
 
 def wasted_in_heap(size: int, *, rows: float, row_bytes: float | None, fillfactor: int) -> int | None:
-    """Return how many bytes of a table its rows do not need; None where the rows' width is not known.
+    """Return the bloat of a table in bytes; None if the width of its rows is unknown.
 
-    `row_bytes`: the mean of the columns' widths. Not counted are the spaces between columns, so a page or two of a small
-    table counts as waste. What `fillfactor` leaves free on purpose is not waste.
+    `row_bytes`: the mean width of all columns. Padding between columns is not counted, so a page or two of a small table
+    count as bloat. Space that `fillfactor` leaves free does not.
     Source: the layout of a page, PostgreSQL's manual, 73.6; the idea is that of the check_postgres bloat query.
     """
     if row_bytes is None:
@@ -35,9 +35,9 @@ def wasted_in_heap(size: int, *, rows: float, row_bytes: float | None, fillfacto
 
 
 def wasted_in_index(size: int, *, rows: float, key_bytes: float | None, fillfactor: int) -> int | None:
-    """Return how many bytes of a btree its entries do not need; None where their width is not known.
+    """Return the bloat of a btree in bytes; None if the width of its entries is unknown.
 
-    Entries that PostgreSQL keeps once for several equal rows are counted each: then there is more waste than told.
+    Deduplicated entries are counted once per row, so the bloat may be underestimated.
     Source: as `wasted_in_heap`; a meta page, and an inner page for about every 200 leaves.
     """
     if key_bytes is None:

@@ -1,4 +1,4 @@
-"""What a health report is made of: figures as they were read, and the findings they led to."""
+"""The figures and findings of a health report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sa_jobqueue.types import AttemptOutcome, RefusedWrite, WorkerState
 
 
 class Severity(IntEnum):
-    """How bad it is; the number is the exit status of a probe, as the Monitoring Plugins have it."""
+    """Severity of a finding; the number is the exit status of a probe, as in the Monitoring Plugins."""
 
     OK = 0
     WARNING = 1
@@ -25,7 +25,7 @@ class Severity(IntEnum):
 
 
 class Code(StrEnum):
-    """What a finding is about; each has a section in the runbook."""
+    """Code of a finding; each has a section in the runbook."""
 
     NO_WORKER = "no_worker"
     QUEUE_UNSERVED = "queue_unserved"
@@ -51,17 +51,17 @@ class Code(StrEnum):
     WRAPAROUND = "wraparound"
     CONNECTIONS = "connections"
     OUTGROWN = "outgrown"
-    """Signals that it is time to leave for a broker, or to give the queue a database of its own."""
+    """The load may need a broker, or a separate database for the queue."""
     CANNOT_SEE = "cannot_see"
-    """What this role may not see, and so was not looked at. Never more than OK."""
+    """The role cannot see all sessions. Always OK."""
 
 
 class HolderKind(StrEnum):
-    """What keeps vacuum from removing dead rows."""
+    """Kind of what holds back the xmin horizon."""
 
     SESSION = "session"
     HANDLER = "handler"
-    """A handler's session, of a job of ours."""
+    """The session of a handler of this queue."""
     PREPARED_TRANSACTION = "prepared_transaction"
     REPLICATION_SLOT = "replication_slot"
     STANDBY_FEEDBACK = "standby_feedback"
@@ -69,7 +69,7 @@ class HolderKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is wrong, or worth knowing."""
+    """A problem, or something worth knowing."""
 
     code: Code
     severity: Severity
@@ -78,28 +78,28 @@ class Finding:
     advice: str
     """What to do about it, in one line."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    """The figures it was concluded from, and the threshold."""
+    """The figures behind it, and the threshold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueDepth:
-    """What waits in one queue. Counts end at `limit` a priority: with `is_capped` they are lower bounds."""
+    """Waiting jobs of a queue. Counts stop at a limit per priority: with `is_capped` they are lower bounds."""
 
     queue: str
     due: int
     later: int
-    """Scheduled for later, retries among them."""
+    """Scheduled for later, including retries."""
     oldest_due_at: datetime | None
     """`scheduled_at` of the oldest claimable job."""
     claim_age: timedelta
-    """How long that one has been due; zero where none is."""
+    """How long that job has been due; zero without due jobs."""
     next_due_at: datetime | None
     is_capped: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRates:
-    """What happened in one queue within the window, as counts."""
+    """Counts of one queue within the window."""
 
     queue: str
     arrived: int
@@ -110,7 +110,7 @@ class QueueRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What happened within the window. With `is_partial` more did than was looked at: lower bounds."""
+    """Counts within the window. With `is_partial` not all rows were scanned, and they are lower bounds."""
 
     window: timedelta
     queues: Sequence[QueueRates]
@@ -120,69 +120,69 @@ class Rates:
 
     @property
     def arrived(self) -> int:
-        """Return how many jobs were enqueued, in all queues."""
+        """Return the number of jobs enqueued, in all queues."""
         return sum(queue.arrived for queue in self.queues)
 
     @property
     def completed(self) -> int:
-        """Return how many jobs completed, in all queues."""
+        """Return the number of jobs completed, in all queues."""
         return sum(queue.completed for queue in self.queues)
 
     @property
     def failed_attempts(self) -> int:
-        """Return how many attempts failed, timed out or were taken back; snoozes and releases are nobody's failure."""
+        """Return the number of attempts that failed, timed out or were lost; snoozes and releases do not count."""
         wrong = (AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT, AttemptOutcome.LOST)
         return sum(self.unsuccessful.get(outcome, 0) for outcome in wrong)
 
     @property
     def retry_rate(self) -> float:
-        """Return which part of the attempts that ended failed, 0 to 1; 0 where none ended."""
+        """Return the share of ended attempts that failed, 0 to 1; 0 if none ended."""
         ended = self.completed + self.failed_attempts
         return self.failed_attempts / ended if ended else 0.0
 
     def per_second(self, count: int) -> float:
-        """Return a count of the window as a rate."""
+        """Convert a count of the window to a rate."""
         return count / self.window.total_seconds()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """Who runs jobs, as far as they have beaten lately."""
+    """The workers, by their last heartbeats."""
 
     heartbeat_timeout: timedelta
     workers: Sequence[WorkerStatus]
 
     @property
     def live(self) -> list[WorkerStatus]:
-        """Return those that have beaten within their time to live."""
+        """Return the workers with a heartbeat within the heartbeat timeout."""
         return [worker for worker in self.workers if worker.silent_for <= self.heartbeat_timeout]
 
     @property
     def silent(self) -> list[WorkerStatus]:
-        """Return those whose rows are there and who have not."""
+        """Return the workers without a heartbeat within the heartbeat timeout."""
         return [worker for worker in self.workers if worker.silent_for > self.heartbeat_timeout]
 
     @property
     def slots(self) -> int:
-        """Return how many jobs those that claim could run at once."""
+        """Return the total concurrency of the live workers that claim jobs."""
         return sum(worker.concurrency for worker in self.live if worker.state is WorkerState.RUNNING)
 
     @property
     def saturation(self) -> float:
-        """Return which part of the slots is taken, 0 to 1; 0 without any."""
+        """Return the share of slots in use, 0 to 1; 0 if there are none."""
         running = sum(worker.running for worker in self.live if worker.state is WorkerState.RUNNING)
         return running / self.slots if self.slots else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """What is running."""
+    """The running jobs."""
 
     running: int
     orphaned: int
-    """Of workers that are gone; they are taken back while any worker lives."""
+    """Jobs of dead workers; live workers rescue them."""
     overdue: int
-    """Past their timeout, and not yet taken back."""
+    """Past their timeout and not yet rescued."""
     longest_job_id: Any
     longest_type_name: str | None
     longest_worker_id: str | None
@@ -191,28 +191,28 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """What is dead and unresolved, and what waits for it. Counts end at the limit of the report."""
+    """Unresolved dead letters, and jobs blocked by dead chains. Counts stop at the limit of the report."""
 
     unresolved: int
     last_hour: int
     last_day: int
     last_week: int
     last_month: int
-    """Of thirty days."""
+    """Thirty days."""
     oldest_for: timedelta | None
-    """How long the oldest unresolved dead letter has been there."""
+    """Age of the oldest unresolved dead letter."""
     waiting: int
-    """Jobs that wait for a dead chain."""
+    """Jobs blocked by a dead chain."""
     dead_chains: int
-    """Dead chains that somebody waits for."""
+    """Dead chains that block jobs."""
     example_chain_id: Any
     chains_to_unblock: int
-    """Chains that have ended and whose end nobody has passed on yet."""
+    """Ended chains whose blocked jobs are not unblocked yet."""
     to_unblock_for: timedelta | None
 
     @property
     def by_age(self) -> dict[str, int]:
-        """Return how many unresolved dead letters are how old, each counted once: `under_1h` to `over_30d`."""
+        """Return the number of unresolved dead letters by age, each counted once: `under_1h` to `over_30d`."""
         names = ("under_1h", "1h_to_1d", "1d_to_7d", "7d_to_30d", "over_30d")
         within = (0, self.last_hour, self.last_day, self.last_week, self.last_month, self.unresolved)
         return {name: older - younger for name, (younger, older) in zip(names, pairwise(within), strict=True)}
@@ -220,33 +220,33 @@ class Failures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableHealth:
-    """One table. Rows are the statistics' estimates; `wasted_bytes` is this report's, null before the first ANALYZE."""
+    """A table. Row counts are estimates of the statistics, `wasted_bytes` of this report; None before the first ANALYZE."""
 
     name: str
     live: int
     dead: int
     vacuum_at: float
-    """Dead rows at which autovacuum begins, by the table's own settings or the server's."""
+    """Number of dead rows at which autovacuum starts, by the settings of the table or the server."""
     bytes: int
     index_bytes: int
     wasted_bytes: int | None
-    """What a rewrite would give back, within a factor of about two."""
+    """Bloat that a rewrite would free, within a factor of about two."""
     is_vacuumed: bool
-    """Whether autovacuum is on for it."""
+    """Whether autovacuum is on for the table."""
     vacuuming: str | None
-    """The phase of a vacuum that runs on it now."""
+    """Phase of a running vacuum."""
     last_vacuum: datetime | None
-    """By whomever."""
+    """Manual or automatic."""
     last_autoanalyze: datetime | None
     inserted: int
     updated: int
     deleted: int
-    """Since the statistics were last reset."""
+    """Since the statistics were reset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexHealth:
-    """One index; `wasted_bytes` only of btrees."""
+    """An index; `wasted_bytes` only for btrees."""
 
     name: str
     table: str
@@ -258,24 +258,24 @@ class IndexHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """One that holds the horizon."""
+    """A session, slot or transaction that holds back the xmin horizon."""
 
     kind: HolderKind
     xmin: str
-    """The oldest transaction it still may see."""
+    """The oldest transaction that it may still see."""
     age: int
     """In transactions."""
     held_for: timedelta | None
-    """Since its transaction began; null where that cannot be known."""
+    """Time since its transaction began; None if unknown."""
     pid: int | None
     name: str | None
-    """Its application_name; of a slot or a prepared transaction, its own."""
+    """The application_name, or the name of a slot or prepared transaction."""
     user: str | None
     state: str | None
     query: str | None
-    """What it runs or ran last, shortened, its literals left out."""
+    """Its current or last query, shortened and without literals."""
     job_id: Any = None
-    """Of a handler."""
+    """Only for a handler."""
     type_name: str | None = None
     attempt: int | None = None
     worker_id: str | None = None
@@ -283,39 +283,39 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Horizon:
-    """How far back vacuum must look, and for whose sake; the oldest first."""
+    """The xmin horizon and what holds it back, oldest first."""
 
     holders: Sequence[Holder]
 
     @property
     def age(self) -> int:
-        """Return its age in transactions; 0 when nobody holds it."""
+        """Return its age in transactions; 0 if it is not held back."""
         return max((holder.age for holder in self.holders), default=0)
 
     @property
     def held_for(self) -> timedelta | None:
-        """Return the longest that anybody is known to hold it."""
+        """Return the longest known time of a holder."""
         return max((holder.held_for for holder in self.holders if holder.held_for is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """The server, and what this role may see of it."""
+    """The database server, and what this role may see of it."""
 
     version: int
     is_replica: bool
     connections: int
     max_connections: int
     frozen_age: int
-    """In transactions, of this database's oldest row that is not frozen."""
+    """Age in transactions of the database's oldest unfrozen row."""
     autovacuum: bool
     sees_all: bool
-    """Whether others' sessions are seen whole: with pg_monitor, or as the same user."""
+    """Whether other sessions are fully visible: with pg_monitor, or as the same user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paused:
-    """A queue or a job type of which somebody has nothing started."""
+    """A paused queue or job type."""
 
     what: str
     """`queue` or `type`."""
@@ -326,18 +326,18 @@ class Paused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateSchedule:
-    """A schedule that does not fire as it should."""
+    """A schedule that is overdue or cannot fire."""
 
     name: str
     overdue: timedelta | None
-    """For how long its next time has passed."""
+    """Time since it should have fired."""
     error: str | None
     """Why it cannot fire."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantined:
-    """A row that workers cannot write: it was left out of its batch and is tried again."""
+    """A row that workers cannot write: it was removed from its batch, and the write is retried."""
 
     subject: str
     """The id of the job, chain or dead letter, or the name of the schedule, queue or job type."""
@@ -352,13 +352,13 @@ class Quarantined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """One report. Its figures were read one after the other, each with a snapshot of its own."""
+    """A health report. Its figures are read one after the other, each with its own snapshot."""
 
     measured_at: datetime
     """By the database's clock."""
     queues: Sequence[QueueDepth]
     pending_estimate: int | None
-    """Pending jobs by the statistics of `ix_job_claim`, as of its last vacuum; null before the first."""
+    """Pending jobs by the statistics of `ix_job_claim` at its last vacuum; None before the first."""
     rates: Rates
     workers: Workers
     running: Running
@@ -372,23 +372,23 @@ class Health:
     paused: Sequence[Paused] = ()
     """Queues, then job types, by name."""
     schedules: Sequence[LateSchedule] = ()
-    """Those that are overdue or cannot fire, by name."""
+    """Schedules that are overdue or cannot fire, by name."""
     quarantined: Sequence[Quarantined] = ()
-    """Rows that cannot be written, the oldest first; at most 1,000."""
+    """Rows that cannot be written, oldest first; at most 1,000."""
     findings: Sequence[Finding] = ()
-    """The worst first."""
+    """Most severe first."""
 
     @property
     def severity(self) -> Severity:
-        """Return the worst of the findings."""
+        """Return the highest severity of the findings."""
         return max((finding.severity for finding in self.findings), default=Severity.OK)
 
     @property
     def due(self) -> int:
-        """Return how many jobs are due, in all queues."""
+        """Return the number of due jobs in all queues."""
         return sum(queue.due for queue in self.queues)
 
     @property
     def claim_age(self) -> timedelta:
-        """Return how long the oldest claimable job has been due; zero where none is."""
+        """Return how long the oldest claimable job has been due; zero without due jobs."""
         return max((queue.claim_age for queue in self.queues), default=timedelta(0))

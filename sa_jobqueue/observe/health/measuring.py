@@ -1,4 +1,4 @@
-"""Reads the figures of a health report: a dozen bounded statements, one after the other."""
+"""Read the figures of a health report, with a dozen bounded statements."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ from sa_jobqueue.statements.sessions import PREFIX
 from sa_jobqueue.types import AttemptOutcome, RefusedWrite
 
 COUNTED: Final = 10_000
-"""Jobs of a lane, dead letters and waiting jobs are counted so far and no further."""
+"""Limit of the counts of a lane's jobs, of dead letters and of blocked jobs."""
 LOOKED_AT: Final = 50_000
-"""Jobs and attempts of the window that are looked at."""
+"""Limit of the jobs and attempts of the window that are scanned."""
 _TRANSACTIONS: Final = 500_000
 _HOLDERS: Final = 10
 _QUARANTINED: Final = 1000
 _TIMEOUT: Final = timedelta(seconds=10)
 _SETTINGS: Final = {
-    # The workers' guards: a plan from the statistics of an empty table would read the whole backlog. But for bitmaps, which
-    # is how a block range index is read.
+    # The workers' guards, as a plan from the statistics of an empty table would read the whole backlog; except bitmap
+    # scans, which block range indexes need.
     name: value
     for name, value in GUARDS.items()
     if name not in {"enable_bitmapscan", "plan_cache_mode"}
 } | {
-    # The encoding is left alone: a driver must learn of it when it connects.
+    # Not the encoding, which a driver reads when it connects.
     name: value
     for name, value in SETTINGS.items()
     if name != "client_encoding"
@@ -73,16 +73,16 @@ def health(
     timeout: timedelta = _TIMEOUT,
     model: type[JobMixin[Any]] = Job,
 ) -> Health:
-    """Return how a queue is doing, what is wrong with it, and who holds back vacuum.
+    """Measure the health of a queue: figures, findings, and what holds back the xmin horizon.
 
-    `source`: an engine, of which one connection is used and then closed; or a session, in whose transaction it then reads.
-    With an async engine: `await connection.run_sync(lambda sync: health(Session(sync)))`. `window`: what rates are counted
-    over. `heartbeat_timeout`: that of the workers. `timeout`: of each statement, with an engine.
+    `source`: an engine, of which one connection is used and then closed; or a session, whose transaction is used. With an
+    async engine: `await connection.run_sync(lambda sync: health(Session(sync)))`. `window`: the period of the rates.
+    `heartbeat_timeout`: that of the workers. `timeout`: of each statement, with an engine.
 
-    Cost: a dozen statements, each bounded by a limit or by what workers can run at once; counts beyond 10,000 a lane are
-    cut off and say so. With an engine no snapshot is held between them. Locks: none.
-    Rights: SELECT on the queue's tables; with pg_monitor also what others' sessions do, which the report otherwise names as
-    not seen. Raises: what the driver raises, a statement that took longer than `timeout` among it.
+    Cost: a dozen statements, each bounded by a limit or by the concurrency of the workers; counts stop at 10,000 per lane
+    and are then marked as capped. With an engine no snapshot is held between them. Locks: none.
+    Privileges: SELECT on the queue's tables; pg_monitor to see other users' sessions, else the report has a finding.
+    Raises: exceptions of the driver, also if a statement takes longer than `timeout`.
     """
     if isinstance(source, Session):
         return _measure(source, thresholds, window, heartbeat_timeout, model)
@@ -92,10 +92,10 @@ def health(
 
 @contextmanager
 def reading(engine: Engine, timeout: timedelta) -> Iterator[Session]:
-    """Give a session for bounded reads, each a transaction of its own, on a connection that is closed afterwards."""
-    # Each statement its own transaction: within a longer one the last SELECT's portal keeps its snapshot until the next.
+    """Yield a session for bounded reads, each in its own transaction, on a connection that is closed afterwards."""
+    # Autocommit: within a transaction, the portal of the last SELECT keeps its snapshot until the next statement.
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.detach()  # closed at the end, so that nobody inherits the settings
+        connection.detach()  # closed at the end, so that the pool does not keep its settings
         settings = _SETTINGS | {"statement_timeout": f"{timeout.total_seconds() * 1000:.0f}ms"}
         connection.execute(select(*(func.set_config(name, value, False) for name, value in settings.items())))
         with Session(connection) as session:
@@ -105,8 +105,8 @@ def reading(engine: Engine, timeout: timedelta) -> Iterator[Session]:
 def _measure(
     session: Session, thresholds: Thresholds, window: timedelta, heartbeat_timeout: timedelta, model: type[JobMixin[Any]]
 ) -> Health:
-    told = session.execute(storage.server()).mappings().one()
-    now: datetime = told["now"]
+    server = session.execute(storage.server()).mappings().one()
+    now: datetime = server["now"]
     indexes = session.execute(storage.indexes(model)).mappings().all()
     claim = model.__jobqueue__.name("ix_job_claim")
     estimates = [int(index["tuples"]) for index in indexes if index["name"] == claim and index["tuples"] >= 0]
@@ -118,17 +118,17 @@ def _measure(
         workers=Workers(heartbeat_timeout=heartbeat_timeout, workers=list_workers(session, model=model)),
         running=_running(session, model, now, heartbeat_timeout),
         failures=_failures(session, model, now),
-        tables=[_table(row, told) for row in session.execute(storage.tables(model)).mappings()],
+        tables=[_table(row, server) for row in session.execute(storage.tables(model)).mappings()],
         indexes=[_index(row) for row in indexes],
         horizon=Horizon(holders=_holders(session, model)),
         server=Server(
-            version=told["server_version"],
-            is_replica=told["is_replica"],
-            connections=told["connections"],
-            max_connections=told["max_connections"],
-            frozen_age=told["frozen_age"],
-            autovacuum=told["autovacuum"],
-            sees_all=told["sees_all"],
+            version=server["server_version"],
+            is_replica=server["is_replica"],
+            connections=server["connections"],
+            max_connections=server["max_connections"],
+            frozen_age=server["frozen_age"],
+            autovacuum=server["autovacuum"],
+            sees_all=server["sees_all"],
         ),
         unserved=list(session.scalars(jobs.unserved_queues(model), {"ttl": heartbeat_timeout})),
         paused=list(_paused(session, model, now)),
@@ -183,9 +183,9 @@ def _queues(session: Session, model: type[JobMixin[Any]], now: datetime) -> list
 
 
 def _rates(session: Session, model: type[JobMixin[Any]], window: timedelta) -> Rates:
-    asked = {"window": window, "transactions": _TRANSACTIONS, "limit": LOOKED_AT}
-    rows = session.execute(statements.lately(model), asked).mappings().all()
-    attempts = session.execute(statements.attempts_lately(model), asked).all()
+    parameters = {"window": window, "transactions": _TRANSACTIONS, "limit": LOOKED_AT}
+    rows = session.execute(statements.lately(model), parameters).mappings().all()
+    attempts = session.execute(statements.attempts_lately(model), parameters).all()
     looked_at = max(sum(row["looked_at"] for row in rows), sum(n for _, n in attempts))
     return Rates(
         window=window,
@@ -218,16 +218,16 @@ def _running(session: Session, model: type[JobMixin[Any]], now: datetime, heartb
 
 
 def _failures(session: Session, model: type[JobMixin[Any]], now: datetime) -> Failures:
-    letters = session.execute(statements.unresolved(model), {"limit": COUNTED}).mappings().one()
+    dead_letters = session.execute(statements.unresolved(model), {"limit": COUNTED}).mappings().one()
     behind = session.execute(statements.behind_dead(model), {"limit": COUNTED}).mappings().one()
     chains_to_unblock = session.execute(statements.chains_to_unblock(model), {"limit": COUNTED}).mappings().one()
     return Failures(
-        unresolved=letters["unresolved"],
-        last_hour=letters["last_hour"],
-        last_day=letters["last_day"],
-        last_week=letters["last_week"],
-        last_month=letters["last_month"],
-        oldest_for=_since(letters["oldest_at"], now),
+        unresolved=dead_letters["unresolved"],
+        last_hour=dead_letters["last_hour"],
+        last_day=dead_letters["last_day"],
+        last_week=dead_letters["last_week"],
+        last_month=dead_letters["last_month"],
+        oldest_for=_since(dead_letters["oldest_at"], now),
         waiting=behind["waiting"],
         dead_chains=behind["chains"],
         example_chain_id=behind["chain_id"],
@@ -315,7 +315,7 @@ def _holders(session: Session, model: type[JobMixin[Any]]) -> list[Holder]:
 
 
 def _job_id(model: type[JobMixin[Any]], name: str | None) -> Any:
-    """Return the id in the name of a handler's session; None for any other name."""
+    """Return the job id in the application_name of a handler's session; None for any other name."""
     if name is None or not name.startswith(PREFIX):
         return None
     written = name.removeprefix(PREFIX)
@@ -332,7 +332,7 @@ _SHOWN: Final = 120
 
 
 def shortened(query: str | None) -> str | None:
-    """Return a query on one line, its literals left out: they may be private, and a password is among them. Pure."""
+    """Return a query on one line without its literals, which may be private or a password. Pure."""
     if query is None or query == "<insufficient privilege>":
         return None
     plain = " ".join(_LITERAL.sub("?", query).split())

@@ -1,4 +1,4 @@
-"""A health report and the single jobs behind it, read again and again on one connection: what a live view shows."""
+"""A health report with the longest running jobs and latest failures, for a live view."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from sa_jobqueue.statements import lately
 from sa_jobqueue.types import AttemptOutcome, JobStatus
 
 SHOWN: Final = 20
-"""Jobs of each kind that are told."""
+"""Maximum number of jobs in each list."""
 _SCANNED: Final = 500
-"""Attempts that are looked at for those that failed."""
+"""Number of latest attempts that are scanned for failures."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """One that runs."""
+    """A running job."""
 
     job_id: Any
     type_name: str
@@ -36,7 +36,7 @@ class RunningJob:
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
-    """One that ended in a way nobody wanted, and how its job stands now."""
+    """An unsuccessful attempt, with the current status of its job."""
 
     job_id: Any
     type_name: str
@@ -45,33 +45,33 @@ class FailedAttempt:
     outcome: AttemptOutcome
     error_type: str | None
     error_message: str | None
-    """Its beginning."""
+    """The start of the message."""
     ago: timedelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """One look."""
+    """A health report with single jobs."""
 
     health: Health
     longest: Sequence[RunningJob]
-    """Those that run longest first."""
+    """Longest running first."""
     failures: Sequence[FailedAttempt]
-    """The newest first."""
+    """Newest first."""
 
 
 @contextmanager
 def overviews(
     engine: Engine, *, timeout: timedelta = timedelta(seconds=10), model: type[JobMixin[Any]] = Job, **options: Any
 ) -> Iterator[Callable[[], Overview]]:
-    """Give a function that looks once, on a connection that is held for the length of the block.
+    """Yield a function that reads an overview, on a connection that is held while the block runs.
 
-    Each statement is a transaction of its own, bounded as those of `health`, whose other `options` it takes.
+    Each statement is a separate transaction, bounded as those of `health`, whose other `options` it takes.
     Raises: what the driver raises; the connection may be lost then.
     """
     with reading(engine, timeout) as session:
 
-        def look() -> Overview:
+        def read() -> Overview:
             report = health(session, model=model, **options)
             longest = session.execute(lately.longest(model), {"limit": SHOWN})
             failures = session.execute(lately.failures(model), {"limit": SHOWN, "scan": _SCANNED})
@@ -81,4 +81,4 @@ def overviews(
                 failures=[FailedAttempt(*row) for row in failures],
             )
 
-        yield look
+        yield read

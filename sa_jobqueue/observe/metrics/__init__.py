@@ -1,8 +1,8 @@
-"""Figures for Prometheus: of one worker as it works (`workers`), and of the database (`database`), served over HTTP.
+"""Prometheus metrics of a worker (`workers`) and of the database (`database`), served over HTTP.
 
-Names and units follow Prometheus' conventions: `sa_jobqueue_` first, seconds and bytes, `_total` for what only grows.
-Labels are bounded: job types are those that a worker has handlers for, queues the hundred longest, the rest is `other`.
-Needs: pip install "sa-jobqueue[metrics]".
+Names and units follow Prometheus' conventions: the prefix `sa_jobqueue_`, seconds and bytes, `_total` for counters. Labels
+are bounded: the job types that a worker has handlers for, the hundred longest queues, and `other` for the rest.
+Requires "sa-jobqueue[metrics]".
 """
 
 from sa_jobqueue.observe.metrics.serving import MissingMetricsExtraError, serve_metrics

@@ -1,4 +1,4 @@
-"""What the database knows of a queue, read anew at every scrape: a health report as metrics."""
+"""The figures of a health report as Prometheus metrics, measured at every scrape."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from sa_jobqueue.observe.metrics.figures import Figure, of_report, up
 
 
 class DatabaseCollector:
-    """Reads a report at every scrape. A database that does not answer is `sa_jobqueue_up 0`, and no other metric."""
+    """Measures a report at every scrape. If the database does not answer, `sa_jobqueue_up 0` is the only metric."""
 
     def __init__(self, read: Callable[[], Health]) -> None:
         self._read = read
 
     def register(self, registry: CollectorRegistry) -> None:
-        """Serve it with a registry; nothing is read until the first scrape."""
+        """Register with a registry; the first scrape reads the database."""
         registry.register(self)
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: names are known without asking the database."""
+        """Return nothing, so that registering does not read the database."""
         return []
 
     def collect(self) -> Iterator[Metric]:

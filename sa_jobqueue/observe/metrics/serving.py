@@ -1,4 +1,4 @@
-"""The page that Prometheus reads: a port, a thread, and nothing else."""
+"""The HTTP endpoint for Prometheus, served from a thread."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class MissingMetricsExtraError(JobQueueError, ImportError):
-    """Metrics need prometheus-client, which is not installed: pip install "sa-jobqueue[metrics]"."""
+    """prometheus-client, which metrics need, is not installed: run pip install "sa-jobqueue[metrics]"."""
 
     def __init__(self) -> None:
-        super().__init__('prometheus-client is not installed: pip install "sa-jobqueue[metrics]"')
+        super().__init__('prometheus-client is not installed: run pip install "sa-jobqueue[metrics]"')
 
 
 def new_registry() -> CollectorRegistry:
@@ -30,10 +30,10 @@ def new_registry() -> CollectorRegistry:
 
 @contextmanager
 def serve_metrics(registry: CollectorRegistry, *, port: int, address: str = "127.0.0.1") -> Iterator[int]:
-    """Serve a registry's metrics on every path of a port, from a thread, for the length of a block; give the port.
+    """Serve a registry's metrics on every path of a port, from a thread, while the block runs; yield the port.
 
-    `port`: 0 means a free one. `address`: where to listen; other machines reach it only on another one than the default.
-    Raises: InvalidOptionError when it cannot listen there; MissingMetricsExtraError.
+    `port`: 0 means a free one. `address`: the address to listen on; the default accepts only this machine.
+    Raises: InvalidOptionError if the port cannot be bound; MissingMetricsExtraError.
     """
     try:
         from prometheus_client import start_http_server

@@ -1,4 +1,4 @@
-"""What one worker does, counted from its events."""
+"""Prometheus metrics of one worker, counted from its events."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ def subscribe(
     running: Callable[[], Mapping[str, int]],
     slots: int,
 ) -> None:
-    """Count a worker's events from now on. One worker a registry.
+    """Count a worker's events in a registry. Use one registry per worker.
 
-    `types`: the job types that get a label of their own. `running`: how many jobs run of each type, such as
-    `lambda: worker.running_by_type`; asked at every scrape.
+    `types`: the job types that get their own label. `running`: returns the number of running jobs by type, such as
+    `lambda: worker.running_by_type`; called at every scrape.
     """
     tally = Tally(types)
     tally.follow(events)
     registry.register(TallyCollector(tally, running))
-    Gauge("sa_jobqueue_worker_slots", "Jobs it may run at once.", registry=registry).set(slots)
-    Gauge("sa_jobqueue_worker_info", "Its version.", ["version"], registry=registry).labels(__version__).set(1)
+    Gauge("sa_jobqueue_worker_slots", "Maximum number of jobs to run at once.", registry=registry).set(slots)
+    Gauge("sa_jobqueue_worker_info", "Version of sa_jobqueue.", ["version"], registry=registry).labels(__version__).set(1)
 
 
 class TallyCollector:
-    """Shows a tally, and what is running, at every scrape."""
+    """Exports a tally and the running jobs at every scrape."""
 
     def __init__(self, tally: Tally, running: Callable[[], Mapping[str, int]]) -> None:
         self._tally = tally
         self._running = running
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the counters, the histogram of what completed, and the gauge of what runs."""
+        """Yield the counters, the histogram of durations, and the gauge of running jobs."""
         for counted in ALL:
             family = CounterMetricFamily(f"sa_jobqueue_{counted.name}", counted.words, labels=counted.labels)
             for labels, total in self._tally.of(counted):
                 family.add_metric(labels, total)
             yield family
         seconds = HistogramMetricFamily(
-            "sa_jobqueue_attempt_duration_seconds", "How long attempts ran that completed.", labels=["job_type"]
+            "sa_jobqueue_attempt_duration_seconds", "Duration of completed attempts.", labels=["job_type"]
         )
         ends = [*map(str, BOUNDS), "+Inf"]
         for kind, durations in self._tally.completed.items():
             buckets = list(zip(ends, accumulate(durations.buckets), strict=True))
             seconds.add_metric([kind], buckets, sum_value=durations.seconds)
         yield seconds
-        gauge = GaugeMetricFamily("sa_jobqueue_worker_running_jobs", "Jobs that run in this worker.", labels=["job_type"])
+        gauge = GaugeMetricFamily("sa_jobqueue_worker_running_jobs", "Running jobs of this worker.", labels=["job_type"])
         for kind, count in self._tally.running(self._running()).items():
             gauge.add_metric([kind], count)
         yield gauge

@@ -1,11 +1,11 @@
-"""Traces and metrics through OpenTelemetry's API: of what is enqueued (`instrument`) and of attempts (`subscribe`).
+"""OpenTelemetry traces and metrics of enqueued jobs (`instrument`) and of attempts (`subscribe`).
 
-An application chooses the SDK, its exporters and its sampling; without an SDK this does nothing. Names follow the semantic
-conventions for messaging, which are still in development: a queue is a destination, a job a message, its chain a
-conversation. Spans are named by the job's type, `enqueue send_receipt` and `process send_receipt`, for most applications
-have one queue. A job's trace begins where it was enqueued; an attempt is a child of that span and linked to what it comes
-after, and a continuation is a child of the attempt that it continues.
-Needs: pip install "sa-jobqueue[otel]".
+The application configures the SDK, its exporters and its sampling; without an SDK this does nothing. Names follow the
+semantic conventions for messaging, which are still in development: a queue is a destination, a job a message, its chain a
+conversation. Spans are named by the job's type, `enqueue send_receipt` and `process send_receipt`, as most applications
+have one queue. A job's trace begins where it was enqueued; an attempt is a child of that span and linked to its causes,
+and a continuation is a child of the attempt that it continues.
+Requires "sa-jobqueue[otel]".
 Source: OpenTelemetry semantic conventions 1.43, messaging spans and messaging metrics.
 """
 

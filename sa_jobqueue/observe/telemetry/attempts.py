@@ -1,4 +1,4 @@
-"""A span for each attempt, from its beginning to the end that was committed for it."""
+"""A span for each attempt, until its result is committed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from opentelemetry.context import attach
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 
-from sa_jobqueue import events as told
+from sa_jobqueue import events as worker_events
 from sa_jobqueue import tracing
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.observe.logs import error_line
@@ -18,24 +18,30 @@ from sa_jobqueue.observe.telemetry.producers import context_within, traceparent_
 from sa_jobqueue.redaction import is_redacted, redacted_error
 from sa_jobqueue.types import AttemptOutcome, JobId
 
-_ENDS: Final = (told.JobCompleted, told.JobRescheduled, told.JobDied, told.JobCancelled, told.AttemptLost)
+_ENDS: Final = (
+    worker_events.JobCompleted,
+    worker_events.JobRescheduled,
+    worker_events.JobDied,
+    worker_events.JobCancelled,
+    worker_events.AttemptLost,
+)
 
 
 class AttemptSpans:
-    """Makes them. A span is the current one of its handler, so what that does in spans of its own are its children.
+    """Creates a span for each attempt. It is the current span of the handler, so the handler's own spans are its children.
 
-    It ends when the attempt's end is committed, at the time that the handler had ended: so it says what became of it.
-    A worker that is killed takes its open spans with it.
+    It ends when the attempt's result is committed, with the outcome; its end time is when the handler ended. The open
+    spans of a killed worker are lost.
     """
 
-    heard: Final = (*_ENDS, told.MiddlewareFailed, told.WorkerStopped)
+    kinds: Final = (*_ENDS, worker_events.MiddlewareFailed, worker_events.WorkerStopped)
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
         self._open: dict[tuple[JobId, int], tuple[Span, int]] = {}
 
     def begin(self, attempt: AttemptContext) -> None:
-        """Begin the span of an attempt, in the attempt's own task."""
+        """Start the span of an attempt, in the attempt's task."""
         job, began = attempt.job, time.time_ns()
         creation = tracing.context_of(job.trace_context)
         within = context_within(creation)
@@ -66,45 +72,45 @@ class AttemptSpans:
             attempt.notes["trace_context"] = traceparent_of(span.get_span_context())
             self._open[job.id, job.attempt] = (span, began)
 
-    def hear(self, event: told.Event) -> None:
-        """End the span of an attempt that has ended; of the others there is something to be said at the most."""
+    def handle(self, event: worker_events.Event) -> None:
+        """End the span of an attempt that has ended; record failures of its middleware."""
         if isinstance(event, _ENDS):
             found = self._open.pop((event.job_id, event.attempt), None)
             if found is not None:
                 span, began = found
                 ran = _describe(span, event)
                 span.end(None if ran is None else began + int(ran / timedelta(microseconds=1)) * 1000)
-        elif isinstance(event, told.MiddlewareFailed):
+        elif isinstance(event, worker_events.MiddlewareFailed):
             if (event.job_id, event.attempt) in self._open and not is_redacted(event.type_name):
                 self._open[event.job_id, event.attempt][0].record_exception(event.error)
-        elif isinstance(event, told.WorkerStopped):
-            for span, _ in self._open.values():  # whose end could not be written any more: others take the jobs back
+        elif isinstance(event, worker_events.WorkerStopped):
+            for span, _ in self._open.values():  # their results could not be written: other workers rescue the jobs
                 span.set_attribute(names.OUTCOME, "unknown")
                 span.end()
             self._open.clear()
 
 
-def _describe(span: Span, event: told.Event) -> timedelta | None:
-    """Say in a span how its attempt ended; return how long it ran."""
+def _describe(span: Span, event: worker_events.Event) -> timedelta | None:
+    """Set the outcome of an attempt on its span; return how long it ran."""
     match event:
-        case told.JobCompleted():
+        case worker_events.JobCompleted():
             span.set_attribute(names.OUTCOME, "completed")
             return event.ran
-        case told.JobRescheduled():
+        case worker_events.JobRescheduled():
             span.set_attribute(names.OUTCOME, event.outcome.value)
             if event.outcome in {AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT}:
                 _fail(span, redacted_error(event.type_name, event.error))
             return event.ran
-        case told.JobDied():
+        case worker_events.JobDied():
             span.set_attributes({names.OUTCOME: "died", names.REASON: event.reason.value})
             _fail(span, redacted_error(event.type_name, event.error))
             return event.ran
-        case told.JobCancelled():
+        case worker_events.JobCancelled():
             span.set_attribute(names.OUTCOME, AttemptOutcome.CANCELLED.value)
             return event.ran
-        case told.AttemptLost():
+        case worker_events.AttemptLost():
             span.set_attributes({names.OUTCOME: "lost", names.ERROR_TYPE: "lost"})
-            span.set_status(Status(StatusCode.ERROR, "the job was no longer this worker's"))
+            span.set_status(Status(StatusCode.ERROR, "the worker lost the lease of the job"))
     return None
 
 
@@ -113,9 +119,9 @@ def _fail(span: Span, error: Any) -> None:
     span.set_attribute(names.ERROR_TYPE, kind)
     span.set_status(Status(StatusCode.ERROR, error_line(error)))
     if isinstance(error, dict):
-        kept = {"type": "type", "message": "message", "stacktrace": "traceback"}
-        told_of = {f"exception.{name}": str(error[key]) for name, key in kept.items() if error.get(key)}
-        span.add_event("exception", told_of)
+        keys = {"type": "type", "message": "message", "stacktrace": "traceback"}
+        attributes = {f"exception.{name}": str(error[key]) for name, key in keys.items() if error.get(key)}
+        span.add_event("exception", attributes)
 
 
 def error_type(error: Any) -> str:

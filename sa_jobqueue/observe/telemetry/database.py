@@ -1,4 +1,4 @@
-"""What the database knows of a queue, through OpenTelemetry's metrics: a health report, read anew for each export."""
+"""The figures of a health report as OpenTelemetry metrics, measured for each export."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sa_jobqueue.observe.health import Health
 from sa_jobqueue.observe.metrics.figures import Figure, of_report, up
 
 _UNITS: Final = {"_seconds": "s", "_bytes": "By", "_ratio": "1", "_per_second": "{job}/s"}
-"""By how Prometheus' names end; here the unit is no part of the name."""
+"""Units by the suffix of Prometheus' names; in OpenTelemetry the unit is not part of the name."""
 _NAMES: Final = {"table_bytes": "table.size", "table_index_bytes": "table.index_size"}
-_KEPT: Final = 2.0
-"""Seconds for which a report is kept: an export asks for each of its figures by itself."""
+_CACHE_SECONDS: Final = 2.0
+"""Seconds for which a report is cached: an export reads each figure separately."""
 
 
 class DatabaseMetrics:
-    """Observes the figures of a report. A database that does not answer is `sa_jobqueue.up` 0, and nothing else."""
+    """Observes the figures of a report. If the database does not answer, `sa_jobqueue.up` 0 is the only metric."""
 
     def __init__(self, meter: Meter, read: Callable[[], Health], named: Iterable[Figure]) -> None:
         self._read = read
@@ -29,20 +29,20 @@ class DatabaseMetrics:
         self._figures: dict[str, Figure] = {}
         for figure in (up(True), *named):
             create = meter.create_observable_counter if figure.only_grows else meter.create_observable_gauge
-            name, unit = _called(figure.name)
+            name, unit = _name_and_unit(figure.name)
             create(name, [partial(self._observe, figure.name)], unit, figure.words)
 
     def _observe(self, name: str, options: CallbackOptions) -> Iterable[Observation]:
         if time.monotonic() > self._until:
-            self._figures = self._look()
-            self._until = time.monotonic() + _KEPT
+            self._figures = self._measure()
+            self._until = time.monotonic() + _CACHE_SECONDS
         figure = self._figures.get(name)
         if figure is None:
             return []
         keys = [f"sa_jobqueue.{label}" for label in figure.labels]
         return [Observation(value, dict(zip(keys, labels, strict=True))) for labels, value in figure.values.items()]
 
-    def _look(self) -> dict[str, Figure]:
+    def _measure(self) -> dict[str, Figure]:
         try:
             report = self._read()
         except DBAPIError:
@@ -50,8 +50,8 @@ class DatabaseMetrics:
         return {figure.name: figure for figure in (up(True), *of_report(report))}
 
 
-def _called(name: str) -> tuple[str, str]:
-    """Return a figure's name and unit."""
+def _name_and_unit(name: str) -> tuple[str, str]:
+    """Return the name and unit of a figure."""
     for end, unit in _UNITS.items():
         if name.endswith(end):
             return f"sa_jobqueue.{_NAMES.get(name, name.removesuffix(end))}", unit

@@ -1,6 +1,6 @@
-"""Figures through OpenTelemetry's metrics: those of the conventions for messaging, and the worker's own counters.
+"""OpenTelemetry metrics: those of the semantic conventions for messaging, and the worker's counters.
 
-The counters are those that Prometheus is served (`sa_jobqueue.observe.metrics.counting`), under the same names with dots.
+The counters are those of Prometheus (`sa_jobqueue.observe.metrics.counting`), with dots in their names.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-from sa_jobqueue import events as told
+from sa_jobqueue import events as worker_events
 from sa_jobqueue.observe.metrics.counting import ALL, BOUNDS, OTHER, Counted, Tally
 from sa_jobqueue.observe.telemetry import names
 from sa_jobqueue.observe.telemetry.attempts import error_type
@@ -27,12 +27,12 @@ _ATTRIBUTES: Final = {
 }
 _SENDING: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 _MOST_TYPES: Final = 200
-"""Job types with figures of their own in a process that enqueues: there anything may be given as a type."""
+"""Limit of job types with separate metrics in a process that enqueues, where the type can be any text."""
 _MOST_ERRORS: Final = 100
 
 
 class EnqueueMetrics:
-    """Counts what was enqueued and committed."""
+    """Counts committed enqueues."""
 
     def __init__(self, meter: Meter) -> None:
         self._sent = meter.create_counter(
@@ -47,17 +47,17 @@ class EnqueueMetrics:
         self._known = names.Bounded(_MOST_TYPES)
 
     def __call__(self, type_name: str, count: int, seconds: float) -> None:
-        """Count jobs of one type, and how long it took from the first write to the commit."""
+        """Count jobs of one type, and record the time from the first write to the commit."""
         attributes = names.ENQUEUE | {names.JOB_TYPE: self._known(type_name)}
         self._sent.add(count, attributes)
         self._seconds.record(seconds, attributes)
 
 
 class WorkerMetrics:
-    """Counts a worker's events. `types`: those with figures of their own. `running`: asked at every export."""
+    """Counts a worker's events. `types`: job types with separate metrics. `running`: called at every export."""
 
     def __init__(self, meter: Meter, *, types: Iterable[str], running: Callable[[], Mapping[str, int]], slots: int) -> None:
-        # Counted here and observed at each export: the SDK takes 10 us to add one.
+        # Counted here and observed at each export: incrementing a counter of the SDK takes about 10 µs.
         self._tally = Tally(types)
         self._known = self._tally.known
         self._consumed = dict.fromkeys(self._tally.completed, 0)
@@ -85,40 +85,46 @@ class WorkerMetrics:
             meter.create_observable_counter(name, [partial(self._observe_total, counted)], counted.unit, counted.words)
         words = "Number of messages that were delivered to the application."
         meter.create_observable_counter("messaging.client.consumed.messages", [observe_consumed], "{message}", words)
-        words = "Jobs that run in this worker."
+        words = "Running jobs of this worker."
         meter.create_observable_up_down_counter("sa_jobqueue.worker.running_jobs", [observe_running], "{job}", words)
-        words = "Jobs it may run at once."
+        words = "Maximum number of jobs to run at once."
         meter.create_observable_up_down_counter("sa_jobqueue.worker.slots", [observe_slots], "{job}", words)
 
     def _observe_total(self, counted: Counted, options: CallbackOptions) -> Iterable[Observation]:
         keys = [_ATTRIBUTES[name] for name in counted.labels]
         return [Observation(total, dict(zip(keys, labels, strict=True))) for labels, total in self._tally.of(counted)]
 
-    def follow(self, events: told.EventBus) -> None:
-        """Count from now on."""
+    def follow(self, events: worker_events.EventBus) -> None:
+        """Subscribe to a worker's events."""
         self._tally.follow(events)
-        kinds = (told.JobStarted, told.JobCompleted, told.JobCancelled, told.JobRescheduled, told.JobDied)
+        kinds = (
+            worker_events.JobStarted,
+            worker_events.JobCompleted,
+            worker_events.JobCancelled,
+            worker_events.JobRescheduled,
+            worker_events.JobDied,
+        )
         events.subscribe(self, kinds=kinds)
 
-    def __call__(self, event: told.Event) -> None:
-        """Count an event, but for what the tally counts by itself."""
+    def __call__(self, event: worker_events.Event) -> None:
+        """Count an event, except what the tally counts."""
         match event:
-            case told.JobCompleted() | told.JobCancelled():
+            case worker_events.JobCompleted() | worker_events.JobCancelled():
                 self._observe(event, event.ran)
-            case told.JobStarted():
+            case worker_events.JobStarted():
                 self._consumed[self._kind(event)] += 1
-            case told.JobRescheduled():
+            case worker_events.JobRescheduled():
                 failed = event.outcome in {AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT}
                 self._observe(event, event.ran, error_type(event.error) if failed else None)
-            case told.JobDied():
+            case worker_events.JobDied():
                 self._observe(event, event.ran, error_type(event.error))
 
-    def _observe(self, event: told.AttemptEvent, ran: timedelta | None, error: str | None = None) -> None:
+    def _observe(self, event: worker_events.AttemptEvent, ran: timedelta | None, error: str | None = None) -> None:
         if ran is not None:
             attributes = self._attributes[self._kind(event)]
             if error is not None:
                 attributes = attributes | {names.ERROR_TYPE: self._errors(error)}
             self._seconds.record(ran.total_seconds(), attributes)
 
-    def _kind(self, event: told.AttemptEvent) -> str:
+    def _kind(self, event: worker_events.AttemptEvent) -> str:
         return event.type_name if event.type_name in self._known else OTHER

@@ -1,4 +1,4 @@
-"""What spans and metrics call things."""
+"""Names of attributes of spans and metrics."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OTHER: Final = "other"
 
 
 class Bounded:
-    """Lets the first so many names through; the rest are `other`, so that a metric has an end."""
+    """Returns the first `most` names unchanged, and `other` for the rest, so that a metric's labels are bounded."""
 
     def __init__(self, most: int, other: str = OTHER) -> None:
         self._most = most
@@ -43,7 +43,7 @@ class Bounded:
         self._names: set[str] = set()
 
     def __call__(self, name: str) -> str:
-        """Return a name, or what stands for those that came too late."""
+        """Return the name, or the replacement if there are already `most` names."""
         if name not in self._names:
             if len(self._names) >= self._most:
                 return self._other

@@ -1,4 +1,4 @@
-"""A span for what a transaction enqueues, told once that has committed."""
+"""A span for the jobs that a transaction enqueues, exported after its commit."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.observe.telemetry import names
 from sa_jobqueue.operations.hooks import after_commit
 
-Told = Callable[[str, int, float], None]
-"""Called once a transaction has committed, with a job type, how many jobs of it, and the seconds that it took."""
+OnCommit = Callable[[str, int, float], None]
+"""Called after a commit, with a job type, its number of jobs, and the seconds from the first write to the commit."""
 
-_MADE_IN = "_sa_jobqueue_made_in"
+_PARENT = "_sa_jobqueue_made_in"
 _MOST_LINKS = 100
 
 
 class EnqueueSpans:
-    """Makes one span for the jobs of one type and queue that one flush, or one bulk call, writes from one place.
+    """Creates one span for the jobs of one type and queue that one flush or bulk call writes within one parent span.
 
-    The span begins before the rows are written, for they carry its context, and ends with the commit. One whose
-    transaction is rolled back is never ended, and so never exported. A continuation has none: the attempt that it
-    continues is where it comes from.
+    The span starts before the rows are written, as they contain its context, and ends with the commit. The span of a
+    transaction that is rolled back is never ended, so it is not exported. Continuations have no span, as their parent is
+    the attempt that they continue.
     """
 
-    def __init__(self, tracer: Tracer, told: Told) -> None:
+    def __init__(self, tracer: Tracer, on_commit: OnCommit) -> None:
         self._tracer = tracer
-        self._told = told
+        self._on_commit = on_commit
 
     def __call__(self, session: Any, jobs: Sequence[JobMixin[Any]]) -> None:
-        """Begin the spans of jobs that are about to be written, and write their contexts into the jobs."""
+        """Start the spans of jobs that are about to be written, and store their contexts in the jobs."""
         groups: dict[tuple[str | None, str, str], list[JobMixin[Any]]] = {}
         for job in jobs:
             if job.chain_index == 0:
-                # What it was made in, also when it is flushed again after a rollback: the span of that time is gone.
-                made_in = job.__dict__.setdefault(_MADE_IN, job.__dict__.get("trace_context", ""))
-                if made_in is not None:  # None was given: it is not to be traced
+                # The parent, also if the job is flushed again after a rollback, when the first span is lost.
+                made_in = job.__dict__.setdefault(_PARENT, job.__dict__.get("trace_context", ""))
+                if made_in is not None:  # explicitly None: do not trace it
                     groups.setdefault((made_in or None, job.type_name, job.queue), []).append(job)
         waiting: list[tuple[Span, JobMixin[Any]]] = []
         for (made_in, type_name, _), group in groups.items():
@@ -48,13 +48,13 @@ class EnqueueSpans:
             span = self._begin(made_in, group, _named(group))
             after_commit(session, self._end, span, began, type_name, len(group))
             waiting += [(span, job) for job in group if job._blockers]
-        for span, job in waiting:  # now that what they wait for has its own span too
+        for span, job in waiting:  # after their blockers have spans, too
             _link(span, job)
 
     def alike(self, session: Any, job: JobMixin[Any]) -> Callable[[int], None]:
-        """Begin the span of jobs that are all like one, and write its context into that; it ends as others do."""
+        """Start one span for identical jobs, and store its context in the first; it ends with the commit."""
         began, made_in = time.time_ns(), job.__dict__.get("trace_context", "")
-        if made_in is None:  # as was given: they are not to be traced
+        if made_in is None:  # explicitly None: do not trace them
             return lambda count: None
         span = self._begin(made_in or None, [job], {})
 
@@ -83,7 +83,7 @@ class EnqueueSpans:
     def _end(self, span: Span, began: int, type_name: str, count: int) -> None:
         ended = time.time_ns()
         span.end(ended)
-        self._told(type_name, count, (ended - began) / 1e9)
+        self._on_commit(type_name, count, (ended - began) / 1e9)
 
 
 def _named(group: Sequence[JobMixin[Any]]) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def _named(group: Sequence[JobMixin[Any]]) -> dict[str, Any]:
 
 
 def _link(span: Span, job: JobMixin[Any]) -> None:
-    """Link a span to where the chains were enqueued that a job waits for, as far as they are at hand as jobs."""
+    """Link a span to the enqueue spans of a job's blockers, as far as these are loaded as jobs."""
     for one in job._blockers[:_MOST_LINKS]:
         if isinstance(one.chain, JobMixin):
             context = tracing.context_of(one.chain.__dict__.get("trace_context"))
@@ -102,7 +102,7 @@ def _link(span: Span, job: JobMixin[Any]) -> None:
 
 
 def context_within(parent: SpanContext | None) -> Context:
-    """Return the context of what happens within a span, and within nothing else."""
+    """Return a context with only this span as the parent."""
     return Context() if parent is None else set_span_in_context(NonRecordingSpan(parent), Context())
 
 

@@ -1,4 +1,4 @@
-"""Turning it on, and off again."""
+"""Set up OpenTelemetry instrumentation."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ _instrumented: list[Callable[[], None]] = []
 
 
 class MissingOpenTelemetryExtraError(JobQueueError, ImportError):
-    """Traces need opentelemetry-api, which is not installed: pip install "sa-jobqueue[otel]"."""
+    """opentelemetry-api, which traces need, is not installed: run pip install "sa-jobqueue[otel]"."""
 
     def __init__(self) -> None:
-        super().__init__('opentelemetry-api is not installed: pip install "sa-jobqueue[otel]"')
+        super().__init__('opentelemetry-api is not installed: run pip install "sa-jobqueue[otel]"')
 
 
 class NoTelemetrySdkError(JobQueueError):
-    """Nobody has set up OpenTelemetry's SDK in this process, so whatever is told goes nowhere."""
+    """No OpenTelemetry SDK is configured in this process, so nothing would be exported."""
 
     def __init__(self) -> None:
         super().__init__(
-            "no OpenTelemetry SDK is set up in this process: name with --app the module that does, or run it under "
+            "no OpenTelemetry SDK is configured in this process: pass --app with a module that configures it, or run under "
             "opentelemetry-instrument (pip install opentelemetry-distro opentelemetry-exporter-otlp)"
         )
 
 
 def check_sdk() -> None:
-    """Check that metrics go somewhere. Raises: MissingOpenTelemetryExtraError, NoTelemetrySdkError."""
+    """Check that an SDK is configured. Raises: MissingOpenTelemetryExtraError, NoTelemetrySdkError."""
     try:
         from opentelemetry.metrics import get_meter_provider
     except ModuleNotFoundError as error:
         raise MissingOpenTelemetryExtraError from error
-    # Until one is set the API gives a stand-in of its own, which has no public name.
+    # Until an SDK is configured, the API returns a proxy provider, which has no public name.
     if type(get_meter_provider()).__module__.startswith("opentelemetry.metrics"):
         raise NoTelemetrySdkError
 
@@ -51,11 +51,11 @@ def check_sdk() -> None:
 def instrument(
     *, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
 ) -> Callable[[], None]:
-    """Make a span of what sessions of this process enqueue from now on; return the function that ends it.
+    """Create spans and metrics for jobs that this process enqueues; return a function that stops it.
 
-    `tracer_provider`, `meter_provider`: OpenTelemetry's global ones unless given. A second call takes the place of the
-    first. One span for the jobs of one type that one flush or `enqueue_many` writes; they carry its context. What is
-    rolled back is never told, that of a savepoint neither.
+    `tracer_provider`, `meter_provider`: by default OpenTelemetry's global ones. A second call replaces the first. There is
+    one span for the jobs of one type that a flush or `enqueue_many` writes; the jobs contain its context. Spans of a
+    transaction or savepoint that is rolled back are not exported.
     Raises: MissingOpenTelemetryExtraError.
     """
     tracer, meter = _tracer(tracer_provider), _meter(meter_provider)
@@ -84,10 +84,10 @@ def subscribe(
     tracer_provider: TracerProvider | None = None,
     meter_provider: MeterProvider | None = None,
 ) -> None:
-    """Make a span of each attempt of a worker, and metrics of what it does, from now on.
+    """Create spans for the attempts of a worker, and metrics of its events.
 
-    `types`, `running`, `slots`: as `metrics.workers.subscribe` takes them. `tracer_provider`, `meter_provider`:
-    OpenTelemetry's global ones unless given.
+    `types`, `running`, `slots`: as in `metrics.workers.subscribe`. `tracer_provider`, `meter_provider`: by default
+    OpenTelemetry's global ones.
     Raises: MissingOpenTelemetryExtraError.
     """
     tracer, meter = _tracer(tracer_provider), _meter(meter_provider)
@@ -96,16 +96,16 @@ def subscribe(
 
     spans = AttemptSpans(tracer)
     events.on_attempt_start(spans.begin)
-    events.subscribe(spans.hear, kinds=spans.heard)
+    events.subscribe(spans.handle, kinds=spans.kinds)
     WorkerMetrics(meter, types=types, running=running, slots=slots).follow(events)
 
 
 def observe_database(read: Callable[[], Health], *, meter_provider: MeterProvider | None = None) -> None:
-    """Observe what the database knows of a queue: the figures that `sa-jobqueue exporter` serves, read anew an export.
+    """Export the figures of a health report, as `sa-jobqueue exporter` serves them, measured for each export.
 
-    `read`: such as `lambda: health(engine)`; called once at once, and then from the SDK's thread. In one process a
-    database. `meter_provider`: OpenTelemetry's global one unless given.
-    Raises: MissingOpenTelemetryExtraError; what `read` raises, when it is called here.
+    `read`: such as `lambda: health(engine)`; called once now, and then from the SDK's thread. Use it in one process per
+    database. `meter_provider`: by default OpenTelemetry's global one.
+    Raises: MissingOpenTelemetryExtraError; exceptions of the first call of `read`.
     """
     meter = _meter(meter_provider)
     from sa_jobqueue.observe.telemetry.database import DatabaseMetrics

@@ -13,7 +13,7 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.types import AttemptOutcome
 
 GROUPS: Final = ("type_name", "queue", "priority", "chain_type_name")
-"""What a job says of itself and measures can be grouped by."""
+"""Columns of a job by which measures can be grouped."""
 
 FAILURES: Final = (AttemptOutcome.FAILED.value, AttemptOutcome.TIMED_OUT.value, AttemptOutcome.LOST.value)
 """Outcomes of attempts that went wrong; the others were given back or stopped on purpose."""

@@ -43,7 +43,7 @@ def throughput(history: History, *, every: timedelta = HOUR, by: Sequence[str] =
 
     `by`: any of `type_name` and `queue`. `every`: how long a bucket is; buckets are counted from 1970, in UTC.
     Shape: `bucket_start`, the columns of `by`, and the numbers `enqueued` (jobs), `completed`, `cancelled` (jobs that
-    ended so), `failed` (attempts that failed, timed out or were taken back), `dead` (dead letters). No row where nothing
+    ended so), `failed` (attempts that failed, timed out or were lost), `dead` (dead letters). No row where nothing
     happened. A redriven job counts in `dead` for each of its deaths.
     Raises: InvalidOptionError when `by` or `every` is something else.
     """
@@ -71,7 +71,7 @@ def throughput(history: History, *, every: timedelta = HOUR, by: Sequence[str] =
 
 
 def retry_rate(history: History, by: Sequence[str] = ("type_name",)) -> DataFrame:
-    """Tell how often the first attempt was not enough.
+    """Count the jobs for which the first attempt was not enough.
 
     `by`: any of `type_name`, `queue`, `priority` and `chain_type_name`. Of jobs in the history that were ever claimed.
     Shape: the columns of `by`, `jobs`, `attempts` (that ended), `completed` and one number for each outcome of

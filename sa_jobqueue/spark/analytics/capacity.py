@@ -119,7 +119,7 @@ def capacity(
             return None
         return workers_needed(load, run_seconds, target_wait=target_wait, quantile=quantile)
 
-    # Told, and not to be guessed from the annotations: Spark warns when it cannot.
+    # Explicit, because Spark warns if it cannot infer this from the annotations.
     of_group = sf.udf(needed, "int", useArrow=False)
     load = sf.greatest(busy, arrivals * sf.col("mean_run_seconds"))
     return summed.select(

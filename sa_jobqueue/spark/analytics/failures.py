@@ -91,12 +91,12 @@ def error_groups(history: History, *, every: timedelta = DAY) -> DataFrame:
 def dead_letter_ageing(
     history: History, by: Sequence[str] = ("type_name", "reason"), *, as_of: datetime | None = None
 ) -> DataFrame:
-    """Count dead letters by how long they have been open, and tell how long it takes until somebody decides.
+    """Count dead letters by how long they have been unresolved, and measure the time to their resolution.
 
     `by`: any of `type_name`, `queue` and `reason`. `as_of`: when ages are taken; Spark's clock unless given.
     Shape: the columns of `by`, `letters`, `open`, `redriven`, `dismissed`, `open_under_1h`, `open_1h_to_1d`,
     `open_1d_to_7d`, `open_7d_to_30d`, `open_over_30d`, `oldest_open_seconds`, and of resolved ones, from the death to the
-    decision, `resolution_p50_seconds`, `resolution_p95_seconds`; the last three are null where there is none.
+    decision, `resolution_p50_seconds`, `resolution_p95_seconds`; the last three are null without one.
     Raises: InvalidOptionError when `by` names something else or `as_of` has no time zone.
     """
     names = check_groups(by, ("type_name", "queue", "reason"))

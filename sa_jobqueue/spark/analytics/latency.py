@@ -24,7 +24,7 @@ def latencies(history: History) -> DataFrame:
     Shape: `id`, `type_name`, `queue`, `priority`, `chain_type_name`, `status`, `hour` and `day` (when they began: of the
     start of the last attempt, of a job completed without one of its end; UTC), and
     `wait_seconds`, from when the last attempt was due until it was claimed. `scheduled_at` is that instant: every retry
-    and the end of the last blocker move it. Null where nobody has claimed the job since it was last due: it still waits,
+    and the end of the last blocker move it. Null if no worker has claimed the job since it was last due: it still waits,
     or was cancelled while it did;
     `run_seconds`, from that claim to the completion, of jobs that a worker completed. What earlier attempts took is in
     `intervals`;

@@ -1,4 +1,4 @@
-"""Says that the worker lives, from a thread of its own, so that a handler that blocks the event loop costs no lease."""
+"""Sends the worker's heartbeats from a dedicated thread, so that a handler that blocks the event loop loses no lease."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sa_jobqueue.worker.options import WorkerOptions
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a worker's row says of it."""
+    """What a worker's row records about it."""
 
     id: str
     name: str
@@ -44,7 +44,7 @@ class Identity:
 
 
 def identify(jobs: JobQueue[Any], options: WorkerOptions) -> Identity:
-    """Return what a new worker says of itself, with an id that no other has."""
+    """Return the identity of a new worker, with a unique id."""
     name = options.name or socket.gethostname()[:40] or "worker"
     return Identity(
         id=f"{name}:{secrets.token_hex(6)}",
@@ -61,11 +61,11 @@ def identify(jobs: JobQueue[Any], options: WorkerOptions) -> Identity:
 
 
 class Heartbeat:
-    """Beats every interval; when it could not for too long, says so before others may act on it.
+    """Sends a heartbeat every interval; reports when it has failed for too long, before other workers may act on it.
 
-    Not a component of the loop: it has a thread and a connection. A crash of the process stops it, and that is its
-    message. A lost connection is opened again at the next beat, one on which a beat is not answered is given up while
-    there is time for another. Two may not overlap: one a worker.
+    Not a component of the loop: it has its own thread and connection. If the process crashes, the heartbeats stop, which
+    is how other workers notice. A lost connection is reopened at the next heartbeat; one that does not answer is closed
+    while there is time for another attempt. One per worker: two may not overlap.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Heartbeat:
         self._forget = leases.forget_worker(model)
         self._identity = identity
         self._interval = interval.total_seconds()
-        # One interval before the others' patience ends, so that attempts have stopped when it does.
+        # One interval before `heartbeat_timeout`, so that the attempts have stopped by then.
         self._patience = heartbeat_timeout.total_seconds() - self._interval
         self._on_endangered = on_endangered
         self._on_drain = on_drain
@@ -95,69 +95,69 @@ class Heartbeat:
         self._connection: Connection | None = None
         self._driver: Any = None
         self._asked: float | None = None
-        """When what waits for the server's answer now was sent."""
+        """When the heartbeat that is waiting for the server's answer was sent; None without one."""
         self._wake = threading.Event()
         self._stop = False
         self._thread = threading.Thread(target=self._run, name="sa_jobqueue heartbeat", daemon=True)
         self._last = clock()
         self.turned = self._last
-        """When the thread last went round, whatever came of it."""
+        """When the thread last completed an iteration, successful or not."""
         self._told = False
         self._late: float | None = None
-        """How many seconds a beat came after the one before, so late that others may have taken over; until it is told."""
+        """Seconds between the last two heartbeats, if so many that other workers may have taken over; None once reported."""
 
     @property
     def silent(self) -> timedelta:
-        """How long ago the last beat was sent that the database answered."""
+        """The time since the last acknowledged heartbeat was sent."""
         return timedelta(seconds=self._clock() - self._last)
 
     @property
     def last(self) -> float:
-        """When the last heartbeat was sent that the database answered, by this clock."""
+        """When the last acknowledged heartbeat was sent, by this clock."""
         return self._last
 
     @property
     def is_safe(self) -> bool:
-        """Whether the last beat is fresh enough for attempts to be started."""
+        """Whether the last heartbeat is recent enough to start attempts."""
         return self._clock() - self._last < self._patience
 
     def start(self) -> None:
-        """Register the worker with a first beat, then go on in the thread.
+        """Register the worker with a first heartbeat, then continue in the thread.
 
-        Raises: what the database raises, when the first beat fails.
+        Raises: the database's error if the first heartbeat fails.
         """
         self.beat()
         self._thread.start()
 
     def announce(self, state: WorkerState) -> None:
-        """Change the state that the next beat tells, and make that beat now."""
+        """Change the worker's state and send a heartbeat now."""
         self._state = state
         self._wake.set()
 
     def announce_concurrency(self, concurrency: int) -> None:
-        """Change the concurrency that the next beat tells, and make that beat now."""
+        """Change the worker's concurrency and send a heartbeat now."""
         self._identity = replace(self._identity, concurrency=concurrency)
         self._wake.set()
 
     def hurry(self) -> None:
-        """Make the next beat now: it may find that somebody asked for something."""
+        """Send the next heartbeat now: it may find a request."""
         self._wake.set()
 
     def stop(self) -> None:
-        """End the thread and remove the worker's row, unless jobs still hang on it. Blocks for a moment.
+        """End the thread and delete the worker's row, unless it still holds jobs. Blocks briefly.
 
-        Where the server does not answer, for as long as the others are patient, at most twice: the row goes stale then.
+        If the server does not answer, this takes at most twice `heartbeat_timeout`; the row then goes stale.
         """
         self._stop = True
         self._wake.set()
         stopped = threading.Event()
-        # By now nobody on the loop looks after what is not answered.
+        # The lease guard no longer runs, so unanswered heartbeats are handled here.
         watch = threading.Thread(target=self._watch, args=(stopped,), name="sa_jobqueue heartbeat stop", daemon=True)
         watch.start()
         if self._thread.is_alive():
             self._thread.join(timeout=2 * (self._patience + self._interval))
         if not self._thread.is_alive():
-            with suppress(DBAPIError):  # the row goes stale instead, and is swept
+            with suppress(DBAPIError):  # the row goes stale instead, and is deleted later
                 self._ask(self._forget, {"worker_id": self._identity.id})
             self._disconnect()
         stopped.set()
@@ -165,13 +165,13 @@ class Heartbeat:
         self._engine.dispose()
 
     def beat(self) -> None:
-        """Write one beat. It counts from when it was sent: the server cannot have stamped it earlier.
+        """Write one heartbeat. It counts from when it was sent, because the server cannot have stamped it earlier.
 
-        `on_drain` is called, once, by the beat that finds the worker asked to stop: in this thread.
+        `on_drain` is called once, in this thread, by the heartbeat that finds a request to stop.
         """
         sent = self._clock()
         asked_at = self._ask(self._beat, self._parameters()).scalar_one()
-        # After a pause of the whole process this thread may go on before the loop does, which then finds all well.
+        # After a pause of the whole process this thread may continue before the loop, which then would notice nothing.
         if sent - self._last >= self._patience and not self._told:
             self._late = sent - self._last
         self._last = sent
@@ -181,9 +181,9 @@ class Heartbeat:
             self._on_drain()
 
     def check(self) -> None:
-        """Say once that the lease is in danger, when it is; give up a beat that is not answered.
+        """Report once that the lease is in danger; close the connection of a heartbeat that is not answered.
 
-        Called from the loop: a beat may hang in its own thread.
+        Called from the loop, because a heartbeat may hang in its own thread.
         """
         self._give_up_unanswered()
         silent = self._clock() - self._last
@@ -232,7 +232,7 @@ class Heartbeat:
             self._asked = None
 
     def _give_up_unanswered(self) -> None:
-        """End the connection when its answer is so late that a beat on another one may still come in time."""
+        """Close the connection when its answer is so late that only a heartbeat on a new one can still be in time."""
         asked, driver = self._asked, self._driver
         if asked is not None and driver is not None and self._clock() - asked >= self._patience / 2:
             hang_up(driver)
@@ -255,7 +255,7 @@ class Heartbeat:
 
 
 class LeaseGuard(Component):
-    """Watches, on the loop, that the beats of the thread arrive. Woken by its rest alone; a crash is restarted."""
+    """Checks, on the loop, that the thread's heartbeats succeed. Woken by its timer only; restarted after a crash."""
 
     name = "lease guard"
 
@@ -264,7 +264,7 @@ class LeaseGuard(Component):
         self._rest = interval.total_seconds() / 5
 
     async def run(self) -> None:
-        """Check until cancelled. First thing after a pause of the whole process, it finds the beats missing."""
+        """Check until cancelled. After a pause of the whole process, this first detects the missing heartbeats."""
         while True:
             self._heartbeat.check()
             await asyncio.sleep(self._rest)

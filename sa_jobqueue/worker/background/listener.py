@@ -1,18 +1,18 @@
-"""Hears notifications, so that an idle worker starts a new job within milliseconds.
+"""Receives notifications, so that an idle worker starts a new job within milliseconds.
 
 A notification is a hint. Any role that may connect to the database can send one, to any channel, with any payload and as
-often as it likes. So nothing is decided by one: each leads to a read of the database, which decides. And none leads to more
-than a bounded number of reads: what comes faster than a channel's `Throttle` lets through is passed on together.
+often as it likes. So a notification decides nothing: each leads to a read of the database, which decides. And the number of
+reads is bounded: notifications faster than a channel's `Throttle` allows are passed on together.
 
 | channel | payload | leads to | at most |
 |---|---|---|---|
 | `due` | a queue | a claim of the worker's own queues; others are ignored | 200 claims a second |
 | `freed` | a limit | a claim, where one of its claims found no room under that limit | 100 claims a second |
-| `lost` | a job's id | a read whether its attempt still is the worker's (`verifier`), if it runs here | 10 reads a second |
-| `unblock` | none | a look for ends that are not passed on yet | 100 a second |
+| `lost` | a job's id | a check of its attempt (`verifier`), if it runs here | 10 reads a second |
+| `unblock` | none | a search for ended chains whose dependants are still blocked | 100 a second |
 | `rules` | none | a read of settings, one of schedules, and a heartbeat | 10 of each a second |
 
-The last one, `ended`, is heard by those who wait for a chain (`sa_jobqueue.waiting`): a read of that chain, 20 a second.
+A further channel, `ended`, is for those who wait for a chain (`sa_jobqueue.waiting`): a read of that chain, 20 a second.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from sa_jobqueue.layout import Layout
 from sa_jobqueue.worker.component import Component
 
 QUIET_SECONDS = 20.0
-"""A connection that has been quiet for so long is asked whether it still lives."""
+"""A connection that has been quiet for this long is checked with a statement."""
 
 BURST: Final = 0.2
-"""Seconds after a pause within which a channel's notifications are passed on at once: ordinary traffic never waits."""
+"""Seconds' worth of notifications that a channel passes on at once after a pause: ordinary traffic never waits."""
 MOST_PAYLOADS: Final = 1000
-"""Different payloads that are kept while they wait; more of them mean: anything may have changed."""
+"""Maximum number of distinct payloads that are kept while they wait; with more, anything may have changed."""
 
 Hints = Collection[str] | None
-"""The payloads that came; None: anything may have changed."""
+"""The payloads received; None: anything may have changed."""
 
 
 class Throttle:
-    """Passes the payloads of one channel on: at once after a pause, else together, every `interval` seconds.
+    """Passes on the payloads of one channel: at once after a pause, otherwise together every `interval` seconds.
 
-    The generic cell rate algorithm: one call an interval, of which `BURST` seconds' worth may be made at once.
+    The generic cell rate algorithm: one call per interval, with a burst of `BURST` seconds' worth.
     """
 
     def __init__(self, call: Callable[[Hints], None], *, interval: float) -> None:
@@ -57,7 +57,7 @@ class Throttle:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, payload: str) -> None:
-        """Pass a payload on, now or with those that come until it may be."""
+        """Pass a payload on, now or together with later ones."""
         now = self._loop.time()
         if self._timer is None and now >= self._next:
             self._pass_on([payload])
@@ -68,7 +68,7 @@ class Throttle:
             self._timer = self._loop.call_at(self._next, self._flush)
 
     def close(self) -> None:
-        """Forget what waits."""
+        """Drop what is waiting."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._kept = None, {}
@@ -84,10 +84,10 @@ class Throttle:
 
 
 class Listener(Component):
-    """LISTENs on a connection of its own and calls back: `on_due`, `on_lost`, `on_freed`, `on_rules` and `on_unblock`.
+    """LISTENs on a dedicated connection and calls `on_due`, `on_lost`, `on_freed`, `on_rules` and `on_unblock`.
 
-    A crash loses notifications, which costs latency up to the poll interval, never a job; after every (re)connect
-    everything is looked at once, for what was missed meanwhile. Two may overlap.
+    A crash loses notifications, which costs latency up to the poll interval, never a job; after every (re)connect it calls
+    all of them once, for what was missed. Two may overlap.
     """
 
     name = "listener"
@@ -114,12 +114,12 @@ class Listener(Component):
             layout.channel("freed"): Throttle(on_freed, interval=0.01),
         }
         self.listening = asyncio.Event()
-        """Set while it hears."""
+        """Set while notifications arrive."""
         self.turned = time.monotonic()
-        """When it last tried to connect, or knew that it heard."""
+        """When it last tried to connect, or knew that the connection works."""
 
     async def run(self) -> None:
-        """Listen until cancelled or disconnected; the supervisor starts it again."""
+        """Listen until cancelled or disconnected; the supervisor restarts it."""
         self.turned = time.monotonic()
         connection = await self._connections.listen()
         try:
@@ -147,4 +147,4 @@ class Listener(Component):
             if (throttle := self._channels.get(note.channel)) is not None:
                 throttle.add(note.payload)
             if note.channel == self._lost:
-                self._channels[self._unblock].add("")  # one that ran, and whose end no worker wrote
+                self._channels[self._unblock].add("")  # it ran here, and no worker wrote its result

@@ -1,4 +1,4 @@
-"""How much memory a process holds, the watch over that of a worker, and what its garbage collections walk."""
+"""The memory of a process: reading it, limiting a worker's, and excluding startup objects from garbage collection."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from sa_jobqueue.worker.component import Component
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 CAN_BE_TOLD: Final = Path("/proc/self/statm").exists()
-"""Whether this system tells what a process holds; Linux does."""
+"""Whether this system reports a process's memory; Linux does."""
 
 
 def resident_bytes(pid: int) -> int:
-    """Return how much of a process is in memory, what it shares with others included; 0 where that cannot be told.
+    """Return a process's resident memory in bytes, including shared pages; 0 if unknown.
 
     Source: proc(5), statm.
     """
@@ -30,9 +30,9 @@ def resident_bytes(pid: int) -> int:
 
 @contextmanager
 def frozen() -> Iterator[None]:
-    """Leave what is there now out of the process's garbage collections, for the length of a block.
+    """Exclude the objects that exist now from garbage collection for the length of a block.
 
-    What was imported and mapped lives as long as the worker. A full collection walks all of it, with the event loop standing
+    Imported modules and mappers live as long as the worker. A full collection walks them all while the event loop stands
     still: 60 to 100 ms were measured.
     """
     gc.collect()
@@ -44,7 +44,7 @@ def frozen() -> Iterator[None]:
 
 
 class MemoryGuard(Component):
-    """Watches what its own process holds, and says once when that is too much. Woken by its rest alone."""
+    """Watches its own process's memory and reports once when it exceeds the limit. Woken by its timer only."""
 
     name = "memory guard"
 
@@ -62,7 +62,7 @@ class MemoryGuard(Component):
         self._rest = rest.total_seconds()
 
     async def run(self) -> None:
-        """Look until it is too much, then return."""
+        """Check until the limit is exceeded, then return."""
         while True:
             if (held := self._held()) > self._limit:
                 self._on_exceeded(held)

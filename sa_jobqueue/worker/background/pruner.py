@@ -1,4 +1,4 @@
-"""Deletes chains and dead letters whose time is up, in every worker, without a leader."""
+"""Deletes chains and dead letters whose retention period has ended, in every worker, without a leader."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.quarantine import Quarantine
 
 _TO_THE_END: Final = timedelta(hours=6)
-"""How often a walk goes on where only young jobs follow, at least."""
+"""Minimum time between two walks that continue past jobs too young to be deleted."""
 _DUTY: Final = 200
-"""Such a walk may cost one part in so many of the time."""
+"""Such a walk may use 1 part in this many of the time."""
 _PATIENCE: Final = 2
-"""Seconds that a lock on a row of the application's may be waited for, which refers to a job."""
+"""Maximum seconds to wait for a lock on an application's row that refers to a job."""
 
 
 class Pruner(Component):
-    """Walks through the jobs by id, then through the dead letters, and deletes what may go, a page a transaction.
+    """Walks through the jobs by id, then through the dead letters, and deletes expired ones, one page per transaction.
 
-    Every worker runs one; any number may overlap: what one has locked, the others pass over. A crash rolls one page back and
-    leaves the rest to the next walk, of any worker. Woken by its rest alone; between pages it rests for as long as
-    the last one took.
+    Every worker runs one; any number may overlap: rows locked by one are skipped by the others. A crash rolls back one page
+    and leaves the rest to the next walk of any worker. Woken by its timer only; after each page it rests for as long as the
+    page took.
 
-    Ids grow with time, with our factory and most others, so a walk ends where a whole page was created too lately to have
-    ended long enough ago. Where they do not, or a client's clock was wrong, a walk that goes to the end finds what is left.
+    Ids grow with time, with our factory and most others, so a walk ends at a page of jobs created too recently to have
+    expired. If they do not, or a client's clock was wrong, an occasional walk to the end finds the rest.
     """
 
     name = "pruner"
@@ -50,7 +50,7 @@ class Pruner(Component):
         interval: timedelta,
         quarantine: Quarantine,
     ) -> None:
-        # Each statement of a worker's own engine commits at once; here a lock must last from one to the next.
+        # The worker's engine commits each statement; here a lock must last over several.
         self._engine = engine.execution_options(isolation_level="READ COMMITTED")
         self._model = model
         self._events = events
@@ -61,9 +61,9 @@ class Pruner(Component):
         """When the next walk to the end is due, by the loop's clock."""
 
     async def run(self) -> None:
-        """Walk until cancelled; where nothing is ever to go, that is one small statement each time."""
+        """Walk until cancelled; without any retention period this is one small statement each time."""
         loop = asyncio.get_running_loop()
-        # Workers are started together, and again and again: none begins with a walk to the end.
+        # Workers are often restarted together: none starts with a walk to the end.
         self._whole_at = loop.time() + _TO_THE_END.total_seconds() * random.random()
         while True:
             await asyncio.sleep(self._interval * random.uniform(0.8, 1.2))
@@ -79,7 +79,7 @@ class Pruner(Component):
                 self._whole_at = loop.time() + max(_TO_THE_END.total_seconds(), _DUTY * spent) * random.uniform(0.8, 1.2)
 
     async def walk(self, *, to_the_end: bool) -> None:
-        """Go once through the jobs, and tell what went."""
+        """Walk once through the jobs, and report what was deleted."""
         loop = asyncio.get_running_loop()
         chains = jobs = 0
         cursor: PruneCursor | None = PruneCursor(None)
@@ -95,7 +95,7 @@ class Pruner(Component):
             self._events.emit(ChainsPruned(chains, jobs))
 
     async def walk_letters(self, *, to_the_end: bool) -> None:
-        """Go once through the dead letters, after the chains: those of chains that went are resolved then."""
+        """Walk once through the dead letters, after the chains: those of deleted chains are resolved by then."""
         loop = asyncio.get_running_loop()
         letters, after, is_last = 0, None, self._rules.shortest_of_letters is None
         while not is_last:
@@ -113,7 +113,7 @@ class Pruner(Component):
             self._events.emit(DeadLettersPruned(letters))
 
     async def prune(self, cursor: PruneCursor) -> Pruned:
-        """Do one page, and commit."""
+        """Process one page, and commit."""
         async with AsyncSession(self._engine) as session, session.begin():
             await session.execute(retention.bounded(), {"seconds": _PATIENCE})
             excluded = frozenset(self._quarantine.resting(RefusedWrite.PRUNE))

@@ -1,4 +1,4 @@
-"""Takes jobs back from workers that are gone, and looks after what nobody else does."""
+"""Rescues jobs of dead workers, and does the housekeeping that no worker owns."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from sa_jobqueue.worker.quarantine import Quarantine
 
 BATCH = 100
 CORRECTED = 1000
-"""Jobs of one transaction that corrects them: some 20 ms."""
+"""Rows corrected per transaction: about 20 ms."""
 _RARELY = 15
-"""Sweeps between two looks at what changes slowly: orphans, forgotten workers, types nobody handles."""
+"""Rescue scans between two checks of what changes slowly: orphaned jobs, old workers, unhandled job types."""
 
 
 class Rescuer(Component):
-    """Takes jobs back a batch a transaction, whether or not this worker has a free slot.
+    """Rescues jobs, one batch per transaction, whether or not this worker has a free slot.
 
-    Every worker runs one, each at its own rhythm. Two may overlap: a job is taken back under its row lock, by one of
-    them. A crash leaves the rest to the next sweep, of any worker. Woken by its rest alone.
+    Every worker runs one, each on its own timer. Two may overlap: a job is rescued under its row lock by one of them. A
+    crash leaves the rest to the next scan of any worker. Woken by its timer only.
     """
 
     name = "rescuer"
@@ -71,11 +71,11 @@ class Rescuer(Component):
         self._unserved = compiled(jobs.unserved_queues, model)
 
     async def run(self) -> None:
-        """Sweep until cancelled."""
+        """Rescue until cancelled."""
         rounds = 0
         while True:
             if await self.sweep(orphans=rounds % _RARELY == 0) < BATCH:
-                # By turns: an idle worker asks for little, and neither is in a hurry.
+                # Alternating: this keeps an idle worker's load low, and neither is urgent.
                 if rounds % 4 == 0:
                     self._unblocker.look()
                 elif rounds % 8 == 2:
@@ -85,11 +85,11 @@ class Rescuer(Component):
                     await self.correct()
                     await self.tidy()
                 rounds += 1
-                # Workers started together must not sweep together.
+                # Jitter, so that workers started together do not scan together.
                 await asyncio.sleep(self._options.rescue_interval.total_seconds() * random.uniform(0.8, 1.0))
 
     async def sweep(self, *, orphans: bool = False) -> int:
-        """Take one batch back and tell; return how many jobs. A sweep that fails has changed nothing."""
+        """Rescue one batch and report it; return the number of jobs. A failed scan has changed nothing."""
         given: dict[str, Any] = {"limit": BATCH, "excluded": self._quarantine.resting(RefusedWrite.RESCUE)}
         given |= {} if orphans else {"ttl": self._options.heartbeat_timeout}
         more = {"base": self._backoff.base.total_seconds(), "cap": self._backoff.cap.total_seconds()}
@@ -120,7 +120,7 @@ class Rescuer(Component):
         return len(taken) if not orphans else len(taken) + await self.sweep()
 
     async def expire(self) -> int:
-        """Cancel one batch of jobs that were not started in time, and tell; return how many."""
+        """Cancel one batch of jobs that were not started before they expired, and report it; return their number."""
         given = {"limit": BATCH, "excluded": self._quarantine.resting(RefusedWrite.EXPIRE)}
 
         async def cancel(ids: Sequence[Any] | None) -> Sequence[Any]:
@@ -141,7 +141,7 @@ class Rescuer(Component):
         return len(late)
 
     async def correct(self) -> None:
-        """Correct rows of a server clock, or of a cluster, that was ahead of this one, a batch in a transaction."""
+        """Correct rows written while the server's or cluster's clock was ahead, one batch per transaction."""
         after = {"after": self._options.heartbeat_timeout}
         async with self._engine.connect() as connection:
             await self._correct_heartbeats.execute(connection, after)
@@ -151,7 +151,7 @@ class Rescuer(Component):
                 pass
 
     async def tidy(self) -> None:
-        """Remove the rows of workers long gone, and tell of due jobs that nobody can or will run."""
+        """Delete the rows of workers gone for a long time, and report due jobs that no worker can run."""
         await self._quarantine.tidy()
         async with self._engine.connect() as connection:
             await connection.execute(self._forget, {"after": 20 * self._options.heartbeat_timeout + timedelta(minutes=1)})

@@ -1,4 +1,4 @@
-"""Fires the schedules that are due, whichever worker comes first."""
+"""Fires due schedules, in whichever worker is first."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.quarantine import Quarantine
 
 _REST: Final = 60.0
-"""Seconds until it looks when the next schedule is due although nobody told it that anything changed."""
+"""Seconds between two checks when the next schedule is due, without a notification of a change."""
 _CORRECT_EVERY: Final = 300.0
-"""Seconds between two checks that none fires later than its expression says."""
+"""Seconds between two checks that no schedule fires later than its expression requires."""
 _HELD_REST: Final = 0.2
-"""Seconds until the next try when all that is due is held by somebody: another worker, that is about to commit."""
+"""Seconds until the next try when everything due is locked by another worker that is about to commit."""
 _LATE: Final = 0.005
-"""Seconds after a schedule's time: a timer that is early by less would only look in vain."""
+"""Seconds added to a schedule's time, because a timer that is slightly early would find nothing due."""
 
 
 class Scheduler(Component):
-    """Fires what is due, then sleeps until the next schedule is, which costs no statement.
+    """Fires what is due, then sleeps until the next schedule is due, which costs no statement.
 
-    Every worker runs one. Any number may overlap: a schedule is fired under its row lock, by one of them, its job and its
+    Every worker runs one. Any number may overlap: a schedule is fired under its row lock by one of them, its job and its
     next time in one transaction; a crash before the commit leaves it to the others. Woken by the next schedule's time, by a
-    notification that schedules or rules changed, and by its rest. First of all it writes what code declares. A schedule that
-    cannot be written or fired is put in quarantine.
+    notification that schedules or rules changed, and by its timer. It starts by writing the schedules declared in code. A
+    schedule that cannot be written or fired is quarantined.
     """
 
     name = "scheduler"
@@ -51,7 +51,7 @@ class Scheduler(Component):
         types: Sequence[str],
         quarantine: Quarantine,
     ) -> None:
-        # Several statements in one transaction, so not on the AUTOCOMMIT connections of the others.
+        # Several statements per transaction, so not on the AUTOCOMMIT connections of the other components.
         self._engine = engine.execution_options(isolation_level="READ COMMITTED")
         self._model = model
         self._events = events
@@ -64,11 +64,11 @@ class Scheduler(Component):
         self._is_synchronised = False
 
     def wake(self) -> None:
-        """Look when the next schedule is due: that may have changed."""
+        """Check when the next schedule is due: it may have changed."""
         self._woken.set()
 
     def synchronise_again(self) -> None:
-        """Write what is declared once more, before anything is fired: this may be another database than before."""
+        """Write the declared schedules again before anything is fired: this may be a different database."""
         self._is_synchronised = False
         self._woken.set()
 
@@ -87,7 +87,7 @@ class Scheduler(Component):
             if (now := asyncio.get_running_loop().time()) >= correct_at:
                 await self.correct()
                 correct_at = now + _CORRECT_EVERY
-            self._woken.clear()  # before looking: what is told from here on ends the rest that follows
+            self._woken.clear()  # before reading: a later change ends the sleep that follows
             seconds = await self.due_in()
             if seconds is not None and seconds <= 0:
                 if await self.fire() == 0:
@@ -100,9 +100,9 @@ class Scheduler(Component):
                     await self._woken.wait()
 
     async def synchronise(self) -> None:
-        """Write what is declared here; tell of what was once declared, of types that are handled here, and is no more.
+        """Write the declared schedules; report those of handled types that are no longer declared.
 
-        A schedule whose row cannot be written is put in quarantine; the others are written.
+        A schedule whose row cannot be written is quarantined; the others are written.
         """
         resting = self._quarantine.resting(RefusedWrite.DECLARE)
         declared = {one.name: one for one in self._declared if one.name not in resting}
@@ -125,12 +125,12 @@ class Scheduler(Component):
             self._events.emit(SchedulesUndeclared(left))
 
     async def correct(self) -> None:
-        """Have schedules fire in time whose next time a clock that was ahead has written."""
+        """Correct schedules whose next time was written by a clock that was ahead."""
         async with AsyncSession(self._engine) as session, session.begin():
             await session.run_sync(correct_schedules, model=self._model)
 
     async def due_in(self) -> float | None:
-        """Return in how many seconds the next schedule is due; None when there is none."""
+        """Return the seconds until the next schedule is due; None without schedules."""
         async with self._engine.connect() as connection:
             given = {"excluded": self._quarantine.resting(RefusedWrite.FIRE)}
             found: float | None = (await connection.execute(self._next_due, given)).scalar_one()
@@ -138,7 +138,7 @@ class Scheduler(Component):
         return min(pauses, default=None)
 
     async def fire(self) -> int:
-        """Fire one batch, commit and tell; return how many schedules. A failure has changed nothing and told nobody."""
+        """Fire one batch, commit and report; return the number of schedules. A failure has changed and reported nothing."""
         excluded = self._quarantine.resting(RefusedWrite.FIRE)
 
         async def some(names: Sequence[str] | None) -> list[ScheduleRun]:

@@ -1,4 +1,4 @@
-"""Stops attempts that are no longer this worker's, once the database has confirmed it."""
+"""Stops attempts that this worker has lost, once the database has confirmed it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from sa_jobqueue.worker.run.executor import Executor
 
 
 class Verifier(Component):
-    """When a notification says that jobs were cancelled or taken away, reads which of their attempts still are the worker's.
+    """Checks, after a notification of cancelled or rescued jobs, which of their attempts are still this worker's.
 
-    One read at a time, for all that is suspected; ids that are not running here cost none. Woken by `suspect`. A crash loses
-    nothing: the next run reads again. One a worker.
+    One read at a time, for all suspected jobs; ids that are not running here cost none. Woken by `suspect`. A crash loses
+    nothing: the next run reads again. One per worker.
     """
 
     name = "verifier"
@@ -48,8 +48,8 @@ class Verifier(Component):
             await self.verify()
 
     async def verify(self) -> None:
-        """Read once, and stop what is not the worker's any more. A read that fails is tried again by the next run."""
-        self._woken.clear()  # before reading: what is suspected from here on is read again
+        """Read once, and stop the attempts that are lost. A failed read is repeated by the next run."""
+        self._woken.clear()  # before reading: later suspicions are read again
         (suspected, self._suspected), (is_all, self._suspects_all) = (self._suspected, set()), (self._suspects_all, False)
         attempts = {one for one in self._executor.attempts if is_all or str(one[0]) in suspected}
         if not attempts:

@@ -1,7 +1,7 @@
-"""Whether a worker's parts still move: read from any thread, so that it can be told while the event loop hangs.
+"""Whether a worker's components make progress; readable from any thread, even while the event loop hangs.
 
-What is told apart: a part that is **stuck** will not come back by itself, and the process should end; a database that does
-not answer is nobody's fault here, and the worker goes on trying. So a part counts as moving as long as it tries.
+A component that is **stuck** will not recover, and the process should end. A database that does not answer is not the
+worker's fault, and the worker keeps trying. So a component counts as alive as long as it tries.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.options import WorkerOptions
 
 _TICK: Final = 0.5
-"""Seconds between two signs of life of the event loop."""
+"""Seconds between two updates from the event loop."""
 
 
 class Phase(StrEnum):
-    """How far a worker has come."""
+    """Phase of a worker's life."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -34,36 +34,36 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartVitals:
-    """One part of a worker."""
+    """Progress of one component of a worker."""
 
     name: str
     silent: timedelta
-    """Since it last moved."""
+    """Time since its last progress."""
     usual: timedelta
-    """The longest it is silent when all is well, or when the database does not answer."""
+    """Maximum time without progress in normal operation or while the database does not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vitals:
-    """A worker's signs of life at one moment."""
+    """State of a worker's components at one moment."""
 
     phase: Phase
     parts: tuple[PartVitals, ...]
-    """The event loop, the heartbeat's thread and the listener, as far as they were started."""
+    """The event loop, the heartbeat's thread and the listener, if started."""
     database_silent: timedelta | None
-    """Since the last beat that the database answered; None before the first."""
+    """Time since the last heartbeat that the database acknowledged; None before the first."""
     is_leased: bool
-    """Whether that is lately enough for jobs to be started."""
+    """Whether that is recent enough to start jobs."""
     is_listening: bool | None
-    """Whether it hears notifications; None where it is not to. Without, it polls."""
+    """Whether it receives notifications; None if listening is off. Otherwise it polls."""
 
     def stuck(self, after: timedelta) -> list[PartVitals]:
-        """Return the parts that have been silent for `after` longer than they ever should be."""
+        """Return the components whose silence exceeds their usual maximum by `after`."""
         return [part for part in self.parts if part.silent > part.usual + after]
 
     @property
     def unready(self) -> list[str]:
-        """What keeps it from starting jobs, in words; empty when nothing does."""
+        """Return the reasons why it cannot start jobs; empty if it can."""
         causes = [] if self.phase is Phase.RUNNING else [f"the worker is {self.phase}"]
         if self.database_silent is not None and not self.is_leased and self.phase is not Phase.STOPPED:
             causes.append(f"the database has not answered for {self.database_silent.total_seconds():.1f} s")
@@ -71,9 +71,9 @@ class Vitals:
 
 
 class VitalSigns(Component):
-    """What a worker shows of itself, and the duty that shows that its event loop turns.
+    """Provides a worker's vitals, and updates them from its event loop.
 
-    A crash is restarted, as with any duty; nothing is left. Woken by its rest alone.
+    Restarted after a crash, which leaves nothing behind. Woken by its timer only.
     """
 
     name = "vital signs"
@@ -85,29 +85,29 @@ class VitalSigns(Component):
         self._heartbeat: Heartbeat | None = None
         self._listener: Listener | None = None
         lost = 2 * options.heartbeat_timeout
-        """Within it a connection attempt ends, and so does the wait for an answer that does not come."""
+        """Time limit for a connection attempt and for a missing answer."""
         self._beat_usual = options.heartbeat_interval + lost
         self._listen_usual = timedelta(seconds=QUIET_SECONDS) + lost
 
     def watch(self, heartbeat: Heartbeat, listener: Listener | None) -> None:
-        """Show these from now on. The worker runs."""
+        """Include these components from now on. The worker is running."""
         self._heartbeat, self._listener = heartbeat, listener
         self._turned = self._clock()
         self.phase = Phase.RUNNING
 
     def stop(self) -> None:
-        """Show nothing any more: the parts have been stopped."""
+        """Include no components: they have been stopped."""
         self.phase = Phase.STOPPED
         self._turned = self._heartbeat = self._listener = None
 
     async def run(self) -> None:
-        """Show that the loop turns, until cancelled."""
+        """Record the loop's progress until cancelled."""
         while True:
             self._turned = self._clock()
             await asyncio.sleep(_TICK)
 
     def read(self) -> Vitals:
-        """Return how things are. May be called from any thread."""
+        """Return the current vitals. Thread-safe."""
         turned, heartbeat, listener = self._turned, self._heartbeat, self._listener
         parts = []
         if turned is not None:

@@ -1,1 +1,1 @@
-"""Claiming: when to look for due jobs, which of them to take, and where each scan starts."""
+"""Claiming: when to poll for due jobs, which of them to claim, and where each scan starts."""

@@ -1,4 +1,4 @@
-"""Takes due jobs for the free slots, and knows how long it may sleep when there are none."""
+"""Claims due jobs for the free slots, and decides how long to sleep when there are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This worker's parts of the rates that are divided among all: token buckets in memory, which no other claim waits for."""
+"""Local token buckets: this worker's parts of the rates that are divided among all workers."""
 
 from __future__ import annotations
 

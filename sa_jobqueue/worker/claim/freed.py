@@ -1,4 +1,4 @@
-"""Slots under limits that this worker has freed: who else may be waiting for them is told, and nobody for nothing.
+"""Notifies other workers of capacity that this worker freed under limits, if they may be waiting for it.
 
 Another worker that found no room comes back after half a second at the latest. It is told sooner where a limit was reached
 until a job of ours ended, and where this worker, which is asked first, leaves the slot to others. That is mostly seen in

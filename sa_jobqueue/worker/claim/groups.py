@@ -1,4 +1,4 @@
-"""Lanes with one limit, which claims take from in turn, and what is remembered of them."""
+"""Groups of lanes with a common limit, from which claims take in turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Knows when the next job is due, and asks the database only where that may have changed."""
+"""Tracks when the next job is due, and asks the database only when that may have changed."""
 
 from __future__ import annotations
 

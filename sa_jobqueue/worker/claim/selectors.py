@@ -1,4 +1,4 @@
-"""Claims of queues whose order a function of the application decides.
+"""Claims from queues whose order is decided by a selector of the application.
 
 **Offer, choose, claim.** A first statement reads up to a window of due jobs and locks nothing; the function says which of
 them are to start, and in which order; a second statement starts those that are still due, as any claim does. Nobody holds

@@ -1,1 +1,1 @@
-"""Finishing: what became of attempts, written in batches; continuations; unblocking."""
+"""Results of attempts, written in batches; continuations; unblocking."""

@@ -1,4 +1,4 @@
-"""Writes the ends of attempts, many in one statement, without holding up a lone one."""
+"""Writes the results of attempts, many per statement, without delaying a single one."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.quarantine import MOST, Quarantine
 
 _HELD_REST = 0.05
-"""Seconds until the next try when every end in the queue waits for a lock of somebody else."""
+"""Seconds until the next try when every result in the queue waits for another transaction's lock."""
 
 
 @dataclass(slots=True)
 class _Refused:
-    """An end in quarantine: it is tried again at `due`, by the monotonic clock."""
+    """A result in quarantine: it is tried again at `due`, by the monotonic clock."""
 
     end: Completed | Finished
     due: float
@@ -44,27 +44,27 @@ class _Refused:
 
 @dataclass(slots=True)
 class _Done:
-    """What became of some ends."""
+    """The outcome of writing some results."""
 
     written: set[Any] = field(default_factory=set)
-    """Jobs whose end was written."""
+    """Jobs whose result was written."""
     failed: dict[Any, Finished] = field(default_factory=dict)
-    """Attempts whose continuation cannot be written, by job: that is their own failure."""
+    """Attempts whose continuation cannot be written, by job: they fail."""
     held: set[Any] = field(default_factory=set)
     """Jobs whose rows another transaction has locked."""
     refused: list[tuple[Completed | Finished, DBAPIError]] = field(default_factory=list)
-    """Ends that cannot be written."""
+    """Results that cannot be written."""
 
 
 class Completer(Component):
-    """Takes ends of attempts and writes them in the order they came, a batch a statement.
+    """Writes the results of attempts in the order in which they arrive, one batch per statement.
 
-    While one batch is on its way the next gathers, so a lone end waits for nobody and a crowd shares round trips. An
-    end leaves the queue only when its write was acknowledged: an outage delays it, and the fence decides then whether it
-    still counts. A crash of the process loses what is queued; those jobs are taken back and run again.
+    While one batch is being written the next one gathers, so a single result waits for no batch and many share round trips.
+    A result leaves the queue only when its write was acknowledged: an outage delays it, and the fence then decides whether
+    it still counts. A crash of the process loses the queue; those jobs are rescued and run again.
 
-    An end that the database refuses does not delay the others: it is put in quarantine and tried again, alone and after
-    growing pauses, until it is written, the attempt is lost or the worker stops. The job stays `running` meanwhile.
+    A result that the database refuses does not delay the others: it is quarantined and tried again, alone and after growing
+    delays, until it is written, the attempt is lost or the worker stops. The job stays `running` meanwhile.
     """
 
     name = "completer"
@@ -96,12 +96,12 @@ class Completer(Component):
         self._empty.set()
         self._uncertain = False
         self.encoding: Encoding | None = None
-        """The database's, where it is not UTF-8: of an error, what it cannot store is written as backslash escapes."""
+        """The database's encoding, if not UTF-8: characters of an error that it cannot store become backslash escapes."""
         self._quarantine = quarantine
         self._refused: dict[tuple[JobId, int], _Refused] = {}
 
     def put(self, end: Completed | Finished) -> None:
-        """Queue an end for the next write."""
+        """Queue a result for the next write."""
         if self.encoding is not None and isinstance(end, Finished) and end.error is not None:
             end = replace(end, error=self.encoding.escaped(end.error))
         self._queue.append(end)
@@ -110,29 +110,29 @@ class Completer(Component):
 
     @property
     def attempts(self) -> set[tuple[JobId, int]]:
-        """The attempts whose ends wait to be written, as `(job_id, attempt)`."""
+        """The attempts whose results wait to be written, as `(job_id, attempt)`."""
         return {(end.job.id, end.job.attempt) for end in self._queue} | self._refused.keys()
 
     @property
     def backlog(self) -> int:
-        """How many ends are not acknowledged yet. The claimer stops taking jobs while it is deep.
+        """The number of results that are not acknowledged yet. The claimer stops claiming while it is large.
 
-        Those in quarantine count beyond `MOST`: if nearly everything is refused, running more jobs does not help.
+        Quarantined results count beyond `MOST`: if nearly everything is refused, running more jobs does not help.
         """
         return len(self._queue) + max(len(self._refused) - MOST, 0)
 
     async def drained(self) -> None:
-        """Wait until everything queued is acknowledged, or is in quarantine."""
+        """Wait until everything queued is acknowledged or quarantined."""
         await self._empty.wait()
 
     def retry_refused(self) -> None:
-        """Try once more, now, to write what is in quarantine: the worker is about to stop."""
+        """Try the quarantined results once more, now: the worker is about to stop."""
         for refused in self._refused.values():
             self.put(refused.end)
         self._refused.clear()
 
     async def run(self) -> None:
-        """Write whatever arrives until cancelled."""
+        """Write what arrives until cancelled."""
         async with self._engine.connect() as connection:
             while True:
                 if not self._queue:
@@ -145,7 +145,7 @@ class Completer(Component):
                     await self._retry(connection)
 
     async def _rest(self) -> None:
-        """Wait until an end arrives, or one in quarantine is due."""
+        """Wait until a result arrives, or one in quarantine is due."""
         if not self._refused:
             await self._arrived.wait()
             return
@@ -155,7 +155,7 @@ class Completer(Component):
                 await self._arrived.wait()
 
     async def _retry(self, connection: AsyncConnection) -> None:
-        """Try those again that are due, each alone."""
+        """Try the due ones again, each alone."""
         now = time.monotonic()
         for refused in [one for one in self._refused.values() if one.due <= now]:
             repeated, refused.is_uncertain = refused.is_uncertain, True
@@ -170,7 +170,7 @@ class Completer(Component):
                 await self._quarantine.written(_write_of(refused.end), [refused.end.job.id])
 
     async def flush(self, connection: AsyncConnection) -> None:
-        """Write one batch and tell what it did. One that fails as a whole stays queued: the next run writes it again."""
+        """Write one batch and report the outcome. A batch that fails as a whole stays queued for the next run."""
         batch = [self._queue[index] for index in range(min(len(self._queue), self._completion_batch_size))]
         repeated, self._uncertain = self._uncertain, True
         done = await self._write(connection, batch)
@@ -197,7 +197,7 @@ class Completer(Component):
             written, refused = await in_parts(alone, partial(self._write_completed, connection))
             done.written.update(*written)
             done.refused += refused
-            if len(done.written) == len(batch):  # as nearly always: nothing to find out about any of them
+            if len(done.written) == len(batch):  # the usual case: no need to look at single ones
                 return done
         if chained:
             ends = await self._chained.write(connection, chained)
@@ -214,7 +214,7 @@ class Completer(Component):
         return done
 
     async def _take_in(self, batch: Sequence[Completed | Finished], done: _Done, *, repeated: bool) -> None:
-        """Tell what became of ends that are no longer queued, and keep those that are still to be written."""
+        """Report results that are no longer queued, and keep those that are still to be written."""
         if len(done.written) < len(batch):
             refused = {end.job.id for end, _ in done.refused}
             for end in batch:
@@ -223,7 +223,7 @@ class Completer(Component):
                 elif end.job.id in done.held:
                     self.put(end)
                 elif end.job.id not in done.written and end.job.id not in refused and not repeated:
-                    # After a failed try an attempt that is gone may have been ended by that very try: nothing to report.
+                    # After a failed try, that try itself may have ended a missing attempt: nothing to report.
                     self._events.emit(AttemptLost(end.job.id, end.job.type_name, end.job.attempt))
             await self._set_aside(done.refused)
         completed: list[Completed] = []
@@ -244,7 +244,7 @@ class Completer(Component):
             one.due = now + pauses[one.end.job.id].total_seconds()
 
     async def _held(self, connection: AsyncConnection, ends: Sequence[Completed | Finished]) -> set[Any]:
-        """Return those whose rows somebody else has locked: they are still ours, and their turn comes."""
+        """Return those whose rows another transaction has locked: they are still ours, and are tried again."""
         result = await connection.execute(
             self._standing,
             {

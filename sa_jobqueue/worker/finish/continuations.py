@@ -1,4 +1,4 @@
-"""Writes the ends of attempts in chains of several jobs, the next jobs of those that go on with them."""
+"""Writes the results of attempts in chains of several jobs, with the continuations."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from sa_jobqueue.worker.finish.outcomes import Completed, Finished, of_error
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 
 _PATIENCE_MILLISECONDS: Final = 50
-"""How long a continuation that waits for other chains waits for their locks before it is tried again."""
+"""How long a continuation with blockers waits for their locks before it is tried again."""
 _HELD_STATES: Final = {"55P03", "40P01"}  # lock_not_available, deadlock_detected
 
 
 @dataclass(slots=True)
 class Written:
-    """What became of a batch."""
+    """The outcome of writing a batch."""
 
     ids: set[Any] = field(default_factory=set)
-    """Jobs whose end was written."""
+    """Jobs whose result was written."""
     failed: dict[Any, Finished] = field(default_factory=dict)
-    """Attempts whose continuation cannot be written, by job: that is their own failure."""
+    """Attempts whose continuation cannot be written, by job: they fail."""
     refused: list[tuple[Completed | Finished, DBAPIError]] = field(default_factory=list)
-    """Ends of whole chains that cannot be written."""
+    """Results of whole chains that cannot be written."""
 
 
 class ChainWriter:
-    """One statement for all of a batch that can go together; a short transaction for each that cannot."""
+    """Writes one statement for all of a batch that can go together, and a short transaction for each that cannot."""
 
     def __init__(self, engine: AsyncEngine, model: type[JobMixin[Any]], worker_id: str, unblocker: Unblocker) -> None:
         self._committing = engine.execution_options(isolation_level="READ COMMITTED")
@@ -48,7 +48,7 @@ class ChainWriter:
         self._unblocker = unblocker
 
     async def write(self, connection: AsyncConnection, ends: Sequence[Completed]) -> Written:
-        """Complete attempts, each fenced; those neither written nor failed are held by somebody, or lost."""
+        """Complete attempts, each fenced; those neither written nor failed are locked elsewhere, or lost."""
         written = Written()
         last = [end for end in ends if isinstance(end.result, str)]
         going_on = {id(end.result): end for end in ends if isinstance(end.result, JobMixin) and not end.result._blockers}
@@ -70,12 +70,12 @@ class ChainWriter:
     async def _write_parts(
         self, connection: AsyncConnection, ends: Sequence[Completed], columns: dict[str, str], written: Written
     ) -> None:
-        """Complete attempts with one statement; where it fails because of a row, with as many as it takes."""
+        """Complete attempts with one statement; if a row makes it fail, with as many as needed."""
         found, refused = await in_parts(ends, partial(self._execute, connection, columns))
         written.ids.update(*found)
         for end, error in refused:
             if isinstance(end.result, JobMixin):
-                # It may be the continuation: an id that is taken, a column that does not fit.
+                # The cause may be the continuation: a duplicate id, a column that does not fit.
                 await self._write_alone(end, written)
             else:
                 written.refused.append((end, error))
@@ -102,7 +102,7 @@ class ChainWriter:
         return note_ended(result.all(), self._unblocker)
 
     async def _write_alone(self, end: Completed, written: Written) -> None:
-        """Write one end as a handler's own commit would: it locks what its continuation waits for, if not for long."""
+        """Write one result as a handler's own commit would: lock what its continuation waits for, with a short timeout."""
         async with AsyncSession(self._committing, expire_on_commit=False) as session:
             try:
                 await session.execute(text(f"SET LOCAL lock_timeout = '{_PATIENCE_MILLISECONDS}ms'"))
@@ -133,12 +133,12 @@ def _is_held(error: DBAPIError) -> bool:
 
 
 def with_roots(ends: Sequence[Completed | Finished]) -> list[Any]:
-    """Return the rows that the ends of attempts lock: the jobs, and the roots of continuations."""
+    """Return the rows that the results of attempts lock: the jobs, and the roots of continuations."""
     return [*(end.job.id for end in ends), *(end.job.chain_id for end in ends if end.job.chain_index > 0)]
 
 
 def note_ended(rows: Iterable[Sequence[Any]], unblocker: Unblocker) -> set[Any]:
-    """Return the ids written, and have the chains settled that ended with them and are awaited."""
+    """Return the ids written, and unblock the waiters of the chains that ended with them."""
     written = set()
     for job_id, status, chain_id, has_waiters in rows:
         written.add(job_id)

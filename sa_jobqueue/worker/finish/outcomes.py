@@ -1,4 +1,4 @@
-"""How an attempt ended, as what has to be written; errors as JSON; and which end an error means."""
+"""Results of attempts as they are written; errors as JSON; and the outcome that an error means."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from sa_jobqueue.types import LONGEST, AttemptOutcome, DeadReason, JobStatus
 from sa_jobqueue.worker.run.escapes import original
 
 RetryOf: TypeAlias = Callable[[str], Backoff | None]
-"""Tells what is said of the retries of a queue, by its name."""
+"""Returns a queue's retry backoff by the queue's name."""
 
 _FALLBACK: Final = Backoff()
-_OURS: Final = str(Path(__file__).parent)
+_OURS: Final = str(Path(__file__).parent.parent)
 _END: Final = "_sa_jobqueue_end"
-"""Of an exception that carries what it means."""
+"""Attribute of an exception that carries its outcome."""
 
 MAX_TEXT: Final = 10_000
-"""Characters kept of a message or a traceback; a traceback keeps its end, where the error is."""
+"""Maximum characters of a message or a traceback; a traceback keeps its end, where the error is."""
 
 
-@dataclass(slots=True)  # not frozen, which would take as long again to make, for each job
+@dataclass(slots=True)  # not frozen, which would double the cost per job
 class Completed:
-    """The handler returned, and its completion is still to be written: with an output as JSON text, or the next job."""
+    """The handler returned, and its completion is still to be written: with an output as JSON text, or a continuation."""
 
     job: ClaimedJob
     result: str | JobMixin[Any]
@@ -49,7 +49,7 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The attempt ended without success. A job put back is due after `delay`, or not before `at` where there is one."""
+    """The attempt ended without success. A rescheduled job is due after `delay`, or not before `at` if set."""
 
     job: ClaimedJob
     status: JobStatus
@@ -61,21 +61,21 @@ class Finished:
     reason: DeadReason | None = None
     uncounted: bool = False
     ran: timedelta | None = None
-    """How long the attempt ran; None where it never began."""
+    """How long the attempt ran; None if it never started."""
     by_default: bool = False
-    """Whether nobody but the library said how long to wait: neither the handler nor its error."""
+    """Whether the delay is the library's default: neither the handler nor its error set one."""
 
 
 def released(job: ClaimedJob) -> Finished:
-    """Give a job back unfinished, due at once, the attempt not counted."""
+    """Release a job unfinished, due at once, the attempt not counted."""
     return Finished(job, JobStatus.PENDING, AttemptOutcome.RELEASED, uncounted=True)
 
 
 def of_error(job: ClaimedJob, error: BaseException, job_type: JobType | None) -> Finished:
-    """Return what an error raised by a handler, or on the way to it, means for the job.
+    """Return the outcome that an error in or around a handler means for the job.
 
-    A signal means what it says; a payload that does not fit will never fit; anything else is retried by the type's
-    policy until the attempts are used up.
+    A signal has its own outcome; a payload that does not fit never will; anything else is retried by the type's policy
+    until the attempts are used up.
     """
     error = original(error)
     decided: Finished | None = getattr(error, _END, None)
@@ -125,9 +125,9 @@ def failed(
     ran: timedelta,
     default: Backoff | None = None,
 ) -> Finished:
-    """Return the same for an attempt that ran here: with how long it took, and the notes that were made of it.
+    """Return the same for an attempt that ran here, with its duration and the notes made about it.
 
-    `default`: the backoff where neither the handler nor its error said when to try again.
+    `default`: the backoff if neither the handler nor its error set the time of the next try.
     """
     end = of_error(attempt.job, error, job_type)
     if end.by_default and default is not None:
@@ -136,7 +136,7 @@ def failed(
 
 
 def broken(job: ClaimedJob, error: BaseException) -> Finished:
-    """Return the failure of an attempt whose end could not be decided, by a defect of this library: it counts."""
+    """Return the failure of an attempt whose outcome could not be decided, due to a bug of this library; it counts."""
     is_last = job.attempt >= job.max_attempts
     return Finished(
         job,
@@ -150,13 +150,13 @@ def broken(job: ClaimedJob, error: BaseException) -> Finished:
 
 
 def carrying(error: BaseException, end: Finished) -> BaseException:
-    """Return an exception that means a certain end, decided where it came from: `of_error` says nothing else of it."""
+    """Return an exception that carries an outcome decided elsewhere, which `of_error` returns unchanged."""
     setattr(error, _END, end)
     return error
 
 
 def _meant(error: BaseException) -> BaseException:
-    """Return the error to keep: of a `Retry` that gives no reason, the exception it was raised from or while handling."""
+    """Return the error to record: for a `Retry` without a reason, the exception it was raised from or while handling."""
     if not isinstance(error, Retry) or error.reason:
         return error
     return error.__cause__ or (None if error.__suppress_context__ else error.__context__) or error
@@ -166,7 +166,7 @@ def _delay(policy: RetryPolicy, attempt: int, error: BaseException) -> timedelta
     try:
         delay = policy(attempt, error)
         return None if delay is None else min(max(delay, timedelta(0)), LONGEST)
-    except BaseException as fault:  # a policy is user code as well, and must not keep the attempt from ending
+    except BaseException as fault:  # a policy is user code as well, and must not prevent the attempt from ending
         error.add_note(f"its retry policy failed: {fault!r}; the default backoff was used")
         return _FALLBACK(attempt, error)
 
@@ -185,7 +185,7 @@ def describe(error: BaseException) -> dict[str, Any]:
 
 
 def _traceback(error: BaseException) -> str:
-    """Return the traceback from the handler's own first frame on; a timeout's is about us, so it is left out."""
+    """Return the traceback from the handler's first frame on; a timeout's consists of our frames, so it is left out."""
     if isinstance(error, AttemptTimeoutError):
         return ""
     if isinstance(error, ProcessDiedError):
@@ -214,5 +214,5 @@ def _name(error: BaseException) -> str:
 
 
 def clean(text: str) -> str:
-    """Return a text without what jsonb cannot hold."""
+    """Return a text without the characters that jsonb refuses."""
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""Passes the end of chains on to whoever waits for them, beside the completions that ended them."""
+"""Unblocks the jobs that waited for ended chains, in parallel with the completions that ended them."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.quarantine import PAUSES, Quarantine
 
 _HELD_REST = 0.02
-"""Seconds until the next try when all that is left is held by others; twice as many each time, up to `_LONGEST_REST`."""
+"""Seconds until the next try when all remaining chains are locked; doubled each time, up to `_LONGEST_REST`."""
 _LONGEST_REST = 0.32
-"""Seconds that pass at most from when a lock is free that was held for longer."""
+"""Maximum seconds between the release of a long-held lock and the next try."""
 
 
 class Unblocker(Component):
-    """Takes chains that have ended and are awaited, many in a transaction, and wakes whoever has something to do now.
+    """Processes ended chains that have waiters, many per transaction, and wakes the workers that now have work.
 
-    A crash loses what is queued here, not the record of it in the database: the next sweep, of any worker, finds it.
-    Two may overlap: a chain is settled under its root's lock, by one of them. Woken by whoever ends a chain. A job that
-    cannot be unblocked is put in quarantine; the others that wait for the chain are unblocked, and the chain is tried again.
+    A crash loses the queue here, not its record in the database: the next rescue scan of any worker finds it. Two may
+    overlap: a chain is processed under its root's lock by one of them. Woken by each end of a chain. A job that cannot be
+    unblocked is quarantined; the others that wait for the chain are unblocked, and the chain is tried again.
     """
 
     name = "unblocker"
@@ -50,7 +50,7 @@ class Unblocker(Component):
         quarantine: Quarantine,
         on_due: Callable[[str | None], None],
     ) -> None:
-        # Several statements in one transaction, so not on the AUTOCOMMIT connections of the others.
+        # Several statements per transaction, so not on the AUTOCOMMIT connections of the other components.
         self._engine = engine.execution_options(isolation_level="READ COMMITTED")
         self._model = model
         self._events = events
@@ -58,7 +58,7 @@ class Unblocker(Component):
         self._quarantine = quarantine
         self._chains: dict[JobId, JobId | None] = {}
         self._later: dict[JobId, float] = {}
-        """Chains that cannot be settled now, each with when to try again, by the monotonic clock."""
+        """Chains that cannot be processed now, each with the time of the next try by the monotonic clock."""
         self._due: set[str] = set()
         self._told: dict[str, float] = {}
         self._freed: dict[Key, None] = {}
@@ -71,7 +71,7 @@ class Unblocker(Component):
         self._empty.set()
 
     def put(self, chain_id: JobId) -> None:
-        """Settle a chain soon."""
+        """Process a chain soon."""
         if chain_id in self._later:
             return
         self._chains.setdefault(chain_id)
@@ -79,7 +79,7 @@ class Unblocker(Component):
         self._arrived.set()
 
     def tell_due(self, queue: str) -> None:
-        """Wake this worker, and others, for a job that this worker has just made due."""
+        """Wake this worker and others for a job that this worker has just made due."""
         self._on_due(queue)
         if time.monotonic() - self._told.get(queue, 0.0) > QUIET.total_seconds():
             self._told[queue] = time.monotonic()
@@ -88,40 +88,40 @@ class Unblocker(Component):
             self._arrived.set()
 
     def tell_freed(self, limits: Iterable[Key]) -> None:
-        """Wake other workers that found no room under limits that now have some."""
+        """Wake other workers that were held up by limits that now have capacity."""
         self._freed |= dict.fromkeys(limits)
         self._empty.clear()
         self._arrived.set()
 
     def recount_freed(self, limits: Limits, ended: Counter[Key]) -> None:
-        """Do so where a count shows that there was none until so many of their jobs had ended."""
+        """Do so for limits whose count shows that they were exhausted until these jobs ended."""
         self._recounts.setdefault(limits, Counter()).update(ended)
         self._empty.clear()
         self._arrived.set()
 
     def notify_workers(self) -> None:
-        """Have other workers look for what they can start: this one gave something back, or leaves it to them."""
+        """Wake other workers: this one released jobs, or leaves due jobs to them."""
         self._notifies = True
         self._empty.clear()
         self._arrived.set()
 
     def look(self) -> None:
-        """Find chains soon that have ended and whose end was not passed on: no worker completed them, or it died."""
+        """Search soon for ended chains whose dependants are still blocked: no worker completed them, or it died."""
         self._looks = True
         self._empty.clear()
         self._arrived.set()
 
     @property
     def backlog(self) -> int:
-        """How many chains are to be settled."""
+        """The number of chains that wait to be processed."""
         return len(self._chains)
 
     async def drained(self) -> None:
-        """Wait until everything put here is settled."""
+        """Wait until all queued chains are processed."""
         await self._empty.wait()
 
     async def run(self) -> None:
-        """Settle whatever arrives until cancelled."""
+        """Process what arrives until cancelled."""
         while True:
             if not (self._chains or self._due or self._freed or self._recounts or self._looks or self._notifies):
                 self._empty.set()
@@ -150,7 +150,7 @@ class Unblocker(Component):
                 self._chains.setdefault(chain_id)
 
     async def _flush_freed(self) -> None:
-        """Tell of limits that have room again. What fails is not told: other workers look again when they poll."""
+        """Notify of limits that have capacity again. A failure is ignored, because other workers poll anyway."""
         freed, self._freed = self._freed, {}
         recounts, self._recounts = self._recounts, {}
         notifies, self._notifies = self._notifies, False
@@ -164,7 +164,7 @@ class Unblocker(Component):
                 await connection.execute(notifications.notify_each(self._model, "freed"), {"ids": told})
 
     async def _idle(self) -> None:
-        """Wait until there is something to do, or a chain that could not be settled is to be tried again."""
+        """Wait until there is work, or until a chain that failed is due to be tried again."""
         if not self._later:
             await self._arrived.wait()
             return
@@ -177,7 +177,7 @@ class Unblocker(Component):
             self.put(chain_id)
 
     async def flush(self) -> None:
-        """Settle one batch and tell what came of it. One that fails stays queued."""
+        """Process one batch and report the result. A batch that fails stays queued."""
         batch = {chain_id: self._chains[chain_id] for chain_id in list(self._chains)[:BATCH]}
         due = list(self._due)
         try:
@@ -201,7 +201,7 @@ class Unblocker(Component):
             await self._rest()
 
     async def _settle_apart(self, batch: dict[JobId, JobId | None]) -> None:
-        """Settle chains with as many transactions as it takes, and find the jobs that cannot be unblocked."""
+        """Process chains with as many transactions as needed, and find the jobs that cannot be unblocked."""
 
         async def some(chain_ids: Sequence[JobId]) -> None:
             await self._settle({chain_id: batch[chain_id] for chain_id in chain_ids})
@@ -222,7 +222,7 @@ class Unblocker(Component):
         _, refused = await in_parts([row.job_id for row in rows if row.job_id not in resting], some)
         pauses = await self._quarantine.add(RefusedWrite.UNBLOCK, refused or [(chain_id, error)])
         if not all(self._quarantine.is_resting(RefusedWrite.UNBLOCK, job_id) for job_id, _ in refused) or not refused:
-            # The chain's own row, or more jobs than can be left out.
+            # The chain's own row fails, or more jobs than can be left out.
             self._chains.pop(chain_id, None)
             self._later[chain_id] = time.monotonic() + min(pauses.values()).total_seconds()
 
@@ -233,7 +233,7 @@ class Unblocker(Component):
         await self._take_in(chains, done)
 
     async def _take_in(self, batch: dict[JobId, JobId | None], done: Unblocked) -> None:
-        """Tell what came of a batch, and keep what is left of it."""
+        """Report the result of a batch, and keep what remains of it."""
         for chain_id in batch:
             self._chains.pop(chain_id, None)
         for chain_id in done.kept:
@@ -246,7 +246,7 @@ class Unblocker(Component):
         await self._quarantine.written(RefusedWrite.UNBLOCK, [*done.settled, *(moved.job_id for moved in done.moved)])
 
     async def _rest(self) -> None:
-        """Wait until something arrives, or until those who hold what is left may have let it go."""
+        """Wait until something arrives, or until the locks on the remaining chains may be free."""
         self._arrived.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._held_rest):

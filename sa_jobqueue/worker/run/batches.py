@@ -4,7 +4,7 @@ Every attempt is run by the executor as any other, with its own timeout, middlew
 its handler, these meet here. So an end is written as any other, and those of a batch share a statement.
 
 What stops one attempt of a batch that runs:
-- it is lost: the others go on, unless the handler has a session. What it wrote there for the lost one cannot be told from
+- it is lost: the others go on, unless the handler has a session. What it wrote there for the lost one is not separable from
   the rest: all is rolled back, and the others are given back, not counted;
 - its time is up, or the worker shuts down: the call is stopped, for it is one call; the others are given back, not counted.
 """
@@ -27,7 +27,7 @@ from sa_jobqueue.operations.completing import complete_attempts, ended_by_handle
 from sa_jobqueue.registry.batches import BatchFailed, BatchItem, outcomes_of, outcomes_without
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.types import ENDED, LOST, CancelReason, JobId, JobStatus
-from sa_jobqueue.worker.run.dependencies import lent, lent_beside
+from sa_jobqueue.worker.run.dependencies import open_dependencies, open_dependencies_in_thread
 from sa_jobqueue.worker.run.running import Running
 from sa_jobqueue.worker.run.sessions import Sessions, guard
 from sa_jobqueue.worker.run.threads import Threads
@@ -77,7 +77,7 @@ class _Batch:
     task: asyncio.Task[None] | None = None
     """Set once it goes."""
     is_stopped: bool = False
-    """Whether its call was told to stop."""
+    """Whether its call was cancelled."""
 
 
 class _LostOnesError(Exception):
@@ -113,7 +113,7 @@ class Batches:
     async def call(self, running: Running, job_type: JobType, payload: Any) -> str | JobMixin[Any] | None:
         """Run an attempt within a batch; return its result, or None when the batch's own commit completed it.
 
-        Raises: what the handler says of this job, or of all.
+        Raises: the handler's error for this job, or for all.
         """
         batch, member = self._join(running, job_type, payload)
         try:
@@ -124,7 +124,7 @@ class Batches:
             elif running.stopping not in LOST:
                 await self._interrupt(batch, member)
                 if member.end.done() and member.end.result() is None:
-                    return None  # it had committed before it could be told
+                    return None  # it had committed before it could be cancelled
             raise
         if isinstance(end, _Failed):
             # One exception may be the end of many: each raises it with the traceback that it came with.
@@ -143,7 +143,7 @@ class Batches:
         if len(batch.members) >= rule.max_size:
             self._go(batch)
         elif self._host.free_for(job_type.name) <= 0:
-            # Nobody can come but those who have a slot and are on their way.
+            # Only attempts that already have a slot can still join.
             self._loop.call_soon(self._go, batch)
         return batch, member
 
@@ -204,7 +204,7 @@ class Batches:
     async def _call_async(self, batch: _Batch) -> list[Any]:
         job_type, first = batch.job_type, batch.members[0].running
         statuses: dict[JobId, JobStatus] = {}
-        async with lent_beside(first.context, job_type, self._threads) as given:
+        async with open_dependencies_in_thread(first.context, job_type, self._threads) as given:
             if job_type.session_argument is None:
                 return self._encoded(batch, await self._outcomes_async(batch, given))
             async with self._sessions.open(job_type) as session:
@@ -224,7 +224,7 @@ class Batches:
                 try:
                     await asyncio.shield(commit)
                 except asyncio.CancelledError:
-                    # Told to stop while the server was deciding: wait for its answer, for it is the one that counts.
+                    # Cancelled during the commit: wait for the server's answer, because it decides.
                     await asyncio.wait({commit})
                     if commit.exception() is not None:
                         raise
@@ -249,14 +249,14 @@ class Batches:
             if not done:
                 self._host.leave_behind(call)
             elif call.exception() is None and batch.job_type.session_argument is not None:
-                return call.result()  # it had committed before it could be told
+                return call.result()  # it had committed before it could be cancelled
             raise
         return results
 
     def _call_handler(self, batch: _Batch) -> list[Any]:
         job_type, first = batch.job_type, batch.members[0].running
         statuses: dict[JobId, JobStatus] = {}
-        with lent(first.context, job_type) as given:
+        with open_dependencies(first.context, job_type) as given:
             if job_type.session_argument is None:
                 return self._encoded(batch, self._outcomes(batch, given))
             with self._sessions.open(job_type) as session:

@@ -1,4 +1,4 @@
-"""What handlers are given: what their job waited for, and what providers lend for as long as they run."""
+"""Values that handlers receive: the results their job waited for, and dependencies for the duration of the call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 async def load_blockers(engine: AsyncEngine, statement: Executable, job: ClaimedJob, job_type: JobType) -> Blockers[Any]:
-    """Return what a job waited for, as `statements.blockers.outcomes` tells it. Raises: UnreadableInputError."""
+    """Return the results a job waited for, as read by `statements.blockers.outcomes`. Raises: UnreadableInputError."""
     async with engine.connect() as connection:
         rows = await connection.execute(statement, {"job_id": job.id})
         outcomes = tuple(BlockerOutcome(*row) for row in rows)
@@ -29,25 +29,27 @@ async def load_blockers(engine: AsyncEngine, statement: Executable, job: Claimed
 
 
 @contextmanager
-def lent(attempt: AttemptContext, job_type: JobType) -> Iterator[dict[str, Any]]:
-    """Give a handler's provided arguments by name, in this thread. What the handler raises is raised, come what may."""
+def open_dependencies(attempt: AttemptContext, job_type: JobType) -> Iterator[dict[str, Any]]:
+    """Yield a handler's dependencies by name, opened in this thread. What the handler raises is always raised."""
     failed: BaseException | None = None
     with ExitStack() as stack:
-        given = {name: stack.enter_context(provider.lend(attempt)) for name, provider in job_type.provided.items()}
+        given = {name: stack.enter_context(provider.open(attempt)) for name, provider in job_type.provided.items()}
         try:
             yield given
         except BaseException as error:
             failed = error
             raise
     if failed is not None:
-        raise failed  # a provider must not make a success of it
+        raise failed  # a dependency must not turn it into a success
 
 
 @asynccontextmanager
-async def lent_beside(attempt: AttemptContext, job_type: JobType, threads: Threads) -> AsyncIterator[dict[str, Any]]:
-    """Do the same for an asynchronous handler: opened and closed in a thread, for either may block.
+async def open_dependencies_in_thread(
+    attempt: AttemptContext, job_type: JobType, threads: Threads
+) -> AsyncIterator[dict[str, Any]]:
+    """Do the same for an async handler: opened and closed in a thread, because either may block.
 
-    A handler that is cancelled before it began has what was opened for it closed, whenever that is done.
+    If a handler is cancelled before it starts, what was opened for it is still closed.
     """
     if not job_type.provided:
         yield {}
@@ -57,15 +59,15 @@ async def lent_beside(attempt: AttemptContext, job_type: JobType, threads: Threa
     def beside(func: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         return threads.run(partial(context.run, func, *arguments))
 
-    lending = lent(attempt, job_type)
-    opening = beside(lending.__enter__)
+    providing = open_dependencies(attempt, job_type)
+    opening = beside(providing.__enter__)
     try:
         given = await asyncio.shield(opening)
     except asyncio.CancelledError:
 
         def close_unused(opened: asyncio.Future[Any]) -> None:
             if opened.exception() is None:
-                beside(lending.__exit__, None, None, None).add_done_callback(_heard)
+                beside(providing.__exit__, None, None, None).add_done_callback(_heard)
 
         opening.add_done_callback(close_unused)
         raise
@@ -76,8 +78,8 @@ async def lent_beside(attempt: AttemptContext, job_type: JobType, threads: Threa
         raised = sys.exc_info()
         raise
     finally:
-        closing = beside(lending.__exit__, *raised)
-        closing.add_done_callback(_heard)  # should this be cancelled: nobody else asks how it ended
+        closing = beside(providing.__exit__, *raised)
+        closing.add_done_callback(_heard)  # if this is cancelled, no caller awaits the result
         await asyncio.shield(closing)
 
 

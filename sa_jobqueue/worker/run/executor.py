@@ -1,4 +1,4 @@
-"""Runs handlers: decodes the payload, calls the function, and hands its end to whoever writes it.
+"""Runs handlers: decodes the payload, calls the function, and passes its result on to be written.
 
 A handler that takes a session completes in that session's own commit; every other end goes to the completer.
 """
@@ -35,7 +35,7 @@ from sa_jobqueue.worker.finish.outcomes import Completed, RetryOf, broken, faile
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.run.batches import Batches
-from sa_jobqueue.worker.run.dependencies import lent, lent_beside, load_blockers
+from sa_jobqueue.worker.run.dependencies import load_blockers, open_dependencies, open_dependencies_in_thread
 from sa_jobqueue.worker.run.escapes import contained
 from sa_jobqueue.worker.run.extending import Extender
 from sa_jobqueue.worker.run.isolation import Children
@@ -48,7 +48,7 @@ from sa_jobqueue.worker.run.threads import Threads
 _log: Final = logging.getLogger("sa_jobqueue.worker")
 
 Result: TypeAlias = str | JobMixin[Any]
-"""What a handler returned: JSON text, or the next job of its chain."""
+"""What a handler returned: JSON text, or a continuation of its chain."""
 
 
 class Executor:
@@ -143,11 +143,11 @@ class Executor:
 
     @property
     def has_stuck_threads(self) -> bool:
-        """Whether handlers that were told to stop still occupy threads."""
+        """Whether cancelled handlers still occupy threads."""
         return self._stuck_threads > 0
 
     def resize(self, concurrency: int) -> None:
-        """Run at most so many attempts from now on. Those that run already go on: fewer take their places."""
+        """Run at most this many attempts from now on. Running ones are not stopped."""
         self.concurrency = concurrency
         self._threads.resize(concurrency)
         self.changed.set()
@@ -244,7 +244,7 @@ class Executor:
             await self.changed.wait()
 
     async def close(self) -> None:
-        """End what runs beside the attempts, and let go of the threads; those that do not stop are left behind."""
+        """Stop the background tasks and release the threads; threads that do not stop are left behind."""
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -255,7 +255,7 @@ class Executor:
             await self._end(running)
         except asyncio.CancelledError:
             raise  # the worker itself is being cancelled, which must pass
-        except BaseException as error:  # a defect of ours: it must neither lose the attempt nor end the loop
+        except BaseException as error:  # a bug of ours: it must neither lose the attempt nor end the loop
             _log.exception("the end of an attempt could not be decided job_id=%s", running.job.id)
             self._completer.put(broken(running.job, error))
         finally:
@@ -267,7 +267,7 @@ class Executor:
             self.changed.set()
 
     async def _end(self, running: Running) -> None:
-        """Run the attempt and hand its end to whoever writes it."""
+        """Run the attempt and pass its result on to be written."""
         job = running.job
         job_type: JobType | None = None
         try:
@@ -387,7 +387,7 @@ class Executor:
             except LostAttemptError:
                 if job.id not in await self.standing([job]):
                     raise
-                # Nobody else has changed it, so the handler has, in this transaction: what it did stands.
+                # No other transaction changed it, so the handler did, in this one: its change stands.
                 ended = following = None
                 status = (await session.run_sync(ended_by_handler, [job.id], **given))[job.id]
                 if status not in ENDED:
@@ -397,7 +397,7 @@ class Executor:
             try:
                 await asyncio.shield(commit)
             except asyncio.CancelledError:
-                # Stopped while the server was deciding: wait for its answer, for it is the one that counts.
+                # Stopped during the commit: wait for the server's answer, because it decides.
                 await asyncio.wait({commit})
                 if commit.exception() is not None:
                     raise
@@ -472,11 +472,11 @@ class Executor:
         given = self._injected(running, job_type) | session
         if not job_type.provided:
             return await job_type.func(*arguments, **given)
-        async with lent_beside(running.context, job_type, self._threads) as provided:
+        async with open_dependencies_in_thread(running.context, job_type, self._threads) as provided:
             return await job_type.func(*arguments, **given, **provided)
 
     def _called(self, running: Running, job_type: JobType, arguments: list[Any], **session: Any) -> Any:
-        with lent(running.context, job_type) as provided:
+        with open_dependencies(running.context, job_type) as provided:
             return job_type.func(*arguments, **self._injected(running, job_type), **provided, **session)
 
     def _injected(self, running: Running, job_type: JobType) -> dict[str, Any]:
@@ -501,7 +501,7 @@ class Executor:
         self._loop.call_soon_threadsafe(self._keep, self._extender.extend(running, timeout))
 
     def _keep(self, coroutine: Any) -> asyncio.Task[Any]:
-        # The loop holds tasks weakly; one that nobody awaits is held here until it is done.
+        # The loop holds tasks weakly; a task that is not awaited is held here until it is done.
         task: asyncio.Task[Any] = self._loop.create_task(coroutine)
         self._background.add(task)
         task.add_done_callback(self._background.discard)

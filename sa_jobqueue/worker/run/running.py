@@ -1,4 +1,4 @@
-"""One attempt in this process, as whoever runs it keeps it."""
+"""The state of one attempt in this process."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Running:
     context: AttemptContext = field(init=False)
     task: asyncio.Task[None] = field(init=False)
     begun: bool = False
-    """Whether its task has run: one that is cancelled before would end without a word."""
+    """Whether its task has started: a task cancelled before that would end silently."""
     started: float = 0.0
-    """When it has begun, by the loop's clock."""
+    """When it started, by the loop's clock."""
     deadline: asyncio.TimerHandle | None = None
     timeout: timedelta | None = None
-    """How long it was given, in all or by the last extension; None is without end."""
+    """Its timeout, in total or since the last extension; None: no timeout."""
     blockers: Blockers[Any] | None = None
     stopping: CancelReason | None = None
     """Why it should stop; None while it runs."""

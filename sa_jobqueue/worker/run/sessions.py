@@ -194,7 +194,7 @@ def _watch(engine: Engine) -> None:
 
 def _on_commit(connection: Connection) -> None:
     found = connection.get_execution_options().get(GUARD)
-    if found is not None and found.name is not None:  # without one: a connection that the application lends to sessions
+    if found is not None and found.name is not None:  # without one: a connection that the application gives to sessions
         found.commit()
 
 

@@ -66,7 +66,7 @@ class Threads:
                 self._ended.append((future, None, contained(error, of_thread=True)))
             del taken, future, call  # not kept until the next one comes
             if not self._told:
-                # Before the loop is told: it clears this first, so what is appended later is told of again.
+                # Cleared before the loop is woken, so that results appended later wake it again.
                 self._told = True
                 with suppress(RuntimeError):  # the loop is closed
                     self._loop.call_soon_threadsafe(self._deliver)

@@ -27,7 +27,7 @@ from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.tracing import enter_span
 from sa_jobqueue.types import CancelReason, JobStatus
 from sa_jobqueue.worker.finish.outcomes import describe
-from sa_jobqueue.worker.run.dependencies import lent, lent_beside
+from sa_jobqueue.worker.run.dependencies import open_dependencies, open_dependencies_in_thread
 from sa_jobqueue.worker.run.isolation.answers import of_raise, of_return
 from sa_jobqueue.worker.run.isolation.logs import forward_to
 from sa_jobqueue.worker.run.isolation.messages import HEAD, MAX_FRAME, Message, frame, length, parsed, unpacked_job
@@ -86,7 +86,7 @@ class Child:
         self._providers: set[Any] = set()
 
     def serve(self) -> None:
-        """Run attempts until the worker says that there will be no more."""
+        """Run attempts until the worker sends that there are no more."""
         threading.Thread(target=self._listen, name="sa_jobqueue worker", daemon=True).start()
         with asyncio.Runner() as runner:
             while (request := self._requests.get()) is not None:
@@ -109,7 +109,7 @@ class Child:
                             self._stop(CancelReason(message["reason"]))
                 case "close":
                     self._requests.put(None)
-        # The worker is gone: nobody waits for what is done here, nor for the programs that it has started.
+        # The worker is gone: no process waits for the result, nor for programs that the handler has started.
         os.killpg(0, signal.SIGKILL)
 
     def _run(self, request: Message, runner: asyncio.Runner) -> Message:
@@ -145,7 +145,7 @@ class Child:
         self, runner: asyncio.Runner, context: AttemptContext, job_type: JobType, arguments: list[Any], given: dict[str, Any]
     ) -> Any:
         self._stopped_by(context.stop)
-        with lent(context, job_type) as provided:
+        with open_dependencies(context, job_type) as provided:
             return job_type.func(*arguments, **given, **provided)
 
     def _run_async(
@@ -161,7 +161,7 @@ class Child:
             self._stopped_by(stop)
             threads = Threads(1, "sa_jobqueue provided")
             try:
-                async with lent_beside(context, job_type, threads) as provided:
+                async with open_dependencies_in_thread(context, job_type, threads) as provided:
                     return await job_type.func(*arguments, **given, **provided)
             finally:
                 threads.close()

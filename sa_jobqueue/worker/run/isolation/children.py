@@ -1,4 +1,4 @@
-"""The children of a worker: warm, lent to one attempt at a time, replaced when they end."""
+"""The child processes of a worker: kept warm, assigned to one attempt at a time, replaced when they end."""
 
 from __future__ import annotations
 
@@ -23,21 +23,19 @@ from sa_jobqueue.worker.run.isolation.messages import Message, packed_job
 from sa_jobqueue.worker.run.isolation.process import Process, request_of
 
 _LEASE_OF_WAITING: Final = timedelta(seconds=60)
-"""What an attempt's lease is extended by, again and again, while it waits for a child."""
+"""How much an attempt's lease is extended, repeatedly, while it waits for a child."""
 _MOST_STARTING: Final = max(1, (os.cpu_count() or 1) // 2)
-"""How many are started at once. More would take as long in all, and each of them longer."""
+"""Maximum number of children that start at once. More would take as long in total, and longer each."""
 
 
 def check_importable(jobs: JobQueue[Any], app: str | None) -> None:
-    """Check that children can find what isolated handlers they are to run.
+    """Check that children can import the isolated handlers that they are to run.
 
     Raises: InvalidOptionError naming the handler that a fresh interpreter would not find.
     """
     for kind in jobs.registry:
         if kind.memory_limit is not None and not CAN_BE_TOLD:
-            raise InvalidOptionError(
-                "memory_limit", f"{kind.place}: it cannot be watched here: Linux alone tells what is held"
-            )
+            raise InvalidOptionError("memory_limit", f"of {kind.place} is supported on Linux only; leave it unset")
         if not kind.isolated or app is not None:
             continue
         module, _, name = kind.place.partition(":")
@@ -53,10 +51,10 @@ def check_importable(jobs: JobQueue[Any], app: str | None) -> None:
 
 
 class Children:
-    """Starts children as attempts need them, at most one a slot, and keeps them for the next ones.
+    """Starts children as attempts need them, at most one per slot, and keeps them for later attempts.
 
-    One is started with the worker, so that an application that cannot be imported is told before anything is claimed; and
-    when one ends and no other is idle, its successor is started before it is needed. A crash of this process ends all.
+    One is started with the worker, so that an import error of the application is reported before anything is claimed; when
+    one ends and no other is idle, its successor is started before it is needed. A crash of this process ends all.
     """
 
     def __init__(self, jobs: JobQueue[Any], *, app: str | None, worker_id: str, options: WorkerOptions) -> None:
@@ -119,7 +117,7 @@ class Children:
         return self._result(child, answer, job)
 
     async def close(self) -> None:
-        """End all of them, the idle ones in order."""
+        """Close all of them, the idle ones gracefully."""
         self._closing = True
         for starting in self._starting:
             starting.cancel()
@@ -133,7 +131,7 @@ class Children:
             if isinstance(error, (JobQueueError, AttemptSignal)):
                 raise
             child.kill()
-            raise IsolationError(f"it gave an answer that is none: {error!r}") from error
+            raise IsolationError(f"it sent an invalid answer: {error!r}") from error
 
     def _warm(self, job_type: JobType) -> Process | None:
         while self._idle:

@@ -1,4 +1,4 @@
-"""Log records of children, told in the worker: there they reach the application's handlers, with the ids of their job."""
+"""Log records of children, handled in the worker: they reach the application's handlers with the ids of their job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def levels() -> dict[str, int]:
 
 
 def forward_to(send: Callable[[Message], None], given: Mapping[str, int]) -> None:
-    """Send every record of this process to the worker from now on, and to nobody else that the root logger knows."""
+    """Send every record of this process to the worker from now on, and to no other handler of the root logger."""
     for name, level in given.items():
         logging.getLogger(name or None).setLevel(level)
     logging.getLogger().handlers = [_Forwarder(send)]
@@ -59,7 +59,7 @@ def _plain(value: Any) -> Any:
 
 
 def tell(message: Message, job: ClaimedJob | None) -> None:
-    """Handle a child's record as one of this process. Raises: KeyError, TypeError or ValueError when it is none."""
+    """Handle a child's record as one of this process. Raises: KeyError, TypeError or ValueError if it is invalid."""
     name, level = str(message["name"]), int(message["level"])
     logger = logging.getLogger(name)
     if not logger.isEnabledFor(level):

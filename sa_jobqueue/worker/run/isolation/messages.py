@@ -1,4 +1,4 @@
-"""What a worker and its children send each other: frames of JSON on a socket, and values that JSON has no word for."""
+"""Messages between a worker and its children: frames of JSON on a socket, and values that JSON cannot represent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from uuid import UUID
 from sa_jobqueue.context import ClaimedJob
 
 Message = dict[str, Any]
-"""One frame. Its `is` says what it is."""
+"""One frame. Its `is` names its kind."""
 
 HEAD: Final = 4
 """Bytes before each frame: its length, big end first."""
@@ -32,10 +32,10 @@ def length(head: bytes) -> int:
 
 
 def parsed(body: bytes) -> Message:
-    """Return a frame's message. Raises: ValueError when it is none."""
+    """Return a frame's message. Raises: ValueError if it is invalid."""
     message = json.loads(body)
     if not isinstance(message, dict) or not isinstance(message.get("is"), str):
-        raise ValueError("what was sent is no message")
+        raise ValueError("the frame is not a message")
     return message
 
 

@@ -1,4 +1,4 @@
-"""A child as its worker sees it: started, asked, told to stop, watched, and killed."""
+"""A child process from its worker's side: starting, sending requests, stopping, watching, killing."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from sa_jobqueue.worker.run.isolation.logs import levels, tell
 from sa_jobqueue.worker.run.isolation.messages import HEAD, MAX_FRAME, Message, frame, length, parsed
 
 _LOOK_SECONDS: Final = 0.05
-"""How often a child's memory is looked at. Zeroing fresh memory, a processor fills some 200 MiB in that time."""
+"""How often a child's memory is checked. Zeroing new memory, a processor fills about 200 MiB in that time."""
 _LAST_WORDS_SECONDS: Final = 1.0
-"""What a child that has ended may have sent before is waited for so long; and so is its end, when it has hung up."""
+"""How long to wait for the last messages of a child that has ended, and for the end of one that has disconnected."""
 _CLOSE_SECONDS: Final = 3.0
-"""What a child may take to end when it is told that there is no more work: its providers close."""
+"""Maximum time for a child to end when there is no more work: its dependencies close."""
 _START_SECONDS: Final = 120.0
-"""What it may take to import the application: a large one takes ten seconds, and the machine may be busy."""
+"""Maximum time to import the application: a large one takes ten seconds, and the machine may be busy."""
 _MOST_OF_DUMP: Final = 64 * 1024
 
 _PROGRAM: Final = """\
@@ -40,7 +40,7 @@ main(*map(int, sys.argv[1:4]))
 
 
 class Process:
-    """One child. Used from the worker's loop."""
+    """One child process. Used from the worker's loop."""
 
     def __init__(self, process: asyncio.subprocess.Process, channel: socket.socket, crash: int) -> None:
         self._process = process
@@ -53,9 +53,9 @@ class Process:
         self._doomed = False
         self._hearing = self._loop.create_task(self._hear(), name="sa_jobqueue child")
         self.ended = self._loop.create_task(self._end(), name="sa_jobqueue child's end")
-        """Done when there is nothing left of it."""
+        """Done when the process and everything that it started have ended."""
         self.ran = 0
-        """How many attempts it was given."""
+        """How many attempts it has run."""
 
     @classmethod
     async def start(cls, *, app: str | None, modules: Sequence[str]) -> Process:
@@ -98,23 +98,23 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
         return self._process.pid
 
     @property
     def is_free(self) -> bool:
-        """Whether it can be given an attempt."""
+        """Whether it can run another attempt."""
         answered = self._answer is not None and self._answer.done() and self._answer.exception() is None
         return answered and not self._doomed and not self._hearing.done() and not self.ended.done()
 
     def resident(self) -> int:
-        """Return how many bytes of memory it holds; 0 where that cannot be told."""
+        """Return the memory it uses in bytes; 0 if unknown."""
         return resident_bytes(self.pid)
 
     async def run(self, request: Message, job: ClaimedJob, context: AttemptContext, *, memory_limit: int | None) -> Message:
-        """Have it run an attempt; return its answer. When this is cancelled, the attempt goes on: `stop` ends it.
+        """Run an attempt in it; return its answer. If this is cancelled, the attempt goes on until `stop`.
 
-        Raises: ProcessDiedError when it dies of that, MemoryLimitError when it was killed for its memory.
+        Raises: ProcessDiedError if the child dies; MemoryLimitError if it was killed because of its memory.
         """
         self.ran += 1
         self._attempt = (job, context, contextvars.copy_context())
@@ -125,7 +125,7 @@ class Process:
         return await asyncio.shield(answer)
 
     async def stop(self, reason: CancelReason, grace: timedelta) -> None:
-        """End the attempt it runs: tell it, after half of `grace` by SIGTERM, at the end of it by SIGKILL."""
+        """End its attempt: by a message, after half of `grace` by SIGTERM, at the end of it by SIGKILL."""
         answer, half = self._answer, grace.total_seconds() / 2
         if answer is None or answer.done():
             return
@@ -142,12 +142,12 @@ class Process:
                 await asyncio.wait({self.ended}, timeout=_LAST_WORDS_SECONDS)
 
     def kill(self) -> None:
-        """End it at once, with everything it has started."""
+        """Kill it at once, with everything it has started."""
         self._doomed = True
         self._signal(signal.SIGKILL)
 
     async def close(self) -> None:
-        """Let it end, and see that it does."""
+        """Close it, and make sure that it ends."""
         self._send({"is": "close"})
         try:
             await asyncio.wait({self.ended}, timeout=_CLOSE_SECONDS)
@@ -162,14 +162,14 @@ class Process:
                 os.killpg(self.pid, number)
 
     async def _ask(self, message: Message) -> asyncio.Future[Message]:
-        """Send a request; return its answer to be. It has one in any case: its end is one."""
+        """Send a request; return a future for its answer. It is always set, at the latest by the child's end."""
         answer = self._answer = self._loop.create_future()
         answer.add_done_callback(self._answered)
         if self.ended.done():
             answer.set_exception(cast("ProcessDiedError", self._cause))
             return answer
         try:
-            with suppress(ConnectionError):  # how it ended is told by its end
+            with suppress(ConnectionError):  # `_end` reports how it ended
                 await self._loop.sock_sendall(self._channel, frame(message))
         except asyncio.CancelledError:
             self.kill()  # half a message is sent
@@ -178,7 +178,7 @@ class Process:
 
     def _answered(self, answer: asyncio.Future[Message]) -> None:
         self._attempt = None
-        answer.exception()  # nobody need be waiting
+        answer.exception()  # the caller may be gone
 
     def _send(self, message: Message) -> None:
         # A few bytes, which the socket's buffer takes, unless the child has not read for long: then it is not waited for.
@@ -186,7 +186,7 @@ class Process:
             self._channel.send(frame(message))
 
     async def _hear(self) -> None:
-        """Take what it sends until it hangs up, or sends what no child of ours would."""
+        """Receive its messages until it disconnects, or sends something invalid."""
         with suppress(ConnectionError, ValueError, KeyError, TypeError, asyncio.IncompleteReadError):
             while True:
                 size = length(await self._exactly(HEAD))
@@ -210,14 +210,14 @@ class Process:
             case "log":
                 if self._attempt is None:
                     tell(message, None)
-                else:  # where whoever listens for an attempt's records looks for it
+                else:  # the logger where listeners for an attempt's records expect it
                     self._attempt[2].run(tell, message, self._attempt[0])
             case "extend":
                 if self._attempt is not None:
                     self._attempt[1].extend(timedelta(seconds=float(message["seconds"])))
             case _:
                 if self._answer is None or self._answer.done():
-                    raise ValueError("an answer that nobody asked for")
+                    raise ValueError("an answer without a request")
                 self._answer.set_result(message)
 
     async def _watch(self, limit: int) -> None:
@@ -229,7 +229,7 @@ class Process:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _end(self) -> None:
-        """Wait for its end, take its last words, and let go of it; whoever waits for its answer is told how it ended."""
+        """Wait for its end, read its last messages and clean up; the waiting request receives how it ended."""
         exited = self._loop.create_task(self._process.wait())
         await asyncio.wait({exited, self._hearing}, return_when=asyncio.FIRST_COMPLETED)
         if not exited.done():  # it hung up: on its way out, or for good
@@ -267,6 +267,6 @@ def _death(status: int, stack: str) -> ProcessDiedError:
 
 
 def request_of(job: Mapping[str, Any], *, worker_id: str, place: str, blockers: list[dict[str, Any]]) -> Message:
-    """Return what asks a child for an attempt."""
+    """Return the request for an attempt."""
     told = {"is": "run", "job": job, "worker_id": worker_id, "place": place, "blockers": blockers}
     return told | {"span": current_traceparent()}
