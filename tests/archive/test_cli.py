@@ -64,7 +64,7 @@ def test_a_dry_run_tells_what_would_go_by_type_and_month_and_what_is_held(run: R
     assert (document["chains"], document["held"]) == (6, 1)
     assert in_tables(engine) == before
     assert not (tmp_path / "none").exists()
-    assert "1 chain held" in run("--before", "30d", "--to", tmp_path).stdout
+    assert "1 chain kept" in run("--before", "30d", "--to", tmp_path).stdout
 
 
 def test_it_says_in_a_line_what_is_wrong(run: Run, tmp_path: Path) -> None:

@@ -398,7 +398,7 @@ async def test_one_bad_job_never_stops_the_others(engine: Engine, jobs: Jobs) ->
         [*ways, "thread"], JobStatus.DEAD
     )
     messages = {how: jobs.letters(job_id)[0]["error"]["message"] for how, job_id in zip(ways, bad_ids, strict=False)}
-    assert "output: is a object, which is not JSON" in messages["object"]
+    assert "output: is of type object, which is not JSON" in messages["object"]
     assert "output: is nan" in messages["nan"]
     assert "over the limit" in messages["huge"]
     assert messages["nul"] == "a\\x00b\\udcff"

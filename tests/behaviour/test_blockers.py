@@ -16,6 +16,7 @@ from sa_jobqueue import (
     Blockers,
     Deduplicate,
     Discard,
+    Enqueued,
     Job,
     JobMixin,
     JobQueue,
@@ -319,7 +320,8 @@ async def test_a_deduplicated_job_waits_unless_it_is_there_already(engine: Engin
         once = Deduplicate("k")
         made, is_new = enqueue_once(session, types.merge.job(blockers=[types.page.job(1)]), deduplicate=once)
         found, again = enqueue_once(session, types.merge.job(blockers=[types.page.job(2)]), deduplicate=once)
-        assert (bool(is_new), bool(again), found is made, made.status) == (True, False, True, BLOCKED)
+        assert (is_new, again, found is made) == (Enqueued.CREATED, Enqueued.EXISTING, True)
+        assert made.status is BLOCKED
         ((other, _),) = enqueue_unique(session, [(types.gather.job(blockers=[made, types.page.job(3)]), Deduplicate("o"))])
         ids = made.id, other.id
     assert jobs.count() == 4  # the page of the one that was found is not there

@@ -382,7 +382,7 @@ def test_what_cannot_be_completed_says_why_and_nothing_is_written(engine: Engine
     with Session(engine) as session, session.begin():
         with pytest.raises(JobNotFoundError):
             complete_job(session, uuid7())
-        with pytest.raises(JobEndedError, match="has ended already: it is completed"):
+        with pytest.raises(JobEndedError, match="has already ended: it is completed"):
             complete_job(session, done)
         with pytest.raises(InvalidPayloadError, match="result"):
             complete_job(session, open_one, object())

@@ -64,7 +64,7 @@ async def test_an_observer_hears_of_it_why_a_job_waits(engine: Engine, jobs: Job
             found = explain_job(session, left_out)
             (worker,) = list_workers(session)
     assert found.cause is Cause.NOT_SELECTED
-    assert f"<lambda>, which chooses in queue 'default' (worker {worker.id})" in found.sentence
+    assert f"<lambda> of queue 'default' (worker {worker.id})" in found.sentence
     assert found.evidence["max_wait"] == timedelta(minutes=10)
 
 

@@ -112,7 +112,7 @@ def test_chains_list_filters_and_pages(run: Run, chains: Chains) -> None:
     assert listed("--oldest-first", "--after", page["next_after"]) == [str(third)]
     assert "secret" not in run("chains", "list", "--json").stdout
     table = run("chains", "list", "--limit", 2).stdout
-    assert f"more with --after {second}" in table
+    assert f"next page: --after {second}" in table
     assert table.startswith("2 chains")
 
 
@@ -145,7 +145,7 @@ def test_jobs_show_names_the_chain_and_the_blockers(run: Run, chains: Chains) ->
     assert (shown["chain"]["id"], shown["chain"]["length"]) == (str(root), 2)
     assert [edge["chain"]["id"] for edge in shown["blockers"]] == [str(waited)]
     told = run("jobs", "show", last).stdout
-    assert f"chain {root} (test): job 2 of 2 in it, which is blocked" in told.replace("\n", " ")
+    assert f"chain {root} (test, blocked): job 2 of 2" in told.replace("\n", " ")
     assert str(waited) in told
     assert [job["id"] for job in document(run("jobs", "list", "--chain", root, "--json"))["jobs"]] == [str(last), str(root)]
 
@@ -180,7 +180,7 @@ def test_jobs_retry_triggers_pending_and_redrives_dead_ones(run: Run, jobs: Jobs
 def test_jobs_retry_of_another_state_says_so_and_changes_nothing(run: Run, jobs: Jobs) -> None:
     dead, done = jobs.add(JobStatus.DEAD), jobs.add(JobStatus.COMPLETED)
     result = run("jobs", "retry", dead, done, status=1)
-    assert f"job {done} is completed: only pending and dead jobs can be retried; nothing was changed" in result.stderr
+    assert f"job {done} is completed: only pending and dead jobs can be retried. No job was changed." in result.stderr
     assert jobs.status(dead) is JobStatus.DEAD
 
 
@@ -262,7 +262,7 @@ def test_dead_letters_redrive_passes_over_a_taken_key_and_says_so(run: Run, jobs
     assert [letter["job_id"] for letter in document(result)["redriven"]] == [str(free)]
     (letter,) = jobs.letters(held)
     assert [conflict["id"] for conflict in document(result)["conflicts"]] == [str(letter["id"])]
-    assert "1 was passed over" in result.stderr
+    assert "1 dead letter skipped" in result.stderr
     assert (jobs.status(held), jobs.status(free)) == (JobStatus.DEAD, JobStatus.PENDING)
 
 
@@ -282,16 +282,16 @@ def test_a_letter_that_is_resolved_already_is_told_with_who_and_when(run: Run, j
     run("dead-letters", "redrive", letter["id"], "--by", "ann")
     result = run("dead-letters", "redrive", letter["id"], other["id"], *more, status=1)
     assert result.stdout == f"1 dead letter {'would be ' if more else ''}redriven\n"
-    assert f"Error: dead letter {letter['id']} is resolved already: redriven by ann at 20" in result.stderr
+    assert f"Error: dead letter {letter['id']} is already resolved: redriven by ann at 20" in result.stderr
     assert "ids of jobs" not in result.stderr
 
 
 def test_ids_that_are_no_dead_letters_are_counted(run: Run, jobs: Jobs) -> None:
     dead = jobs.add(JobStatus.DEAD)
     error = run("dead-letters", "redrive", dead, status=1).stderr.lstrip()  # click before 8.4 starts another line
-    assert error == f"Error: 1 of the ids given is no dead letter, such as {dead} (`jobs retry` takes ids of jobs)\n"
+    assert error == f"Error: 1 dead letter not found, such as {dead} (for ids of jobs use `jobs retry`)\n"
     error = run("dead-letters", "redrive", dead, uuid4(), status=1).stderr.lstrip()
-    assert error.startswith(f"Error: 2 of the ids given are no dead letters, such as {dead} ")
+    assert error.startswith(f"Error: 2 dead letters not found, such as {dead} ")
 
 
 def test_one_is_told_in_the_singular(run: Run, jobs: Jobs) -> None:
@@ -299,8 +299,8 @@ def test_one_is_told_in_the_singular(run: Run, jobs: Jobs) -> None:
     assert run("jobs", "list", "--type", "mail").stdout.startswith("1 job  ")
     assert run("dead-letters", "list").stdout.startswith("1 dead letter  ")
     assert run("dead-letters", "groups").stdout.startswith("1 dead letter  ")
-    assert run("jobs", "retry", later, dead).stdout == "1 pending job is due now, 1 dead job was redriven\n"
-    assert run("jobs", "retry", later, mail).stdout == "2 pending jobs are due now, 0 dead jobs were redriven\n"
+    assert run("jobs", "retry", later, dead).stdout == "1 pending job triggered, 1 dead job redriven\n"
+    assert run("jobs", "retry", later, mail).stdout == "2 pending jobs triggered, 0 dead jobs redriven\n"
     cancelled = run("jobs", "cancel", "--type", "mail", input="y\n")
     assert "Cancel 1 job?" in cancelled.stderr
     assert cancelled.stdout.endswith("1 job cancelled\n")
@@ -309,7 +309,7 @@ def test_one_is_told_in_the_singular(run: Run, jobs: Jobs) -> None:
 def test_jobs_show_of_no_job_says_no_more_than_that(run: Run, jobs: Jobs) -> None:
     missing = uuid4()
     error = run("jobs", "show", missing, status=1).stderr
-    assert error == f"Error: no such job: {missing} (`dead-letters show` takes a dead letter's id)\n"
+    assert error == f"Error: job {missing} not found (for the id of a dead letter use `dead-letters show`)\n"
 
 
 def test_a_duration_below_zero_is_told_in_seconds(run: Run) -> None:
@@ -390,8 +390,8 @@ def test_without_a_database_it_says_how_to_name_one(run: Run) -> None:
     ("app", "reason"),
     [
         ("nothing", "must be MODULE:ATTRIBUTE"),
-        ("no_such_module:jobs", "no module 'no_such_module'"),
-        ("sa_jobqueue.cli:nothing", "has no 'nothing'"),
+        ("no_such_module:jobs", "module 'no_such_module' not found"),
+        ("sa_jobqueue.cli:nothing", "has no attribute 'nothing'"),
         ("sa_jobqueue.cli:main", "not a JobQueue"),
         ("sa_jobqueue:Worker", "'sa_jobqueue:Worker' is a class, Worker, not a JobQueue"),
     ],

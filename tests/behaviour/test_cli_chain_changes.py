@@ -56,7 +56,7 @@ def test_chains_are_cancelled_and_told(run: Run, jobs: Jobs) -> None:
 
 def test_a_deletion_asks_first_and_no_means_no(run: Run, jobs: Jobs, pair: tuple[Any, Any]) -> None:
     result = run("delete", "--cascade", pair[1], input="n\n", status=1)
-    assert "Delete 2 chains, 1 of them not named?" in result.output
+    assert "Delete 2 chains, 1 of them through --cascade?" in result.output
     assert jobs.count() == 2
     assert "2 chains deleted" in run("delete", "--cascade", pair[1], input="y\n").output
     assert jobs.count() == 0
@@ -82,4 +82,4 @@ def test_a_redrive_of_what_was_deleted_says_what_became_of_it(run: Run, jobs: Jo
     given = ["dead-letters", "redrive", str(letter["id"])]
     result = CliRunner().invoke(main, given, env={"SA_JOBQUEUE_URL": database_url})
     assert result.exit_code == 1
-    assert "is resolved already: dismissed by ann" in result.output
+    assert "is already resolved: dismissed by ann" in result.output

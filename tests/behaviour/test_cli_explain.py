@@ -27,7 +27,7 @@ def test_a_blocked_job_is_explained_down_to_the_dead_one(database_url: str, sess
         return done.output
 
     printed = run(str(top.id))
-    assert printed.startswith(f"It waits for 1 chain; in the end for fetch {dead}. It died ")
+    assert printed.startswith(f"It waits for 1 chain; the root cause is fetch {dead}. It died ")
     assert "ValueError: \\x1b[31mno such page" in printed
     assert "redrive it" in printed
     assert printed.index(f"index {middle.id}: blocked (blocked)") < printed.index(f"fetch {dead}: dead (dead)")
@@ -35,4 +35,4 @@ def test_a_blocked_job_is_explained_down_to_the_dead_one(database_url: str, sess
     assert document["cause"] == "blocked"
     assert document["blockers"][0]["blockers"][0]["evidence"]["reason"] == "exhausted"
     assert "no such job" in run(str(uuid4()), status=1)
-    assert "is not an id" in run("nonsense", status=2)
+    assert "is not a UUID" in run("nonsense", status=2)

@@ -50,7 +50,7 @@ def test_a_worker_that_holds_too_much_drains_and_asks_for_a_successor(
     tmp_path: Path,
 ) -> None:
     assert start_worker("--max-memory", "64M").wait(fixtures.PATIENCE) == SUCCESSOR
-    assert "over its limit of 64: running jobs may finish, then it stops" in (tmp_path / "0.log").read_text()
+    assert "more than its limit of 64 MiB; it drains and stops" in (tmp_path / "0.log").read_text()
     assert workers(engine) == {}
     for size, words in {
         "63M": "max_memory: must be a whole number from",
@@ -63,7 +63,7 @@ def test_a_worker_that_holds_too_much_drains_and_asks_for_a_successor(
 async def test_a_process_that_outgrew_its_memory_is_started_again_at_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(_supervisor, "SETTLED", timedelta(0))
+    monkeypatch.setattr(_supervisor, "STARTED_AFTER", timedelta(0))
     monkeypatch.setattr(_supervisor, "RESTART", Backoff(base=timedelta(hours=1), cap=timedelta(hours=1), jitter=False))
     script = f"import os, sys; n = len(os.listdir({str(tmp_path)!r})); open({str(tmp_path)!r} + f'/{{n}}', 'w'); "
     command = [sys.executable, "-S", "-c", script + f"sys.exit({SUCCESSOR} if n < 8 else 0)"]

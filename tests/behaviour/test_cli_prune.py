@@ -50,7 +50,7 @@ def test_with_the_application_alone_it_goes_by_what_that_and_the_queues_rows_say
     database_url: str, engine: Engine, jobs: Jobs, tmp_path: Any, monkeypatch: Any
 ) -> None:
     (tmp_path / "prunes.py").write_text(
-        "from datetime import timedelta\nfrom sa_jobqueue import JobQueue, Retention\n"
+        "from datetime import timedelta\nfrom sa_jobqueue import JobQueue\nfrom sa_jobqueue.settings import Retention\n"
         "jobs = JobQueue(retention=Retention(completed=timedelta(days=30), dead_letters=timedelta(days=90)))\n"
     )
     monkeypatch.chdir(tmp_path)
@@ -64,8 +64,8 @@ def test_with_the_application_alone_it_goes_by_what_that_and_the_queues_rows_say
     assert (pruned["jobs"], pruned["dead_letters"]) == (1, 1)
     assert jobs.statuses()[kept] is JobStatus.COMPLETED
     for arguments, told in (
-        ([], "say how old: --older-than 30d"),
-        (["--app", "prunes:jobs", "--status", "dead"], "say how old"),
+        ([], "pass --older-than"),
+        (["--app", "prunes:jobs", "--status", "dead"], "pass --older-than"),
         (["--older-than", "soon"], "'soon' is not an age such as 30d or 12h"),
         (["--older-than", "30d", "--status", "running"], "Invalid value for '--status'"),
     ):
@@ -85,7 +85,7 @@ def test_resolved_dead_letters_go_by_age_and_type(database_url: str, engine: Eng
         environment = {"SA_JOBQUEUE_URL": database_url}
         return CliRunner().invoke(main, ["dead-letters", "prune", *arguments], env=environment)
 
-    assert prune("--older-than", "30d", "--dry-run").output == "2 dead letters would go\n"
+    assert prune("--older-than", "30d", "--dry-run").output == "2 dead letters would be deleted\n"
     assert prune("--older-than", "30d", "--type", "mail").output == "1 dead letter deleted\n"
     assert letters_of(jobs) == {other, young, opened}
     assert json.loads(prune("--older-than", "1d", "--json").output) == {"dry_run": False, "dead_letters": 2}

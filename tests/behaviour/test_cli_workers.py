@@ -44,7 +44,7 @@ def test_drain_asks_those_named_and_nobody_else(run: Run, jobs: Jobs, engine: En
     assert document(run("workers", "drain", "--name", "a-*", "--json")) == {"asked_to_drain": ["a-1", "a-2"]}
     assert asked() == ["a-1", "a-2"]
     left = run("workers", "drain", "b-1", "--wait", "0", status=1)
-    assert "b-1 is still there" in left.stderr
+    assert "b-1 has not stopped" in left.stderr
     assert asked() == ["a-1", "a-2", "b-1"]
 
 

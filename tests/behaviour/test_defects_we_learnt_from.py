@@ -17,6 +17,7 @@ from sa_jobqueue import (
     Backoff,
     Blockers,
     Deduplicate,
+    Enqueued,
     Job,
     JobQueue,
     JobStatus,
@@ -116,17 +117,17 @@ def _pairs(session: Session, leaf: Any, first: Any, count: int) -> list[list[Any
 def test_fifty_keys_and_four_threads_each_make_fifty_jobs(sessions: sessionmaker[Session], jobs: Jobs) -> None:
     together = threading.Barrier(4)
 
-    def one(_: int) -> list[bool]:
+    def one(_: int) -> list[Enqueued]:
         made = []
         for key in range(50):
             together.wait(PATIENCE)
             with sessions.begin() as session:
-                made.append(bool(enqueue(session, Job("test"), deduplicate=Deduplicate(str(key)))[1]))
+                made.append(enqueue(session, Job("test"), deduplicate=Deduplicate(str(key)))[1])
         return made
 
     with ThreadPoolExecutor(4) as threads:
         results = list(threads.map(one, range(4)))
-    assert [sum(made) for made in zip(*results, strict=True)] == [1] * 50
+    assert [made.count(Enqueued.CREATED) for made in zip(*results, strict=True)] == [1] * 50
     assert jobs.count() == 50
 
 
@@ -134,7 +135,7 @@ def test_a_key_is_taken_while_its_chain_goes_on(session: Session, chains: Chains
     """Whatever has become of the root job: open is the chain."""
     root, _ = chains.add(JobStatus.COMPLETED, JobStatus.PENDING, deduplication_key="k")
     found, made = enqueue(session, Job("test"), deduplicate=Deduplicate("k"))
-    assert (found.id, bool(made)) == (root, False)
+    assert (found.id, made) == (root, Enqueued.EXISTING)
 
 
 async def test_lost_jobs_are_rescued_while_no_slot_is_free(engine: Engine, jobs: Jobs, start: Start) -> None:

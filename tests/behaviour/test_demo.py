@@ -54,7 +54,7 @@ def assert_is_right(report: dict[str, Any]) -> None:
     assert report["files"] == len(paths) == FILES
     assert report["dead_letters"] == len(broken) == sum(group["count"] for group in report["dead_by_error"])
     assert report["completed"] == FILES - len(broken)
-    # Three attempts each; one that was taken back from the killed worker counts as one of them.
+    # Three attempts each; one that was rescued from the killed worker counts as one of them.
     assert 2 * len(broken) - report["lost"] <= report["retries"] <= 2 * len(broken)
     assert report["lost"] >= 1
     assert len(report["killed_pids"]) == 1
@@ -142,10 +142,10 @@ def test_interrupted_it_leaves_no_process(running_demo: subprocess.Popen[str], h
         ({}, {}, "a: has 0 results and 0 dead letters"),
         ({"a": [FINE, FINE]}, {}, "a: has 2 results"),
         ({"a": [FINE]}, {"a": 1}, "a: has 1 results and 1 dead letters"),
-        ({}, {"a": 1}, "a: is fine, but has a dead letter"),
-        ({"a": [Counts(2, 0, 0, 0)]}, {}, "a: was counted differently"),
+        ({}, {"a": 1}, "a: is valid, but has a dead letter"),
+        ({"a": [Counts(2, 0, 0, 0)]}, {}, "a: has different counts"),
         ({"a": [FINE], "b": [FINE]}, {}, "b: is broken, but has a result"),
-        ({"a": [FINE], "c": [FINE]}, {}, "c: was not both enqueued and counted plainly"),
+        ({"a": [FINE], "c": [FINE]}, {}, "c: was not both enqueued and counted without the queue"),
     ],
 )
 def test_the_check_fails_for(results: dict[str, list[Counts]], dead: dict[str, int], complaint: str) -> None:

@@ -124,7 +124,8 @@ async def test_a_handler_may_not_commit_for_itself(engine: Engine, jobs: Jobs, c
     (job_id,) = enqueue(engine, queue.job(colour, {}))
     await drain(queue, engine)
     assert (jobs.status(job_id), effects(engine)) == (JobStatus.DEAD, 0)
-    assert "one commit, made by the worker" in jobs.letters(job_id)[0]["error"]["message"]
+    message = jobs.letters(job_id)[0]["error"]["message"]
+    assert "the worker commits the handler's writes and the completion together" in message
 
 
 @colours

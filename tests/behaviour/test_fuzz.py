@@ -320,7 +320,7 @@ async def test_a_payload_that_python_does_not_read_ends_its_own_job_and_no_other
     with engine.connect() as connection:
         found = connection.execute(text("SELECT status::text, count(*) FROM job GROUP BY 1 ORDER BY 1")).all()
         assert [tuple(row) for row in found] == [("completed", 2), ("dead", 1)]
-        assert "is not to be read by Python" in str(connection.scalar(text("SELECT error->>'message' FROM dead_letter")))
+        assert "cannot be read by Python" in str(connection.scalar(text("SELECT error->>'message' FROM dead_letter")))
 
 
 @amount

@@ -123,7 +123,7 @@ async def test_an_isolated_attempt_ends_as_it_would_in_the_worker_itself(
 
 DEATHS = {
     "aborts": "ProcessDiedError: the process of the attempt was killed by SIGABRT",
-    "hogs": "MemoryLimitError: the process of the attempt was killed: it held ",
+    "hogs": "MemoryLimitError: the process of the attempt was killed: it used ",
     "crashes": "ProcessDiedError: the process of the attempt was killed by SIGSEGV",
     "leaves": "ProcessDiedError: the process of the attempt ended with status 3",
     "babbles": "ProcessDiedError: the process of the attempt broke off its connection to the worker and was killed",

@@ -100,7 +100,7 @@ async def test_producers_and_workers_work_through_a_pooler(engine: Engine, poole
     assert log.of(ComponentFailed) == []
     (told,) = log.of(PoolerFound)
     record = describe(told)
-    assert (record.message % record.arguments).endswith("works through a connection pooler and polls every 0.1 s")
+    assert (record.message % record.arguments).endswith("is connected through a connection pooler; it polls every 0.1 s")
     if tracked is not None:
         assert (_prepared_by_clients(url) > 0) is (tracked > 0)
     through.dispose()

@@ -43,7 +43,7 @@ class Clients:
         self.closed = 0
 
     @contextmanager
-    def lend(self, attempt: AttemptContext) -> Iterator[Client]:
+    def open(self, attempt: AttemptContext) -> Iterator[Client]:
         self.may_open.wait(PATIENCE)
         self.threads.add(threading.current_thread())
         self.notes.append("lent")

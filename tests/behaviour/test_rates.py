@@ -185,11 +185,11 @@ def test_explain_names_the_window_and_the_weight_and_says_when_the_job_may_start
         assert explain_job(session, jobs.add(rate_cost=2)).cause is Cause.READY
         found = explain_job(session, jobs.add(rate_cost=3, priority=1))
     assert found.cause is Cause.RATE_LIMITED
-    assert "starts nothing that weighs 3 by its rate of 5 in any 1 h" in found.sentence
+    assert "starts no jobs of rate_cost 3 by its rate limit of 5 in any 1 h" in found.sentence
     assert timedelta(minutes=9) < found.evidence["next_start"] <= timedelta(minutes=10)
     with engine.begin() as connection:
         connection.exec_driver_sql("UPDATE queue SET rate_algorithm = 'local_token_bucket'")
     with Session(engine) as session:
         found = explain_job(session, jobs.add(priority=9, due_in=-60))
     assert found.cause is Cause.RATE_LIMITED
-    assert "each worker, of 1, starts such a job every 12 min" in found.sentence
+    assert "lets each of 1 workers start one every 12 min" in found.sentence

@@ -245,7 +245,7 @@ async def test_death_and_cancellation_are_errors_that_tell_all(wait: Waiting, en
     error = {"type": "Boom", "message": "no paper\nat all", "traceback": ""}
     end(engine, dying, JobStatus.DEAD, last_error=error)
     end(engine, cancelled, JobStatus.CANCELLED)
-    with pytest.raises(ChainFailedError, match=r"is dead: Boom: no paper; if it is redriven") as died:
+    with pytest.raises(ChainFailedError, match=r"is dead: Boom: no paper; after a redrive") as died:
         await results[0]
     assert (died.value.chain_id, died.value.status, died.value.error) == (dying, JobStatus.DEAD, error)
     assert died.value.result.completed_at == jobs.get(dying)["completed_at"]
@@ -275,7 +275,7 @@ async def test_deletion_is_seen_while_waiting(wait: Waiting, engine: Engine, job
 
 async def test_time_runs_out_for_the_waiter_alone(wait: Waiting, jobs: Jobs, engine: Engine) -> None:
     chain_id = jobs.add()
-    with pytest.raises(ChainTimeoutError, match="it goes on") as late:
+    with pytest.raises(ChainTimeoutError, match="it continues") as late:
         await wait(chain_id, timeout=SOON)
     assert isinstance(late.value, TimeoutError)
     assert (late.value.chain_id, late.value.timeout) == (chain_id, SOON)

@@ -126,7 +126,7 @@ def test_a_blocked_loop_turns_livez_red_and_the_watchdog_ends_the_process_with_t
     job = jobs.add(type_name="blocks", input={})
     wait_until(lambda: ask(port, "/livez")[0] == HTTPStatus.SERVICE_UNAVAILABLE, what="red")
     (cause,) = ask(port, "/livez")[1]["causes"]
-    assert cause.startswith("the event loop is stuck for ")
+    assert cause.startswith("the event loop has been stuck for ")
     words = output(process)
     assert process.returncode == STUCK
     assert "stuck: the event loop for" in words
@@ -201,7 +201,7 @@ def test_the_watchdog_tells_at_half_its_limit_ends_at_all_of_it_and_forgives_a_m
         lambda: vitals(silent[0]),
         limit=timedelta(seconds=10),
         end=ends.append,
-        told_each=lambda: alive.append(now[0]),
+        on_healthy=lambda: alive.append(now[0]),
         clock=lambda: now[0],
     )
 
@@ -231,7 +231,7 @@ def test_what_the_probes_answer_names_its_cause() -> None:
     limit = timedelta(seconds=10)
     assert answer("/livez?verbose", vitals(24), limit)[0] is HTTPStatus.OK
     status, told = answer("/livez", vitals(26), limit)
-    assert (status, told["causes"]) == (HTTPStatus.SERVICE_UNAVAILABLE, ["the listener is stuck for 26.0 s"])
+    assert (status, told["causes"]) == (HTTPStatus.SERVICE_UNAVAILABLE, ["the listener has been stuck for 26.0 s"])
     gone = vitals(0, is_leased=False, database_silent=timedelta(seconds=12))
     assert answer("/livez", gone, limit)[0] is HTTPStatus.OK
     assert answer("/readyz", gone, limit)[1]["causes"] == ["the database has not answered for 12.0 s"]

@@ -12,9 +12,9 @@ from sa_jobqueue.migrations import versions
 
 # A digest may be changed until the first release of its version, and never after it: then it is a new version.
 DIGESTS = {
-    1: "5da7a99a61b43e6c71bd264cfe2b795eef1b623b195b6644f9152265b11f70af",
-    2: "4853513165be70ab421af20df3704bfad07fc75cd6845a16c53b1b4120655285",
-    3: "61b3c06cbc8caa35453e51d82f1a5319a3c5fbc9c0d8a016987ffc761da7a313",
+    1: "9792d1bcc2f2e6b4a820a975d2f30c076763f0308426c2ef1c33f5fb268aca01",
+    2: "d890ffd89334d7cc76c1e2522b71ac8b46725d5b2510cbbd37b9f3cd2b220f59",
+    3: "45aa1d438fb506789709749f3093b89167289a744fdcbebef9055d34f6fb4b7b",
 }
 PLACES = [
     {"schema": schema, "prefix": prefix, "id_type": id_type}

@@ -257,5 +257,5 @@ async def test_a_worker_of_the_release_before_works_and_says_that_it_is(url: str
     (told,) = log.of(SchemaAhead)
     assert (told.version, told.known) == (ahead, versions.LATEST)
     record = describe(told)
-    assert f"tables of version {ahead} and knows those of {versions.LATEST}" in record.message % record.arguments
+    assert f"found schema version {ahead}, newer than its own ({versions.LATEST})" in record.message % record.arguments
     engine.dispose()

@@ -29,10 +29,10 @@ def test_the_exit_status_is_that_of_the_monitoring_plugins(database_url: str, en
 
     url = "postgresql://somebody:secret@127.0.0.1:1/nowhere"
     for arguments, told in (
-        (["--threshold", "nonsense=1"], "is none of claim_age_warning"),
+        (["--threshold", "nonsense=1"], "must be one of claim_age_warning"),
         (["--threshold", "saturation=much"], "is not a number"),
-        (["--threshold", "claim_age_warning=9999"], "must not be above claim_age_critical"),
-        (["--window", "0"], "must be above zero"),
+        (["--threshold", "claim_age_warning=9999"], "must not be greater than claim_age_critical"),
+        (["--window", "0"], "must be greater than 0"),
         (["--url", url], "cannot use postgresql"),
         (["--url", ""], "no database"),
     ):

@@ -90,7 +90,7 @@ async def test_it_shows_what_is_wrong_to_whoever_may_only_read_and_obeys_its_key
         await pilot.press("tab", "tab")  # to those that run longest
         await pilot.press("s")
         assert [row[0] for row in cells(app, "longest")] == ["short", "hangs"]
-        assert str(app.query_one("#longest", DataTable).border_title) == "running longest, by time"
+        assert str(app.query_one("#longest", DataTable).border_title) == "longest running, by time"
         await pilot.press("S")
         assert [row[0] for row in cells(app, "longest")] == ["hangs", "short"]
         await pilot.press("minus")
@@ -125,9 +125,9 @@ async def test_a_look_that_fails_is_told_without_secrets_and_the_next_is_on_anot
         with engine.begin() as connection:
             others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
             connection.execute(text(f"{others} AND pid <> pg_backend_pid()"))
-        await until(lambda: "cannot look any more: " in words(app), what="a failure")
+        await until(lambda: "cannot read the queue: " in words(app), what="a failure")
         assert cells(app, "queues")[0][0] == "default"  # what was seen last
-        await until(lambda: "cannot look" not in words(app), what="a look that works")
+        await until(lambda: "cannot read" not in words(app), what="a look that works")
     assert len(entered) == 2
 
 

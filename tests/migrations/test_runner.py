@@ -71,7 +71,7 @@ def test_a_database_ahead_of_the_library_is_left_alone(engine: Engine) -> None:
 def test_a_table_that_is_not_ours_is_named(engine: Engine) -> None:
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE job (id int)"))
-        with pytest.raises(SchemaError, match=r"table job is there, .* queue_prefix=.* COMMENT ON TABLE job IS") as raised:
+        with pytest.raises(SchemaError, match=r"table job exists, .* queue_prefix=.* COMMENT ON TABLE job IS") as raised:
             runner.upgrade(connection)
     assert type(raised.value) is SchemaError
 

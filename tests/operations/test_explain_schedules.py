@@ -62,7 +62,7 @@ def test_it_names_what_keeps_a_schedule_from_firing(sessions: Sessions, jobs: Jo
     change(sessions, updated_at=func.now() - timedelta(days=1), last_fire_at=func.now() - timedelta(hours=5))
     seen = told()
     assert 4 <= seen.evidence["left_out"] <= 5
-    assert "made no job" in seen.sentence
+    assert "created no job" in seen.sentence
     with sessions.begin() as session:
         pause_schedules(session, ["nightly"], by="ann")
     assert (told().cause, told().evidence["paused_by"]) == (ScheduleCause.PAUSED, "ann")
@@ -105,7 +105,7 @@ async def test_a_job_names_the_schedule_that_made_it(
         for one in fired:  # also one that is not its last
             told = explain_job(session, one.job_ids[0])
             assert (told.evidence["schedule"], told.evidence["fired_for"]) == ("nightly", one.fire_times[0])
-            assert told.sentence.endswith("The schedule 'nightly' made it.")
+            assert told.sentence.endswith("It was created by the schedule 'nightly'.")
         told = explain_job(session, by_hand)
         assert (told.evidence["schedule"], told.evidence["fired_for"]) == ("nightly", None)
         assert "schedule" not in explain_job(session, jobs.add()).evidence

@@ -212,14 +212,14 @@ def test_a_coroutine_that_a_plain_function_returns_is_reported(
     after_commit(session, ran.append, "next")
     session.commit()
     assert ran == ["next"]
-    assert "returned a coroutine after the commit, which nobody awaits" in caplog.text
+    assert "returned a coroutine after the commit; it is not awaited" in caplog.text
 
 
 def test_what_is_no_session_in_a_transaction_is_refused(sessions: sessionmaker[Session], ran: list[str]) -> None:
     with pytest.raises(InvalidOptionError, match="session: must be a Session or an AsyncSession"):
         after_commit(object(), ran.append, "x")  # type: ignore[arg-type]
     with sessions(autobegin=False) as session:
-        with pytest.raises(InvalidOptionError, match="session: is in no transaction and begins none by itself"):
+        with pytest.raises(InvalidOptionError, match="session: is not in a transaction and has autobegin disabled"):
             after_commit(session, ran.append, "x")
         with session.begin():
             after_commit(session, ran.append, "begun")

@@ -122,9 +122,9 @@ def test_the_command_tells_how_many_and_asks_for_something_to_go_by(run: Run, jo
     jobs.add(input={"tenant": 8})
     given = ["jobs", "priority", "--to", "5", "--queue", "default", "--payload", '{"tenant": 7}']
     assert document(run(*given, "--dry-run", "--json")) == {"priority": 5, "dry_run": True, "jobs": 3}
-    assert "3 jobs got priority 5" in run(*given).stdout
-    assert "0 jobs got priority 5" in run(*given).stdout
-    assert "1 job got priority -1" in run("jobs", "priority", str(mine[0]), "--to", "-1").stdout
+    assert "3 jobs changed to priority 5" in run(*given).stdout
+    assert "0 jobs changed to priority 5" in run(*given).stdout
+    assert "1 job changed to priority -1" in run("jobs", "priority", str(mine[0]), "--to", "-1").stdout
     assert sorted(priorities(jobs).values()) == [-1, 0, 5, 5]
-    assert "give ids" in run("jobs", "priority", "--to", "5", status=2).stderr
-    assert "is no JSON" in run("jobs", "priority", "--to", "5", "--payload", "{", status=2).stderr
+    assert "pass ids" in run("jobs", "priority", "--to", "5", status=2).stderr
+    assert "not valid JSON" in run("jobs", "priority", "--to", "5", "--payload", "{", status=2).stderr

@@ -102,11 +102,11 @@ def test_what_cannot_be_reported_is_said_before_spark_is_started(tmp_path: Path,
     page = ["--html", str(tmp_path / "report.html")]
     nowhere = f"postgresql://me:{SECRET}@127.0.0.1:1/none"
     refused = {
-        "say what to make": ["report", str(tmp_path)],
-        "no history: name an archive's PATH or a database's URL, or set SA_JOBQUEUE_URL": ["report", *page],
+        "no output: pass --html FILE": ["report", str(tmp_path)],
+        "no source: pass the PATH of an archive or the URL of a database, or set SA_JOBQUEUE_URL": ["report", *page],
         "more than one database": ["report", nowhere, nowhere, *page],
         "--since must be before --until": ["report", nowhere, "--since", "2026-01-02", "--until", "2026-01-01", *page],
-        f"there is no archive at {tmp_path}": ["report", str(tmp_path), *page],
+        f"no archive at {tmp_path}": ["report", str(tmp_path), *page],
         "cannot use postgresql+psycopg://me:***@127.0.0.1:1/none": ["report", nowhere, *page],
         "the database URL has two @": ["report", f"postgresql://me:{SECRET}@a@b/c", *page],
     }
@@ -117,5 +117,5 @@ def test_what_cannot_be_reported_is_said_before_spark_is_started(tmp_path: Path,
         assert SECRET not in done.output
     monkeypatch.setattr("sa_jobqueue.cli.report._NEEDS", ("pyspark", "no_such_library"))
     done = CliRunner().invoke(main, ["report", str(tmp_path), *page])
-    assert 'no_such_library not installed: pip install "sa-jobqueue[report]"' in done.output
+    assert 'no_such_library not installed: run pip install "sa-jobqueue[report]"' in done.output
     assert not (tmp_path / "report.html").exists()

@@ -315,7 +315,7 @@ REFUSED = [
     Refused("schema", "lower-case SQL identifier", "jobs", {"schema": "Mail"}),
     Refused("app", "leave out schema and prefix", "jobs", {"app": "a:b", "prefix": "x_"}),
     Refused("statementTimeout", "above 0", "jobs", {"statementTimeout": "-1"}),
-    Refused("url", "must be of PostgreSQL", "jobs", {"url": "mysql://h/d"}),
+    Refused("url", "must be a PostgreSQL URL", "jobs", {"url": "mysql://h/d"}),
 ]
 
 
@@ -328,7 +328,7 @@ def test_a_wrong_option_is_refused_before_anything_is_connected_to(refused: Refu
 
 
 def test_a_read_needs_a_dataset_and_a_database(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidOptionError, match=r'say what to read: load\("?.?jobs'):
+    with pytest.raises(InvalidOptionError, match=r'is required; pass load\("?.?jobs'):
         JobQueueSource({"url": "postgresql://h/d"}).schema()
     monkeypatch.delenv("SA_JOBQUEUE_URL", raising=False)
     monkeypatch.delenv("PGSERVICE", raising=False)

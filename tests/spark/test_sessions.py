@@ -171,13 +171,13 @@ def lending(made: list[Fake]) -> SparkSessions:
 
 def test_one_is_started_for_all_and_stopped_when_nobody_has_it_any_more(lending: SparkSessions, made: list[Fake]) -> None:
     lending.close()  # nothing was started: nothing to stop
-    with lending.lend(attempt_context()) as first, lending.lend(attempt_context()) as second:
+    with lending.open(attempt_context()) as first, lending.open(attempt_context()) as second:
         assert len(made) == 1
         assert first is not second
         lending.close()  # a worker of the process has stopped; another one's handlers run
         assert [one.stopped for one in made] == [False]
     assert [one.stopped for one in made] == [True]
-    with lending.lend(attempt_context()):  # and the other one goes on
+    with lending.open(attempt_context()):  # and the other one goes on
         assert len(made) == 2
 
 
@@ -185,23 +185,23 @@ def test_one_that_was_there_is_never_stopped(
     lending: SparkSessions, made: list[Fake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "_present", Fake)
-    with lending.lend(attempt_context()):
+    with lending.open(attempt_context()):
         pass
     lending.close()
     assert not made[0].stopped
 
 
 def test_one_that_somebody_stopped_is_started_again(lending: SparkSessions, made: list[Fake]) -> None:
-    with lending.lend(attempt_context()):
+    with lending.open(attempt_context()):
         made[0].stop()
-    with lending.lend(attempt_context()):
+    with lending.open(attempt_context()):
         assert len(made) == 2
 
 
 def test_a_handler_that_does_not_stop_is_interrupted_again_and_again(lending: SparkSessions) -> None:
     attempt = attempt_context()
     session: Any
-    with lending.lend(attempt) as session:
+    with lending.open(attempt) as session:
         assert not session.interrupted.acquire(blocking=False)
         attempt.stop(CancelReason.SHUTDOWN)
         for _ in range(3):  # what it starts after the first time is found by the next
@@ -210,14 +210,14 @@ def test_a_handler_that_does_not_stop_is_interrupted_again_and_again(lending: Sp
 
 def test_what_a_handler_leaves_running_is_interrupted_when_it_has_left(lending: SparkSessions) -> None:
     session: Any
-    with lending.lend(attempt_context()) as session:
+    with lending.open(attempt_context()) as session:
         pass
     assert session.interrupted.acquire(blocking=False)
 
 
 def test_there_is_none_in_a_task_of_spark(lending: SparkSessions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark.TaskContext.get", object)
-    with pytest.raises(SparkOnExecutorError), lending.lend(attempt_context()):
+    with pytest.raises(SparkOnExecutorError), lending.open(attempt_context()):
         pass
 
 
@@ -230,7 +230,7 @@ def test_an_application_says_which_spark_before_its_handlers_ask(spark: SparkSes
     def asks(payload: None, spark: SparkSession) -> None: ...
 
     assert queue.registry.get("asks").provided == {"spark": own}
-    with pytest.raises(InvalidOptionError, match="asked for by handlers above"):
+    with pytest.raises(InvalidOptionError, match="used by handlers above"):
         sessions_app.jobs.dependency(SparkSession, own)
 
 

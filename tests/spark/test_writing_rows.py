@@ -230,13 +230,13 @@ POISON = {
     "": "is not JSON",
     '{"a": 1} x': "is not JSON",
     "'single'": "is not JSON",
-    "NaN": "no word for",
-    "[Infinity]": "no word for",
+    "NaN": "cannot represent",
+    "[Infinity]": "cannot represent",
     '{"a": "\\u0000"}': "NUL",
     '["\\udc00"]': "surrogate",
     '"\x00"': "is not JSON",
-    "1e400": "no word for",
-    "1e200000": "no word for",
+    "1e400": "cannot represent",
+    "1e200000": "cannot represent",
     "-" + "9" * 5000: "is not JSON",
     "[" * 600 + "]" * 600: "deep",
     '"' + "x" * (1024 * 1024) + '"': "bytes of JSON",
@@ -318,7 +318,7 @@ def test_options_that_a_write_cannot_have_are_refused() -> None:
     ]:
         with pytest.raises(InvalidOptionError, match=told):
             JobQueueSource({"url": "postgresql://u@h/d", **options}).writer(StructType(), False)
-    with pytest.raises(UnknownOptionError, match=r"writeId: is no option of df\.writeStream"):
+    with pytest.raises(UnknownOptionError, match=r"writeId: is not an option of df\.writeStream"):
         JobQueueSource({"url": "postgresql://u@h/d", "writeId": "w"}).streamWriter(StructType(), False)
 
 

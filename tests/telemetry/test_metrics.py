@@ -149,7 +149,7 @@ def test_the_exporter_tells_the_sdk_that_the_application_has_set_up(database_url
     )
     try:
         assert process.stdout is not None
-        assert process.stdout.readline() == "observing through OpenTelemetry\n"
+        assert process.stdout.readline() == "exporting metrics through OpenTelemetry\n"
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0
     finally:

@@ -70,7 +70,7 @@ async def test_a_chain_that_failed_waited_and_went_on_is_one_tree(
     assert last["attempts"][0]["worker_id"].startswith("tester:")
     assert "waited for" not in run(str(chain_id), "--depth", "0")
     assert "no such" in run(str(uuid4()), status=1)
-    assert "is not an id" in run("nonsense", status=2)
+    assert "is not a UUID" in run("nonsense", status=2)
     with Session(engine) as session, session.begin():
         session.execute(delete(Job.Attempt))
     assert "failed" not in run(str(chain_id))  # what retention has taken is not made up

@@ -149,7 +149,7 @@ def test_fields_say_what_the_message_says() -> None:
     assert errors.Cancel().reason == "cancelled by its handler"
     failed = errors.ChainFailedError(ended(JobStatus.DEAD, error={"type": "E", "message": "no\nmore"}))
     assert (failed.chain_id, failed.status, failed.error) == ("1", JobStatus.DEAD, {"type": "E", "message": "no\nmore"})
-    assert str(failed) == "chain 1 (a) is dead: E: no; if it is redriven, it can be waited for again"
+    assert str(failed) == "chain 1 (a) is dead: E: no; after a redrive it can be waited for again"
     assert str(errors.ChainFailedError(ended(JobStatus.CANCELLED))) == "chain 1 (a) was cancelled"
 
 

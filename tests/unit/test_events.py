@@ -76,7 +76,7 @@ def test_a_subscriber_that_raises_is_logged_and_the_next_one_told(caplog: pytest
     bus.emit(CANCELLED)
     assert heard == [*DONE[:2], CANCELLED]
     words = [record.getMessage() for record in caplog.records]
-    assert words == ["a subscriber failed on JobCompleted"] * 3 + ["a subscriber failed on JobCancelled"] * 2
+    assert words == ["subscriber failed on JobCompleted"] * 3 + ["subscriber failed on JobCancelled"] * 2
 
 
 def test_what_ends_a_subscription_may_be_called_again_and_ends_no_other() -> None:

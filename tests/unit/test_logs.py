@@ -29,46 +29,46 @@ CASES: dict[type, tuple[told.Event, str, str]] = {
     told.JobDied: (
         told.JobDied(*JOB, DeadReason.EXHAUSTED, ERROR),
         "ERROR",
-        "job 7 (charge) attempt 2 is dead (exhausted): app.CardDeclined: declined",
+        "job 7 (charge) attempt 2 died (exhausted): app.CardDeclined: declined",
     ),
-    told.JobUnblocked: (told.JobUnblocked(*JOB), "DEBUG", "job 7 (charge) attempt 2 is no longer blocked"),
+    told.JobUnblocked: (told.JobUnblocked(*JOB), "DEBUG", "job 7 (charge) attempt 2 was unblocked"),
     told.MiddlewareFailed: (
         told.MiddlewareFailed(*JOB, ValueError("no route\nto the collector")),
         "ERROR",
-        "job 7 (charge) attempt 2 is completed, but its middleware failed afterwards: ValueError: no route",
+        "job 7 (charge) attempt 2 completed, but its middleware failed afterwards: ValueError: no route",
     ),
     told.JobCancelled: (told.JobCancelled(*JOB), "INFO", "job 7 (charge) attempt 2 was cancelled by its handler"),
     told.AttemptLost: (
         told.AttemptLost(*JOB),
         "WARNING",
-        "job 7 (charge) attempt 2 was no longer this worker's, nothing was written",
+        "job 7 (charge) attempt 2 lost its lease; no result was written",
     ),
     told.JobRescued: (
         told.JobRescued(*JOB, "w:1", died=False),
         "WARNING",
-        "job 7 (charge) attempt 2 was taken back from worker w:1, which is gone or was too slow",
+        "job 7 (charge) attempt 2 was rescued from worker w:1, which died or exceeded its lease",
     ),
     told.UnknownTypesPending: (
         told.UnknownTypesPending(("a", "b")),
         "WARNING",
-        "due jobs of types that no worker has a handler for stay pending: a, b",
+        "due jobs stay pending, as no worker has a handler for their types: a, b",
     ),
     told.UnservedQueues: (
         told.UnservedQueues(("mail", "reports")),
         "WARNING",
-        "due jobs of queues that no worker serves stay pending: mail, reports",
+        "due jobs stay pending, as no worker serves their queues: mail, reports",
     ),
     told.SettingsChanged: (
         told.SettingsChanged("w:1", ("mail",), (), 4),
         "INFO",
-        "worker w:1 runs 4 jobs at once; paused queues: mail; paused types: none",
+        "settings changed worker=w:1 concurrency=4 paused_queues=mail paused_types=none",
     ),
     told.ChainsPruned: (
         told.ChainsPruned(3, 7),
         "INFO",
-        "3 chains of 7 jobs were deleted: their time was up",
+        "pruned 3 chains with 7 jobs after their retention",
     ),
-    told.DeadLettersPruned: (told.DeadLettersPruned(3), "INFO", "3 dead letters were deleted: resolved long enough ago"),
+    told.DeadLettersPruned: (told.DeadLettersPruned(3), "INFO", "pruned 3 resolved dead letters after their retention"),
     told.ScheduleFired: (
         told.ScheduleFired("nightly", (NOON,), ("7",), None),
         "INFO",
@@ -77,45 +77,45 @@ CASES: dict[type, tuple[told.Event, str, str]] = {
     told.ScheduleBroken: (
         told.ScheduleBroken("nightly", "cron: bad"),
         "ERROR",
-        "schedule nightly cannot fire and rests until it is mended: cron: bad",
+        "schedule nightly cannot fire until its row is corrected: cron: bad",
     ),
     told.SchedulesUndeclared: (
         told.SchedulesUndeclared(("a", "b")),
         "WARNING",
-        "schedules that this code does not declare any more fire on, until somebody deletes them: a, b",
+        "schedules are not declared in this code but still fire; delete them if they are obsolete: a, b",
     ),
     told.SchemaAhead: (
         told.SchemaAhead("w:1", 4, 3),
         "WARNING",
-        "worker w:1 runs on tables of version 4 and knows those of 3: it is of the release before, replace it",
+        "worker w:1 found schema version 4, newer than its own (3); upgrade the worker",
     ),
     told.PoolerFound: (
         told.PoolerFound("w:1", False, SECOND),
         "INFO",
-        "worker w:1 works through a connection pooler and polls every 1 s",
+        "worker w:1 is connected through a connection pooler; it polls every 1 s",
     ),
     told.MemoryExceeded: (
         told.MemoryExceeded("w:1", 3 * 2**20, 2 * 2**20),
         "WARNING",
-        "worker w:1 holds 3 MiB, over its limit of 2: running jobs may finish, then it stops",
+        "worker w:1 uses 3 MiB, more than its limit of 2 MiB; it drains and stops",
     ),
     told.WorkerStarted: (told.WorkerStarted("w:1"), "INFO", "worker w:1 started"),
     told.DrainRequested: (
         told.DrainRequested("w:1"),
         "INFO",
-        "worker w:1 was asked to drain: running jobs may finish",
+        "worker w:1 is draining: running jobs may finish",
     ),
     told.ProviderFailed: (
         told.ProviderFailed(ValueError("no")),
         "ERROR",
-        "what handlers were lent could not be closed: ValueError: no",
+        "dependency could not be closed: ValueError: no",
     ),
     told.SelectorFailed: (
         told.SelectorFailed("w:1", "mail", "app:choose", ValueError("no")),
         "ERROR",
-        "app:choose failed to choose: jobs of the queue mail start in their ordinary order until it does: ValueError: no",
+        "selector app:choose failed; jobs of queue mail start in the default order until it succeeds: ValueError: no",
     ),
-    told.WorkerStopped: (told.WorkerStopped("w:1", 3), "INFO", "worker w:1 stopped, 3 jobs given back"),
+    told.WorkerStopped: (told.WorkerStopped("w:1", 3), "INFO", "worker w:1 stopped, 3 jobs released"),
     told.WriteQuarantined: (
         told.WriteQuarantined(RefusedWrite.COMPLETE, "a-job", "w:1", ValueError("boom"), "23514", 2, SECOND),
         "ERROR",
@@ -124,12 +124,12 @@ CASES: dict[type, tuple[told.Event, str, str]] = {
     told.ComponentFailed: (
         told.ComponentFailed("claimer", ValueError("boom"), SECOND),
         "ERROR",
-        "the claimer failed and starts again in 1.0 s: ValueError: boom",
+        "claimer failed, restarting in 1.0 s: ValueError: boom",
     ),
     told.HeartbeatFailing: (
         told.HeartbeatFailing("w:1", SECOND),
         "ERROR",
-        "worker w:1 could not beat for 1.0 s and stops its jobs, before others start them",
+        "worker w:1 had no successful heartbeat for 1.0 s; it stops its jobs before other workers rescue them",
     ),
 }
 
@@ -188,7 +188,7 @@ def test_what_a_worker_gave_back_is_counted_in_words(
     released: int, words: str, bus: told.EventBus, caplog: pytest.LogCaptureFixture
 ) -> None:
     bus.emit(told.WorkerStopped("w:1", released))
-    assert caplog.messages == [f"worker w:1 stopped, {words} given back"]
+    assert caplog.messages == [f"worker w:1 stopped, {words} released"]
 
 
 def test_a_death_by_rescue_is_an_error() -> None:

@@ -56,7 +56,9 @@ def test_a_dead_worker_is_found_in_less_than_twenty_seconds_unless_told_otherwis
 
 def test_a_worker_lives_longer_than_two_beats() -> None:
     assert WorkerOptions(heartbeat_interval=1 * S, heartbeat_timeout=2 * S + MS)
-    with pytest.raises(InvalidOptionError, match="heartbeat_timeout: must be a timedelta of more than two beats"):
+    with pytest.raises(
+        InvalidOptionError, match="heartbeat_timeout: must be a timedelta of more than two heartbeat intervals"
+    ):
         WorkerOptions(heartbeat_interval=1 * S, heartbeat_timeout=2 * S)
 
 

@@ -134,7 +134,7 @@ def test_a_retry_keeps_its_reason_or_the_error_it_was_raised_for() -> None:
     kept = retried(Retry(SECOND, reason="the bank is closed"))
     assert (kept["type"], kept["message"]) == ("sa_jobqueue.errors.Retry", "the bank is closed")
     assert "KeyError: 'busy'" in kept["traceback"]
-    assert retried(Retry(SECOND), suppress=True)["message"] == "put back for 0:00:01"
+    assert retried(Retry(SECOND), suppress=True)["message"] == "postponed for 0:00:01"
     end = of_error(job(3), raised(Retry(SECOND, reason="still closed")), job_type())
     assert end.error is not None
     assert end.error["message"] == "still closed"

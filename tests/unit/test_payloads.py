@@ -112,12 +112,12 @@ def test_json_is_taken_as_it_is(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "path", "reason"),
     [
-        (object(), "input", "is a object, which is not JSON"),
-        ({"items": [1, {"price": Decimal(1)}]}, "input.items[1].price", "is a Decimal"),
-        ({"at": datetime(2026, 1, 1, tzinfo=UTC)}, "input.at", "is a datetime"),
-        ([b""], "input[0]", "is a bytes"),
-        ([{1}], "input[0]", "is a set"),
-        ({"a": [math.nan]}, "input.a[0]", "is nan, which JSON has no word for"),
+        (object(), "input", "is of type object, which is not JSON"),
+        ({"items": [1, {"price": Decimal(1)}]}, "input.items[1].price", "is of type Decimal"),
+        ({"at": datetime(2026, 1, 1, tzinfo=UTC)}, "input.at", "is of type datetime"),
+        ([b""], "input[0]", "is of type bytes"),
+        ([{1}], "input[0]", "is of type set"),
+        ({"a": [math.nan]}, "input.a[0]", "is nan, which JSON cannot represent"),
         ([math.inf], "input[0]", "is inf"),
         ({"a": "x\0y"}, "input.a", "contains a NUL character"),
         ({"a": {"k\0": 1}}, "input.a", "contains a NUL character"),
@@ -229,7 +229,7 @@ def test_a_strict_model_comes_back_from_the_text_it_was_stored_as() -> None:
         (Point, {"x": 1}, "input.y", "required"),
         (dict, [1], "input", "must be a dict, got list"),
         (dict[str, Any], "text", "input", "must be a dict, got str"),
-        (dict, {"a": object()}, "input.a", "is a object"),
+        (dict, {"a": object()}, "input.a", "is of type object"),
         (list[int], [1, "x"], "input[1]", "valid integer"),
     ],
 )
@@ -265,7 +265,7 @@ def test_stored_json_that_does_not_fit_any_more_is_refused_with_its_path() -> No
 
 
 def test_an_output_that_is_not_json_names_itself_and_its_cause() -> None:
-    with pytest.raises(InvalidOutputError, match=r"return value is not usable: output\.a: is a object") as caught:
+    with pytest.raises(InvalidOutputError, match=r"return value is not usable: output\.a: is of type object") as caught:
         typed(Any).encode_output({"a": object()})
     assert isinstance(caught.value.__cause__, InvalidPayloadError)
     with pytest.raises(InvalidOutputError, match=r"output\.order_id"):

@@ -28,7 +28,7 @@ def test_what_cannot_be_provided_is_refused() -> None:
     for kind, given, words in (
         ("Client", lend, "must be a class"),
         (Session, lend, "what the worker itself gives"),
-        (Client, 7, "must have lend and close"),
+        (Client, 7, "must have open and close"),
     ):
         with pytest.raises(InvalidOptionError, match=words):
             queue.dependency(kind, given)  # type: ignore[arg-type]

@@ -55,9 +55,9 @@ REFUSED: list[tuple[Callable[[], Any], str, str]] = [
     (misspelt, "queue_prefx", "queue_schema, queue_prefix"),
     (twice, "queue_prefix", "give Second a queue_prefix"),
     (dataclass, "First", "not MappedAsDataclass"),
-    (lambda: WorkerOptions(queues=["reports=2"]), "queues", "a limit is given by a mapping"),
-    (lambda: WorkerOptions(queues=["a b"]), "queues", "is no queue's name"),
-    (lambda: WorkerOptions(queues=[("reports", 2)]), "queues", "is no queue's name"),  # type: ignore[list-item]
+    (lambda: WorkerOptions(queues=["reports=2"]), "queues", "pass limits as a mapping"),
+    (lambda: WorkerOptions(queues=["a b"]), "queues", "is not a valid queue name"),
+    (lambda: WorkerOptions(queues=[("reports", 2)]), "queues", "is not a valid queue name"),  # type: ignore[list-item]
     (lambda: WorkerOptions(queues={"reports": "2"}), "queues", "must be from 1 to"),  # type: ignore[dict-item]
     (lambda: WorkerOptions(concurrency=2.5), "concurrency", "a whole number"),  # type: ignore[arg-type]
     (lambda: WorkerOptions(concurrency=True), "concurrency", "a whole number"),
@@ -71,11 +71,11 @@ REFUSED: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: Schedule(name="a", cron="@daily", type_name="a", catch_up=1.5), "catch_up", "from 1"),  # type: ignore[arg-type]
     (lambda: QueueSettings(name="a", rate_limit=1, rate_period=timedelta(1), rate_algorithm=[]), "rate_algorithm", "one of"),  # type: ignore[arg-type]
     (lambda: JobFilter(types="slow"), "types", "must be a list"),
-    (lambda: JobFilter(statuses=["failed"]), "statuses", "'failed' is none"),  # type: ignore[list-item]
+    (lambda: JobFilter(statuses=["failed"]), "statuses", "got 'failed'"),  # type: ignore[list-item]
     (lambda: JobFilter(chain_ids="7"), "chain_ids", "must be a list"),
     (lambda: JobFilter(created_after=datetime(2026, 1, 1)), "created_after", "must be an aware datetime"),
     (lambda: ChainFilter(job_ids="7"), "job_ids", "must be a list"),
-    (lambda: ChainFilter(statuses=["failed"]), "statuses", "'failed' is none"),  # type: ignore[list-item]
+    (lambda: ChainFilter(statuses=["failed"]), "statuses", "got 'failed'"),  # type: ignore[list-item]
     (lambda: ChainFilter(created_before=datetime(2026, 1, 1)), "created_before", "must be an aware datetime"),
     (lambda: DeadLetterFilter(queues="mail"), "queues", "must be a list"),
     (lambda: Deduplicate("k", scope="any", window=60), "window", "must be a timedelta"),  # type: ignore[arg-type]

@@ -193,14 +193,14 @@ async def test_a_slot_freed_while_another_worker_counts_is_taken_by_that_worker_
                 await is_notified.wait()
         return found
 
-    def has_subscribers(self: Claimer, *given: Any) -> None:
+    def notified(self: Claimer, *given: Any) -> None:
         ask_again(self, *given)
         if "there" in self._options.limits:
             is_notified.set()
 
     monkeypatch.setattr(Claimer, "_claim_under", claims)
     monkeypatch.setattr(counting.Running, "count", count_late)
-    monkeypatch.setattr(Claimer, "ask_again", hears)
+    monkeypatch.setattr(Claimer, "ask_again", notified)
     monkeypatch.setattr(Claimer, "follow", lambda *given: None)  # one notification, sent below
     run(engine, LIMITS["type"])
     one, other = Gate(), Gate()

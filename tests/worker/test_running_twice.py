@@ -35,7 +35,7 @@ async def test_a_worker_that_runs_is_not_run_again_and_goes_on(
     async with working(worker) as log:
         await log.until(WorkerStarted)
         for again in (worker.run, worker.run_until_idle):
-            with pytest.raises(WorkerRunningError, match=f"worker {worker.id} is running already"):
+            with pytest.raises(WorkerRunningError, match=f"worker {worker.id} is already running"):
                 await again()
         with pytest.raises(WorkerRunningError):
             await asyncio.to_thread(asyncio.run, worker.run())

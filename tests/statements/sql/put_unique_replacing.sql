@@ -14,6 +14,6 @@ WHERE deduplication_key IS NOT NULL
 AND chain_index = 0
 AND chain_completed_at IS NULL DO
 UPDATE
-SET priority = excluded.priority, input = excluded.input, input_version = excluded.input_version, scheduled_at = least(excluded.scheduled_at, job.created_at + CAST(%(within)s AS INTERVAL)), changed_xid = pg_current_xact_id()
+SET priority = excluded.priority, input = excluded.input, input_version = excluded.input_version, scheduled_at = least(excluded.scheduled_at, job.created_at + CAST(%(max_wait)s AS INTERVAL)), changed_xid = pg_current_xact_id()
 WHERE job.status IN ('pending', 'blocked')
 RETURNING job.id

@@ -1,8 +1,8 @@
-INSERT INTO schedule (name, type_name, queue, priority, input, input_version, fire_time_field, max_attempts, timeout, rate_cost, cron, time_zone, missed, catch_up, grace, overlap, next_fire_at, source)
-VALUES (%(name)s::VARCHAR, %(type_name)s::VARCHAR, %(queue)s::VARCHAR, %(priority)s::SMALLINT, %(input)s::JSONB, %(input_version)s::INTEGER, %(fire_time_field)s::VARCHAR, %(max_attempts)s::INTEGER, %(timeout)s::INTERVAL, %(rate_cost)s::INTEGER, %(cron)s::VARCHAR, %(time_zone)s::VARCHAR, %(missed)s::VARCHAR, %(catch_up)s::INTEGER, %(grace)s::INTERVAL, %(overlap)s, %(next_fire_at)s::TIMESTAMP WITH TIME ZONE, %(source)s::VARCHAR)
+INSERT INTO schedule (name, type_name, queue, priority, input, input_version, fire_time_field, max_attempts, timeout, rate_cost, cron, time_zone, misfire_policy, catch_up, grace, overlap, next_fire_at, source)
+VALUES (%(name)s::VARCHAR, %(type_name)s::VARCHAR, %(queue)s::VARCHAR, %(priority)s::SMALLINT, %(input)s::JSONB, %(input_version)s::INTEGER, %(fire_time_field)s::VARCHAR, %(max_attempts)s::INTEGER, %(timeout)s::INTERVAL, %(rate_cost)s::INTEGER, %(cron)s::VARCHAR, %(time_zone)s::VARCHAR, %(misfire_policy)s::VARCHAR, %(catch_up)s::INTEGER, %(grace)s::INTERVAL, %(overlap)s, %(next_fire_at)s::TIMESTAMP WITH TIME ZONE, %(source)s::VARCHAR)
 ON CONFLICT (name) DO
 UPDATE
-SET type_name = excluded.type_name, queue = excluded.queue, priority = excluded.priority, input = excluded.input, input_version = excluded.input_version, fire_time_field = excluded.fire_time_field, max_attempts = excluded.max_attempts, timeout = excluded.timeout, rate_cost = excluded.rate_cost, cron = excluded.cron, time_zone = excluded.time_zone, missed = excluded.missed, catch_up = excluded.catch_up, grace = excluded.grace, overlap = excluded.overlap, next_fire_at = CASE WHEN ((schedule.cron, schedule.time_zone) = (excluded.cron, excluded.time_zone)) THEN coalesce(schedule.next_fire_at, excluded.next_fire_at) ELSE excluded.next_fire_at END, error = NULL, source = excluded.source, updated_at = now()
+SET type_name = excluded.type_name, queue = excluded.queue, priority = excluded.priority, input = excluded.input, input_version = excluded.input_version, fire_time_field = excluded.fire_time_field, max_attempts = excluded.max_attempts, timeout = excluded.timeout, rate_cost = excluded.rate_cost, cron = excluded.cron, time_zone = excluded.time_zone, misfire_policy = excluded.misfire_policy, catch_up = excluded.catch_up, grace = excluded.grace, overlap = excluded.overlap, next_fire_at = CASE WHEN ((schedule.cron, schedule.time_zone) = (excluded.cron, excluded.time_zone)) THEN coalesce(schedule.next_fire_at, excluded.next_fire_at) ELSE excluded.next_fire_at END, error = NULL, source = excluded.source, updated_at = now()
 WHERE schedule.error IS NOT NULL OR schedule.source IS DISTINCT
 FROM excluded.source OR schedule.type_name IS DISTINCT
 FROM excluded.type_name OR schedule.queue IS DISTINCT
@@ -16,7 +16,7 @@ FROM excluded.input_version OR schedule.fire_time_field IS DISTINCT
 FROM excluded.fire_time_field OR schedule.cron IS DISTINCT
 FROM excluded.cron OR schedule.time_zone IS DISTINCT
 FROM excluded.time_zone OR schedule.misfire_policy IS DISTINCT
-FROM excluded.missed OR schedule.catch_up IS DISTINCT
+FROM excluded.misfire_policy OR schedule.catch_up IS DISTINCT
 FROM excluded.catch_up OR schedule.grace IS DISTINCT
 FROM excluded.grace OR schedule.overlap IS DISTINCT
 FROM excluded.overlap
