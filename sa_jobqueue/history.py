@@ -158,7 +158,7 @@ BLOCKERS: Final = Dataset(
         Column("job_id", Kind.TEXT, "The job that waits, or waited"),
         Column("blocked_by_chain_id", Kind.TEXT, "The chain it waits for"),
         Column("index", Kind.INT, "Place among the job's blockers, from 0"),
-        Column("open", Kind.BOOLEAN, "Whether it still waits for this chain"),
+        Column("is_resolved", Kind.BOOLEAN, "Whether it no longer waits for this chain"),
         Column("on_failure", Kind.TEXT, "What the chain's death means for it: wait, fail or continue"),
     ),
     key=("job_id", "blocked_by_chain_id"),

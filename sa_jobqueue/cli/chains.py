@@ -254,7 +254,7 @@ def print_blockers(blockers: list[Any]) -> None:
             blocker.index,
             blocker.chain.type_name,
             blocker.chain.status,
-            "no" if blocker.open else "yes",
+            "yes" if blocker.is_resolved else "no",
             blocker.on_failure,
         )
         for blocker in blockers

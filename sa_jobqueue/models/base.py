@@ -122,17 +122,16 @@ def register(table: Table, layout: Layout) -> None:
     @event.listens_for(table.metadata, "after_create")
     def create_routines(target: MetaData, connection: Connection, tables: Iterable[Table] | None = None, **_: Any) -> None:
         created = {created.name for created in tables or () if created.schema == table.schema}
-        places = {"schema": layout.schema, "prefix": layout.prefix, "id_type": layout.id_type}
-        needed: set[str] = set()  # by this version's routines: its own tables and those of the versions before
-        for version, nouns in (
-            (versions.v0001, {"job", "job_blocker"}),
-            (versions.v0003, set[str]()),
-            (versions.v0002, {"dead_letter"}),
+        places: dict[str, Any] = {"schema": layout.schema, "prefix": layout.prefix, "id_type": layout.id_type}
+        first = versions.v0001
+        for routines, nouns in (
+            (first.routines, ("job", "job_blocker")),
+            (first.dead_letter_triggers, ("job", "job_blocker", "dead_letter")),
         ):
-            needed |= {layout.name(noun) for noun in nouns}
+            needed = {layout.name(noun) for noun in nouns}
             # Tables may be made in several steps: with the last of those needed, and not with tables that were there.
             if needed & created and all(inspect(connection).has_table(name, table.schema) for name in needed - created):
-                for statement in version.routines(**places):
+                for statement in routines(**places):
                     connection.execute(verbatim(statement))
 
     @event.listens_for(table, "before_drop")

@@ -30,8 +30,8 @@ class BlockerMixin(Companion, Generic[IdT]):
 
     index: Mapped[int] = mapped_column("index", Integer, nullable=False)
     """Place among the job's blockers, from 0."""
-    open: Mapped[bool] = mapped_column(Boolean, nullable=False, server_default=text("true"))
-    """Whether the job still waits for this chain; closed exactly once, when the chain's end lets the job go on."""
+    is_resolved: Mapped[bool] = mapped_column(Boolean, nullable=False, server_default=text("false"))
+    """Whether the job no longer waits for this chain. Set once, when the end of the chain lets the job continue."""
     on_failure: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'wait'"))
     """What the chain's death means for the job, one of `OnFailure`."""
     trace_context: Mapped[str | None] = mapped_column(Text)

@@ -60,7 +60,7 @@ class ChainMixin(AsyncAttrs, Companion, Generic[IdT]):
     jobs: Mapped[list[Any]]
     """Its jobs so far, the root first; read when first touched."""
     blocking: Mapped[list[Any]]
-    """The edges to the jobs that wait for it or did, by job: `edge.job`, `edge.open`; read when first touched."""
+    """The edges to the jobs that wait for it or did, by job: `edge.job`, `edge.is_resolved`; read when first touched."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         raise ReadOnlyError("a chain is what its jobs are: add its first job, and the chain is there")

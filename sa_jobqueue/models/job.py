@@ -366,7 +366,7 @@ class JobMixin(Generic[IdT]):
 
     @declared_attr
     def blocked_by(cls) -> Mapped[list[BlockerMixin[IdT]]]:
-        """The edges to the chains it waits for or did, in the order of its blockers: `edge.chain`, `edge.open`."""
+        """The edges to the chains it waits for or did, in the order of its blockers: `edge.chain`, `edge.is_resolved`."""
         return edges_of(cls)
 
     @declared_attr.directive

@@ -30,7 +30,7 @@ class Edge:
     chain_id: JobId
     index: int
     on_failure: str
-    open: bool = True
+    is_resolved: bool = False
 
 
 _declared: WeakKeyDictionary[Session, list[Edge]] = WeakKeyDictionary()
@@ -96,7 +96,7 @@ def declare(connection: Connection, new: Sequence[JobMixin[Any]]) -> list[Edge]:
         decided += _decide(connection, model, own, by_id)
     open_edges: dict[JobId, int] = {}
     for edge in decided:
-        open_edges[edge.job.id] = open_edges.get(edge.job.id, 0) + edge.open
+        open_edges[edge.job.id] = open_edges.get(edge.job.id, 0) + (not edge.is_resolved)
     for job in {edge.job for edge in decided}:
         job.open_blockers = open_edges[job.id]
         job.status = JobStatus.BLOCKED if job.open_blockers else JobStatus.PENDING
@@ -122,19 +122,21 @@ def _decide(
         if edge.job._handler is not None:  # of a chain given by its id, the type is known only now
             first = new[edge.chain_id] if edge.chain_id in new else found[edge.chain_id]
             edge.job._handler.check_blocker(edge.index, first)
-    decided = [replace(edge, open=edge.chain_id in new or _is_open(edge, found[edge.chain_id])) for edge in edges]
-    marked = sorted({edge.chain_id for edge in decided if edge.open and edge.chain_id in found}, key=str)
+    decided = [
+        replace(edge, is_resolved=edge.chain_id not in new and _is_resolved(edge, found[edge.chain_id])) for edge in edges
+    ]
+    marked = sorted({edge.chain_id for edge in decided if not edge.is_resolved and edge.chain_id in found}, key=str)
     unmarked = [chain_id for chain_id in marked if not found[chain_id].has_waiters]
     if unmarked:
         connection.execute(blockers.await_chains(model), {"ids": unmarked})
     return decided
 
 
-def _is_open(edge: Edge, root: Any) -> bool:
+def _is_resolved(edge: Edge, root: Any) -> bool:
     if not root.ended:
-        return True
-    # One that failed and must fail the job as well stays open: whoever settles the chain's end does that.
-    return root.outcome is not JobStatus.COMPLETED and edge.on_failure != OnFailure.CONTINUE
+        return False
+    # A blocker that failed and must fail the job as well stays unresolved: the unblocker fails the job.
+    return root.outcome is JobStatus.COMPLETED or edge.on_failure == OnFailure.CONTINUE
 
 
 def _check_cycles(edges: Sequence[Edge], new: dict[Any, JobMixin[Any]]) -> None:
@@ -160,7 +162,7 @@ def write_edges(connection: Connection, edges: Sequence[Edge]) -> None:
                 "job_ids": [edge.job.id for edge in own],
                 "chain_ids": [edge.chain_id for edge in own],
                 "indexes": [edge.index for edge in own],
-                "opens": [edge.open for edge in own],
+                "resolved": [edge.is_resolved for edge in own],
                 "policies": [edge.on_failure for edge in own],
                 "traces": [edge.job.trace_context for edge in own],
             },

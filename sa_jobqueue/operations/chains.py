@@ -188,8 +188,8 @@ def list_blockers(
     """Return one page of a job's blockers, resolved ones included, in their order.
 
     `after`: the `next` of the page before, an `index`. `limit`: 1 to 1,000.
-    Shape: edges, `Job.Blocker`, with `index`, `open` and `on_failure`, and with `chain` loaded and fresh; none for a job
-    without blockers, and for no job. Locks: none. Raises: InvalidOptionError.
+    Shape: edges, `Job.Blocker`, with `index`, `is_resolved` and `on_failure`, and with `chain` loaded and fresh; none for
+    a job without blockers, and for no job. Locks: none. Raises: InvalidOptionError.
     """
     check_limit(limit)
     check_id(model, "job_id", job_id)

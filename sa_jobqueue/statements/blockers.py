@@ -61,7 +61,7 @@ def await_chains(model: type[JobMixin[Any]]) -> Update:
 def add_edges(model: type[JobMixin[Any]]) -> Insert:
     """Insert edges from new jobs to the chains they wait for.
 
-    Parameters: parallel arrays `job_ids`, `chain_ids`, `indexes`, `opens`, `policies`, `traces`.
+    Parameters: parallel arrays `job_ids`, `chain_ids`, `indexes`, `resolved`, `policies`, `traces`.
     Locks: none but the new rows'. Obliges: jobs and chains are there, the chains' roots locked.
     """
     edge = table(model.Blocker)
@@ -71,7 +71,7 @@ def add_edges(model: type[JobMixin[Any]]) -> Insert:
             array("job_ids", key),
             array("chain_ids", key),
             array("indexes", Integer()),
-            array("opens", Boolean()),
+            array("resolved", Boolean()),
             array("policies", Text()),
             array("traces", Text()),
         )
@@ -79,16 +79,16 @@ def add_edges(model: type[JobMixin[Any]]) -> Insert:
             column("job_id", key),
             column("chain_id", key),
             column("place", Integer),
-            column("is_open", Boolean),
+            column("is_resolved", Boolean),
             column("policy", Text),
             column("trace", Text),
         )
         .render_derived("given")
     )
-    names = ["job_id", "blocked_by_chain_id", "index", "open", "on_failure", "trace_context"]
+    names = ["job_id", "blocked_by_chain_id", "index", "is_resolved", "on_failure", "trace_context"]
     return insert(edge).from_select(
         names,
-        select(given.c.job_id, given.c.chain_id, given.c.place, given.c.is_open, given.c.policy, given.c.trace),
+        select(given.c.job_id, given.c.chain_id, given.c.place, given.c.is_resolved, given.c.policy, given.c.trace),
     )
 
 
@@ -194,7 +194,7 @@ def unblock(model: type[JobMixin[Any]], *, only: bool = False) -> Select[Any]:
     each job that changed, with its own chain: `status` is pending, or dead, and then `has_waiters` tells whether somebody
     waits for that chain.
     Changes: a completed chain closes its edges; a failed one those that say `continue`, and ends as dead what says
-    `fail`; an edge that says `wait` stays open. A job whose last edge closed becomes pending, due now or later as it was.
+    `fail`; an edge with `wait` stays unresolved. A job whose last edge closed becomes pending, due now or later as it was.
     Clock: the database's, at the start of the transaction.
     Locks: the waiting jobs and their roots, until the transaction ends; what somebody holds is skipped.
     Obliges: the chains were locked by `lock_ended`, in an earlier statement of the same READ COMMITTED transaction:
@@ -212,7 +212,7 @@ def unblock(model: type[JobMixin[Any]], *, only: bool = False) -> Select[Any]:
     closed = (
         update(edge)
         .where(place == any_(func.array(select(usable.c.place).where(~usable.c.fails).scalar_subquery())))
-        .values(open=False)
+        .values(is_resolved=True)
         .returning(edge.c.job_id)
         .cte("closed")
     )
@@ -263,7 +263,7 @@ def unblock(model: type[JobMixin[Any]], *, only: bool = False) -> Select[Any]:
 def waiting(model: type[JobMixin[Any]]) -> Select[Any]:
     """Return the jobs that wait for some chains. Parameters: `chains`; `after`, an id: only greater ones; `limit`.
 
-    Shape: `(chain_id, job_id)` an open edge, by chain and job. Locks: none. Index: `ix_job_blocker_chain`.
+    Shape: `(chain_id, job_id)` an unresolved edge, by chain and job. Locks: none. Index: `ix_job_blocker_chain`.
     """
     edge, key = table(model.Blocker), id_parameter(model.__jobqueue__)
     return (
@@ -271,7 +271,7 @@ def waiting(model: type[JobMixin[Any]]) -> Select[Any]:
         .where(
             edge.c.blocked_by_chain_id == any_(array("chains", key)),
             edge.c.job_id > bindparam("after", type_=key),
-            edge.c.open,
+            ~edge.c.is_resolved,
         )
         .order_by(edge.c.blocked_by_chain_id, edge.c.job_id)
         .limit(bindparam("limit", type_=Integer))
@@ -288,7 +288,9 @@ def waiting_among(model: type[JobMixin[Any]]) -> Select[Any]:
     return (
         select(edge.c.blocked_by_chain_id)
         .where(
-            edge.c.job_id == any_(array("jobs", key)), edge.c.blocked_by_chain_id == any_(array("chains", key)), edge.c.open
+            edge.c.job_id == any_(array("jobs", key)),
+            edge.c.blocked_by_chain_id == any_(array("chains", key)),
+            ~edge.c.is_resolved,
         )
         .distinct()
     )
@@ -300,7 +302,7 @@ def _array(of: ColumnElement[Any], kind: Any, *conditions: ColumnElement[bool]) 
 
 
 def _looked_at(model: type[JobMixin[Any]], *, only: bool) -> CTE:
-    """Select the open edges that the end of their chain decides, each with its place in the table."""
+    """Select the unresolved edges that the end of their chain decides, each with its place in the table."""
     edge = table(model.Blocker).alias("edge")
     key = id_parameter(model.__jobqueue__)
     limit = bindparam("limit", type_=Integer)
@@ -316,7 +318,7 @@ def _looked_at(model: type[JobMixin[Any]], *, only: bool) -> CTE:
         .where(
             edge.c.blocked_by_chain_id == chain.c.id,
             edge.c.job_id > chain.c.after,
-            edge.c.open,
+            ~edge.c.is_resolved,
             excluded(edge.c.job_id, key),
             *([edge.c.job_id == any_(array("ids", key))] if only else []),
             succeeded | (edge.c.on_failure != OnFailure.WAIT.value),

@@ -208,7 +208,9 @@ def enqueue_waiting(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> S
     """
     job, stage, edge_table = table(model), table(model.Stage), table(model.Blocker)
     edge = _once(_edges(model, decided=True))
-    waits = select(edge.c.job_id, func.count().filter(edge.c.is_open).label("open")).group_by(edge.c.job_id).cte("waits")
+    waits = (
+        select(edge.c.job_id, func.count().filter(~edge.c.is_resolved).label("open")).group_by(edge.c.job_id).cte("waits")
+    )
     awaited = select(edge.c.chain_id).distinct().cte("awaited")
     source = stage.outerjoin(waits, waits.c.job_id == stage.c.id).outerjoin(awaited, awaited.c.chain_id == stage.c.id)
     still_open = func.coalesce(waits.c.open, literal_column("0"), type_=Integer)
@@ -221,13 +223,13 @@ def enqueue_waiting(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> S
         "has_waiters": awaited.c.chain_id.is_not(None),
     }
     inserted = _insert(job, stage, source, values, keyed=keyed, skip=skip).returning(job.c.id).cte("inserted")
-    names = ["job_id", "blocked_by_chain_id", "index", "open", "on_failure", "trace_context"]
+    names = ["job_id", "blocked_by_chain_id", "index", "is_resolved", "on_failure", "trace_context"]
     written = (
         insert(edge_table)
         .from_select(
             names,
             select(
-                edge.c.job_id, edge.c.chain_id, edge.c.place, edge.c.is_open, edge.c.on_failure, edge.c.trace_context
+                edge.c.job_id, edge.c.chain_id, edge.c.place, edge.c.is_resolved, edge.c.on_failure, edge.c.trace_context
             ).select_from(edge.join(inserted, inserted.c.id == edge.c.job_id)),
         )
         .returning(literal_column("1"))
@@ -318,7 +320,7 @@ def _once(edges: Select[Any]) -> CTE:
 
 
 def _edges(model: type[JobMixin[Any]], *, decided: bool = False) -> Select[Any]:
-    """Return the edges that are staged; `decided` tells of each whether it is open."""
+    """Return the edges that are staged; `decided` adds whether each is resolved."""
     stage = table(model.Stage)
     key = id_parameter(model.__jobqueue__)
     each = (
@@ -340,7 +342,7 @@ def _edges(model: type[JobMixin[Any]], *, decided: bool = False) -> Select[Any]:
         fails = ~ended.c.completed & (on_failure != literal_column(f"'{OnFailure.CONTINUE}'"))
         columns += [
             cast(each.c.ordinal - literal_column("1"), Integer).label("place"),
-            (ended.c.chain_id.is_(None) | fails).label("is_open"),
+            (ended.c.chain_id.is_not(None) & ~fails).label("is_resolved"),
             on_failure.label("on_failure"),
             func.coalesce(stage.c.trace_context, bindparam("trace_context", type_=Text), type_=Text).label("trace_context"),
         ]

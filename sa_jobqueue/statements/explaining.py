@@ -112,7 +112,7 @@ def waited_for(model: type[JobMixin[Any]]) -> Select[Any]:
     return (
         select(root.c.id.label("chain_id"), outcome.label("outcome"), func.coalesce(last, root.c.id).label("last_job_id"))
         .select_from(edge.join(root, root.c.id == edge.c.blocked_by_chain_id))
-        .where(edge.c.job_id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)), edge.c.open)
+        .where(edge.c.job_id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)), ~edge.c.is_resolved)
         .order_by(root.c.chain_completed_at.is_(None), edge.c.index)
         .limit(bindparam("limit", type_=Integer))
     )

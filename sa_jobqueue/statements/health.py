@@ -220,7 +220,7 @@ def behind_dead(model: type[JobMixin[Any]]) -> Select[Any]:
     )
     waiting = (
         select(edge.c.job_id, edge.c.blocked_by_chain_id)
-        .where(edge.c.blocked_by_chain_id == any_(_array_of(dead, key)), edge.c.open)
+        .where(edge.c.blocked_by_chain_id == any_(_array_of(dead, key)), ~edge.c.is_resolved)
         .limit(_LIMIT)
         .subquery("waiting")
     )

@@ -122,7 +122,7 @@ def lock(model: type[JobMixin[Any]], ids: Sequence[JobId], *, blockers: bool = F
     meant = job.alias("meant")
     chosen: Any = select(func.unnest(array_of([meant.c.id, meant.c.chain_id]))).where(meant.c.id == given)
     if blockers:
-        chosen = chosen.union_all(select(edge.c.blocked_by_chain_id).where(edge.c.job_id == given, edge.c.open))
+        chosen = chosen.union_all(select(edge.c.blocked_by_chain_id).where(edge.c.job_id == given, ~edge.c.is_resolved))
     return (
         select(job.c.id, job.c.status, job.c.chain_id, job.c.has_waiters)
         .where(job.c.id == any_(func.array(chosen.scalar_subquery())))

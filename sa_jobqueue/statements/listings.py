@@ -148,7 +148,7 @@ def blocked_jobs(
     page = _scan(
         edge.c.job_id,
         edge.c.blocked_by_chain_id == chain_id,
-        fits=[edge.c.open] if open_only else [],
+        fits=[~edge.c.is_resolved] if open_only else [],
         after=after,
         limit=limit,
         scan_limit=scan_limit,

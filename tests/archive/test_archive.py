@@ -46,12 +46,12 @@ def execute(engine: Engine, *statements: str) -> None:
 
 
 def edge(job: int, of: int) -> str:
-    columns = "job_id, blocked_by_chain_id, index, open"
+    columns = "job_id, blocked_by_chain_id, index, is_resolved"
     # An edge of a job that has not ended comes in the transaction that writes that job.
     own = (
         f"WITH own AS (UPDATE job SET changed_xid = pg_current_xact_id() WHERE id = '{chain(job)}' AND status = 'pending') "
     )
-    return own + f"INSERT INTO job_blocker ({columns}) VALUES ('{chain(job)}', '{chain(of)}', 9, false)"
+    return own + f"INSERT INTO job_blocker ({columns}) VALUES ('{chain(job)}', '{chain(of)}', 9, true)"
 
 
 # What goes.

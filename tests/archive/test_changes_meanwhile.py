@@ -59,7 +59,7 @@ def archive_disturbed(engine: Engine, path: Path, do: Callable[[], Any], **optio
 
 
 EDGE = f"""WITH own AS (UPDATE job SET changed_xid = pg_current_xact_id() WHERE id = '{chain(9)}')
-INSERT INTO job_blocker (job_id, blocked_by_chain_id, index, open) VALUES ('{chain(9)}', '{chain(1)}', 0, false)"""
+INSERT INTO job_blocker (job_id, blocked_by_chain_id, index, is_resolved) VALUES ('{chain(9)}', '{chain(1)}', 0, true)"""
 CHANGES = {
     "its output": f"UPDATE job SET output = '7' WHERE id = '{chain(1)}'",
     "a column that no transaction number tells of": f"UPDATE job SET trace_context = 'new' WHERE id = '{chain(1)}'",

@@ -37,7 +37,7 @@ def test_text_ids_a_schema_a_prefix_and_columns_of_the_application(engine: Engin
         chains.add(JobStatus.COMPLETED, id=job_id, chain_id=job_id, tenant=7, tags={"x": ["ä"]})
     with engine.begin() as connection:
         connection.execute(update(Mail).values(chain_completed_at=old))
-        waits = {"job_id": "B", "blocked_by_chain_id": "ä", "index": 0, "open": False}
+        waits = {"job_id": "B", "blocked_by_chain_id": "ä", "index": 0, "is_resolved": True}
         connection.execute(insert(Mail.Blocker).values(waits))
     before = in_tables(engine, Mail)
     archive(engine, tmp_path, before=timedelta(days=30), model=Mail)

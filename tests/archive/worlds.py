@@ -32,8 +32,8 @@ FROM one WHERE n <= 9;
 INSERT INTO job (id, chain_id, chain_index, type_name, chain_type_name, input)
 SELECT other.id, root.id, other.n - 9, 'later', 'type0', '[1.50]' FROM one AS root JOIN one AS other ON other.n IN (10, 11)
 WHERE root.n = 2;
-INSERT INTO job_blocker (job_id, blocked_by_chain_id, index, open)
-SELECT a.id, b.id, b.n, false FROM one AS a JOIN one AS b ON (a.n, b.n) IN ((10, 3), (2, 4), (4, 5));
+INSERT INTO job_blocker (job_id, blocked_by_chain_id, index, is_resolved)
+SELECT a.id, b.id, b.n, true FROM one AS a JOIN one AS b ON (a.n, b.n) IN ((10, 3), (2, 4), (4, 5));
 UPDATE job SET status = 'running', leased_by = 'w', attempt = 1, started_at = now() - interval '50 days 00:00:00.5'
 FROM one WHERE job.id = one.id AND n NOT IN (8, 9);
 UPDATE job SET status = CASE WHEN n IN (6, 7) THEN 'dead' WHEN n = 8 THEN 'cancelled' ELSE 'completed' END::job_status,

@@ -448,7 +448,7 @@ async def test_chains_go_on_in_a_queue_of_text_ids_in_a_schema(engine: Engine, f
         assert chain_of(engine, "chain", TextJob).output == 2
         with Session(engine) as session:
             edges = get_job(session, "second", model=TextJob).blocked_by
-            assert [(edge.blocked_by_chain_id, edge.open) for edge in edges] == [("new", False), ("other", False)]
+            assert [(edge.blocked_by_chain_id, edge.is_resolved) for edge in edges] == [("new", True), ("other", True)]
     finally:
         with engine.begin() as connection:
             connection.execute(text("DROP SCHEMA chained CASCADE"))

@@ -126,7 +126,7 @@ def test_chains_show_tells_its_jobs_what_they_wait_for_and_who_waits(run: Run, c
     assert (shown["chain"]["status"], shown["chain"]["length"], shown["chain"]["input"]) == ("blocked", 2, {"card": 7})
     assert [job["id"] for job in shown["jobs"]] == [str(root), str(last)]
     (edge,) = shown["blockers"]
-    assert (edge["job_id"], edge["open"], edge["on_failure"]) == (str(last), True, "continue")
+    assert (edge["job_id"], edge["is_resolved"], edge["on_failure"]) == (str(last), False, "continue")
     assert (edge["chain"]["id"], edge["chain"]["status"]) == (str(waited), "dead")
     assert [job["id"] for job in shown["blocks"]] == [str(waiting)]
     told = run("chains", "show", root).stdout

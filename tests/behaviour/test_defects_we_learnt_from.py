@@ -103,7 +103,7 @@ async def test_hundreds_of_fan_ins_under_load_strand_nothing(engine: Engine, job
     with engine.connect() as connection:
         outputs = connection.scalars(select(Job.output).where(Job.type_name == "merge"))
         assert sorted(outputs) == [2 * number for number in range(fan_ins)]
-        assert connection.scalar(select(func.count()).where(Job.Blocker.open)) == 0
+        assert connection.scalar(select(func.count()).where(~Job.Blocker.is_resolved)) == 0
         assert connection.scalar(select(func.count()).where(Job.has_waiters)) == 0
 
 

@@ -211,5 +211,5 @@ def _written(engine: Engine, name: str) -> dict[str, Any]:
 
 def _edges(engine: Engine, job_id: Any) -> list[bool]:
     with engine.connect() as connection:
-        statement = text("SELECT open FROM job_blocker WHERE job_id = :id ORDER BY index")
+        statement = text("SELECT NOT is_resolved FROM job_blocker WHERE job_id = :id ORDER BY index")
         return list(connection.scalars(statement, {"id": job_id}))

@@ -342,7 +342,7 @@ def run_out(session: Session, scene: Scene) -> None:
 def open_edges(session: Session, job_ids: Sequence[Any]) -> list[Any]:
     """Return the open edges of jobs."""
     edge = Job.Blocker
-    return list(session.execute(select(edge.job_id).where(edge.job_id.in_(job_ids), edge.open)))
+    return list(session.execute(select(edge.job_id).where(edge.job_id.in_(job_ids), ~edge.is_resolved)))
 
 
 _SCENE = text("""
@@ -350,7 +350,7 @@ _SCENE = text("""
       job.has_waiters, job.chain_completed_at,
       (SELECT count(*) FROM dead_letter AS letter WHERE letter.job_id = job.id AND letter.resolution IS NULL) AS letters,
       ARRAY(SELECT edge.blocked_by_chain_id FROM job_blocker AS edge WHERE edge.job_id = job.id ORDER BY index) AS chains,
-      ARRAY(SELECT edge.open FROM job_blocker AS edge WHERE edge.job_id = job.id ORDER BY index) AS opens,
+      ARRAY(SELECT NOT edge.is_resolved FROM job_blocker AS edge WHERE edge.job_id = job.id ORDER BY index) AS opens,
       ARRAY(SELECT edge.on_failure FROM job_blocker AS edge WHERE edge.job_id = job.id ORDER BY index) AS policies
     FROM job WHERE job.queue = :queue ORDER BY job.chain_index
 """)

@@ -163,15 +163,15 @@ def consistent(connection: Connection, ids: Ids, outcomes: Outcomes) -> set[str]
     jobs = {row.id: row for row in connection.execute(select(Job.__table__).where(Job.id.in_(ids.values())))}
     edge = Job.Blocker
     touches = or_(edge.job_id.in_(ids.values()), edge.blocked_by_chain_id.in_(ids.values()))
-    edges = connection.execute(select(edge.job_id, edge.blocked_by_chain_id, edge.open).where(touches)).all()
-    for job_id, chain_id, is_open in edges:
+    edges = connection.execute(select(edge.job_id, edge.blocked_by_chain_id, edge.is_resolved).where(touches)).all()
+    for job_id, chain_id, is_resolved in edges:
         assert job_id in jobs, "an edge from a job that is gone"
         assert chain_id in jobs, "an edge to a chain that is gone"
         root = jobs[chain_id]
-        assert not is_open or root.has_waiters, "an edge that nobody will close"
+        assert is_resolved or root.has_waiters, "an edge that nobody will close"
     for job in jobs.values():
         assert job.chain_id in jobs, "a continuation without its chain"
-        assert job.open_blockers == sum(e.open for e in edges if e.job_id == job.id), "blockers counted wrongly"
+        assert job.open_blockers == sum(not e.is_resolved for e in edges if e.job_id == job.id), "blockers counted wrongly"
         assert (job.status is JobStatus.BLOCKED) <= (job.open_blockers > 0), "blocked by nothing"
     attempts = connection.execute(select(Job.Attempt.job_id).where(Job.Attempt.job_id.in_(ids.values()))).scalars()
     assert set(attempts) <= set(jobs), "history of a job that is gone"
@@ -252,7 +252,7 @@ def test_who_writes_edges_by_hand_without_a_lock_leaves_no_reference_to_what_is_
         ids["z"] = uuid7()
         add(session, ids, "z")
         yield "job"
-        edge = {"job_id": ids["z"], "blocked_by_chain_id": ids["a"], "index": 0, "open": False}
+        edge = {"job_id": ids["z"], "blocked_by_chain_id": ids["a"], "index": 0, "is_resolved": True}
         session.execute(insert(Job.Blocker).values(edge))
 
     endings = explore(

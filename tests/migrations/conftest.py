@@ -80,6 +80,8 @@ def next_version(monkeypatch: pytest.MonkeyPatch) -> int:
     def upgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
         q = f'"{schema}".{prefix}' if schema else prefix
         return [
+            f"ALTER TABLE {q}job ADD COLUMN remark text",
+            f"CREATE INDEX {prefix}ix_job_remark ON {q}job (remark) WHERE remark IS NOT NULL",
             f"ALTER TABLE {q}job ADD COLUMN note text DEFAULT 'at 100%: fine' NOT NULL",
             f"CREATE INDEX {prefix}ix_job_note ON {q}job (note)",
             f"ALTER TABLE {q}job DROP CONSTRAINT {prefix}ck_job_timeout",
@@ -93,12 +95,12 @@ def next_version(monkeypatch: pytest.MonkeyPatch) -> int:
         return [
             f"DROP TABLE {q}job_note",
             f"CREATE INDEX {prefix}ix_job_running ON {q}job (leased_by, changed_xid, leased_until) WHERE status = 'running'",
-            f"ALTER TABLE {q}job ADD CONSTRAINT {prefix}ck_job_timeout CHECK (timeout > '0'::interval), DROP COLUMN note",
+            f"ALTER TABLE {q}job ADD CONSTRAINT {prefix}ck_job_timeout CHECK (timeout > '0'::interval), DROP COLUMN note, DROP COLUMN remark",
             f"COMMENT ON TABLE {q}job IS 'sa_jobqueue version={latest}'",
         ]
 
     step = SimpleNamespace(VERSION=latest + 1, upgrade=upgrade, downgrade=downgrade)
     monkeypatch.setattr(versions, "ALL", (*versions.ALL, step))
     monkeypatch.setattr(versions, "LATEST", latest + 1)
-    monkeypatch.setattr(versions, "RETIRED", versions.RETIRED | {"note", "ix_job_note", "job_note"})
+    monkeypatch.setattr(versions, "RETIRED", versions.RETIRED | {"note", "remark", "ix_job_note", "ix_job_remark", "job_note"})
     return latest + 1

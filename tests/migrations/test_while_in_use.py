@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, text
 from sa_jobqueue.errors import InvalidOptionError, SchemaBusyError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.migrations import locking, runner, versions
+from sa_jobqueue.migrations import locking, runner
 from tests.fixtures.workers import PATIENCE, wait_until
 
 WAITING = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
@@ -63,13 +63,13 @@ def holding(engine: Engine, statement: str) -> Connection:
 
 
 @pytest.mark.parametrize("held", ["SELECT FROM job", "UPDATE job SET priority = 1"], ids=["reader", "writer"])
-def test_jobs_are_enqueued_while_a_migration_waits_for_a_long_transaction(engine: Engine, held: str) -> None:
+def test_jobs_are_enqueued_while_a_migration_waits_for_a_long_transaction(engine: Engine, held: str, next_version: int) -> None:
     def migrate() -> int:
         with engine.begin() as connection:
             return runner.upgrade(connection)
 
     with engine.begin() as connection:
-        runner.upgrade(connection, to_version=2)
+        runner.upgrade(connection, to_version=1)
     enqueued = [enqueue(engine)]
     with holding(engine, held) as long_one, doing(migrate) as found:
         for _ in range(3):  # it comes back, and is let pass again
@@ -77,84 +77,59 @@ def test_jobs_are_enqueued_while_a_migration_waits_for_a_long_transaction(engine
             enqueued.append(enqueue(engine))
         assert not found
         long_one.rollback()
-    assert found == [2]
+    assert found == [1]
     with engine.connect() as connection:
-        assert runner.current_version(connection, Layout()) == versions.LATEST
+        assert runner.current_version(connection, Layout()) == next_version
         assert set(connection.scalars(text("SELECT id FROM job"))) == set(enqueued)
 
 
-def test_a_migration_that_is_not_let_in_says_who_is_in_its_way(engine: Engine) -> None:
+def test_a_migration_that_is_not_let_in_says_who_is_in_its_way(engine: Engine, next_version: int) -> None:
     with engine.begin() as connection:
-        runner.upgrade(connection, to_version=2)
+        runner.upgrade(connection, to_version=1)
     with holding(engine, "SELECT FROM job") as long_one, engine.begin() as connection:
         pid = long_one.scalar(text("SELECT pg_backend_pid()"))
         before = connection.scalar(text("SHOW lock_timeout"))
         with pytest.raises(SchemaBusyError, match=rf"held by process {pid} \(the long one, open for \d+ s\)") as raised:
             runner.upgrade(connection, patience=timedelta(0))
         assert len(raised.value.holders) == 1
-        assert runner.current_version(connection, Layout()) == 2
+        assert runner.current_version(connection, Layout()) == 1
         assert connection.scalar(text("SHOW lock_timeout")) == before
         long_one.rollback()
-        assert runner.upgrade(connection) == 2  # the same transaction, once it may
+        assert runner.upgrade(connection) == 1  # the same transaction, once it may
+        assert runner.current_version(connection, Layout()) == next_version
         assert connection.scalar(text("SHOW lock_timeout")) == before
 
 
-def test_indexes_are_built_ahead_while_jobs_are_enqueued(engine: Engine) -> None:
-    def build() -> list[str]:
-        with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
-            return runner.prepare(connection, to_version=2)
-
-    def nodes() -> list[Any]:
-        query = "SELECT relname, relfilenode FROM pg_class WHERE relname = ANY (:names) ORDER BY 1"
-        with engine.connect() as connection:
-            return list(connection.execute(text(query), {"names": expected}))
-
-    expected = ["ix_job_history", "ix_job_attempt_changed", "ix_dead_letter_changed"]
-    with engine.begin() as connection:
-        runner.upgrade(connection, to_version=1)
-    enqueue(engine)
-    with holding(engine, "UPDATE job SET priority = 1") as long_one, doing(build) as built:
-        wait_until(lambda: somebody_waits(engine), what="the wait of the build")
-        enqueue(engine)
-        long_one.commit()
-    assert built == [[*expected, "drain_requested_at"]]
-    assert build() == []
-    with engine.begin() as connection:
-        # As a build that was interrupted leaves it.
-        connection.execute(text("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'ix_job_history'::regclass"))
-    assert build() == ["ix_job_history"]
-    before = nodes()
-    with engine.begin() as connection:
-        assert runner.upgrade(connection) == 1
-    assert nodes() == before  # taken as they were
-    with engine.begin() as connection:
-        runner.upgrade(connection, Layout("jobs"), to_version=1)
-        with pytest.raises(InvalidOptionError, match="AUTOCOMMIT"):
-            runner.prepare(connection, Layout("jobs"))
-
-
-def test_new_columns_and_their_indexes_are_made_ahead_and_the_rest_holds_no_lock_for_long(engine: Engine) -> None:
-    """What version 3 puts on a table that is full; a reader and a writer go on through all of it."""
-    with engine.begin() as connection:
-        runner.upgrade(connection, to_version=2)
-    enqueue(engine)
-
+@pytest.mark.usefixtures("next_version")
+def test_columns_and_indexes_are_made_ahead_while_jobs_are_enqueued(engine: Engine) -> None:
     def prepare() -> list[str]:
         with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
             return runner.prepare(connection)
 
-    with holding(engine, "SELECT FROM job") as long_one, doing(prepare) as made:
+    def node() -> Any:
+        with engine.connect() as connection:
+            return connection.scalar(text("SELECT relfilenode FROM pg_class WHERE relname = 'ix_job_remark'"))
+
+    with engine.begin() as connection:
+        runner.upgrade(connection, to_version=1)
+    enqueue(engine)
+    with holding(engine, "UPDATE job SET priority = 1") as long_one, doing(prepare) as made:
         for _ in range(2):
             wait_until(lambda: somebody_waits(engine), what="the wait of the column")
             enqueue(engine)
-        long_one.rollback()
-    added = ["expires_at", "ordering_key", "skip_while_retrying"]
-    columns = ["rate_cost", *added, *added, "rate_cost"]  # of `job_bulk_staging` first
-    assert [name for name in made[0] if name in columns] == columns
-    assert all(name.startswith(("ix_", "uq_")) for name in made[0][len(columns) :])
+        long_one.commit()
+    assert made == [["remark", "ix_job_remark"]]
     assert prepare() == []
-    with engine.connect() as connection:
-        assert runner.current_version(connection, Layout()) == 2
-    # A reader of `job` is in nobody's way any more: of that table's locks the strongest is left out.
-    with holding(engine, "SELECT FROM job"), engine.begin() as connection:
-        assert runner.upgrade(connection, patience=timedelta(0)) == 2
+    with engine.begin() as connection:
+        assert runner.current_version(connection, Layout()) == 1
+        # As a build that was interrupted leaves it.
+        connection.execute(text("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'ix_job_remark'::regclass"))
+    assert prepare() == ["ix_job_remark"]
+    before = node()
+    with engine.begin() as connection:
+        assert runner.upgrade(connection) == 1
+    assert node() == before  # taken as it was
+    with engine.begin() as connection:
+        runner.upgrade(connection, Layout("jobs"), to_version=1)
+        with pytest.raises(InvalidOptionError, match="AUTOCOMMIT"):
+            runner.prepare(connection, Layout("jobs"))

@@ -43,7 +43,7 @@ _READ = {
             {_HOURS_UNTIL.format("leased_until")} END AS lease, output, completed_by,
           last_error->>'type' AS error, deduplication_key AS key, completed_at IS NOT NULL AS has_ended,
           chain_completed_at IS NOT NULL AS chain_has_ended, chain_status::text FROM job""",
-    "job_blocker": "SELECT job_id, blocked_by_chain_id, on_failure AS policy, open FROM job_blocker",
+    "job_blocker": "SELECT job_id, blocked_by_chain_id, on_failure AS policy, NOT is_resolved AS open FROM job_blocker",
     "job_attempt": "SELECT job_id, attempt, outcome, worker_id FROM job_attempt",
     "dead_letter": "SELECT job_id, reason, attempts, resolution FROM dead_letter",
     "job_chain": """

@@ -36,7 +36,7 @@ def continuation(jobs: Jobs, chain_id: UUID, index: int = 1, status: JobStatus =
 def wait_for(engine: Engine, job_id: UUID, *chain_ids: UUID, is_open: bool = True) -> None:
     """Write edges as an enqueue does that blocks a job."""
     rows = [
-        {"job_id": job_id, "blocked_by_chain_id": chain_id, "index": index, "open": is_open}
+        {"job_id": job_id, "blocked_by_chain_id": chain_id, "index": index, "is_resolved": not is_open}
         for index, chain_id in enumerate(chain_ids)
     ]
     counted = {"open_blockers": len(rows) if is_open else Job.open_blockers, "changed_xid": func.pg_current_xact_id()}

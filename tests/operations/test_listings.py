@@ -267,7 +267,7 @@ def test_a_jobs_blockers_are_paged_in_their_order_each_with_its_chain(session: S
     edges = list_blockers(session, waiting).items
     session.expunge_all()  # what is not loaded cannot be had any more
     assert [edge.chain.status for edge in edges] == [DEAD, DONE, PENDING]
-    assert (edges[0].index, edges[0].open, edges[0].on_failure) == (0, True, "continue")
+    assert (edges[0].index, edges[0].is_resolved, edges[0].on_failure) == (0, False, "continue")
     assert list_blockers(session, waited[0]).items == []
 
 
@@ -278,7 +278,7 @@ def test_who_waits_for_a_chain_is_paged_by_job(session: Session, chains: Chains,
     through = chains.add(DONE)[0]
     for one in waiting:
         chains.block(one, root)
-    chains.block(through, root, open=False)
+    chains.block(through, root, is_resolved=True)
     for limit, scan_limit in ((1, 1), (2, 3), (10, 10)):
         asked: dict[str, Any] = {"limit": limit, "scan_limit": scan_limit, "newest_first": newest_first}
         found = pages(list_blocked_jobs, session, root, **asked)

@@ -259,7 +259,7 @@ def test_blockers_are_what_a_session_would_make_of_them(database_url: str, sessi
         for job_id in [*ids, *old]:
             job = session.get_one(Job, job_id)
             edges = session.scalars(select(Job.Blocker).where(Job.Blocker.job_id == job_id).order_by(Job.Blocker.index))
-            listed = [(edge.index, places[edge.blocked_by_chain_id], edge.open, edge.on_failure) for edge in edges]
+            listed = [(edge.index, places[edge.blocked_by_chain_id], edge.is_resolved, edge.on_failure) for edge in edges]
             found.append((job.status, job.open_blockers, job.has_waiters, listed))
         return found
 

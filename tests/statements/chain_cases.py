@@ -51,7 +51,7 @@ def edges(ids: Sequence[UUID]) -> dict[str, Any]:
         "job_ids": list(ids[:-1]),
         "chain_ids": list(ids[1:]),
         "indexes": [0] * count,
-        "opens": [True] * count,
+        "resolved": [False] * count,
         "policies": ["wait"] * count,
         "traces": [None] * count,
     }

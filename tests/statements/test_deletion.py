@@ -19,8 +19,8 @@ INSERT INTO job (id, chain_id, type_name, chain_type_name)
 SELECT id, id, 'test', 'test' FROM (SELECT job_uuid7() AS id FROM generate_series(1, {CHAINS})) AS made;
 INSERT INTO job (id, chain_id, chain_index, type_name, chain_type_name)
 SELECT job_uuid7(), id, 1, 'test', 'test' FROM job;
-INSERT INTO job_blocker (job_id, blocked_by_chain_id, index, open)
-SELECT id, lag(chain_id) OVER (ORDER BY id), 0, false FROM job WHERE chain_index = 1 ORDER BY id OFFSET 1;
+INSERT INTO job_blocker (job_id, blocked_by_chain_id, index, is_resolved)
+SELECT id, lag(chain_id) OVER (ORDER BY id), 0, true FROM job WHERE chain_index = 1 ORDER BY id OFFSET 1;
 INSERT INTO job (id, chain_id, type_name, chain_type_name)
 SELECT id, id, 'unconnected', 'test' FROM (SELECT job_uuid7() AS id FROM generate_series(1, 6)) AS made;
 INSERT INTO job_attempt (job_id, attempt, outcome) SELECT id, 1, 'failed' FROM job;

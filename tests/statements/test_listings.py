@@ -22,8 +22,8 @@ INSERT INTO job (id, chain_id, type_name, chain_type_name, status, completed_at)
 SELECT id, id, 'hay', 'hay', 'completed', now() FROM (SELECT job_uuid7() AS id FROM generate_series(1, 60000)) AS made;
 INSERT INTO job (id, chain_id, chain_index, type_name, chain_type_name)
 SELECT job_uuid7(), (SELECT id FROM job ORDER BY id LIMIT 1), n, 'long', 'hay' FROM generate_series(1, 20000) AS n;
-INSERT INTO job_blocker (job_id, blocked_by_chain_id, index, open)
-SELECT id, (SELECT id FROM job ORDER BY id LIMIT 1), 0, false FROM job WHERE root_id IS NULL;
+INSERT INTO job_blocker (job_id, blocked_by_chain_id, index, is_resolved)
+SELECT id, (SELECT id FROM job ORDER BY id LIMIT 1), 0, true FROM job WHERE root_id IS NULL;
 INSERT INTO job_blocker (job_id, blocked_by_chain_id, index)
 SELECT (SELECT id FROM job ORDER BY id DESC LIMIT 1), id, row_number() OVER ()
 FROM (SELECT id FROM job WHERE root_id IS NULL ORDER BY id OFFSET 25000 LIMIT 10000) AS waited;

@@ -1,8 +1,8 @@
 """Frozen DDL, one module a version. Add modules; never edit one that was released."""
 
-from sa_jobqueue.migrations.versions import v0001, v0002, v0003
+from sa_jobqueue.migrations.versions import v0001
 
-ALL = (v0001, v0002, v0003)
+ALL = (v0001,)
 """Every version in order; the last is the one this library needs."""
 
 LATEST = ALL[-1].VERSION

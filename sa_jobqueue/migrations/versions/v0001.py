@@ -1,4 +1,4 @@
-"""Version 1: jobs, attempts, blockers, dead letters, workers, the guard of transitions and the `job_queue` view.
+"""Version 1: all tables, indexes, functions, triggers and views of the queue.
 
 Roll-out: before the code that uses it. Locks: none on existing tables.
 """
@@ -17,6 +17,7 @@ def upgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
         *place(schema=schema, prefix=prefix, id_type=id_type),
         *_statements(_TABLES, schema, prefix, id_type),
         *routines(schema=schema, prefix=prefix, id_type=id_type),
+        *dead_letter_triggers(schema=schema, prefix=prefix, id_type=id_type),
         _render(_STAMP, schema, prefix, id_type),
     ]
 
@@ -34,8 +35,13 @@ def place(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
 
 
 def routines(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
-    """Return the functions, triggers and views: what the models' own `create_all` cannot make by itself."""
+    """Return the functions and views, and the triggers of `job` and `job_blocker`, which `create_all` does not create."""
     return _statements(_ROUTINES, schema, prefix, id_type)
+
+
+def dead_letter_triggers(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
+    """Return the triggers of `dead_letter`. They need the functions of `routines`."""
+    return _statements(_DEAD_LETTER_TRIGGERS, schema, prefix, id_type)
 
 
 def _statements(text: str, schema: str | None, prefix: str, id_type: str) -> list[str]:
@@ -98,6 +104,9 @@ CREATE TABLE ${q}job (
   trace_context text, chain_trace_context text,
   changed_xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
   chain_status ${q}job_status,
+  expires_at timestamptz,
+  ordering_key text, skip_while_retrying boolean,
+  rate_cost integer,
   CONSTRAINT ${p}pk_job PRIMARY KEY (id),
   CONSTRAINT ${p}fk_job_root FOREIGN KEY (root_id) REFERENCES ${q}job (id),
   CONSTRAINT ${p}ck_job_queue CHECK (queue <> ''),
@@ -132,11 +141,23 @@ CREATE UNIQUE INDEX ${p}uq_job_deduplication ON ${q}job (chain_type_name, dedupl
 CREATE INDEX ${p}ix_job_deduplication ON ${q}job (chain_type_name, deduplication_key, created_at)
   WHERE deduplication_key IS NOT NULL AND chain_index = 0
 --;
+CREATE INDEX ${p}ix_job_expiring ON ${q}job (expires_at) WHERE status = 'pending' AND expires_at IS NOT NULL
+--;
+CREATE INDEX ${p}ix_job_ordering ON ${q}job (ordering_key, created_at, id)
+  WHERE ordering_key IS NOT NULL AND status IN ('blocked', 'pending')
+--;
+CREATE UNIQUE INDEX ${p}uq_job_ordering ON ${q}job (ordering_key) WHERE ordering_key IS NOT NULL AND leased_by IS NOT NULL
+--;
+CREATE INDEX ${p}ix_job_ordering_freed ON ${q}job (changed_xid)
+  WHERE ordering_key IS NOT NULL AND leased_by IS NULL AND (completed_at IS NOT NULL OR started_at IS NOT NULL)
+--;
+CREATE INDEX ${p}ix_job_history ON ${q}job USING brin ((changed_xid::text::bigint >> 6)) WITH (pages_per_range = 32)
+--;
 CREATE TABLE ${q}job_blocker (
   job_id $id NOT NULL,
   blocked_by_chain_id $id NOT NULL,
   index integer NOT NULL,
-  open boolean DEFAULT true NOT NULL,
+  is_resolved boolean DEFAULT false NOT NULL,
   on_failure text DEFAULT 'wait' NOT NULL,
   trace_context text,
   CONSTRAINT ${p}pk_job_blocker PRIMARY KEY (job_id, blocked_by_chain_id),
@@ -162,6 +183,8 @@ CREATE TABLE ${q}job_attempt (
     CHECK (outcome IN ('failed', 'timed_out', 'lost', 'snoozed', 'released', 'cancelled', 'superseded'))
 )
 --;
+CREATE INDEX ${p}ix_job_attempt_changed ON ${q}job_attempt (changed_xid)
+--;
 CREATE TABLE ${q}dead_letter (
   id $id NOT NULL,
   job_id $id NOT NULL,
@@ -186,6 +209,8 @@ CREATE UNIQUE INDEX ${p}uq_dead_letter_open ON ${q}dead_letter (job_id) WHERE re
 --;
 CREATE INDEX ${p}ix_dead_letter_job ON ${q}dead_letter (job_id)
 --;
+CREATE INDEX ${p}ix_dead_letter_changed ON ${q}dead_letter (changed_xid)
+--;
 CREATE TABLE ${q}worker (
   id text NOT NULL,
   name text NOT NULL,
@@ -198,15 +223,230 @@ CREATE TABLE ${q}worker (
   started_at timestamptz DEFAULT now() NOT NULL,
   heartbeat_at timestamptz DEFAULT now() NOT NULL,
   state text DEFAULT 'running' NOT NULL,
+  drain_requested_at timestamptz,
+  selectors jsonb, type_slots jsonb,
+  concurrency_requested integer,
   CONSTRAINT ${p}pk_worker PRIMARY KEY (id),
-  CONSTRAINT ${p}ck_worker_state CHECK (state IN ('running', 'draining'))
-) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)"""
+  CONSTRAINT ${p}ck_worker_state CHECK (state IN ('running', 'draining')),
+  CONSTRAINT ${p}ck_worker_concurrency_requested CHECK (concurrency_requested >= 1)
+) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)
+--;
+CREATE TABLE ${q}queue (
+  name text NOT NULL,
+  paused_at timestamptz, paused_by text,
+  weight smallint DEFAULT 1 NOT NULL,
+  concurrency_per_key integer,
+  global_concurrency integer,
+  rate_limit integer, rate_period interval, rate_burst integer, rate_algorithm text,
+  retry_base interval, retry_factor double precision, retry_cap interval,
+  retain_completed interval, retain_cancelled interval, retain_dead interval,
+  created_at timestamptz DEFAULT now() NOT NULL,
+  updated_at timestamptz DEFAULT now() NOT NULL,
+  CONSTRAINT ${p}pk_queue PRIMARY KEY (name),
+  CONSTRAINT ${p}ck_queue_name CHECK (name <> ''),
+  CONSTRAINT ${p}ck_queue_paused CHECK (paused_by IS NULL OR paused_at IS NOT NULL),
+  CONSTRAINT ${p}ck_queue_times CHECK (paused_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
+    AND created_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
+    AND updated_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'),
+  CONSTRAINT ${p}ck_queue_global_concurrency CHECK (global_concurrency >= 1),
+  CONSTRAINT ${p}ck_queue_rate CHECK ((rate_limit IS NULL) = (rate_period IS NULL) AND rate_limit >= 1
+    AND rate_period > '0'::interval AND rate_period <= '36500 days'::interval
+    AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1
+    AND (rate_algorithm IS NULL OR rate_limit IS NOT NULL)
+    AND rate_algorithm IN ('token_bucket', 'sliding_window', 'local_token_bucket')
+    AND (rate_burst IS NULL OR rate_algorithm IS DISTINCT FROM 'sliding_window')),
+  CONSTRAINT ${p}ck_queue_weight CHECK (weight BETWEEN 1 AND 100),
+  CONSTRAINT ${p}ck_queue_retry CHECK (num_nulls(retry_base, retry_factor, retry_cap) IN (0, 3)
+    AND retry_base > '0'::interval AND retry_factor >= 1 AND retry_factor < 'Infinity'
+    AND retry_cap BETWEEN retry_base AND '36500 days'::interval),
+  CONSTRAINT ${p}ck_queue_concurrency_per_key CHECK (concurrency_per_key >= 1)
+)
+--;
+CREATE TABLE ${q}job_type (
+  type_name text NOT NULL,
+  paused_at timestamptz, paused_by text,
+  global_concurrency integer,
+  rate_limit integer, rate_period interval, rate_burst integer, rate_algorithm text,
+  created_at timestamptz DEFAULT now() NOT NULL,
+  updated_at timestamptz DEFAULT now() NOT NULL,
+  CONSTRAINT ${p}pk_job_type PRIMARY KEY (type_name),
+  CONSTRAINT ${p}ck_job_type_type_name CHECK (type_name <> ''),
+  CONSTRAINT ${p}ck_job_type_paused CHECK (paused_by IS NULL OR paused_at IS NOT NULL),
+  CONSTRAINT ${p}ck_job_type_times CHECK (paused_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
+    AND created_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
+    AND updated_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'),
+  CONSTRAINT ${p}ck_job_type_global_concurrency CHECK (global_concurrency >= 1),
+  CONSTRAINT ${p}ck_job_type_rate CHECK ((rate_limit IS NULL) = (rate_period IS NULL) AND rate_limit >= 1
+    AND rate_period > '0'::interval AND rate_period <= '36500 days'::interval
+    AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1
+    AND (rate_algorithm IS NULL OR rate_limit IS NOT NULL)
+    AND rate_algorithm IN ('token_bucket', 'sliding_window', 'local_token_bucket')
+    AND (rate_burst IS NULL OR rate_algorithm IS DISTINCT FROM 'sliding_window'))
+)
+--;
+CREATE TABLE ${q}schedule (
+  name text NOT NULL,
+  type_name text NOT NULL,
+  queue text DEFAULT 'default' NOT NULL,
+  priority smallint DEFAULT 0 NOT NULL,
+  input jsonb, input_version integer DEFAULT 1 NOT NULL,
+  fire_time_field text,
+  max_attempts integer DEFAULT 20 NOT NULL,
+  timeout interval,
+  rate_cost integer,
+  cron text NOT NULL,
+  time_zone text DEFAULT 'UTC' NOT NULL,
+  misfire_policy text DEFAULT 'one' NOT NULL, catch_up integer DEFAULT 100 NOT NULL,
+  grace interval DEFAULT '00:01:00' NOT NULL,
+  overlap boolean DEFAULT true NOT NULL,
+  paused_at timestamptz, paused_by text,
+  next_fire_at timestamptz, last_fire_at timestamptz,
+  error text,
+  source text DEFAULT 'table' NOT NULL,
+  created_at timestamptz DEFAULT now() NOT NULL,
+  updated_at timestamptz DEFAULT now() NOT NULL,
+  last_job_id $id,
+  CONSTRAINT ${p}pk_schedule PRIMARY KEY (name),
+  CONSTRAINT ${p}ck_schedule_name CHECK (name <> ''),
+  CONSTRAINT ${p}ck_schedule_priority CHECK (priority BETWEEN -9 AND 9),
+  CONSTRAINT ${p}ck_schedule_misfire_policy CHECK (misfire_policy IN ('skip', 'one', 'all')),
+  CONSTRAINT ${p}ck_schedule_catch_up CHECK (catch_up BETWEEN 1 AND 10000),
+  CONSTRAINT ${p}ck_schedule_grace CHECK (grace >= '0'::interval AND grace <= '3650 days'::interval),
+  CONSTRAINT ${p}ck_schedule_max_attempts CHECK (max_attempts >= 1),
+  CONSTRAINT ${p}ck_schedule_timeout CHECK (timeout > '0'::interval AND timeout <= '36500 days'::interval),
+  CONSTRAINT ${p}ck_schedule_times CHECK (next_fire_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
+    AND last_fire_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
+    AND paused_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
+    AND created_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
+    AND updated_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'),
+  CONSTRAINT ${p}ck_schedule_rate_cost CHECK (rate_cost BETWEEN 1 AND 1000000),
+  CONSTRAINT ${p}ck_schedule_source CHECK (source IN ('code', 'table')),
+  CONSTRAINT ${p}ck_schedule_paused CHECK (paused_by IS NULL OR paused_at IS NOT NULL)
+)
+--;
+CREATE INDEX ${p}ix_schedule_due ON ${q}schedule (next_fire_at)
+--;
+CREATE TABLE ${q}rate_state (
+  is_type boolean NOT NULL,
+  name text NOT NULL,
+  version bigint DEFAULT 1 NOT NULL,
+  tokens double precision,
+  starts bigint[],
+  spent_at timestamptz NOT NULL,
+  CONSTRAINT ${p}pk_rate_state PRIMARY KEY (is_type, name, version),
+  CONSTRAINT ${p}ck_rate_state_tokens CHECK (abs(tokens) <= 1e15),
+  CONSTRAINT ${p}ck_rate_state_starts CHECK (array_position(starts, NULL) IS NULL AND cardinality(starts) % 2 = 0
+    AND 0 <= ALL (starts) AND 221845392000000000 > ALL (starts)),
+  CONSTRAINT ${p}ck_rate_state_times CHECK (spent_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00')
+)
+--;
+CREATE TABLE ${q}quarantine (
+  subject text NOT NULL,
+  statement text NOT NULL,
+  sqlstate text,
+  error text NOT NULL,
+  worker_id text,
+  failures integer DEFAULT 1 NOT NULL,
+  first_failed_at timestamptz DEFAULT now() NOT NULL,
+  retry_at timestamptz NOT NULL,
+  CONSTRAINT ${p}pk_quarantine PRIMARY KEY (subject, statement)
+)
+--;
+CREATE UNLOGGED TABLE ${q}job_bulk_staging (
+  write_id text NOT NULL,
+  sequence bigint NOT NULL,
+  task_id bigint NOT NULL,
+  row bigint NOT NULL,
+  id $id,
+  queue text,
+  type_name text,
+  priority smallint,
+  input jsonb, input_version integer,
+  scheduled_at timestamptz, delay interval,
+  max_attempts integer,
+  timeout interval,
+  deduplication_key text,
+  blockers $key[], on_failure text,
+  trace_context text,
+  rejected_field text, rejected_reason text, record text,
+  staged_at timestamptz DEFAULT now() NOT NULL,
+  rate_cost integer, expires_at timestamptz,
+  ordering_key text, skip_while_retrying boolean
+)
+--;
+CREATE INDEX ${p}ix_job_bulk_staging_write ON ${q}job_bulk_staging (write_id, sequence)
+--;
+CREATE TABLE ${q}job_bulk_write (
+  write_id text NOT NULL,
+  sequence bigint NOT NULL,
+  staged bigint NOT NULL,
+  enqueued bigint NOT NULL,
+  duplicates bigint NOT NULL,
+  rejected bigint NOT NULL,
+  written_by text,
+  written_at timestamptz DEFAULT now() NOT NULL,
+  changed_xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
+  CONSTRAINT ${p}pk_job_bulk_write PRIMARY KEY (write_id, sequence)
+)
+--;
+CREATE TABLE ${q}job_bulk_reject (
+  write_id text NOT NULL,
+  sequence bigint NOT NULL,
+  task_id bigint NOT NULL,
+  row bigint NOT NULL,
+  field text NOT NULL,
+  reason text NOT NULL,
+  record text,
+  rejected_at timestamptz DEFAULT now() NOT NULL,
+  CONSTRAINT ${p}pk_job_bulk_reject PRIMARY KEY (write_id, sequence, task_id, row)
+)
+--;
+CREATE TABLE ${q}archive_run (
+  id uuid NOT NULL,
+  path text NOT NULL,
+  engine text NOT NULL,
+  cutoff timestamptz NOT NULL,
+  state text DEFAULT 'planned' NOT NULL,
+  chains bigint DEFAULT 0 NOT NULL,
+  jobs bigint DEFAULT 0 NOT NULL,
+  attempts bigint DEFAULT 0 NOT NULL,
+  dead_letters bigint DEFAULT 0 NOT NULL,
+  blockers bigint DEFAULT 0 NOT NULL,
+  survivors bigint DEFAULT 0 NOT NULL,
+  started_at timestamptz DEFAULT now() NOT NULL,
+  changed_at timestamptz DEFAULT now() NOT NULL,
+  CONSTRAINT ${p}pk_archive_run PRIMARY KEY (id),
+  CONSTRAINT ${p}ck_archive_run_state CHECK (state IN ('planned', 'written', 'deleting', 'deleted', 'done'))
+)
+--;
+CREATE TABLE ${q}archive_chain (
+  run_id uuid NOT NULL,
+  chain_id $id NOT NULL,
+  part integer NOT NULL,
+  completed_on date NOT NULL,
+  CONSTRAINT ${p}pk_archive_chain PRIMARY KEY (run_id, chain_id)
+)
+--;
+CREATE INDEX ${p}ix_archive_chain_part ON ${q}archive_chain (run_id, part)"""
 
 # Legality is decided in the triggers' WHEN clauses, which the executor evaluates itself: a legal change written by the
 # library never enters plpgsql. The function of `tr_job_stamp` runs only for a statement that did not set `changed_xid`
 # itself: a change written by hand, whose consequences it writes as well. Only the insert of edges is checked by a function,
 # once a statement: whether edges agree with their job is in another table. The text of a payload is measured only where
 # it can be long: of 250 bytes of jsonb, at most some 3 MB of text can come, a number of 131,072 digits in 12 bytes each.
+#
+# A job that was deleted is not there to tell workers that it has let its ordering key go: the next one is stamped for it,
+# also where it ended so lately that not all of them may have seen that. And where that one steps aside until it is due, the
+# next that does not; it is stamped in any case, for it may be due before this commits. SKIP LOCKED, for whoever holds a row
+# may be waiting for ours.
+# The keys are noted row by row, in a setting that is rolled back with the transaction, and what is next of them is stamped
+# at the end of the statement, sooner when the note is long, for each key is added to a copy of it: one that deletes all of
+# a key would walk past all of them for each. The WHEN clause keeps every other job out of plpgsql; a transition table would
+# hold a copy of each, and made the deletion of jobs without a key take a fifth longer.
+# A worker that completes a job unblocks what waits for it; any other end of a job, by an operation or by SQL, notifies the
+# workers, where something can be waiting for it: for its chain, which a continuation cannot tell, or for its ordering key.
+# So of two transactions that end two chains at once, and of which one skips the waiting job that the other holds, the later
+# commit has a worker look, which sees both. The same where somebody begins to wait for a chain that has ended.
 _ROUTINES = """\
 CREATE FUNCTION ${q}job_refuse() RETURNS trigger LANGUAGE plpgsql AS $$$$
 BEGIN
@@ -266,7 +506,7 @@ CREATE FUNCTION ${q}job_changed() RETURNS trigger LANGUAGE plpgsql SET search_pa
 BEGIN
   IF OLD.has_waiters AND NOT NEW.has_waiters AND EXISTS (
     SELECT FROM ${q}job_blocker b JOIN ${q}job w ON w.id = b.job_id AND w.status = 'blocked'
-    WHERE b.blocked_by_chain_id = NEW.id AND b.open AND (NEW.chain_completed_at IS NULL
+    WHERE b.blocked_by_chain_id = NEW.id AND NOT b.is_resolved AND (NEW.chain_completed_at IS NULL
       OR b.on_failure <> 'wait' OR COALESCE(NEW.chain_status, NEW.status) = 'completed')) THEN
     RAISE EXCEPTION 'job %: has_waiters cannot be cleared, jobs wait for its chain and are not unblocked yet', OLD.id
       USING ERRCODE = 'SJ003', TABLE = TG_TABLE_NAME, COLUMN = 'has_waiters',
@@ -290,19 +530,19 @@ BEGIN
     IF NEW.status = 'pending' THEN
       -- It runs without what it still waited for.
       NEW.open_blockers := 0;
-      UPDATE ${q}job_blocker SET open = false WHERE job_id = NEW.id AND open;
+      UPDATE ${q}job_blocker SET is_resolved = true WHERE job_id = NEW.id AND NOT is_resolved;
     END IF;
     IF OLD.status = 'dead' THEN
       -- The chain is open again, for whoever still waits for it; and what this job waits for may have ended meanwhile.
       NEW.has_waiters := NEW.has_waiters OR EXISTS (
-        SELECT FROM ${q}job_blocker b WHERE b.blocked_by_chain_id = NEW.id AND b.open);
+        SELECT FROM ${q}job_blocker b WHERE b.blocked_by_chain_id = NEW.id AND NOT b.is_resolved);
       NEW.chain_completed_at := NULL;
       IF NEW.chain_index > 0 THEN
         UPDATE ${q}job SET chain_completed_at = NULL, chain_status = NULL, has_waiters = has_waiters OR EXISTS (
-          SELECT FROM ${q}job_blocker b WHERE b.blocked_by_chain_id = NEW.chain_id AND b.open) WHERE id = NEW.chain_id;
+          SELECT FROM ${q}job_blocker b WHERE b.blocked_by_chain_id = NEW.chain_id AND NOT b.is_resolved) WHERE id = NEW.chain_id;
       END IF;
       UPDATE ${q}job SET has_waiters = true WHERE NOT has_waiters AND id IN (
-        SELECT b.blocked_by_chain_id FROM ${q}job_blocker b WHERE b.job_id = NEW.id AND b.open);
+        SELECT b.blocked_by_chain_id FROM ${q}job_blocker b WHERE b.job_id = NEW.id AND NOT b.is_resolved);
       UPDATE ${q}dead_letter SET resolution = 'redriven', resolved_at = now(), changed_xid = pg_current_xact_id(),
         resolved_by = COALESCE(NULLIF(current_setting('sa_jobqueue.actor', true), ''), session_user)
         WHERE job_id = NEW.id AND resolution IS NULL;
@@ -323,31 +563,81 @@ DECLARE
   refused record;
 BEGIN
   IF TG_OP = 'UPDATE' THEN
-    RAISE EXCEPTION 'job %: an edge can only be closed, neither opened again nor given to others', OLD.job_id
-      USING ERRCODE = 'SJ003', TABLE = TG_TABLE_NAME, COLUMN = 'open';
+    RAISE EXCEPTION 'job %: a blocker can only be resolved, neither reopened nor moved to another job or chain', OLD.job_id
+      USING ERRCODE = 'SJ003', TABLE = TG_TABLE_NAME, COLUMN = 'is_resolved';
   END IF;
-  SELECT j.id, j.open_blockers, e.open, j.changed_xid <> pg_current_xact_id() AS is_old INTO refused
+  SELECT j.id, j.open_blockers, e.unresolved, j.changed_xid <> pg_current_xact_id() AS is_old INTO refused
     FROM ${q}job j CROSS JOIN LATERAL (
-      SELECT count(*) FILTER (WHERE b.open) AS open FROM ${q}job_blocker b WHERE b.job_id = j.id) AS e
+      SELECT count(*) FILTER (WHERE NOT b.is_resolved) AS unresolved FROM ${q}job_blocker b WHERE b.job_id = j.id) AS e
     WHERE j.id = ANY (ARRAY(SELECT DISTINCT a.job_id FROM added AS a))
-      AND j.completed_at IS NULL AND (j.open_blockers <> e.open OR j.changed_xid <> pg_current_xact_id()) LIMIT 1;
+      AND j.completed_at IS NULL AND (j.open_blockers <> e.unresolved OR j.changed_xid <> pg_current_xact_id()) LIMIT 1;
   IF NOT FOUND THEN
     RETURN NULL;
   ELSIF refused.is_old THEN
     RAISE EXCEPTION 'job %: its blockers are declared in the transaction that enqueues it, none can be added later',
       refused.id USING ERRCODE = 'SJ003', TABLE = TG_TABLE_NAME, COLUMN = 'job_id';
   END IF;
-  RAISE EXCEPTION 'job %: has % open edges, and open_blockers is %', refused.id, refused.open, refused.open_blockers
-    USING ERRCODE = 'SJ003', TABLE = TG_TABLE_NAME, COLUMN = 'open',
-      HINT = 'insert the job as blocked with as many open_blockers, and all of its edges in one statement';
+  RAISE EXCEPTION 'job %: has % unresolved blockers, and open_blockers is %', refused.id, refused.unresolved, refused.open_blockers
+    USING ERRCODE = 'SJ003', TABLE = TG_TABLE_NAME, COLUMN = 'is_resolved',
+      HINT = 'insert the job as blocked with as many open_blockers, and all of its blockers in one statement';
 END $$$$
 --;
 CREATE TRIGGER ${p}tr_job_blocker_insert AFTER INSERT ON ${q}job_blocker REFERENCING NEW TABLE AS added
   FOR EACH STATEMENT EXECUTE FUNCTION ${q}job_blocker_refuse()
 --;
 CREATE TRIGGER ${p}tr_job_blocker_update BEFORE UPDATE ON ${q}job_blocker FOR EACH ROW
-  WHEN (NOT OLD.open AND NEW.open OR (OLD.job_id, OLD.blocked_by_chain_id) <> (NEW.job_id, NEW.blocked_by_chain_id))
+  WHEN (OLD.is_resolved AND NOT NEW.is_resolved OR (OLD.job_id, OLD.blocked_by_chain_id) <> (NEW.job_id, NEW.blocked_by_chain_id))
   EXECUTE FUNCTION ${q}job_blocker_refuse()
+--;
+CREATE FUNCTION ${q}job_deleted() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$$$
+DECLARE
+  note text := 'sa_jobqueue.deleted_' || TG_RELID;
+  keys text := COALESCE(current_setting(note, true), '');
+BEGIN
+  IF TG_LEVEL = 'ROW' THEN
+    keys := concat_ws(',', NULLIF(keys, ''), to_json(OLD.ordering_key));
+    IF length(keys) < 10000 THEN
+      PERFORM set_config(note, keys, true);
+      RETURN NULL;
+    END IF;
+  ELSIF keys = '' THEN
+    RETURN NULL;
+  END IF;
+  PERFORM set_config(note, '', true);
+  UPDATE ${q}job SET changed_xid = pg_current_xact_id() WHERE status = 'pending' AND id = ANY (ARRAY(
+    SELECT unnest(ARRAY[first.id, other.id])
+    FROM (SELECT DISTINCT json_array_elements_text(('[' || keys || ']')::json) AS key) AS gone
+    CROSS JOIN LATERAL (
+      SELECT id,
+        COALESCE(skip_while_retrying, false) AND status = 'pending' AND attempt > 0 AND scheduled_at > now() AS is_aside
+      FROM ${q}job WHERE ordering_key = gone.key AND ordering_key IS NOT NULL AND status IN ('blocked', 'pending')
+      ORDER BY ordering_key, created_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS first
+    LEFT JOIN LATERAL (
+      SELECT id FROM ${q}job
+      WHERE first.is_aside AND ordering_key = gone.key AND ordering_key IS NOT NULL AND status IN ('blocked', 'pending')
+        AND NOT (COALESCE(skip_while_retrying, false) AND status = 'pending' AND attempt > 0 AND scheduled_at > now())
+      ORDER BY ordering_key, created_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS other ON true));
+  PERFORM pg_notify('${channel}:unblock', '');
+  RETURN NULL;
+END $$$$
+--;
+CREATE TRIGGER ${p}tr_job_deleted AFTER DELETE ON ${q}job FOR EACH ROW
+  WHEN (OLD.ordering_key IS NOT NULL AND COALESCE(OLD.completed_at > now() - interval '1 minute', true))
+  EXECUTE FUNCTION ${q}job_deleted()
+--;
+CREATE TRIGGER ${p}tr_job_next AFTER DELETE ON ${q}job FOR EACH STATEMENT EXECUTE FUNCTION ${q}job_deleted()
+--;
+CREATE FUNCTION ${q}job_unblock() RETURNS trigger LANGUAGE plpgsql AS $$$$
+BEGIN
+  PERFORM pg_notify('${channel}:unblock', '');
+  RETURN NEW;
+END $$$$
+--;
+CREATE TRIGGER ${p}tr_job_unblock BEFORE UPDATE ON ${q}job FOR EACH ROW
+  WHEN (NEW.completed_by IS NULL AND NEW.completed_at IS NOT NULL AND OLD.completed_at IS NULL
+      AND (NEW.has_waiters OR NEW.chain_index > 0 OR NEW.ordering_key IS NOT NULL)
+    OR NEW.has_waiters AND NOT OLD.has_waiters AND NEW.chain_completed_at IS NOT NULL)
+  EXECUTE FUNCTION ${q}job_unblock()
 --;
 CREATE VIEW ${q}job_transition (from_status, to_status) AS
   SELECT f::${q}job_status, t::${q}job_status FROM (VALUES
@@ -426,7 +716,7 @@ BEGIN
     involved := involved || ARRAY(SELECT chain_id FROM ${q}job WHERE id = OLD.id);
   END IF;
   IF NEW.status = 'pending' AND OLD.status = 'dead' THEN
-    involved := involved || ARRAY(SELECT blocked_by_chain_id FROM ${q}job_blocker WHERE job_id = OLD.id AND open);
+    involved := involved || ARRAY(SELECT blocked_by_chain_id FROM ${q}job_blocker WHERE job_id = OLD.id AND NOT is_resolved);
   END IF;
   PERFORM FROM ${q}job WHERE id = ANY (involved) ORDER BY root_id IS NOT NULL, id FOR NO KEY UPDATE;
   SELECT * INTO held FROM ${q}job WHERE id = OLD.id;
@@ -483,17 +773,19 @@ CREATE TRIGGER ${p}tr_job_queue_update INSTEAD OF UPDATE ON ${q}job_queue FOR EA
 CREATE TRIGGER ${p}tr_job_queue_delete INSTEAD OF DELETE ON ${q}job_queue FOR EACH ROW
   EXECUTE FUNCTION ${q}job_refuse()"""
 
+_DEAD_LETTER_TRIGGERS = """\
+CREATE TRIGGER ${p}tr_dead_letter_stamp BEFORE UPDATE ON ${q}dead_letter FOR EACH ROW
+  WHEN (NEW.changed_xid IS DISTINCT FROM pg_current_xact_id()) EXECUTE FUNCTION ${q}job_stamp()"""
+
 _DROP = """\
-DROP VIEW ${q}job_queue
+DROP VIEW ${q}job_queue, ${q}job_chain, ${q}job_transition
 --;
-DROP VIEW ${q}job_chain
+DROP TABLE ${q}archive_chain, ${q}archive_run, ${q}job_bulk_reject, ${q}job_bulk_write, ${q}job_bulk_staging,
+  ${q}quarantine, ${q}rate_state, ${q}schedule, ${q}job_type, ${q}queue,
+  ${q}worker, ${q}dead_letter, ${q}job_attempt, ${q}job_blocker, ${q}job
 --;
-DROP VIEW ${q}job_transition
---;
-DROP TABLE ${q}job_blocker, ${q}job_attempt, ${q}dead_letter, ${q}worker, ${q}job
---;
-DROP FUNCTION ${q}job_queue_update(), ${q}job_queue_insert(), ${q}job_uuid7(), ${q}job_blocker_refuse(), ${q}job_changed(),
-  ${q}job_stamp(), ${q}job_refuse()
+DROP FUNCTION ${q}job_queue_update(), ${q}job_queue_insert(), ${q}job_uuid7(), ${q}job_unblock(), ${q}job_deleted(),
+  ${q}job_blocker_refuse(), ${q}job_changed(), ${q}job_stamp(), ${q}job_refuse()
 --;
 DROP TYPE ${q}job_status"""
 
