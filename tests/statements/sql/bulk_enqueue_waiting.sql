@@ -1,5 +1,6 @@
-WITH edge AS MATERIALIZED (SELECT job_bulk_staging.id AS job_id, each.chain_id AS chain_id, CAST(each.ordinal - 1 AS INTEGER) AS place, ended.chain_id IS NULL OR NOT ended.completed
-  AND coalesce(job_bulk_staging.on_failure, 'wait') != 'continue' AS is_open, coalesce(job_bulk_staging.on_failure, 'wait') AS on_failure, coalesce(job_bulk_staging.trace_context, %(trace_context)s::VARCHAR) AS trace_context
+WITH edge AS MATERIALIZED (SELECT job_bulk_staging.id AS job_id, each.chain_id AS chain_id, CAST(each.ordinal - 1 AS INTEGER) AS place, ended.chain_id IS NOT NULL
+  AND NOT (NOT ended.completed
+    AND coalesce(job_bulk_staging.on_failure, 'wait') != 'continue') AS is_resolved, coalesce(job_bulk_staging.on_failure, 'wait') AS on_failure, coalesce(job_bulk_staging.trace_context, %(trace_context)s::VARCHAR) AS trace_context
   FROM job_bulk_staging
   JOIN unnest(job_bulk_staging.blockers) WITH ORDINALITY AS each(chain_id, ordinal) ON true
   LEFT OUTER JOIN unnest(%(ended_ids)s::UUID[], %(completed)s::BOOLEAN[]) AS ended(chain_id, completed) ON ended.chain_id = each.chain_id
@@ -7,7 +8,7 @@ WITH edge AS MATERIALIZED (SELECT job_bulk_staging.id AS job_id, each.chain_id A
   AND job_bulk_staging.sequence = %(sequence)s::BIGINT
   AND job_bulk_staging.task_id = ANY (%(task_ids)s::BIGINT[])
   AND job_bulk_staging.rejected_reason IS NULL
-  AND job_bulk_staging.blockers IS NOT NULL), waits AS (SELECT edge.job_id AS job_id, count(*) FILTER (WHERE edge.is_open) AS open
+  AND job_bulk_staging.blockers IS NOT NULL), waits AS (SELECT edge.job_id AS job_id, count(*) FILTER (WHERE NOT edge.is_resolved) AS open
   FROM edge
   GROUP BY edge.job_id), awaited AS (SELECT DISTINCT edge.chain_id AS chain_id
   FROM edge), inserted AS (INSERT INTO job (id, queue, type_name, priority, chain_id, chain_type_name, input, input_version, scheduled_at, max_attempts, timeout, deduplication_key, trace_context, chain_trace_context, rate_cost, expires_at, ordering_key, skip_while_retrying, status, open_blockers, has_waiters)
@@ -24,8 +25,8 @@ WITH edge AS MATERIALIZED (SELECT job_bulk_staging.id AS job_id, each.chain_id A
   WHERE deduplication_key IS NOT NULL
   AND chain_index = 0
   AND chain_completed_at IS NULL DO NOTHING
-  RETURNING job.id), written AS (INSERT INTO job_blocker (job_id, blocked_by_chain_id, index, open, on_failure, trace_context)
-  SELECT edge.job_id AS job_id, edge.chain_id AS chain_id, edge.place AS place, edge.is_open AS is_open, edge.on_failure AS on_failure, edge.trace_context AS trace_context
+  RETURNING job.id), written AS (INSERT INTO job_blocker (job_id, blocked_by_chain_id, index, is_resolved, on_failure, trace_context)
+  SELECT edge.job_id AS job_id, edge.chain_id AS chain_id, edge.place AS place, edge.is_resolved AS is_resolved, edge.on_failure AS on_failure, edge.trace_context AS trace_context
   FROM edge
   JOIN inserted ON inserted.id = edge.job_id
   RETURNING 1)

@@ -6,6 +6,6 @@ SELECT root.id AS chain_id, CASE WHEN (root.chain_completed_at IS NOT NULL) THEN
 FROM job_blocker
 JOIN job AS root ON root.id = job_blocker.blocked_by_chain_id
 WHERE job_blocker.job_id = %(job_id)s::UUID
-AND job_blocker.open
+AND NOT job_blocker.is_resolved
 ORDER BY root.chain_completed_at IS NULL, job_blocker.index
 LIMIT %(limit)s::INTEGER

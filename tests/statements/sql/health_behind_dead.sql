@@ -10,5 +10,5 @@ FROM (SELECT job_blocker.job_id AS job_id, job_blocker.blocked_by_chain_id AS bl
               ORDER BY dead_letter.id DESC
               LIMIT %(limit)s::INTEGER)))
         AND CAST(job.status AS TEXT) = 'dead')))
-  AND job_blocker.open
+  AND NOT job_blocker.is_resolved
   LIMIT %(limit)s::INTEGER) AS waiting

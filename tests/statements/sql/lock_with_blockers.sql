@@ -7,6 +7,6 @@ WHERE job.id = ANY (array((SELECT unnest(ARRAY[meant.id, meant.chain_id]) AS unn
       SELECT job_blocker.blocked_by_chain_id
       FROM job_blocker
       WHERE job_blocker.job_id = ANY (%(param_1)s::UUID[])
-      AND job_blocker.open)))
+      AND NOT job_blocker.is_resolved)))
 ORDER BY job.root_id IS NOT NULL, job.id
 FOR NO KEY UPDATE

@@ -5,7 +5,7 @@ WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.
     FROM job_blocker AS edge
     WHERE edge.blocked_by_chain_id = chain.id
     AND edge.job_id > chain.after
-    AND edge.open
+    AND NOT edge.is_resolved
     AND edge.job_id != ALL (%(excluded)s::UUID[])
     AND (chain.outcome = %(outcome_1)s::VARCHAR OR edge.on_failure != %(on_failure_2)s::VARCHAR)
     ORDER BY edge.blocked_by_chain_id, edge.job_id
@@ -26,7 +26,7 @@ WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.
         FROM locked
         WHERE locked.root_id IS NULL OR locked.root_id = ANY (array((SELECT locked.id
               FROM locked))))))), closed AS (UPDATE job_blocker
-  SET open=%(param_1)s
+  SET is_resolved=%(param_1)s
   WHERE job_blocker.ctid = ANY (array((SELECT usable.place
         FROM usable
         WHERE NOT usable.fails)))
