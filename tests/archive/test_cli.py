@@ -52,7 +52,9 @@ def test_a_dry_run_tells_what_would_go_by_type_and_month_and_what_is_held(run: R
     fill(engine)
     with engine.begin() as connection:
         connection.execute(text("UPDATE job SET changed_xid = pg_current_xact_id() WHERE id = :job"), {"job": chain(9)})
-        statement = "INSERT INTO job_blocker (job_id, blocked_by_chain_id, index, is_resolved) VALUES (:job, :chain, 0, true)"
+        statement = (
+            "INSERT INTO job_blocker (job_id, blocked_by_chain_id, index, is_resolved) VALUES (:job, :chain, 0, true)"
+        )
         connection.execute(text(statement), {"job": chain(9), "chain": chain(3)})
     before = in_tables(engine)
     shown = run("--before", "30d", "--dry-run").stdout

@@ -74,6 +74,11 @@ def engine(make_engine: MakeEngine) -> Engine:
 
 @pytest.fixture
 def next_version(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Register a made-up next version for the length of a test."""
+    return register_next_version(monkeypatch)
+
+
+def register_next_version(monkeypatch: pytest.MonkeyPatch) -> int:
     """Add a version: more of everything, and less by an index and a constraint. The models know nothing of it."""
     latest: int = versions.LATEST
 
@@ -102,5 +107,7 @@ def next_version(monkeypatch: pytest.MonkeyPatch) -> int:
     step = SimpleNamespace(VERSION=latest + 1, upgrade=upgrade, downgrade=downgrade)
     monkeypatch.setattr(versions, "ALL", (*versions.ALL, step))
     monkeypatch.setattr(versions, "LATEST", latest + 1)
-    monkeypatch.setattr(versions, "RETIRED", versions.RETIRED | {"note", "remark", "ix_job_note", "ix_job_remark", "job_note"})
+    monkeypatch.setattr(
+        versions, "RETIRED", versions.RETIRED | {"note", "remark", "ix_job_note", "ix_job_remark", "job_note"}
+    )
     return latest + 1

@@ -179,7 +179,10 @@ def test_rows_survive_every_version_up_and_down(engine: Engine, layout: Layout, 
 
     def rows() -> list[list[str]]:
         with engine.connect() as connection:
-            tables = [f"SELECT (to_jsonb(t) - '{{note,remark}}'::text[])::text FROM {layout.qualified(noun)} t ORDER BY 1" for noun in TABLES]
+            tables = [
+                f"SELECT (to_jsonb(t) - '{{note,remark}}'::text[])::text FROM {layout.qualified(noun)} t ORDER BY 1"
+                for noun in TABLES
+            ]
             return [list(connection.scalars(text(table.replace("::", r"\:\:")))) for table in tables]
 
     upgrade(engine, layout)

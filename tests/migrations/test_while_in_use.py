@@ -63,7 +63,9 @@ def holding(engine: Engine, statement: str) -> Connection:
 
 
 @pytest.mark.parametrize("held", ["SELECT FROM job", "UPDATE job SET priority = 1"], ids=["reader", "writer"])
-def test_jobs_are_enqueued_while_a_migration_waits_for_a_long_transaction(engine: Engine, held: str, next_version: int) -> None:
+def test_jobs_are_enqueued_while_a_migration_waits_for_a_long_transaction(
+    engine: Engine, held: str, next_version: int
+) -> None:
     def migrate() -> int:
         with engine.begin() as connection:
             return runner.upgrade(connection)
