@@ -100,7 +100,8 @@ def register_next_version(monkeypatch: pytest.MonkeyPatch) -> int:
         return [
             f"DROP TABLE {q}job_note",
             f"CREATE INDEX {prefix}ix_job_running ON {q}job (leased_by, changed_xid, leased_until) WHERE status = 'running'",
-            f"ALTER TABLE {q}job ADD CONSTRAINT {prefix}ck_job_timeout CHECK (timeout > '0'::interval), DROP COLUMN note, DROP COLUMN remark",
+            f"ALTER TABLE {q}job ADD CONSTRAINT {prefix}ck_job_timeout CHECK (timeout > '0'::interval)",
+            f"ALTER TABLE {q}job DROP COLUMN note, DROP COLUMN remark",
             f"COMMENT ON TABLE {q}job IS 'sa_jobqueue version={latest}'",
         ]
 

@@ -12,7 +12,6 @@ from sqlalchemy import Engine, inspect, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import SchemaError, SchemaTooNewError
-from sa_jobqueue.migrations import runner
 from sa_jobqueue.migrations.versions import LATEST
 from tests.migrations.applications import MODELS, NAMED_MODELS, NO_QUEUE, PLAIN_MODELS, Application
 from tests.migrations.catalogs import catalog
