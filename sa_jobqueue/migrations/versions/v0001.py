@@ -539,7 +539,8 @@ BEGIN
       NEW.chain_completed_at := NULL;
       IF NEW.chain_index > 0 THEN
         UPDATE ${q}job SET chain_completed_at = NULL, chain_status = NULL, has_waiters = has_waiters OR EXISTS (
-          SELECT FROM ${q}job_blocker b WHERE b.blocked_by_chain_id = NEW.chain_id AND NOT b.is_resolved) WHERE id = NEW.chain_id;
+          SELECT FROM ${q}job_blocker b WHERE b.blocked_by_chain_id = NEW.chain_id AND NOT b.is_resolved)
+          WHERE id = NEW.chain_id;
       END IF;
       UPDATE ${q}job SET has_waiters = true WHERE NOT has_waiters AND id IN (
         SELECT b.blocked_by_chain_id FROM ${q}job_blocker b WHERE b.job_id = NEW.id AND NOT b.is_resolved);
@@ -577,7 +578,8 @@ BEGIN
     RAISE EXCEPTION 'job %: its blockers are declared in the transaction that enqueues it, none can be added later',
       refused.id USING ERRCODE = 'SJ003', TABLE = TG_TABLE_NAME, COLUMN = 'job_id';
   END IF;
-  RAISE EXCEPTION 'job %: has % unresolved blockers, and open_blockers is %', refused.id, refused.unresolved, refused.open_blockers
+  RAISE EXCEPTION 'job %: has % unresolved blockers, and open_blockers is %',
+      refused.id, refused.unresolved, refused.open_blockers
     USING ERRCODE = 'SJ003', TABLE = TG_TABLE_NAME, COLUMN = 'is_resolved',
       HINT = 'insert the job as blocked with as many open_blockers, and all of its blockers in one statement';
 END $$$$
@@ -586,7 +588,8 @@ CREATE TRIGGER ${p}tr_job_blocker_insert AFTER INSERT ON ${q}job_blocker REFEREN
   FOR EACH STATEMENT EXECUTE FUNCTION ${q}job_blocker_refuse()
 --;
 CREATE TRIGGER ${p}tr_job_blocker_update BEFORE UPDATE ON ${q}job_blocker FOR EACH ROW
-  WHEN (OLD.is_resolved AND NOT NEW.is_resolved OR (OLD.job_id, OLD.blocked_by_chain_id) <> (NEW.job_id, NEW.blocked_by_chain_id))
+  WHEN (OLD.is_resolved AND NOT NEW.is_resolved
+    OR (OLD.job_id, OLD.blocked_by_chain_id) <> (NEW.job_id, NEW.blocked_by_chain_id))
   EXECUTE FUNCTION ${q}job_blocker_refuse()
 --;
 CREATE FUNCTION ${q}job_deleted() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$$$
