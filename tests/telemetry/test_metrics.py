@@ -162,7 +162,7 @@ def test_the_exporter_tells_the_sdk_that_the_application_has_set_up(database_url
     assert (depth["attributes"], depth["value"]) == ({"sa_jobqueue.queue": "mail"}, 3)
     assert found["sa_jobqueue.claim_age"]["unit"] == "s"
     without = CliRunner().invoke(main, ["exporter", "--opentelemetry", "--url", database_url])
-    assert (without.exit_code, "no OpenTelemetry SDK is set up" in without.output) == (1, True)
+    assert (without.exit_code, "no OpenTelemetry SDK is configured" in without.output) == (1, True)
 
 
 @one_server_swept
