@@ -30,7 +30,8 @@ from sa_jobqueue.operations import (
 )
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.registry.batches import BatchFailed, BatchItem
-from sa_jobqueue.registry.handlers import Handler, JobQueue
+from sa_jobqueue.registry.handlers import Handler
+from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.schedules import Schedule
 from sa_jobqueue.types import ChainResult, Enqueued, JobStatus
 from sa_jobqueue.version import __version__

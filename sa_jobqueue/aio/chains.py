@@ -14,7 +14,7 @@ from sa_jobqueue.operations import (
     Page,
     Progress,
 )
-from sa_jobqueue.registry.decorators import DEFAULT_MODEL, JobT
+from sa_jobqueue.registry.handlers import DEFAULT_MODEL, JobT
 from sa_jobqueue.types import JobId
 
 

@@ -16,8 +16,7 @@ from sa_jobqueue.operations import (
     JobFilter,
     Page,
 )
-from sa_jobqueue.registry.decorators import DEFAULT_MODEL, JobT
-from sa_jobqueue.registry.handlers import Handler
+from sa_jobqueue.registry.handlers import DEFAULT_MODEL, Handler, JobT
 from sa_jobqueue.types import JobId
 
 

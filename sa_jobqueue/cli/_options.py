@@ -27,7 +27,7 @@ from sa_jobqueue.db.urls import read_url
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import check_schema
-from sa_jobqueue.registry.handlers import JobQueue
+from sa_jobqueue.registry.job_queue import JobQueue
 
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])

@@ -41,7 +41,7 @@ from sa_jobqueue.observe import logs, telemetry
 from sa_jobqueue.observe.log_lines import MOST_LINES, capture
 from sa_jobqueue.observe.metrics.serving import new_registry, serve_metrics
 from sa_jobqueue.operations.workers import MOST_LOST, rescue_from
-from sa_jobqueue.registry.handlers import JobQueue
+from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.worker import Worker, WorkerOptions
 
 _DEFAULTS: Final = WorkerOptions()

@@ -24,7 +24,7 @@ from sa_jobqueue.operations.pages import (
     ordered_page,
     scanned_page,
 )
-from sa_jobqueue.registry.decorators import DEFAULT_MODEL, JobT
+from sa_jobqueue.registry.handlers import DEFAULT_MODEL, JobT
 from sa_jobqueue.statements import listings
 from sa_jobqueue.types import JobId, JobStatus
 

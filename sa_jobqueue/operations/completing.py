@@ -29,8 +29,7 @@ from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_id
 from sa_jobqueue.operations.transactions import require_transaction
 from sa_jobqueue.operations.unblocking import unblock_all
-from sa_jobqueue.registry.decorators import DEFAULT_MODEL, JobT
-from sa_jobqueue.registry.handlers import Handler
+from sa_jobqueue.registry.handlers import DEFAULT_MODEL, Handler, JobT
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.statements import chains, completions, jobs, leases
 from sa_jobqueue.statements._parts import BATCH

@@ -26,7 +26,7 @@ from sa_jobqueue.operations.pages import (
     scanned_page,
 )
 from sa_jobqueue.operations.unblocking import unblock_all
-from sa_jobqueue.registry.decorators import DEFAULT_MODEL, JobT
+from sa_jobqueue.registry.handlers import DEFAULT_MODEL, JobT
 from sa_jobqueue.statements import jobs, listings
 from sa_jobqueue.types import ENDED, INITIAL, JobId, JobStatus
 

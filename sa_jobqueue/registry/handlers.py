@@ -1,36 +1,31 @@
-"""`JobQueue`: the registry of an application's handlers, bound to the `Job` class that their jobs are rows of."""
+"""`Handler`: a registered function; and the types of the decorators that register one, for type checkers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, Never, ParamSpec, Protocol, TypeAlias, overload
 
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from typing_extensions import TypeVar
 
 from sa_jobqueue.context import AttemptContext, Blockers, Continuation
-from sa_jobqueue.errors import InvalidHandlerError, InvalidJobError, InvalidOptionError, NoOutputError, WrongJobTypeError
+from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, NoOutputError, WrongJobTypeError
 from sa_jobqueue.models import ChainMixin, Job, JobMixin, WaitFor
-from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, check_defaults
-from sa_jobqueue.policies.fairness import SEPARATOR, FairnessBy, check_fairness_by, check_whole, key_of
-from sa_jobqueue.policies.retention import NOTHING_SAID, Retention, RetentionRules
-from sa_jobqueue.policies.retry import RetryPolicy
-from sa_jobqueue.registry.batch_handlers import Batching
-from sa_jobqueue.registry.decorators import HandlerDecorator, InT, JobT
-from sa_jobqueue.registry.dependencies import Provider, Providers
-from sa_jobqueue.registry.job_types import INJECTED, JobType, Registry, Upcaster, describe
-from sa_jobqueue.registry.middleware import Middleware, check_middleware
-from sa_jobqueue.registry.queue_declarations import Queueing
-from sa_jobqueue.registry.schedule_declarations import Scheduling
+from sa_jobqueue.policies.fairness import SEPARATOR, key_of
+from sa_jobqueue.registry.batches import BatchItem
+from sa_jobqueue.registry.job_types import JobType, Registry, Upcaster
 from sa_jobqueue.types import JobId, JobStatus, Json
 
-T = TypeVar("T")
-MiddlewareT = TypeVar("MiddlewareT", bound=Middleware)
+JobT = TypeVar("JobT", bound=JobMixin[Any], default=Job)
+DEFAULT_MODEL: Any = Job
+"""The default of an argument `model: type[JobT]`; for a type checker the default of `JobT` decides."""
+InT = TypeVar("InT", contravariant=True)
 OutT = TypeVar("OutT", covariant=True)
+PayloadT = TypeVar("PayloadT")
+P = ParamSpec("P")
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
@@ -334,185 +329,69 @@ _WithoutPayload: TypeAlias = _WithoutArguments[OutT, JobT] | Handler[Blockers[An
 """A function that takes nothing, or only what is injected: to a type checker its first parameter is the payload."""
 
 
-class JobQueue(Scheduling, Queueing, Batching, Generic[JobT]):
-    """A registry of handlers. Holds no connection and no global state: make one at import time, per `Job` class.
+class Value(Protocol):
+    """To a type checker, anything but a `Continuation`: what a handler may return as its chain's output."""
 
-    `model`: the mapped class whose table is the queue; the ready-made `Job` unless given. `retention`: how long its workers
-    keep chains that have ended; forever by default.
+    def __reduce__(self) -> str | tuple[Any, ...]: ...
+
+
+EndT = TypeVar("EndT", bound=Value | None, default=Any)
+NextT = TypeVar("NextT", default=Never)
+
+
+class HandlerDecorator(Protocol[JobT]):
+    """What `JobQueue.handler(...)` returns: keeps the payload's and the output's types.
+
+    The output is what comes out at the end of the chain: of `-> Report | Continuation[Page]` it is `Report | Page`.
+    Four shapes of functions, each with three of returns: without continuations, with nothing else, with both.
     """
 
     @overload
-    def __init__(self: JobQueue[Job], *, retention: Retention = NOTHING_SAID) -> None: ...
+    def __call__(self, func: Callable[[], Coroutine[Any, Any, EndT]], /) -> Handler[None, EndT, JobT]: ...
     @overload
-    def __init__(self, model: type[JobT], *, retention: Retention = NOTHING_SAID) -> None: ...
-    def __init__(self, model: Any = Job, *, retention: Retention = NOTHING_SAID) -> None:
-        if not (isinstance(model, type) and issubclass(model, JobMixin) and hasattr(model, "__jobqueue__")):
-            raise InvalidOptionError("model", f"must be a class such as `class Job(JobMixin, Base)`, got {model!r}")
-        if not isinstance(retention, Retention):
-            raise InvalidOptionError("retention", f"must be a Retention, got {retention!r}")
-        super().__init__()
-        self.model: type[JobT] = model  # type: ignore[assignment]  # which the overloads tell
-        self.retention = retention
-        self.registry = Registry()
-        self._handlers: dict[str, Handler[Any, Any, JobT]] = {}
-        self._middleware: list[Middleware] = []
-        self._providers = Providers()
+    def __call__(self, func: Callable[[], Coroutine[Any, Any, Continuation[NextT]]], /) -> Handler[None, NextT, JobT]: ...
+    @overload
+    def __call__(
+        self, func: Callable[[], Coroutine[Any, Any, EndT | Continuation[NextT]]], /
+    ) -> Handler[None, EndT | NextT, JobT]: ...
+    @overload
+    def __call__(self, func: Callable[[], EndT], /) -> Handler[None, EndT, JobT]: ...
+    @overload
+    def __call__(self, func: Callable[[], Continuation[NextT]], /) -> Handler[None, NextT, JobT]: ...
+    @overload
+    def __call__(self, func: Callable[[], EndT | Continuation[NextT]], /) -> Handler[None, EndT | NextT, JobT]: ...
+    @overload
+    def __call__(self, func: Callable[Concatenate[InT, P], Coroutine[Any, Any, EndT]], /) -> Handler[InT, EndT, JobT]: ...
+    @overload
+    def __call__(
+        self, func: Callable[Concatenate[InT, P], Coroutine[Any, Any, Continuation[NextT]]], /
+    ) -> Handler[InT, NextT, JobT]: ...
+    @overload
+    def __call__(
+        self, func: Callable[Concatenate[InT, P], Coroutine[Any, Any, EndT | Continuation[NextT]]], /
+    ) -> Handler[InT, EndT | NextT, JobT]: ...
+    @overload
+    def __call__(self, func: Callable[Concatenate[InT, P], EndT], /) -> Handler[InT, EndT, JobT]: ...
+    @overload
+    def __call__(self, func: Callable[Concatenate[InT, P], Continuation[NextT]], /) -> Handler[InT, NextT, JobT]: ...
+    @overload
+    def __call__(
+        self, func: Callable[Concatenate[InT, P], EndT | Continuation[NextT]], /
+    ) -> Handler[InT, EndT | NextT, JobT]: ...
 
-    def handler(
-        self,
-        type_name: str,
-        *,
-        queue: str = DEFAULT_QUEUE,
-        priority: int = 0,
-        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
-        timeout: timedelta | None = None,
-        retry: RetryPolicy | None = None,
-        version: int = 1,
-        isolation: Literal["process"] | None = None,
-        memory_limit: int | None = None,
-        retention: Retention | None = None,
-        concurrency: int | None = None,
-        fairness_by: FairnessBy | None = None,
-        rate_cost: int | None = None,
-    ) -> HandlerDecorator[JobT]:
-        """Register a function as the handler of `type_name`.
 
-        `queue`, `priority`, `max_attempts`, `timeout`, `rate_cost`: defaults of its jobs, as in `JobMixin.__init__`.
-        `retry`: a `Backoff`, or a function of (attempt, error) that returns a wait, or None to give up; unless given, what
-        is said of the job's queue, or `Backoff()`.
-        `version`: of the payload's shape; raise it with an upcaster when the shape changes while jobs are in flight.
-        `isolation`: "process" runs attempts in a child process of the worker, which a crash, a timeout or `memory_limit`
-        ends alone. `memory_limit`: bytes that it may hold, at least 128 MiB; watched on Linux.
-        `retention`: how long chains that begin with it are kept; what it does not say is the queue's or the registry's.
-        `concurrency`: how many of its jobs one worker runs at once, 1 to 10,000; as many as it has slots unless given.
-        `fairness_by`: where a payload says whose it is, for `fairness_key`: the path of a field, such as
-        "order.customer_id", or a function of the payload; jobs that are made without `job` or `continuation` say it
-        themselves, as `rate_cost`.
-        Raises: InvalidJobError, InvalidOptionError, InvalidHandlerError, DuplicateJobTypeError.
-        """
-        return self._declare(
-            type_name,
-            queue=queue,
-            priority=priority,
-            max_attempts=max_attempts,
-            timeout=timeout,
-            retry=retry,
-            version=version,
-            isolation=isolation,
-            memory_limit=memory_limit,
-            retention=retention,
-            concurrency=concurrency,
-            fairness_by=fairness_by,
-            rate_cost=rate_cost,
-        )
+class BatchDecorator(Protocol):
+    """What `JobQueue.batch_handler(...)` returns: keeps the type of one job's payload."""
 
-    def _declare(self, type_name: str, **options: Any) -> Callable[[Callable[..., Any]], Handler[Any, Any, JobT]]:
-        if callable(type_name):  # the decorator without its parentheses
-            name = getattr(type_name, "__name__", "name")
-            words = f'give the job type its name: @jobs.handler("{name}"), not @jobs.handler without parentheses'
-            raise InvalidHandlerError(words)
-        check_whole("queue", options["queue"])
-        check_fairness_by(options.get("fairness_by"))
-        of_jobs: dict[str, Any] = {
-            name: options.get(name) for name in ("queue", "priority", "max_attempts", "timeout", "rate_cost")
-        }
-        check_defaults(type_name, **of_jobs)
-
-        def register(func: Callable[..., Any]) -> Handler[Any, Any, JobT]:
-            kind = describe(func, name=type_name, middleware=self._middleware, providers=self._providers, **options)
-            self.registry.add(kind)
-            handler: Handler[Any, Any, JobT] = Handler(kind, self.model, self.registry)
-            self._handlers[type_name] = handler
-            return handler
-
-        return register
-
-    def middleware(self, func: MiddlewareT) -> MiddlewareT:
-        """Register a coroutine function to run around every attempt of this registry's own handlers.
-
-        Called as `func(attempt, proceed)`; it awaits `proceed()` exactly once: that decodes the payload, calls the handler
-        and, where the handler takes a session, commits. The first one registered is outermost. It may raise to end the
-        attempt, a signal such as `Snooze` too; what the handler raises comes out of `proceed()`, and fails the attempt even
-        if it is kept. Context variables that it sets are seen by the handler, also in a thread.
-        Handlers that are included elsewhere keep the middleware of their own registry, and get no other.
-        Raises: InvalidMiddlewareError.
-        """
-        check_middleware(func)
-        self._middleware.append(func)
-        return func
-
-    def dependency(
-        self, kind: type[T], provider: Provider[T] | Callable[[AttemptContext], AbstractContextManager[T]]
-    ) -> None:
-        """Let the handlers declared from here on ask for a `kind`: by a parameter annotated so, beside the payload.
-
-        `provider`: an object with `open` and `close`, or a function of the attempt that returns a context manager,
-        entered around the handler; see `Provider`. Handlers that are included elsewhere keep their own.
-        Raises: InvalidOptionError when the class is provided already, or handlers above have its default.
-        """
-        if kind in INJECTED:
-            raise InvalidOptionError("kind", f"{kind.__name__} is what the worker itself gives")
-        self._providers.add(kind, provider)
-
-    def __getitem__(self, type_name: str) -> Handler[Any, Any, JobT]:
-        """Return a handler by its type's name. Raises: UnknownJobTypeError."""
-        self.registry.get(type_name)
-        return self._handlers[type_name]
-
-    def output(self, chain: Chained) -> Any:
-        """Return a chain's output as the type that its last job's handler declares.
-
-        `chain`: a `Job.Chain`, or a `ChainResult` of `wait_chain` without `output`. Where it is known which handler a
-        chain began with, `handler.output(chain)` is the same with a static type.
-        Raises: NoOutputError unless it has completed; UnknownJobTypeError when nobody here handles its last job's type;
-        InvalidPayloadError when the output does not fit the type.
-        """
-        if chain.status is not JobStatus.COMPLETED:
-            raise NoOutputError(chain.id, chain.status)
-        return self.registry.get(chain.last_type_name).output.decode("output", chain.output)
-
-    def job(self, type_name: str, payload: Any = None, **options: Any) -> JobT:
-        """Describe a job of a type known only by name; otherwise as `Handler.job`. Raises: UnknownJobTypeError."""
-        return self[type_name].job(payload, **options)
-
-    def include(self, other: JobQueue[JobT]) -> None:
-        """Take over every handler, schedule, queue and selector of another registry, such as a feature's own.
-
-        What is registered there afterwards is not.
-        Raises: DuplicateJobTypeError naming both places; InvalidOptionError when its jobs are rows of another class, or it
-        is this registry, or has been included before. Nothing is taken over then.
-        """
-        if other is self:
-            raise InvalidOptionError("other", "is this registry itself")
-        if other.model is not self.model:
-            raise InvalidOptionError(
-                "other", f"makes jobs of {other.model.__qualname__}, this registry those of {self.model.__qualname__}"
-            )
-        self._check_schedules(other)
-        self._check_queues(other)
-        for name in [name for name in other._handlers if name in self._handlers]:
-            if other._handlers[name] is self._handlers[name]:
-                place = self.registry.get(name).place
-                raise InvalidOptionError("other", f"brings {name!r} ({place}), which is here already: include it once")
-            self.registry.add(other.registry.get(name))  # raises, with both places
-        for name, handler in other._handlers.items():
-            self.registry.add(handler.job_type)
-            self._handlers[name] = handler
-        other.registry.included_by(self.registry)
-        self._schedules |= other._schedules
-        self._queues |= other._queues
-        self._selectors |= other._selectors
-
-    @property
-    def retention_rules(self) -> RetentionRules:
-        """All that is said here of how long chains are kept."""
-        types = {kind.name: kind.retention for kind in self.registry if kind.retention is not None}
-        return RetentionRules(default=self.retention, types=types)
-
-    @property
-    def queues(self) -> tuple[str, ...]:
-        """The queues its handlers use by default, sorted."""
-        return tuple(sorted({kind.queue for kind in self.registry}))
-
-    def __iter__(self) -> Iterator[Handler[Any, Any, JobT]]:
-        return iter(self._handlers.values())
+    @overload
+    def __call__(
+        self, func: Callable[Concatenate[list[BatchItem[PayloadT]], P], Coroutine[Any, Any, Any]], /
+    ) -> Handler[PayloadT, Any, Any]: ...
+    @overload
+    def __call__(self, func: Callable[Concatenate[list[BatchItem[PayloadT]], P], Any], /) -> Handler[PayloadT, Any, Any]: ...
+    @overload
+    def __call__(
+        self, func: Callable[Concatenate[list[PayloadT], P], Coroutine[Any, Any, Any]], /
+    ) -> Handler[PayloadT, Any, Any]: ...
+    @overload
+    def __call__(self, func: Callable[Concatenate[list[PayloadT], P], Any], /) -> Handler[PayloadT, Any, Any]: ...

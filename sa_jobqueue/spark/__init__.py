@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from sa_jobqueue.spark.enqueueing import enqueue, written
     from sa_jobqueue.spark.lag import Holder, StreamLag, stream_lag
     from sa_jobqueue.spark.options import REDACTION
+    from sa_jobqueue.spark.progress import WorkersReport
     from sa_jobqueue.spark.redacting import redacted
     from sa_jobqueue.spark.source import JobQueueSource, register
-    from sa_jobqueue.spark.workers import WorkerSet, WorkersReport, run_workers
+    from sa_jobqueue.spark.workers import WorkerSet, run_workers
 
 # Loaded when first used: a process that asks for the way to Java, or runs one task, needs little of it.
 _HOMES: Final = {
@@ -44,7 +45,7 @@ _HOMES: Final = {
     "SparkEngine": "archiving",
     "StreamLag": "lag",
     "WorkerSet": "workers",
-    "WorkersReport": "workers",
+    "WorkersReport": "progress",
     "archive": "archiving",
     "enqueue": "enqueueing",
     "redacted": "redacting",

@@ -17,7 +17,8 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.models.checks import check_deadline, check_flag, due_at
 from sa_jobqueue.operations.bulk import WriteResult, find_write
-from sa_jobqueue.registry.handlers import Handler, JobQueue
+from sa_jobqueue.registry.handlers import Handler
+from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.spark import writing
 from sa_jobqueue.spark.connections import connect, find_queue
 from sa_jobqueue.spark.options import OPTIONS, Options, Use, read_options

@@ -31,7 +31,7 @@ from sa_jobqueue.events import (
     WorkerStarted,
 )
 from sa_jobqueue.observe import logs
-from sa_jobqueue.registry.handlers import JobQueue
+from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.spark.connections import load_object, url_of
 from sa_jobqueue.spark.options import Options
 from sa_jobqueue.worker import Worker, WorkerOptions

@@ -14,9 +14,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
-from enum import StrEnum
 from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
@@ -32,7 +31,7 @@ from sa_jobqueue.operations import WorkerFilter, WorkerStatus, check_schema, dra
 from sa_jobqueue.spark.connections import url_of
 from sa_jobqueue.spark.errors import MissingExtraError, WorkersFailedError
 from sa_jobqueue.spark.options import Options, Secret, Use
-from sa_jobqueue.spark.progress import print_lines, show_bar
+from sa_jobqueue.spark.progress import WorkersEnd, WorkersProgress, WorkersReport, print_lines, show_bar
 from sa_jobqueue.spark.slots import SCHEMA, SlotEnd, SlotSettings, load_jobs, work
 from sa_jobqueue.worker import WorkerOptions
 
@@ -47,50 +46,6 @@ _MARGIN: Final = timedelta(seconds=10)
 _PRINTERS: Final = {"lines": print_lines, "bar": show_bar}
 _FOR_GOOD_SECONDS: Final = 60.0
 """How long a cancellation is repeated until Spark answers."""
-
-
-class WorkersEnd(StrEnum):
-    """Reason why a set of workers ended."""
-
-    IDLE = "idle"
-    """A whole batch of tasks found nothing to do for `idle_exit`."""
-    DRAINED = "drained"
-    """They were drained on request."""
-    CANCELLED = "cancelled"
-    """They did not drain in time; their jobs are rescued."""
-    FAILED = "failed"
-    """Tasks failed permanently; `wait` raises the reason."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkersReport:
-    """Result of workers on executors. It excludes killed tasks, whose work is recorded in the database only."""
-
-    name: str
-    rounds: int = 0
-    completed: int = 0
-    """Number of completed jobs."""
-    failed: int = 0
-    """Number of attempts that ended without success; the history has each."""
-    lost: int = 0
-    """Number of attempts whose lease was lost before they ended."""
-    elapsed: timedelta = timedelta(0)
-    ended: WorkersEnd | None = None
-    """Why the workers ended; None while they run."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkersProgress:
-    """Progress of workers on executors, reported about every second."""
-
-    report: WorkersReport
-    """Result of the batches that have ended."""
-    slots: int
-    workers: int
-    """Number of registered workers that send heartbeats."""
-    running: int
-    """Number of jobs that are running."""
-    draining: bool
 
 
 class WorkerSet:

@@ -28,7 +28,7 @@ from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, JobQueueErro
 from sa_jobqueue.models.checks import check_name, check_text
 from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
 from sa_jobqueue.operations.bulk import RowDefaults, WriteResult, clear_write, commit_write
-from sa_jobqueue.registry.handlers import JobQueue
+from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.spark.columns import check_columns
 from sa_jobqueue.spark.connections import Queue, connect, find_queue, load_object, sanitised
 from sa_jobqueue.spark.errors import ReadError

@@ -40,7 +40,7 @@ from sa_jobqueue.events import (
     WorkerStopped,
 )
 from sa_jobqueue.migrations.versions import LATEST
-from sa_jobqueue.registry.handlers import JobQueue
+from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.types import CancelReason, WorkerState
 from sa_jobqueue.worker.background.heartbeat import Heartbeat, LeaseGuard, identify
 from sa_jobqueue.worker.background.listener import Listener

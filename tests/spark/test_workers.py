@@ -19,8 +19,8 @@ from sa_jobqueue import JobStatus
 from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
 from sa_jobqueue.operations import WorkerFilter, drain_workers, list_workers
 from sa_jobqueue.spark.errors import WorkersFailedError
-from sa_jobqueue.spark.progress import print_lines, show_bar
-from sa_jobqueue.spark.workers import WorkersEnd, WorkerSet, WorkersProgress, WorkersReport, run_workers
+from sa_jobqueue.spark.progress import WorkersEnd, WorkersProgress, WorkersReport, print_lines, show_bar
+from sa_jobqueue.spark.workers import WorkerSet, run_workers
 from tests.fixtures.jobs import Jobs
 from tests.spark import workers_app
 

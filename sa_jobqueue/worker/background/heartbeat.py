@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue.db.timeouts import hang_up
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.registry.handlers import JobQueue
+from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.statements import leases
 from sa_jobqueue.types import WorkerState
 from sa_jobqueue.version import __version__

@@ -17,7 +17,7 @@ from sa_jobqueue.db.splitting import is_of_a_row
 from sa_jobqueue.events import EventBus
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.policies.fairness import whole
-from sa_jobqueue.registry.handlers import JobQueue
+from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.statements import leases
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.background.listener import Hints, Listener

@@ -22,7 +22,8 @@ from uuid import UUID
 
 from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, enter_attempt
 from sa_jobqueue.errors import InvalidOutputError
-from sa_jobqueue.registry.handlers import Handler, JobQueue
+from sa_jobqueue.registry.handlers import Handler
+from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.tracing import enter_span
 from sa_jobqueue.types import CancelReason, JobStatus

@@ -13,7 +13,8 @@ from typing import Any, Final
 from sa_jobqueue.context import AttemptContext, Blockers, ClaimedJob
 from sa_jobqueue.errors import AttemptSignal, InvalidOptionError, IsolationError, JobQueueError
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.registry.handlers import Handler, JobQueue
+from sa_jobqueue.registry.handlers import Handler
+from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.types import CancelReason
 from sa_jobqueue.worker.background.memory import CAN_BE_TOLD
