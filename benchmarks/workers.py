@@ -10,7 +10,7 @@ from benchmarks.meter import Stopwatch
 from benchmarks.place import Place
 from sa_jobqueue import JobQueue, Worker, WorkerOptions
 from sa_jobqueue.events import Event, EventBus, JobCompleted, WorkerStarted
-from sa_jobqueue.worker.background.memory import frozen
+from sa_jobqueue.worker.memory import frozen
 
 
 def drain(

@@ -16,7 +16,7 @@ from typing import Final
 from sa_jobqueue.cli._systemd import notify
 from sa_jobqueue.events import DrainRequested, Event, WorkerStarted
 from sa_jobqueue.worker import Worker
-from sa_jobqueue.worker.background.memory import frozen
+from sa_jobqueue.worker.memory import frozen
 
 DRAIN: Final = b"d"
 RELEASE: Final = b"r"

@@ -11,7 +11,7 @@ from typing import Any, Final
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.policies.fairness import check_whole
 from sa_jobqueue.types import MOST_CONCURRENT
-from sa_jobqueue.worker.background.memory import CAN_BE_TOLD
+from sa_jobqueue.worker.memory import CAN_BE_TOLD
 
 LEAST_MEMORY: Final = 64 * 2**20
 """Bytes. A worker holds that before it has imported any application."""

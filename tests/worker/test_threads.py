@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from sa_jobqueue.worker.run.escapes import EscapedError
+from sa_jobqueue.worker.escapes import EscapedError
 from sa_jobqueue.worker.run.threads import Threads
 
 PATIENCE = 60.0

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, Worker, WorkerOptions, enqueue_many
 from sa_jobqueue.events import Event, EventBus, JobCompleted
-from sa_jobqueue.worker.background.memory import frozen
+from sa_jobqueue.worker.memory import frozen
 
 TYPE = "no_op"
 

@@ -24,7 +24,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.policies.retry import Backoff, RetryPolicy
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.types import LONGEST, AttemptOutcome, DeadReason, JobStatus
-from sa_jobqueue.worker.run.escapes import original
+from sa_jobqueue.worker.escapes import original
 
 RetryOf: TypeAlias = Callable[[str], Backoff | None]
 """Returns a queue's retry backoff by the queue's name."""

@@ -30,13 +30,13 @@ from sa_jobqueue.policies.fairness import whole
 from sa_jobqueue.registry.job_types import JobType, Registry
 from sa_jobqueue.statements import blockers, completions, leases
 from sa_jobqueue.types import ENDED, LOST, CancelReason, JobId, JobStatus
+from sa_jobqueue.worker.escapes import contained
 from sa_jobqueue.worker.finish.completer import Completer
 from sa_jobqueue.worker.finish.outcomes import Completed, RetryOf, broken, failed, released
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.run.batches import Batches
 from sa_jobqueue.worker.run.dependencies import load_blockers, open_dependencies, open_dependencies_in_thread
-from sa_jobqueue.worker.run.escapes import contained
 from sa_jobqueue.worker.run.extending import Extender
 from sa_jobqueue.worker.run.isolation import Children
 from sa_jobqueue.worker.run.middleware import surround

@@ -14,7 +14,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from sa_jobqueue.worker.run.escapes import contained
+from sa_jobqueue.worker.escapes import contained
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.types import CancelReason
-from sa_jobqueue.worker.background.memory import CAN_BE_TOLD
+from sa_jobqueue.worker.memory import CAN_BE_TOLD
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.run.isolation.answers import result_of
 from sa_jobqueue.worker.run.isolation.messages import Message, packed_job

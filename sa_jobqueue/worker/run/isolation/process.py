@@ -17,7 +17,7 @@ from sa_jobqueue.context import AttemptContext, ClaimedJob
 from sa_jobqueue.errors import IsolationError, MemoryLimitError, ProcessDiedError
 from sa_jobqueue.tracing import current_traceparent
 from sa_jobqueue.types import CancelReason
-from sa_jobqueue.worker.background.memory import resident_bytes
+from sa_jobqueue.worker.memory import resident_bytes
 from sa_jobqueue.worker.run.isolation.logs import levels, tell
 from sa_jobqueue.worker.run.isolation.messages import HEAD, MAX_FRAME, Message, frame, length, parsed
 
