@@ -14,8 +14,8 @@ from benchmarks.harness import percentile
 from benchmarks.meter import Stopwatch
 from benchmarks.place import Place
 from sa_jobqueue import Job
+from sa_jobqueue.db.session_settings import GUARDS
 from sa_jobqueue.statements import claims
-from sa_jobqueue.statements.claims import GUARDS
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
 from sa_jobqueue.worker.claim.floors import Floors, Lane
 

@@ -15,12 +15,11 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from sa_jobqueue.db.poolers import GuardedCursor, GuardedThreadCursor, is_pooled
-from sa_jobqueue.db.session_settings import SETTINGS, TIMEOUTS, overridden, own_options, startup_arguments
+from sa_jobqueue.db.session_settings import GUARDS, SETTINGS, TIMEOUTS, overridden, own_options, startup_arguments
 from sa_jobqueue.db.timeouts import AnsweredConnection, QuietConnection, answered_within
 from sa_jobqueue.db.urls import for_psycopg
 from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
 from sa_jobqueue.payloads import read_json
-from sa_jobqueue.statements.claims import GUARDS
 
 C = TypeVar("C", bound=psycopg.AsyncConnection[Any])
 

@@ -26,24 +26,6 @@ def once_a_model(build: Callable[P, R]) -> Callable[P, R]:
     return cast("Callable[P, R]", lru_cache(maxsize=256)(build))
 
 
-GUARDS = {
-    "enable_seqscan": "off",
-    "enable_bitmapscan": "off",
-    "enable_sort": "off",
-    "enable_hashjoin": "off",
-    "enable_mergejoin": "off",
-    # What the plans are made of. Off in a server's configuration, they would be the queue's tables read whole.
-    "enable_indexscan": "on",
-    "enable_indexonlyscan": "on",
-    "enable_nestloop": "on",
-    "enable_tidscan": "on",
-    "plan_cache_mode": "force_generic_plan",
-    "jit": "off",
-}
-"""Settings of a worker's own connections. A plan cached while the table was empty, or chosen from the statistics of an
-empty index, otherwise scans the whole backlog: 30 to 1,200 ms a claim were measured, against 0.4."""
-
-
 def table(model: type[JobMixin[Any]] | type[Companion]) -> Table:
     """Return the table of a mapped class."""
     return cast("Table", model.__table__)

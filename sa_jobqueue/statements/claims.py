@@ -37,13 +37,12 @@ from sqlalchemy.sql.elements import ColumnElement
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.statements._lanes import ahead, due, lanes, picked, picked_by_groups, picked_by_lanes
-from sa_jobqueue.statements._parts import GUARDS, XID, array, once_a_model, status, table
+from sa_jobqueue.statements._parts import XID, array, once_a_model, status, table
 from sa_jobqueue.types import MIN_PRIORITY, JobStatus
 
 __all__ = [
     "BEFORE",
     "CLAIMED",
-    "GUARDS",
     "claim",
     "claim_by_id",
     "claim_for_groups",

@@ -1,20 +1,16 @@
-"""The memory of a process: reading it, limiting a worker's, and excluding startup objects from garbage collection."""
+"""The memory of a process: reading it, and excluding startup objects from garbage collection."""
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from sa_jobqueue.worker.component import Component
-
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-CAN_BE_TOLD: Final = Path("/proc/self/statm").exists()
+IS_MEASURABLE: Final = Path("/proc/self/statm").exists()
 """Whether this system reports a process's memory; Linux does."""
 
 
@@ -41,30 +37,3 @@ def frozen() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-
-
-class MemoryGuard(Component):
-    """Watches its own process's memory and reports once when it exceeds the limit. Woken by its timer only."""
-
-    name = "memory guard"
-
-    def __init__(
-        self,
-        limit: int,
-        on_exceeded: Callable[[int], None],
-        *,
-        held: Callable[[], int] = lambda: resident_bytes(os.getpid()),
-        rest: timedelta = timedelta(seconds=1),
-    ) -> None:
-        self._limit = limit
-        self._on_exceeded = on_exceeded
-        self._held = held
-        self._rest = rest.total_seconds()
-
-    async def run(self) -> None:
-        """Check until the limit is exceeded, then return."""
-        while True:
-            if (held := self._held()) > self._limit:
-                self._on_exceeded(held)
-                return
-            await asyncio.sleep(self._rest)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.policies.fairness import check_whole
 from sa_jobqueue.types import MOST_CONCURRENT
-from sa_jobqueue.worker.memory import CAN_BE_TOLD
+from sa_jobqueue.worker.memory import IS_MEASURABLE
 
 LEAST_MEMORY: Final = 64 * 2**20
 """Bytes. A worker holds that before it has imported any application."""
@@ -83,7 +83,7 @@ class WorkerOptions:
         self._between("max_jobs_per_child", self.max_jobs_per_child, 1, 1_000_000)
         if self.max_memory is not None:
             self._between("max_memory", self.max_memory, LEAST_MEMORY, 2**60)
-            if not CAN_BE_TOLD:
+            if not IS_MEASURABLE:
                 raise InvalidOptionError("max_memory", "is supported on Linux only; leave it unset")
         self._between("poll_interval", self.poll_interval, timedelta(milliseconds=10), timedelta(minutes=10))
         self._between("heartbeat_interval", self.heartbeat_interval, timedelta(milliseconds=100), timedelta(minutes=5))

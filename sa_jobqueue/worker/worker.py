@@ -44,6 +44,7 @@ from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.types import CancelReason, WorkerState
 from sa_jobqueue.worker.background.heartbeat import Heartbeat, LeaseGuard, identify
 from sa_jobqueue.worker.background.listener import Listener
+from sa_jobqueue.worker.background.memory_guard import MemoryGuard
 from sa_jobqueue.worker.background.pruner import Pruner
 from sa_jobqueue.worker.background.rescuer import Rescuer
 from sa_jobqueue.worker.background.scheduler import Scheduler
@@ -54,7 +55,6 @@ from sa_jobqueue.worker.claim.claimer import Claimer
 from sa_jobqueue.worker.component import supervise
 from sa_jobqueue.worker.finish.completer import Completer
 from sa_jobqueue.worker.finish.unblocker import Unblocker
-from sa_jobqueue.worker.memory import MemoryGuard
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.quarantine import Quarantine
 from sa_jobqueue.worker.run.executor import Executor

@@ -18,10 +18,10 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Worker, enqueue_many
 from sa_jobqueue.db.connections import Connections
+from sa_jobqueue.db.session_settings import GUARDS
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.events import ComponentFailed, PoolerFound
 from sa_jobqueue.observe.logs import describe
-from sa_jobqueue.statements.claims import GUARDS
 from tests.fixtures.poolers import MakePooler
 from tests.fixtures.workers import quick, until, working
 

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus, cancel_jobs, complete_job
 from sa_jobqueue.context import ClaimedJob, Continuation
+from sa_jobqueue.db.session_settings import GUARDS
 from sa_jobqueue.errors import ChainNotFoundError, ChainReferencedError, JobEndedError, JobNotFoundError, LostAttemptError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.models import WaitFor
@@ -20,7 +21,7 @@ from sa_jobqueue.operations.completing import attach, complete_attempt
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, redrive_dead_letters
 from sa_jobqueue.operations.unblocking import unblock
 from sa_jobqueue.statements import blockers
-from sa_jobqueue.statements.claims import CLAIMED, GUARDS
+from sa_jobqueue.statements.claims import CLAIMED
 from sa_jobqueue.types import ENDED, OnFailure
 from tests.explorer.explorer import Explorer
 from tests.explorer.scenario import Operation, Outcomes, Report, Scenario, Steps

@@ -12,11 +12,11 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
+from sa_jobqueue.db.session_settings import GUARDS
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import DeadLetterFilter, redrive_dead_letters
 from sa_jobqueue.statements import completions, leases
 from sa_jobqueue.statements._parts import table
-from sa_jobqueue.statements.claims import GUARDS
 from sa_jobqueue.types import ENDED
 from tests.explorer.scenario import Operation, Outcomes, Steps
 from tests.explorer.statements import by_locks

@@ -9,9 +9,9 @@ from sqlalchemy import Connection, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus, cancel_jobs
+from sa_jobqueue.db.session_settings import GUARDS
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.statements import completions
-from sa_jobqueue.statements.claims import GUARDS
 from tests.explorer import Explorer, Operation, Outcomes, Scenario, Steps
 from tests.explorer.workers import SessionHands
 from tests.fixtures.database import one_server_swept

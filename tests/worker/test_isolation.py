@@ -16,8 +16,9 @@ from sa_jobqueue import Job, JobQueue, JobStatus
 from sa_jobqueue.context import ClaimedJob, Continuation
 from sa_jobqueue.errors import InvalidJobError, InvalidOutputError, IsolatedHandlerError
 from sa_jobqueue.types import LONGEST, AttemptOutcome, DeadReason
+from sa_jobqueue.worker.background.memory_guard import MemoryGuard
 from sa_jobqueue.worker.finish.outcomes import MAX_TEXT, Finished, of_error
-from sa_jobqueue.worker.memory import MemoryGuard, resident_bytes
+from sa_jobqueue.worker.memory import resident_bytes
 from sa_jobqueue.worker.run.isolation.answers import of_raise, of_return, result_of
 from sa_jobqueue.worker.run.isolation.messages import Message, packed, packed_job, parsed, unpacked, unpacked_job
 from tests.fixtures.workers import PATIENCE

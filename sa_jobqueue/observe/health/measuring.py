@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.db.session_settings import SETTINGS
+from sa_jobqueue.db.session_settings import GUARDS, SETTINGS
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.observe.health.estimates import vacuum_threshold, wasted_in_heap, wasted_in_index
 from sa_jobqueue.observe.health.figures import (
@@ -38,7 +38,6 @@ from sa_jobqueue.observe.health.thresholds import Thresholds
 from sa_jobqueue.operations import list_job_types, list_queues, list_schedules, list_workers
 from sa_jobqueue.statements import health as statements
 from sa_jobqueue.statements import horizon, jobs, quarantine, storage
-from sa_jobqueue.statements.claims import GUARDS
 from sa_jobqueue.statements.sessions import PREFIX
 from sa_jobqueue.types import AttemptOutcome, RefusedWrite
 

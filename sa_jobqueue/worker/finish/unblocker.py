@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from sa_jobqueue.db.splitting import in_parts, is_of_a_row
 from sa_jobqueue.events import EventBus, JobDied, JobUnblocked
@@ -21,7 +21,6 @@ from sa_jobqueue.operations.unblocking import ROUNDS, Moved, Unblocked, unblock
 from sa_jobqueue.statements import blockers, notifications
 from sa_jobqueue.statements._parts import BATCH
 from sa_jobqueue.types import DeadReason, JobId, JobStatus, RefusedWrite
-from sa_jobqueue.worker.claim.limits import Key, Limits
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.quarantine import PAUSES, Quarantine
 
@@ -29,6 +28,17 @@ _HELD_REST = 0.02
 """Seconds until the next try when all remaining chains are locked; doubled each time, up to `_LONGEST_REST`."""
 _LONGEST_REST = 0.32
 """Maximum seconds between the release of a long-held lock and the next try."""
+
+
+LimitKey: TypeAlias = tuple[bool, str]
+"""A limit across all workers: whether it is of a job type, and the name of the job type or queue."""
+
+
+class Recountable(Protocol):
+    """Limits across all workers, whose running jobs can be counted."""
+
+    async def recount(self, connection: AsyncConnection, ended: Mapping[LimitKey, int], /) -> Iterable[LimitKey]:
+        """Return the limits that were reached until these jobs ended."""
 
 
 class Unblocker(Component):
@@ -61,8 +71,8 @@ class Unblocker(Component):
         """Chains that cannot be processed now, each with the time of the next try by the monotonic clock."""
         self._due: set[str] = set()
         self._told: dict[str, float] = {}
-        self._freed: dict[Key, None] = {}
-        self._recounts: dict[Limits, Counter[Key]] = {}
+        self._freed: dict[LimitKey, None] = {}
+        self._recounts: dict[Recountable, Counter[LimitKey]] = {}
         self._chains_to_unblock = blockers.chains_to_unblock(model)
         self._looks = self._notifies = False
         self._held_rest = _HELD_REST
@@ -87,13 +97,13 @@ class Unblocker(Component):
             self._empty.clear()
             self._arrived.set()
 
-    def tell_freed(self, limits: Iterable[Key]) -> None:
+    def tell_freed(self, limits: Iterable[LimitKey]) -> None:
         """Wake other workers that were held up by limits that now have capacity."""
         self._freed |= dict.fromkeys(limits)
         self._empty.clear()
         self._arrived.set()
 
-    def recount_freed(self, limits: Limits, ended: Counter[Key]) -> None:
+    def recount_freed(self, limits: Recountable, ended: Counter[LimitKey]) -> None:
         """Do so for limits whose count shows that they were exhausted until these jobs ended."""
         self._recounts.setdefault(limits, Counter()).update(ended)
         self._empty.clear()

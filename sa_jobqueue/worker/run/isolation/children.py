@@ -17,7 +17,7 @@ from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.types import CancelReason
-from sa_jobqueue.worker.memory import CAN_BE_TOLD
+from sa_jobqueue.worker.memory import IS_MEASURABLE
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.run.isolation.answers import result_of
 from sa_jobqueue.worker.run.isolation.messages import Message, packed_job
@@ -35,7 +35,7 @@ def check_importable(jobs: JobQueue[Any], app: str | None) -> None:
     Raises: InvalidOptionError naming the handler that a fresh interpreter would not find.
     """
     for kind in jobs.registry:
-        if kind.memory_limit is not None and not CAN_BE_TOLD:
+        if kind.memory_limit is not None and not IS_MEASURABLE:
             raise InvalidOptionError("memory_limit", f"of {kind.place} is supported on Linux only; leave it unset")
         if not kind.isolated or app is not None:
             continue

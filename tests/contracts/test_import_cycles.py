@@ -1,0 +1,69 @@
+"""No module imports itself through others, and no folder does: not even for types only, or within a function."""
+
+from __future__ import annotations
+
+from graphlib import CycleError, TopologicalSorter
+
+import grimp
+import pytest
+
+from tests.contracts.packages import SOURCE
+
+
+@pytest.fixture
+def graph() -> grimp.ImportGraph:
+    """Return the imports of all modules, including those within functions and under `TYPE_CHECKING`."""
+    return grimp.build_graph("sa_jobqueue", cache_dir=None)
+
+
+def module_cycle(graph: grimp.ImportGraph) -> list[str]:
+    """Return a cycle of modules, or an empty list."""
+    return _cycle({module: graph.find_modules_directly_imported_by(module) for module in graph.modules})
+
+
+def folder_cycle(graph: grimp.ImportGraph) -> list[str]:
+    """Return a cycle of folders, or an empty list. A folder and those within it are one to each other."""
+    imported: dict[str, set[str]] = {}
+    for module in graph.modules:
+        folder = _folder(module)
+        for other in map(_folder, graph.find_modules_directly_imported_by(module)):
+            if not _is_within(other, folder) and not _is_within(folder, other):
+                imported.setdefault(folder, set()).add(other)
+    return _cycle(imported)
+
+
+def test_no_module_imports_itself_through_others(graph: grimp.ImportGraph) -> None:
+    assert module_cycle(graph) == []
+
+
+def test_no_folder_imports_itself_through_others(graph: grimp.ImportGraph) -> None:
+    assert folder_cycle(graph) == []
+
+
+def test_a_cycle_would_be_found(graph: grimp.ImportGraph) -> None:
+    graph.add_import(importer="sa_jobqueue.types", imported="sa_jobqueue.worker.worker")
+    assert {"sa_jobqueue.types", "sa_jobqueue.worker.worker"} <= set(module_cycle(graph))
+
+
+def test_a_cycle_of_folders_would_be_found(graph: grimp.ImportGraph) -> None:
+    graph.add_import(importer="sa_jobqueue.db.encodings", imported="sa_jobqueue.statements.jobs")
+    assert module_cycle(graph) == []
+    assert {"sa_jobqueue.db", "sa_jobqueue.statements"} <= set(folder_cycle(graph))
+
+
+def _cycle(imported: dict[str, set[str]]) -> list[str]:
+    try:
+        TopologicalSorter(imported).prepare()
+    except CycleError as error:
+        found: list[str] = error.args[1]
+        return found
+    return []
+
+
+def _folder(module: str) -> str:
+    is_package = (SOURCE.parent / module.replace(".", "/")).is_dir()
+    return module if is_package else module.rpartition(".")[0]
+
+
+def _is_within(folder: str, other: str) -> bool:
+    return folder == other or folder.startswith(f"{other}.")
