@@ -7,10 +7,11 @@ turn them into logs, metrics and traces; no lower layer imports the subscribers.
 from __future__ import annotations
 
 import logging
+from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from sa_jobqueue.types import AttemptOutcome, DeadReason, JobId, RefusedWrite
 
@@ -295,6 +296,8 @@ AttemptHook: TypeAlias = Callable[[Any], None]
 """Called with the `AttemptContext` of each attempt that starts."""
 
 _log = logging.getLogger("sa_jobqueue.events")
+_CONTAINED: Final = (Exception, CancelledError)
+"""Errors of subscribers that are logged. Nothing can be cancelled while one runs: its `CancelledError` is an error too."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -306,13 +309,16 @@ class _Subscription:
 
 
 class EventBus:
-    """Delivers events to subscribers, in order of subscription, on the worker's event loop; they must return quickly."""
+    """Delivers events to subscribers, in order of subscription, on the worker's event loop; they must return quickly.
 
-    __slots__ = ("_attempt_hooks", "_heard_by", "_subscriptions")
+    It is for observers only: the worker itself does not depend on any subscriber.
+    """
+
+    __slots__ = ("_attempt_hooks", "_by_kind", "_subscriptions")
 
     def __init__(self) -> None:
         self._subscriptions: list[_Subscription] = []
-        self._heard_by: dict[type[Any], tuple[_Subscription, ...]] = {}
+        self._by_kind: dict[type[Any], tuple[_Subscription, ...]] = {}
         """By class of event, cached: a worker emits two for each job."""
         self._attempt_hooks: list[AttemptHook] = []
 
@@ -331,12 +337,12 @@ class EventBus:
         """
         made = _Subscription(subscriber, None if kinds is None else frozenset(kinds), wanted, many)
         self._subscriptions.append(made)
-        self._heard_by = {}
+        self._by_kind = {}
 
         def end() -> None:
             if made in self._subscriptions:
                 self._subscriptions.remove(made)
-                self._heard_by = {}
+                self._by_kind = {}
 
         return end
 
@@ -361,44 +367,52 @@ class EventBus:
         for hook in self._attempt_hooks:
             try:
                 hook(attempt)
-            except Exception:
+            except _CONTAINED:
                 _log.exception("hook %s failed at the start of an attempt", hook)
 
     def has_subscribers(self, kind: type[Event]) -> bool:
         """Return whether events of a class have a subscriber now; if not, they need not be created."""
-        for one in self._heard_by.get(kind) or self._subscribed(kind):  # noqa: SIM110 - any() costs more than it all
-            if one.wanted is None or one.wanted():
+        for one in self._by_kind.get(kind) or self._subscribed(kind):  # noqa: SIM110 - any() costs more than it all
+            if one.wanted is None or _is_wanted(one, kind):
                 return True
         return False
 
     def emit(self, event: Event) -> None:
         """Deliver an event. An exception of a subscriber is logged, and the next subscriber is called."""
         kind = type(event)
-        for one in self._heard_by.get(kind) or self._subscribed(kind):
-            if one.wanted is None or one.wanted():
-                _tell(one.subscriber, event, kind)
+        for one in self._by_kind.get(kind) or self._subscribed(kind):
+            if one.wanted is None or _is_wanted(one, kind):
+                _call(one.subscriber, event, kind)
 
     def emit_many(self, events: Sequence[Event]) -> None:
         """Deliver events of one class that happened together, as `emit` does; call each `many` once."""
         kind = type(events[0]) if events else None
         for one in () if kind is None else self._subscribed(kind):
-            if one.wanted is None or one.wanted():
+            if one.wanted is None or _is_wanted(one, kind):
                 if one.many is not None:
-                    _tell(one.many, events, kind)
+                    _call(one.many, events, kind)
                 else:
                     for event in events:
-                        _tell(one.subscriber, event, kind)
+                        _call(one.subscriber, event, kind)
 
     def _subscribed(self, kind: type[Any]) -> tuple[_Subscription, ...]:
-        found = self._heard_by.get(kind)
+        found = self._by_kind.get(kind)
         if found is None:
             found = tuple(one for one in self._subscriptions if one.kinds is None or kind in one.kinds)
-            self._heard_by[kind] = found
+            self._by_kind[kind] = found
         return found
 
 
-def _tell(subscriber: Callable[[Any], None], event: Any, kind: type[Any] | None) -> None:
+def _is_wanted(one: _Subscription, kind: type[Any] | None) -> bool:
+    try:
+        return one.wanted is None or one.wanted()
+    except _CONTAINED:
+        _log.exception("subscriber failed on %s", kind.__name__ if kind else kind)
+        return False
+
+
+def _call(subscriber: Callable[[Any], None], event: Any, kind: type[Any] | None) -> None:
     try:
         subscriber(event)
-    except Exception:
+    except _CONTAINED:
         _log.exception("subscriber failed on %s", kind.__name__ if kind else kind)

@@ -21,16 +21,9 @@ from sa_jobqueue.db.encodings import Encoding, encoding_of
 from sa_jobqueue.db.urls import read_url
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError, WorkerRunningError
 from sa_jobqueue.events import (
-    AttemptLost,
     DrainRequested,
-    Event,
     EventBus,
     HeartbeatFailing,
-    JobCancelled,
-    JobCompleted,
-    JobDied,
-    JobRescheduled,
-    JobRescued,
     MemoryExceeded,
     PoolerFound,
     ProviderFailed,
@@ -40,8 +33,9 @@ from sa_jobqueue.events import (
     WorkerStopped,
 )
 from sa_jobqueue.migrations.versions import LATEST
+from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.registry.job_queue import JobQueue
-from sa_jobqueue.types import CancelReason, WorkerState
+from sa_jobqueue.types import CancelReason, JobId, WorkerState
 from sa_jobqueue.worker.background.heartbeat import Heartbeat, LeaseGuard, identify
 from sa_jobqueue.worker.background.listener import Listener
 from sa_jobqueue.worker.background.memory_guard import MemoryGuard
@@ -61,8 +55,6 @@ from sa_jobqueue.worker.run.executor import Executor
 from sa_jobqueue.worker.run.isolation import Children, check_importable
 from sa_jobqueue.worker.run.sessions import Sessions, prepare_nothing_in, sessions_for
 
-_ENDS: Final = (AttemptLost, JobCancelled, JobCompleted, JobDied, JobRescheduled)
-"""Events after which another job may start: the next of the ordering key, or one that waited for a limit."""
 _CLOSING: Final = timedelta(seconds=10)
 """Maximum time for dependencies to close when a worker stops. Spark needs one or two seconds."""
 
@@ -220,11 +212,24 @@ class Worker:
         hears = options.listen and not until_idle and connections.can_listen
         engine = connections.engine(7)
 
+        # The claimer and the settings' reader are created last, because they use what calls these.
         def wake(queue: str | None) -> None:
             claimer.wake(queue)
 
+        def look() -> None:
+            claimer.look()
+
+        def ended(job_id: JobId) -> None:
+            """Another job may start: the next of the ordering key, or one that waited for a limit."""
+            claimer.follow(job_id)
+            if self._signs.phase is Phase.DRAINING:  # this worker claims no more: other workers can use the capacity
+                unblocker.notify_workers()
+
+        def retry_of(queue: str) -> Backoff | None:
+            return reader.current.retry(queue)
+
         quarantine = Quarantine(engine, model, self.id, self.events)
-        unblocker = Unblocker(engine, model, self.events, quarantine=quarantine, on_due=wake)
+        unblocker = Unblocker(engine, model, self.events, quarantine=quarantine, on_due=wake, on_ended=ended)
         completer = Completer(
             engine,
             model,
@@ -233,6 +238,8 @@ class Worker:
             unblocker=unblocker,
             quarantine=quarantine,
             completion_batch_size=options.completion_batch_size,
+            on_ended=ended,
+            on_rescheduled=look,  # it may be due before the claimer's next poll
         )
         children = Children(self._jobs, app=self._app, worker_id=self.id, options=options)
         executor = self._executor = Executor(
@@ -246,7 +253,8 @@ class Worker:
             worker_id=self.id,
             options=options,
             children=children,
-            retry_of=lambda queue: reader.current.retry(queue),  # noqa: PLW0108 - there is no reader yet
+            retry_of=retry_of,
+            on_ended=ended,
         )
 
         def endangered(silent: timedelta) -> None:
@@ -306,15 +314,6 @@ class Worker:
 
         claimer.on_reconnected = reconnected
 
-        def on_event(event: Event) -> None:
-            if isinstance(event, (JobRescheduled, JobRescued)):  # may be due before the claimer's next poll
-                claimer.look()
-            if isinstance(event, _ENDS):
-                claimer.follow(event.job_id)
-                if self._signs.phase is Phase.DRAINING:  # this worker claims no more: other workers can use the capacity
-                    unblocker.notify_workers()
-
-        unsubscribe = self.events.subscribe(on_event, kinds=(JobRescued, *_ENDS))
         rescuer = Rescuer(
             engine,
             model,
@@ -324,6 +323,8 @@ class Worker:
             types=self._identity.job_types,
             unblocker=unblocker,
             quarantine=quarantine,
+            on_ended=ended,
+            on_rescued=look,
         )
         pruner = Pruner(
             engine,
@@ -367,7 +368,6 @@ class Worker:
             await reader.read()  # before the first claim, so that nothing paused is started
             await asyncio.to_thread(heartbeat.start)
         except (DBAPIError, JobQueueError) as error:
-            unsubscribe()
             await children.close()
             await engine.dispose()
             await connections.close(timedelta(seconds=1))
@@ -419,7 +419,6 @@ class Worker:
             for made in self._sessions.own_engines:
                 await made.dispose() if isinstance(made, AsyncEngine) else made.dispose()
             await _within(self._close_providers(), _CLOSING)
-            unsubscribe()
             self._stop_called = self._stop_now = False
             self.events.emit(WorkerStopped(self.id, executor.given_back))
 

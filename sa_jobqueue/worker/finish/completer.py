@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -65,6 +65,9 @@ class Completer(Component):
 
     A result that the database refuses does not delay the others: it is quarantined and tried again, alone and after growing
     delays, until it is written, the attempt is lost or the worker stops. The job stays `running` meanwhile.
+
+    `on_ended` is called with the job of each attempt whose result is written or that was lost, and `on_rescheduled` if the
+    job is pending again.
     """
 
     name = "completer"
@@ -79,6 +82,8 @@ class Completer(Component):
         unblocker: Unblocker,
         quarantine: Quarantine,
         completion_batch_size: int,
+        on_ended: Callable[[JobId], None],
+        on_rescheduled: Callable[[], None],
     ) -> None:
         self._engine = engine
         self._unblocker = unblocker
@@ -86,6 +91,7 @@ class Completer(Component):
         self._worker_id = worker_id
         self._events = events
         self._completion_batch_size = completion_batch_size
+        self._on_ended, self._on_rescheduled = on_ended, on_rescheduled
         self._new_id = model.__id_factory__
         self._complete = compiled(completions.complete, model)
         self._finish = compiled(completions.finish, model)
@@ -224,16 +230,17 @@ class Completer(Component):
                     self.put(end)
                 elif end.job.id not in done.written and end.job.id not in refused and not repeated:
                     # After a failed try, that try itself may have ended a missing attempt: nothing to report.
+                    self._on_ended(end.job.id)
                     self._events.emit(AttemptLost(end.job.id, end.job.type_name, end.job.attempt))
             await self._set_aside(done.refused)
         completed: list[Completed] = []
         for end in batch:
             if end.job.id in done.written:
                 if isinstance(end, Finished):
-                    self._tell(end)
+                    self._report(end)
                 else:
                     completed.append(end)
-        self._tell_completed(completed)
+        self._report_completed(completed)
 
     async def _set_aside(self, refused: Sequence[tuple[Completed | Finished, DBAPIError]]) -> None:
         now = time.monotonic()
@@ -291,21 +298,25 @@ class Completer(Component):
         )
         return note_ended(rows, self._unblocker)
 
-    def _tell_completed(self, ends: Sequence[Completed]) -> None:
+    def _report_completed(self, ends: Sequence[Completed]) -> None:
+        for end in ends:
+            self._on_ended(end.job.id)
         if ends and self._events.has_subscribers(JobCompleted):
-            told = [JobCompleted(end.job.id, end.job.type_name, end.job.attempt, end.ran) for end in ends]
-            self._events.emit_many(told)
+            events = [JobCompleted(end.job.id, end.job.type_name, end.job.attempt, end.ran) for end in ends]
+            self._events.emit_many(events)
 
-    def _tell(self, end: Finished) -> None:
+    def _report(self, end: Finished) -> None:
         job = end.job
+        self._on_ended(job.id)
         if end.status is JobStatus.DEAD:
             reason = end.reason or DeadReason.EXHAUSTED
             self._events.emit(JobDied(job.id, job.type_name, job.attempt, reason, end.error, end.ran))
         elif end.status is JobStatus.CANCELLED:
             self._events.emit(JobCancelled(job.id, job.type_name, job.attempt, end.ran))
         else:
-            put_back = JobRescheduled(job.id, job.type_name, job.attempt, end.outcome, end.delay, end.error, end.at, end.ran)
-            self._events.emit(put_back)
+            self._on_rescheduled()
+            event = JobRescheduled(job.id, job.type_name, job.attempt, end.outcome, end.delay, end.error, end.at, end.ran)
+            self._events.emit(event)
 
 
 def _write_of(end: Completed | Finished) -> RefusedWrite:

@@ -59,12 +59,13 @@ class Unblocker(Component):
         *,
         quarantine: Quarantine,
         on_due: Callable[[str | None], None],
+        on_ended: Callable[[JobId], None],
     ) -> None:
         # Several statements per transaction, so not on the AUTOCOMMIT connections of the other components.
         self._engine = engine.execution_options(isolation_level="READ COMMITTED")
         self._model = model
         self._events = events
-        self._on_due = on_due
+        self._on_due, self._on_ended = on_due, on_ended
         self._quarantine = quarantine
         self._chains: dict[JobId, JobId | None] = {}
         self._later: dict[JobId, float] = {}
@@ -252,7 +253,7 @@ class Unblocker(Component):
         for chain_id, after in done.left.items():
             self._chains.setdefault(chain_id, after)
         for moved in done.moved:
-            self._tell(moved)
+            self._report(moved)
         await self._quarantine.written(RefusedWrite.UNBLOCK, [*done.settled, *(moved.job_id for moved in done.moved)])
 
     async def _rest(self) -> None:
@@ -263,9 +264,10 @@ class Unblocker(Component):
                 await self._arrived.wait()
         self._held_rest = min(2 * self._held_rest, _LONGEST_REST)
 
-    def _tell(self, moved: Moved) -> None:
+    def _report(self, moved: Moved) -> None:
         if moved.status is JobStatus.DEAD:
+            self._on_ended(moved.job_id)
             self._events.emit(JobDied(moved.job_id, moved.type_name, moved.attempt, DeadReason.BLOCKER_FAILED, None))
         else:
-            self._events.emit(JobUnblocked(moved.job_id, moved.type_name, moved.attempt))
             self._on_due(moved.queue)
+            self._events.emit(JobUnblocked(moved.job_id, moved.type_name, moved.attempt))

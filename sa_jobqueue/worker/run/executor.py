@@ -10,7 +10,7 @@ import contextvars
 import json
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -68,6 +68,7 @@ class Executor:
         options: WorkerOptions,
         children: Children,
         retry_of: RetryOf,
+        on_ended: Callable[[JobId], None],
     ) -> None:
         self._registry = registry
         self._model = model
@@ -77,7 +78,7 @@ class Executor:
         self._events = events
         self._worker_id = worker_id
         self._options = options
-        self._children, self._retry_of = children, retry_of
+        self._children, self._retry_of, self._on_ended = children, retry_of, on_ended
         self._blockers = blockers.outcomes(model)
         self._holders, self._standing = leases.holders(model), completions.standing(model)
         self._linker = Linker(engine, model)
@@ -288,7 +289,7 @@ class Executor:
             self._end_by(running, error, job_type)
         else:
             if result is None:
-                self._tell_ended(running)
+                self._report_ended(running)
             else:
                 self._completer.put(Completed(job, result, self._ran(running)))
 
@@ -296,13 +297,14 @@ class Executor:
         """End an attempt by what was raised. Everything but a stop is a failure, which counts; the fence decides on it."""
         job, reason = running.job, running.stopping
         if running.ended is not None:  # too late: the handler's commit is what counts
-            self._tell_ended(running)
+            self._report_ended(running)
         elif not isinstance(error, asyncio.CancelledError) or (reason is None and not self._is_worker_cancelled()):
             # Not stopped: a CancelledError is the handler's own, who cancelled its task, or something that it awaited.
             self._fail(running, error, job_type)
         elif reason is CancelReason.TIMED_OUT:
             self._fail(running, AttemptTimeoutError(running.timeout or timedelta(0)), job_type)
         elif reason in LOST:
+            self._on_ended(job.id)
             self._events.emit(AttemptLost(job.id, job.type_name, job.attempt))
         else:
             self._completer.put(released(job))
@@ -314,10 +316,11 @@ class Executor:
         """Whether the task that runs the worker is being cancelled, as when its loop ends: then all tasks are."""
         return self._worker is not None and (self._worker.cancelling() > 0 or self._worker.done())
 
-    def _tell_ended(self, running: Running) -> None:
+    def _report_ended(self, running: Running) -> None:
         """Report an end that the handler's own commit has written."""
         job = running.job
         kind = JobCompleted if running.ended in {None, JobStatus.COMPLETED} else JobCancelled
+        self._on_ended(job.id)
         self._events.emit(kind(job.id, job.type_name, job.attempt, self._ran(running)))
 
     def _ran(self, running: Running) -> timedelta:

@@ -1,0 +1,201 @@
+"""The event bus is for observers: a worker does the same without any, and with those that fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import JobQueue, JobStatus, Worker
+from sa_jobqueue.context import AttemptContext
+from sa_jobqueue.events import Event, EventBus
+from sa_jobqueue.operations import WorkerFilter, drain_workers
+from tests.behaviour.test_attempts import enqueue
+from tests.behaviour.test_shutdown import waiting_queue
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import PATIENCE, quick, until
+
+NEVER = timedelta(minutes=10)
+"""A poll interval that no test waits for."""
+
+
+class Silent(EventBus):
+    """Drops everything."""
+
+    def subscribe(self, subscriber: Any, **options: Any) -> Callable[[], None]:
+        return lambda: None
+
+    def has_subscribers(self, kind: type[Event]) -> bool:
+        return False
+
+    def emit(self, event: Event) -> None:
+        pass
+
+    def emit_many(self, events: Sequence[Event]) -> None:
+        pass
+
+    def begin(self, attempt: Any) -> None:
+        pass
+
+
+def failing() -> EventBus:
+    """Return a bus all of whose subscribers and hooks fail."""
+
+    def fail(*_: Any) -> Any:
+        raise LookupError("an observer")
+
+    def cancel(*_: Any) -> Any:
+        raise asyncio.CancelledError
+
+    bus = EventBus()
+    for broken in (fail, cancel):
+        bus.subscribe(broken)
+        bus.subscribe(broken, many=broken)
+        bus.subscribe(lambda event: None, wanted=broken)
+        bus.on_attempt_start(broken)
+    return bus
+
+
+@pytest.fixture(params=[Silent, failing])
+def events(request: pytest.FixtureRequest) -> EventBus:
+    made: EventBus = request.param()
+    return made
+
+
+def execute(engine: Engine, statement: str) -> None:
+    with engine.begin() as connection:
+        connection.execute(text(statement))
+
+
+async def complete_all(engine: Engine, jobs: Jobs, workers: Iterable[Worker]) -> None:
+    """Run workers until every job is completed."""
+    workers = list(workers)
+    runs = [asyncio.create_task(worker.run()) for worker in workers]
+    try:
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
+    finally:
+        for worker in workers:
+            worker.stop()
+        await asyncio.wait_for(asyncio.gather(*runs), PATIENCE)
+
+
+async def test_the_next_job_of_an_ordering_key_starts_when_the_one_before_it_ends(
+    engine: Engine, jobs: Jobs, events: EventBus
+) -> None:
+    queue, order = JobQueue(), list[int]()
+
+    @queue.handler("one")
+    async def one(payload: int) -> None:
+        order.append(payload)
+
+    enqueue(engine, *(queue.job("one", number, ordering_key="key") for number in range(20)))
+    await complete_all(engine, jobs, [Worker(queue, engine, options=quick(poll_interval=NEVER), events=events)])
+    assert order == list(range(20))
+
+
+async def test_a_limit_of_a_queue_has_capacity_again_when_a_job_ends(engine: Engine, jobs: Jobs, events: EventBus) -> None:
+    queue, running, most = JobQueue(), 0, 0
+
+    @queue.handler("one")
+    async def one() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+
+    execute(engine, "INSERT INTO queue (name, global_concurrency) VALUES ('default', 1)")
+    # A worker that is not told of the end of a job tries again after half a second: 100 s for all of these.
+    enqueue(engine, *(queue.job("one") for _ in range(200)))
+    await complete_all(engine, jobs, [Worker(queue, engine, options=quick(poll_interval=NEVER), events=events)])
+    assert most == 1
+
+
+async def test_a_limit_of_a_job_type_in_one_worker_is_kept_and_its_slots_are_used_again(
+    engine: Engine, jobs: Jobs, events: EventBus
+) -> None:
+    queue, running, most = JobQueue(), 0, 0
+
+    @queue.handler("one", concurrency=2)
+    async def one() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+
+    enqueue(engine, *(queue.job("one") for _ in range(50)))
+    await complete_all(engine, jobs, [Worker(queue, engine, options=quick(poll_interval=NEVER), events=events)])
+    assert most <= 2
+
+
+async def test_a_job_that_is_rescheduled_for_now_runs_at_once(engine: Engine, jobs: Jobs, events: EventBus) -> None:
+    queue, attempts = JobQueue(), list[int]()
+
+    @queue.handler("one", retry=lambda attempt, error: timedelta(0))
+    async def one(context: AttemptContext) -> None:
+        attempts.append(context.attempt)
+        if context.attempt < 4:
+            raise ValueError
+
+    enqueue(engine, queue.job("one"))
+    await complete_all(engine, jobs, [Worker(queue, engine, options=quick(poll_interval=NEVER), events=events)])
+    assert attempts == [1, 2, 3, 4]
+
+
+async def test_it_ends_when_it_is_idle(engine: Engine, jobs: Jobs, events: EventBus) -> None:
+    queue = JobQueue()
+
+    @queue.handler("one")
+    async def one() -> None:
+        pass
+
+    @queue.handler("broken", max_attempts=1)
+    async def broken() -> None:
+        raise ValueError
+
+    first = queue["one"].job()
+    enqueue(engine, first, queue.job("one", blockers=[first]), queue.job("broken"))
+    await asyncio.wait_for(Worker(queue, engine, options=quick(), events=events).run_until_idle(), PATIENCE)
+    assert sorted(jobs.statuses().values()) == [JobStatus.COMPLETED, JobStatus.COMPLETED, JobStatus.DEAD]
+
+
+async def test_it_drains_when_it_is_asked_to(engine: Engine, jobs: Jobs, events: EventBus) -> None:
+    queue, finish = waiting_queue()
+    first, second = enqueue(engine, queue.job("waits", {}, priority=1), queue.job("waits", {}))
+    options = quick(concurrency=1, shutdown_timeout=timedelta(hours=1))
+    worker = Worker(queue, engine, options=options, events=events)
+    run = asyncio.create_task(worker.run())
+    await until(lambda: jobs.status(first) is JobStatus.RUNNING, what="the first job runs")
+
+    def drain() -> None:
+        with Session(engine) as session, session.begin():
+            assert drain_workers(session, where=WorkerFilter(ids=[worker.id])) == [worker.id]
+
+    await asyncio.to_thread(drain)
+    await until(lambda: worker.vitals.phase == "draining", what="it drains")
+    finish.set()
+    await asyncio.wait_for(run, PATIENCE)
+    assert (jobs.status(first), jobs.status(second)) == (JobStatus.COMPLETED, JobStatus.PENDING)
+
+
+async def test_capacity_that_one_worker_frees_is_used_by_another(engine: Engine, jobs: Jobs, events: EventBus) -> None:
+    queue, finish = waiting_queue()
+    execute(engine, "INSERT INTO queue (name, global_concurrency) VALUES ('default', 1)")
+    first, second = enqueue(engine, queue.job("waits", {}, priority=1), queue.job("waits", {}))
+    options = quick(poll_interval=NEVER, shutdown_timeout=timedelta(hours=1))
+    worker, other = (Worker(queue, engine, options=options, events=each) for each in (events, EventBus()))
+    run = asyncio.create_task(worker.run())
+    await until(lambda: jobs.status(first) is JobStatus.RUNNING, what="the first job runs")
+    worker.stop()  # it finishes its job, and claims no other
+    run_of_other = asyncio.create_task(other.run())
+    await until(lambda: other.vitals.phase == "running", what="the other one works")
+    finish.set()
+    await until(lambda: jobs.status(second) is JobStatus.COMPLETED, what="the second job completes")
+    other.stop()
+    await asyncio.wait_for(asyncio.gather(run, run_of_other), PATIENCE)
