@@ -30,7 +30,7 @@ RetryOf: TypeAlias = Callable[[str], Backoff | None]
 """Returns a queue's retry backoff by the queue's name."""
 
 _FALLBACK: Final = Backoff()
-_OURS: Final = str(Path(__file__).parent.parent)
+_OURS: Final = str(Path(__file__).parents[1])
 _END: Final = "_sa_jobqueue_end"
 """Attribute of an exception that carries its outcome."""
 
