@@ -12,11 +12,11 @@ from sqlalchemy import URL, Row
 from sqlalchemy import Engine as Database
 
 from sa_jobqueue.archive import planning
+from sa_jobqueue.archive.connection import instant, opened
 from sa_jobqueue.archive.engines import Engine, PyArrowEngine
+from sa_jobqueue.archive.locations import Place
 from sa_jobqueue.archive.options import ArchiveOptions, ArchivePreview, ArchiveReport, Listener, check_before
-from sa_jobqueue.archive.places import Place
 from sa_jobqueue.archive.runs import Archiver
-from sa_jobqueue.archive.sessions import instant, opened
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.statements import archiving
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyarrow import csv
 from sqlalchemy import Connection
 
-from sa_jobqueue.archive.schema import arrow_schema
+from sa_jobqueue.archive.arrow import arrow_schema
 from sa_jobqueue.db.copy import blocks
 from sa_jobqueue.history import Dataset
 

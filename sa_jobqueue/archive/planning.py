@@ -9,8 +9,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
+from sa_jobqueue.archive.connection import bounded
 from sa_jobqueue.archive.options import ArchiveOptions, Held, Month
-from sa_jobqueue.archive.sessions import bounded
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import archiving
 

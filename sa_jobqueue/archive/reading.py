@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import dataset as arrow_dataset
 
-from sa_jobqueue.archive.places import Place
-from sa_jobqueue.archive.schema import DAY, arrow_schema
+from sa_jobqueue.archive.arrow import DAY, arrow_schema
+from sa_jobqueue.archive.locations import Place
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.history import DATASETS
 

@@ -11,11 +11,11 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from sa_jobqueue.archive import deleting, planning, survivors
+from sa_jobqueue.archive import deleting, planning, retained
 from sa_jobqueue.archive.engines import Engine, Task
 from sa_jobqueue.archive.errors import ArchiveElsewhereError, ArchiveError
+from sa_jobqueue.archive.locations import File, Place
 from sa_jobqueue.archive.options import ArchiveOptions, ArchiveReport, Held, Listener, Progress, Step
-from sa_jobqueue.archive.places import File, Place
 from sa_jobqueue.archive.verifying import Contents, verify
 from sa_jobqueue.history import DATASETS
 from sa_jobqueue.ids import uuid7
@@ -197,11 +197,9 @@ class Archiver:
         with self._connection.begin():
             stayed = self._connection.execute(archived.remaining(self._model), {"run_id": run.id}).all()
         files = self._place.shown_files(run.id)
-        survivors.take_out(
-            self._place, files, (str(row.chain_id) for row in stayed), lambda: self._tell(run, Step.REWRITTEN)
-        )
+        retained.take_out(self._place, files, (str(row.chain_id) for row in stayed), lambda: self._tell(run, Step.REWRITTEN))
         files = self._place.shown_files(run.id)
-        rows, chains = survivors.count(self._place, files)
+        rows, chains = retained.count(self._place, files)
         stay = run.counts["chains"] - chains
         run.counts = {"chains": chains, **rows}
         with self._connection.begin():

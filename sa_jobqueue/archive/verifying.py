@@ -9,9 +9,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sa_jobqueue.archive.arrow import CHECKSUM, arrow_schema, checksums
 from sa_jobqueue.archive.errors import ArchiveCorruptError
-from sa_jobqueue.archive.places import File, Place
-from sa_jobqueue.archive.schema import CHECKSUM, arrow_schema, checksums
+from sa_jobqueue.archive.locations import File, Place
 from sa_jobqueue.history import DATASETS, JOBS, Dataset
 
 _BATCH_ROWS: Final = 20_000

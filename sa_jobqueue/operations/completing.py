@@ -33,7 +33,7 @@ from sa_jobqueue.registry.handlers import DEFAULT_MODEL, Handler, JobT
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.statements import chains, completions, jobs, leases
 from sa_jobqueue.statements._parts import BATCH
-from sa_jobqueue.statements.sessions import read_name
+from sa_jobqueue.statements.session_names import read_name
 from sa_jobqueue.types import ENDED, JobId, JobStatus
 
 
@@ -77,7 +77,7 @@ def complete_attempt(
     """Complete one attempt in its handler's own transaction; return its chain if it ended and has waiters.
 
     `result`: the output as JSON text, or the next job of the chain, as `attach` returned it. `session_name`: what the
-    handler's transaction is called (`statements.sessions`); None where it has begun none.
+    handler's transaction is called (`statements.session_names`); None where it has begun none.
     Changes: running -> completed; the continuation's row and edges.
     Locks: the chain's root, the job, and what the continuation waits for, in the one order, until the transaction ends.
     Obliges: roll everything back when it raises.

@@ -11,8 +11,8 @@ from importlib.resources import files
 from typing import Any, Final
 
 from sa_jobqueue.printable import printable
+from sa_jobqueue.report.charts import figures, shown_seconds, sparkline
 from sa_jobqueue.report.contents import MAX_ROWS, Contents, Row
-from sa_jobqueue.report.figures import figures, shown_seconds, sparkline
 
 _TEMPLATES: Final = files("sa_jobqueue.report") / "templates"
 

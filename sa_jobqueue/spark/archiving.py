@@ -22,10 +22,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from sa_jobqueue.archive import ArchiveError, ArchiveOptions, ArchiveReport, Task
 from sa_jobqueue.archive import archive as archive_with
+from sa_jobqueue.archive.arrow import DAY, VERSION_KEY, columns
 from sa_jobqueue.archive.copying import copied
+from sa_jobqueue.archive.locations import Place
 from sa_jobqueue.archive.options import Listener
-from sa_jobqueue.archive.places import Place
-from sa_jobqueue.archive.schema import DAY, VERSION_KEY, columns
 from sa_jobqueue.db.copy import copy_text
 from sa_jobqueue.db.urls import read_url
 from sa_jobqueue.errors import InvalidOptionError

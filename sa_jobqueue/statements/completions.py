@@ -40,7 +40,7 @@ from sa_jobqueue.statements._parts import (
     status,
     table,
 )
-from sa_jobqueue.statements.sessions import current_name
+from sa_jobqueue.statements.session_names import current_name
 from sa_jobqueue.types import JobStatus
 
 

@@ -13,7 +13,7 @@ from sa_jobqueue import JobMixin, events
 from sa_jobqueue.observe.health import Code, Thresholds, health
 from sa_jobqueue.observe.metrics.database import DatabaseCollector
 from sa_jobqueue.observe.metrics.workers import subscribe
-from sa_jobqueue.statements.sessions import name_session
+from sa_jobqueue.statements.session_names import name_session
 from tests.fixtures.holders import Holders
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"

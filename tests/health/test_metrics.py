@@ -27,7 +27,7 @@ from sa_jobqueue.ids import uuid7
 from sa_jobqueue.observe.health import QueueDepth, health
 from sa_jobqueue.observe.metrics import MissingMetricsExtraError, serve_metrics
 from sa_jobqueue.observe.metrics.database import DatabaseCollector
-from sa_jobqueue.observe.metrics.figures import MOST_QUEUES
+from sa_jobqueue.observe.metrics.samples import MOST_QUEUES
 from sa_jobqueue.observe.metrics.serving import new_registry
 from sa_jobqueue.observe.metrics.workers import subscribe
 from tests.fixtures.jobs import WORKER, Jobs

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sa_jobqueue.report import render
+from sa_jobqueue.report.charts import shown_seconds
 from sa_jobqueue.report.contents import Contents
-from sa_jobqueue.report.figures import shown_seconds
 from tests.fixtures.histories import AS_OF, HOSTILE
 from tests.report.contents import filled
 

@@ -20,7 +20,7 @@ from sa_jobqueue.statements import (
     notifications,
     priorities,
     schema,
-    sessions,
+    session_names,
     waiting,
 )
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
@@ -214,7 +214,7 @@ CASES = [
         lambda world: complete_parameters(world.running[:BATCH]),
         guarded=False,
     ),
-    Case("session_name", sessions.read_name, NONE, lambda world: {}, guarded=False),
+    Case("session_name", session_names.read_name, NONE, lambda world: {}, guarded=False),
     Case("lease_holders", lambda: leases.holders(Job), PK, lambda world: {"ids": list(world.running[:BATCH])}),
     Case(
         "standing",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from sa_jobqueue import Job
-from sa_jobqueue.statements import health, horizon, lately, storage
+from sa_jobqueue.statements import health, horizon, recent, storage
 from tests.statements.shapes import PK, Case
 
 _WINDOW = {"window": timedelta(minutes=1), "transactions": 10, "limit": 100}
@@ -45,12 +45,12 @@ HEALTH_CASES = [
     ),
     Case(
         "lately_longest",
-        lambda: lately.longest(Job),
+        lambda: recent.longest(Job),
         frozenset({"ix_job_running"}),
         lambda world: {"limit": 20},
         guarded=False,  # it sorts what runs
     ),
-    Case("lately_failures", lambda: lately.failures(Job), PK, lambda world: {"limit": 20, "scan": 500}, guarded=False),
+    Case("lately_failures", lambda: recent.failures(Job), PK, lambda world: {"limit": 20, "scan": 500}, guarded=False),
     Case("horizon_holders", horizon.holders, frozenset(), lambda world: {"limit": 10}, guarded=False),
     Case(
         "horizon_jobs_held",

@@ -38,7 +38,7 @@ from sa_jobqueue.observe.health.thresholds import Thresholds
 from sa_jobqueue.operations import list_job_types, list_queues, list_schedules, list_workers
 from sa_jobqueue.statements import health as statements
 from sa_jobqueue.statements import horizon, jobs, quarantine, storage
-from sa_jobqueue.statements.sessions import PREFIX
+from sa_jobqueue.statements.session_names import PREFIX
 from sa_jobqueue.types import AttemptOutcome, RefusedWrite
 
 COUNTED: Final = 10_000

@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.observe.health.figures import Health
 from sa_jobqueue.observe.health.measuring import health, reading
-from sa_jobqueue.statements import lately
+from sa_jobqueue.statements import recent
 from sa_jobqueue.types import AttemptOutcome, JobStatus
 
 SHOWN: Final = 20
@@ -73,8 +73,8 @@ def overviews(
 
         def read() -> Overview:
             report = health(session, model=model, **options)
-            longest = session.execute(lately.longest(model), {"limit": SHOWN})
-            failures = session.execute(lately.failures(model), {"limit": SHOWN, "scan": _SCANNED})
+            longest = session.execute(recent.longest(model), {"limit": SHOWN})
+            failures = session.execute(recent.failures(model), {"limit": SHOWN, "scan": _SCANNED})
             return Overview(
                 health=report,
                 longest=[RunningJob(*row) for row in longest],

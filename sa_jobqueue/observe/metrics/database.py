@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue.observe.health import Health
-from sa_jobqueue.observe.metrics.figures import Figure, of_report, up
+from sa_jobqueue.observe.metrics.samples import Figure, of_report, up
 
 
 class DatabaseCollector:

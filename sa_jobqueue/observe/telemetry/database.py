@@ -11,7 +11,7 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue.observe.health import Health
-from sa_jobqueue.observe.metrics.figures import Figure, of_report, up
+from sa_jobqueue.observe.metrics.samples import Figure, of_report, up
 
 _UNITS: Final = {"_seconds": "s", "_bytes": "By", "_ratio": "1", "_per_second": "{job}/s"}
 """Units by the suffix of Prometheus' names; in OpenTelemetry the unit is not part of the name."""

@@ -1,6 +1,6 @@
 """OpenTelemetry metrics: those of the semantic conventions for messaging, and the worker's counters.
 
-The counters are those of Prometheus (`sa_jobqueue.observe.metrics.counting`), with dots in their names.
+The counters are those of Prometheus (`sa_jobqueue.observe.metrics.tally`), with dots in their names.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from sa_jobqueue import events as worker_events
-from sa_jobqueue.observe.metrics.counting import ALL, BOUNDS, OTHER, Counted, Tally
+from sa_jobqueue.observe.metrics.tally import ALL, BOUNDS, OTHER, Counted, Tally
 from sa_jobqueue.observe.telemetry import names
 from sa_jobqueue.observe.telemetry.attempts import error_type
 from sa_jobqueue.types import AttemptOutcome

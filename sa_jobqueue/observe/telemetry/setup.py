@@ -9,7 +9,7 @@ from sa_jobqueue import tracing
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.events import EventBus
 from sa_jobqueue.observe.health import Health
-from sa_jobqueue.observe.metrics.figures import of_report
+from sa_jobqueue.observe.metrics.samples import of_report
 from sa_jobqueue.observe.telemetry.names import SCHEMA_URL, SCOPE
 from sa_jobqueue.version import __version__
 

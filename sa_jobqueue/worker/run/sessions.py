@@ -26,7 +26,7 @@ from sa_jobqueue.db.poolers import prepare_nothing
 from sa_jobqueue.db.urls import for_psycopg
 from sa_jobqueue.errors import HandlerCommitError, InvalidOptionError
 from sa_jobqueue.registry.job_types import JobType, Registry
-from sa_jobqueue.statements.sessions import name_session, session_name
+from sa_jobqueue.statements.session_names import name_session, session_name
 from sa_jobqueue.types import MOST_CONCURRENT, JobId
 
 GUARD: Final = "sa_jobqueue.guard"

@@ -19,8 +19,8 @@ from uuid import UUID, uuid4
 import pyarrow as pa
 from pyarrow import fs
 
+from sa_jobqueue.archive.arrow import DAY
 from sa_jobqueue.archive.errors import ArchivePathError
-from sa_jobqueue.archive.schema import DAY
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.history import DATASETS, Dataset
 

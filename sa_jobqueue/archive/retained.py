@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sa_jobqueue.archive.engines import parquet_writer
-from sa_jobqueue.archive.places import File, Place
+from sa_jobqueue.archive.locations import File, Place
 from sa_jobqueue.archive.verifying import open_file
 from sa_jobqueue.history import DATASETS, JOBS
 
