@@ -117,8 +117,8 @@ class AttemptContext:
         self._extend = extend
         self._stopped = False
         self._reason: CancelReason | None = None
-        self._told: list[Callable[[], None]] = []
-        self._telling = threading.Lock()
+        self._callbacks: list[Callable[[], None]] = []
+        self._callbacks_lock = threading.Lock()
 
     @cached_property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
@@ -162,17 +162,17 @@ class AttemptContext:
 
         It is called on the worker's event loop and must not block. An exception is logged and has no other effect.
         """
-        with self._telling:
+        with self._callbacks_lock:
             if not self._stopped:
-                self._told.append(callback)
-                return lambda: self._tell_no_more(callback)
+                self._callbacks.append(callback)
+                return lambda: self._remove_callback(callback)
         callback()
         return lambda: None
 
-    def _tell_no_more(self, callback: Callable[[], None]) -> None:
-        with self._telling:
-            if callback in self._told:
-                self._told.remove(callback)
+    def _remove_callback(self, callback: Callable[[], None]) -> None:
+        with self._callbacks_lock:
+            if callback in self._callbacks:
+                self._callbacks.remove(callback)
 
     def extend(self, timeout: timedelta) -> None:
         """Replace the remaining time of the attempt by `timeout`, from now.
@@ -198,13 +198,13 @@ class AttemptContext:
 
     def stop(self, reason: CancelReason) -> None:
         """Stop the attempt. Called by the worker; the first reason is kept."""
-        with self._telling:
+        with self._callbacks_lock:
             if self._stopped:
                 return
             self._reason = reason
             self._stopped = True
-            told, self._told = self._told, []
-        for callback in told:
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
             try:
                 callback()
             except BaseException:  # user code: must not prevent the other callbacks or the stop

@@ -120,11 +120,11 @@ def announce_alike(session: Any, job: Any) -> Callable[[int], None]:
     """Notify producers that a session is about to insert jobs like `job`; return a function to call with their number."""
     written = [producer.alike(session, job) for producer in _producers]
 
-    def tell(count: int) -> None:
+    def written_count(count: int) -> None:
         for one in written:
             one(count)
 
-    return tell
+    return written_count
 
 
 def is_announced() -> bool:

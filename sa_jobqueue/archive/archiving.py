@@ -14,7 +14,7 @@ from sqlalchemy import Engine as Database
 from sa_jobqueue.archive import planning
 from sa_jobqueue.archive.connection import instant, opened
 from sa_jobqueue.archive.engines import Engine, PyArrowEngine
-from sa_jobqueue.archive.locations import Place
+from sa_jobqueue.archive.locations import Location
 from sa_jobqueue.archive.options import ArchiveOptions, ArchivePreview, ArchiveReport, Listener, check_before
 from sa_jobqueue.archive.runs import Archiver
 from sa_jobqueue.models import Job, JobMixin
@@ -48,10 +48,12 @@ def archive(
     ArchiveElsewhereError; ArchivePathError and ArchiveCorruptError, after which every row is where it was or in the archive.
     """
     check_before(before)
-    place = Place.of(path)
+    location = Location.of(path)
     given = options or ArchiveOptions()
     with opened(database, model, given) as connection:
-        archiver = Archiver(connection, model, place, engine=engine or PyArrowEngine(), options=given, listener=on_progress)
+        archiver = Archiver(
+            connection, model, location, engine=engine or PyArrowEngine(), options=given, listener=on_progress
+        )
         return archiver.archive(instant(connection, before))
 
 

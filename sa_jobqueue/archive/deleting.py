@@ -30,13 +30,13 @@ def delete_archived(
     contents: Contents,
     *,
     batch_jobs: int,
-    tell: Callable[[int], None],
+    on_progress: Callable[[int], None],
 ) -> int:
     """Delete the chains of a run that are as its files have them, a batch a transaction; return how many went.
 
     Younger chains first: they mostly wait for older ones. What is still referred to, or locked elsewhere, is
     tried again until no more can be deleted.
-    `tell`: called after each commit, with the number of jobs that are gone.
+    `on_progress`: called after each commit, with the number of jobs that are gone.
     Locks: in each transaction the chains' jobs and dead letters, roots first, each kind by id.
     """
     rows = connection.execute(archived.remaining(model), {"run_id": run_id}).all()
@@ -49,7 +49,7 @@ def delete_archived(
             gone = _delete_batch(connection, model, run_id, batch, contents)
             stay += [chain_id for chain_id in batch if chain_id not in gone]
             deleted += len(gone)
-            tell(sum(contents.chains[str(chain_id)].jobs for chain_id in gone))
+            on_progress(sum(contents.chains[str(chain_id)].jobs for chain_id in gone))
         if len(stay) == len(left):
             break
         left = stay

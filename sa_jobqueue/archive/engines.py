@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from sa_jobqueue.archive.arrow import arrow_schema
 from sa_jobqueue.archive.copying import copied
-from sa_jobqueue.archive.locations import Place
+from sa_jobqueue.archive.locations import Location
 from sa_jobqueue.db.copy import copy_text
 from sa_jobqueue.history import DATASETS, Dataset
 from sa_jobqueue.models import JobMixin
@@ -31,10 +31,10 @@ class Task:
     run_id: UUID
     parts: int
     model: type[JobMixin[Any]]
-    place: Place
+    location: Location
     connection: Connection
     """The archiver's own; an engine leaves it without a transaction."""
-    tell: Callable[[int], None]
+    on_progress: Callable[[int], None]
     """To be called with the number of jobs each time some were written."""
 
 
@@ -49,7 +49,7 @@ class Engine(Protocol):
     def write(self, task: Task) -> dict[str, int]:
         """Write all files of a run; return how many rows of each dataset were read for it.
 
-        Each file lies in `Place.hidden_folder` of its dataset and day, with the columns of `schema.arrow_schema`. What a
+        Each file lies in `Location.hidden_folder` of its dataset and day, with the columns of `arrow.arrow_schema`. What a
         crash leaves there is thrown away.
         """
         ...
@@ -76,7 +76,7 @@ def _write(task: Task, dataset: Dataset) -> int:
                     days.add(table)
                     read += table.num_rows
             rows += read
-            task.tell(read if dataset.name == "jobs" else 0)
+            task.on_progress(read if dataset.name == "jobs" else 0)
     return rows
 
 
@@ -116,12 +116,12 @@ class _Days:
     def _flush(self) -> None:
         if not self._waiting:
             return
-        place = self._task.place
+        location = self._task.location
         if self._file is None:
-            folder = place.hidden_folder(self._task.run_id, self._dataset, self._day)
-            place.files.create_dir(folder, recursive=True)
+            folder = location.hidden_folder(self._task.run_id, self._dataset, self._day)
+            location.files.create_dir(folder, recursive=True)
             self._path = f"{folder}/part-00000.parquet"
-            self._file = parquet_writer(place, self._path, self._schema)
+            self._file = parquet_writer(location, self._path, self._schema)
         self._file.write_table(pa.concat_tables(self._waiting).combine_chunks())
         self._waiting = []
 
@@ -132,6 +132,6 @@ class _Days:
             self._file = None
 
 
-def parquet_writer(place: Place, path: str, schema: Any) -> Any:
+def parquet_writer(location: Location, path: str, schema: Any) -> Any:
     """Open a file for rows of a dataset. Each page carries a checksum of its own."""
-    return pq.ParquetWriter(path, schema, filesystem=place.files, compression="zstd", write_page_checksum=True)
+    return pq.ParquetWriter(path, schema, filesystem=location.files, compression="zstd", write_page_checksum=True)

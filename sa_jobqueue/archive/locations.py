@@ -36,7 +36,7 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """A folder of the local file system, or of one that pyarrow has: `s3://bucket/archive`, `gs://`, `hdfs://`."""
 
     name: str
@@ -46,7 +46,7 @@ class Place:
     root: str
 
     @classmethod
-    def of(cls, path: str | os.PathLike[str]) -> Place:
+    def of(cls, path: str | os.PathLike[str]) -> Location:
         """Read a path or URI. Raises: InvalidOptionError."""
         text = os.fspath(path)
         if not text:

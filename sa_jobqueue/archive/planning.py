@@ -79,13 +79,13 @@ def choose(
     return Choice(chains - held, jobs, held, held_by, after, is_last)
 
 
-def take_on(
+def add_chains(
     connection: Connection, model: type[JobMixin[Any]], run_id: UUID, *, part_jobs: int, **ledger: Any
 ) -> tuple[int, int]:
     """Write a run and its chains into the ledger, all at once; return the number of its parts and chains."""
     with connection.begin():
         connection.execute(archiving.begin(model), {"id": run_id, **ledger})
-        connection.execute(archiving.take_on(model), {"run_id": run_id, "part_jobs": part_jobs})
+        connection.execute(archiving.add_chains(model), {"run_id": run_id, "part_jobs": part_jobs})
         found = connection.execute(archiving.parts(model), {"run_id": run_id}).one()
     return found.parts, found.chains
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyarrow import dataset as arrow_dataset
 
 from sa_jobqueue.archive.arrow import DAY, arrow_schema
-from sa_jobqueue.archive.locations import Place
+from sa_jobqueue.archive.locations import Location
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.history import DATASETS
 
@@ -25,16 +25,16 @@ def open_archive(path: str | os.PathLike[str], dataset: str = "jobs") -> Any:
     """
     if dataset not in DATASETS:
         raise InvalidOptionError("dataset", f"must be one of {', '.join(DATASETS)}, got {dataset!r}")
-    place = Place.of(path)
+    location = Location.of(path)
     partitions = pa.schema([(DAY, pa.date32()), ("run", pa.string())])
     schema = pa.schema([*arrow_schema(DATASETS[dataset]), *partitions])
-    with place.usable():
-        if place.files.get_file_info(f"{place.root}/{dataset}").type.name == "NotFound":
+    with location.usable():
+        if location.files.get_file_info(f"{location.root}/{dataset}").type.name == "NotFound":
             return arrow_dataset.dataset(schema.empty_table())
         return arrow_dataset.dataset(
-            f"{place.root}/{dataset}",
+            f"{location.root}/{dataset}",
             schema=schema,
-            filesystem=place.files,
+            filesystem=location.files,
             format="parquet",
             partitioning=arrow_dataset.partitioning(partitions, flavor="hive"),
         )

@@ -9,12 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sa_jobqueue.archive.engines import parquet_writer
-from sa_jobqueue.archive.locations import File, Place
+from sa_jobqueue.archive.locations import File, Location
 from sa_jobqueue.archive.verifying import open_file
 from sa_jobqueue.history import DATASETS, JOBS
 
 
-def take_out(place: Place, files: Iterable[File], chain_ids: Iterable[str], tell: Callable[[], None]) -> None:
+def remove_chains(
+    location: Location, files: Iterable[File], chain_ids: Iterable[str], on_progress: Callable[[], None]
+) -> None:
     """Rewrite the files that have rows of chains, without those; done twice, it changes nothing the second time.
 
     Each new file is written beside the old one and takes its place at once. Jobs go last: they determine which of the other
@@ -27,22 +29,22 @@ def take_out(place: Place, files: Iterable[File], chain_ids: Iterable[str], tell
     jobs = [file for file in every if file.dataset is JOBS]
     ids: list[Any] = []
     for file in jobs:
-        with open_file(place, file.path) as opened:
+        with open_file(location, file.path) as opened:
             keys = opened.read(columns=["id", "chain_id"])
         ids += keys.filter(pc.is_in(keys["chain_id"], staying))["id"].to_pylist()
     job_ids = pa.array(ids, pa.string())
     for file in (file for file in every if file.dataset is not JOBS):
-        _rewrite(place, file, "job_id", job_ids, tell)
+        _rewrite(location, file, "job_id", job_ids, on_progress)
     for file in jobs:
-        _rewrite(place, file, "chain_id", staying, tell)
+        _rewrite(location, file, "chain_id", staying, on_progress)
 
 
-def count(place: Place, files: Iterable[File]) -> tuple[dict[str, int], int]:
+def count(location: Location, files: Iterable[File]) -> tuple[dict[str, int], int]:
     """Return how many rows of each dataset files have, and how many chains."""
     counts = dict.fromkeys(DATASETS, 0)
     chains = 0
     for file in files:
-        with open_file(place, file.path) as opened:
+        with open_file(location, file.path) as opened:
             counts[file.dataset.name] += opened.metadata.num_rows
             if file.dataset is JOBS:
                 indexes = opened.read(columns=["chain_index"])["chain_index"]
@@ -50,15 +52,15 @@ def count(place: Place, files: Iterable[File]) -> tuple[dict[str, int], int]:
     return counts, chains
 
 
-def _rewrite(place: Place, file: File, column: str, values: Any, tell: Callable[[], None]) -> None:
-    with open_file(place, file.path) as opened:
+def _rewrite(location: Location, file: File, column: str, values: Any, on_progress: Callable[[], None]) -> None:
+    with open_file(location, file.path) as opened:
         found = pc.any(pc.is_in(opened.read(columns=[column])[column], values)).as_py()
     if not found:
         return
     folder, _, name = file.path.rpartition("/")
     beside = f"{folder}/_rewriting-{name}"
     kept = 0
-    with open_file(place, file.path) as opened, parquet_writer(place, beside, opened.schema_arrow) as writer:
+    with open_file(location, file.path) as opened, parquet_writer(location, beside, opened.schema_arrow) as writer:
         for group in range(opened.num_row_groups):
             rows = opened.read_row_group(group)
             stay = rows.filter(pc.invert(pc.is_in(rows[column], values)))
@@ -66,10 +68,10 @@ def _rewrite(place: Place, file: File, column: str, values: Any, tell: Callable[
             if stay.num_rows:
                 writer.write_table(stay)
     if kept:
-        place.sync(beside)
-        place.files.move(beside, file.path)
+        location.sync(beside)
+        location.files.move(beside, file.path)
     else:
-        place.files.delete_file(file.path)
-        place.files.delete_file(beside)
-    place.sync_folders(folder)
-    tell()
+        location.files.delete_file(file.path)
+        location.files.delete_file(beside)
+    location.sync_folders(folder)
+    on_progress()

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from sa_jobqueue.archive import deleting, planning, retained
 from sa_jobqueue.archive.engines import Engine, Task
 from sa_jobqueue.archive.errors import ArchiveElsewhereError, ArchiveError
-from sa_jobqueue.archive.locations import File, Place
+from sa_jobqueue.archive.locations import File, Location
 from sa_jobqueue.archive.options import ArchiveOptions, ArchiveReport, Held, Listener, Progress, Step
 from sa_jobqueue.archive.verifying import Contents, verify
 from sa_jobqueue.history import DATASETS
@@ -50,7 +50,7 @@ class Archiver:
         self,
         connection: Connection,
         model: type[JobMixin[Any]],
-        place: Place,
+        location: Location,
         *,
         engine: Engine,
         options: ArchiveOptions,
@@ -58,7 +58,7 @@ class Archiver:
     ) -> None:
         self._connection = connection
         self._model = model
-        self._place = place
+        self._location = location
         self._engine = engine
         self._options = options
         self._listener = listener
@@ -67,8 +67,8 @@ class Archiver:
     def archive(self, cutoff: datetime) -> ArchiveReport:
         """Archive what ended before `cutoff`. A chain that waits for its turn behind another is looked at again."""
         begun = monotonic()
-        self._place.check()
-        taken_up = self.take_up()
+        self._location.check()
+        taken_up = self.resume_runs()
         runs = held = 0
         held_by: tuple[Held, ...] = ()
         while True:
@@ -86,7 +86,7 @@ class Archiver:
             if not held or not moved or runs == self._options.max_runs:
                 break
         return ArchiveReport(
-            path=self._place.name,
+            path=self._location.name,
             engine=self._engine.name,
             cutoff=cutoff,
             runs=runs,
@@ -97,7 +97,7 @@ class Archiver:
             **self._totals,
         )
 
-    def take_up(self) -> int:
+    def resume_runs(self) -> int:
         """Bring the runs to their end that others began; return how many.
 
         If its files were not verified, it is restarted: its files and its plan are deleted; its chains were never touched.
@@ -106,8 +106,8 @@ class Archiver:
         with self._connection.begin():
             found = self._connection.execute(archiving.runs(self._model, unfinished=True), {"limit": _UNFINISHED}).all()
         for row in found:
-            if row.path != self._place.name:
-                raise ArchiveElsewhereError(row.id, row.path, self._place.name)
+            if row.path != self._location.name:
+                raise ArchiveElsewhereError(row.id, row.path, self._location.name)
         for row in found:
             run = _Run(
                 row.id, ArchiveState(row.state), {"chains": row.chains} | {name: getattr(row, name) for name in DATASETS}
@@ -124,31 +124,31 @@ class Archiver:
 
     def _plan(self, cutoff: datetime, jobs: int) -> _Run:
         run_id = uuid7()
-        parts, chains = planning.take_on(
+        parts, chains = planning.add_chains(
             self._connection,
             self._model,
             run_id,
             part_jobs=self._options.part_jobs,
-            path=self._place.name,
+            path=self._location.name,
             engine=self._engine.name,
             cutoff=cutoff,
         )
         run = _Run(run_id, ArchiveState.PLANNED, {"chains": chains}, parts, jobs)
-        self._tell(run, Step.PLANNED)
+        self._report(run, Step.PLANNED)
         return run
 
     def _abandon(self, run: _Run) -> None:
-        with self._place.usable():
-            self._place.discard(run.id)
-        self._tell(run, Step.ABANDONED_FILES)
+        with self._location.usable():
+            self._location.discard(run.id)
+        self._report(run, Step.ABANDONED_FILES)
         with self._connection.begin():
             self._connection.execute(archiving.forget_chains(self._model), {"run_id": run.id})
             self._connection.execute(archiving.forget_run(self._model), {"run_id": run.id})
-        self._tell(run, Step.ABANDONED)
+        self._report(run, Step.ABANDONED)
 
     def _finish(self, run: _Run) -> int:
         """Bring a run to its end from wherever it is; return how many chains it moved."""
-        with self._place.usable():
+        with self._location.usable():
             if run.state is ArchiveState.PLANNED:
                 self._write(run)
             if run.state is ArchiveState.WRITTEN:
@@ -160,46 +160,50 @@ class Archiver:
     def _write(self, run: _Run) -> None:
         """Write the files where readers do not see them, read them back, and record that in the ledger."""
         counter = self._counter(run, Step.PART, run.jobs)
-        written = self._engine.write(Task(run.id, run.parts, self._model, self._place, self._connection, counter))
-        self._tell(run, Step.FILES)
-        run.files = self._place.hidden_files(run.id)
+        written = self._engine.write(Task(run.id, run.parts, self._model, self._location, self._connection, counter))
+        self._report(run, Step.FILES)
+        run.files = self._location.hidden_files(run.id)
         for file in run.files:
-            self._place.sync(file.path)
-        run.contents = verify(self._place, run.files, written)
-        self._tell(run, Step.VERIFIED)
+            self._location.sync(file.path)
+        run.contents = verify(self._location, run.files, written)
+        self._report(run, Step.VERIFIED)
         run.counts = {"chains": len(run.contents.chains), **run.contents.counts}
         self._advance(run, ArchiveState.WRITTEN, survivors=0)
-        self._tell(run, Step.WRITTEN)
+        self._report(run, Step.WRITTEN)
 
     def _publish(self, run: _Run) -> None:
         """Move the files to where readers see them. Before anything is deleted: no row is ever in neither place."""
-        for file in self._place.hidden_files(run.id) if run.files is None else run.files:
-            self._place.show(run.id, file)
-            self._tell(run, Step.PUBLISHED)
-        self._place.discard(run.id)
+        for file in self._location.hidden_files(run.id) if run.files is None else run.files:
+            self._location.show(run.id, file)
+            self._report(run, Step.PUBLISHED)
+        self._location.discard(run.id)
         self._advance(run, ArchiveState.DELETING)
-        self._tell(run, Step.DELETING)
+        self._report(run, Step.DELETING)
 
     def _delete(self, run: _Run) -> None:
         """Delete what the files have, after reading them unless this process has just done so."""
         if run.contents is None:
             expected = {name: run.counts[name] for name in DATASETS}
-            run.contents = verify(self._place, self._place.shown_files(run.id), expected)
+            run.contents = verify(self._location, self._location.shown_files(run.id), expected)
         counter = self._counter(run, Step.DELETED_BATCH, run.counts["jobs"])
         batch_jobs = self._options.batch_jobs
-        deleting.delete_archived(self._connection, self._model, run.id, run.contents, batch_jobs=batch_jobs, tell=counter)
+        deleting.delete_archived(
+            self._connection, self._model, run.id, run.contents, batch_jobs=batch_jobs, on_progress=counter
+        )
         run.contents = None
         self._advance(run, ArchiveState.DELETED)
-        self._tell(run, Step.DELETED)
+        self._report(run, Step.DELETED)
 
     def _settle(self, run: _Run) -> int:
         """Take what stayed in the tables out of the files, and close the run."""
         with self._connection.begin():
             stayed = self._connection.execute(archived.remaining(self._model), {"run_id": run.id}).all()
-        files = self._place.shown_files(run.id)
-        retained.take_out(self._place, files, (str(row.chain_id) for row in stayed), lambda: self._tell(run, Step.REWRITTEN))
-        files = self._place.shown_files(run.id)
-        rows, chains = retained.count(self._place, files)
+        files = self._location.shown_files(run.id)
+        retained.remove_chains(
+            self._location, files, (str(row.chain_id) for row in stayed), lambda: self._report(run, Step.REWRITTEN)
+        )
+        files = self._location.shown_files(run.id)
+        rows, chains = retained.count(self._location, files)
         stay = run.counts["chains"] - chains
         run.counts = {"chains": chains, **rows}
         with self._connection.begin():
@@ -211,7 +215,7 @@ class Archiver:
         self._totals["survivors"] += stay
         self._totals["files"] += len(files)
         self._totals["bytes"] += sum(file.bytes for file in files)
-        self._tell(run, Step.DONE)
+        self._report(run, Step.DONE)
         return chains
 
     def _advance(self, run: _Run, state: ArchiveState, survivors: int | None = None) -> None:
@@ -227,7 +231,7 @@ class Archiver:
         if self._connection.execute(statement, given).rowcount != 1:
             raise ArchiveError(f"run {run.id} is no longer {run.state}: another archiver changed it; try again")
 
-    def _tell(self, run: _Run, step: Step, done: int = 0, total: int = 0) -> None:
+    def _report(self, run: _Run, step: Step, done: int = 0, total: int = 0) -> None:
         if self._listener is not None:
             self._listener(Progress(run.id, step, done, total))
 
@@ -235,9 +239,9 @@ class Archiver:
         """Return what adds up jobs, and tells."""
         done = 0
 
-        def tell(jobs: int) -> None:
+        def on_progress(jobs: int) -> None:
             nonlocal done
             done += jobs
-            self._tell(run, step, done, total)
+            self._report(run, step, done, total)
 
-        return tell
+        return on_progress

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from sa_jobqueue.archive.arrow import CHECKSUM, arrow_schema, checksums
 from sa_jobqueue.archive.errors import ArchiveCorruptError
-from sa_jobqueue.archive.locations import File, Place
+from sa_jobqueue.archive.locations import File, Location
 from sa_jobqueue.history import DATASETS, JOBS, Dataset
 
 _BATCH_ROWS: Final = 20_000
@@ -38,7 +38,7 @@ class Contents:
     """Rows, by dataset."""
 
 
-def verify(place: Place, files: Iterable[File], expected: Mapping[str, int]) -> Contents:
+def verify(location: Location, files: Iterable[File], expected: Mapping[str, int]) -> Contents:
     """Read files in full and return what they have.
 
     Every row's checksum is computed again, from what was read, and compared with the one that the database computed; every
@@ -50,7 +50,7 @@ def verify(place: Place, files: Iterable[File], expected: Mapping[str, int]) -> 
     chain_of: dict[str, ChainRows] = {}
     in_order = sorted(files, key=lambda file: (file.dataset is not JOBS, file.path))
     for file in in_order:
-        for batch in _read(place, file):
+        for batch in _read(location, file):
             sums = checksums(batch, file.dataset)
             stored = batch.column(CHECKSUM).to_pylist()
             if sums != stored:
@@ -63,7 +63,7 @@ def verify(place: Place, files: Iterable[File], expected: Mapping[str, int]) -> 
             else:
                 _add_others(chain_of, batch, sums, file)
     if contents.counts != dict(expected):
-        raise ArchiveCorruptError(place.name, f"has {contents.counts} rows of the run, there should be {dict(expected)}")
+        raise ArchiveCorruptError(location.name, f"has {contents.counts} rows of the run, there should be {dict(expected)}")
     return contents
 
 
@@ -90,9 +90,9 @@ def _add_others(chain_of: dict[str, ChainRows], batch: Any, sums: list[int], fil
         chain.checksum += checksum
 
 
-def _read(place: Place, file: File) -> Iterator[Any]:
+def _read(location: Location, file: File) -> Iterator[Any]:
     try:
-        with open_file(place, file.path) as opened:
+        with open_file(location, file.path) as opened:
             check_columns(opened.schema_arrow, file.dataset, file.path)
             yield from opened.iter_batches(batch_size=_BATCH_ROWS)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, EOFError) as error:
@@ -102,9 +102,9 @@ def _read(place: Place, file: File) -> Iterator[Any]:
         raise ArchiveCorruptError(file.path, f"cannot be read: {error}") from error
 
 
-def open_file(place: Place, path: str) -> Any:
+def open_file(location: Location, path: str) -> Any:
     """Open a Parquet file, its pages' checksums to be checked."""
-    return pq.ParquetFile(path, filesystem=place.files, page_checksum_verification=True)
+    return pq.ParquetFile(path, filesystem=location.files, page_checksum_verification=True)
 
 
 def check_columns(found: Any, dataset: Dataset, path: str) -> None:

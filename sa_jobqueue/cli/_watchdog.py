@@ -59,7 +59,7 @@ class Watchdog:
         self._blind_until = 0.0
         self._reported = False
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check once."""
         now = self._clock()
         if now - self._looked > self.rest + self._limit.total_seconds() / 10:
@@ -113,7 +113,7 @@ def watching(read: Callable[[], Vitals], *, limit: timedelta | None, end: Callab
 
     def run() -> None:
         while not stopped.wait(rest):
-            watchdog.look()
+            watchdog.check()
 
     thread = threading.Thread(target=run, name="sa_jobqueue watchdog", daemon=True)
     thread.start()

@@ -65,7 +65,7 @@ class Connections:
         """Whether there is a way to the server on which notifications arrive."""
         return self._listen_url is not None or not self.is_pooled
 
-    async def look(self) -> None:
+    async def find_pooler(self) -> None:
         """Find out whether the URL leads to a pooler, before anything is opened.
 
         A server that does not answer is reported by the first component that connects. Raises: InvalidOptionError if

@@ -220,7 +220,9 @@ def _look(
 ) -> Any:
     first = cursor.after is None
     where = {} if first else {"after": cursor.after}
-    return session.execute(retention.look(model, first=first), given | where | {"scan": scan, "shortest": shortest}).one()
+    return session.execute(
+        retention.expired_chains(model, first=first), given | where | {"scan": scan, "shortest": shortest}
+    ).one()
 
 
 def _fill(session: Session, model: type[JobMixin[Any]], ids: list[Any]) -> tuple[dict[Any, int], list[Any]]:

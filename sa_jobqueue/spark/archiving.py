@@ -24,7 +24,7 @@ from sa_jobqueue.archive import ArchiveError, ArchiveOptions, ArchiveReport, Tas
 from sa_jobqueue.archive import archive as archive_with
 from sa_jobqueue.archive.arrow import DAY, VERSION_KEY, columns
 from sa_jobqueue.archive.copying import copied
-from sa_jobqueue.archive.locations import Place
+from sa_jobqueue.archive.locations import Location
 from sa_jobqueue.archive.options import Listener
 from sa_jobqueue.db.copy import copy_text
 from sa_jobqueue.db.urls import read_url
@@ -97,15 +97,15 @@ class SparkEngine:
             counted = Observation()
             frame = self._spark.range(0, task.parts, 1, min(task.parts, self._tasks)).mapInArrow(read, _schema(dataset))
             frame = frame.observe(counted, sf.count(sf.lit(1)).alias("rows"))
-            folder = f"{task.place.hidden(task.run_id)}/{dataset.name}"
+            folder = f"{task.location.hidden(task.run_id)}/{dataset.name}"
             try:
                 with _microseconds(self._spark):
                     writer = frame.write.partitionBy(DAY).option("compression", "zstd")
-                    writer.parquet(_uri(task.place, folder))
+                    writer.parquet(_uri(task.location, folder))
             except PySparkException as error:
                 raise ArchiveError(f"Spark could not write {dataset.name}: {error}") from error
             written[dataset.name] = int(counted.get["rows"] or 0)
-            task.tell(written[dataset.name] if dataset is JOBS else 0)
+            task.on_progress(written[dataset.name] if dataset is JOBS else 0)
         return written
 
 
@@ -149,8 +149,8 @@ def _microseconds(spark: SparkSession) -> Iterator[None]:
             spark.conf.set(_TIMESTAMPS, before)
 
 
-def _uri(place: Place, folder: str) -> str:
-    if place.is_local:
+def _uri(location: Location, folder: str) -> str:
+    if location.is_local:
         return f"file://{folder}"  # not percent-encoded: Hadoop takes a path's characters as they are
-    scheme = place.name.partition("://")[0]
+    scheme = location.name.partition("://")[0]
     return f"{'s3a' if scheme == 's3' else scheme}://{folder}"

@@ -154,7 +154,7 @@ def written(
 
 
 def _written(options: Options, write_id: str, sequence: int) -> WriteResult | None:
-    with writing.told(options), connect(options) as connection, Session(connection) as session:
+    with writing.write_errors(options), connect(options) as connection, Session(connection) as session:
         return find_write(session, write_id, sequence=sequence, model=find_queue(connection, options).model)
 
 

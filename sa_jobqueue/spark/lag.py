@@ -58,12 +58,12 @@ def stream_lag(url: str | None = None, **options: str) -> StreamLag:
     given = options if url is None else {"url": url, **options}
     read = read_options(given, use=Use.STREAM, known=OPTIONS)
     with sanitised(read), connect(read, read_only=True) as connection:
-        return look(connection)
+        return read_lag(connection)
 
 
-def look(connection: Connection) -> StreamLag:
+def read_lag(connection: Connection) -> StreamLag:
     """Look it up on an open connection."""
-    standing = offsets.look(connection)
+    standing = offsets.read_standing(connection)
     found = connection.execute(watermarks.holders()).first()
     return StreamLag(
         system=standing.system,

@@ -65,7 +65,7 @@ class Standing:
             )
 
 
-def look(connection: Connection) -> Standing:
+def read_standing(connection: Connection) -> Standing:
     """Look where the cluster stands. Locks: none."""
     found = connection.execute(watermarks.standing()).one()
     return Standing(found.xid, found.next_xid, found.system, found.is_replica)

@@ -23,7 +23,7 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.history import ATTEMPTS, BLOCKERS, DATASETS, JOBS, Dataset
 from sa_jobqueue.spark.connections import Queue, connect, find_queue, sanitised
 from sa_jobqueue.spark.decoding import CsvDecoder, check_names, check_types, spark_schema
-from sa_jobqueue.spark.offsets import Offset, look
+from sa_jobqueue.spark.offsets import Offset, read_standing
 from sa_jobqueue.spark.options import Options
 from sa_jobqueue.statements import history
 from sa_jobqueue.statements.history import Filters
@@ -139,7 +139,7 @@ def read_part(part: Part, shape: Shape, options: Options) -> Iterator[pa.RecordB
     decoder = CsvDecoder(shape.schema)
     with sanitised(options), connect(options, read_only=True) as connection:
         if part.end is not None:
-            look(connection).check(part.end, must_be_there=True)
+            read_standing(connection).check(part.end, must_be_there=True)
         statement = history.rows(part.queue.model, shape.dataset, shape.schema.names, part.filters, redact=options["redact"])
         for block in blocks(connection, *copy_text(statement)):
             yield from decoder.decode(block)

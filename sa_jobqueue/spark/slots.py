@@ -130,7 +130,7 @@ def _named(options: WorkerOptions, name: str) -> WorkerOptions:
 
 
 @dataclass(slots=True)
-class Tally:
+class SlotCounts:
     """Counts of a slot's worker, from its events."""
 
     completed: int = 0
@@ -160,7 +160,7 @@ class SlotRun:
         self._worker = worker
         self._slot = slot
         self._settings = settings
-        self._tally = Tally()
+        self._counts = SlotCounts()
         self._end = SlotEnd.IDLE
         self._seconds = 0.0
         self._closing = False
@@ -170,8 +170,8 @@ class SlotRun:
         self.ended = threading.Event()
         """Set when the worker has stopped, or failed to start."""
         logs.subscribe(worker.events)
-        worker.events.subscribe(self._tally.count)
-        worker.events.subscribe(self._hear)
+        worker.events.subscribe(self._counts.count)
+        worker.events.subscribe(self._on_event)
 
     def start(self) -> None:
         """Start the worker."""
@@ -189,13 +189,13 @@ class SlotRun:
 
     def row(self) -> pa.RecordBatch:
         """Return the progress; `ended` is null while the worker runs."""
-        tally = asdict(self._tally)
-        del tally["started"]
+        counts = asdict(self._counts)
+        del counts["started"]
         ended = self._end.value if self.ended.is_set() else None
-        row = {"slot": self._slot, "worker_id": self._worker.id, **tally, "seconds": self._seconds, "ended": ended}
+        row = {"slot": self._slot, "worker_id": self._worker.id, **counts, "seconds": self._seconds, "ended": ended}
         return pa.RecordBatch.from_pylist([row], schema=_ARROW)
 
-    def _hear(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         if isinstance(event, DrainRequested):
             self._end = SlotEnd.DRAINED
         elif isinstance(event, WorkerStarted):
@@ -221,8 +221,8 @@ class SlotRun:
             now = loop.time()
             self._seconds = now - began
             # A worker that has not polled yet is not idle: on a busy machine that takes a while.
-            if not self._is_up or self._worker.running or self._tally.started != seen:
-                busy_at, seen = now, self._tally.started
+            if not self._is_up or self._worker.running or self._counts.started != seen:
+                busy_at, seen = now, self._counts.started
             if self._closing:
                 self._worker.stop(now=True)
             elif not stopping and now - busy_at >= self._settings.idle_exit.total_seconds():

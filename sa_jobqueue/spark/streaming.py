@@ -31,7 +31,7 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.history import BLOCKERS, JOBS
 from sa_jobqueue.spark import lag
 from sa_jobqueue.spark.connections import Queue, connect, find_queue, sanitised
-from sa_jobqueue.spark.offsets import Offset, Standing, look
+from sa_jobqueue.spark.offsets import Offset, Standing, read_standing
 from sa_jobqueue.spark.options import Options
 from sa_jobqueue.spark.reading import Part, filters_of, read_part, shape_of
 from sa_jobqueue.statements import watermarks
@@ -101,7 +101,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return where the watermark stands, how far behind the newest transaction, and which process holds it there."""
         with sanitised(self.options), connect(self.options, read_only=True) as connection:
-            found = lag.look(connection)
+            found = lag.read_lag(connection)
         told = Offset(found.system, found.xid).as_json() | {"transactions_behind": found.transactions_behind}
         if found.holder is not None:
             seconds = -1 if found.holder.open_for is None else int(found.holder.open_for.total_seconds())
@@ -129,7 +129,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @contextmanager
     def _planning(self) -> Iterator[tuple[Connection, Queue, Standing]]:
         with sanitised(self.options), connect(self.options, read_only=True) as connection:
-            yield connection, find_queue(connection, self.options), look(connection)
+            yield connection, find_queue(connection, self.options), read_standing(connection)
 
     def _end(self, connection: Connection, queue: Queue, low: int, high: int, rows: int | None) -> int | None:
         """Return where a batch of about so many rows ends, None where there is no row before `high`."""

@@ -273,10 +273,10 @@ class WorkerSet:
         """Pass the drain request on, and report the progress, until the workers have ended."""
         while not self._ended.wait(_LOOK_SECONDS if not self._draining.is_set() else _LOOK_SECONDS / 4):
             with suppress(DBAPIError):  # an outage: the workers outlive it, and so does this
-                self._look()
-        self._tell([])
+                self._poll()
+        self._report_progress([])
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         where = WorkerFilter(names=[f"{self.name}.*"])
         with Session(self._engine) as session:
             if self._draining.is_set():
@@ -289,9 +289,9 @@ class WorkerSet:
                 for one in list_workers(session, where=where, model=self._model)
                 if one.silent_for < self._settings.options.heartbeat_timeout
             ]
-        self._tell(there)
+        self._report_progress(there)
 
-    def _tell(self, there: Sequence[WorkerStatus]) -> None:
+    def _report_progress(self, there: Sequence[WorkerStatus]) -> None:
         if self._progress is None:
             return
         told = WorkersProgress(

@@ -136,7 +136,7 @@ class _Writing:
         partition = task.partitionId() if task is not None else 0
         part = Part(write_id, sequence, new_task_id(partition), partition)
         is_permissive = self._options["mode"] == "PERMISSIVE"
-        with told(self._options), connect(self._options) as connection:
+        with write_errors(self._options), connect(self._options) as connection:
             stager = Stager(connection, self._queue.model, part, self._rules(), is_permissive=is_permissive)
             stager.stage(batches)
         return Staged(write_id, sequence, part.task_id, stager.rows, stager.rejected)
@@ -183,7 +183,7 @@ class _Writing:
         )
 
     def _in_transaction(self, act: Callable[[Session], T]) -> T:
-        with told(self._options):
+        with write_errors(self._options):
             for left in reversed(range(TRIES)):
                 try:
                     with connect(self._options) as connection:
@@ -262,7 +262,7 @@ def _prepare(schema: StructType, options: Options, *, overwrite: bool) -> Queue:
     if overwrite:
         raise InvalidOptionError("mode", 'a queue is not overwritten: df.write.format("jobqueue").mode("append")')
     check_columns(schema, has_type=options["type"] is not None)
-    with told(options), connect(options) as connection:
+    with write_errors(options), connect(options) as connection:
         queue = find_queue(connection, options)
     if queue.app:
         jobs = load_object(queue.app)
@@ -294,7 +294,7 @@ def _is_deadlock(error: DBAPIError) -> bool:
 
 
 @contextmanager
-def told(options: Options) -> Iterator[None]:
+def write_errors(options: Options) -> Iterator[None]:
     """Turn what the database refuses into `WriteError`, which tells no secret."""
     try:
         with sanitised(options):

@@ -237,7 +237,7 @@ def begin(model: type[JobMixin[Any]]) -> Insert:
 
 
 @once_a_model
-def take_on(model: type[JobMixin[Any]]) -> Insert:
+def add_chains(model: type[JobMixin[Any]]) -> Insert:
     """Make all candidates chains of a run, in parts of about `part_jobs` jobs, by the days on which they ended.
 
     Parameters: `run_id`, `part_jobs`. Changes: rows of `archive_chain`.

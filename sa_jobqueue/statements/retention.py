@@ -63,7 +63,7 @@ _READ = (
 
 
 @once_a_model
-def look(model: type[JobMixin[Any]], *, first: bool) -> Select[Any]:
+def expired_chains(model: type[JobMixin[Any]], *, first: bool) -> Select[Any]:
     """Look at one page of jobs, by id, for chains that have ended, that nobody awaits and whose time is up.
 
     Parameters: `after`, unless it is the `first` page; `scan`, how many jobs to look at; `shortest`, the shortest age of
@@ -103,7 +103,7 @@ def letters(model: type[JobMixin[Any]], *, first: bool, remove: bool) -> Select[
 
     Parameters: `after`, unless it is the `first` page; `scan`, how many to look at; `shortest`, the shortest age of all;
     `RetentionRules.letter_parameters`; `excluded`, letters to leave, none unless given.
-    Shape: one row `(scanned, last_id, is_young, gone)`, as `look` has them; `gone` is
+    Shape: one row `(scanned, last_id, is_young, gone)`, as `expired_chains` has them; `gone` is
     how many were deleted, or without `remove` would be. A letter whose job is dead stays.
     Clock: the database's `now()`. Locks: the letters that go, until the transaction ends; held ones are skipped.
     Index: the primary key, `scan` entries; that of the jobs, one probe a letter that is due.

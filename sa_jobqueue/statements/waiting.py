@@ -17,7 +17,7 @@ _TOLD = (
 
 
 @once_a_model
-def look(model: type[JobMixin[Any]]) -> Select[Any]:
+def standing(model: type[JobMixin[Any]]) -> Select[Any]:
     """Tell where a job's chain stands.
 
     Parameters: `job_id`, any job of the chain.
@@ -43,7 +43,7 @@ def mark_awaited(model: type[JobMixin[Any]]) -> Update:
     Parameters: `awaited_id`. Shape: `(id,)` if it was noted now; no row when it was already, when the chain has ended or
     is gone, and when somebody holds the root: try again then. Changes: the root's `has_waiters`.
     Locks: the root, until the transaction ends; skipped when it is held, so that nobody is waited for.
-    Obliges: run it alone and commit at once, then `look`: an end that came before the mark is not told.
+    Obliges: run it alone and commit at once, then `standing`: an end that came before the mark is not told.
     Index: the primary key.
     """
     job = table(model)

@@ -93,7 +93,7 @@ class SharedEar:
                     await self._hear()
                 except (psycopg.Error, InvalidOptionError) as error:
                     _log_deafness(error)
-                self._tell(*self.waiting)
+                self._wake(*self.waiting)
                 self.tried.set()
                 await asyncio.sleep(_RETRY_SECONDS)
         except asyncio.CancelledError:
@@ -108,15 +108,15 @@ class SharedEar:
         try:
             await connection.execute(_listening(self._channel))
             if self.tried.is_set():  # not the first time: what was told while nobody listened is lost, so look
-                self._tell(*self.waiting)
+                self._wake(*self.waiting)
             self.tried.set()
             async with aclosing(connection.notifies()) as notes:
                 async for note in notes:
-                    self._tell(note.payload)
+                    self._wake(note.payload)
         finally:
             await connection.close()
 
-    def _tell(self, *payloads: str) -> None:
+    def _wake(self, *payloads: str) -> None:
         for payload in payloads:
             for event in self.waiting.get(payload, ()):
                 event.set()

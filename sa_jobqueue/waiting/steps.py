@@ -136,7 +136,7 @@ class Wait:
         return self._result(chain)
 
     def _look(self, job_id: JobId) -> Ask:
-        return Ask(waiting.look(self._model), {"job_id": job_id})
+        return Ask(waiting.standing(self._model), {"job_id": job_id})
 
     def _result(self, row: Row[Any]) -> ChainResult[Any]:
         told = row._asdict()

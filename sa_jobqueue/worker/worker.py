@@ -208,7 +208,7 @@ class Worker:
             connect_args=self._connect_args,
             listen_url=self._listen_url,
         )
-        await connections.look()
+        await connections.find_pooler()
         hears = options.listen and not until_idle and connections.can_listen
         engine = connections.engine(7)
 
@@ -299,7 +299,7 @@ class Worker:
             claimer.look()
 
         def unblock() -> None:
-            unblocker.look()
+            unblocker.search()
             claimer.look()
 
         def rules_changed() -> None:

@@ -156,7 +156,7 @@ async def test_guards_hold_for_each_statement_and_stay_with_nobody(pooler: MakeP
     """Each transaction of a worker has them; the next user of the server's session has not."""
     url = make_url(pooler(pool=1, **settings).url)
     connections = Connections(url, worker_name="w", patience=quick().heartbeat_timeout)
-    await connections.look()
+    await connections.find_pooler()
     assert connections.is_pooled
     assert not connections.can_listen
     guarded = connections.engine(2)
@@ -186,8 +186,8 @@ async def test_guards_hold_for_each_statement_and_stay_with_nobody(pooler: MakeP
 
 async def test_without_a_pooler_nothing_changes(database_url: str) -> None:
     direct = Connections(make_url(database_url), worker_name="w", patience=quick().heartbeat_timeout)
-    await direct.look()
+    await direct.find_pooler()
     assert (direct.is_pooled, direct.can_listen) == (False, True)
     nowhere = Connections(make_url("postgresql://127.0.0.1:9/none"), worker_name="w", patience=quick().heartbeat_timeout)
-    await nowhere.look()  # whoever asks first says that there is nobody
+    await nowhere.find_pooler()  # whoever asks first says that there is nobody
     assert nowhere.is_pooled is False

@@ -205,25 +205,25 @@ def test_the_watchdog_tells_at_half_its_limit_ends_at_all_of_it_and_forgives_a_m
         clock=lambda: now[0],
     )
 
-    def look(at: float, silent_for: float) -> None:
+    def check(at: float, silent_for: float) -> None:
         now[0], silent[0] = at, silent_for
-        dog.look()
+        dog.check()
 
     with caplog.at_level(logging.ERROR):
-        look(1000.5, 24.9)
+        check(1000.5, 24.9)
         assert (len(alive), caplog.messages) == (1, [])
-        look(1001.0, 25.5)
-        look(1001.5, 26.0)
+        check(1001.0, 25.5)
+        check(1001.5, 26.0)
         assert len(alive) == 1
         assert caplog.messages == ["stuck: the listener for 26 s; the stacks of all threads follow"]
         assert ends == []
-        look(1002.0, 30.5)
+        check(1002.0, 30.5)
         assert ends == [STUCK]
-        look(1500.0, 500.0)  # all was stopped, this thread too
-        look(1500.5, 500.5)
+        check(1500.0, 500.0)  # all was stopped, this thread too
+        check(1500.5, 500.5)
         assert ends == [STUCK]
         for step in range(12):
-            look(1501.0 + step / 2, 501.0 + step / 2)
+            check(1501.0 + step / 2, 501.0 + step / 2)
         assert len(ends) > 1
 
 

@@ -340,7 +340,7 @@ CASES = [
     Case("notify_due", lambda: notifications.notify_due(Job), NONE, lambda world: {"queue": "default"}, guarded=False),
     Case(
         "look",
-        lambda: waiting.look(Job),
+        lambda: waiting.standing(Job),
         PK | {"uq_job_chain"},
         lambda world: {"job_id": world.pending[0]},
         guarded=False,

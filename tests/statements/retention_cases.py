@@ -20,10 +20,10 @@ _LOOK = _RULES | {"scan": 500, "shortest": timedelta(days=30)}
 RETENTION_CASES = [
     Case("prune_bounded", retention.bounded, frozenset(), lambda world: {"seconds": 2}, guarded=False),
     Case("prune_of_queues", lambda: retention.of_queues(Job), frozenset(), guarded=False),
-    Case("prune_look_first", lambda: retention.look(Job, first=True), PK, lambda world: _LOOK, looks_at=500),
+    Case("prune_look_first", lambda: retention.expired_chains(Job, first=True), PK, lambda world: _LOOK, looks_at=500),
     Case(
         "prune_look",
-        lambda: retention.look(Job, first=False),
+        lambda: retention.expired_chains(Job, first=False),
         PK,
         lambda world: _LOOK | {"after": NOBODY},
         looks_at=500,

@@ -34,7 +34,7 @@ def test_what_nobody_wants_need_not_be_made(caplog: pytest.LogCaptureFixture) ->
     assert not bus.has_subscribers(told.JobStarted)
     logs.subscribe(bus)
     tally = Tally(["mail"])
-    tally.follow(bus)
+    tally.subscribe_to(bus)
     caplog.set_level(logging.INFO, logs.LOGGER_NAME)
     assert not bus.has_subscribers(told.JobStarted)  # nobody counts it, and it would not be logged
     assert bus.has_subscribers(told.JobCompleted)
@@ -51,7 +51,7 @@ def test_a_tally_counts_the_same_whether_told_together_or_one_by_one() -> None:
     tallies = [Tally(["mail"]), Tally(["mail"])]
     for tally, alone in zip(tallies, (True, False), strict=True):
         bus = told.EventBus()
-        tally.follow(bus)
+        tally.subscribe_to(bus)
         for event in DONE if alone else ():
             bus.emit(event)
         bus.emit_many([] if alone else DONE)

@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue.observe.health import Health
-from sa_jobqueue.observe.metrics.samples import Figure, of_report, up
+from sa_jobqueue.observe.metrics.samples import Sample, of_report, up
 
 
 class DatabaseCollector:
@@ -34,13 +34,13 @@ class DatabaseCollector:
             yield _shown(up(False))
             return
         yield _shown(up(True))
-        for figure in of_report(report):
-            yield _shown(figure)
+        for sample in of_report(report):
+            yield _shown(sample)
 
 
-def _shown(figure: Figure) -> Metric:
-    kind = CounterMetricFamily if figure.only_grows else GaugeMetricFamily
-    family = kind(f"sa_jobqueue_{figure.name}", figure.words, labels=figure.labels)
-    for labels, value in figure.values.items():
+def _shown(sample: Sample) -> Metric:
+    kind = CounterMetricFamily if sample.only_grows else GaugeMetricFamily
+    family = kind(f"sa_jobqueue_{sample.name}", sample.words, labels=sample.labels)
+    for labels, value in sample.values.items():
         family.add_metric(labels, value)
     return family

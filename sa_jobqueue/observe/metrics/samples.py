@@ -1,4 +1,4 @@
-"""A health report as figures with names, units and labels, shared by Prometheus and OpenTelemetry."""
+"""A health report as samples with names, units and labels, shared by Prometheus and OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_QUEUES: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class Sample:
     """A metric with its values by label values; without labels, the key is the empty tuple."""
 
     name: str
@@ -27,13 +27,13 @@ class Figure:
     only_grows: bool = False
 
 
-def up(answered: bool) -> Figure:
-    """Return the figure that shows whether the database answered."""
+def up(answered: bool) -> Sample:
+    """Return the sample that shows whether the database answered."""
     return _one("up", "Whether the database answered.", int(answered))
 
 
-def of_report(report: Health) -> Iterator[Figure]:
-    """Yield the figures of a report. The number of labels is bounded."""
+def of_report(report: Health) -> Iterator[Sample]:
+    """Yield the samples of a report. The number of labels is bounded."""
     yield from _queues(report)
     yield from _jobs(report)
     yield from _storage(report)
@@ -45,7 +45,7 @@ def of_report(report: Health) -> Iterator[Figure]:
     yield _labelled("health_severity", worst, "code", {code.value: value for code, value in findings.items()})
 
 
-def _queues(report: Health) -> Iterator[Figure]:
+def _queues(report: Health) -> Iterator[Sample]:
     ranked = sorted(report.queues, key=lambda queue: queue.due, reverse=True)
     own = {queue.queue for queue in ranked[:MOST_QUEUES]}
     due: dict[str, float] = {}
@@ -61,7 +61,7 @@ def _queues(report: Health) -> Iterator[Figure]:
     yield _labelled("claim_age_seconds", "Time since the oldest claimable job became due.", "queue", age)
 
 
-def _jobs(report: Health) -> Iterator[Figure]:
+def _jobs(report: Health) -> Iterator[Sample]:
     rates, running, dead = report.rates, report.running, report.failures
     yield _one("arrivals_per_second", "Jobs enqueued per second, over the window.", rates.per_second(rates.arrived))
     yield _one("completions_per_second", "Jobs completed per second, over the window.", rates.per_second(rates.completed))
@@ -81,7 +81,7 @@ def _jobs(report: Health) -> Iterator[Figure]:
     yield _one("chains_to_unblock", "Ended chains whose blocked jobs are not unblocked yet.", dead.chains_to_unblock)
 
 
-def _storage(report: Health) -> Iterator[Figure]:
+def _storage(report: Health) -> Iterator[Sample]:
     tables = report.tables
     yield _labelled(
         "table_dead_rows", "Dead rows that vacuum has not removed.", "table", {one.name: one.dead for one in tables}
@@ -96,10 +96,10 @@ def _storage(report: Health) -> Iterator[Figure]:
         for kind, value in (("insert", table.inserted), ("update", table.updated), ("delete", table.deleted)):
             changes[table.name, kind] = value
     words = "Rows written since the statistics were reset."
-    yield Figure("table_changes", words, changes, labels=("table", "kind"), only_grows=True)
+    yield Sample("table_changes", words, changes, labels=("table", "kind"), only_grows=True)
 
 
-def _horizon(report: Health) -> Iterator[Figure]:
+def _horizon(report: Health) -> Iterator[Sample]:
     held = report.horizon.held_for
     yield _one("horizon_age_transactions", "Age of the xmin horizon in transactions.", report.horizon.age)
     yield _one(
@@ -115,9 +115,9 @@ def _horizon(report: Health) -> Iterator[Figure]:
     )
 
 
-def _one(name: str, words: str, value: float) -> Figure:
-    return Figure(name, words, {(): value})
+def _one(name: str, words: str, value: float) -> Sample:
+    return Sample(name, words, {(): value})
 
 
-def _labelled(name: str, words: str, label: str, values: Mapping[str, float]) -> Figure:
-    return Figure(name, words, {(value,): number for value, number in values.items()}, labels=(label,))
+def _labelled(name: str, words: str, label: str, values: Mapping[str, float]) -> Sample:
+    return Sample(name, words, {(value,): number for value, number in values.items()}, labels=(label,))

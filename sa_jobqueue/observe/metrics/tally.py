@@ -113,7 +113,7 @@ class Tally:
             counted[kind if kind in self.known else OTHER] += count
         return counted
 
-    def follow(self, events: worker_events.EventBus) -> None:
+    def subscribe_to(self, events: worker_events.EventBus) -> None:
         """Subscribe to a worker's events."""
         events.subscribe(self, kinds=_RARE)
         events.subscribe(self, kinds=[worker_events.JobCompleted], many=self.add_completed)

@@ -27,7 +27,7 @@ def subscribe(
     `lambda: worker.running_by_type`; called at every scrape.
     """
     tally = Tally(types)
-    tally.follow(events)
+    tally.subscribe_to(events)
     registry.register(TallyCollector(tally, running))
     Gauge("sa_jobqueue_worker_slots", "Maximum number of jobs to run at once.", registry=registry).set(slots)
     Gauge("sa_jobqueue_worker_info", "Version of sa_jobqueue.", ["version"], registry=registry).labels(__version__).set(1)

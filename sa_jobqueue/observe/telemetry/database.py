@@ -11,7 +11,7 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue.observe.health import Health
-from sa_jobqueue.observe.metrics.samples import Figure, of_report, up
+from sa_jobqueue.observe.metrics.samples import Sample, of_report, up
 
 _UNITS: Final = {"_seconds": "s", "_bytes": "By", "_ratio": "1", "_per_second": "{job}/s"}
 """Units by the suffix of Prometheus' names; in OpenTelemetry the unit is not part of the name."""
@@ -23,31 +23,31 @@ _CACHE_SECONDS: Final = 2.0
 class DatabaseMetrics:
     """Observes the figures of a report. If the database does not answer, `sa_jobqueue.up` 0 is the only metric."""
 
-    def __init__(self, meter: Meter, read: Callable[[], Health], named: Iterable[Figure]) -> None:
+    def __init__(self, meter: Meter, read: Callable[[], Health], named: Iterable[Sample]) -> None:
         self._read = read
         self._until = float("-inf")
-        self._figures: dict[str, Figure] = {}
-        for figure in (up(True), *named):
-            create = meter.create_observable_counter if figure.only_grows else meter.create_observable_gauge
-            name, unit = _name_and_unit(figure.name)
-            create(name, [partial(self._observe, figure.name)], unit, figure.words)
+        self._figures: dict[str, Sample] = {}
+        for sample in (up(True), *named):
+            create = meter.create_observable_counter if sample.only_grows else meter.create_observable_gauge
+            name, unit = _name_and_unit(sample.name)
+            create(name, [partial(self._observe, sample.name)], unit, sample.words)
 
     def _observe(self, name: str, options: CallbackOptions) -> Iterable[Observation]:
         if time.monotonic() > self._until:
             self._figures = self._measure()
             self._until = time.monotonic() + _CACHE_SECONDS
-        figure = self._figures.get(name)
-        if figure is None:
+        sample = self._figures.get(name)
+        if sample is None:
             return []
-        keys = [f"sa_jobqueue.{label}" for label in figure.labels]
-        return [Observation(value, dict(zip(keys, labels, strict=True))) for labels, value in figure.values.items()]
+        keys = [f"sa_jobqueue.{label}" for label in sample.labels]
+        return [Observation(value, dict(zip(keys, labels, strict=True))) for labels, value in sample.values.items()]
 
-    def _measure(self) -> dict[str, Figure]:
+    def _measure(self) -> dict[str, Sample]:
         try:
             report = self._read()
         except DBAPIError:
             return {"up": up(False)}
-        return {figure.name: figure for figure in (up(True), *of_report(report))}
+        return {sample.name: sample for sample in (up(True), *of_report(report))}
 
 
 def _name_and_unit(name: str) -> tuple[str, str]:

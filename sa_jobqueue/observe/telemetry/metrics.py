@@ -94,9 +94,9 @@ class WorkerMetrics:
         keys = [_ATTRIBUTES[name] for name in counted.labels]
         return [Observation(total, dict(zip(keys, labels, strict=True))) for labels, total in self._tally.of(counted)]
 
-    def follow(self, events: worker_events.EventBus) -> None:
+    def subscribe_to(self, events: worker_events.EventBus) -> None:
         """Subscribe to a worker's events."""
-        self._tally.follow(events)
+        self._tally.subscribe_to(events)
         kinds = (
             worker_events.JobStarted,
             worker_events.JobCompleted,

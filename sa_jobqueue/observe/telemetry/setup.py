@@ -97,7 +97,7 @@ def subscribe(
     spans = AttemptSpans(tracer)
     events.on_attempt_start(spans.begin)
     events.subscribe(spans.handle, kinds=spans.kinds)
-    WorkerMetrics(meter, types=types, running=running, slots=slots).follow(events)
+    WorkerMetrics(meter, types=types, running=running, slots=slots).subscribe_to(events)
 
 
 def observe_database(read: Callable[[], Health], *, meter_provider: MeterProvider | None = None) -> None:

@@ -64,7 +64,7 @@ class Rescuer(Component):
         self._backoff = backoff
         self._new_id = model.__id_factory__
         self._rescue = compiled(leases.rescue, model)
-        self._take_orphans = compiled(leases.rescue, model, orphans=True)
+        self._rescue_orphans = compiled(leases.rescue, model, orphans=True)
         self._forget = leases.forget_dead_workers(model)
         self._expire = compiled(expiry.expire, model)
         self._correct_heartbeats = compiled(corrections.correct_heartbeats, model)
@@ -77,10 +77,10 @@ class Rescuer(Component):
         """Rescue until cancelled."""
         rounds = 0
         while True:
-            if await self.sweep(orphans=rounds % _RARELY == 0) < BATCH:
+            if await self.rescue(orphans=rounds % _RARELY == 0) < BATCH:
                 # Alternating: this keeps an idle worker's load low, and neither is urgent.
                 if rounds % 4 == 0:
-                    self._unblocker.look()
+                    self._unblocker.search()
                 elif rounds % 8 == 2:
                     while await self.expire() == BATCH:
                         pass
@@ -91,14 +91,14 @@ class Rescuer(Component):
                 # Jitter, so that workers started together do not scan together.
                 await asyncio.sleep(self._options.rescue_interval.total_seconds() * random.uniform(0.8, 1.0))
 
-    async def sweep(self, *, orphans: bool = False) -> int:
+    async def rescue(self, *, orphans: bool = False) -> int:
         """Rescue one batch and report it; return the number of jobs. A failed scan has changed nothing."""
         given: dict[str, Any] = {"limit": BATCH, "excluded": self._quarantine.resting(RefusedWrite.RESCUE)}
         given |= {} if orphans else {"ttl": self._options.heartbeat_timeout}
         more = {"base": self._backoff.base.total_seconds(), "cap": self._backoff.cap.total_seconds()}
 
-        async def take(ids: Sequence[Any] | None) -> Sequence[Any]:
-            statement = self._take_orphans if orphans else self._rescue
+        async def rescue_some(ids: Sequence[Any] | None) -> Sequence[Any]:
+            statement = self._rescue_orphans if orphans else self._rescue
             among: dict[str, Any] = {}
             if ids is not None:
                 statement, among = compiled(leases.rescue, self._model, orphans=orphans, only=True), {"ids": ids}
@@ -111,17 +111,19 @@ class Rescuer(Component):
                 found = await connection.execute(leases.lost(self._model, orphans=orphans), given)
                 return list(found.scalars())
 
-        taken = [row for rows in await self._quarantine.select(RefusedWrite.RESCUE, take, candidates) for row in rows]
-        if taken:  # others may serve these queues, and wait for these ordering keys
+        rescued = [
+            row for rows in await self._quarantine.select(RefusedWrite.RESCUE, rescue_some, candidates) for row in rows
+        ]
+        if rescued:  # others may serve these queues, and wait for these ordering keys
             self._unblocker.notify_workers()
             self._on_rescued()
-        for job_id, type_name, attempt, status, worker_id, chain_id, has_waiters in taken:
+        for job_id, type_name, attempt, status, worker_id, chain_id, has_waiters in rescued:
             died = JobStatus(status) is JobStatus.DEAD
             if died and has_waiters:
                 self._unblocker.put(chain_id)
             self._events.emit(JobRescued(job_id, type_name, attempt, worker_id, died))
-        await self._quarantine.written(RefusedWrite.RESCUE, [row[0] for row in taken])
-        return len(taken) if not orphans else len(taken) + await self.sweep()
+        await self._quarantine.written(RefusedWrite.RESCUE, [row[0] for row in rescued])
+        return len(rescued) if not orphans else len(rescued) + await self.rescue()
 
     async def expire(self) -> int:
         """Cancel one batch of jobs that were not started before they expired, and report it; return their number."""

@@ -95,7 +95,7 @@ class Claimer(Component):
         self._held = compiled(leases.held, model)
         self._model = model
         self._ordered = False
-        self._freed = Freed(tell=unblocker.tell_freed, recount=unblocker.recount_freed)
+        self._freed = Freed(tell=unblocker.notify_freed, recount=unblocker.recount_freed)
         self._controls = controls
         self._obeyed = Controls()
         self._divided = Divided()
@@ -207,7 +207,7 @@ class Claimer(Component):
         seen by it, whatever the claim before has missed.
         """
         await self._completer.drained()
-        self._unblocker.look()
+        self._unblocker.search()
         await self._unblocker.drained()
         self._plan.reset(self._loop.time())
         if await self.claim(connection) > 0 or self._plan.again_in() is not None:

@@ -171,7 +171,7 @@ class Completer(Component):
                 refused.due = now + 1.0
                 continue
             del self._refused[refused.end.job.id, refused.end.job.attempt]
-            await self._take_in([refused.end], done, repeated=repeated)
+            await self._apply([refused.end], done, repeated=repeated)
             if not done.refused:
                 await self._quarantine.written(_write_of(refused.end), [refused.end.job.id])
 
@@ -183,7 +183,7 @@ class Completer(Component):
         for _ in batch:
             self._queue.popleft()
         self._uncertain = False
-        await self._take_in(batch, done, repeated=repeated)
+        await self._apply(batch, done, repeated=repeated)
         if len(done.held) == len(batch):
             await asyncio.sleep(_HELD_REST)
 
@@ -219,7 +219,7 @@ class Completer(Component):
         done.held = await self._held(connection, unwritten) if unwritten else set()
         return done
 
-    async def _take_in(self, batch: Sequence[Completed | Finished], done: _Done, *, repeated: bool) -> None:
+    async def _apply(self, batch: Sequence[Completed | Finished], done: _Done, *, repeated: bool) -> None:
         """Report results that are no longer queued, and keep those that are still to be written."""
         if len(done.written) < len(batch):
             refused = {end.job.id for end, _ in done.refused}

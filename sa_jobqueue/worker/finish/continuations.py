@@ -64,7 +64,7 @@ class ChainWriter:
                 await self._write_alone(end, written)
         for end in going_on.values():
             if end.job.id in written.ids:
-                self._tell_due(end)
+                self._notify_due(end)
         return written
 
     async def _write_parts(
@@ -121,11 +121,11 @@ class ChainWriter:
                     return
                 raise
         written.ids.add(end.job.id)
-        self._tell_due(end)
+        self._notify_due(end)
 
-    def _tell_due(self, end: Completed) -> None:
+    def _notify_due(self, end: Completed) -> None:
         if isinstance(end.result, JobMixin):
-            self._unblocker.tell_due(end.result.queue)
+            self._unblocker.notify_due(end.result.queue)
 
 
 def _is_held(error: DBAPIError) -> bool:

@@ -71,11 +71,11 @@ class Unblocker(Component):
         self._later: dict[JobId, float] = {}
         """Chains that cannot be processed now, each with the time of the next try by the monotonic clock."""
         self._due: set[str] = set()
-        self._told: dict[str, float] = {}
+        self._notified_at: dict[str, float] = {}
         self._freed: dict[LimitKey, None] = {}
         self._recounts: dict[Recountable, Counter[LimitKey]] = {}
         self._chains_to_unblock = blockers.chains_to_unblock(model)
-        self._looks = self._notifies = False
+        self._searches = self._notifies = False
         self._held_rest = _HELD_REST
         self._arrived = asyncio.Event()
         self._empty = asyncio.Event()
@@ -89,16 +89,16 @@ class Unblocker(Component):
         self._empty.clear()
         self._arrived.set()
 
-    def tell_due(self, queue: str) -> None:
+    def notify_due(self, queue: str) -> None:
         """Wake this worker and others for a job that this worker has just made due."""
         self._on_due(queue)
-        if time.monotonic() - self._told.get(queue, 0.0) > QUIET.total_seconds():
-            self._told[queue] = time.monotonic()
+        if time.monotonic() - self._notified_at.get(queue, 0.0) > QUIET.total_seconds():
+            self._notified_at[queue] = time.monotonic()
             self._due.add(queue)
             self._empty.clear()
             self._arrived.set()
 
-    def tell_freed(self, limits: Iterable[LimitKey]) -> None:
+    def notify_freed(self, limits: Iterable[LimitKey]) -> None:
         """Wake other workers that were held up by limits that now have capacity."""
         self._freed |= dict.fromkeys(limits)
         self._empty.clear()
@@ -116,9 +116,9 @@ class Unblocker(Component):
         self._empty.clear()
         self._arrived.set()
 
-    def look(self) -> None:
+    def search(self) -> None:
         """Search soon for ended chains whose dependants are still blocked: no worker completed them, or it died."""
-        self._looks = True
+        self._searches = True
         self._empty.clear()
         self._arrived.set()
 
@@ -134,19 +134,19 @@ class Unblocker(Component):
     async def run(self) -> None:
         """Process what arrives until cancelled."""
         while True:
-            if not (self._chains or self._due or self._freed or self._recounts or self._looks or self._notifies):
+            if not (self._chains or self._due or self._freed or self._recounts or self._searches or self._notifies):
                 self._empty.set()
                 self._arrived.clear()
                 await self._idle()
             if self._freed or self._recounts or self._notifies:
                 await self._flush_freed()
-            if self._looks:
+            if self._searches:
                 await self._find()
             if self._chains or self._due:
                 await self.flush()
 
     async def _find(self) -> None:
-        self._looks = False
+        self._searches = False
         try:
             async with self._engine.begin() as connection:
                 page = found = list(await connection.scalars(self._chains_to_unblock, {"limit": BATCH}))
@@ -154,7 +154,7 @@ class Unblocker(Component):
                     page = list(await connection.scalars(self._chains_to_unblock, {"limit": BATCH, "after": page[-1]}))
                     found += page
         except BaseException:
-            self._looks = True
+            self._searches = True
             raise
         for chain_id in found:
             if chain_id not in self._later:
@@ -171,8 +171,8 @@ class Unblocker(Component):
             for limits, ended in recounts.items():
                 freed |= dict.fromkeys(await limits.recount(connection, ended))
             if freed:
-                told = [f"{'type' if is_type else 'queue'} {name}" for is_type, name in freed]
-                await connection.execute(notifications.notify_each(self._model, "freed"), {"ids": told})
+                ids = [f"{'type' if is_type else 'queue'} {name}" for is_type, name in freed]
+                await connection.execute(notifications.notify_each(self._model, "freed"), {"ids": ids})
 
     async def _idle(self) -> None:
         """Wait until there is work, or until a chain that failed is due to be tried again."""
@@ -205,7 +205,7 @@ class Unblocker(Component):
         self._due.difference_update(due)
         if done is None:
             return
-        await self._take_in(batch, done)
+        await self._apply(batch, done)
         if done.moved or done.settled:
             self._held_rest = _HELD_REST
         elif self._chains:
@@ -241,9 +241,9 @@ class Unblocker(Component):
         excluded = self._quarantine.resting(RefusedWrite.UNBLOCK)
         async with self._engine.begin() as connection:
             done = await connection.run_sync(unblock, self._model, chains, excluded=excluded, only=only)
-        await self._take_in(chains, done)
+        await self._apply(chains, done)
 
-    async def _take_in(self, batch: dict[JobId, JobId | None], done: Unblocked) -> None:
+    async def _apply(self, batch: dict[JobId, JobId | None], done: Unblocked) -> None:
         """Report the result of a batch, and keep what remains of it."""
         for chain_id in batch:
             self._chains.pop(chain_id, None)

@@ -182,7 +182,7 @@ class Batches:
             for member in members:
                 job = member.running.job
                 if (job.id, job.attempt) in lost.attempts:
-                    self._tell(member, _Failed(LostAttemptError(job.id, job.attempt), None))
+                    self._resolve(member, _Failed(LostAttemptError(job.id, job.attempt), None))
             for member in members:
                 if not member.end.done():
                     self._host.stop(member.running, CancelReason.BATCH_STOPPED)
@@ -191,13 +191,13 @@ class Batches:
             if isinstance(error, asyncio.CancelledError) and batch.is_stopped:
                 raise
             for member in members:
-                self._tell(member, _Failed(error, error.__traceback__))
+                self._resolve(member, _Failed(error, error.__traceback__))
         else:
             for member, result in zip(members, results, strict=True):
-                self._tell(member, result)
+                self._resolve(member, result)
 
     @staticmethod
-    def _tell(member: _Member, end: Any) -> None:
+    def _resolve(member: _Member, end: Any) -> None:
         if not member.end.done():
             member.end.set_result(end)
 

@@ -166,22 +166,22 @@ class Executor:
         """Stop attempts that are no longer this worker's, each for its reason; nothing is written for them."""
         for running in list(self._running):
             if (running.job.id, running.job.attempt) in attempts:
-                self.look_after(str(running.job.id))
+                self.verify(str(running.job.id))
 
-    def look_after(self, job_id: str) -> None:
+    def verify(self, job_id: str) -> None:
         """Look in the database whether a job that runs here was ended or rescued, and stop its attempt if so."""
         if any(str(running.job.id) == job_id for running in self._running):
             is_first = not self._doubtful
             self._doubtful.add(job_id)
             if is_first:
-                self._keep(self._look())
+                self._keep(self._verify())
 
     async def _stop_if_lost(self, job_id: JobId) -> None:
         """Do the same, and return when it is done: what was about to begin must not begin."""
         self._doubtful.add(str(job_id))
-        await self._look()
+        await self._verify()
 
-    async def _look(self) -> None:
+    async def _verify(self) -> None:
         """Read how doubtful jobs stand, many at once, until the database has answered; stop the attempts that are lost.
 
         A notification is only a hint: anybody who may connect can send one.
@@ -469,7 +469,7 @@ class Executor:
         if ended is not None:
             self._unblocker.put(ended)
         if following is not None:
-            self._unblocker.tell_due(following)
+            self._unblocker.notify_due(following)
 
     async def _awaited(self, running: Running, job_type: JobType, arguments: list[Any], **session: Any) -> Any:
         given = self._injected(running, job_type) | session

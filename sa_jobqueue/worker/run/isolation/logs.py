@@ -58,7 +58,7 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
 
 
-def tell(message: Message, job: ClaimedJob | None) -> None:
+def replay(message: Message, job: ClaimedJob | None) -> None:
     """Handle a child's record as one of this process. Raises: KeyError, TypeError or ValueError if it is invalid."""
     name, level = str(message["name"]), int(message["level"])
     logger = logging.getLogger(name)

@@ -18,7 +18,7 @@ from sa_jobqueue.errors import IsolationError, MemoryLimitError, ProcessDiedErro
 from sa_jobqueue.tracing import current_traceparent
 from sa_jobqueue.types import CancelReason
 from sa_jobqueue.worker.memory import resident_bytes
-from sa_jobqueue.worker.run.isolation.logs import levels, tell
+from sa_jobqueue.worker.run.isolation.logs import levels, replay
 from sa_jobqueue.worker.run.isolation.messages import HEAD, MAX_FRAME, Message, frame, length, parsed
 
 _LOOK_SECONDS: Final = 0.05
@@ -192,7 +192,7 @@ class Process:
                 size = length(await self._exactly(HEAD))
                 if size > MAX_FRAME:
                     return
-                self._take(parsed(await self._exactly(size)))
+                self._receive_message(parsed(await self._exactly(size)))
                 # What is there is received without waiting: a child that logs a lot would have the loop to itself.
                 await asyncio.sleep(0)
 
@@ -205,13 +205,13 @@ class Process:
             received += more
         return bytes(received)
 
-    def _take(self, message: Message) -> None:
+    def _receive_message(self, message: Message) -> None:
         match message["is"]:
             case "log":
                 if self._attempt is None:
-                    tell(message, None)
+                    replay(message, None)
                 else:  # the logger where listeners for an attempt's records expect it
-                    self._attempt[2].run(tell, message, self._attempt[0])
+                    self._attempt[2].run(replay, message, self._attempt[0])
             case "extend":
                 if self._attempt is not None:
                     self._attempt[1].extend(timedelta(seconds=float(message["seconds"])))
