@@ -28,8 +28,7 @@ from sa_jobqueue.operations.deduplicate import Deduplicate, enqueue, enqueue_uni
 from sa_jobqueue.operations.deduplicate_many import enqueue_many_unique
 from sa_jobqueue.operations.deletion import delete_chains
 from sa_jobqueue.operations.enqueueing import enqueue_many
-from sa_jobqueue.operations.explaining import Explanation, explain_job
-from sa_jobqueue.operations.explaining_causes import Cause
+from sa_jobqueue.operations.explaining import Cause, Explanation, explain_job
 from sa_jobqueue.operations.explaining_schedules import ScheduleCause, ScheduleExplanation, explain_schedule
 from sa_jobqueue.operations.firing import fire_schedules
 from sa_jobqueue.operations.hooks import after_commit

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any, Final, cast
 
 from sqlalchemy import RowMapping, func, select
@@ -12,19 +13,59 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, list_dead_letters
-from sa_jobqueue.operations.explaining_causes import Cause
-from sa_jobqueue.operations.explaining_limits import held_by, slots_of_type_taken
-from sa_jobqueue.operations.explaining_rates import held_by_a_part, held_by_rate
-from sa_jobqueue.operations.explaining_selectors import decided_by_a_function
 from sa_jobqueue.operations.firing import schedule_of
 from sa_jobqueue.operations.jobs import get_job, list_attempts
 from sa_jobqueue.operations.queues import QueueStatus, TypeStatus, list_job_types, list_queues
 from sa_jobqueue.operations.spans import span
 from sa_jobqueue.operations.workers import WorkerStatus, list_workers
 from sa_jobqueue.policies.fairness import whole
+from sa_jobqueue.policies.rates import Rate, RateAlgorithm
 from sa_jobqueue.redaction import redacted_error
 from sa_jobqueue.statements import explaining, limits, quarantine
 from sa_jobqueue.types import ENDED, JobId, JobStatus, RefusedWrite, WorkerState
+
+
+class Cause(StrEnum):
+    """Why a job is in its current state; the first cause that applies."""
+
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    DEAD = "dead"
+    RUNNING = "running"
+    WORKER_SILENT = "worker_silent"
+    """Its worker had no heartbeat within the timeout; another worker will rescue the job."""
+    BLOCKED = "blocked"
+    UNBLOCKING = "unblocking"
+    """Its blockers have ended, and a worker is about to unblock it."""
+    QUARANTINED = "quarantined"
+    """The database rejects a write for it; the write is retried."""
+    SCHEDULED = "scheduled"
+    RETRYING = "retrying"
+    """Its last attempt failed and the next one is not due yet."""
+    QUEUE_PAUSED = "queue_paused"
+    TYPE_PAUSED = "type_paused"
+    EXPIRED = "expired"
+    """It did not start by `expires_at`, and is about to be cancelled."""
+    WAITING_FOR_ORDERING_KEY = "waiting_for_ordering_key"
+    """Another job of its ordering key is first."""
+    LIMITED = "limited"
+    """The global concurrency of its queue or type is reached."""
+    RATE_LIMITED = "rate_limited"
+    """The rate limit of its queue or type is reached."""
+    NO_WORKER = "no_worker"
+    QUEUE_UNSERVED = "queue_unserved"
+    TYPE_UNKNOWN = "type_unknown"
+    """Workers serve its queue, but none has a handler for its type."""
+    DRAINING = "draining"
+    """Every worker that could run it is draining."""
+    QUEUED = "queued"
+    """Other jobs of its queue are first."""
+    BUSY = "busy"
+    """Every worker that could run it has no free slot, in total or for its type."""
+    NOT_SELECTED = "not_selected"
+    """The selector of its queue has not selected it."""
+    READY = "ready"
+
 
 COUNTED: Final = 10_000
 """Limit of the count of jobs ahead."""
@@ -253,19 +294,19 @@ class _Explainer:
         if held is not None:
             return held
         slots, running = sum(worker.concurrency for worker in ready), sum(worker.running for worker in ready)
-        if (taken := slots_of_type_taken(self.session, job, self.model, self.now, ready)) is not None:
+        if (taken := _type_slots_in_use(self.session, job, self.model, self.now, ready)) is not None:
             evidence |= taken[1]
             return Cause.BUSY, f"{since}, but {taken[0]}.", evidence
         place = {"queue": job.queue, "priority": job.priority, "scheduled_at": job.scheduled_at, "id": job.id}
         before: int = self.session.execute(explaining.ahead(self.model), place | {"limit": COUNTED}).scalar_one()
         evidence |= {"ahead": before, "slots": slots, "running": running}
         asked = running >= slots or self.now > job.scheduled_at + _SOON
-        if asked and (decided := decided_by_a_function(job, ready, ahead=before, is_full=running >= slots)) is not None:
+        if asked and (decided := _delayed_by_selector(job, ready, ahead=before, is_full=running >= slots)) is not None:
             cause, sentence, which = decided
             evidence |= which
             return cause, f"{since}, {sentence}.", evidence
         # While slots are free, only the rate limit delays the jobs ahead.
-        rate = held_by_a_part(self.session, job, self.model, workers=len(ready)) if running < slots else None
+        rate = _delayed_by_local_rate(self.session, job, self.model, workers=len(ready)) if running < slots else None
         if rate is not None and self.now > job.scheduled_at + _SOON:
             evidence |= rate[1]
             turn = "is next" if before == 0 else f"is behind {_many(before)}"
@@ -340,13 +381,13 @@ class _Explainer:
                 if limit is not None and count >= limit:
                     evidence |= {"global_concurrency": limit, "running": count}
                     todo = f"sa-jobqueue {what}s set {name} --global-concurrency"
-                    words, who = held_by(
+                    words, who = _longest_running(
                         self.session, self.model, self.now, **{"type_name" if what == "type" else what: name}
                     )
                     evidence |= who
                     sentence = f"{since}, but its {what} {name!r} runs {count} jobs, its limit is {limit}{words}: {todo}."
                     return Cause.LIMITED, sentence, evidence
-        if (rate := held_by_rate(self.session, job, self.model)) is not None:
+        if (rate := _delayed_by_rate(self.session, job, self.model)) is not None:
             evidence |= rate[1]
             return Cause.RATE_LIMITED, f"{since}, but {rate[0]}.", evidence
         return None
@@ -400,3 +441,95 @@ def _error(type_name: str, error: Any) -> str:
     message = next(iter(str(error.get("message") or "").strip().splitlines()), "") if isinstance(error, dict) else ""
     kind = error.get("type", "an error") if isinstance(error, dict) else "an error"
     return f"{kind}: {message}"[:200] if message else str(kind)
+
+
+def _longest_running(
+    session: Session, model: type[JobMixin[Any]], now: datetime, *, queue: str | None = None, type_name: str | None = None
+) -> tuple[str, dict[str, Any]]:
+    """Describe the longest running job of a queue, fairness key or type; the evidence has one job per worker.
+
+    The description is empty if none is running.
+    """
+    rows = session.execute(explaining.holders(model), {"queue": queue, "type_name": type_name}).all()
+    if not rows:
+        return "", {"held_by": []}
+    first = rows[0]
+    words = f"; the longest running is job {first.job_id}, for {span(now - first.started_at)}, on {first.worker_id}"
+    return words, {"held_by": [row.job_id for row in rows]}
+
+
+def _type_slots_in_use(
+    session: Session, job: Any, model: type[JobMixin[Any]], now: datetime, ready: Sequence[WorkerStatus]
+) -> tuple[str, dict[str, Any]] | None:
+    """Return the explanation if all slots of a job's type are in use in the workers that could run it, else None."""
+    slots = {worker.id: worker.type_slots.get(job.type_name) for worker in ready}
+    if None in slots.values():
+        return None
+    rows = session.execute(explaining.holders(model), {"queue": None, "type_name": job.type_name}).all()
+    running = {row.worker_id: row.n for row in rows}
+    if any(running.get(worker_id, 0) < (most or 0) for worker_id, most in slots.items()):
+        return None
+    words, evidence = _longest_running(session, model, now, type_name=job.type_name)
+    total = sum(most or 0 for most in slots.values())
+    evidence |= {"slots_of_type": total, "running_of_type": sum(running.values())}
+    where = "1 worker" if len(ready) == 1 else f"{len(ready):,} workers"
+    return f"all {total:,} slots of type {job.type_name!r} in {where} are in use{words}", evidence
+
+
+def _delayed_by_rate(session: Session, job: Any, model: type[JobMixin[Any]]) -> tuple[str, dict[str, Any]] | None:
+    """Describe the rate limit of the queue, fairness key or type that delays a job; None if there is no such limit."""
+    weight = max(job.rate_cost or 1, 1)
+    asked = {"queues": [job.queue, whole(job.queue)], "type_name": job.type_name}
+    for row in session.execute(explaining.rates(model), asked):
+        rate = Rate.of(row)
+        if rate is None or rate.fitting([weight]):
+            continue
+        wait = rate.wait(weight)
+        evidence = {"per_second": rate.per_second, "next_start": wait, "algorithm": rate.algorithm, "weight": weight}
+        what = "no more jobs by its rate limit" if weight == 1 else f"no jobs of rate_cost {weight:,} by its rate limit"
+        if rate.algorithm is RateAlgorithm.SLIDING_WINDOW:
+            what += f" of {rate.limit:,} in any {span(rate.period)}"
+        todo = f"sa-jobqueue {row.what}s set {row.name} --rate-limit"
+        return f"its {row.what} {row.name!r} starts {what}; the next in {span(wait)}: {todo}", evidence
+    return None
+
+
+def _delayed_by_local_rate(
+    session: Session, job: Any, model: type[JobMixin[Any]], *, workers: int
+) -> tuple[str, dict[str, Any]] | None:
+    """Describe the rate limit that is divided among workers, if there is one; only the workers know their state."""
+    asked = {"queues": [job.queue, whole(job.queue)], "type_name": job.type_name}
+    for row in session.execute(explaining.rates(model), asked):
+        rate = Rate.of(row)
+        if rate is not None and rate.algorithm is RateAlgorithm.LOCAL_TOKEN_BUCKET:
+            part = rate.divided(workers)
+            each = timedelta(seconds=max(job.rate_cost or 1, 1) / part.per_second)
+            evidence = {"per_second": rate.per_second, "next_start": each, "algorithm": rate.algorithm, "workers": workers}
+            limit = f"the rate limit of its {row.what} {row.name!r}"
+            starts = f"{limit} lets each of {workers:,} workers start one every {span(each)}"
+            return f"{starts}: sa-jobqueue {row.what}s set {row.name} --rate-limit", evidence
+    return None
+
+
+def _delayed_by_selector(
+    job: Any, ready: Sequence[WorkerStatus], *, ahead: int, is_full: bool
+) -> tuple[Cause, str, dict[str, Any]] | None:
+    """Return the explanation if a selector did not select a due job, or has yet to decide, else None.
+
+    `ready`: the workers that could run it. `ahead`: how many due jobs of its queue are before it in the default order.
+    None if one of those workers uses the default order, or the job is not within a window of candidates.
+    """
+    queue = whole(job.queue)
+    selectors = {worker.id: worker.selectors[queue] for worker in ready if queue in worker.selectors}
+    if len(selectors) < len(ready) or all(ahead >= one["window"] for one in selectors.values()):
+        return None
+    worker_id, one = max(selectors.items(), key=lambda item: int(item[1]["window"]))
+    which = f"the selector {one['function']} of queue {queue!r} (worker {worker_id})"
+    longest = None if one["max_wait"] is None else timedelta(seconds=one["max_wait"])
+    evidence = {"selector": one["function"], "chosen_by": sorted(selectors), "window": one["window"], "max_wait": longest}
+    if is_full:
+        return Cause.BUSY, f"all slots are in use, and {which} decides which job is next", evidence
+    bound = "it has no max_wait, so a job that it never selects never starts"
+    if longest is not None:
+        bound = f"the job starts without it once it has been a candidate for the max_wait of {span(longest)}"
+    return Cause.NOT_SELECTED, f"and workers have free slots, but {which} did not select it; {bound}", evidence

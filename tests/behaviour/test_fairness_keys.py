@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, JobStatus, Worker
 from sa_jobqueue.operations import explain_job, pause_queues, resume_queues
-from sa_jobqueue.operations.explaining_causes import Cause
+from sa_jobqueue.operations.explaining import Cause
 from sa_jobqueue.worker.claim import scout
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs

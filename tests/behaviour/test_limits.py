@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import JobQueue, JobStatus
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.operations import explain_job
-from sa_jobqueue.operations.explaining_causes import Cause
+from sa_jobqueue.operations.explaining import Cause
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, Spawn, Start, until
 

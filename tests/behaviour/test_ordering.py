@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Job, JobQueue, JobStatus
 from sa_jobqueue.events import ComponentFailed
 from sa_jobqueue.operations import explain_job, upsert_queue
-from sa_jobqueue.operations.explaining_causes import Cause
+from sa_jobqueue.operations.explaining import Cause
 from sa_jobqueue.settings import QueueSettings
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs

@@ -17,7 +17,7 @@ from sa_jobqueue.events import ComponentFailed, WriteQuarantined
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.observe.health import Code, health
 from sa_jobqueue.operations import explain_job, upsert_schedule
-from sa_jobqueue.operations.explaining_causes import Cause
+from sa_jobqueue.operations.explaining import Cause
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.settings import Retention
 from sa_jobqueue.types import RefusedWrite

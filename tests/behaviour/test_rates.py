@@ -14,7 +14,7 @@ from sa_jobqueue import Job, JobQueue, JobStatus
 from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.events import WorkerStarted
 from sa_jobqueue.operations import enqueue_many, enqueue_payloads, explain_job, pause_queues, resume_queues, upsert_queue
-from sa_jobqueue.operations.explaining_causes import Cause
+from sa_jobqueue.operations.explaining import Cause
 from sa_jobqueue.settings import QueueSettings
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import Start, until
