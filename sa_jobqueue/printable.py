@@ -1,4 +1,4 @@
-r"""Escape text for terminals, text logs and pages: control characters and line separators.
+r"""Text that people read, on terminals, in logs and on pages: escaped control characters, and durations.
 
 Names, errors and payloads are written by other programs. A control character among them moves a cursor or retitles
 a window (ESC, C1), a line separator makes one log record look like two, a bidirectional control shows `gpj.exe` for
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, Final
 
 # C0, DEL, C1; bidirectional controls (U+061C, U+200E/F, U+202A-E, U+2066-9); line separators (U+2028/9); lone surrogates.
@@ -36,6 +37,22 @@ def printable_json(document: Any, *, default: Callable[[Any], Any] | None = None
     text = json.dumps(document, default=default, indent=indent, ensure_ascii=False)
     # A newline can only come from the encoder, between values: in strings it is already escaped.
     return _UNSAFE.sub(lambda found: found[0] if found[0] == "\n" else json.dumps(found[0])[1:-1], text)
+
+
+def span(given: timedelta) -> str:
+    """Return a duration in its two largest units, such as `2 h 5 min`."""
+    seconds = max(given.total_seconds(), 0.0)
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    parts: list[str] = []
+    rest = round(seconds)
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        if rest >= size and len(parts) < 2:
+            parts.append(f"{rest // size} {unit}")
+            rest %= size
+        elif parts:
+            break
+    return " ".join(parts)
 
 
 def _escape(char: str) -> str:

@@ -22,7 +22,7 @@ from sa_jobqueue.cli._output import first_line, shown
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.observe.health import Health, Severity
 from sa_jobqueue.observe.health.overview import Overview
-from sa_jobqueue.operations.spans import span
+from sa_jobqueue.printable import span
 
 Look = Callable[[], Overview]
 

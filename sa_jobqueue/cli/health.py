@@ -24,7 +24,7 @@ from sa_jobqueue.errors import InvalidOptionError, JobQueueError
 from sa_jobqueue.observe.health import Failures, Finding, Health, Severity, Thresholds
 from sa_jobqueue.observe.health import health as measure
 from sa_jobqueue.observe.health.findings import described
-from sa_jobqueue.operations.spans import span
+from sa_jobqueue.printable import span
 
 UNKNOWN: Final = 3
 """Exit status if the health is unknown: no database, no tables, a wrong option. As in the Monitoring Plugins."""

@@ -19,7 +19,7 @@ from sa_jobqueue.db.session_settings import own_engine
 from sa_jobqueue.maintenance import OnProgress, Reindexed, Setting, Vacuumed
 from sa_jobqueue.observe.health import health
 from sa_jobqueue.observe.health.findings import described
-from sa_jobqueue.operations.spans import span
+from sa_jobqueue.printable import span
 
 _lock_timeout: Final = click.option(
     "--lock-timeout",

@@ -16,10 +16,10 @@ from sa_jobqueue.operations.dead_letters import DeadLetterFilter, list_dead_lett
 from sa_jobqueue.operations.firing import schedule_of
 from sa_jobqueue.operations.jobs import get_job, list_attempts
 from sa_jobqueue.operations.queues import QueueStatus, TypeStatus, list_job_types, list_queues
-from sa_jobqueue.operations.spans import span
 from sa_jobqueue.operations.workers import WorkerStatus, list_workers
 from sa_jobqueue.policies.fairness import whole
 from sa_jobqueue.policies.rates import Rate, RateAlgorithm
+from sa_jobqueue.printable import span
 from sa_jobqueue.redaction import redacted_error
 from sa_jobqueue.statements import explaining, limits, quarantine
 from sa_jobqueue.types import ENDED, JobId, JobStatus, RefusedWrite, WorkerState

@@ -15,8 +15,8 @@ from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.firing import declared, id_of
 from sa_jobqueue.operations.jobs import get_job
 from sa_jobqueue.operations.schedules import ScheduleStatus, list_schedules
-from sa_jobqueue.operations.spans import span
 from sa_jobqueue.operations.workers import list_workers
+from sa_jobqueue.printable import span
 from sa_jobqueue.registry.schedules import MisfirePolicy
 from sa_jobqueue.statements import schedules
 from sa_jobqueue.types import ENDED

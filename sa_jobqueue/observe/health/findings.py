@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sa_jobqueue.observe.health.figures import Code, Finding, Health, Holder, HolderKind, Severity
 from sa_jobqueue.observe.health.thresholds import Thresholds
-from sa_jobqueue.operations.spans import span
+from sa_jobqueue.printable import span
 from sa_jobqueue.types import RefusedWrite
 
 OK, WARNING, CRITICAL = Severity.OK, Severity.WARNING, Severity.CRITICAL
