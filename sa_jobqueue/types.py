@@ -101,10 +101,6 @@ LOST: Final = frozenset({CancelReason.CANCELLED, CancelReason.COMPLETED, CancelR
 """Reasons that the database already records: nothing is written for such an attempt."""
 
 
-UNCOUNTED: Final = frozenset({AttemptOutcome.SNOOZED, AttemptOutcome.RELEASED})
-"""Outcomes that do not count: they raise `max_attempts`, because `attempt` is the fence and only grows."""
-
-
 class DeadReason(StrEnum):
     """Reason why a job died."""
 

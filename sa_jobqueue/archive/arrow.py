@@ -1,4 +1,4 @@
-"""The archive's columns as Arrow's types, and the checksum of a row as it is computed from them.
+"""The archive's columns as Arrow types, rows read by COPY as Arrow tables, and the checksum of a row.
 
 A file has the columns of its dataset (`sa_jobqueue.history`), of jobs `application` (the application's own columns, as
 JSON), and `checksum`, which the database computed when the row was read.
@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import csv
+from sqlalchemy import Connection
 
+from sa_jobqueue.db.copy import blocks
 from sa_jobqueue.history import JOBS, SCHEMA_VERSION, Column, Dataset, Kind
 from sa_jobqueue.statements.archived import NULL, SEPARATOR
 
@@ -25,6 +29,8 @@ TYPES: Final = {
     Kind.BOOLEAN: pa.bool_(),
     Kind.TIMESTAMP: pa.timestamp("us", tz="UTC"),
 }
+_ROW_GROUP_BYTES: Final = 8 * 1024 * 1024
+"""How much CSV becomes one row group of a file: small ones compress badly and are slow to read."""
 VERSION_KEY: Final = "sa_jobqueue.schema_version"
 """In the metadata of every file, or of its first column where Spark wrote it: the version of its schema."""
 
@@ -66,3 +72,29 @@ def _text(values: Any, column: Column) -> Any:
             return pc.round(pc.multiply(values, 1_000_000.0)).cast(pa.int64()).cast(pa.string())
         case _:
             return values.cast(pa.string())
+
+
+def copied(connection: Connection, query: bytes, parameters: Mapping[str, Any], dataset: Dataset) -> Iterator[pa.Table]:
+    """Run the COPY of a `statements.archived.read`, as `copy_text` gives it, and yield its rows.
+
+    They have `completed_on`, as text, and the columns of the dataset's files. The connection is busy until the last block
+    was taken.
+    """
+    fields = [pa.field("completed_on", pa.string()), *arrow_schema(dataset)]
+    convert, parse = _conversion(fields), csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
+    for block in blocks(connection, query, parameters, size_bytes=_ROW_GROUP_BYTES):
+        read = csv.ReadOptions(column_names=[field.name for field in fields], block_size=len(block) + 1)
+        yield csv.read_csv(pa.py_buffer(block), read, parse, convert)
+
+
+def _conversion(fields: Sequence[Any]) -> csv.ConvertOptions:
+    return csv.ConvertOptions(
+        column_types={field.name: field.type for field in fields},
+        # As COPY writes them: null is an empty field, the empty text a quoted one.
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+        null_values=[""],
+        true_values=["t"],
+        false_values=["f"],
+        timestamp_parsers=[csv.ISO8601],
+    )

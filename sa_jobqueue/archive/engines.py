@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from sqlalchemy import Connection
 
-from sa_jobqueue.archive.arrow import arrow_schema
-from sa_jobqueue.archive.copying import copied
+from sa_jobqueue.archive.arrow import arrow_schema, copied
 from sa_jobqueue.archive.locations import Location
 from sa_jobqueue.db.copy import copy_text
 from sa_jobqueue.history import DATASETS, Dataset

@@ -15,6 +15,7 @@ from typing import Final
 
 from sa_jobqueue.cli._systemd import notify
 from sa_jobqueue.events import DrainRequested, Event, WorkerStarted
+from sa_jobqueue.observe.log_lines import JsonFormatter, TextFormatter, bind
 from sa_jobqueue.worker import Worker
 from sa_jobqueue.worker.memory import frozen
 
@@ -130,3 +131,19 @@ def _leave(status: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def configure_logging(level: str, style: str) -> None:
+    """Log to standard error, as text or JSON, unless importing the application configured logging.
+
+    Handlers that the application configured also receive the fields of the attempt, for their formatters.
+    """
+    root = logging.getLogger()
+    if not root.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
+        root.addHandler(handler)
+        root.setLevel(level.upper())
+    for each in root.handlers:
+        bind(each)
+    logging.getLogger("sa_jobqueue").setLevel(level.upper())

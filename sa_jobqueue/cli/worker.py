@@ -16,7 +16,6 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue.cli._logging import configure_logging
 from sa_jobqueue.cli._options import (
     APP_VARIABLE,
     URL_VARIABLE,
@@ -29,7 +28,7 @@ from sa_jobqueue.cli._options import (
     url_option,
 )
 from sa_jobqueue.cli._probes import serve_probes
-from sa_jobqueue.cli._serving import serve
+from sa_jobqueue.cli._serving import configure_logging, serve
 from sa_jobqueue.cli._supervisor import Supervisor, worker_command
 from sa_jobqueue.cli._systemd import VARIABLES, notifying
 from sa_jobqueue.cli._watchdog import DEFAULT_LIMIT, watching

@@ -22,8 +22,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from sa_jobqueue.archive import ArchiveError, ArchiveOptions, ArchiveReport, Task
 from sa_jobqueue.archive import archive as archive_with
-from sa_jobqueue.archive.arrow import DAY, VERSION_KEY, columns
-from sa_jobqueue.archive.copying import copied
+from sa_jobqueue.archive.arrow import DAY, VERSION_KEY, columns, copied
 from sa_jobqueue.archive.locations import Location
 from sa_jobqueue.archive.options import Listener
 from sa_jobqueue.db.copy import copy_text
