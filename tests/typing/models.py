@@ -90,12 +90,22 @@ def listings(session: Session) -> None:
 
 
 async def listings_async(session: AsyncSession) -> None:
+    assert_type(await aio.get_job(session, job.id), Job)
     assert_type(await aio.get_job(session, job.id, model=MailJob), MailJob)
+    assert_type(await aio.lock_chain(session, job.id), Job)
     assert_type(await aio.lock_chain(session, job.id, model=MailJob), MailJob)
     assert_type(await aio.complete_job(session, job.id, None, handler=send), MailJob)
     assert_type(await aio.list_jobs(session), Page[Job])
     assert_type(await aio.list_jobs(session, model=MailJob), Page[MailJob])
     assert_type(await aio.list_jobs(session, columns=["id"], model=MailJob), Page[dict[str, Any]])
+    assert_type(await aio.list_chain_jobs(session, job.id, model=MailJob), Page[MailJob])
+    assert_type(await aio.list_blocked_jobs(session, job.id, columns=["id"]), Page[dict[str, Any]])
+    assert_type(await aio.list_chains(session, limit=5), Page[ChainMixin[Any]])
+    await aio.list_jobs(session, limit="5")  # E: No overload variant
+    await aio.list_jobs(session, colour="red")  # E: Unexpected keyword argument "colour"
+    await aio.get_job(job.id)  # E: Too few arguments # E: incompatible type "UUID"; expected "AsyncSession"
+    await aio.get_job(session, job.id, model=Delivery)  # E: cannot be "Delivery"
+    print((await aio.get_job(session, job.id)).tenant)  # E: "Job" has no attribute "tenant"
 
 
 def use(session: Session) -> list[object]:
