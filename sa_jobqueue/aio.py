@@ -47,6 +47,8 @@ cancel_jobs = _awaited(operations.cancel_jobs)
 check_schema = _awaited(operations.check_schema)
 complete_job = _awaited(operations.complete_job)
 delete_chains = _awaited(operations.delete_chains)
+delete_job_types = _awaited(operations.delete_job_types)
+delete_queues = _awaited(operations.delete_queues)
 delete_schedules = _awaited(operations.delete_schedules)
 dismiss_dead_letters = _awaited(operations.dismiss_dead_letters)
 drain_workers = _awaited(operations.drain_workers)
@@ -63,6 +65,7 @@ get_job = _awaited(operations.get_job)
 get_job_type = _awaited(operations.get_job_type)
 get_progress = _awaited(operations.get_progress)
 get_queue = _awaited(operations.get_queue)
+get_schedule = _awaited(operations.get_schedule)
 group_dead_letters = _awaited(operations.group_dead_letters)
 list_attempts = _awaited(operations.list_attempts)
 list_blocked_jobs = _awaited(operations.list_blocked_jobs)
@@ -103,6 +106,8 @@ __all__ = [
     "check_schema",
     "complete_job",
     "delete_chains",
+    "delete_job_types",
+    "delete_queues",
     "delete_schedules",
     "dismiss_dead_letters",
     "drain_workers",
@@ -119,6 +124,7 @@ __all__ = [
     "get_job_type",
     "get_progress",
     "get_queue",
+    "get_schedule",
     "group_dead_letters",
     "list_attempts",
     "list_blocked_jobs",

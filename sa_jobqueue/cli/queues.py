@@ -68,10 +68,7 @@ def _row(one: QueueStatus) -> tuple[Any, ...]:
 def show(database: Database, /, *, name: str, as_json: bool) -> None:
     """Show the settings of one queue."""
     with database.session() as session:
-        found = list_queues(session, names=[name], model=database.model)
-    if not found:
-        raise click.ClickException(f"queue {name!r} not found: it has no settings and no active worker")
-    document = asdict(found[0])
+        document = asdict(get_queue(session, name, model=database.model))
     print_json(document) if as_json else print_fields(f"queue {name}", document)
 
 
@@ -103,7 +100,7 @@ def show(database: Database, /, *, name: str, as_json: bool) -> None:
 def set_(database: Database, /, *, name: str, weight: int | None, as_json: bool, **given: str | None) -> None:
     """Change the settings of a queue. Options that are not given keep their value; 'none' removes a limit."""
     with database.session() as session:
-        current = _settings(get_queue(session, name, model=database.model))
+        current = _settings(get_queue(session, name, for_update=True, model=database.model))
         ages = {outcome: given.pop(f"retain_{outcome}") for outcome in ("completed", "cancelled", "dead")}
         retained = {outcome: _days(f"retain_{outcome}", days) for outcome, days in ages.items() if days is not None}
         retry = _retry(current.retry, *map(given.pop, RETRY))
@@ -115,7 +112,7 @@ def set_(database: Database, /, *, name: str, weight: int | None, as_json: bool,
             wanted["weight"] = weight
         upsert_queue(session, replace(current, **wanted), model=database.model)
         session.commit()
-        document = asdict(list_queues(session, names=[name], model=database.model)[0])
+        document = asdict(get_queue(session, name, model=database.model))
     print_json(document) if as_json else print_fields(f"queue {name}", document)
 
 

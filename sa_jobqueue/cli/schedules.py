@@ -9,7 +9,6 @@ from zoneinfo import ZoneInfo
 
 import click
 from sqlalchemy import func, select
-from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._options import (
     Database,
@@ -22,11 +21,11 @@ from sa_jobqueue.cli._options import (
     with_database,
 )
 from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_table, shown
-from sa_jobqueue.errors import ScheduleNotFoundError
 from sa_jobqueue.operations import (
     ScheduleStatus,
     delete_schedules,
     explain_schedule,
+    get_schedule,
     list_schedules,
     pause_schedules,
     resume_schedules,
@@ -75,7 +74,7 @@ def _state(one: ScheduleStatus) -> str:
 def show(database: Database, /, *, name: str, as_json: bool) -> None:
     """Show the settings and the state of one schedule."""
     with database.session() as session:
-        document = asdict(_found(session, database, name))
+        document = asdict(get_schedule(session, name, model=database.model))
     print_json(document) if as_json else print_fields(f"schedule {name}", document)
 
 
@@ -94,13 +93,6 @@ def explain(database: Database, /, *, name: str, as_json: bool) -> None:
     print_fields(f"schedule {name} ({found.cause})", found.evidence)
 
 
-def _found(session: Session, database: Database, name: str) -> ScheduleStatus:
-    found = list_schedules(session, names=[name], model=database.model)
-    if not found:
-        raise ScheduleNotFoundError([name], reason="")
-    return found[0]
-
-
 @schedules.command("next")
 @click.argument("name")
 @click.option("--count", type=click.IntRange(1, 1000), default=10, show_default=True, help="Number of times to list.")
@@ -110,7 +102,7 @@ def _found(session: Session, database: Database, name: str) -> ScheduleStatus:
 def next_(database: Database, /, *, name: str, count: int, after: datetime | None, as_json: bool) -> None:
     """List the next times of a schedule, in its time zone and in UTC. A pause is ignored."""
     with database.session() as session:
-        one = _found(session, database, name)
+        one = get_schedule(session, name, model=database.model)
         times = one.next_times(count, after=after or session.execute(select(func.now())).scalar_one())
     if as_json:
         print_json({"schedule": name, "times": times})

@@ -50,11 +50,11 @@ def list_(database: Database, /, *, as_json: bool) -> None:
 def set_(database: Database, /, *, name: str, as_json: bool, **given: str | None) -> None:
     """Change the limits of a job type. Options that are not given keep their value; 'none' removes a limit."""
     with database.session() as session:
-        found = get_job_type(session, name, model=database.model)
+        found = get_job_type(session, name, for_update=True, model=database.model)
         current = TypeSettings(type_name=name, **{key: getattr(found, key) for key in LIMITS})
         upsert_job_type(session, replace(current, **read_limits(current, given)), model=database.model)
         session.commit()
-        document = asdict(list_job_types(session, names=[name], model=database.model)[0])
+        document = asdict(get_job_type(session, name, model=database.model))
     print_json(document) if as_json else print_fields(f"job type {name}", document)
 
 

@@ -171,6 +171,22 @@ class ScheduleNotFoundError(JobQueueError, LookupError):
         super().__init__(f"no such schedule: {', '.join(map(repr, self.names))}{_because(reason)}")
 
 
+class QueueNotFoundError(JobQueueError, LookupError):
+    """The queue has no settings and no active worker; nothing was changed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"queue {name!r} not found: it has no settings and no active worker")
+
+
+class JobTypeNotFoundError(JobQueueError, LookupError):
+    """The job type has no settings, and no active worker has a handler for it; nothing was changed."""
+
+    def __init__(self, type_name: str) -> None:
+        self.type_name = type_name
+        super().__init__(f"job type {type_name!r} not found: it has no settings and no active worker has a handler for it")
+
+
 class ChainReferencedError(JobQueueError):
     """A chain cannot be deleted because a job of another chain waits for it or has waited for it.
 

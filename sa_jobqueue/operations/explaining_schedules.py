@@ -10,11 +10,11 @@ from typing import Any, Final
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.errors import JobNotFoundError, ScheduleNotFoundError
+from sa_jobqueue.errors import JobNotFoundError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.firing import declared, id_of
 from sa_jobqueue.operations.jobs import get_job
-from sa_jobqueue.operations.schedules import ScheduleStatus, list_schedules
+from sa_jobqueue.operations.schedules import ScheduleStatus, get_schedule
 from sa_jobqueue.operations.workers import list_workers
 from sa_jobqueue.printable import span
 from sa_jobqueue.registry.schedules import MisfirePolicy
@@ -66,10 +66,7 @@ def explain_schedule(
     are counted.
     Locks: none. Raises: ScheduleNotFoundError.
     """
-    found = list_schedules(session, names=[name], model=model)
-    if not found:
-        raise ScheduleNotFoundError([name], reason="")
-    (one,) = found
+    one = get_schedule(session, name, model=model)
     now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
     evidence: dict[str, Any] = {
         "next_fire_at": one.next_fire_at,

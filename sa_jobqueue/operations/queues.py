@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors import InvalidOptionError, JobTypeNotFoundError, QueueNotFoundError
 from sa_jobqueue.models import Job, JobMixin, JobTypeMixin, QueueMixin
 from sa_jobqueue.operations.pages import MAX_PAGE, check_limit, check_lists
 from sa_jobqueue.registry.settings import QueueSettings, TypeSettings, check_names
@@ -103,22 +103,36 @@ def list_job_types(
     return [TypeStatus(**row) for row in _page(session, names, limit, model, types=True)]
 
 
-def get_queue(session: Session, name: str, *, model: type[JobMixin[Any]] = Job) -> QueueStatus:
-    """Return a queue's settings and lock its row, to change some of them: no other transaction can until this one ends.
+def get_queue(session: Session, name: str, *, for_update: bool = False, model: type[JobMixin[Any]] = Job) -> QueueStatus:
+    """Return a queue's settings and state.
 
-    Changes: a queue without a row gets one without settings. Locks: it. Raises: InvalidOptionError.
+    `for_update`: lock its row first, to change some of its settings with `upsert_queue`: no other transaction can change
+    them until this one ends.
+    Changes: with `for_update`, a queue without a row gets one with the default settings. Locks: with `for_update`, its row,
+    until the transaction ends.
+    Raises: QueueNotFoundError if it has neither a row nor a worker, never with `for_update`; InvalidOptionError.
     """
-    _hold(session, model.Queue, name)
-    return list_queues(session, names=[name], model=model)[0]
+    _prepare(session, model.Queue, name, for_update=for_update)
+    found = list_queues(session, names=[name], model=model)
+    if not found:
+        raise QueueNotFoundError(name)
+    return found[0]
 
 
-def get_job_type(session: Session, name: str, *, model: type[JobMixin[Any]] = Job) -> TypeStatus:
-    """Return a job type's settings and lock its row, to change some of them: no other transaction can until this one ends.
+def get_job_type(session: Session, name: str, *, for_update: bool = False, model: type[JobMixin[Any]] = Job) -> TypeStatus:
+    """Return a job type's settings and state.
 
-    Changes: a type without a row gets one without settings. Locks: it. Raises: InvalidOptionError.
+    `for_update`: lock its row first, to change some of its settings with `upsert_job_type`: no other transaction can change
+    them until this one ends.
+    Changes: with `for_update`, a type without a row gets one with the default settings. Locks: with `for_update`, its row,
+    until the transaction ends.
+    Raises: JobTypeNotFoundError if it has neither a row nor a worker, never with `for_update`; InvalidOptionError.
     """
-    _hold(session, model.JobType, name)
-    return list_job_types(session, names=[name], model=model)[0]
+    _prepare(session, model.JobType, name, for_update=for_update)
+    found = list_job_types(session, names=[name], model=model)
+    if not found:
+        raise JobTypeNotFoundError(name)
+    return found[0]
 
 
 def upsert_queue(session: Session, settings: QueueSettings, *, model: type[JobMixin[Any]] = Job) -> bool:
@@ -136,6 +150,25 @@ def upsert_job_type(session: Session, settings: TypeSettings, *, model: type[Job
     Changes: the row, new or in the place of what it said. Locks: it, until the transaction ends.
     """
     return _put(session, model.JobType, settings.row, model)
+
+
+def delete_queues(session: Session, names: Sequence[str], *, model: type[JobMixin[Any]] = Job) -> list[str]:
+    """Delete the settings of queues, which then have the defaults and are not paused; return those that had any, sorted.
+
+    Their jobs stay and run. A queue that workers serve is still listed. One that code declares gets its settings back with
+    the next `sync_queues`.
+    Changes: the rows are deleted. Locks, Raises: as `pause_queues`.
+    """
+    return _delete(session, model.Queue, names, model)
+
+
+def delete_job_types(session: Session, names: Sequence[str], *, model: type[JobMixin[Any]] = Job) -> list[str]:
+    """Delete the settings of job types, which then have the defaults and are not paused; return those that had any, sorted.
+
+    Their jobs stay and run. A type that workers have a handler for is still listed.
+    Changes: the rows are deleted. Locks, Raises: as `pause_queues`.
+    """
+    return _delete(session, model.JobType, names, model)
 
 
 def pause_queues(
@@ -215,10 +248,11 @@ def _page(session: Session, names: Sequence[str], limit: int, model: type[JobMix
     return list(session.execute(queues.page(model, types=types), given).mappings())
 
 
-def _hold(session: Session, of: type[QueueMixin] | type[JobTypeMixin], name: str) -> None:
+def _prepare(session: Session, of: type[QueueMixin] | type[JobTypeMixin], name: str, *, for_update: bool) -> None:
     check_names("name", [name])
-    session.execute(queues.make(of), {"names": [name]})
-    session.execute(queues.lock(of), {"names": [name]})
+    if for_update:
+        session.execute(queues.make(of), {"names": [name]})
+        session.execute(queues.lock(of), {"names": [name]})
 
 
 def _put(
@@ -251,6 +285,14 @@ def _resume(
     check_lists(names=names)
     check_names("names", names)
     return _told(session, session.scalars(queues.resume(of), {"names": list(names)}), model)
+
+
+def _delete(
+    session: Session, of: type[QueueMixin] | type[JobTypeMixin], names: Sequence[str], model: type[JobMixin[Any]]
+) -> list[str]:
+    check_lists(names=names)
+    check_names("names", names)
+    return _told(session, session.scalars(queues.drop(of), {"names": list(names)}), model)
 
 
 def _told(session: Session, changed: Iterable[str], model: type[JobMixin[Any]]) -> list[str]:

@@ -120,6 +120,23 @@ def upsert_schedule(session: Session, schedule: Schedule, *, model: type[JobMixi
     return is_written
 
 
+def get_schedule(
+    session: Session, name: str, *, for_update: bool = False, model: type[JobMixin[Any]] = Job
+) -> ScheduleStatus:
+    """Return a schedule and its state.
+
+    `for_update`: lock its row first: no other transaction can change, fire or delete it until this one ends.
+    Locks: with `for_update`, its row, until the transaction ends; one that is being fired is waited for.
+    Raises: ScheduleNotFoundError.
+    """
+    if for_update:
+        _lock(session, [name], model)
+    found = list_schedules(session, names=[name], model=model)
+    if not found:
+        raise ScheduleNotFoundError([name], reason="")
+    return found[0]
+
+
 def list_schedules(
     session: Session, *, names: Sequence[str] = (), limit: int = MAX_PAGE, model: type[JobMixin[Any]] = Job
 ) -> list[ScheduleStatus]:

@@ -7,8 +7,25 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import Column, Insert, Integer, Select, Table, Text, Update, any_, bindparam, func, null, or_, select, update
+from sqlalchemy import (
+    Column,
+    Insert,
+    Integer,
+    Select,
+    Table,
+    Text,
+    Update,
+    any_,
+    bindparam,
+    delete,
+    func,
+    null,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, TIMESTAMP, insert
+from sqlalchemy.sql.dml import ReturningDelete
 
 from sa_jobqueue.models import JobMixin, JobTypeMixin, QueueMixin
 from sa_jobqueue.registry.settings import RETRY
@@ -82,6 +99,19 @@ def resume(of: type[QueueMixin] | type[JobTypeMixin]) -> Update:
         .values(paused_at=null(), paused_by=null(), updated_at=func.now())
         .returning(key.label("name"))
     )
+
+
+@once_a_model
+def drop(of: type[QueueMixin] | type[JobTypeMixin]) -> ReturningDelete[Any]:
+    """Delete the rows of queues or types; their jobs stay.
+
+    Parameters: `names`. Shape: `(name,)` of each that had a row, unordered.
+    Locks: those rows, in the order of their names, until the transaction ends. Index: the primary key.
+    """
+    row, key = table(of), _key(of)
+    chosen = select(key.label("name")).where(key == any_(array("names", Text())))
+    locked = chosen.order_by(key).with_for_update().cte("locked")
+    return delete(row).where(key == locked.c.name).returning(key.label("name"))
 
 
 @once_a_model

@@ -13,10 +13,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Backoff, JobQueue, aio
-from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors import InvalidOptionError, JobTypeNotFoundError, QueueNotFoundError
 from sa_jobqueue.operations import (
     Cause,
     WorkerFilter,
+    delete_job_types,
+    delete_queues,
     explain_job,
     get_job_type,
     get_queue,
@@ -93,6 +95,31 @@ def test_a_type_is_told_as_a_queue_is(session: Session, jobs: Jobs) -> None:
     assert resume_job_types(session, ["send"]) == ["send"]
 
 
+def test_getting_a_queue_or_type_that_nobody_knows_is_an_error_unless_it_is_locked(session: Session, jobs: Jobs) -> None:
+    with pytest.raises(QueueNotFoundError, match="queue 'mail' not found: it has no settings and no active worker"):
+        get_queue(session, "mail")
+    with pytest.raises(JobTypeNotFoundError, match="job type 'send' not found"):
+        get_job_type(session, "send")
+    jobs.add_worker(WORKER, queues=["mail"], job_types=["send"])
+    assert (get_queue(session, "mail").created_at, get_job_type(session, "send").created_at) == (None, None)
+    assert get_queue(session, "new", for_update=True).created_at is not None
+    assert get_job_type(session, "new", for_update=True).created_at is not None
+
+
+def test_deleting_settings_brings_back_the_defaults(session: Session, jobs: Jobs) -> None:
+    jobs.add_worker(WORKER, queues=["mail"])
+    upsert_queue(session, QueueSettings(name="mail", weight=3))
+    pause_queues(session, ["mail", "other"])
+    assert delete_queues(session, ["other", "never", "mail"]) == ["mail", "other"]
+    assert [(one.name, one.weight, one.paused_at) for one in list_queues(session)] == [("mail", 1, None)]
+    assert delete_queues(session, ["mail"]) == []
+    upsert_job_type(session, TypeSettings(type_name="send", global_concurrency=2))
+    assert delete_job_types(session, ["send"]) == ["send"]
+    assert list_job_types(session, names=["send"]) == []
+    with pytest.raises(InvalidOptionError, match="must be a list"):
+        delete_queues(session, "mail")
+
+
 def test_names_and_who_says_so_are_checked(session: Session) -> None:
     with pytest.raises(InvalidOptionError, match="names"):
         pause_queues(session, ["a b"])
@@ -159,10 +186,10 @@ def test_of_two_who_change_parts_of_what_a_queue_is_told_neither_is_lost(engine:
 
     def second() -> None:
         with Session(engine) as other, other.begin():
-            found.append(get_queue(other, "mail").weight)
+            found.append(get_queue(other, "mail", for_update=True).weight)
 
     with Session(engine) as session:
-        assert get_queue(session, "mail").weight == 1
+        assert get_queue(session, "mail", for_update=True).weight == 1
         thread = threading.Thread(target=second)
         thread.start()
         until_locks_are_waited_for(engine, 1)
@@ -218,7 +245,7 @@ async def test_the_asynchronous_colour_does_the_same(async_engine: AsyncEngine) 
     async with AsyncSession(async_engine) as session, session.begin():
         assert await aio.upsert_queue(session, QueueSettings(name="mail", weight=2))
         assert (await aio.get_queue(session, "mail")).weight == 2
-        assert (await aio.get_job_type(session, "send")).global_concurrency is None
+        assert (await aio.get_job_type(session, "send", for_update=True)).global_concurrency is None
         assert await aio.pause_queues(session, ["mail"], by="ann") == ["mail"]
         assert [(one.weight, one.paused_by) for one in await aio.list_queues(session)] == [(2, "ann")]
         assert await aio.resume_queues(session, ["mail"]) == ["mail"]

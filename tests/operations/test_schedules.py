@@ -21,6 +21,7 @@ from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, ScheduleNotF
 from sa_jobqueue.operations import (
     delete_schedules,
     fire_schedules,
+    get_schedule,
     list_schedules,
     pause_schedules,
     resume_schedules,
@@ -365,6 +366,23 @@ def test_pausing_stops_it_and_what_came_meanwhile_was_not_missed(sessions: Sessi
     assert row.paused_at is None
     assert row.next_fire_at > now_of(sessions)
     assert fire(sessions) == []
+
+
+def test_one_that_is_got_for_update_is_not_fired_until_the_transaction_ends(sessions: Sessions) -> None:
+    with sessions() as session, pytest.raises(ScheduleNotFoundError, match=r"no such schedule: 'nightly'$"):
+        get_schedule(session, "nightly")
+    scheduled(sessions)
+    at = datetime.now(UTC) + 2 * MINUTE
+    with sessions.begin() as session:
+        assert get_schedule(session, "nightly").cron == "* * * * *"
+        assert [run.schedule for run in fire(sessions, at)] == ["nightly"]
+    with sessions.begin() as session:
+        found = get_schedule(session, "nightly", for_update=True)
+        assert (found.name, found.last_job_id) == ("nightly", get_schedule(session, "nightly").last_job_id)
+        assert fire(sessions, at + MINUTE) == []
+    assert [run.schedule for run in fire(sessions, at + MINUTE)] == ["nightly"]
+    with sessions() as session, pytest.raises(ScheduleNotFoundError):
+        get_schedule(session, "other", for_update=True)
 
 
 def test_running_one_now_moves_nothing(sessions: Sessions) -> None:

@@ -28,6 +28,7 @@ WORKER_CASES = [
     Case("types_put", lambda: queues.put(Job.JobType), frozenset(), lambda world: {"type_name": "mail"}, guarded=False),
     Case("queues_pause", lambda: queues.pause(Job.Queue), frozenset(), guarded=False),
     Case("queues_resume", lambda: queues.resume(Job.Queue), frozenset(), guarded=False),
+    Case("queues_drop", lambda: queues.drop(Job.Queue), frozenset(), guarded=False),
     Case("queues_make", lambda: queues.make(Job.Queue), frozenset(), guarded=False),
     Case("queues_lock", lambda: queues.lock(Job.Queue), frozenset(), guarded=False),
     Case("queues_page", lambda: queues.page(Job), frozenset(), guarded=False),

@@ -55,6 +55,8 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "TransactionRequiredError": ("deduplication",),
     "WorkerRunningError": ("w:1",),
     "ScheduleNotFoundError": (["nightly"],),
+    "QueueNotFoundError": ("mail",),
+    "JobTypeNotFoundError": ("send",),
     "SchemaBusyError": ("job", timedelta(seconds=3), ["pid 7"]),
     "IsolationError": ("it cannot start",),
     "ProcessDiedError": ("was killed",),
