@@ -126,7 +126,7 @@ def list_(
             newest_first=not oldest_first,
             model=database.model,
         )
-    following = str(page[-1].id) if len(page) == limit else None
+    following = None if page.next is None else str(page.next)
     if as_json:
         print_json({"dead_letters": [row_of(letter, without=["input"]) for letter in page], "next_after": following})
         return
@@ -135,7 +135,7 @@ def list_(
         (one.id, one.job_id, one.type_name, one.reason, one.died_at, one.resolution, first_line(one.error, one.type_name))
         for one in page
     ]
-    print_table(counted(len(page), "dead letter"), headings, rows)
+    print_table(counted(len(page.items), "dead letter"), headings, rows)
     if following:
         echo(f"next page: --after {following}")
 
@@ -148,7 +148,7 @@ def show(database: Database, /, *, letter_id: str, as_json: bool) -> None:
     """Show one dead letter: input, error with traceback, and resolution."""
     where = DeadLetterFilter(ids=[database.job_id(letter_id)], resolved=None)
     with database.session() as session:
-        found = list_dead_letters(session, where=where, limit=1, model=database.model)
+        found = list_dead_letters(session, where=where, limit=1, model=database.model).items
     if not found:
         raise DeadLetterNotFoundError(f"dead letter {letter_id} not found (for the id of a job use `jobs show`)")
     fields = row_of(found[0])
@@ -330,7 +330,7 @@ def _unfit(session: Session, database: Database, ids: Sequence[Any]) -> list[str
 
 def _chunks(session: Session, database: Database, where: DeadLetterFilter) -> Iterator[list[LetterIds]]:
     """Yield the matching unresolved dead letters, oldest first; those added meanwhile are ignored."""
-    newest = list_dead_letters(session, where=where, limit=1, model=database.model)
+    newest = list_dead_letters(session, where=where, limit=1, model=database.model).items
     last: Any = newest[0].id if newest else None
     after: Any = None
     while last is not None and (after is None or after < last):

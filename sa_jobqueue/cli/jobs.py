@@ -36,6 +36,7 @@ from sa_jobqueue.operations import (
     redrive_dead_letters,
     trigger_jobs,
 )
+from sa_jobqueue.operations.pages import every_item
 from sa_jobqueue.types import ENDED, JobStatus
 
 CHUNK: Final = 1000
@@ -123,9 +124,9 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
             raise click.ClickException(
                 f"job {job_id} not found (for the id of a dead letter use `dead-letters show`)"
             ) from error
-        attempts = list_attempts(session, found, model=database.model)
+        attempts = list(every_item(lambda after: list_attempts(session, found, after=after, model=database.model)))
         where = DeadLetterFilter(job_ids=[found], resolved=None)
-        letters = list_dead_letters(session, where=where, limit=CHUNK, model=database.model)
+        letters = list_dead_letters(session, where=where, limit=CHUNK, model=database.model).items
         chain = get_chain(session, job.chain_id, model=database.model)
         blockers = blockers_of(session, database, job)
     if as_json:

@@ -29,6 +29,7 @@ from sa_jobqueue.operations import (
     sync_queues,
     upsert_queue,
 )
+from sa_jobqueue.operations.pages import every_item
 from sa_jobqueue.policies.retention import Retention
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.registry.settings import LIMITS, RETRY, QueueSettings, retry_of
@@ -48,7 +49,7 @@ def queues() -> None:
 def list_(database: Database, /, *, as_json: bool) -> None:
     """List queues that have settings or an active worker."""
     with database.session() as session:
-        found = list_queues(session, model=database.model)
+        found = list(every_item(lambda after: list_queues(session, after=after, model=database.model)))
     if as_json:
         print_json({"queues": [asdict(queue) for queue in found]})
         return

@@ -32,6 +32,7 @@ from sa_jobqueue.operations import (
     run_schedule,
     sync_schedules,
 )
+from sa_jobqueue.operations.pages import every_item
 
 _names: Final = click.argument("names", metavar="NAME...", nargs=-1, required=True)
 _HEADINGS: Final = ("schedule", "cron", "time zone", "job type", "state", "next", "last", "source")
@@ -48,7 +49,7 @@ def schedules() -> None:
 def list_(database: Database, /, *, as_json: bool) -> None:
     """List schedules by name, with their next and last times."""
     with database.session() as session:
-        found = list_schedules(session, model=database.model)
+        found = list(every_item(lambda after: list_schedules(session, after=after, model=database.model)))
     if as_json:
         print_json({"schedules": [asdict(one) for one in found]})
         return

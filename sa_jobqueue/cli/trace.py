@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.cli._options import Database, json_option, with_database
 from sa_jobqueue.cli._output import console, first_line, print_json, shown
 from sa_jobqueue.operations import get_chain, list_attempts, list_blockers, list_chain_jobs
+from sa_jobqueue.operations.pages import every_item
 from sa_jobqueue.types import JobStatus
 
 MOST_JOBS: Final = 500
@@ -80,7 +81,7 @@ class _Reader:
                 "error": first_line(row.error, job.type_name) or None,
                 "trace_context": row.error.get("trace_context") if isinstance(row.error, dict) else None,
             }
-            for row in list_attempts(self._session, job.id, model=self._model)
+            for row in every_item(lambda after: list_attempts(self._session, job.id, after=after, model=self._model))
         ]
         if job.status is JobStatus.RUNNING or (job.status is JobStatus.COMPLETED and job.completed_by is not None):
             last = {"attempt": job.attempt, "outcome": job.status.value, "started_at": job.started_at}

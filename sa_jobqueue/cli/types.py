@@ -11,6 +11,7 @@ from sa_jobqueue.cli._limits import ALGORITHM, BURST, GLOBAL_CONCURRENCY, PERIOD
 from sa_jobqueue.cli._options import Database, json_option, user_name, with_database
 from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_table
 from sa_jobqueue.operations import get_job_type, list_job_types, pause_job_types, resume_job_types, upsert_job_type
+from sa_jobqueue.operations.pages import every_item
 from sa_jobqueue.registry.settings import LIMITS, TypeSettings
 
 _names: Final = click.argument("names", metavar="TYPE...", nargs=-1, required=True)
@@ -28,7 +29,7 @@ def types() -> None:
 def list_(database: Database, /, *, as_json: bool) -> None:
     """List job types that have settings or an active worker."""
     with database.session() as session:
-        found = list_job_types(session, model=database.model)
+        found = list(every_item(lambda after: list_job_types(session, after=after, model=database.model)))
     if as_json:
         print_json({"types": [asdict(one) for one in found]})
         return

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.cli._options import Database, json_option, seconds, with_database
 from sa_jobqueue.cli._output import counted, echo, print_json, print_table
 from sa_jobqueue.operations import WorkerFilter, WorkerStatus, drain_workers, list_workers, resize_workers
+from sa_jobqueue.operations.pages import every_item
 
 GONE: Final = timedelta(minutes=1)
 """A worker without a heartbeat for this long counts as stopped: it was killed, and its row is removed later."""
@@ -37,12 +38,16 @@ def workers() -> None:
 def list_(database: Database, /, *, names: tuple[str, ...], queues: tuple[str, ...], as_json: bool) -> None:
     """List workers with their last reported state. One without a heartbeat for the heartbeat timeout (15 s) is dead."""
     with database.session() as session:
-        found = list_workers(session, where=WorkerFilter(names=names, queues=queues), model=database.model)
+        found = _every_worker(session, database, WorkerFilter(names=names, queues=queues))
     if as_json:
         print_json({"workers": [asdict(worker) for worker in found]})
         return
     headings = ["id", "name", "host", "pid", "state", "queues", "slots", "running", "last heartbeat", "drain requested"]
     print_table(counted(len(found), "worker"), headings, [_row(worker) for worker in found])
+
+
+def _every_worker(session: Session, database: Database, where: WorkerFilter) -> list[WorkerStatus]:
+    return list(every_item(lambda after: list_workers(session, where=where, after=after, model=database.model)))
 
 
 def _row(worker: WorkerStatus) -> tuple[Any, ...]:
@@ -90,7 +95,7 @@ def drain(
     where = WorkerFilter(ids=ids, names=names, queues=queues)
     with database.session() as session:
         if dry_run:
-            asked = sorted(worker.id for worker in list_workers(session, where=where, model=database.model))
+            asked = sorted(worker.id for worker in _every_worker(session, database, where))
         else:
             asked = drain_workers(session, where=where, model=database.model)
             session.commit()
@@ -129,7 +134,7 @@ def _wait(session: Session, database: Database, asked: list[str], limit: timedel
     """Wait up to `limit` until the workers have stopped; return those that have not."""
     deadline = time.monotonic() + limit.total_seconds()
     while True:
-        there = list_workers(session, where=WorkerFilter(ids=asked), model=database.model)
+        there = _every_worker(session, database, WorkerFilter(ids=asked))
         session.rollback()
         left = [worker.id for worker in there if worker.silent_for < GONE]
         if not left or time.monotonic() >= deadline:

@@ -22,6 +22,7 @@ from sa_jobqueue.operations.pages import (
     check_lists,
     check_statuses,
     ordered_page,
+    page_of,
     scanned_page,
 )
 from sa_jobqueue.registry.handlers import DEFAULT_MODEL, JobT
@@ -196,7 +197,7 @@ def list_blockers(
     statement = listings.blockers(model, job_id, after=after, limit=limit).execution_options(populate_existing=True)
     with translated():
         edges = list(session.scalars(statement))
-    return Page(edges[:limit], edges[limit - 1].index if len(edges) > limit else None)
+    return page_of(edges, limit=limit, position=lambda edge: edge.index)
 
 
 @overload

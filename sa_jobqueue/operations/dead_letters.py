@@ -14,7 +14,7 @@ from sa_jobqueue.models import DeadLetterMixin, Job, JobMixin
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_after, check_ids
 from sa_jobqueue.operations.jobs import _change
-from sa_jobqueue.operations.pages import check_limit, check_lists
+from sa_jobqueue.operations.pages import Page, check_limit, check_lists, page_of
 from sa_jobqueue.statements import dead_letters, jobs
 from sa_jobqueue.types import DeadReason, JobId, JobStatus
 
@@ -61,7 +61,7 @@ def list_dead_letters(
     limit: int = 50,
     newest_first: bool = True,
     model: type[JobMixin[Any]] = Job,
-) -> list[DeadLetterMixin[Any]]:
+) -> Page[DeadLetterMixin[Any]]:
     """Return one page of dead letters, in the order of their ids; otherwise as `list_jobs`.
 
     Locks: none. Raises: InvalidOptionError; InvalidJobError for an id that is not of this queue's id type.
@@ -69,8 +69,8 @@ def list_dead_letters(
     check_limit(limit)
     check_after(model, after)
     conditions = _conditions(model, where)
-    statement = dead_letters.page(model, *conditions, after=after, limit=limit, newest_first=newest_first)
-    return list(session.scalars(statement))
+    statement = dead_letters.page(model, *conditions, after=after, limit=limit + 1, newest_first=newest_first)
+    return page_of(session.scalars(statement).all(), limit=limit, position=lambda letter: letter.id)
 
 
 def group_dead_letters(

@@ -133,7 +133,7 @@ def explain_job(
     """
     job = get_job(session, job_id, model=model)
     now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
-    seen = list_workers(session, model=model)
+    seen = list_workers(session, model=model).items
     return _Explainer(session, model, now, seen, heartbeat_timeout).explain(job, frozenset())
 
 
@@ -186,7 +186,7 @@ class _Explainer:
         if job.status is JobStatus.CANCELLED:
             return Cause.CANCELLED, f"It was cancelled {self._ago(job.completed_at)} ago and will not run.", evidence
         where = DeadLetterFilter(job_ids=[job.id], resolved=None)
-        dead_letters = list_dead_letters(self.session, where=where, limit=1, model=self.model)
+        dead_letters = list_dead_letters(self.session, where=where, limit=1, model=self.model).items
         reason = dead_letters[0].reason if dead_letters else "no dead letter found"
         decided = dead_letters[0].resolution if dead_letters else None
         evidence |= {"reason": reason, "error": redacted_error(job.type_name, job.last_error), "resolution": decided}
@@ -259,10 +259,10 @@ class _Explainer:
         }
         if job.scheduled_at > self.now:
             due = f"in {span(job.scheduled_at - self.now)}"
-            attempts = list_attempts(self.session, job.id, model=self.model)
+            attempts = list_attempts(self.session, job.id, limit=1, newest_first=True, model=self.model).items
             if not attempts:
                 return Cause.SCHEDULED, f"It is scheduled for later: due {due}.", evidence
-            last = attempts[-1]
+            last = attempts[0]
             error = redacted_error(job.type_name, last.error)
             evidence |= {"outcome": last.outcome, "error": error, "worker": last.worker_id}
             error_text = f" with {_error(job.type_name, last.error)}" if last.error else ""
@@ -333,8 +333,8 @@ class _Explainer:
         """Return the settings of its queue, of its fairness key if it has one, and of its type."""
         queues = dict.fromkeys((whole(job.queue), job.queue))
         return (
-            *(("queue", name, list_queues(self.session, names=[name], model=self.model)) for name in queues),
-            ("type", job.type_name, list_job_types(self.session, names=[job.type_name], model=self.model)),
+            *(("queue", name, list_queues(self.session, names=[name], model=self.model).items) for name in queues),
+            ("type", job.type_name, list_job_types(self.session, names=[job.type_name], model=self.model).items),
         )
 
     def _paused(self, settings: _Settings, since: str, evidence: dict[str, Any]) -> tuple[Cause, str, dict[str, Any]] | None:

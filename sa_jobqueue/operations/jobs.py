@@ -22,7 +22,9 @@ from sa_jobqueue.operations.pages import (
     check_instants,
     check_limit,
     check_lists,
+    check_position,
     check_statuses,
+    page_of,
     scanned_page,
 )
 from sa_jobqueue.operations.unblocking import unblock_all
@@ -166,10 +168,25 @@ def _continuations(session: Session, chain_ids: Sequence[JobId], model: type[Job
         return int(session.scalars(listings.count_continuations(model, chain_ids)).one())
 
 
-def list_attempts(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] = Job) -> list[AttemptMixin[Any]]:
-    """Return the attempts of a job that did not succeed, oldest first. Locks: none. Raises: InvalidJobError as `get_job`."""
+def list_attempts(
+    session: Session,
+    job_id: JobId,
+    *,
+    after: int | None = None,
+    limit: int = 50,
+    newest_first: bool = False,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[AttemptMixin[Any]]:
+    """Return one page of the attempts of a job that did not succeed, in the order of their numbers.
+
+    `after`: the `next` of the page before, the number of an attempt. `limit`: 1 to 1,000.
+    Locks: none. Raises: InvalidOptionError; InvalidJobError when the id is not of this queue's id type.
+    """
+    check_limit(limit)
+    check_position(after, int)
     check_id(model, "job_id", job_id)
-    return list(session.scalars(jobs.attempts(model, job_id)))
+    statement = jobs.attempts(model, job_id, after=after, limit=limit + 1, newest_first=newest_first)
+    return page_of(session.scalars(statement).all(), limit=limit, position=lambda one: one.attempt)
 
 
 def cancel_jobs(session: Session, ids: Sequence[JobId], *, model: type[JobMixin[Any]] = Job) -> list[Any]:

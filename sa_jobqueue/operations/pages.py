@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
@@ -42,6 +42,15 @@ class Page(Generic[T]):
         return iter(self.items)
 
 
+def every_item(list_page: Callable[[Any], Page[T]]) -> Iterator[T]:
+    """Yield the items of all pages of a listing; `list_page` is called with the `after` of each."""
+    page = list_page(None)
+    yield from page
+    while page.next is not None:
+        page = list_page(page.next)
+        yield from page
+
+
 def check_lists(**filters: object) -> None:
     """Check that the fields of a filter are lists of values. Raises: InvalidOptionError naming the field."""
     for name, values in filters.items():
@@ -71,6 +80,14 @@ def check_limit(limit: int, scan_limit: int = SCAN_LIMIT) -> None:
             raise InvalidOptionError(name, f"must be from 1 to {most}, got {given}")
 
 
+def check_position(after: object, *kinds: type) -> None:
+    """Check that `after` has the shape of a position: one value, or a tuple of several. Raises: InvalidOptionError."""
+    parts = after if len(kinds) > 1 and isinstance(after, tuple) else (after,)
+    if after is None or (len(parts) == len(kinds) and all(map(isinstance, parts, kinds))):
+        return
+    raise InvalidOptionError("after", f"must be the `next` of a page of this listing, or None, got {after!r}")
+
+
 def check_columns(entity: Any, columns: Sequence[str]) -> None:
     """Check that an entity has these columns. Raises: InvalidOptionError."""
     check_lists(columns=columns)
@@ -97,6 +114,11 @@ def ordered_page(session: Session, statement: Select[Any], *, columns: Sequence[
     rows = session.execute(statement).all()
     items = [_item(row[1:], columns) for row in rows[:limit]]
     return Page(items, rows[limit - 1][0] if len(rows) > limit else None)
+
+
+def page_of(items: Sequence[T], *, limit: int, position: Callable[[T], Any]) -> Page[T]:
+    """Return a page of items, of which one more than `limit` was selected; `position` is an item's place in the order."""
+    return Page(list(items[:limit]), position(items[limit - 1]) if len(items) > limit else None)
 
 
 def _item(values: Sequence[Any], columns: Sequence[str]) -> Any:

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError, JobTypeNotFoundError, QueueNotFoundError
 from sa_jobqueue.models import Job, JobMixin, JobTypeMixin, QueueMixin
-from sa_jobqueue.operations.pages import MAX_PAGE, check_limit, check_lists
+from sa_jobqueue.operations.pages import MAX_PAGE, Page, check_limit, check_lists, check_position, every_item, page_of
 from sa_jobqueue.registry.settings import QueueSettings, TypeSettings, check_names
 from sa_jobqueue.statements import controls, queues
 
@@ -83,24 +83,38 @@ class SyncedQueues:
 
 
 def list_queues(
-    session: Session, *, names: Sequence[str] = (), limit: int = MAX_PAGE, model: type[JobMixin[Any]] = Job
-) -> list[QueueStatus]:
-    """Return queues by name that have a row or a worker, at most `limit`, 1 to 1,000; of `names`, those that do.
+    session: Session,
+    *,
+    names: Sequence[str] = (),
+    after: str | None = None,
+    limit: int = MAX_PAGE,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[QueueStatus]:
+    """Return one page of the queues that have a row or a worker, in the order of their names.
 
+    `names`: only these. `after`: the `next` of the page before, a name. `limit`: 1 to 1,000.
     Locks: none. Raises: InvalidOptionError.
     """
-    rows = _page(session, names, limit, model, types=False)
-    return [QueueStatus(**{**row, "weight": row["weight"] or 1}) for row in rows]
+    rows = _page(session, names, after, limit, model, types=False)
+    found = [QueueStatus(**{**row, "weight": row["weight"] or 1}) for row in rows]
+    return page_of(found, limit=limit, position=lambda one: one.name)
 
 
 def list_job_types(
-    session: Session, *, names: Sequence[str] = (), limit: int = MAX_PAGE, model: type[JobMixin[Any]] = Job
-) -> list[TypeStatus]:
-    """Return job types by name that have a row or a worker, at most `limit`, 1 to 1,000; of `names`, those that do.
+    session: Session,
+    *,
+    names: Sequence[str] = (),
+    after: str | None = None,
+    limit: int = MAX_PAGE,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[TypeStatus]:
+    """Return one page of the job types that have a row or a worker, in the order of their names.
 
+    `names`: only these. `after`: the `next` of the page before, a name. `limit`: 1 to 1,000.
     Locks: none. Raises: InvalidOptionError.
     """
-    return [TypeStatus(**row) for row in _page(session, names, limit, model, types=True)]
+    found = [TypeStatus(**row) for row in _page(session, names, after, limit, model, types=True)]
+    return page_of(found, limit=limit, position=lambda one: one.type_name)
 
 
 def get_queue(session: Session, name: str, *, for_update: bool = False, model: type[JobMixin[Any]] = Job) -> QueueStatus:
@@ -113,7 +127,7 @@ def get_queue(session: Session, name: str, *, for_update: bool = False, model: t
     Raises: QueueNotFoundError if it has neither a row nor a worker, never with `for_update`; InvalidOptionError.
     """
     _prepare(session, model.Queue, name, for_update=for_update)
-    found = list_queues(session, names=[name], model=model)
+    found = list_queues(session, names=[name], model=model).items
     if not found:
         raise QueueNotFoundError(name)
     return found[0]
@@ -129,7 +143,7 @@ def get_job_type(session: Session, name: str, *, for_update: bool = False, model
     Raises: JobTypeNotFoundError if it has neither a row nor a worker, never with `for_update`; InvalidOptionError.
     """
     _prepare(session, model.JobType, name, for_update=for_update)
-    found = list_job_types(session, names=[name], model=model)
+    found = list_job_types(session, names=[name], model=model).items
     if not found:
         raise JobTypeNotFoundError(name)
     return found[0]
@@ -232,7 +246,8 @@ def sync_queues(session: Session, new: Iterable[QueueSettings], *, model: type[J
         said = before.get(one.name)
         if written[one.name] is not None and said is not None:
             changed[one.name] = {key: (said[key], now) for key, now in one.row.items() if said[key] != now}
-    rows = [one for one in list_queues(session, model=model) if one.created_at is not None]
+    listed = every_item(lambda after: list_queues(session, after=after, model=model))
+    rows = [one for one in listed if one.created_at is not None]
     return SyncedQueues(
         created=tuple(name for name in names if written[name] is not None and name not in changed),
         changed=changed,
@@ -241,10 +256,13 @@ def sync_queues(session: Session, new: Iterable[QueueSettings], *, model: type[J
     )
 
 
-def _page(session: Session, names: Sequence[str], limit: int, model: type[JobMixin[Any]], *, types: bool) -> list[Any]:
+def _page(
+    session: Session, names: Sequence[str], after: str | None, limit: int, model: type[JobMixin[Any]], *, types: bool
+) -> list[Any]:
     check_limit(limit)
     check_lists(names=names)
-    given = {"names": list(names) or None, "limit": limit}
+    check_position(after, str)
+    given = {"names": list(names) or None, "after": after, "limit": limit + 1}
     return list(session.execute(queues.page(model, types=types), given).mappings())
 
 

@@ -15,7 +15,7 @@ from sa_jobqueue.errors import InvalidOptionError, ScheduleNotFoundError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.enqueueing import enqueue_many
 from sa_jobqueue.operations.firing import declared, fire_times, job_of
-from sa_jobqueue.operations.pages import MAX_PAGE, check_instants, check_limit, check_lists
+from sa_jobqueue.operations.pages import MAX_PAGE, Page, check_instants, check_limit, check_lists, check_position, page_of
 from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.registry.schedules import MAX_CATCH_UP, Schedule
 from sa_jobqueue.statements import controls, schedules
@@ -131,23 +131,31 @@ def get_schedule(
     """
     if for_update:
         _lock(session, [name], model)
-    found = list_schedules(session, names=[name], model=model)
+    found = list_schedules(session, names=[name], model=model).items
     if not found:
         raise ScheduleNotFoundError([name], reason="")
     return found[0]
 
 
 def list_schedules(
-    session: Session, *, names: Sequence[str] = (), limit: int = MAX_PAGE, model: type[JobMixin[Any]] = Job
-) -> list[ScheduleStatus]:
-    """Return schedules by name, at most `limit`, 1 to 1,000; of `names`, those that are there.
+    session: Session,
+    *,
+    names: Sequence[str] = (),
+    after: str | None = None,
+    limit: int = MAX_PAGE,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[ScheduleStatus]:
+    """Return one page of schedules, in the order of their names.
 
+    `names`: only these. `after`: the `next` of the page before, a name. `limit`: 1 to 1,000.
     Locks: none. Raises: InvalidOptionError.
     """
     check_limit(limit)
     check_lists(names=names)
-    found = session.execute(schedules.page(model), {"names": list(names) or None, "limit": limit}).mappings()
-    return [ScheduleStatus(**row) for row in found]
+    check_position(after, str)
+    given = {"names": list(names) or None, "after": after, "limit": limit + 1}
+    found = [ScheduleStatus(**row) for row in session.execute(schedules.page(model), given).mappings()]
+    return page_of(found, limit=limit, position=lambda one: one.name)
 
 
 def pause_schedules(

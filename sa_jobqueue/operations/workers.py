@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobMixin
-from sa_jobqueue.operations.pages import MAX_PAGE, check_limit, check_lists
+from sa_jobqueue.operations.pages import MAX_PAGE, Page, check_limit, check_lists, check_position, page_of
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.statements import controls, leases, workers
 from sa_jobqueue.types import MOST_CONCURRENT, WorkerState
@@ -66,15 +66,24 @@ class WorkerStatus:
 
 
 def list_workers(
-    session: Session, *, where: WorkerFilter = WorkerFilter(), limit: int = MAX_PAGE, model: type[JobMixin[Any]] = Job
-) -> list[WorkerStatus]:
-    """Return workers by name and id, at most `limit`, 1 to 1,000; those killed a few minutes ago are among them.
+    session: Session,
+    *,
+    where: WorkerFilter = WorkerFilter(),
+    after: tuple[str, str] | None = None,
+    limit: int = MAX_PAGE,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[WorkerStatus]:
+    """Return one page of workers, in the order of their names and ids, those killed a few minutes ago among them.
 
+    `after`: the `next` of the page before, a name and an id. `limit`: 1 to 1,000.
     Locks: none. Raises: InvalidOptionError.
     """
     check_limit(limit)
-    rows = session.execute(workers.page(model, *_conditions(model, where), limit=limit)).mappings()
-    return [WorkerStatus(**{**row, "state": WorkerState(row["state"]), **_told(row)}) for row in rows]
+    check_position(after, str, str)
+    statement = workers.page(model, *_conditions(model, where), after=after, limit=limit + 1)
+    rows = session.execute(statement).mappings()
+    found = [WorkerStatus(**{**row, "state": WorkerState(row["state"]), **_told(row)}) for row in rows]
+    return page_of(found, limit=limit, position=lambda one: (one.name, one.id))
 
 
 def _told(row: RowMapping) -> dict[str, Any]:

@@ -142,9 +142,16 @@ def change(model: type[JobMixin[Any]], ids: Sequence[JobId], **values: Any) -> U
     )
 
 
-def attempts(model: type[JobMixin[Any]], job_id: JobId) -> Select[Any]:
-    """Return a job's unsuccessful attempts as ORM objects, oldest first. Index: the primary key."""
-    return select(model.Attempt).where(model.Attempt.job_id == job_id).order_by(model.Attempt.attempt)
+def attempts(model: type[JobMixin[Any]], job_id: JobId, *, after: int | None, limit: int, newest_first: bool) -> Select[Any]:
+    """Return one page of a job's unsuccessful attempts as ORM objects, by number.
+
+    Shape: up to `limit` `(Attempt,)`, those behind the number `after`. Index: the primary key.
+    """
+    number = model.Attempt.attempt
+    chosen = select(model.Attempt).where(model.Attempt.job_id == job_id).limit(limit)
+    if after is not None:
+        chosen = chosen.where(number < after if newest_first else number > after)
+    return chosen.order_by(number.desc() if newest_first else number)
 
 
 @once_a_model

@@ -141,7 +141,7 @@ def lock(of: type[QueueMixin] | type[JobTypeMixin]) -> Select[Any]:
 def page(model: type[JobMixin[Any]], *, types: bool = False) -> Select[Any]:
     """Return queues, or job types, by name: those that have a row, and those that workers serve.
 
-    Parameters: `names`, or null for all; `limit`.
+    Parameters: `names`, or null for all; `after`, the name that the page follows, or null; `limit`.
     Shape: the name, those of `TOLD` that the table has, since when it is paused, by whom, `created_at`, `updated_at`: null
     where there is no row; and `workers`: how many have it; of a part of a queue, such as `mail/42`, how many have the queue.
     Locks: none. Index: all of both tables, which are small.
@@ -154,14 +154,14 @@ def page(model: type[JobMixin[Any]], *, types: bool = False) -> Select[Any]:
     workers = [by.c.workers]
     if not types:
         workers, joined = [*workers, of_whole.c.workers], joined.outerjoin(of_whole, of_whole.c.name == whole(key))
-    names = bindparam("names", type_=ARRAY(Text))
+    names, after = bindparam("names", type_=ARRAY(Text)), bindparam("after", None, type_=Text)
     name = func.coalesce(key, by.c.name)
     own = [row.c[name] for name in (*TOLD, *_STATE) if name in row.c]
     others = [clamped(one).label(one.name) if isinstance(one.type, TIMESTAMP | INTERVAL) else one for one in own]
     return (
         select(name.label(key.name), *others, func.coalesce(*workers, 0).label("workers"))
         .select_from(joined)
-        .where(or_(names.is_(None), name == any_(names)))
+        .where(or_(names.is_(None), name == any_(names)), or_(after.is_(None), name > after))
         .order_by(name)
         .limit(bindparam("limit", type_=Integer))
     )

@@ -194,21 +194,22 @@ def put(model: type[JobMixin[Any]]) -> Insert:
 
 @once_a_model
 def page(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Return schedules by name. Parameters: `names`, or null for all; `limit`.
+    """Return schedules by name.
 
+    Parameters: `names`, or null for all; `after`, the name that the page follows, or null; `limit`.
     Shape: per schedule its name, `TOLD`, `STATE`, `created_at`, `updated_at` and `overdue`: for how long it is due, null
     while it is not, is paused or cannot fire.
     Clock: the database's. Locks: none. Index: the primary key.
     """
     schedule = table(model.Schedule)
-    names = bindparam("names", type_=ARRAY(Text))
+    names, after = bindparam("names", type_=ARRAY(Text)), bindparam("after", None, type_=Text)
     late = cast(func.clock_timestamp() - clamped(schedule.c.next_fire_at), Interval)
     is_late = schedule.c.next_fire_at < func.clock_timestamp()
     overdue = case((is_late & schedule.c.paused_at.is_(None) & schedule.c.error.is_(None), late))
     columns = _read(schedule, "name", *TOLD, *STATE, "created_at", "updated_at")
     return (
         select(*columns, overdue.label("overdue"))
-        .where(or_(names.is_(None), schedule.c.name == any_(names)))
+        .where(or_(names.is_(None), schedule.c.name == any_(names)), or_(after.is_(None), schedule.c.name > after))
         .order_by(schedule.c.name)
         .limit(bindparam("limit", type_=Integer))
     )

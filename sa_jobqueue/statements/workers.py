@@ -18,6 +18,7 @@ from sqlalchemy import (
     literal,
     or_,
     select,
+    tuple_,
     update,
 )
 from sqlalchemy.dialects.postgresql import ARRAY
@@ -65,11 +66,13 @@ def _pattern(name: str) -> str:
     return escaped.replace("*", "%")
 
 
-def page(model: type[JobMixin[Any]], *conditions: ColumnElement[bool], limit: int) -> Select[Any]:
+def page(
+    model: type[JobMixin[Any]], *conditions: ColumnElement[bool], after: tuple[str, str] | None = None, limit: int
+) -> Select[Any]:
     """Return workers as they last told, by name and id.
 
-    Shape: up to `limit` rows of `SHOWN`, then `silent_for`, how long ago the last beat was, and `running`, how many jobs
-    hang on the worker.
+    Shape: up to `limit` rows of `SHOWN`, those behind the name and id `after`; then `silent_for`, how long ago the last beat
+    was, and `running`, how many jobs hang on the worker.
     Clock: the database's. Locks: none. Index: `ix_job_running`, a probe a worker.
     """
     worker, job = table(model.Worker), table(model)
@@ -82,6 +85,8 @@ def page(model: type[JobMixin[Any]], *conditions: ColumnElement[bool], limit: in
     silent = (func.clock_timestamp() - worker.c.heartbeat_at).cast(Interval)
     columns = [worker.c[name] for name in SHOWN]
     chosen = select(*columns, silent.label("silent_for"), running.label("running")).where(*conditions)
+    if after is not None:
+        chosen = chosen.where(tuple_(worker.c.name, worker.c.id) > tuple_(*(literal(part, Text) for part in after)))
     return chosen.order_by(worker.c.name, worker.c.id).limit(limit)
 
 

@@ -60,7 +60,7 @@ async def test_an_observer_hears_of_it_why_a_job_waits(engine: Engine, jobs: Job
     left_out = jobs.add(due_in=-5)
     async with start(queue):
         with Session(engine.execution_options(isolation_level="AUTOCOMMIT")) as session:
-            await until(lambda: bool(list_workers(session)), what="the worker tells of itself")
+            await until(lambda: bool(list_workers(session).items), what="the worker tells of itself")
             found = explain_job(session, left_out)
             (worker,) = list_workers(session)
     assert found.cause is Cause.NOT_SELECTED

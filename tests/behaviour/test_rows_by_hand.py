@@ -175,7 +175,7 @@ async def test_schedules_and_rates_from_before_the_checks_hold_up_no_other(engin
     with Session(engine) as session, session.begin():
         fired = [one.schedule for one in fire_schedules(session)]
         assert "good" in fired
-        assert len(list_schedules(session)) == 1 + sum(case.scene == "schedule" for case in chosen)
+        assert len(list_schedules(session).items) == 1 + sum(case.scene == "schedule" for case in chosen)
     worker = Worker(queue, engine, options=quick(queues=["default", *(f"q{n}" for n in range(len(chosen)))]))
     log = EventLog(worker)
     await asyncio.wait_for(worker.run_until_idle(), PATIENCE)

@@ -109,11 +109,12 @@ def test_pages_show_each_letter_once(
     session: Session, jobs: Jobs, letters: dict[str, UUID], limit: int, newest_first: bool
 ) -> None:
     found: list[Any] = []
-    after = None
-    while page := list_dead_letters(session, after=after, limit=limit, newest_first=newest_first):
-        assert len(page) <= limit
+    after, ended = None, False
+    while not ended:
+        page = list_dead_letters(session, after=after, limit=limit, newest_first=newest_first)
+        assert 0 < len(page.items) <= limit
         found += page
-        after = page[-1].id
+        after, ended = page.next, page.next is None
     ids = [letter.id for letter in found]
     assert ids == sorted(ids, reverse=newest_first)
     assert len(set(ids)) == len(letters)

@@ -249,4 +249,4 @@ def test_attempts_are_listed_oldest_first(session: Session, jobs: Jobs, engine: 
             row = {"job_id": job_id, "attempt": attempt, "outcome": "failed"}
             connection.execute(Job.Attempt.__table__.insert().values(row))  # type: ignore[attr-defined]
     assert [attempt.attempt for attempt in list_attempts(session, job_id)] == [1, 2, 3]
-    assert list_attempts(session, uuid7()) == []
+    assert list_attempts(session, uuid7()).items == []

@@ -51,7 +51,7 @@ def until_locks_are_waited_for(engine: Engine, count: int) -> None:
 
 
 def test_a_queue_has_a_row_from_the_first_time_that_anything_is_said_of_it(session: Session, jobs: Jobs) -> None:
-    assert list_queues(session) == []
+    assert list_queues(session).items == []
     jobs.add_worker(WORKER, queues=["mail"])
     (served,) = list_queues(session)
     assert (served.name, served.weight, served.workers, served.created_at) == ("mail", 1, 1, None)
@@ -68,7 +68,7 @@ def test_a_queue_has_a_row_from_the_first_time_that_anything_is_said_of_it(sessi
     assert resume_queues(session, ["mail", "never"]) == ["mail"]
     assert [one.paused_at for one in list_queues(session, names=["mail"])] == [None]
     assert upsert_queue(session, QueueSettings(name="other")) is False
-    assert list_queues(session, names=["other"])[0].paused_by == "ann"
+    assert list_queues(session, names=["other"]).items[0].paused_by == "ann"
 
 
 def test_a_part_of_a_queue_has_the_workers_of_the_queue(session: Session, jobs: Jobs) -> None:
@@ -115,7 +115,7 @@ def test_deleting_settings_brings_back_the_defaults(session: Session, jobs: Jobs
     assert delete_queues(session, ["mail"]) == []
     upsert_job_type(session, TypeSettings(type_name="send", global_concurrency=2))
     assert delete_job_types(session, ["send"]) == ["send"]
-    assert list_job_types(session, names=["send"]) == []
+    assert list_job_types(session, names=["send"]).items == []
     with pytest.raises(InvalidOptionError, match="must be a list"):
         delete_queues(session, "mail")
 
@@ -154,7 +154,7 @@ def test_synchronising_makes_the_rows_say_what_code_declares_and_tells_the_diffe
     session.rollback()  # a dry run
     assert [one.name for one in list_queues(session)] == ["by_hand", "mail"]
     sync_queues(session, jobs.declared_queues)
-    assert list_queues(session, names=["mail"])[0].paused_by == "ann"
+    assert list_queues(session, names=["mail"]).items[0].paused_by == "ann"
     assert sync_queues(session, jobs.declared_queues).unchanged == ("mail", "reports")
     with pytest.raises(InvalidOptionError, match="twice"):
         sync_queues(session, [QueueSettings(name="a"), QueueSettings(name="a")])

@@ -483,7 +483,7 @@ def test_what_code_declares_is_written_once_and_stays_paused(sessions: Sessions)
         assert sync_schedules(session, []).undeclared == {"hourly": "test", "test": "test"}
         delete_schedules(session, ["hourly", "test"])
     with sessions() as session:
-        assert list_schedules(session) == []
+        assert list_schedules(session).items == []
 
 
 def test_the_table_and_the_code_do_not_overwrite_each_other_unasked(sessions: Sessions) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -26,7 +27,7 @@ pytestmark = both_servers_swept
 EVERYBODY = WorkerFilter()
 
 
-def ids(found: list[WorkerStatus]) -> list[str]:
+def ids(found: Iterable[WorkerStatus]) -> list[str]:
     return [worker.id for worker in found]
 
 
@@ -159,7 +160,7 @@ def test_a_worker_that_says_goodbye_waits_for_the_request(two_sessions: tuple[Se
     second.rollback()
     first.commit()
     second.execute(leases.forget_worker(Job), {"worker_id": WORKER})
-    assert list_workers(second) == []
+    assert list_workers(second).items == []
 
 
 def _waiting(engine: Engine) -> int:

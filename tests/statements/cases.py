@@ -323,7 +323,7 @@ CASES = [
         guarded=False,
         looks_at=BATCH,
     ),
-    Case("attempts", lambda: jobs.attempts(Job, NOBODY), NONE, guarded=False),
+    Case("attempts", lambda: jobs.attempts(Job, NOBODY, after=3, limit=50, newest_first=True), NONE, guarded=False),
     Case(
         "unknown_types",
         lambda: jobs.unknown_types(Job),

@@ -18,7 +18,7 @@ _MAIL = {"name": "mail", "weight": 1}
 WORKER_CASES = [
     Case(
         "list_workers",
-        lambda: workers.page(Job, *_WHERE, limit=50),
+        lambda: workers.page(Job, *_WHERE, after=("a", "b"), limit=50),
         frozenset({"ix_job_running"}),
         looks_at=2000,  # every running job, to count it
     ),

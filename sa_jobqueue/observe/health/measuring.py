@@ -114,7 +114,7 @@ def _measure(
         queues=_queues(session, model, now),
         pending_estimate=estimates[0] if estimates else None,
         rates=_rates(session, model, window),
-        workers=Workers(heartbeat_timeout=heartbeat_timeout, workers=list_workers(session, model=model)),
+        workers=Workers(heartbeat_timeout=heartbeat_timeout, workers=list_workers(session, model=model).items),
         running=_running(session, model, now, heartbeat_timeout),
         failures=_failures(session, model, now),
         tables=[_table(row, server) for row in session.execute(storage.tables(model)).mappings()],

@@ -6,5 +6,6 @@ FROM worker
 WHERE worker.id = ANY (%(param_1)s::TEXT[])
 AND worker.name LIKE %(name_1)s::VARCHAR ESCAPE '\'
 AND worker.queues && %(param_2)s::TEXT[]
+AND (worker.name, worker.id) > (%(param_3)s::VARCHAR, %(param_4)s::VARCHAR)
 ORDER BY worker.name, worker.id
-LIMIT %(param_3)s::INTEGER
+LIMIT %(param_5)s::INTEGER

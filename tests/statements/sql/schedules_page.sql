@@ -2,6 +2,7 @@ SELECT schedule.name, schedule.type_name, schedule.queue, schedule.priority, sch
   AND schedule.paused_at IS NULL
   AND schedule.error IS NULL) THEN CAST(clock_timestamp() - CASE WHEN (schedule.next_fire_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (schedule.next_fire_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE schedule.next_fire_at END AS INTERVAL) END AS overdue
 FROM schedule
-WHERE %(names)s::TEXT[] IS NULL OR schedule.name = ANY (%(names)s::TEXT[])
+WHERE (%(names)s::TEXT[] IS NULL OR schedule.name = ANY (%(names)s::TEXT[]))
+AND (%(after)s::VARCHAR IS NULL OR schedule.name > %(after)s::VARCHAR)
 ORDER BY schedule.name
 LIMIT %(limit)s::INTEGER

@@ -1,0 +1,104 @@
+"""Every listing has pages: each item is shown once, in one order, whatever the size of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from sqlalchemy import insert
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Job, Schedule, aio
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.operations import (
+    Page,
+    list_attempts,
+    list_job_types,
+    list_queues,
+    list_schedules,
+    list_workers,
+    pause_job_types,
+    pause_queues,
+    upsert_schedule,
+)
+from sa_jobqueue.operations.pages import every_item
+from sa_jobqueue.types import AttemptOutcome
+from tests.fixtures.database import both_servers_swept
+from tests.fixtures.jobs import Jobs
+
+pytestmark = both_servers_swept
+
+Listing = Callable[..., Page[Any]]
+NAMES = ["Zoo", "a", "a/1", "a/10", "a/2", "mail", "z"]
+
+
+@pytest.fixture(params=["queues", "job types", "schedules", "workers", "attempts"])
+def listing(request: pytest.FixtureRequest, session: Session, jobs: Jobs) -> Listing:
+    """Give a listing that has seven items."""
+    match request.param:
+        case "queues":
+            jobs.add_worker("served:1", queues=NAMES[:3])
+            pause_queues(session, NAMES[2:])
+            return list_queues
+        case "job types":
+            pause_job_types(session, NAMES)
+            return list_job_types
+        case "schedules":
+            for name in NAMES:
+                upsert_schedule(session, Schedule(name=name, cron="@daily", type_name="test"))
+            return list_schedules
+        case "workers":
+            for number, name in enumerate(["b", "a", "b", "a", "c", "b", "C"]):
+                jobs.add_worker(f"{name}:{number}", name=name)
+            return list_workers
+    job_id = jobs.add()
+    row = {"job_id": job_id, "worker_id": "a", "outcome": AttemptOutcome.FAILED}
+    session.execute(insert(Job.Attempt), [row | {"attempt": number} for number in range(1, 8)])
+    return lambda session, **options: list_attempts(session, job_id, **options)
+
+
+def keys(items: Iterable[Any]) -> list[tuple[Any, ...]]:
+    return [tuple(getattr(item, name, None) for name in ("name", "type_name", "id", "attempt")) for item in items]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 6, 7, 8])
+def test_pages_show_each_item_once(session: Session, listing: Listing, limit: int) -> None:
+    whole = listing(session)
+    assert (len(set(keys(whole))), whole.next) == (7, None)
+    pages: list[Page[Any]] = []
+    after = None
+    while not pages or after is not None:
+        pages.append(listing(session, after=after, limit=limit))
+        after = pages[-1].next
+    assert [key for page in pages for key in keys(page)] == keys(whole)
+    assert [len(page.items) for page in pages[:-1]] == [limit] * ((7 - 1) // limit)
+    assert keys(every_item(lambda after: listing(session, after=after, limit=limit))) == keys(whole)
+
+
+def test_a_position_of_another_listing_is_refused(session: Session, listing: Listing) -> None:
+    with pytest.raises(InvalidOptionError, match="after: must be the `next` of a page of this listing"):
+        listing(session, after={"name": "a"})
+    with pytest.raises(InvalidOptionError, match="limit: must be from 1 to 1000"):
+        listing(session, limit=0)
+
+
+async def test_the_asynchronous_listings_have_pages_too(async_engine: AsyncEngine, jobs: Jobs) -> None:
+    for number in range(3):
+        jobs.add_worker(f"worker:{number}", queues=[f"queue_{number}"])
+    async with AsyncSession(async_engine) as session:
+        first = await aio.list_workers(session, limit=2)
+        assert [one.id for one in first] == ["worker:0", "worker:1"]
+        assert [one.id for one in await aio.list_workers(session, after=first.next)] == ["worker:2"]
+        assert (await aio.list_queues(session, limit=2)).next == "queue_1"
+        assert (await aio.list_dead_letters(session)).next is None
+
+
+def test_attempts_are_listed_newest_first_on_demand(session: Session, jobs: Jobs) -> None:
+    job_id = jobs.add()
+    row = {"job_id": job_id, "worker_id": "a", "outcome": AttemptOutcome.FAILED}
+    session.execute(insert(Job.Attempt), [row | {"attempt": number} for number in (1, 2, 3)])
+    page = list_attempts(session, job_id, limit=2, newest_first=True)
+    assert ([one.attempt for one in page], page.next) == ([3, 2], 2)
+    assert [one.attempt for one in list_attempts(session, job_id, after=page.next, newest_first=True)] == [1]
