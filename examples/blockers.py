@@ -64,7 +64,7 @@ def main() -> None:
         show()
         library["a"] = "ants"
         with Session(engine) as session, session.begin():
-            print(f"page a is there: {len(redrive_dead_letters(session))} redriven")
+            print(f"page a is there: {redrive_dead_letters(session).changed} redriven")
         asyncio.run(Worker(jobs, engine).run_until_idle())
         show()
         engine.dispose()

@@ -53,8 +53,8 @@ def main() -> None:
             # The bank is back: what failed because of it gets three fresh attempts, what is hopeless is closed.
             bank["up"] = True
             exhausted = DeadLetterFilter(types=["charge"], reasons=[DeadReason.EXHAUSTED])
-            print(f"redriven: {len(redrive_dead_letters(session, where=exhausted, by='ann'))}")
-            print(f"dismissed: {len(dismiss_dead_letters(session, by='ann'))}")
+            print(f"redriven: {redrive_dead_letters(session, where=exhausted, by='ann').changed}")
+            print(f"dismissed: {dismiss_dead_letters(session, by='ann').changed}")
 
         asyncio.run(Worker(jobs, engine).run_until_idle())
         with Session(engine) as session:

@@ -28,7 +28,7 @@ from sqlalchemy import Engine, create_engine, func, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.archive import archive
-from sa_jobqueue.operations import DeadLetterFilter, dismiss_dead_letters
+from sa_jobqueue.operations import dismiss_dead_letters
 from sa_jobqueue.report import collect, render
 from sa_jobqueue.spark import java_home, written
 from sa_jobqueue.spark.analytics import History
@@ -169,9 +169,12 @@ def main() -> int:
         seconds = time.monotonic() - started
         console.print(f"worked     {account.enqueued:,} jobs in {seconds:.1f} s, {account.enqueued / seconds:,.0f} jobs/s")
 
-        with Session(engine) as session, session.begin():
-            dismissed = dismiss_dead_letters(session, where=DeadLetterFilter(), by="walkthrough", model=Job)
-        console.print(f"dismissed  {len(dismissed):,} dead letters: diverted flights")
+        dismissed, after, ended = 0, None, False
+        while not ended:
+            with Session(engine) as session, session.begin():
+                result = dismiss_dead_letters(session, by="walkthrough", after=after, model=Job)
+            dismissed, after, ended = dismissed + result.changed, result.next, result.next is None
+        console.print(f"dismissed  {dismissed:,} dead letters: diverted flights")
 
         by_jobs = found_by_the_jobs(engine)
         started = time.monotonic()

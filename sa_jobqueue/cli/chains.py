@@ -187,7 +187,7 @@ def cancel(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, as_jso
     """Cancel the current job of chains that have not ended, all or none. A running job is stopped."""
     given = [database.job_id(one) for one in ids]
     with database.session() as session:
-        cancelled = cancel_chains(session, given, model=database.model)
+        cancelled = cancel_chains(session, given, model=database.model).ids
         if not dry_run:
             session.commit()
     _print_changed(cancelled, "would be cancelled" if dry_run else "cancelled", as_json)
@@ -212,7 +212,7 @@ def delete(
     with database.session() as session:
 
         def delete_them() -> list[Any]:
-            return delete_chains(session, given, cascade=cascade, by=by or user_name(), model=database.model)
+            return delete_chains(session, given, cascade=cascade, by=by or user_name(), model=database.model).ids
 
         if dry_run or not yes:
             found = delete_them()

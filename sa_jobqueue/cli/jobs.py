@@ -181,7 +181,7 @@ def retry(database: Database, /, *, ids: tuple[str, ...], as_json: bool) -> None
         redriven = [
             one
             for one in dead
-            if redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[one], resolved=None), model=model)
+            if redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[one], resolved=None), model=model).ids
         ]
         if gone := [one for one in dead if one not in redriven]:
             raise IllegalTransitionError(f"job {gone[0]} is no longer dead. No job was changed.")

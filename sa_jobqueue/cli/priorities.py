@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._options import Database, json_option, with_database
 from sa_jobqueue.cli._output import console, counted, echo, print_json
-from sa_jobqueue.operations import JobFilter, list_jobs, set_priority
+from sa_jobqueue.operations import BulkResult, JobFilter, Page, list_jobs, set_priority
 from sa_jobqueue.statements import storage
 from sa_jobqueue.types import INITIAL, MAX_PRIORITY, MIN_PRIORITY
 
@@ -62,6 +62,7 @@ def priority(
         raise click.UsageError("pass ids, or at least one of --chain, --type, --queue and --payload")
     matching = None if payload is None else model.input.contains(type_coerce(_document(payload), JSONB))
     changed, after = 0, None
+    page: Page[Any] | BulkResult[Any]
     with database.session() as session, _bar(session, database) as show:
         while True:
             if dry_run:
@@ -78,7 +79,7 @@ def priority(
             else:
                 page = set_priority(session, to, where=where, matching=matching, after=after, model=model)
             session.commit()
-            changed, after = changed + len(page.items), page.next
+            changed, after = changed + len(list(page)), page.next
             show(changed)
             if after is None:
                 break

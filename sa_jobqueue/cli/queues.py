@@ -127,7 +127,7 @@ def pause(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bo
     with database.session() as session:
         done = pause_queues(session, names, by=by, model=database.model)
         session.commit()
-    print_json({"paused": done}) if as_json else echo(f"{counted(len(done), 'queue')} paused")
+    print_json({"paused": done.ids}) if as_json else echo(f"{counted(done.changed, 'queue')} paused")
 
 
 @queues.command()
@@ -139,7 +139,7 @@ def resume(database: Database, /, *, names: tuple[str, ...], as_json: bool) -> N
     with database.session() as session:
         done = resume_queues(session, names, model=database.model)
         session.commit()
-    print_json({"resumed": done}) if as_json else echo(f"{counted(len(done), 'queue')} resumed")
+    print_json({"resumed": done.ids}) if as_json else echo(f"{counted(done.changed, 'queue')} resumed")
 
 
 @queues.command()

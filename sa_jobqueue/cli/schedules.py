@@ -121,9 +121,9 @@ def next_(database: Database, /, *, name: str, count: int, after: datetime | Non
 def pause(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bool) -> None:
     """Pause schedules until they are resumed. Jobs that are already enqueued still run."""
     with database.session() as session:
-        pause_schedules(session, names, by=by, model=database.model)
+        done = pause_schedules(session, names, by=by, model=database.model)
         session.commit()
-    print_json({"paused": names}) if as_json else echo(f"{counted(len(names), 'schedule')} paused")
+    print_json({"paused": done.ids}) if as_json else echo(f"{counted(done.changed, 'schedule')} paused")
 
 
 @schedules.command()
@@ -133,9 +133,9 @@ def pause(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bo
 def resume(database: Database, /, *, names: tuple[str, ...], as_json: bool) -> None:
     """Resume paused schedules. They fire next at their first time from now."""
     with database.session() as session:
-        resume_schedules(session, names, model=database.model)
+        done = resume_schedules(session, names, model=database.model)
         session.commit()
-    print_json({"resumed": names}) if as_json else echo(f"{counted(len(names), 'schedule')} resumed")
+    print_json({"resumed": done.ids}) if as_json else echo(f"{counted(done.changed, 'schedule')} resumed")
 
 
 @schedules.command()
@@ -164,9 +164,9 @@ def run(database: Database, /, *, name: str, since: datetime | None, until: date
 def delete(database: Database, /, *, names: tuple[str, ...], as_json: bool) -> None:
     """Delete schedules that the application no longer declares. Their jobs are kept."""
     with database.session() as session:
-        delete_schedules(session, names, model=database.model)
+        done = delete_schedules(session, names, model=database.model)
         session.commit()
-    print_json({"deleted": names}) if as_json else echo(f"{counted(len(names), 'schedule')} deleted")
+    print_json({"deleted": done.ids}) if as_json else echo(f"{counted(done.changed, 'schedule')} deleted")
 
 
 @schedules.command()

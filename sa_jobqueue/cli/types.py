@@ -69,7 +69,7 @@ def pause(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bo
     with database.session() as session:
         done = pause_job_types(session, names, by=by, model=database.model)
         session.commit()
-    print_json({"paused": done}) if as_json else echo(f"{counted(len(done), 'job type')} paused")
+    print_json({"paused": done.ids}) if as_json else echo(f"{counted(done.changed, 'job type')} paused")
 
 
 @types.command()
@@ -81,4 +81,4 @@ def resume(database: Database, /, *, names: tuple[str, ...], as_json: bool) -> N
     with database.session() as session:
         done = resume_job_types(session, names, model=database.model)
         session.commit()
-    print_json({"resumed": done}) if as_json else echo(f"{counted(len(done), 'job type')} resumed")
+    print_json({"resumed": done.ids}) if as_json else echo(f"{counted(done.changed, 'job type')} resumed")

@@ -97,7 +97,7 @@ def drain(
         if dry_run:
             asked = sorted(worker.id for worker in _every_worker(session, database, where))
         else:
-            asked = drain_workers(session, where=where, model=database.model)
+            asked = drain_workers(session, where=where, model=database.model).ids
             session.commit()
         left = _wait(session, database, asked, wait) if wait is not None and asked and not dry_run else None
     if as_json:
@@ -121,7 +121,7 @@ def concurrency(database: Database, /, *, worker_id: str, number: int | None, as
     with database.session() as session:
         asked = resize_workers(session, number, where=WorkerFilter(ids=[worker_id]), model=database.model)
         session.commit()
-    if not asked:
+    if not asked.changed:
         raise click.ClickException(f"worker {worker_id!r} not found; see sa-jobqueue workers list")
     if as_json:
         print_json({"worker": worker_id, "concurrency_requested": number})

@@ -63,6 +63,7 @@ from sa_jobqueue.operations.queues import (
     upsert_job_type,
     upsert_queue,
 )
+from sa_jobqueue.operations.results import BulkResult
 from sa_jobqueue.operations.schedules import (
     ScheduleStatus,
     SyncedSchedules,
@@ -79,6 +80,7 @@ from sa_jobqueue.operations.schema import check_schema
 from sa_jobqueue.operations.workers import WorkerFilter, WorkerStatus, drain_workers, list_workers, resize_workers
 
 __all__ = [
+    "BulkResult",
     "Cause",
     "ChainFilter",
     "DeadLetterFilter",

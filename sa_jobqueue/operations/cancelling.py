@@ -10,13 +10,14 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.deletion import check_chain_ids, missing_chains
 from sa_jobqueue.operations.jobs import _change
+from sa_jobqueue.operations.results import BulkResult
 from sa_jobqueue.operations.unblocking import unblock_all
 from sa_jobqueue.statements import chains, deletion, jobs
 from sa_jobqueue.types import JobId, JobStatus
 
 
-def cancel_chains(session: Session, chain_ids: Sequence[JobId], *, model: type[JobMixin[Any]] = Job) -> list[Any]:
-    """Cancel chains that have not ended, each by its current job; return the ids of those it cancelled, sorted.
+def cancel_chains(session: Session, chain_ids: Sequence[JobId], *, model: type[JobMixin[Any]] = Job) -> BulkResult[Any]:
+    """Cancel chains that have not ended, each by its current job; the result has those it cancelled, sorted.
 
     `chain_ids`: at most 1,000 a call. Jobs of the chain that have completed stay as they are. The worker of a running job
     is notified and stops it; later writes of the handler's session are rolled back, and no continuation follows.
@@ -40,4 +41,4 @@ def cancel_chains(session: Session, chain_ids: Sequence[JobId], *, model: type[J
     _change(session, job_ids, model, status=JobStatus.CANCELLED)
     cancelled = [row.chain_id for row in current]
     unblock_all(session.connection(), model, [chain_id for chain_id in cancelled if roots[chain_id].has_waiters])
-    return cancelled
+    return BulkResult(cancelled, len(given))

@@ -15,6 +15,7 @@ from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_after, check_ids
 from sa_jobqueue.operations.jobs import _change
 from sa_jobqueue.operations.pages import Page, check_limit, check_lists, page_of
+from sa_jobqueue.operations.results import BulkResult
 from sa_jobqueue.statements import dead_letters, jobs
 from sa_jobqueue.types import DeadReason, JobId, JobStatus
 
@@ -86,15 +87,16 @@ def redrive_dead_letters(
     *,
     where: DeadLetterFilter = DeadLetterFilter(),
     by: str = "",
+    after: JobId | None = None,
     limit: int = CHUNK,
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
-) -> list[Any]:
-    """Put dead jobs back to pending with as many fresh attempts as they once had; return their ids.
+) -> BulkResult[Any]:
+    """Put dead jobs back to pending with as many fresh attempts as they once had; the result has the ids of the jobs.
 
     It is the same job again: its chain and whatever waits for it go on. `by`: who does it; the database's user unless
-    given. `limit`: at most so many a call, 1 to 1,000; commit and call again until fewer come back. `dry_run` only
-    tells which.
+    given. `limit`: at most so many a call, 1 to 1,000, in the order of the jobs' ids; commit, and call again with `after`,
+    the result's `next`, until that is None. `dry_run`: change nothing; the result has the jobs that would be redriven.
     Changes: dead -> pending; the dead letter's `resolution`, `resolved_at`, `resolved_by`.
     Locks: the jobs, their chains' roots and those they still wait for, roots first, each kind in the order of their ids,
     until the transaction ends.
@@ -102,10 +104,12 @@ def redrive_dead_letters(
     written then.
     """
     check_limit(limit)
+    check_after(model, after)
     conditions = _conditions(model, where)
-    ids = list(session.scalars(dead_letters.jobs_of(model, *conditions, limit=limit)))
+    found = session.scalars(dead_letters.jobs_of(model, *conditions, after=after, limit=limit + 1)).all()
+    ids, following = _cut(found, limit)
     if dry_run or not ids:
-        return ids
+        return BulkResult(ids, len(ids), following)
     standing = {row.id: row.status for row in session.execute(jobs.lock(model, ids, blockers=True))}
     # One that another transaction has just redriven is skipped.
     dead = [job_id for job_id in ids if standing.get(job_id) is JobStatus.DEAD]
@@ -115,7 +119,7 @@ def redrive_dead_letters(
     _change(session, dead, model, status=JobStatus.PENDING)
     if by:
         session.execute(select(func.set_config("sa_jobqueue.actor", "", True)))
-    return dead
+    return BulkResult(dead, len(ids), following)
 
 
 def dismiss_dead_letters(
@@ -123,18 +127,31 @@ def dismiss_dead_letters(
     *,
     where: DeadLetterFilter = DeadLetterFilter(),
     by: str,
+    after: JobId | None = None,
+    limit: int = CHUNK,
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
-) -> list[Any]:
-    """Resolve dead letters as dismissed; return their ids. Their jobs stay dead.
+) -> BulkResult[Any]:
+    """Resolve dead letters as dismissed; the result has the ids of the dead letters. Their jobs stay dead.
 
-    `by`: who dismissed them; it is recorded. Dead letters that are already resolved do not change.
-    Changes: `resolution`, `resolved_at`, `resolved_by`. Locks: the dead letters, until the transaction ends.
+    `by`: who dismissed them; it is recorded. Dead letters that are already resolved do not change. `limit`, `dry_run`: as
+    of `redrive_dead_letters`, in the order of the dead letters' ids.
+    Changes: `resolution`, `resolved_at`, `resolved_by`.
+    Locks: the dead letters, in the order of their ids, until the transaction ends. Raises: InvalidOptionError.
     """
+    check_limit(limit)
+    check_after(model, after)
     conditions = _conditions(model, where)
-    if dry_run:
-        return list(session.scalars(select(model.DeadLetter.id).where(model.DeadLetter.resolution.is_(None), *conditions)))
-    return list(session.scalars(dead_letters.dismiss(model, *conditions, by=by)))
+    unresolved = dead_letters.unresolved(model, *conditions, after=after, limit=limit + 1, lock=not dry_run)
+    ids, following = _cut(session.scalars(unresolved).all(), limit)
+    if not dry_run and ids:
+        session.execute(dead_letters.dismiss(model, ids, by=by))
+    return BulkResult(ids, len(ids), following)
+
+
+def _cut(ids: Sequence[Any], limit: int) -> tuple[list[Any], Any]:
+    """Return at most `limit` ids, and the last of them if there are more."""
+    return list(ids[:limit]), ids[limit - 1] if len(ids) > limit else None
 
 
 def _conditions(model: type[JobMixin[Any]], where: DeadLetterFilter) -> list[ColumnElement[bool]]:

@@ -19,6 +19,7 @@ from sa_jobqueue.errors.drivers import DEADLOCK, diagnose
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_ids
+from sa_jobqueue.operations.results import BulkResult
 from sa_jobqueue.operations.transactions import require_transaction
 from sa_jobqueue.statements import chains, deletion, notifications
 from sa_jobqueue.types import JobId, JobStatus
@@ -35,8 +36,8 @@ def delete_chains(
     cascade: bool = False,
     by: str = "",
     model: type[JobMixin[Any]] = Job,
-) -> list[Any]:
-    """Delete chains whatever they are doing, each with all its jobs; return the ids of the chains deleted, sorted.
+) -> BulkResult[Any]:
+    """Delete chains whatever they are doing, each with all its jobs; the result has the chains deleted, sorted.
 
     `chain_ids`: at most 1,000 a call. `cascade`: delete also every chain that a job among them waits for or waited for,
     and what those wait for; however many they are, it is one transaction. `by`: who does it; the database's user unless
@@ -55,7 +56,7 @@ def delete_chains(
     given = check_chain_ids(model, chain_ids)
     session.flush()
     if not given:
-        return []
+        return BulkResult([], 0)
     require_transaction(session.connection(bind_arguments={"mapper": model}), "deleting chains")
     wanted = _connected(session, model, given) if cascade else set(given)
     for _ in range(_TRIES):
@@ -64,7 +65,7 @@ def delete_chains(
             with savepoint:
                 gone, wanted = _try(session, model, given, wanted, cascade=cascade, by=by)
                 if gone:
-                    return gone
+                    return BulkResult(gone, len(gone))
                 # The locks go with the savepoint: a chain more would have to be locked out of its turn.
                 savepoint.rollback()
         except DBAPIError as error:

@@ -27,6 +27,7 @@ from sa_jobqueue.operations.pages import (
     page_of,
     scanned_page,
 )
+from sa_jobqueue.operations.results import BulkResult
 from sa_jobqueue.operations.unblocking import unblock_all
 from sa_jobqueue.registry.handlers import DEFAULT_MODEL, JobT
 from sa_jobqueue.statements import jobs, listings
@@ -189,8 +190,8 @@ def list_attempts(
     return page_of(session.scalars(statement).all(), limit=limit, position=lambda one: one.attempt)
 
 
-def cancel_jobs(session: Session, ids: Sequence[JobId], *, model: type[JobMixin[Any]] = Job) -> list[Any]:
-    """Cancel jobs that have not ended; return the ids of those it cancelled.
+def cancel_jobs(session: Session, ids: Sequence[JobId], *, model: type[JobMixin[Any]] = Job) -> BulkResult[Any]:
+    """Cancel jobs that have not ended; the result has those it cancelled, in the order given.
 
     The worker of a running job is notified and stops it; later writes of the handler's session are rolled back.
     Changes: blocked, pending, running -> cancelled; a `job_attempt` row for each that ran; jobs that waited for one of
@@ -201,11 +202,12 @@ def cancel_jobs(session: Session, ids: Sequence[JobId], *, model: type[JobMixin[
     Nothing is written then.
     """
     locked = _lock(session, ids, model)
-    open_ids = [job_id for job_id in dict.fromkeys(ids) if locked[job_id].status not in ENDED]
+    given = list(dict.fromkeys(ids))
+    open_ids = [job_id for job_id in given if locked[job_id].status not in ENDED]
     _change(session, open_ids, model, status=JobStatus.CANCELLED)
     ended = {locked[job_id].chain_id for job_id in open_ids}
     unblock_all(session.connection(), model, [chain_id for chain_id in sorted(ended) if locked[chain_id].has_waiters])
-    return open_ids
+    return BulkResult(open_ids, len(given))
 
 
 def reschedule_jobs(
@@ -215,8 +217,8 @@ def reschedule_jobs(
     delay: timedelta | None = None,
     at: datetime | None = None,
     model: type[JobMixin[Any]] = Job,
-) -> None:
-    """Move pending or blocked jobs to another time, all of them or none.
+) -> BulkResult[Any]:
+    """Move pending or blocked jobs to another time, all of them or none; the result has them, in the order given.
 
     `delay`, `at`: as for a new job; with neither, they are due now.
     Changes: `scheduled_at`. Locks: as `cancel_jobs`.
@@ -228,15 +230,17 @@ def reschedule_jobs(
     offenders = {job_id: locked[job_id].status for job_id in ids if locked[job_id].status not in INITIAL}
     if offenders:
         raise NotReschedulableError(offenders)
-    _change(session, ids, model, scheduled_at=func.now() if due is None else due)
+    given = list(dict.fromkeys(ids))
+    _change(session, given, model, scheduled_at=func.now() if due is None else due)
+    return BulkResult(given, len(given))
 
 
-def trigger_jobs(session: Session, ids: Sequence[JobId], *, model: type[JobMixin[Any]] = Job) -> None:
+def trigger_jobs(session: Session, ids: Sequence[JobId], *, model: type[JobMixin[Any]] = Job) -> BulkResult[Any]:
     """Make pending jobs due now, all of them or none: a scheduled one early, a failed one before its backoff is over.
 
     Otherwise as `reschedule_jobs`.
     """
-    reschedule_jobs(session, ids, model=model)
+    return reschedule_jobs(session, ids, model=model)
 
 
 def _lock(session: Session, ids: Sequence[JobId], model: type[JobMixin[Any]]) -> dict[Any, Row[Any]]:

@@ -13,6 +13,7 @@ from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.jobs import JobFilter, list_jobs
 from sa_jobqueue.operations.pages import MAX_PAGE, SCAN_LIMIT, Page
+from sa_jobqueue.operations.results import BulkResult
 from sa_jobqueue.statements import priorities
 from sa_jobqueue.types import INITIAL, MAX_PRIORITY, MIN_PRIORITY, JobId
 
@@ -27,8 +28,8 @@ def set_priority(
     limit: int = MAX_PAGE,
     scan_limit: int = SCAN_LIMIT,
     model: type[JobMixin[Any]] = Job,
-) -> Page[Any]:
-    """Give waiting jobs that fit a priority, a page a call; return the ids of those that had another.
+) -> BulkResult[Any]:
+    """Give waiting jobs that fit a priority, a page a call; the result has those that had another.
 
     `priority`: -9 to 9, larger first. `where`: `ids`, the jobs of `chain_ids`, or whatever fits; those that are pending or
     blocked are meant. One that runs keeps its own, and so does what is enqueued later. `matching`, `after`, `limit`,
@@ -56,11 +57,11 @@ def set_priority(
     )
     ids = [job["id"] for job in page]
     if not ids:
-        return page
+        return BulkResult([], 0, page.next)
     with translated():
         changed = set(session.execute(priorities.set_priority(model), {"ids": ids, "to": priority}).scalars())
     for job_id in changed:
         known = session.identity_map.get(session.identity_key(model, job_id))
         if known is not None:
             session.expire(known, ["priority", "changed_xid"])
-    return Page([job_id for job_id in ids if job_id in changed], page.next)
+    return BulkResult([job_id for job_id in ids if job_id in changed], len(ids), page.next)

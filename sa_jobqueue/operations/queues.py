@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.errors import InvalidOptionError, JobTypeNotFoundError, QueueNotFoundError
 from sa_jobqueue.models import Job, JobMixin, JobTypeMixin, QueueMixin
 from sa_jobqueue.operations.pages import MAX_PAGE, Page, check_limit, check_lists, check_position, every_item, page_of
+from sa_jobqueue.operations.results import BulkResult
 from sa_jobqueue.registry.settings import QueueSettings, TypeSettings, check_names
 from sa_jobqueue.statements import controls, queues
 
@@ -166,8 +167,8 @@ def upsert_job_type(session: Session, settings: TypeSettings, *, model: type[Job
     return _put(session, model.JobType, settings.row, model)
 
 
-def delete_queues(session: Session, names: Sequence[str], *, model: type[JobMixin[Any]] = Job) -> list[str]:
-    """Delete the settings of queues, which then have the defaults and are not paused; return those that had any, sorted.
+def delete_queues(session: Session, names: Sequence[str], *, model: type[JobMixin[Any]] = Job) -> BulkResult[str]:
+    """Delete the settings of queues, which then have the defaults and are not paused; the result has those that had any.
 
     Their jobs stay and run. A queue that workers serve is still listed. One that code declares gets its settings back with
     the next `sync_queues`.
@@ -176,8 +177,8 @@ def delete_queues(session: Session, names: Sequence[str], *, model: type[JobMixi
     return _delete(session, model.Queue, names, model)
 
 
-def delete_job_types(session: Session, names: Sequence[str], *, model: type[JobMixin[Any]] = Job) -> list[str]:
-    """Delete the settings of job types, which then have the defaults and are not paused; return those that had any, sorted.
+def delete_job_types(session: Session, names: Sequence[str], *, model: type[JobMixin[Any]] = Job) -> BulkResult[str]:
+    """Delete the settings of job types, which then have the defaults and are not paused; the result has those that had any.
 
     Their jobs stay and run. A type that workers have a handler for is still listed.
     Changes: the rows are deleted. Locks, Raises: as `pause_queues`.
@@ -187,8 +188,8 @@ def delete_job_types(session: Session, names: Sequence[str], *, model: type[JobM
 
 def pause_queues(
     session: Session, names: Sequence[str], *, by: str | None = None, model: type[JobMixin[Any]] = Job
-) -> list[str]:
-    """Have no job of these queues started until they are resumed; return those that were not paused, sorted.
+) -> BulkResult[str]:
+    """Have no job of these queues started until they are resumed; the result has those that were not paused.
 
     What runs already goes on, and what is enqueued waits. Workers obey within a moment of the commit; the claims that are
     under way then are the last. `by`: who paused it, for display.
@@ -198,8 +199,8 @@ def pause_queues(
     return _pause(session, model.Queue, names, by, model)
 
 
-def resume_queues(session: Session, names: Sequence[str], *, model: type[JobMixin[Any]] = Job) -> list[str]:
-    """Have the jobs of paused queues started again, whatever came meanwhile; return those that were paused, sorted.
+def resume_queues(session: Session, names: Sequence[str], *, model: type[JobMixin[Any]] = Job) -> BulkResult[str]:
+    """Have the jobs of paused queues started again, whatever came meanwhile; the result has those that were paused.
 
     Changes, Locks, Raises: as `pause_queues`.
     """
@@ -208,16 +209,16 @@ def resume_queues(session: Session, names: Sequence[str], *, model: type[JobMixi
 
 def pause_job_types(
     session: Session, names: Sequence[str], *, by: str | None = None, model: type[JobMixin[Any]] = Job
-) -> list[str]:
-    """Have no job of these types started until they are resumed; return those that were not paused, sorted.
+) -> BulkResult[str]:
+    """Have no job of these types started until they are resumed; the result has those that were not paused.
 
     Changes, Locks, Raises: as `pause_queues`.
     """
     return _pause(session, model.JobType, names, by, model)
 
 
-def resume_job_types(session: Session, names: Sequence[str], *, model: type[JobMixin[Any]] = Job) -> list[str]:
-    """Have the jobs of paused types started again, whatever came meanwhile; return those that were paused, sorted.
+def resume_job_types(session: Session, names: Sequence[str], *, model: type[JobMixin[Any]] = Job) -> BulkResult[str]:
+    """Have the jobs of paused types started again, whatever came meanwhile; the result has those that were paused.
 
     Changes, Locks, Raises: as `pause_queues`.
     """
@@ -288,34 +289,37 @@ def _pause(
     names: Sequence[str],
     by: str | None,
     model: type[JobMixin[Any]],
-) -> list[str]:
+) -> BulkResult[str]:
     check_lists(names=names)
     check_names("names", names)
     if by is not None and (not isinstance(by, str) or not 1 <= len(by) <= 200 or not by.isprintable()):
         raise InvalidOptionError("by", f"must be 1 to 200 printable characters, or None, got {by!r}")
-    given = {"names": list(dict.fromkeys(names)), "by": by}
-    return _told(session, session.scalars(queues.pause(of), given), model)
+    given = list(dict.fromkeys(names))
+    changed = session.scalars(queues.pause(of), {"names": given, "by": by})
+    return _notified(session, changed, given, model)
 
 
 def _resume(
     session: Session, of: type[QueueMixin] | type[JobTypeMixin], names: Sequence[str], model: type[JobMixin[Any]]
-) -> list[str]:
+) -> BulkResult[str]:
     check_lists(names=names)
     check_names("names", names)
-    return _told(session, session.scalars(queues.resume(of), {"names": list(names)}), model)
+    given = list(dict.fromkeys(names))
+    return _notified(session, session.scalars(queues.resume(of), {"names": given}), given, model)
 
 
 def _delete(
     session: Session, of: type[QueueMixin] | type[JobTypeMixin], names: Sequence[str], model: type[JobMixin[Any]]
-) -> list[str]:
+) -> BulkResult[str]:
     check_lists(names=names)
     check_names("names", names)
-    return _told(session, session.scalars(queues.drop(of), {"names": list(names)}), model)
+    given = list(dict.fromkeys(names))
+    return _notified(session, session.scalars(queues.drop(of), {"names": given}), given, model)
 
 
-def _told(session: Session, changed: Iterable[str], model: type[JobMixin[Any]]) -> list[str]:
-    """Have workers look, once this commits, if anything was changed; return what was."""
+def _notified(session: Session, changed: Iterable[str], given: Sequence[str], model: type[JobMixin[Any]]) -> BulkResult[str]:
+    """Notify workers, once this commits, if anything was changed; return what was."""
     names = sorted(changed)
     if names:
         session.execute(controls.notify_rules(model))
-    return names
+    return BulkResult(names, len(given))

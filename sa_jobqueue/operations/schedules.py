@@ -16,6 +16,7 @@ from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.enqueueing import enqueue_many
 from sa_jobqueue.operations.firing import declared, fire_times, job_of
 from sa_jobqueue.operations.pages import MAX_PAGE, Page, check_instants, check_limit, check_lists, check_position, page_of
+from sa_jobqueue.operations.results import BulkResult
 from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.registry.schedules import MAX_CATCH_UP, Schedule
 from sa_jobqueue.statements import controls, schedules
@@ -160,29 +161,34 @@ def list_schedules(
 
 def pause_schedules(
     session: Session, names: Sequence[str], *, by: str | None = None, model: type[JobMixin[Any]] = Job
-) -> None:
-    """Pause schedules until they are resumed. `by`: who paused them, for display.
+) -> BulkResult[str]:
+    """Pause schedules until they are resumed; the result has those that were not paused.
 
+    `by`: who paused them, for display.
     Changes: `paused_at`, `paused_by` of those that are not paused.
     Locks: their rows, in the order of their names, until the transaction ends; one that is being fired is waited for.
     Raises: ScheduleNotFoundError naming all that are missing. Nothing is written then.
     """
-    _lock(session, names, model)
+    found = _lock(session, names, model)
     session.execute(schedules.pause(model), {"names": list(names), "by": by})
     _tell(session, model)
+    return BulkResult([row["name"] for row in found if row["paused_at"] is None], len(found))
 
 
-def resume_schedules(session: Session, names: Sequence[str], *, model: type[JobMixin[Any]] = Job) -> None:
-    """Let paused schedules fire again, first at their next time from now: what came meanwhile was not missed.
+def resume_schedules(session: Session, names: Sequence[str], *, model: type[JobMixin[Any]] = Job) -> BulkResult[str]:
+    """Let paused schedules fire again, first at their next time from now; the result has those that were paused.
 
+    Times that came meanwhile were not missed.
     Changes: `paused_at` and `paused_by` to null, `next_fire_at`, of those that are paused. Clock: the database's.
     Locks, Raises: as `pause_schedules`; InvalidOptionError for one that cannot fire.
     """
-    paused = [row for row in _lock(session, names, model) if row["paused_at"] is not None]
+    found = _lock(session, names, model)
+    paused = [row for row in found if row["paused_at"] is not None]
     times = [{"schedule": row["name"], "next": declared(row).times.after(row["now"])} for row in paused]
     if times:
         session.execute(schedules.resume(model), times)
         _tell(session, model)
+    return BulkResult([row["name"] for row in paused], len(found))
 
 
 def run_schedule(
@@ -218,13 +224,14 @@ def run_schedule(
     return fire_times(session, schedule, times, model)
 
 
-def delete_schedules(session: Session, names: Sequence[str], *, model: type[JobMixin[Any]] = Job) -> None:
+def delete_schedules(session: Session, names: Sequence[str], *, model: type[JobMixin[Any]] = Job) -> BulkResult[str]:
     """Delete schedules; the jobs they made stay. One that code declares comes back with the next worker that starts.
 
     Locks, Raises: as `pause_schedules`.
     """
-    _lock(session, names, model)
+    found = _lock(session, names, model)
     session.execute(schedules.drop(model), {"names": list(names)})
+    return BulkResult([row["name"] for row in found], len(found))
 
 
 def _now(session: Session) -> datetime:

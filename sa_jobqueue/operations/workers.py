@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.pages import MAX_PAGE, Page, check_limit, check_lists, check_position, page_of
+from sa_jobqueue.operations.results import BulkResult
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.statements import controls, leases, workers
 from sa_jobqueue.types import MOST_CONCURRENT, WorkerState
@@ -90,8 +91,8 @@ def _told(row: RowMapping) -> dict[str, Any]:
     return {name: row[name] or {} for name in ("selectors", "type_slots")}
 
 
-def drain_workers(session: Session, *, where: WorkerFilter, model: type[JobMixin[Any]] = Job) -> list[str]:
-    """Ask workers to claim no more, finish what they run and stop, as SIGTERM does; return their ids, sorted.
+def drain_workers(session: Session, *, where: WorkerFilter, model: type[JobMixin[Any]] = Job) -> BulkResult[str]:
+    """Ask workers to claim no more, finish what they run and stop, as SIGTERM does; the result has their ids, sorted.
 
     Each is notified at the commit, or reads it at its next heartbeat (5 s by default), drains for its own
     drain timeout and ends; its row goes. What starts it again, if anything, is its supervisor's business. An empty filter
@@ -102,13 +103,13 @@ def drain_workers(session: Session, *, where: WorkerFilter, model: type[JobMixin
     """
     asked = sorted(session.scalars(workers.request_drain(model, *_conditions(model, where))))
     session.execute(controls.notify_rules(model))
-    return asked
+    return BulkResult(asked, len(asked))
 
 
 def resize_workers(
     session: Session, concurrency: int | None, *, where: WorkerFilter, model: type[JobMixin[Any]] = Job
-) -> list[str]:
-    """Ask workers to run so many jobs at once; None: as many as each was started with. Return their ids, sorted.
+) -> BulkResult[str]:
+    """Ask workers to run so many jobs at once; None: as many as each was started with. The result has their ids, sorted.
 
     `concurrency`: 1 to 10,000. Each applies it shortly after the commit and records it in its row. Running jobs continue:
     fewer take its place. A worker whose handlers take sessions runs no more than its application's pool has connections.
@@ -120,7 +121,7 @@ def resize_workers(
     statement = workers.request_concurrency(model, *_conditions(model, where))
     asked = sorted(session.scalars(statement, {"requested": concurrency}))
     session.execute(controls.notify_rules(model))
-    return asked
+    return BulkResult(asked, len(asked))
 
 
 def rescue_from(session: Session, worker_id: str, *, model: type[JobMixin[Any]] = Job) -> int:

@@ -93,26 +93,43 @@ def groups(model: type[JobMixin[Any]], *conditions: ColumnElement[bool]) -> Sele
     )
 
 
-def dismiss(model: type[JobMixin[Any]], *conditions: ColumnElement[bool], by: str) -> Update:
+def unresolved(
+    model: type[JobMixin[Any]], *conditions: ColumnElement[bool], after: JobId | None, limit: int, lock: bool
+) -> Select[Any]:
+    """Return unresolved dead letters, by id.
+
+    Shape: up to `limit` `(id,)`, ascending, those behind the id `after`. Index: the primary key.
+    Locks: with `lock` the letters, in the order of their ids, until the transaction ends.
+    """
+    key: Any = model.DeadLetter.id
+    chosen = select(key).where(model.DeadLetter.resolution.is_(None), *conditions).order_by(key).limit(limit)
+    if after is not None:
+        chosen = chosen.where(key > after)
+    return chosen.with_for_update() if lock else chosen
+
+
+def dismiss(model: type[JobMixin[Any]], ids: Sequence[JobId], *, by: str) -> Update:
     """Resolve unresolved dead letters as dismissed; their jobs stay dead.
 
-    Shape: `(id,)` a letter. Clock: the database's. Locks: the letters.
+    Shape: `(id,)` a letter. Clock: the database's. Locks: the letters. Index: the primary key.
     """
     letter = model.DeadLetter
     return (
         update(letter)
-        .where(letter.resolution.is_(None), *conditions)
+        .where(letter.resolution.is_(None), letter.id == any_(literal(list(ids), ARRAY(id_parameter(model.__jobqueue__)))))
         .values(resolution=Resolution.DISMISSED, resolved_at=func.now(), resolved_by=by, changed_xid=CURRENT_XID)
         .returning(letter.id)
         .execution_options(synchronize_session=False)
     )
 
 
-def jobs_of(model: type[JobMixin[Any]], *conditions: ColumnElement[bool], limit: int) -> Select[Any]:
+def jobs_of(model: type[JobMixin[Any]], *conditions: ColumnElement[bool], after: JobId | None, limit: int) -> Select[Any]:
     """Return the dead jobs of dead letters, by job id; a letter whose job is gone or alive again has none.
 
-    Shape: up to `limit` `(job_id,)`, ascending, each once. Index: `ix_dead_letter_job`, and the job's primary key.
+    Shape: up to `limit` `(job_id,)`, ascending, each once, those behind the id `after`.
+    Index: `ix_dead_letter_job`, and the job's primary key.
     """
     key: Any = model.DeadLetter.job_id
     dead = exists().where(model.id == key, model.status == JobStatus.DEAD)
-    return select(key).distinct().where(*conditions, dead).order_by(key).limit(limit)
+    chosen = select(key).distinct().where(*conditions, dead).order_by(key).limit(limit)
+    return chosen if after is None else chosen.where(key > after)

@@ -259,7 +259,7 @@ def test_a_deletion_names_who_waits_also_those_in_the_middle_of_a_chain(
     with pytest.raises(ChainReferencedError) as refused:
         delete_chains(session, [blocker])
     assert list(refused.value.references) == [(blocker, second)]
-    assert delete_chains(session, [root], cascade=True) == sorted([root, blocker])
+    assert delete_chains(session, [root], cascade=True).ids == sorted([root, blocker])
 
 
 def test_a_chain_that_goes_on_is_not_taken_for_ended(session: Session, chains: Chains, jobs: Jobs) -> None:
@@ -296,4 +296,4 @@ async def test_a_chain_that_fails_tells_who_waits_for_it(engine: Engine, jobs: J
     }
     assert not log.of(JobRescued)
     with Session(engine) as session, session.begin():
-        assert cancel_jobs(session, [ids["wait"]]) == [ids["wait"]]
+        assert cancel_jobs(session, [ids["wait"]]).ids == [ids["wait"]]

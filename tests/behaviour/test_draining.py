@@ -21,7 +21,7 @@ from tests.fixtures.workers import PATIENCE, EventLog, quick, until
 
 def ask(engine: Engine, **where: Any) -> list[str]:
     with Session(engine) as session, session.begin():
-        return drain_workers(session, where=WorkerFilter(**where))
+        return drain_workers(session, where=WorkerFilter(**where)).ids
 
 
 def states(engine: Engine) -> list[WorkerState]:

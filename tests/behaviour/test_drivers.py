@@ -129,9 +129,9 @@ async def test_an_application_enqueues_lists_and_changes_jobs_in_its_own_session
     ids = await application.run(add)
     page = await application.run(lambda session: list_jobs(session, where=JobFilter(ids=ids)))
     assert sorted(job.id for job in page.items) == sorted(ids)
-    assert await application.run(lambda session: cancel_jobs(session, ids[1:3])) == ids[1:3]
+    assert await application.run(lambda session: cancel_jobs(session, ids[1:3]).ids) == ids[1:3]
     assert await application.run(lambda session: get_chain(session, ids[1]).status) is JobStatus.CANCELLED
-    deleted = await application.run(lambda session: delete_chains(session, [ids[1]]))
+    deleted = await application.run(lambda session: delete_chains(session, [ids[1]]).ids)
     assert len(deleted) == 1
 
 

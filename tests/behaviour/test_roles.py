@@ -256,11 +256,11 @@ def test_an_observer_reads_everything_and_changes_nothing(engine: Engine, acting
 def test_an_operator_redrives_cancels_and_deletes_and_alters_nothing(acting: As, jobs: Jobs) -> None:
     pending, dead, other = jobs.add(), jobs.add(JobStatus.DEAD), jobs.add()
     with Session(acting("operator")) as session, session.begin():
-        assert redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[dead])) == [dead]
-        assert cancel_jobs(session, [pending]) == [pending]
+        assert redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[dead])).ids == [dead]
+        assert cancel_jobs(session, [pending]).ids == [pending]
         reschedule_jobs(session, [other], delay=timedelta(days=1))
-        assert delete_chains(session, [pending]) == [pending]
-        assert drain_workers(session, where=WorkerFilter()) == []
+        assert delete_chains(session, [pending]).ids == [pending]
+        assert drain_workers(session, where=WorkerFilter()).ids == []
         session.execute(text("UPDATE job_queue SET status = 'cancelled' WHERE id = :id"), {"id": other})
     assert jobs.status(other) is JobStatus.CANCELLED
 

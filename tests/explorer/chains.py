@@ -222,7 +222,7 @@ def cancels(*jobs: str, **options: Any) -> Operation[Scene]:
     """An application cancels jobs."""
 
     def act(session: Session, scene: Scene) -> int:
-        return len(cancel_jobs(session, [scene.ids[one] for one in jobs]))
+        return len(cancel_jobs(session, [scene.ids[one] for one in jobs]).ids)
 
     return in_transaction(f"cancel-{'-'.join(jobs)}", act, may_raise=(JobNotFoundError,), **options)
 
@@ -231,7 +231,7 @@ def cancels_chain(*chains: str, **options: Any) -> Operation[Scene]:
     """An application cancels chains."""
 
     def act(session: Session, scene: Scene) -> int:
-        return len(cancel_chains(session, [scene.ids[one] for one in chains]))
+        return len(cancel_chains(session, [scene.ids[one] for one in chains]).ids)
 
     return in_transaction(f"cancel-chain-{'-'.join(chains)}", act, may_raise=(ChainNotFoundError,), **options)
 
@@ -241,7 +241,7 @@ def redrives(*jobs: str, **options: Any) -> Operation[Scene]:
 
     def act(session: Session, scene: Scene) -> int:
         where = DeadLetterFilter(job_ids=[scene.ids[one] for one in jobs])
-        return len(redrive_dead_letters(session, where=where))
+        return len(redrive_dead_letters(session, where=where).ids)
 
     return in_transaction(f"redrive-{'-'.join(jobs)}", act, **options)
 
@@ -261,7 +261,7 @@ def deletes(*chains: str, **options: Any) -> Operation[Scene]:
     """An application deletes chains."""
 
     def act(session: Session, scene: Scene) -> int:
-        return len(delete_chains(session, [scene.ids[one] for one in chains]))
+        return len(delete_chains(session, [scene.ids[one] for one in chains]).ids)
 
     may_raise = (ChainNotFoundError, ChainReferencedError)
     return in_transaction(f"delete-{'-'.join(chains)}", act, may_raise=may_raise, **options)

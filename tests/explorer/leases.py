@@ -168,7 +168,7 @@ def redrives() -> Operation[Given]:
     """An operator puts the job back if it is dead, in steps by its locks."""
 
     def act(session: Session, given: Given) -> None:
-        redriven = redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[given.job_id]))
+        redriven = redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[given.job_id])).ids
         given.deeds.append(Deed("redrive", 0, None, bool(redriven)))
 
     return Operation("operator", by_locks(act))

@@ -109,7 +109,7 @@ def delete(names: str, *, cascade: bool = False, survives: bool = False) -> Call
 
     def run(session: Session, ids: Ids) -> list[str]:
         with no_deadlock(session) if not survives else nullcontext():
-            gone = delete_chains(session, [ids[name] for name in names], cascade=cascade)
+            gone = delete_chains(session, [ids[name] for name in names], cascade=cascade).ids
         return sorted(name for name, job_id in ids.items() if job_id in gone)
 
     return by_locks(run)
@@ -381,7 +381,7 @@ def dead_line(session: Session) -> Ids:
 
 
 def redrive(session: Session, ids: Ids) -> list[Any]:
-    return redrive_dead_letters(session, where=DeadLetterFilter(queues=[queue_of(ids)]))
+    return redrive_dead_letters(session, where=DeadLetterFilter(queues=[queue_of(ids)])).ids
 
 
 def test_a_redrive_and_a_deletion_of_the_same_chains(explorer: Explorer) -> None:
@@ -400,7 +400,7 @@ def cancel_one(session: Session, ids: Ids) -> None:
 
 def cancel_all(names: str) -> Callable[[Session, Ids], Steps]:
     def run(session: Session, ids: Ids) -> tuple[Any, ...]:
-        return tuple(cancel_chains(session, [ids[name] for name in names]))
+        return tuple(cancel_chains(session, [ids[name] for name in names]).ids)
 
     return by_locks(run)
 

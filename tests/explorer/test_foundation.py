@@ -38,7 +38,7 @@ def one_job(session: Session) -> Given:
 
 
 def cancel(session: Session, given: Given) -> list[Any]:
-    return cancel_jobs(session, [given.job_id])
+    return cancel_jobs(session, [given.job_id]).ids
 
 
 def work(session: Session, given: Given) -> Steps:

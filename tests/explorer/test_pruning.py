@@ -74,7 +74,7 @@ def pruning(names: str) -> Callable[[Session, Ids], Steps]:
 
 def redrive(session: Session, ids: Ids) -> Any:
     """Redrive what is dead."""
-    return len(redrive_dead_letters(session, where=DeadLetterFilter(job_ids=list(ids.values()))))
+    return len(redrive_dead_letters(session, where=DeadLetterFilter(job_ids=list(ids.values()))).ids)
 
 
 def test_a_chain_that_is_redriven_is_not_pruned_and_one_that_is_pruned_is_not_redriven(explorer: Explorer) -> None:

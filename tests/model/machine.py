@@ -284,14 +284,14 @@ class QueueMachine(RuleBasedStateMachine):
     def _cancel(self, data: st.DataObject, one: Transaction) -> None:
         numbers = self._draw_some(data, [0, *one.model.jobs], "cancelled", most=2)
         one.both(
-            lambda session: self.system.numbered(cancel_jobs(session, self.system.id_list(numbers))),
+            lambda session: self.system.numbered(cancel_jobs(session, self.system.id_list(numbers)).ids),
             lambda model: model.cancel(numbers),
         )
 
     def _cancel_chains(self, data: st.DataObject, one: Transaction) -> None:
         numbers = self._draw_some(data, one.model.jobs or [0], "cancelled", most=2)
         one.both(
-            lambda session: self.system.numbered(cancel_chains(session, self.system.id_list(numbers))),
+            lambda session: self.system.numbered(cancel_chains(session, self.system.id_list(numbers)).ids),
             lambda model: self.system.in_order(model.cancel_chains(numbers)),
         )
 
@@ -310,7 +310,7 @@ class QueueMachine(RuleBasedStateMachine):
         numbers = data.draw(st.lists(st.sampled_from(dead), unique=True), "redriven") if dead else []
         where = DeadLetterFilter(job_ids=self.system.id_list(numbers))
         one.both(
-            lambda session: self.system.numbered(redrive_dead_letters(session, where=where)),
+            lambda session: self.system.numbered(redrive_dead_letters(session, where=where).ids),
             lambda model: self.system.in_order(model.redrive(numbers)),
         )
 
@@ -318,7 +318,7 @@ class QueueMachine(RuleBasedStateMachine):
         numbers = self._draw_some(data, one.model.jobs or [0], "dismissed")
         where = DeadLetterFilter(job_ids=self.system.id_list(numbers))
         one.both(
-            lambda session: len(dismiss_dead_letters(session, where=where, by="tester")),
+            lambda session: len(dismiss_dead_letters(session, where=where, by="tester").ids),
             lambda model: model.dismiss(numbers),
         )
 
@@ -345,7 +345,7 @@ class QueueMachine(RuleBasedStateMachine):
         )
         cascade = data.draw(st.booleans(), "cascade")
         one.both(
-            lambda session: self.system.numbered(delete_chains(session, self.system.id_list(numbers), cascade=cascade)),
+            lambda session: self.system.numbered(delete_chains(session, self.system.id_list(numbers), cascade=cascade).ids),
             lambda model: self.system.in_order(model.delete(numbers, cascade=cascade)),
         )
 

@@ -148,7 +148,7 @@ def _done(engine: Engine, jobs: Jobs, workers: list[Hands], state: State, step: 
             assert bool(ended) is step.accepted
         case "redrive":
             with Session(engine) as session, session.begin():
-                assert redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[job_id])) == [job_id]
+                assert redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[job_id])).ids == [job_id]
     with engine.connect() as connection:
         found = text("SELECT status::text, attempt, max_attempts, leased_by FROM job WHERE id = :id")
         return tuple(connection.execute(found, {"id": job_id}).one())

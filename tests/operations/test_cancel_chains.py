@@ -42,7 +42,7 @@ def test_of_each_open_chain_the_current_job_is_cancelled(session: Session, jobs:
     chains = [grown(jobs, status) for status in (JobStatus.BLOCKED, JobStatus.PENDING, JobStatus.RUNNING)]
     reopen(engine)
     meant = [*alone.values(), *(chain_id for chain_id, _ in chains)]
-    cancelled = cancel_chains(session, [*reversed(meant), meant[0]])
+    cancelled = cancel_chains(session, [*reversed(meant), meant[0]]).ids
     session.commit()
     still_open = [chain_id for status, chain_id in alone.items() if status not in ENDED]
     assert cancelled == sorted([*still_open, *(chain_id for chain_id, _ in chains)])
@@ -53,7 +53,7 @@ def test_of_each_open_chain_the_current_job_is_cancelled(session: Session, jobs:
         assert (root["status"], root["chain_status"]) == (JobStatus.COMPLETED, JobStatus.CANCELLED)
         assert root["chain_completed_at"] is not None
         assert jobs.status(last_id) is JobStatus.CANCELLED
-    assert cancel_chains(session, meant) == []
+    assert cancel_chains(session, meant).ids == []
 
 
 def test_the_worker_of_a_running_job_is_told_and_fenced_off(
@@ -98,7 +98,7 @@ def test_ids_of_no_chain_are_all_named_and_nothing_is_changed(session: Session, 
     assert jobs.status(last_id) is JobStatus.PENDING
     with pytest.raises(InvalidJobError, match="chain_ids: must be a list of ids"):
         cancel_chains(session, str(chain_id))
-    assert cancel_chains(session, []) == []
+    assert cancel_chains(session, []).ids == []
 
 
 def test_what_the_session_holds_of_a_cancelled_job_is_read_anew(session: Session, jobs: Jobs) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -11,8 +13,9 @@ from sqlalchemy import Engine, delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
-from sa_jobqueue.errors import ConflictError, InvalidOptionError
+from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidOptionError
 from sa_jobqueue.operations import (
+    BulkResult,
     DeadLetterFilter,
     dismiss_dead_letters,
     group_dead_letters,
@@ -24,6 +27,8 @@ from sa_jobqueue.types import DeadReason, Resolution
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
+from tests.fixtures.workers import PATIENCE
+from tests.operations.test_queues import until_locks_are_waited_for
 from tests.statements.cases import claim_parameters, dying, finish_parameters
 
 pytestmark = both_servers_swept
@@ -54,9 +59,9 @@ class Life:
 
     def redrive(self) -> tuple[int, int]:
         """Redrive it, and return how many attempts it has had and how many it has left."""
-        assert redrive_dead_letters(self._session, where=DeadLetterFilter(job_ids=[self.id], resolved=None), by="me") == [
-            self.id
-        ]
+        assert redrive_dead_letters(
+            self._session, where=DeadLetterFilter(job_ids=[self.id], resolved=None), by="me"
+        ).ids == [self.id]
         self._session.commit()
         job = self._jobs.get(self.id)
         assert job["status"] is PENDING
@@ -150,9 +155,9 @@ def test_redriven_jobs_are_pending_again(
 ) -> None:
     meant = DeadLetterFilter(types=["mail"])
     expected = sorted(job_id for word, job_id in letters.items() if word != "report")
-    assert redrive_dead_letters(session, where=meant, by="me", dry_run=True) == expected
+    assert redrive_dead_letters(session, where=meant, by="me", dry_run=True).ids == expected
     assert set(jobs.statuses().values()) == {DEAD}
-    assert redrive_dead_letters(session, where=meant, by="me") == expected
+    assert redrive_dead_letters(session, where=meant, by="me").ids == expected
     assert notifications.seen() == []
     session.commit()
     for word, job_id in letters.items():
@@ -161,7 +166,7 @@ def test_redriven_jobs_are_pending_again(
         assert letter["resolution"] == (None if word == "report" else Resolution.REDRIVEN)
         assert letter["resolved_by"] == (None if word == "report" else "me")
     assert sorted(notifications.seen()) == [("due", "default"), ("due", "q")]
-    assert redrive_dead_letters(session, where=meant) == []
+    assert redrive_dead_letters(session, where=meant).ids == []
 
 
 def test_a_redrive_rolled_back_has_not_happened(session: Session, jobs: Jobs, notifications: Notifications) -> None:
@@ -184,8 +189,38 @@ def test_who_redrives_is_the_databases_user_unless_said(session: Session, jobs: 
 
 def test_no_more_than_the_limit_are_redriven_a_call(session: Session, jobs: Jobs) -> None:
     ids = sorted(jobs.add(DEAD) for _ in range(5))
-    taken = [redrive_dead_letters(session, limit=2) for _ in range(4)]
+    taken = [redrive_dead_letters(session, limit=2).ids for _ in range(4)]
     assert taken == [ids[:2], ids[2:4], ids[4:], []]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 6])
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("resolve", [redrive_dead_letters, dismiss_dead_letters])
+def test_each_letter_is_resolved_once_by_calls_that_go_on_where_the_last_one_ended(
+    session: Session, jobs: Jobs, resolve: Callable[..., BulkResult[Any]], dry_run: bool, limit: int
+) -> None:
+    for _ in range(5):
+        jobs.add(DEAD)
+    meant = sorted(letter["job_id" if resolve is redrive_dead_letters else "id"] for letter in jobs.letters())
+    found: list[Any] = []
+    result = resolve(session, by="me", limit=limit, dry_run=dry_run)
+    while True:
+        assert result.matched == result.changed == len(result.ids) <= limit
+        found += result
+        if result.next is None:
+            break
+        result = resolve(session, by="me", after=result.next, limit=limit, dry_run=dry_run)
+    assert found == meant
+    session.commit()
+    assert {letter["resolution"] is None for letter in jobs.letters()} == {dry_run}
+
+
+def test_the_bounds_of_a_call_are_checked(session: Session) -> None:
+    for resolve in (redrive_dead_letters, dismiss_dead_letters):
+        with pytest.raises(InvalidOptionError, match="limit"):
+            resolve(session, by="me", limit=0)
+        with pytest.raises(InvalidJobError, match="after"):
+            resolve(session, by="me", after="no id")
 
 
 def test_letters_without_a_dead_job_are_passed_over(session: Session, jobs: Jobs, engine: Engine) -> None:
@@ -195,8 +230,8 @@ def test_letters_without_a_dead_job_are_passed_over(session: Session, jobs: Jobs
         connection.execute(delete(Job.__table__).where(Job.id == gone))  # type: ignore[arg-type]
         again = {"status": PENDING, "completed_at": None, "chain_completed_at": None}
         connection.execute(update(Job.__table__).where(Job.id == alive).values(again))  # type: ignore[arg-type]
-    assert redrive_dead_letters(session, dry_run=True) == [dead]
-    assert redrive_dead_letters(session, limit=1) == [dead]
+    assert redrive_dead_letters(session, dry_run=True).ids == [dead]
+    assert redrive_dead_letters(session, limit=1).ids == [dead]
     session.commit()
     assert jobs.letters(gone)[0]["resolution"] is None
 
@@ -207,7 +242,7 @@ def test_a_job_with_several_letters_is_redriven_once(session: Session, jobs: Job
     life.redrive()
     life.attempt("dead")
     assert len(jobs.letters(life.id)) == 2
-    assert redrive_dead_letters(session, where=DeadLetterFilter(resolved=None)) == [life.id]
+    assert redrive_dead_letters(session, where=DeadLetterFilter(resolved=None)).ids == [life.id]
     session.commit()
     assert [letter["resolution"] for letter in jobs.letters(life.id)] == ["redriven", "redriven"]
 
@@ -279,9 +314,9 @@ def test_dismissed_letters_are_resolved_and_their_jobs_stay_dead(
 ) -> None:
     meant = DeadLetterFilter(reasons=[DeadReason.LOST, DeadReason.DISCARDED])
     expected = {jobs.letters(letters[word])[0]["id"] for word in ("lost", "report")}
-    assert set(dismiss_dead_letters(session, where=meant, by="me", dry_run=True)) == expected
+    assert set(dismiss_dead_letters(session, where=meant, by="me", dry_run=True).ids) == expected
     assert all(letter["resolution"] is None for letter in jobs.letters())
-    assert set(dismiss_dead_letters(session, where=meant, by="me")) == expected
+    assert set(dismiss_dead_letters(session, where=meant, by="me").ids) == expected
     session.commit()
     for letter in jobs.letters():
         chosen = letter["id"] in expected
@@ -296,17 +331,36 @@ def test_letters_resolved_already_are_left_as_they_are(session: Session, jobs: J
     dismiss_dead_letters(session, by="first")
     second = jobs.add(DEAD)
     everything = DeadLetterFilter(resolved=None)
-    dry = dismiss_dead_letters(session, where=everything, by="second", dry_run=True)
-    assert dismiss_dead_letters(session, where=everything, by="second") == dry == [jobs.letters(second)[0]["id"]]
+    dry = dismiss_dead_letters(session, where=everything, by="second", dry_run=True).ids
+    assert dismiss_dead_letters(session, where=everything, by="second").ids == dry == [jobs.letters(second)[0]["id"]]
     session.commit()
     assert jobs.letters(first)[0]["resolved_by"] == "first"
+
+
+def test_one_that_somebody_else_dismisses_meanwhile_is_left_to_them(engine: Engine, jobs: Jobs) -> None:
+    first, second = sorted(jobs.letters(jobs.add(DEAD))[0]["id"] for _ in range(2))
+    found: list[Any] = []
+
+    def dismiss_all() -> None:
+        with Session(engine) as other, other.begin():
+            found.append(dismiss_dead_letters(other, by="second"))
+
+    with Session(engine) as session:
+        assert dismiss_dead_letters(session, where=DeadLetterFilter(ids=[first]), by="first").ids == [first]
+        thread = threading.Thread(target=dismiss_all)
+        thread.start()
+        until_locks_are_waited_for(engine, 1)
+        session.commit()
+    thread.join(PATIENCE)
+    assert found == [BulkResult([second], 1)]
+    assert {letter["id"]: letter["resolved_by"] for letter in jobs.letters()} == {first: "first", second: "second"}
 
 
 def test_a_dismissed_job_can_still_be_redriven(session: Session, jobs: Jobs) -> None:
     job_id = jobs.add(DEAD)
     dismiss_dead_letters(session, by="me")
-    assert redrive_dead_letters(session) == []
-    assert redrive_dead_letters(session, where=DeadLetterFilter(resolved=True)) == [job_id]
+    assert redrive_dead_letters(session).ids == []
+    assert redrive_dead_letters(session, where=DeadLetterFilter(resolved=True)).ids == [job_id]
     session.commit()
     assert jobs.status(job_id) is PENDING
     assert jobs.letters(job_id)[0]["resolution"] == Resolution.DISMISSED

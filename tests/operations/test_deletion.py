@@ -60,7 +60,7 @@ def test_a_chain_goes_with_all_its_jobs_whatever_they_are_doing(session: Session
     continuation(jobs, chains[0])
     continuation(jobs, chains[0], 2, JobStatus.RUNNING)
     stays = jobs.add()
-    assert delete_chains(session, [chains[0], *reversed(chains)]) == chains
+    assert delete_chains(session, [chains[0], *reversed(chains)]).ids == chains
     assert len(jobs.statuses()) == len(chains) + 3
     session.commit()
     assert set(jobs.statuses()) == {stays}
@@ -92,7 +92,7 @@ def test_history_goes_with_its_job_and_dead_letters_stay_dismissed(session: Sess
     assert (letter["resolution"], letter["resolved_by"]) == ("dismissed", "ann")
     assert letter["resolved_at"] is not None
     assert open_letter["resolution"] is None
-    assert redrive_dead_letters(session) == [other]
+    assert redrive_dead_letters(session).ids == [other]
 
 
 def test_a_letter_is_dismissed_by_whoever_is_said_to_delete(session: Session, jobs: Jobs) -> None:
@@ -129,13 +129,13 @@ def test_what_the_session_holds_leaves_it_with_its_row(session: Session, jobs: J
 def test_jobs_added_before_in_the_same_session_are_deleted_too(session: Session, jobs: Jobs) -> None:
     job = Job("test")
     session.add(job)
-    assert delete_chains(session, [job.id]) == [job.id]
+    assert delete_chains(session, [job.id]).ids == [job.id]
     session.commit()
     assert jobs.count() == 0
 
 
 def test_nothing_asked_for_is_nothing_done(session: Session) -> None:
-    assert delete_chains(session, []) == []
+    assert delete_chains(session, []).ids == []
 
 
 # What is refused.
@@ -179,7 +179,7 @@ def test_a_chain_that_a_job_elsewhere_refers_to_stays(session: Session, jobs: Jo
         assert third.scalars(select(Job.id).with_for_update(nowait=True)).all()
     session.commit()
     assert jobs.count() == 4
-    assert delete_chains(session, [root, blocker]) == [blocker, root]
+    assert delete_chains(session, [root, blocker]).ids == [blocker, root]
 
 
 def test_a_row_of_the_applications_own_that_refers_to_a_job_is_a_typed_error(engine: Engine, jobs: Jobs) -> None:
@@ -190,7 +190,7 @@ def test_a_row_of_the_applications_own_that_refers_to_a_job_is_a_typed_error(eng
         with pytest.raises(ConflictError) as caught:
             delete_chains(session, [chain_id])
         assert caught.value.constraint == "fk_receipt_job"
-        assert delete_chains(session, [other]) == [other]  # the session is as it was
+        assert delete_chains(session, [other]).ids == [other]  # the session is as it was
         whole.rollback()
 
 
@@ -246,7 +246,7 @@ async def test_what_a_handler_wrote_is_rolled_back_when_its_job_is_deleted(engin
 def test_without_cascade_blockers_stay(session: Session, jobs: Jobs, engine: Engine) -> None:
     blocker, job_id = jobs.add(), jobs.add(JobStatus.BLOCKED)
     wait_for(engine, job_id, blocker)
-    assert delete_chains(session, [job_id]) == [job_id]
+    assert delete_chains(session, [job_id]).ids == [job_id]
     session.commit()
     assert set(jobs.statuses()) == {blocker}
     assert edges(engine) == set()
@@ -257,7 +257,7 @@ def test_cascade_goes_down_to_the_blockers_of_roots_and_continuations(session: S
     wait_for(engine, root, of_root, is_open=False)
     wait_for(engine, continuation(jobs, root, status=JobStatus.BLOCKED), of_continuation)
     wait_for(engine, continuation(jobs, of_continuation, status=JobStatus.BLOCKED), below)
-    assert delete_chains(session, [root], cascade=True) == [of_root, of_continuation, below, root]
+    assert delete_chains(session, [root], cascade=True).ids == [of_root, of_continuation, below, root]
     session.commit()
     assert set(jobs.statuses()) == {unrelated}
     assert edges(engine) == set()
@@ -272,19 +272,19 @@ def test_cascade_does_not_go_up_to_dependants_nor_take_a_blocker_that_others_nee
     with pytest.raises(ChainReferencedError) as caught:
         delete_chains(session, [one], cascade=True)
     assert caught.value.references == [(shared, other)]
-    assert delete_chains(session, [one, other], cascade=True) == [shared, one, other]
+    assert delete_chains(session, [one, other], cascade=True).ids == [shared, one, other]
 
 
 def test_chains_that_wait_for_each_other_are_deleted_together(session: Session, jobs: Jobs, engine: Engine) -> None:
     one, other = jobs.add(), jobs.add()
     wait_for(engine, continuation(jobs, one, status=JobStatus.BLOCKED), other)
     wait_for(engine, continuation(jobs, other, status=JobStatus.BLOCKED), one)
-    assert delete_chains(session, [other], cascade=True) == [one, other]
+    assert delete_chains(session, [other], cascade=True).ids == [one, other]
 
 
 def test_a_fan_in_of_thousands_goes_in_one_call(session: Session, jobs: Jobs, engine: Engine) -> None:
     root = jobs.add(JobStatus.BLOCKED)
     wait_for(engine, root, *jobs.add_many(3000))
-    assert len(delete_chains(session, [root], cascade=True)) == 3001
+    assert len(delete_chains(session, [root], cascade=True).ids) == 3001
     session.commit()
     assert jobs.count() == 0

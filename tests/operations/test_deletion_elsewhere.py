@@ -32,8 +32,8 @@ def test_chains_with_text_ids_go_in_the_order_of_their_code_points(engine: Engin
         edge = {"job_id": "A", "blocked_by_chain_id": "B", "index": 0}
         connection.execute(insert(TextJob.Blocker).values(edge))
     with Session(engine) as session, session.begin():
-        assert cancel_chains(session, ["ä", "a"], model=TextJob) == ["a", "ä"]
-        assert delete_chains(session, ["_", "a"], cascade=True, model=TextJob) == ["B", "_", "a"]
+        assert cancel_chains(session, ["ä", "a"], model=TextJob).ids == ["a", "ä"]
+        assert delete_chains(session, ["_", "a"], cascade=True, model=TextJob).ids == ["B", "_", "a"]
     assert jobs.statuses() == {"ä": JobStatus.CANCELLED}
 
 
@@ -41,6 +41,6 @@ def test_chains_with_text_ids_go_in_the_order_of_their_code_points(engine: Engin
 async def test_an_asynchronous_session_does_the_same(async_sessions: async_sessionmaker[AsyncSession], jobs: Jobs) -> None:
     one, other = jobs.add(), jobs.add()
     async with async_sessions.begin() as session:
-        assert await aio.cancel_chains(session, [other, one]) == [one, other]
-        assert await aio.delete_chains(session, [one], cascade=True) == [one]
+        assert (await aio.cancel_chains(session, [other, one])).ids == [one, other]
+        assert (await aio.delete_chains(session, [one], cascade=True)).ids == [one]
     assert jobs.statuses() == {other: JobStatus.CANCELLED}

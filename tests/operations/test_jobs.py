@@ -19,7 +19,7 @@ from sa_jobqueue.errors import (
     NotReschedulableError,
 )
 from sa_jobqueue.ids import uuid7
-from sa_jobqueue.operations import list_attempts, reschedule_jobs, trigger_jobs
+from sa_jobqueue.operations import BulkResult, list_attempts, reschedule_jobs, trigger_jobs
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
@@ -40,7 +40,9 @@ def one_of_each(jobs: Jobs) -> dict[JobStatus, UUID]:
 
 def test_cancelling_ends_what_has_not_ended_and_tells_which(session: Session, jobs: Jobs) -> None:
     made = one_of_each(jobs)
-    cancelled = cancel_jobs(session, list(made.values()))
+    result = cancel_jobs(session, list(made.values()))
+    assert result.matched == len(made)
+    cancelled = result.ids
     assert set(cancelled) == {job_id for status, job_id in made.items() if status not in ENDED}
     assert jobs.status(made[JobStatus.PENDING]) is JobStatus.PENDING
     session.commit()
@@ -77,14 +79,14 @@ def test_one_id_is_not_a_list_of_ids(session: Session, jobs: Jobs, change: Any) 
 @pytest.mark.parametrize("change", [cancel_jobs, trigger_jobs, reschedule_jobs])
 def test_no_ids_are_nothing_to_do(session: Session, jobs: Jobs, change: Any) -> None:
     job_id = jobs.add()
-    assert not change(session, [])
+    assert change(session, []) == BulkResult([], 0)
     session.commit()
     assert jobs.status(job_id) is JobStatus.PENDING
 
 
 def test_an_id_named_twice_is_one_job(session: Session, jobs: Jobs) -> None:
     job_id = jobs.add(JobStatus.RUNNING)
-    assert cancel_jobs(session, [job_id, job_id]) == [job_id]
+    assert cancel_jobs(session, [job_id, job_id]).ids == [job_id]
     session.commit()
     assert len(jobs.attempts(job_id)) == 1
 
@@ -94,7 +96,7 @@ def test_a_job_just_added_can_be_changed_in_the_same_transaction(session: Sessio
     session.add(job)
     trigger_jobs(session, [job.id])
     assert job.scheduled_at == job.created_at
-    assert cancel_jobs(session, [job.id]) == [job.id]
+    assert cancel_jobs(session, [job.id]).ids == [job.id]
     assert job.status is JobStatus.CANCELLED
     session.commit()
     assert jobs.status(job.id) is JobStatus.CANCELLED
@@ -116,10 +118,10 @@ def test_the_second_of_two_cancellations_finds_nothing_to_cancel(
 
     def lose() -> None:
         with sessions.begin() as session:
-            answers.append(cancel_jobs(session, ids[::-1]))
+            answers.append(cancel_jobs(session, ids[::-1]).ids)
 
     with sessions.begin() as winner:
-        assert sorted(cancel_jobs(winner, ids)) == ids
+        assert sorted(cancel_jobs(winner, ids).ids) == ids
         loser = threading.Thread(target=lose)
         loser.start()
         waiting = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
@@ -153,7 +155,7 @@ def test_jobs_are_moved_to_another_time(session: Session, jobs: Jobs) -> None:
 
 def test_triggering_makes_jobs_due_now_and_wakes_workers(session: Session, jobs: Jobs, notifications: Notifications) -> None:
     later, retried = jobs.add(due_in=3600), jobs.add(due_in=60, attempt=3, queue="q")
-    trigger_jobs(session, [later, retried])
+    assert trigger_jobs(session, [later, retried, later]) == BulkResult([later, retried], 2)
     now = session.execute(text("SELECT now()")).scalar_one()
     assert notifications.seen() == []
     session.commit()

@@ -39,10 +39,10 @@ def test_a_claim_whose_floor_has_passed_the_lane_finds_what_was_moved_into_it(
     with sessions.begin() as session:
         kept = session.get(Job, old)
         page = set_priority(session, 9, where=JobFilter(ids=[old, late, first]))
-        assert sorted(page.items) == sorted([old, late])  # the one that runs keeps its own
+        assert sorted(page.ids) == sorted([old, late])  # the one that runs keeps its own
         assert kept is not None
         assert kept.priority == 9
-        assert set_priority(session, 9, where=JobFilter(ids=[old, late])).items == []
+        assert set_priority(session, 9, where=JobFilter(ids=[old, late])).ids == []
     # Behind its lane's floor, by the stamp alone: without it the older one, of priority 0, would be next.
     assert {job.id for job in worker.claim(2)} == {old, late}
     assert [job.id for job in worker.claim(2)] == [older]
@@ -61,12 +61,12 @@ def test_what_fits_is_changed_page_by_page_and_nothing_else(sessions: Sessions, 
             where = JobFilter(queues=["default"])
             page = set_priority(session, 3, where=where, matching=seven, after=after, limit=2, scan_limit=4)
             session.commit()
-            changed += page.items
+            changed += page.ids
             after = page.next
             if after is None:
                 break
         assert changed == [*tenants[1::2], blocked]
-        assert set_priority(session, -4, where=JobFilter(chain_ids=[root])).items == [following]
+        assert set_priority(session, -4, where=JobFilter(chain_ids=[root])).ids == [following]
         assert [job.id for job in list_jobs(session, matching=seven & (Job.priority == 0))] == [done, elsewhere]
         session.commit()
     assert {job_id for job_id, one in priorities(jobs).items() if one} == {*changed, following}
@@ -78,7 +78,7 @@ def test_what_is_just_claimed_keeps_its_priority(engine: Engine, sessions: Sessi
 
     def change() -> None:
         with sessions.begin() as session:
-            told.extend(set_priority(session, 5, where=JobFilter(types=["test"])).items)
+            told.extend(set_priority(session, 5, where=JobFilter(types=["test"])).ids)
 
     worker = hands()
     assert [job.id for job in worker.claim(1, commit=False)] == [first]
@@ -113,7 +113,7 @@ def test_what_cannot_be_meant_is_refused(sessions: Sessions) -> None:
 async def test_an_async_session_does_the_same(async_sessions: async_sessionmaker[AsyncSession], jobs: Jobs) -> None:
     job_id = jobs.add()
     async with async_sessions.begin() as session:
-        assert (await aio.set_priority(session, 2, where=JobFilter(types=["test"]))).items == [job_id]
+        assert (await aio.set_priority(session, 2, where=JobFilter(types=["test"]))).ids == [job_id]
     assert priorities(jobs) == {job_id: 2}
 
 

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Backoff, JobQueue, aio
 from sa_jobqueue.errors import InvalidOptionError, JobTypeNotFoundError, QueueNotFoundError
 from sa_jobqueue.operations import (
+    BulkResult,
     Cause,
     WorkerFilter,
     delete_job_types,
@@ -59,13 +60,13 @@ def test_a_queue_has_a_row_from_the_first_time_that_anything_is_said_of_it(sessi
     settings = QueueSettings(name="mail", retention=Retention(dead=MINUTE), **limits)
     assert upsert_queue(session, settings)
     assert not upsert_queue(session, settings)  # it says so already
-    assert pause_queues(session, ["mail", "other"], by="ann") == ["mail", "other"]
-    assert pause_queues(session, ["other", "mail"], by="ben") == []  # who paused it first stays known
+    assert pause_queues(session, ["mail", "other"], by="ann").ids == ["mail", "other"]
+    assert pause_queues(session, ["other", "mail", "other"], by="ben") == BulkResult([], 2)  # the first stays known
     mail, other = list_queues(session)
     assert (mail.weight, mail.rate_limit, mail.rate_period, mail.retain_dead) == (3, 10, MINUTE, MINUTE)
     assert (mail.retry_base, mail.retry_factor, mail.retry_cap) == (MINUTE, 2.0, 60 * MINUTE)
     assert (mail.paused_by, other.paused_by, other.weight, other.workers) == ("ann", "ann", 1, 0)
-    assert resume_queues(session, ["mail", "never"]) == ["mail"]
+    assert resume_queues(session, ["mail", "never"]).ids == ["mail"]
     assert [one.paused_at for one in list_queues(session, names=["mail"])] == [None]
     assert upsert_queue(session, QueueSettings(name="other")) is False
     assert list_queues(session, names=["other"]).items[0].paused_by == "ann"
@@ -85,14 +86,14 @@ def test_a_part_of_a_queue_has_the_workers_of_the_queue(session: Session, jobs: 
 def test_a_type_is_told_as_a_queue_is(session: Session, jobs: Jobs) -> None:
     jobs.add_worker(WORKER, job_types=["send"])
     assert upsert_job_type(session, TypeSettings(type_name="send", global_concurrency=2))
-    assert pause_job_types(session, ["send"]) == ["send"]
+    assert pause_job_types(session, ["send"]).ids == ["send"]
     (send,) = list_job_types(session)
     assert (send.global_concurrency, send.paused_by, send.workers) == (2, None, 1)
     assert get_job_type(session, "send") == send
     with pytest.raises(InvalidOptionError, match="name"):
         get_job_type(session, "two words")
     assert send.paused_at is not None
-    assert resume_job_types(session, ["send"]) == ["send"]
+    assert resume_job_types(session, ["send"]).ids == ["send"]
 
 
 def test_getting_a_queue_or_type_that_nobody_knows_is_an_error_unless_it_is_locked(session: Session, jobs: Jobs) -> None:
@@ -110,11 +111,11 @@ def test_deleting_settings_brings_back_the_defaults(session: Session, jobs: Jobs
     jobs.add_worker(WORKER, queues=["mail"])
     upsert_queue(session, QueueSettings(name="mail", weight=3))
     pause_queues(session, ["mail", "other"])
-    assert delete_queues(session, ["other", "never", "mail"]) == ["mail", "other"]
+    assert delete_queues(session, ["other", "never", "mail"]).ids == ["mail", "other"]
     assert [(one.name, one.weight, one.paused_at) for one in list_queues(session)] == [("mail", 1, None)]
-    assert delete_queues(session, ["mail"]) == []
+    assert delete_queues(session, ["mail"]).ids == []
     upsert_job_type(session, TypeSettings(type_name="send", global_concurrency=2))
-    assert delete_job_types(session, ["send"]) == ["send"]
+    assert delete_job_types(session, ["send"]).ids == ["send"]
     assert list_job_types(session, names=["send"]).items == []
     with pytest.raises(InvalidOptionError, match="must be a list"):
         delete_queues(session, "mail")
@@ -209,7 +210,7 @@ def test_two_who_pause_the_same_queues_in_another_order_do_not_deadlock(engine: 
     def pause(names: str) -> None:
         try:
             with Session(engine) as other, other.begin():
-                found.append(pause_queues(other, list(names)))
+                found.append(pause_queues(other, list(names)).ids)
         except OperationalError as error:
             found.append(error)
 
@@ -246,7 +247,7 @@ async def test_the_asynchronous_colour_does_the_same(async_engine: AsyncEngine) 
         assert await aio.upsert_queue(session, QueueSettings(name="mail", weight=2))
         assert (await aio.get_queue(session, "mail")).weight == 2
         assert (await aio.get_job_type(session, "send", for_update=True)).global_concurrency is None
-        assert await aio.pause_queues(session, ["mail"], by="ann") == ["mail"]
+        assert (await aio.pause_queues(session, ["mail"], by="ann")).ids == ["mail"]
         assert [(one.weight, one.paused_by) for one in await aio.list_queues(session)] == [(2, "ann")]
-        assert await aio.resume_queues(session, ["mail"]) == ["mail"]
+        assert (await aio.resume_queues(session, ["mail"])).ids == ["mail"]
         assert (await aio.sync_queues(session, [QueueSettings(name="mail", weight=2)])).unchanged == ("mail",)

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from sa_jobqueue import Job, JobQueue, JobStatus, Schedule
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, ScheduleNotFoundError
 from sa_jobqueue.operations import (
+    BulkResult,
     delete_schedules,
     fire_schedules,
     get_schedule,
@@ -354,14 +355,15 @@ def test_one_without_overlap_leaves_times_out_while_its_last_job_is_open(session
 def test_pausing_stops_it_and_what_came_meanwhile_was_not_missed(sessions: Sessions) -> None:
     scheduled(sessions, misfire_policy="all")
     with sessions.begin() as session:
-        pause_schedules(session, ["nightly"], by="ops")
-        pause_schedules(session, ["nightly"], by="somebody else")
+        assert pause_schedules(session, ["nightly"], by="ops") == BulkResult(["nightly"], 1)
+        assert pause_schedules(session, ["nightly"], by="somebody else") == BulkResult([], 1)
     change(sessions, next_fire_at=func.now() - 10 * MINUTE)
     assert fire(sessions) == []
     row = status(sessions)
     assert (row.paused_by, row.overdue) == ("ops", None)
     with sessions.begin() as session:
-        resume_schedules(session, ["nightly"])
+        assert resume_schedules(session, ["nightly"]) == BulkResult(["nightly"], 1)
+        assert resume_schedules(session, ["nightly"]) == BulkResult([], 1)
     row = status(sessions)
     assert row.paused_at is None
     assert row.next_fire_at > now_of(sessions)
@@ -481,7 +483,7 @@ def test_what_code_declares_is_written_once_and_stays_paused(sessions: Sessions)
     assert status(sessions, "hourly").next_fire_at == hourly.next_fire_at
     with sessions.begin() as session:
         assert sync_schedules(session, []).undeclared == {"hourly": "test", "test": "test"}
-        delete_schedules(session, ["hourly", "test"])
+        assert delete_schedules(session, ["test", "hourly"]) == BulkResult(["hourly", "test"], 2)
     with sessions() as session:
         assert list_schedules(session).items == []
 

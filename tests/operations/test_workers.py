@@ -61,7 +61,7 @@ def test_a_filter_means_the_same_to_both(session: Session, jobs: Jobs, where: Wo
         jobs.add_worker(worker_id)
     jobs.add_worker("a-2", queues=["mail", "default"])
     assert ids(list_workers(session, where=where)) == found
-    assert drain_workers(session, where=where) == found
+    assert drain_workers(session, where=where).ids == found
     asked = [worker.id for worker in list_workers(session) if worker.drain_requested_at is not None]
     assert asked == found
 
@@ -69,7 +69,7 @@ def test_a_filter_means_the_same_to_both(session: Session, jobs: Jobs, where: Wo
 async def test_both_are_there_for_an_async_session(async_engine: AsyncEngine, jobs: Jobs) -> None:
     jobs.add_worker()
     async with AsyncSession(async_engine) as session:
-        assert await aio.drain_workers(session, where=EVERYBODY) == [WORKER]
+        assert (await aio.drain_workers(session, where=EVERYBODY)).ids == [WORKER]
         (worker,) = await aio.list_workers(session)
         assert worker.drain_requested_at is not None
 
@@ -86,7 +86,7 @@ def test_who_was_asked_before_keeps_the_time_of_it(sessions: Any, jobs: Jobs) ->
     times = []
     for _ in range(2):
         with sessions.begin() as session:
-            assert drain_workers(session, where=EVERYBODY) == [WORKER]
+            assert drain_workers(session, where=EVERYBODY).ids == [WORKER]
             times.append(session.scalars(select(Job.Worker.drain_requested_at)).one())
     assert times[0] == times[1]
 
@@ -126,15 +126,15 @@ def test_two_who_ask_the_same_workers_wait_in_one_order(engine: Engine, sessions
 
     def ask() -> None:
         with sessions.begin() as session:
-            done.append(drain_workers(session, where=EVERYBODY))
+            done.append(drain_workers(session, where=EVERYBODY).ids)
 
     with sessions() as first:
-        assert drain_workers(first, where=WorkerFilter(ids=["a"])) == ["a"]
+        assert drain_workers(first, where=WorkerFilter(ids=["a"])).ids == ["a"]
         second = threading.Thread(target=ask)
         second.start()
         wait_until(lambda: _waiting(engine) == 1, what="the second waits for the first row")
         first.connection().exec_driver_sql("SET LOCAL lock_timeout = '60s'")
-        assert drain_workers(first, where=EVERYBODY) == ["a", "m", "z"]
+        assert drain_workers(first, where=EVERYBODY).ids == ["a", "m", "z"]
         first.commit()
     second.join(PATIENCE)
     assert done == [["a", "m", "z"]]

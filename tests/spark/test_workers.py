@@ -152,7 +152,7 @@ def test_whoever_drains_the_workers_themselves_ends_the_set(engine: Engine, work
 
         def asked() -> bool:
             with Session(engine) as session, session.begin():
-                return len(drain_workers(session, where=WorkerFilter(names=[f"{workers.name}.*"]))) == 1
+                return len(drain_workers(session, where=WorkerFilter(names=[f"{workers.name}.*"])).ids) == 1
 
         eventually(asked, what="there is one to ask")
         assert workers.wait(LOOK).ended is WorkersEnd.DRAINED

@@ -369,13 +369,19 @@ CASES = [
     ),
     Case(
         "dead_letter_jobs",
-        lambda: dead_letters.jobs_of(Job, *dead_letters.matching(Job, reasons=[]), limit=50),
+        lambda: dead_letters.jobs_of(Job, *dead_letters.matching(Job, reasons=[]), after=NOBODY, limit=50),
         PK,
         guarded=False,
     ),
     Case(
+        "dead_letters_unresolved",
+        lambda: dead_letters.unresolved(Job, *dead_letters.matching(Job, types=["test"]), after=NOBODY, limit=50, lock=True),
+        NONE,
+        guarded=False,
+    ),
+    Case(
         "dismiss",
-        lambda: dead_letters.dismiss(Job, *dead_letters.matching(Job, job_ids=[NOBODY], resolved=None), by="me"),
+        lambda: dead_letters.dismiss(Job, [NOBODY], by="me"),
         NONE,
         guarded=False,
     ),

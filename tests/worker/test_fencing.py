@@ -147,7 +147,7 @@ def test_a_cancellation_fences_the_attempt(engine: Engine, jobs: Jobs, hands: Ma
     worker = hands()
     (job,) = worker.claim()
     with Session(engine) as session, session.begin():
-        assert cancel_jobs(session, [job_id]) == [job_id]
+        assert cancel_jobs(session, [job_id]).ids == [job_id]
     assert worker.complete(job) == set()
     assert worker.finish(job) == set()
     assert jobs.status(job_id) is JobStatus.CANCELLED
