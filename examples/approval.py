@@ -10,9 +10,9 @@ from uuid import UUID
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue import AttemptContext, Continuation, JobMixin, JobQueue, Worker, complete_job, get_chain
+from sa_jobqueue import AttemptContext, Continuation, JobMixin, JobQueue, Worker, get_chain
 from sa_jobqueue.errors import JobEndedError
-from sa_jobqueue.operations import lock_chain, trigger_jobs
+from sa_jobqueue.operations import complete_job, lock_chain, trigger_jobs
 from sa_jobqueue.testing.servers import open_server
 
 

@@ -12,45 +12,36 @@
 
 A job is an ORM object: it exists if and only if the caller's transaction commits. `Worker` runs jobs; a handler's writes
 and its completion are one commit. A job may be run more than once, its committed effects happen once.
+
+What fewer applications need is in modules of their own:
+
+- `sa_jobqueue.operations`: what applications and operators call on a `Session`; `sa_jobqueue.aio`: the same for an
+  `AsyncSession`, with the same names, to be awaited.
+- `sa_jobqueue.settings`: settings of queues, job types and retention; `sa_jobqueue.events`: what workers report to
+  observers; `sa_jobqueue.errors`: exceptions.
+- `sa_jobqueue.registry`: types for batches, selectors and middleware; `sa_jobqueue.types`: states, reasons and results.
 """
 
-from sa_jobqueue.context import AttemptContext, Blockers, Continuation, current_attempt
+from sa_jobqueue.context import AttemptContext, Blockers, Continuation
 from sa_jobqueue.errors import Cancel, Discard, JobQueueError, Retry, Snooze
 from sa_jobqueue.models import Job, JobMixin
-from sa_jobqueue.operations import (
-    Deduplicate,
-    cancel_jobs,
-    complete_job,
-    enqueue,
-    enqueue_many,
-    enqueue_payloads,
-    get_chain,
-    get_job,
-    list_jobs,
-)
+from sa_jobqueue.operations import Deduplicate, cancel_jobs, enqueue, enqueue_many, get_chain, get_job, list_jobs
 from sa_jobqueue.policies.retry import Backoff
-from sa_jobqueue.registry.batches import BatchFailed, BatchItem
-from sa_jobqueue.registry.handlers import Handler
-from sa_jobqueue.registry.job_queue import JobQueue
-from sa_jobqueue.registry.schedules import Schedule
-from sa_jobqueue.types import ChainResult, Enqueued, JobStatus
+from sa_jobqueue.registry import JobQueue, Schedule
+from sa_jobqueue.types import Enqueued, JobStatus
 from sa_jobqueue.version import __version__
-from sa_jobqueue.waiting import await_chain, wait_chain
+from sa_jobqueue.waiting import wait_chain
 from sa_jobqueue.worker import Worker, WorkerOptions
 
 __all__ = [
     "AttemptContext",
     "Backoff",
-    "BatchFailed",
-    "BatchItem",
     "Blockers",
     "Cancel",
-    "ChainResult",
     "Continuation",
     "Deduplicate",
     "Discard",
     "Enqueued",
-    "Handler",
     "Job",
     "JobMixin",
     "JobQueue",
@@ -62,13 +53,9 @@ __all__ = [
     "Worker",
     "WorkerOptions",
     "__version__",
-    "await_chain",
     "cancel_jobs",
-    "complete_job",
-    "current_attempt",
     "enqueue",
     "enqueue_many",
-    "enqueue_payloads",
     "get_chain",
     "get_job",
     "list_jobs",

@@ -11,7 +11,8 @@ from benchmarks import rows
 from benchmarks.harness import Case, Comparison, Scenario
 from benchmarks.meter import Stopwatch
 from benchmarks.place import Place
-from sa_jobqueue import Job, JobQueue, enqueue_many, enqueue_payloads
+from sa_jobqueue import Job, JobQueue, enqueue_many
+from sa_jobqueue.operations import enqueue_payloads
 
 _COPY = "COPY"
 

@@ -24,7 +24,7 @@ from sa_jobqueue import JobQueue
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import upsert_queue
 from sa_jobqueue.policies.fairness import part
-from sa_jobqueue.registry.selectors import Candidate
+from sa_jobqueue.registry import Candidate
 from sa_jobqueue.settings import QueueSettings
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
 

@@ -11,14 +11,67 @@ from datetime import timedelta
 from itertools import islice
 from typing import Any
 
-from sa_jobqueue.errors.base import InvalidOptionError as InvalidOptionError
-from sa_jobqueue.errors.base import JobQueueError as JobQueueError
-from sa_jobqueue.errors.signals import AttemptSignal as AttemptSignal
-from sa_jobqueue.errors.signals import Cancel as Cancel
-from sa_jobqueue.errors.signals import Discard as Discard
-from sa_jobqueue.errors.signals import Retry as Retry
-from sa_jobqueue.errors.signals import Snooze as Snooze
+from sa_jobqueue.errors.base import InvalidOptionError, JobQueueError
+from sa_jobqueue.errors.signals import AttemptSignal, Cancel, Discard, Retry, Snooze
 from sa_jobqueue.types import ChainResult, JobId, JobStatus
+
+__all__ = [
+    "AttemptSignal",
+    "AttemptTimeoutError",
+    "Cancel",
+    "ChainBusyError",
+    "ChainFailedError",
+    "ChainNotFoundError",
+    "ChainReferencedError",
+    "ChainTimeoutError",
+    "ConflictError",
+    "DatabaseUnavailableError",
+    "Discard",
+    "DuplicateJobTypeError",
+    "HandlerCommitError",
+    "IllegalTransitionError",
+    "InvalidBlockersError",
+    "InvalidHandlerError",
+    "InvalidJobError",
+    "InvalidMiddlewareError",
+    "InvalidOptionError",
+    "InvalidOutputError",
+    "InvalidPayloadError",
+    "InvalidSelectionError",
+    "IsolatedHandlerError",
+    "IsolationError",
+    "JobEndedError",
+    "JobNotFoundError",
+    "JobQueueError",
+    "JobTypeNotFoundError",
+    "LostAttemptError",
+    "MemoryLimitError",
+    "MiddlewareError",
+    "NoOutputError",
+    "NotAChainError",
+    "NotReschedulableError",
+    "PayloadTooLargeError",
+    "ProcessDiedError",
+    "QueueNotFoundError",
+    "ReadOnlyError",
+    "Retry",
+    "ScheduleNotFoundError",
+    "SchemaBusyError",
+    "SchemaError",
+    "SchemaMissingError",
+    "SchemaOutdatedError",
+    "SchemaTooNewError",
+    "ServerTooOldError",
+    "SessionSettingError",
+    "Snooze",
+    "StaleSnapshotError",
+    "TransactionRequiredError",
+    "UndeclaredContinuationError",
+    "UnknownJobTypeError",
+    "UnreadableInputError",
+    "WorkerRunningError",
+    "WrongJobTypeError",
+]
 
 
 class InvalidJobError(JobQueueError, ValueError):

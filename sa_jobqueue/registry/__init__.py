@@ -1,1 +1,22 @@
-"""What an application declares in code: handlers, batches, queues, schedules, dependencies, middleware, selectors."""
+"""What an application declares in code: handlers, batches, selectors, middleware, queues and schedules.
+
+`JobQueue` and `Schedule` are in `sa_jobqueue` too; settings are in `sa_jobqueue.settings`.
+"""
+
+from sa_jobqueue.registry.batches import BatchFailed, BatchItem
+from sa_jobqueue.registry.handlers import Handler
+from sa_jobqueue.registry.job_queue import JobQueue
+from sa_jobqueue.registry.middleware import Proceed
+from sa_jobqueue.registry.schedules import Schedule
+from sa_jobqueue.registry.selectors import Candidate, Selector
+
+__all__ = [
+    "BatchFailed",
+    "BatchItem",
+    "Candidate",
+    "Handler",
+    "JobQueue",
+    "Proceed",
+    "Schedule",
+    "Selector",
+]

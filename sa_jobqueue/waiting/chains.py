@@ -1,22 +1,20 @@
-"""Waiting until a chain has ended."""
+"""Wait until a chain has ended, in synchronous code."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from contextlib import AsyncExitStack, closing, suppress
+from contextlib import closing
 from datetime import timedelta
 from typing import Any, Final, TypeVar, cast, overload
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.types import ChainResult
-from sa_jobqueue.waiting.listeners import Ear, hearing
+from sa_jobqueue.waiting.listeners import Ear
 from sa_jobqueue.waiting.steps import Answer, Ask, ChainOrId, Listen, Rest, Wait
 
 OutT = TypeVar("OutT")
@@ -56,7 +54,7 @@ def wait_chain(
     listen: bool = True,
     model: type[JobMixin[Any]] | None = None,
 ) -> ChainResult[Any]:
-    """Wait until a chain ends, and return how; blocks this thread. `await_chain` is the same for asynchronous code.
+    """Wait until a chain ends, and return how; blocks this thread. `aio.wait_chain` is the same for asynchronous code.
 
     `chain`: a chain's id, a chain, or any job of it; what is not loaded of an object is not loaded now.
     `timeout`: of this wait, by this machine's monotonic clock; above zero. The chain knows nothing of it.
@@ -77,7 +75,9 @@ def wait_chain(
     InvalidOptionError. An outage of the database while waiting is waited through.
     """
     if not isinstance(engine, Engine):
-        raise InvalidOptionError("engine", f"must be an Engine, got a {type(engine).__name__}: see await_chain")
+        raise InvalidOptionError(
+            "engine", f"must be an Engine, got a {type(engine).__name__}: use sa_jobqueue.aio.wait_chain"
+        )
     wait = Wait(chain, timeout=timeout, poll_interval=poll_interval, listen=listen, output=output, model=model)
     with closing(Ear(engine.url, wait.channel)) as ear, closing(wait.steps()) as steps:
         answer: Answer = None
@@ -97,83 +97,10 @@ def wait_chain(
                     ear.rest(step.seconds - step.least)
 
 
-@overload
-async def await_chain(
-    engine: AsyncEngine,
-    chain: ChainOrId,
-    *,
-    timeout: timedelta,
-    output: type[OutT] | Handler[Any, OutT, Any],
-    poll_interval: timedelta = POLL_INTERVAL,
-    listen: bool = True,
-    model: type[JobMixin[Any]] | None = None,
-) -> ChainResult[OutT]: ...
-@overload
-async def await_chain(
-    engine: AsyncEngine,
-    chain: ChainOrId,
-    *,
-    timeout: timedelta,
-    output: None = None,
-    poll_interval: timedelta = POLL_INTERVAL,
-    listen: bool = True,
-    model: type[JobMixin[Any]] | None = None,
-) -> ChainResult[Any]: ...
-async def await_chain(
-    engine: AsyncEngine,
-    chain: ChainOrId,
-    *,
-    timeout: timedelta,
-    output: Any = None,
-    poll_interval: timedelta = POLL_INTERVAL,
-    listen: bool = True,
-    model: type[JobMixin[Any]] | None = None,
-) -> ChainResult[Any]:
-    """Wait until a chain ends, and return how.
-
-    As `wait_chain`, which says what each parameter means, what is locked and what is raised. All who wait on one event
-    loop for chains of one queue listen on one connection, which is closed with the last of them. Cancelling it leaves
-    nothing behind.
-    """
-    if not isinstance(engine, AsyncEngine):
-        raise InvalidOptionError("engine", f"must be an AsyncEngine, got a {type(engine).__name__}: see wait_chain")
-    wait = Wait(chain, timeout=timeout, poll_interval=poll_interval, listen=listen, output=output, model=model)
-    async with AsyncExitStack() as stack:
-        steps = stack.enter_context(closing(wait.steps()))
-        told = asyncio.Event()  # never set unless something listens
-        answer: Answer = None
-        while True:
-            try:
-                step = steps.send(answer)
-            except StopIteration as end:
-                return cast("ChainResult[Any]", end.value)
-            answer = None
-            match step:
-                case Ask():
-                    answer = await _ask_async(engine, step)
-                case Listen():
-                    told = await stack.enter_async_context(hearing(engine.url, wait.channel, step.payload))
-                case Rest():
-                    await asyncio.sleep(step.least)
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(step.seconds - step.least):
-                            await told.wait()
-                    told.clear()
-
-
 def _ask(engine: Engine, ask: Ask) -> Answer:
     try:
         with engine.connect() as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT")
             return connection.execute(ask.statement, ask.parameters).one_or_none()
-    except (DBAPIError, OSError) as error:
-        return error
-
-
-async def _ask_async(engine: AsyncEngine, ask: Ask) -> Answer:
-    try:
-        async with engine.connect() as connection:
-            await connection.execution_options(isolation_level="AUTOCOMMIT")
-            return (await connection.execute(ask.statement, ask.parameters)).one_or_none()
     except (DBAPIError, OSError) as error:
         return error

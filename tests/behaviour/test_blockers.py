@@ -21,7 +21,6 @@ from sa_jobqueue import (
     JobMixin,
     JobQueue,
     JobStatus,
-    complete_job,
     enqueue_many,
     get_chain,
 )
@@ -31,7 +30,7 @@ from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, NotAChainErr
 from sa_jobqueue.events import JobStarted, JobUnblocked
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.models import ChainMixin, WaitFor
-from sa_jobqueue.operations import cancel_chains, enqueue_unique, redrive_dead_letters
+from sa_jobqueue.operations import cancel_chains, complete_job, enqueue_unique, redrive_dead_letters
 from sa_jobqueue.types import DeadReason
 from tests.behaviour.test_attempts import drain, enqueue
 from tests.behaviour.test_chains import FLAVOURS, HOUR, chain_of, handle

@@ -20,7 +20,6 @@ from sa_jobqueue import (
     JobMixin,
     JobQueue,
     JobStatus,
-    complete_job,
     get_chain,
     get_job,
     wait_chain,
@@ -37,7 +36,7 @@ from sa_jobqueue.errors import (
 from sa_jobqueue.events import AttemptLost, JobCompleted, JobStarted
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.models import ChainMixin
-from sa_jobqueue.operations import cancel_chains, lock_chain, redrive_dead_letters
+from sa_jobqueue.operations import cancel_chains, complete_job, lock_chain, redrive_dead_letters
 from sa_jobqueue.policies.retry import immediately
 from tests.behaviour.test_attempts import drain, enqueue
 from tests.fixtures.database import both_servers_swept

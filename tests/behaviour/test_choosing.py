@@ -19,7 +19,7 @@ from sa_jobqueue import Job, JobQueue, JobStatus, Worker
 from sa_jobqueue.errors import InvalidOptionError, InvalidSelectionError
 from sa_jobqueue.events import SelectorFailed
 from sa_jobqueue.operations import Cause, explain_job, list_workers, pause_queues, resume_queues
-from sa_jobqueue.registry.selectors import Candidate
+from sa_jobqueue.registry import Candidate
 from sa_jobqueue.statements import choosing
 from sa_jobqueue.worker.claim import floors
 from sa_jobqueue.worker.claim.selectors import AGAIN

@@ -23,7 +23,6 @@ from sa_jobqueue import (
     JobStatus,
     Worker,
     cancel_jobs,
-    complete_job,
     enqueue,
     enqueue_many,
     list_jobs,
@@ -31,7 +30,7 @@ from sa_jobqueue import (
 from sa_jobqueue.errors import ChainReferencedError, LostAttemptError
 from sa_jobqueue.events import JobRescued
 from sa_jobqueue.models import WaitFor
-from sa_jobqueue.operations import JobFilter, delete_chains, lock_chain, trigger_jobs
+from sa_jobqueue.operations import JobFilter, complete_job, delete_chains, lock_chain, trigger_jobs
 from sa_jobqueue.statements import claims
 from tests.fixtures.chains import Chains
 from tests.fixtures.database import one_server_swept

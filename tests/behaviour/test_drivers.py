@@ -25,17 +25,16 @@ from sa_jobqueue import (
     JobQueue,
     JobStatus,
     Worker,
-    await_chain,
+    aio,
     cancel_jobs,
     enqueue,
     enqueue_many,
-    enqueue_payloads,
     get_chain,
     list_jobs,
     wait_chain,
 )
 from sa_jobqueue.errors import ConflictError, IllegalTransitionError, InvalidJobError, InvalidPayloadError, JobQueueError
-from sa_jobqueue.operations import JobFilter, delete_chains
+from sa_jobqueue.operations import JobFilter, delete_chains, enqueue_payloads
 from sa_jobqueue.operations.errors import translated
 from tests.fixtures.workers import quick
 
@@ -200,7 +199,7 @@ async def test_a_worker_on_the_applications_engine_runs_handlers_of_both_kinds(a
     last, bad = await application.run(add)
     await Worker(queue, application.engine, options=quick()).run_until_idle()
     if isinstance(application.engine, AsyncEngine):
-        result = await await_chain(application.engine, last, timeout=PATIENCE)
+        result = await aio.wait_chain(application.engine, last, timeout=PATIENCE)
     else:
         result = wait_chain(application.engine, last, timeout=PATIENCE)
     assert result.output == 1 + 2 + 3

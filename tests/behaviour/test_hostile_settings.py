@@ -24,7 +24,6 @@ from sa_jobqueue import (
     Worker,
     enqueue,
     enqueue_many,
-    enqueue_payloads,
     list_jobs,
 )
 from sa_jobqueue.errors import InvalidJobError, SessionSettingError
@@ -33,6 +32,7 @@ from sa_jobqueue.models import Base
 from sa_jobqueue.observe.health import health
 from sa_jobqueue.operations import (
     enqueue_many_unique,
+    enqueue_payloads,
     explain_job,
     list_attempts,
     list_dead_letters,

@@ -19,7 +19,7 @@ from sa_jobqueue import AttemptContext, Backoff, Job, JobQueue, JobStatus, Snooz
 from sa_jobqueue.errors import InvalidHandlerError, InvalidOptionError, IsolatedHandlerError, IsolationError
 from sa_jobqueue.events import AttemptLost, Event, JobCompleted, JobDied, JobStarted
 from sa_jobqueue.operations import upsert_queue
-from sa_jobqueue.registry.middleware import Proceed
+from sa_jobqueue.registry import Proceed
 from sa_jobqueue.settings import QueueSettings
 from sa_jobqueue.worker.run.isolation.process import Process
 from tests.behaviour.test_attempts import enqueue

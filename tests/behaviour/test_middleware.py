@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import AttemptContext, Discard, Job, JobQueue, JobStatus, Snooze
 from sa_jobqueue.events import AttemptLost, JobCompleted, JobStarted, MiddlewareFailed
-from sa_jobqueue.registry.middleware import Proceed
+from sa_jobqueue.registry import Proceed
 from tests.behaviour.test_attempts import drain, enqueue
 from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs

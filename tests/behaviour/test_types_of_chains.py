@@ -23,8 +23,6 @@ from sa_jobqueue import (
     JobQueue,
     JobStatus,
     aio,
-    await_chain,
-    complete_job,
     enqueue_many,
     get_chain,
     wait_chain,
@@ -37,7 +35,7 @@ from sa_jobqueue.errors import (
     WrongJobTypeError,
 )
 from sa_jobqueue.models import WaitFor
-from sa_jobqueue.operations import lock_chain
+from sa_jobqueue.operations import complete_job, lock_chain
 from sa_jobqueue.policies.retry import immediately
 from sa_jobqueue.types import DeadReason
 from tests.behaviour.test_attempts import drain, enqueue
@@ -352,7 +350,7 @@ async def test_an_output_is_not_read_as_another_handlers(engine: Engine, async_e
     with pytest.raises(WrongJobTypeError, match=r"began with 'declares_any' and ended with 'number', not with 'text'"):
         wait_chain(engine, chain, timeout=SECOND, output=text)
     with pytest.raises(WrongJobTypeError, match="'text'"):
-        await await_chain(async_engine, alone, timeout=SECOND, output=text)
+        await aio.wait_chain(async_engine, alone, timeout=SECOND, output=text)
     result = wait_chain(engine, alone, timeout=SECOND)
     with pytest.raises(WrongJobTypeError, match="'text'"):
         text.output(result)

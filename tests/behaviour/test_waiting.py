@@ -17,7 +17,7 @@ from sqlalchemy import Engine, create_engine, delete, event, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Session
 
-from sa_jobqueue import AttemptContext, ChainResult, Job, JobMixin, JobQueue, JobStatus, await_chain, cancel_jobs, wait_chain
+from sa_jobqueue import AttemptContext, Job, JobMixin, JobQueue, JobStatus, aio, cancel_jobs, wait_chain
 from sa_jobqueue.context import Continuation
 from sa_jobqueue.errors import (
     ChainFailedError,
@@ -30,6 +30,7 @@ from sa_jobqueue.errors import (
 from sa_jobqueue.events import JobStarted
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import redrive_dead_letters
+from sa_jobqueue.types import ChainResult
 from sa_jobqueue.waiting import listeners as ears
 from sa_jobqueue.waiting.chains import _ask
 from sa_jobqueue.waiting.listeners import Ear
@@ -63,7 +64,7 @@ def wait(request: pytest.FixtureRequest, engine: Engine, async_engine: AsyncEngi
         given: dict[str, Any] = {"timeout": timedelta(seconds=2 * PATIENCE), "poll_interval": NEVER} | options
         async with asyncio.timeout(PATIENCE):
             if request.param == "async":
-                return await await_chain(async_engine, chain, **given)
+                return await aio.wait_chain(async_engine, chain, **given)
             return await asyncio.to_thread(lambda: wait_chain(engine, chain, **given))
 
     return call
@@ -395,7 +396,7 @@ async def test_a_root_that_somebody_holds_is_marked_once_it_is_free(
 async def test_waiters_of_one_loop_share_a_connection(async_engine: AsyncEngine, engine: Engine, jobs: Jobs) -> None:
     chains = jobs.add_many(20)
     give: Any = {"timeout": timedelta(seconds=PATIENCE), "poll_interval": NEVER}
-    results = [asyncio.create_task(await_chain(async_engine, chain_id, **give)) for chain_id in [*chains, chains[0]]]
+    results = [asyncio.create_task(aio.wait_chain(async_engine, chain_id, **give)) for chain_id in [*chains, chains[0]]]
     for chain_id in chains:
         await rests(jobs, chain_id)
     assert len(listening(engine)) == 1
@@ -411,7 +412,7 @@ async def test_a_cancelled_wait_leaves_nothing_behind(async_engine: AsyncEngine,
     before = asyncio.all_tasks()
     give: Any = {"timeout": timedelta(seconds=PATIENCE), "poll_interval": NEVER}
     for reached in (lambda: True, lambda: bool(listening(engine)), lambda: bool(jobs.get(chain_id)["has_waiters"])):
-        task = asyncio.create_task(await_chain(async_engine, chain_id, **give))
+        task = asyncio.create_task(aio.wait_chain(async_engine, chain_id, **give))
         await until(reached)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -422,7 +423,7 @@ async def test_a_cancelled_wait_leaves_nothing_behind(async_engine: AsyncEngine,
     async with asyncio.timeout(PATIENCE):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
-                await await_chain(async_engine, chain_id, **give)
+                await aio.wait_chain(async_engine, chain_id, **give)
     gc.collect()  # a connection that was not closed would warn, which is an error
     assert async_engine.sync_engine.pool.checkedout() == 0  # type: ignore[attr-defined]
 
@@ -509,8 +510,8 @@ async def test_options_are_checked_before_anything_is_done(wait: Waiting, given:
 
 async def test_each_colour_names_the_other(engine: Engine, async_engine: AsyncEngine) -> None:
     wrong: Any = async_engine
-    with pytest.raises(InvalidOptionError, match="see await_chain"):
+    with pytest.raises(InvalidOptionError, match=r"use sa_jobqueue\.aio\.wait_chain"):
         wait_chain(wrong, uuid7(), timeout=SOON)
     wrong = engine
-    with pytest.raises(InvalidOptionError, match="see wait_chain"):
-        await await_chain(wrong, uuid7(), timeout=SOON)
+    with pytest.raises(InvalidOptionError, match=r"use sa_jobqueue\.wait_chain"):
+        await aio.wait_chain(wrong, uuid7(), timeout=SOON)

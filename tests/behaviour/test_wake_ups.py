@@ -14,11 +14,11 @@ from sqlalchemy import Engine, event, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, JobStatus, Worker, await_chain, cancel_jobs, complete_job
+from sa_jobqueue import Job, JobQueue, JobStatus, Worker, aio, cancel_jobs
 from sa_jobqueue.errors import ChainFailedError
 from sa_jobqueue.events import JobDied, JobRescued, JobStarted
 from sa_jobqueue.models import WaitFor
-from sa_jobqueue.operations import cancel_chains, delete_chains, redrive_dead_letters
+from sa_jobqueue.operations import cancel_chains, complete_job, delete_chains, redrive_dead_letters
 from sa_jobqueue.statements import expiry
 from sa_jobqueue.worker.claim import claimer
 from sa_jobqueue.worker.claim.claimer import Claimer
@@ -173,7 +173,7 @@ async def test_who_awaits_a_chain_is_told_of_an_end_written_in_sql(
     for statement in (THROUGH_THE_VIEW, BY_HAND):
         x = jobs.add(due_in=HOUR)
         async with a_worker_asleep(engine, asleep):
-            waits = asyncio.create_task(await_chain(async_engine, x, timeout=NEVER, poll_interval=NEVER))
+            waits = asyncio.create_task(aio.wait_chain(async_engine, x, timeout=NEVER, poll_interval=NEVER))
             await until(lambda: jobs.get(x)["has_waiters"], what="it is awaited")  # noqa: B023
             with engine.begin() as connection:
                 connection.execute(statement, {"id": x})

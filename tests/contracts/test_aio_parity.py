@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import aio, operations
+from sa_jobqueue import aio, operations, wait_chain
 
 WITHOUT_IO = {"after_commit"}
 """These take either session, so both modules have the same function."""
@@ -26,7 +26,14 @@ def test_an_operation_without_io_is_the_same_in_both(name: str) -> None:
 
 
 def test_aio_has_the_operations_and_nothing_else() -> None:
-    assert aio.__all__ == sorted([*NAMES, *WITHOUT_IO])
+    assert aio.__all__ == sorted([*NAMES, *WITHOUT_IO, "wait_chain"])
+
+
+def test_waiting_differs_in_its_engine_alone() -> None:
+    first, *parameters = inspect.signature(wait_chain).parameters.values()
+    other, *others = inspect.signature(aio.wait_chain).parameters.values()
+    assert (first.annotation, other.annotation, parameters) == ("Engine", "AsyncEngine", others)
+    assert inspect.iscoroutinefunction(aio.wait_chain)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,13 +10,13 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, select, text, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobStatus, cancel_jobs, complete_job
+from sa_jobqueue import Job, JobStatus, cancel_jobs
 from sa_jobqueue.context import ClaimedJob, Continuation
 from sa_jobqueue.db.session_settings import GUARDS
 from sa_jobqueue.errors import ChainNotFoundError, ChainReferencedError, JobEndedError, JobNotFoundError, LostAttemptError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.models import WaitFor
-from sa_jobqueue.operations import cancel_chains, delete_chains
+from sa_jobqueue.operations import cancel_chains, complete_job, delete_chains
 from sa_jobqueue.operations.completing import attach, complete_attempt
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, redrive_dead_letters
 from sa_jobqueue.operations.unblocking import unblock

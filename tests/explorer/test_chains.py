@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, complete_job
-from sa_jobqueue.operations import lock_chain
+from sa_jobqueue import Job
+from sa_jobqueue.operations import complete_job, lock_chain
 from sa_jobqueue.types import ENDED
 from tests.explorer import Explorer, Operation, Steps
 from tests.explorer import chains as ops

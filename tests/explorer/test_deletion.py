@@ -17,11 +17,11 @@ from psycopg.errors import DeadlockDetected, ForeignKeyViolation
 from sqlalchemy import Connection, event, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, JobStatus, cancel_jobs, complete_job
+from sa_jobqueue import Job, JobQueue, JobStatus, cancel_jobs
 from sa_jobqueue.db.session_settings import GUARDS
 from sa_jobqueue.errors import ChainNotFoundError, ChainReferencedError, JobEndedError, JobNotFoundError
 from sa_jobqueue.ids import uuid7
-from sa_jobqueue.operations import DeadLetterFilter, cancel_chains, delete_chains, redrive_dead_letters
+from sa_jobqueue.operations import DeadLetterFilter, cancel_chains, complete_job, delete_chains, redrive_dead_letters
 from sa_jobqueue.statements import completions
 from sa_jobqueue.types import DeadReason
 from tests.explorer import Explorer, Operation, Outcomes, Scenario, Steps

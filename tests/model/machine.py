@@ -20,12 +20,13 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from sqlalchemy import Row
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobStatus, cancel_jobs, complete_job, enqueue_many
+from sa_jobqueue import Job, JobStatus, cancel_jobs, enqueue_many
 from sa_jobqueue.context import Continuation
 from sa_jobqueue.errors import ConflictError, InvalidJobError
 from sa_jobqueue.operations import (
     DeadLetterFilter,
     cancel_chains,
+    complete_job,
     delete_chains,
     dismiss_dead_letters,
     redrive_dead_letters,

@@ -17,9 +17,9 @@ from sqlalchemy import ARRAY, Engine, Numeric, Text, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue import Job, JobMixin, JobQueue, aio, enqueue_payloads
+from sa_jobqueue import Job, JobMixin, JobQueue, aio
 from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidPayloadError, JobQueueError
-from sa_jobqueue.operations import copying
+from sa_jobqueue.operations import copying, enqueue_payloads
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications

@@ -10,9 +10,9 @@ from sqlalchemy import Engine, select, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Deduplicate, Enqueued, Job, JobQueue, aio, enqueue_payloads
+from sa_jobqueue import Deduplicate, Enqueued, Job, JobQueue, aio
 from sa_jobqueue.errors import InvalidJobError
-from sa_jobqueue.operations import enqueue_many_unique
+from sa_jobqueue.operations import enqueue_many_unique, enqueue_payloads
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications

@@ -10,13 +10,14 @@ import pytest
 from sqlalchemy import Engine, event
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import cancel_jobs, complete_job, get_chain, get_job, list_jobs
+from sa_jobqueue import cancel_jobs, get_chain, get_job, list_jobs
 from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.operations import (
     ChainFilter,
     DeadLetterFilter,
     JobFilter,
     cancel_chains,
+    complete_job,
     delete_chains,
     dismiss_dead_letters,
     explain_job,

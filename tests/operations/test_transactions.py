@@ -10,9 +10,9 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Deduplicate, Job, JobStatus, aio, complete_job, enqueue, enqueue_many
+from sa_jobqueue import Deduplicate, Job, JobStatus, aio, enqueue, enqueue_many
 from sa_jobqueue.errors import TransactionRequiredError
-from sa_jobqueue.operations import delete_chains, enqueue_many_unique, enqueue_unique
+from sa_jobqueue.operations import complete_job, delete_chains, enqueue_many_unique, enqueue_unique
 from tests.fixtures.jobs import Jobs
 
 DATABASE = "session swept"

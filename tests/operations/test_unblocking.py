@@ -8,9 +8,10 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import Job, JobStatus, cancel_jobs, complete_job, get_chain
+from sa_jobqueue import Job, JobStatus, cancel_jobs, get_chain
 from sa_jobqueue.context import Continuation
 from sa_jobqueue.models import WaitFor
+from sa_jobqueue.operations import complete_job
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications

@@ -24,12 +24,12 @@ from sa_jobqueue import (
     Snooze,
     Worker,
     cancel_jobs,
-    current_attempt,
     enqueue,
     enqueue_many,
-    enqueue_payloads,
 )
+from sa_jobqueue.context import current_attempt
 from sa_jobqueue.errors import InvalidPayloadError
+from sa_jobqueue.operations import enqueue_payloads
 from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, quick

@@ -9,8 +9,9 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import AttemptContext, Blockers, Continuation, Handler, Job, JobQueue
+from sa_jobqueue import AttemptContext, Blockers, Continuation, Job, JobQueue
 from sa_jobqueue.models import WaitFor
+from sa_jobqueue.registry import Handler
 
 jobs = JobQueue()
 

@@ -9,20 +9,11 @@ from typing import Any, assert_type
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    AttemptContext,
-    Blockers,
-    ChainResult,
-    Continuation,
-    Handler,
-    Job,
-    JobQueue,
-    complete_job,
-    get_chain,
-    wait_chain,
-)
+from sa_jobqueue import AttemptContext, Blockers, Continuation, Job, JobQueue, get_chain, wait_chain
 from sa_jobqueue.models import WaitFor
-from sa_jobqueue.operations import lock_chain
+from sa_jobqueue.operations import complete_job, lock_chain
+from sa_jobqueue.registry import Handler
+from sa_jobqueue.types import ChainResult
 
 jobs = JobQueue()
 

@@ -9,7 +9,8 @@ from typing import Any, assert_type
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import AttemptContext, Handler, Job, JobQueue
+from sa_jobqueue import AttemptContext, Job, JobQueue
+from sa_jobqueue.registry import Handler
 
 jobs = JobQueue()
 assert_type(jobs, JobQueue[Job])

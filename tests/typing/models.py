@@ -10,9 +10,17 @@ from sqlalchemy import ForeignKey, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
-from sa_jobqueue import Job, JobMixin, JobQueue, JobStatus, aio, complete_job, enqueue_many, get_job, list_jobs
+from sa_jobqueue import Job, JobMixin, JobQueue, JobStatus, aio, enqueue_many, get_job, list_jobs
 from sa_jobqueue.models import ChainMixin
-from sa_jobqueue.operations import Page, list_blocked_jobs, list_blockers, list_chain_jobs, list_chains, lock_chain
+from sa_jobqueue.operations import (
+    Page,
+    complete_job,
+    list_blocked_jobs,
+    list_blockers,
+    list_chain_jobs,
+    list_chains,
+    lock_chain,
+)
 
 
 class Base(DeclarativeBase):

@@ -10,7 +10,8 @@ from typing import Any, assert_type
 from pyspark.sql import SparkSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import AttemptContext, Handler, Job, JobQueue
+from sa_jobqueue import AttemptContext, Job, JobQueue
+from sa_jobqueue.registry import Handler
 from sa_jobqueue.spark.sessions import SparkSessions
 
 jobs = JobQueue()

@@ -10,9 +10,10 @@ from uuid import UUID
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from sa_jobqueue import ChainResult, Job, JobQueue, await_chain, wait_chain
+from sa_jobqueue import Job, JobQueue, aio, wait_chain
 from sa_jobqueue.errors import ChainFailedError
 from sa_jobqueue.models import ChainMixin
+from sa_jobqueue.types import ChainResult
 
 jobs = JobQueue()
 LONG = timedelta(minutes=1)
@@ -50,7 +51,7 @@ def use(engine: Engine, chain: ChainMixin[UUID], chain_id: UUID) -> None:
 
 
 async def use_async(engine: AsyncEngine, other: Engine, job: Job) -> None:
-    assert_type(await await_chain(engine, job, timeout=LONG), ChainResult[Any])
-    assert_type(await await_chain(engine, job.chain_id, timeout=LONG, output=pay), ChainResult[Receipt])
-    assert_type((await await_chain(engine, job, timeout=LONG, output=Receipt)).output, Receipt)
-    await await_chain(other, job, timeout=LONG)  # E: No overload variant of "await_chain"
+    assert_type(await aio.wait_chain(engine, job, timeout=LONG), ChainResult[Any])
+    assert_type(await aio.wait_chain(engine, job.chain_id, timeout=LONG, output=pay), ChainResult[Receipt])
+    assert_type((await aio.wait_chain(engine, job, timeout=LONG, output=Receipt)).output, Receipt)
+    await aio.wait_chain(other, job, timeout=LONG)  # E: No overload variant of "wait_chain"

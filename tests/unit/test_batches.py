@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from sa_jobqueue import AttemptContext, BatchFailed, BatchItem, JobQueue
+from sa_jobqueue import AttemptContext, JobQueue
 from sa_jobqueue.errors import InvalidHandlerError, InvalidOptionError, InvalidOutputError, InvalidPayloadError
+from sa_jobqueue.registry import BatchFailed, BatchItem
 from sa_jobqueue.registry.batches import outcomes_of, outcomes_without
 
 

@@ -17,7 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from sa_jobqueue.registry.selectors import Candidate
+from sa_jobqueue.registry import Candidate
 from sa_jobqueue.worker.claim.floors import SAFETY
 from sa_jobqueue.worker.claim.selectors import ChosenGroup
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, WorkerOptions, enqueue_payloads
+from sa_jobqueue import Job, JobQueue, WorkerOptions
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
+from sa_jobqueue.operations import enqueue_payloads
 
 
 def test_a_key_is_a_part_of_the_queue() -> None:

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 from sqlalchemy.orm import DeclarativeBase
 
-from sa_jobqueue import ChainResult, Continuation, Handler, Job, JobMixin, JobQueue, JobStatus
+from sa_jobqueue import Continuation, Job, JobMixin, JobQueue, JobStatus
 from sa_jobqueue.errors import (
     DuplicateJobTypeError,
     InvalidJobError,
@@ -20,6 +20,8 @@ from sa_jobqueue.errors import (
     UnknownJobTypeError,
 )
 from sa_jobqueue.policies.retry import immediately
+from sa_jobqueue.registry import Handler
+from sa_jobqueue.types import ChainResult
 
 
 class Order(BaseModel):

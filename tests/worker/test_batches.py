@@ -13,19 +13,9 @@ from sqlalchemy import func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import (
-    BatchFailed,
-    BatchItem,
-    Discard,
-    Job,
-    JobQueue,
-    JobStatus,
-    Snooze,
-    Worker,
-    cancel_jobs,
-    enqueue_many,
-)
+from sa_jobqueue import Discard, Job, JobQueue, JobStatus, Snooze, Worker, cancel_jobs, enqueue_many
 from sa_jobqueue.events import AttemptLost, JobCompleted, JobRescheduled
+from sa_jobqueue.registry import BatchFailed, BatchItem
 from sa_jobqueue.types import AttemptOutcome
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.workers import PATIENCE, Start, quick, until

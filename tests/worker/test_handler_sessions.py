@@ -12,8 +12,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import AttemptContext, BatchItem, JobQueue, JobStatus, Worker
+from sa_jobqueue import AttemptContext, JobQueue, JobStatus, Worker
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.registry import BatchItem
 from sa_jobqueue.worker.run.sessions import _effects, _is_local
 from tests.behaviour.test_attempts import enqueue
 from tests.fixtures.database import one_server_swept

@@ -17,7 +17,7 @@ from sqlalchemy import Engine, event, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, await_chain, cancel_jobs, wait_chain
+from sa_jobqueue import Job, JobQueue, aio, cancel_jobs, wait_chain
 from sa_jobqueue.db.compiled import Compiled, compiled
 from sa_jobqueue.errors import ChainTimeoutError
 from sa_jobqueue.events import AttemptLost, JobCompleted, JobStarted
@@ -209,7 +209,7 @@ async def test_a_flood_of_ends_that_are_none_costs_those_who_wait_few_looks(
     flooding.start()
     patience = timedelta(seconds=1)
     waiting = (
-        await_chain(async_engine, job_id, timeout=patience)
+        aio.wait_chain(async_engine, job_id, timeout=patience)
         if is_async
         else asyncio.to_thread(wait_chain, engine, job_id, timeout=patience)
     )

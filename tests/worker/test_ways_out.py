@@ -16,12 +16,12 @@ from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import AttemptContext, BatchItem, JobQueue, JobStatus, Worker, cancel_jobs, complete_job
+from sa_jobqueue import AttemptContext, JobQueue, JobStatus, Worker, cancel_jobs
 from sa_jobqueue.context import current_attempt
 from sa_jobqueue.events import AttemptLost, ComponentFailed, JobCancelled, JobCompleted, JobStarted
 from sa_jobqueue.models import Job
-from sa_jobqueue.operations import delete_chains
-from sa_jobqueue.registry.middleware import Proceed
+from sa_jobqueue.operations import complete_job, delete_chains
+from sa_jobqueue.registry import BatchItem, Proceed
 from sa_jobqueue.types import CancelReason
 from sa_jobqueue.worker.run import executor
 from tests.behaviour.test_attempts import AT_ONCE, enqueue

@@ -1,0 +1,96 @@
+"""Wait until a chain has ended, in asynchronous code."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, closing, suppress
+from datetime import timedelta
+from typing import Any, TypeVar, cast, overload
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.registry.handlers import Handler
+from sa_jobqueue.types import ChainResult
+from sa_jobqueue.waiting.chains import POLL_INTERVAL
+from sa_jobqueue.waiting.listeners import hearing
+from sa_jobqueue.waiting.steps import Answer, Ask, ChainOrId, Listen, Rest, Wait
+
+OutT = TypeVar("OutT")
+
+
+@overload
+async def wait_chain(
+    engine: AsyncEngine,
+    chain: ChainOrId,
+    *,
+    timeout: timedelta,
+    output: type[OutT] | Handler[Any, OutT, Any],
+    poll_interval: timedelta = POLL_INTERVAL,
+    listen: bool = True,
+    model: type[JobMixin[Any]] | None = None,
+) -> ChainResult[OutT]: ...
+@overload
+async def wait_chain(
+    engine: AsyncEngine,
+    chain: ChainOrId,
+    *,
+    timeout: timedelta,
+    output: None = None,
+    poll_interval: timedelta = POLL_INTERVAL,
+    listen: bool = True,
+    model: type[JobMixin[Any]] | None = None,
+) -> ChainResult[Any]: ...
+async def wait_chain(
+    engine: AsyncEngine,
+    chain: ChainOrId,
+    *,
+    timeout: timedelta,
+    output: Any = None,
+    poll_interval: timedelta = POLL_INTERVAL,
+    listen: bool = True,
+    model: type[JobMixin[Any]] | None = None,
+) -> ChainResult[Any]:
+    """Wait until a chain ends, and return how.
+
+    As `sa_jobqueue.wait_chain`, which documents the parameters, locks and errors. All callers that wait on one event loop
+    for chains of one queue listen on one connection, which is closed with the last of them. Cancelling it leaves nothing
+    behind.
+    """
+    if not isinstance(engine, AsyncEngine):
+        raise InvalidOptionError(
+            "engine", f"must be an AsyncEngine, got a {type(engine).__name__}: use sa_jobqueue.wait_chain"
+        )
+    wait = Wait(chain, timeout=timeout, poll_interval=poll_interval, listen=listen, output=output, model=model)
+    async with AsyncExitStack() as stack:
+        steps = stack.enter_context(closing(wait.steps()))
+        told = asyncio.Event()  # never set unless something listens
+        answer: Answer = None
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration as end:
+                return cast("ChainResult[Any]", end.value)
+            answer = None
+            match step:
+                case Ask():
+                    answer = await _ask_async(engine, step)
+                case Listen():
+                    told = await stack.enter_async_context(hearing(engine.url, wait.channel, step.payload))
+                case Rest():
+                    await asyncio.sleep(step.least)
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(step.seconds - step.least):
+                            await told.wait()
+                    told.clear()
+
+
+async def _ask_async(engine: AsyncEngine, ask: Ask) -> Answer:
+    try:
+        async with engine.connect() as connection:
+            await connection.execution_options(isolation_level="AUTOCOMMIT")
+            return (await connection.execute(ask.statement, ask.parameters)).one_or_none()
+    except (DBAPIError, OSError) as error:
+        return error
