@@ -175,7 +175,7 @@ async def test_it_drains_when_it_is_asked_to(engine: Engine, jobs: Jobs, events:
 
     def drain() -> None:
         with Session(engine) as session, session.begin():
-            assert drain_workers(session, where=WorkerFilter(ids=[worker.id])) == [worker.id]
+            assert drain_workers(session, where=WorkerFilter(ids=[worker.id])).ids == [worker.id]
 
     await asyncio.to_thread(drain)
     await until(lambda: worker.vitals.phase == "draining", what="it drains")
