@@ -266,10 +266,10 @@ def _shares(block: tuple[Any, Any] | None) -> TableValuedAlias:
 
 
 def _behind_floors(model: type[JobMixin[Any]], job: Table, given: _Given, *, takes: bool) -> list[Select[Any]]:
-    """Select due rows at or behind their lane's floor that were written, or let go, by who was not visible to a snapshot.
+    """Select due rows at or behind their lane's cursor that were written, or whose key was released, after a snapshot.
 
-    Three sources: what transactions wrote that were in flight then (`xip`), or that began since (from `xmax` on); and the
-    first that waits of each ordering key that either of them has let go.
+    Three sources: rows written by transactions that were in progress at the snapshot (`xip`), rows written by transactions
+    that began since (from `xmax` on), and the first waiting job of each ordering key that either of them released.
     """
     wanted = given.due(job)
     if not takes:
@@ -317,11 +317,12 @@ def _is_behind(model: type[JobMixin[Any]], job: Any, given: _Given) -> list[Colu
 
 
 def freed(job: Table) -> Select[Any]:
-    """Select the first job that waits, and has not stepped aside, of each ordering key that was let go; no blocked one.
+    """Select the first waiting job of each released ordering key; skips blocked jobs and those that are backing off.
 
-    Shape: its id, and what tells whether it lies behind a floor, and whose.
-    Parameters: `xmax`, `xip` of a snapshot: by a transaction that was not visible to it. A key is let go by a job that ended
-    or was put back, which is a row still; where it was deleted, `tr_job_next` has stamped what is next.
+    Shape: its id, and the columns that decide whether it lies behind a cursor, and whose.
+    Parameters: `xmax`, `xip` of a snapshot: the key was released by a transaction that was not visible to it. A key is
+    released by a job that ended or was rescheduled, whose row still exists; if the row was deleted, `tr_job_next` has
+    stamped the next one.
     Index: `ix_job_ordering_freed`, and `ix_job_ordering`, one probe a key.
     """
     left = job.alias("left_key")
@@ -332,7 +333,8 @@ def freed(job: Table) -> Select[Any]:
     )
     then = transactions(array("xip", Text()))
     of_then = by.where(left.c.changed_xid >= then.c.xid, left.c.changed_xid <= then.c.xid).lateral("of_then")
-    # Nobody sees what is beyond his own snapshot. It is said for the planner, who takes a pair of bounds for a narrow one.
+    # No transaction above the upper bound is visible anyway. The bound is for the planner, which takes a range for
+    # selective.
     end: ColumnElement[Any] = literal_column("pg_snapshot_xmax(pg_current_snapshot())")
     of_since = by.where(left.c.changed_xid >= cast(bindparam("xmax", type_=Text), Xid8()), left.c.changed_xid < end)
     keys = union_all(select(of_then.c.ordering_key).select_from(then.join(of_then, true())), of_since).subquery("keys")

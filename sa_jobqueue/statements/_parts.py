@@ -37,7 +37,7 @@ def array(name: str, like: Any) -> BindParameter[Any]:
 
 
 def excluded(of: ColumnElement[Any], like: Any) -> ColumnElement[bool]:
-    """Return that a row is none of the array parameter `excluded`, which is empty unless given: rows in quarantine."""
+    """Return that a row is not in the array parameter `excluded` (rows in quarantine), which is empty by default."""
     return of != all_(bindparam("excluded", [], type_=ArrayParameter(like)))
 
 

@@ -68,10 +68,10 @@ def read(model: type[JobMixin[Any]], dataset: Dataset, run_id: Any, part: int) -
 
 @once_a_model
 def lock_ended_roots(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Lock the chains that have ended and that nobody awaits, but for those that somebody holds.
+    """Lock the chains that have ended and have no waiters; skip those that another transaction holds.
 
     Parameters: `ids`. Shape: `(id,)`. Locks: the roots, in the order of their ids, also against foreign keys to them, so
-    that nothing begins to wait for one; held ones are skipped. Until the transaction ends. Index: the primary key.
+    that no job starts to wait for one; held ones are skipped. Until the transaction ends. Index: the primary key.
     """
     job = table(model)
     return (
@@ -89,7 +89,7 @@ def lock_ended_roots(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def lock_others(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Lock the continuations of chains, but for those that somebody holds.
+    """Lock the continuations of chains; skip those that another transaction holds.
 
     Parameters: `ids`, of roots. Shape: `(id, chain_id)`. Locks: the rows, in the order of their ids; held ones are skipped.
     Obliges: the roots were locked by an earlier statement of the same READ COMMITTED transaction; so a chain is whole if as
@@ -126,8 +126,8 @@ def referred_to(model: type[JobMixin[Any]]) -> Select[Any]:
 def lock_letters(model: type[JobMixin[Any]]) -> Select[Any]:
     """Lock the dead letters of jobs. Parameters: `job_ids`. Shape: `(id,)`.
 
-    Locks: the letters, awaited, in the order of their ids. Obliges: the jobs are locked: who changes a letter and its job
-    locks the job first. Index: `ix_dead_letter_job`.
+    Locks: the dead letters, in the order of their ids; waits for held ones. Obliges: the jobs are locked: a transaction that
+    changes a dead letter and its job locks the job first. Index: `ix_dead_letter_job`.
     """
     letter = table(model.DeadLetter)
     of_jobs = letter.c.job_id == any_(array("job_ids", id_parameter(model.__jobqueue__)))
@@ -136,10 +136,11 @@ def lock_letters(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def fingerprints(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Sum up all that chains are made of: a checksum over every published column of every row.
+    """Compute a checksum per chain over every published column of every row that belongs to it.
 
-    Parameters: `ids`, of roots. Shape: `(chain_id, rows, checksum)`, unordered; rows are jobs, attempts, letters and edges.
-    Obliges: the chains' jobs and letters are locked, so that what is summed up is what will be deleted.
+    Parameters: `ids`, of roots. Shape: `(chain_id, rows, checksum)`, unordered; rows are jobs, attempts, dead letters,
+    blockers.
+    Obliges: the chains' jobs and dead letters are locked, so that the checksum covers exactly what will be deleted.
     Index: the primary key and `uq_job_chain`; `pk_job_attempt`, `ix_dead_letter_job`, `pk_job_blocker`.
     """
     job = table(model)
@@ -180,7 +181,7 @@ def delete_jobs(model: type[JobMixin[Any]]) -> Delete:
 
 @once_a_model
 def forget(model: type[JobMixin[Any]]) -> Delete:
-    """Tell that chains of a run are gone from the tables. Parameters: `run_id`, `ids`. Index: `pk_archive_chain`."""
+    """Record that chains of a run were deleted from the tables. Parameters: `run_id`, `ids`. Index: `pk_archive_chain`."""
     chain = table(model.ArchiveChain)
     return delete(chain).where(
         chain.c.run_id == bindparam("run_id", type_=Uuid()),

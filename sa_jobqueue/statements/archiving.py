@@ -69,7 +69,7 @@ def settings(*, statement_timeout: timedelta, lock_timeout: timedelta, guarded: 
 
 
 def lock(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Take the archive of a queue for this session, if nobody has it. Shape: one boolean.
+    """Acquire the archive lock of a queue for this session, unless another session holds it. Shape: one boolean.
 
     Locks: an advisory lock, by the table's own number, until the session ends.
     """
@@ -110,19 +110,20 @@ def drop_candidates(model: type[JobMixin[Any]]) -> DropTable:
 
 
 def analyze_candidates() -> TextClause:
-    """Give the planner statistics of the temporary table, which nobody else sees to."""
+    """Give the planner statistics of the temporary table: autovacuum does not analyze temporary tables."""
     return text("ANALYZE archive_candidate")
 
 
 @once_a_model
 def choose(model: type[JobMixin[Any]], *, include_dead: bool, first: bool) -> Select[Any]:
-    """Look at one page of jobs, and make candidates of the chains among them that have ended and that nobody works on.
+    """Read one page of jobs and add to the candidates those of their chains that have ended and are not in use.
 
-    Not one that ended at `cutoff` or later, is still awaited, or, unless `include_dead`, has an unresolved dead letter.
-    Parameters: `after`, unless it is the `first` page; `scan`, how many jobs to look at; `cutoff`; `room`, of how many jobs
-    all candidates may be: the chain that fills it is still taken, whole.
-    Shape: one row `(scanned, last_scanned, fitting, taken, last_taken, jobs)`: how many jobs were looked at and the last,
-    how many chains fit, how many were taken and the last of these, and of how many jobs they are.
+    Left out: chains that ended at `cutoff` or later, that have waiters, or, unless `include_dead`, an unresolved dead
+    letter.
+    Parameters: `after`, unless it is the `first` page; `scan`, how many jobs to read; `cutoff`; `room`, the maximum number
+    of jobs of all candidates: the chain that reaches it is still taken, whole.
+    Shape: one row `(scanned, last_scanned, fitting, taken, last_taken, jobs)`: how many jobs were read and the last one,
+    how many chains fit, how many were taken and the last of them, and how many jobs these have.
     Changes: rows of the temporary table. Locks: none.
     Index: the primary key, `scan` entries; `uq_job_chain` and `uq_dead_letter_open` once a chain.
     """
@@ -189,7 +190,7 @@ def holders(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def drop_held(model: type[JobMixin[Any]]) -> Delete:
-    """Take back the candidates that a chain which stays waits for, or waited, and all that these waited for in turn.
+    """Remove the candidates that a chain which stays waits for, or waited for, and all that these waited for in turn.
 
     Shape: `(chain_id,)` of each. Changes: the temporary table. Locks: none.
     Index: `ix_job_blocker_chain` or all edges, then `pk_job_blocker`, and `uq_job_chain` for continuations.

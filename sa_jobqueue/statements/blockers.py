@@ -44,7 +44,7 @@ from sa_jobqueue.types import DeadReason, JobStatus, OnFailure
 
 @once_a_model
 def await_chains(model: type[JobMixin[Any]]) -> Update:
-    """Note on roots that somebody waits for their chains' end.
+    """Mark roots as having waiters: another job waits for the end of their chains.
 
     Parameters: `ids`. Changes: `has_waiters`. Obliges: the roots are locked by this transaction, by `chains.lock`.
     Index: the primary key.
@@ -146,7 +146,7 @@ def chains_to_unblock(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def still_to_unblock(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Tell which of the chains given have ended and are still awaited.
+    """Return which of the given chains have ended and still have waiters.
 
     Parameters: `ids`. Shape: `(id,)`. Locks: none. Index: `ix_job_has_waiters`, which is by id, or the primary key.
     """
@@ -160,11 +160,11 @@ def still_to_unblock(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def lock_ended(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Lock those of the chains given that have ended and are still awaited, so that none is opened again meanwhile.
+    """Lock those of the given chains that have ended and still have waiters, so that none of them is reopened meanwhile.
 
-    Parameters: `ids`. Shape: `(id, outcome)`, by id; none in a transaction that is not READ COMMITTED: its one snapshot
-    may be older than an edge, and who began to wait unseen would be forgotten.
-    Locks: the roots, until the transaction ends; what somebody holds is skipped.
+    Parameters: `ids`. Shape: `(id, outcome)`, by id; no rows in a transaction that is not READ COMMITTED: its one snapshot
+    may be older than a blocker, and a waiter that it cannot see would be missed.
+    Locks: the roots, until the transaction ends; rows that another transaction holds are skipped.
     Index: `ix_job_has_waiters`, which is by id, or the primary key.
     """
     job = table(model)
@@ -190,13 +190,13 @@ def unblock(model: type[JobMixin[Any]], *, only: bool = False) -> Select[Any]:
     `limit`; `letter_ids`, `limit` fresh ids; `excluded`, waiting jobs to leave out, none unless given. With `only` it looks
     at none but edges of the jobs in `ids`.
     Shape: `(chain_id, job_id, held, status, queue, type_name, attempt, has_waiters)` in two kinds of rows, unordered. One
-    for each edge looked at, whose `status` is null; `held`: somebody held the job, and it is still to be done. One for
-    each job that changed, with its own chain: `status` is pending, or dead, and then `has_waiters` tells whether somebody
-    waits for that chain.
+    for each blocker examined, whose `status` is null; `held`: another transaction held the job, so it is still to be done.
+    One for each job that changed, with its own chain: `status` is pending, or dead, and then `has_waiters` is whether that
+    chain has waiters.
     Changes: a completed chain closes its edges; a failed one those that say `continue`, and ends as dead what says
     `fail`; an edge with `wait` stays unresolved. A job whose last edge closed becomes pending, due now or later as it was.
     Clock: the database's, at the start of the transaction.
-    Locks: the waiting jobs and their roots, until the transaction ends; what somebody holds is skipped.
+    Locks: the waiting jobs and their roots, until the transaction ends; rows that another transaction holds are skipped.
     Obliges: the chains were locked by `lock_ended`, in an earlier statement of the same READ COMMITTED transaction:
     this one's snapshot then shows every edge there can be.
     Index: `ix_job_blocker_chain`, then edges by their place and jobs by the primary key.
@@ -313,7 +313,7 @@ def _looked_at(model: type[JobMixin[Any]], *, only: bool) -> CTE:
     )
     succeeded = chain.c.outcome == JobStatus.COMPLETED.value
     reached = (
-        # Nobody but who holds the chain's root changes an edge, so its place is as good as its key, and quicker.
+        # Only the holder of the chain's root changes a blocker, so its ctid is as safe as its key, and faster.
         select(literal_column("edge.ctid").label("place"), edge.c.job_id, edge.c.on_failure)
         .where(
             edge.c.blocked_by_chain_id == chain.c.id,
@@ -337,7 +337,7 @@ def _looked_at(model: type[JobMixin[Any]], *, only: bool) -> CTE:
 
 
 def _lock_waiting(model: type[JobMixin[Any]], looked_at: CTE) -> CTE:
-    """Lock the jobs that wait, and the roots of those that are continuations, where nobody holds them."""
+    """Lock the waiting jobs, and the roots of those that are continuations; skip held rows."""
     job = table(model)
     key = id_parameter(model.__jobqueue__)
     waiting = select(job.c.id, job.c.root_id).where(job.c.id == any_(_array(looked_at.c.job_id, key))).cte("waiting")
@@ -357,8 +357,8 @@ def _lock_waiting(model: type[JobMixin[Any]], looked_at: CTE) -> CTE:
 def _changed(model: type[JobMixin[Any]], counted: CTE, locked: CTE) -> CTE:
     """Count closed edges off the jobs that waited for them, start or end those that this decides, and end their chains.
 
-    In one update, roots of continuations that die among its rows: a root may itself have waited, until somebody completed
-    it without a worker, and of two changes to a row in one statement PostgreSQL makes only one.
+    One update covers them and the roots of continuations that die: a root may itself have been waiting, until it was
+    completed without a worker, and PostgreSQL applies only one of two changes to a row in one statement.
     """
     job = table(model)
     key = id_parameter(model.__jobqueue__)
@@ -397,10 +397,10 @@ def _changed(model: type[JobMixin[Any]], counted: CTE, locked: CTE) -> CTE:
 
 @once_a_model
 def clear_waiters(model: type[JobMixin[Any]]) -> Update:
-    """Note that the end of chains was passed on to everybody, and tell callers who wait, when and if this commits.
+    """Clear the mark of chains whose waiting jobs were all unblocked, and notify waiting callers if this commits.
 
-    Parameters: `ids`. Changes: `has_waiters`; not `changed_xid`, for the jobs are as they were. Obliges: the roots are
-    locked by this transaction; nobody is left to be told but those who wait for a failed chain to be redriven. Index:
+    Parameters: `ids`. Changes: `has_waiters`; not `changed_xid`, for the jobs are unchanged. Obliges: the roots are
+    locked by this transaction; only jobs that wait for a failed chain to be redriven are left. Index:
     the primary key.
     """
     job = table(model)

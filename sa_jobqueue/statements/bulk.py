@@ -180,7 +180,7 @@ def enqueue_staged(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> In
     writes wait for each other and do not deadlock. `skip`: leave out rows whose key an open chain has; otherwise they
     are a unique violation.
     Parameters: `write_id`, `sequence`, `task_ids`; `queue`, `type_name`, `priority`, `max_attempts`, `input_version`,
-    `trace_context`, `rate_cost` for rows that say nothing.
+    `trace_context`, `rate_cost` for rows without a value of their own.
     Shape: none; the count of rows is that of new jobs. Changes: a pending row a job.
     Clock: the database's `now()`, to which delays are added and below which no time reaches.
     Locks: the new rows; it waits for transactions that have an equal key. Index: `ix_job_bulk_staging_write`.
@@ -315,12 +315,12 @@ def _of_write(stage: FromClause) -> list[ColumnElement[bool]]:
 
 
 def _once(edges: Select[Any]) -> CTE:
-    """Return edges that are found once. Joined as they are, they may be found anew for every row of the staging table."""
+    """Return a materialized CTE of blockers. Joined directly, they may be computed again for every staged row."""
     return edges.cte("edge").prefix_with("MATERIALIZED")
 
 
 def _edges(model: type[JobMixin[Any]], *, decided: bool = False) -> Select[Any]:
-    """Return the edges that are staged; `decided` adds whether each is resolved."""
+    """Return the staged blockers; with `decided`, also whether each of them is resolved."""
     stage = table(model.Stage)
     key = id_parameter(model.__jobqueue__)
     each = (

@@ -1,8 +1,8 @@
-"""Chains that go on: completing a job together with its continuation, and the end of a chain that had some.
+"""Chains with continuations: completing a job together with its continuation, and ending such a chain.
 
-The root's row is the chain's mutex: whoever extends the chain, ends it, opens it again or lets somebody wait for it
-holds that row. Those who wait for locks take them in one order: roots by id, then continuations by id. The worker's own
-statements skip what is held and try again, so they can be in no deadlock.
+The root's row is the chain's mutex: every transaction that extends the chain, ends it, reopens it or adds a waiter to it
+holds that row. All that wait for locks acquire them in one order: roots by id, then continuations by id. The worker's own
+statements skip held rows and try again, so they cannot be part of a deadlock.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def complete(model: type[JobMixin[Any]], columns: Sequence[str] = ()) -> Select[
     on, and parallel to it an array for each name in `columns` (those of JSON columns as texts), `delays` and `ats`, as
     in `jobs.enqueue_many`.
     Shape: `(id, status, chain_id, has_waiters)` for each attempt that still was the worker's; nothing is written for the
-    others. `has_waiters` tells whether somebody waits for the chain, `status` is null unless the chain ended.
+    others. `has_waiters` is whether the chain has waiters, `status` is null unless the chain ended.
     Changes: running -> completed; the chain ends with the last one; a row for each continuation.
     Clock: the database's, at the start of the transaction.
-    Locks: the jobs and their roots, by id; what somebody holds is skipped, as in `completions.complete`.
+    Locks: the jobs and their roots, by id; rows that another transaction holds are skipped, as in `completions.complete`.
     Index: the primary key.
     """
     job = table(model)

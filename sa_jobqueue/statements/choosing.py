@@ -1,7 +1,7 @@
-"""Claims of which a function of the application says what they take: what is due is read, and of that some is started.
+"""Claims with a selector of the application: one statement reads due jobs as candidates, another starts the selected ones.
 
-The two are statements of their own, with the function between them, so nothing is locked while it thinks. Nothing is started
-that is not due when the second one runs.
+The selector runs between the two statements, so nothing is locked meanwhile. The second statement starts only jobs that are
+still due.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ OFFERED: Final = (
     "ordering_key",
     "input",
 )
-"""What is told of each candidate, in this order, after the statement's own four columns."""
+"""Columns of each candidate, in this order, after the statement's own four columns."""
 
 
 @once_a_model

@@ -162,10 +162,10 @@ def claim_by_id(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def next_due(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Tell how long until the next job of the lanes is due.
+    """Return how long until the next job of the lanes is due.
 
-    Parameters: `queues`, `priorities`, `types`; `since`, null for now: what was due then is the claim's business, whose time
-    it is. What has become due after it is not, or nobody would look before the next poll.
+    Parameters: `queues`, `priorities`, `types`; `since`, null for now: jobs due by then are left to the claim that ran at
+    that time. Jobs that became due since then are included, or they would wait for the next poll.
     Shape: one row, seconds from now as a float, below zero for what is due since then; null when nothing is scheduled.
     Index: `ix_job_claim`, one probe a lane, from `since` on.
     """
@@ -194,7 +194,7 @@ def next_due(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def longest_waiting(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Tell which of the lanes has the job ahead of its floor that has been due the longest.
+    """Return which of the lanes has the job ahead of its cursor that has been due the longest.
 
     Parameters: as `claim`, without its limit and its worker. Shape: `(queue, priority)`, no row where nothing is due.
     Locks: none. Index: `ix_job_claim`, one probe a lane; `ix_job_ordering` and `uq_job_ordering` as in `claim`.
@@ -208,7 +208,7 @@ def longest_waiting(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def remaining(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Tell whether there is work left in the lanes: a job that a claim would start, or a chain whose end was not passed on.
+    """Return whether work is left in the lanes: a job that a claim would start, or an ended chain that still blocks jobs.
 
     Parameters: as `claim`, without its limit and its worker. Shape: one row `(is_due, is_unsettled)`, of one snapshot.
     Locks: the first due job of each lane, for the moment of the statement; what others hold is skipped, as by a claim.

@@ -1,4 +1,4 @@
-"""The end of attempts: completed, put back for another, or dead. Every write is fenced by id, attempt and worker."""
+"""The end of attempts: completed, rescheduled, or dead. Every write is fenced by id, attempt and worker."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def complete(model: type[JobMixin[Any]], *, in_session: bool = False) -> Update:
     A continuation, and a job that goes on in one, is `chains.complete`'s.
     Parameters: parallel arrays `ids`, `attempts`, `outputs` (JSON texts), at most `_parts.BATCH`; `worker_id`.
     Shape: `(id, has_waiters)` for each attempt that still was the worker's; the others were lost and nothing is written.
-    With `in_session` a third column, `session_name`, tells in which transaction of a handler it ran.
+    With `in_session` a third column, `session_name`, names the transaction of a handler in which it ran.
     Changes: running -> completed; `output`, `completed_at`, `completed_by`; the lease and the chain end.
     Clock: the database's, at the start of the transaction.
-    Locks: the rows, by id; a row that somebody holds is skipped, so that one long transaction cannot hold up the
-    completions of all: `standing` tells it from a lost one.
+    Locks: the rows, by id; a row that another transaction holds is skipped, so that one long transaction cannot delay the
+    completions of all: `standing` distinguishes it from a lost one.
     Index: the primary key.
     """
     job = table(model)
@@ -95,7 +95,7 @@ def complete_one(model: type[JobMixin[Any]], *, goes_on: bool = False) -> Update
 
 @once_a_model
 def standing(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Tell which attempts are still this worker's: of those that were not written, the ones to try again.
+    """Return which attempts are still this worker's: of those that were not written, the ones to try again.
 
     Parameters: `ids`, `attempts`, `worker_id`. Shape: `(id,)`. Locks: none. Index: the primary key.
     """
@@ -110,7 +110,7 @@ def standing(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 def free(job: Table, ids: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Lock the rows that nobody holds, in the order of their ids, and return these ids as an array."""
+    """Lock the rows that no other transaction holds, in the order of their ids, and return these ids as an array."""
     row = job.alias("row")
     found = (
         select(row.c.id)
@@ -152,18 +152,18 @@ def _completed(
 
 @once_a_model
 def finish(model: type[JobMixin[Any]]) -> Select[Any]:
-    """End many attempts of one worker without success: put back, dead or cancelled, each with its history.
+    """End many attempts of one worker without success: rescheduled, dead or cancelled, each with its history.
 
     Parameters: parallel arrays `ids`, `attempts`, `statuses`, `delays` (seconds until due again), `ats` (instants
     not to be due before, or null), `outcomes`, `errors` (JSON texts or null), `fingerprints`, `uncounted` (1 gives the
     attempt back), `reasons` and `letter_ids` of those that die; at most `_parts.BATCH`; `locks`, the ids and those of the
     roots of continuations; `worker_id`.
     Shape: `(id, status, chain_id, has_waiters)` of each attempt that still was the worker's; for the others nothing is
-    written. `has_waiters` tells whether somebody waits for the end of its chain.
+    written. `has_waiters` is whether its chain has waiters.
     Changes: running -> pending, dead or cancelled; a `job_attempt` row each, a `dead_letter` for each that died. The
     chain ends with a job that does not go back to pending.
     Clock: the database's, at the start of the transaction; delays count from there, and an instant before it means now.
-    Locks: the rows and their chains' roots, by id; what somebody holds is skipped, as in `complete`.
+    Locks: the rows and their chains' roots, by id; rows that another transaction holds are skipped, as in `complete`.
     Index: the primary key.
     """
     job = table(model)
@@ -194,7 +194,7 @@ def finish(model: type[JobMixin[Any]]) -> Select[Any]:
             leased_by=null(),
             leased_until=null(),
             last_error=func.coalesce(error, job.c.last_error),
-            # Of a job that may be tried for ever there is no larger number.
+            # Without a limit on attempts there is no larger number.
             max_attempts=func.least(job.c.max_attempts, LAST_ATTEMPT - uncounted) + uncounted,
             changed_xid=XID,
         )
@@ -237,7 +237,7 @@ def end_chains(job: Table, ended: Any, over: ColumnElement[bool]) -> CTE:
 
 
 def awaited(ended: Any, roots: CTE) -> ColumnElement[bool]:
-    """Return whether somebody waits for the end of the chain of a row of `ended`, by its root's own row."""
+    """Return whether the chain of a row of `ended` has waiters, by its root's own row."""
     of_root = select(roots.c.has_waiters).where(roots.c.id == ended.c.chain_id).scalar_subquery()
     return func.coalesce(of_root, ended.c.has_waiters, type_=Boolean).label("has_waiters")
 
@@ -267,7 +267,8 @@ def recorded(
 ) -> Select[Any]:
     """Return a select over the CTE `ended` whose statement also writes its rows' history and dead letters.
 
-    What `job_attempt` has of an attempt already, because somebody wrote it by hand, stays; so no row fails the others.
+    A row of `job_attempt` that already exists, because it was written by hand, is left as it is, so that it does not fail
+    the others.
     """
     attempts = table(model.Attempt)
     history = (
@@ -295,7 +296,7 @@ def buried(
 ) -> CTE:
     """Return the CTE that writes a dead letter for each row of the CTE `ended` that died.
 
-    An unresolved letter that the job has already, because somebody revived it by hand, tells of this death from now on.
+    An unresolved dead letter that the job already has, because the job was revived by hand, is updated with this death.
     """
     letter = table(model.DeadLetter)
     names = ["id", "job_id", "chain_id", "queue", "type_name", "input", "input_version"]

@@ -1,4 +1,4 @@
-"""What queues, job types and a worker were told, as that worker reads it again and again."""
+"""Runtime settings of queues, job types and a worker, as that worker reloads them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sa_jobqueue.statements.parts import whole
 
 @once_a_model
 def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Return what was told of the queues and job types of one worker, of their parts, and of the worker itself.
+    """Return the settings of the queues and job types of one worker, of their fairness keys, and of the worker itself.
 
     Parameters: `queues`, `types`, `worker_id`.
     Shape: a row each that has one: `kind` (`queue`, `type` or `worker`), `name`, `is_paused`, `weight`,
@@ -105,7 +105,7 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def notify_rules(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Tell running workers, when and if this transaction commits, that what they are told has changed.
+    """Notify running workers, if this transaction commits, that their settings have changed.
 
     Locks: a commit that carries a notification takes one lock a database for a moment.
     """

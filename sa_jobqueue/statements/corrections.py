@@ -99,7 +99,7 @@ def schedules_ahead(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def correct_schedule(model: type[JobMixin[Any]]) -> Update:
-    """Have a schedule fire at an earlier time, unless somebody has moved it meanwhile.
+    """Let a schedule fire at an earlier time, unless its next time was changed meanwhile.
 
     Parameters: `schedule`, `was`, `next`. Takes many. Changes: `next_fire_at`. Locks: its row. Index: the primary key.
     """

@@ -111,7 +111,7 @@ def unresolved(
 def dismiss(model: type[JobMixin[Any]], ids: Sequence[JobId], *, by: str) -> Update:
     """Resolve unresolved dead letters as dismissed; their jobs stay dead.
 
-    Shape: `(id,)` a letter. Clock: the database's. Locks: the letters. Index: the primary key.
+    Shape: `(id,)` per dead letter. Clock: the database's. Locks: the dead letters. Index: the primary key.
     """
     letter = model.DeadLetter
     return (
@@ -124,7 +124,7 @@ def dismiss(model: type[JobMixin[Any]], ids: Sequence[JobId], *, by: str) -> Upd
 
 
 def jobs_of(model: type[JobMixin[Any]], *conditions: ColumnElement[bool], after: JobId | None, limit: int) -> Select[Any]:
-    """Return the dead jobs of dead letters, by job id; a letter whose job is gone or alive again has none.
+    """Return the dead jobs of dead letters, by job id; no row for a job that is gone or alive again.
 
     Shape: up to `limit` `(job_id,)`, ascending, each once, those behind the id `after`.
     Index: `ix_dead_letter_job`, and the job's primary key.

@@ -1,4 +1,4 @@
-"""Finding the chain that already has a deduplication key, and making sure that nobody makes a second one meanwhile."""
+"""Finding the chain that already has a deduplication key, and preventing that a second one is created meanwhile."""
 
 from __future__ import annotations
 
@@ -173,8 +173,8 @@ def put(
     """Insert many jobs, each unless an open chain has its key; replace those parts of one that has not begun.
 
     Parameters: as `jobs.enqueue_many`, of distinct keys; with `schedule` among `replaced` also `max_wait`, as of `replace`,
-    or null; with `ended`, where chains that have ended count as well, `window`, how long they do, null for ever. With `held`
-    one that has not begun is kept from that until the transaction ends, also where nothing is replaced.
+    or null; with `ended`, where chains that have ended count as well, `window`, how long they do, null for no limit. With
+    `held` a job that has not begun is locked against its start until the transaction ends, even if nothing is replaced.
     Shape: the ids of the rows inserted and of those changed or held, not those of jobs left as they are.
     Changes: a row each; or what is `replaced`, and `changed_xid`. Clock: the database's `now()`.
     Locks: the rows returned. An equal key of a transaction that is under way, and a claim of the job that has it, are
@@ -248,7 +248,7 @@ def holders(model: type[JobMixin[Any]], *, ended: bool) -> Select[Any]:
     """Return the first job of the chain that has each key: of the open one, else with `ended` of the newest.
 
     Parameters: `type_names` and `keys`, in one order; with `ended`, `window` as of `put`.
-    Shape: `(chain_type_name, deduplication_key, id, queue)`, no row for a key that nobody has. Locks: none.
+    Shape: `(chain_type_name, deduplication_key, id, queue)`, no row for a key without a chain. Locks: none.
     Index: `uq_job_deduplication`; with `ended`, `ix_job_deduplication`.
     """
     job, given = table(model), _keys()
@@ -280,7 +280,7 @@ def _arbiter(job: Table) -> dict[str, Any]:
 
 
 def _duration(name: str) -> ColumnElement[Any]:
-    return cast(bindparam(name, type_=Interval), Interval)  # which a null by itself would not tell
+    return cast(bindparam(name, type_=Interval), Interval)  # a null has no type unless it is cast
 
 
 def _keys() -> TableValuedAlias:

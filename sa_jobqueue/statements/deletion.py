@@ -55,7 +55,7 @@ def connected(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def lock_roots(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Lock chains against everybody: whoever would extend one, end it, or begin to wait for it has to wait.
+    """Lock chains exclusively: a transaction that would extend one, end it, or start to wait for it has to wait.
 
     Parameters: `ids`. Shape: `(id,)` of the roots that exist, by id. Locks: the roots, awaited, in the order of their
     ids, also against foreign keys to them, until the transaction or its savepoint ends. Index: the primary key.
@@ -123,11 +123,11 @@ def delete_attempts(model: type[JobMixin[Any]]) -> Delete:
 
 @once_a_model
 def dismiss_letters(model: type[JobMixin[Any]]) -> Update:
-    """Resolve the open dead letters of jobs that are deleted: there is nothing left to redrive.
+    """Resolve the open dead letters of jobs that are deleted: their jobs can no longer be redriven.
 
     Parameters: `job_ids`; `by`, empty for whom a redrive through the view would name: the setting `sa_jobqueue.actor`, or
     the database's user. Changes: `resolution`, `resolved_at`, `resolved_by`.
-    Clock: the database's. Locks: the letters. Obliges: the jobs are locked. Index: `uq_dead_letter_open`
+    Clock: the database's. Locks: the dead letters. Obliges: the jobs are locked. Index: `uq_dead_letter_open`
     or `ix_dead_letter_job`.
     """
     letter: Any = model.DeadLetter

@@ -15,14 +15,14 @@ from sa_jobqueue.types import JobStatus
 
 @once_a_model
 def expire(model: type[JobMixin[Any]], *, only: bool = False) -> Select[Any]:
-    """Cancel pending jobs whose `expires_at` has passed. No claim takes them either: this only says so.
+    """Cancel pending jobs whose `expires_at` has passed. Claims skip them anyway: this only records the outcome.
 
     Parameters: `limit`; `excluded`, ids to leave out, none unless given; with `only` it takes none but those in `ids`.
     Shape: `(id, type_name, attempt, chain_id, has_waiters)` a job, the last as in `completions.finish`;
-    fewer than `limit` rows: none are left but those that somebody holds. Unordered.
-    Changes: pending -> cancelled; `last_error` says when it should have started. The chain ends.
-    Clock: the database's. Locks: the rows taken, and the roots of continuations, until the transaction ends; rows held by
-    others are skipped: somebody is just claiming or changing them. Index: `ix_job_expiring`.
+    fewer than `limit` rows: none are left but those held by another transaction. Unordered.
+    Changes: pending -> cancelled; `last_error` states when it should have started. The chain ends.
+    Clock: the database's. Locks: the rows cancelled, and the roots of continuations, until the transaction ends; rows held
+    by another transaction are skipped: it is claiming or changing them. Index: `ix_job_expiring`.
     """
     job = table(model)
     late = _late(model, only=only).with_for_update(key_share=True, skip_locked=True).cte("late")

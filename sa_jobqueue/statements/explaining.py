@@ -67,7 +67,7 @@ def rates(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def holders(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Tell which workers run jobs of a queue, of a part or of a type, how many, and which of them for longest.
+    """Return which workers run jobs of a queue, of a fairness key or of a type, how many each, and its longest-running job.
 
     Parameters: `queue`, `type_name`, null for any. Shape: `(worker_id, n, job_id, started_at)` a worker, the longest first.
     Locks: none. Index: `ix_job_running`, every running job.

@@ -34,7 +34,7 @@ _LIMIT = bindparam("limit", type_=Integer)
 _ONE: ColumnElement[Any] = literal_column("1")
 _WINDOW = bindparam("window", type_=Interval)
 UNSUCCESSFUL = (AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT, AttemptOutcome.LOST)
-"""Attempts that ended in a way nobody wanted: what a retry rate counts."""
+"""Outcomes that count as unsuccessful attempts in a retry rate."""
 
 
 @once_a_model
@@ -143,9 +143,9 @@ def attempts_lately(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def running(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Count the running jobs, those that hang on no live worker, those past their time, and tell the longest running.
+    """Count the running jobs, those without a live worker and those past their timeout, and return the longest running.
 
-    Parameters: `ttl` of a worker's beat. Shape: one row `(running, orphaned, overdue, job_id, type_name, leased_by,
+    Parameters: `ttl` of a worker's heartbeat. Shape: one row `(running, orphaned, overdue, job_id, type_name, leased_by,
     started_at)`, the last four of the longest running; null where none runs. Clock: the database's. Locks: none.
     Index: `ix_job_running`, every running job: as many as workers have slots.
     """
@@ -177,7 +177,7 @@ def running(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def unresolved(model: type[JobMixin[Any]]) -> Select[int, int, int, int, int, Any]:
-    """Count the dead letters that nobody has decided on, by age, and tell the oldest.
+    """Count the unresolved dead letters by age, and return when the oldest was written.
 
     Parameters: `limit`: it counts no further. Shape: one row `(unresolved, last_hour, last_day, last_week, last_month,
     oldest_at)`; a month has 30 days. Clock: the database's. Locks: none. Index: `uq_dead_letter_open`.
@@ -202,9 +202,9 @@ def unresolved(model: type[JobMixin[Any]]) -> Select[int, int, int, int, int, An
 def behind_dead(model: type[JobMixin[Any]]) -> Select[Any]:
     """Count the jobs that wait for chains that are dead, and name one such chain.
 
-    Looks at the newest `limit` dead letters that were not redriven, dismissed ones too: those are the forgotten ones.
+    Reads the newest `limit` dead letters that were not redriven; dismissed ones count, since jobs may still wait for them.
     Parameters: `limit`, also of what is counted. Shape: one row `(waiting, chains, chain_id)`.
-    Locks: none. Index: the letters' primary key, `ix_job_blocker_chain`, the primary key.
+    Locks: none. Index: the primary key of `dead_letter`, `ix_job_blocker_chain`, the primary key.
     """
     letter, edge, job = table(model.DeadLetter), table(model.Blocker), table(model)
     key = id_parameter(model.__jobqueue__)
@@ -214,7 +214,7 @@ def behind_dead(model: type[JobMixin[Any]]) -> Select[Any]:
         .order_by(letter.c.id.desc())
         .limit(_LIMIT)
     )
-    # Arrays, not joins: a plan from the statistics of empty tables would read all edges once a letter.
+    # Arrays, not joins: a plan from the statistics of empty tables would read all blockers once per dead letter.
     dead = select(job.c.chain_id).where(
         job.c.id == any_(_array_of(letters, key)), cast(job.c.status, Text) == literal_column("'dead'")
     )

@@ -84,8 +84,8 @@ def rows(
 ) -> Select[Any]:
     """Return rows of a dataset, each column as COPY writes it for a reader: ids, states and JSON as text.
 
-    `redact`: names of job types, `*` and `?` stand for others: `"(redacted)"` stands for their payloads, and of their errors
-    the class alone is told. An attempt's type is its job's, one probe each; without a job it may be any.
+    `redact`: names of job types, with the wildcards `*` and `?`: their payloads are replaced by `"(redacted)"`, and their
+    errors by the class alone. An attempt's type is its job's, one probe each; without a job it may be any.
     Shape: `columns` in the order given, all of the dataset's for none. Unordered.
     Locks: none. Obliges: the session's time zone is UTC, or times are read with their offset.
     Index: a range of keys is one of the primary key; of transactions, `ix_job_history`, `ix_job_attempt_changed`,
@@ -120,7 +120,7 @@ def sample(model: type[JobMixin[Any]], dataset: Dataset, *, percent: float) -> S
 
     Shape: the first column of the key, in its order, of all rows on about `percent` of the table's pages. Locks: none.
     Source: TABLESAMPLE SYSTEM takes whole pages, so it reads no more than it returns; pg_stats would do as well, once
-    somebody has analyzed the table.
+    the table has been analyzed.
     """
     of = source(model, dataset)
     taken = of.tablesample(func.system(literal(percent, Double)))

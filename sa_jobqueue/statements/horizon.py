@@ -100,7 +100,7 @@ def _slots() -> Any:
         literal_column("'replication_slot'").label("kind"),
         cast(slot.c.xmin, Text).label("xmin"),
         func.age(slot.c.xmin, type_=Integer).label("age"),
-        # PostgreSQL 17 and newer tell since when nobody reads it; older ones have no such column.
+        # PostgreSQL 17 and newer have the time since when the slot is inactive; older ones have no such column.
         _seconds(cast(func.to_jsonb(literal_column("slot")).op("->>")(literal_column("'inactive_since'")), _INSTANT)),
         cast(slot.c.active_pid, Integer).label("pid"),
         cast(slot.c.slot_name, Text).label("name"),

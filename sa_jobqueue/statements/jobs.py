@@ -86,7 +86,7 @@ def copy_new(model: type[JobMixin[Any]], columns: Sequence[str]) -> CopyTarget:
 
 
 def due_at(*, delay: timedelta | None, at: datetime | None) -> Select[Any]:
-    """Tell when what this transaction enqueues with a delay, or for an instant, is due.
+    """Return when jobs that this transaction enqueues with a delay or an instant become due.
 
     Shape: `(due,)`. Clock: the database's `now()`, to which a delay is added and below which no `at` reaches.
     """
@@ -110,12 +110,12 @@ def job_queue(model: type[JobMixin[Any]]) -> TableClause:
 
 
 def lock(model: type[JobMixin[Any]], ids: Sequence[JobId], *, blockers: bool = False) -> Select[Any]:
-    """Lock jobs and the roots of their chains, and tell their status; with `blockers` also the chains they wait for.
+    """Lock jobs and the roots of their chains, and return their status; with `blockers` also the chains they wait for.
 
-    Shape: `(id, status, chain_id, has_waiters)` of all that exist, each as of the moment it was locked; `has_waiters` tells
-    of a root whether somebody waits for its chain.
-    Locks: the rows, awaited, until the caller's transaction ends, in the order of all who wait: roots by id, then
-    continuations by id. What the view locks when it changes one of them is among them. Index: the primary key.
+    Shape: `(id, status, chain_id, has_waiters)` of all that exist, each as of the moment it was locked; `has_waiters` is set
+    for the root of a chain with waiters.
+    Locks: the rows, until the caller's transaction ends; waits for held ones, in the common order of locks: roots by id,
+    then continuations by id. What the view locks when it changes one of them is among them. Index: the primary key.
     """
     job, edge = table(model), table(model.Blocker)
     given = any_(literal(list(ids), ARRAY(id_parameter(model.__jobqueue__))))
@@ -156,11 +156,12 @@ def attempts(model: type[JobMixin[Any]], job_id: JobId, *, after: int | None, li
 
 @once_a_model
 def unknown_types(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Name types of due jobs that no live worker has a handler for.
+    """Return types of due jobs that no live worker has a handler for.
 
-    Parameters: `queues`, `types` the asking worker knows, `ttl` of a worker's beat.
-    Shape: `(type_name,)`, distinct, from the 1,000 oldest due jobs of each queue, and from the oldest of each part and
-    priority, of 1,000 of those: what nobody takes is the oldest there in the end, and what lies deeper is told later.
+    Parameters: `queues`, `types` that the calling worker knows, `ttl` of a worker's heartbeat.
+    Shape: `(type_name,)`, distinct, from the 1,000 oldest due jobs of each queue, and from the oldest of each fairness key
+    and priority, of 1,000 of those: a job without a handler becomes the oldest there in time, and deeper ones are reported
+    later.
     Index: `ix_job_claim`.
     """
     job, worker = table(model), table(model.Worker)
@@ -190,11 +191,11 @@ def unknown_types(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def unserved_queues(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Name the queues with due jobs, theirs or of parts of them, that no live worker serves.
+    """Return the queues with due jobs, including jobs with a fairness key, that no live worker serves.
 
-    Parameters: `ttl` of a worker's beat. Shape: `(name,)`, by name.
-    Index: `ix_job_claim`, one probe a queue or part, which finds the next name after the one before, and one more of what
-    nobody serves.
+    Parameters: `ttl` of a worker's heartbeat. Shape: `(name,)`, by name.
+    Index: `ix_job_claim`, one probe per queue or fairness key to find the next name after the one before, and one more per
+    unserved queue.
     """
     job, worker = table(model), table(model.Worker)
     pending = select(job.c.queue).where(job.c.status == status(JobStatus.PENDING), job.c.priority >= literal_column("'-9'"))

@@ -1,4 +1,4 @@
-"""Leases: beating, extending, and taking back what a vanished worker held."""
+"""Leases: heartbeats, extensions, and the rescue of jobs whose worker was lost."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from sa_jobqueue.types import AttemptOutcome, DeadReason, JobStatus
 
 @once_a_model
 def beat(model: type[JobMixin[Any]]) -> Insert:
-    """Say that a worker lives; register it if its row is not there (or not there any more).
+    """Write a worker's heartbeat; register the worker if its row does not exist (or was removed).
 
     Parameters: `id`, `name`, `host`, `pid`, `version`, `queues`, `job_types`, `concurrency`, `state`;
     `selectors`, `type_slots`, null unless given.
-    Shape: one row `(drain_requested_at,)`, null unless somebody asked the worker to stop.
+    Shape: one row `(drain_requested_at,)`, null unless the worker was asked to drain.
     Changes: `heartbeat_at`, `state`, `concurrency`. Clock: the database's. Locks: the worker's own row.
     Index: the primary key.
     """
@@ -78,9 +78,9 @@ def forget_worker(model: type[JobMixin[Any]]) -> Delete:
 def forget_dead_workers(model: type[JobMixin[Any]]) -> Delete:
     """Remove workers that have been silent for `after` and hold no job.
 
-    Parameters: `after`, many times the time to live: a zombie that wakes up later registers itself again.
-    Changes: their rows. Locks: those rows; what somebody holds is passed, for whoever asks many workers to drain locks
-    them in another order. Index: `ix_job_running`, one probe a worker.
+    Parameters: `after`, many times the heartbeat timeout: a process that resumes later registers itself again.
+    Changes: their rows. Locks: those rows; held ones are skipped, because a request to drain many workers locks
+    them in another order. Index: `ix_job_running`, one probe per worker.
     """
     worker = table(model.Worker)
     silent = worker.c.heartbeat_at < func.now() - bindparam("after", type_=Interval)
@@ -183,9 +183,9 @@ def rescue(model: type[JobMixin[Any]], *, orphans: bool = False, ended: bool = F
     """Take jobs from workers that stopped beating, and jobs whose own lease ran out; due again after a backoff, or dead.
 
     Parameters: `ttl`, how long a silent worker still counts as alive; `limit`; `base` and `cap` of the backoff in
-    seconds; `letter_ids`, `limit` fresh ids. With `orphans` instead the jobs whose worker has no row at all: a rarer
-    sweep, for it reads every running job. With `ended` those of one worker, `worker_id` in the place of `ttl`, whose
-    process is known to have ended, however fresh its last beat is. `excluded`: ids to leave out, none unless given; with
+    seconds; `letter_ids`, `limit` fresh ids. With `orphans` instead the jobs whose worker has no row at all: done more
+    rarely, for it reads every running job. With `ended` those of one worker, `worker_id` in the place of `ttl`, whose
+    process is known to have ended, however fresh its last heartbeat is. `excluded`: ids to leave out, empty by default; with
     `only` it takes none but those in `ids`.
     Shape: `(id, type_name, attempt, status, worker_id, chain_id, has_waiters)` a job, the last as in
     `completions.finish`; fewer than `limit` rows: none are left. Unordered.
@@ -300,7 +300,7 @@ def _lost(model: type[JobMixin[Any]], *, orphans: bool, ended: bool, only: bool)
 
 
 def _lost_error(reason: ColumnElement[str], worker_id: ColumnElement[str]) -> ColumnElement[Any]:
-    """Return the error of a job taken back, in the shape of every other: who had it last stays known."""
+    """Return the error of a rescued job, in the shape of every other error; it names the worker that was lost."""
     message = case(
         (reason == DeadReason.LOST.value, func.concat("worker ", worker_id, " stopped beating")),
         else_=func.concat("worker ", worker_id, " let its lease run out"),

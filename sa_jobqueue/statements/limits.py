@@ -1,12 +1,13 @@
-"""Limits that hold across all workers: whose turn it is to claim under one, how much room it has, what a claim has used.
+"""Limits across all workers: the lock to claim under one, its remaining capacity, and recording what a claim has used.
 
 A claim under a limit is a transaction: `lock`, `running`, the claim, `spend`. The row of the queue or the type is locked
-for its length, so two such claims never count the same room; nothing is written for a job, and what a dead worker ran
-counts until it is taken back.
+for its length, so two such claims never count the same capacity; nothing is written per job, and the jobs of a lost worker
+count until they are rescued.
 
-Nor is the locked row written to: what a rate has let start lies in `rate_state`, where whoever reads it walks past nothing
-that is dead, however long vacuum is held back. The price: `lock` may tell a state that the lock's last holder has left
-behind, for it sees what was before it got the lock, and the locked row does not tell it of a change. `spend` finds out.
+Nor is the locked row written to: what a rate limit has let start is stored in `rate_state`, where a read passes no dead
+row versions, however long vacuum is held back. The price: `lock` may return a state older than what the lock's previous
+holder wrote, for its snapshot was taken before it got the lock, and an unchanged locked row does not reveal that. `spend`
+detects it.
 """
 
 from __future__ import annotations
@@ -84,12 +85,12 @@ def newest_state(model: type[JobMixin[Any]], of: Table) -> FromClause:
 
 @once_a_model
 def lock(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Lock what limits a queue, parts of it and a job type, and tell the limits.
+    """Lock the rows that limit a queue, its fairness keys and a job type, and return the limits.
 
     Parameters: `queues`, names of queues and parts; `type_name`, null for none.
     Shape: `(is_type, name, global_concurrency, concurrency_per_key)`, `RATE`, `STATE`, `(version, place, now)` a row that is
-    there and free: how many may run at once, how many of each fair key, what a `rates.Rate` is made of, and what `spend` is
-    told; null where there is no such limit, or nothing was started. Unordered.
+    there and free: how many may run at once, how many of each fairness key, what a `rates.Rate` is made of, and the
+    parameters of `spend`; null where there is no such limit, or nothing was started. Unordered.
     Clock: the database's, at the start of the transaction, as of `started_at`.
     Locks: those rows, until the transaction ends; skipped where another claim holds them.
     Obliges: a caller must claim nothing that a row limits which it asked for and did not get, nor anything under a rate that
@@ -164,12 +165,12 @@ def _floor(oldest: ColumnElement[Any]) -> ColumnElement[str]:
 
 @once_a_model
 def spend(model: type[JobMixin[Any]]) -> Update:
-    """Remember what was started under rates, each in the place of the state that `lock` has told, if that is the newest.
+    """Record what was started under rates, each in the row version that `lock` returned, if that is still the newest.
 
-    Parameters: `is_types` and `names` of the rates, `versions` and `places` as told, `tokens`, and `starts`, each an array
-    as text; all in one order. Shape: `(name,)` of each that was written.
+    Parameters: `is_types` and `names` of the rates, `versions` and `places` as returned, `tokens`, and `starts`, each an
+    array as text; all in one order. Shape: `(name,)` of each that was written.
     Changes: `version` by one, `tokens`, `starts`, and `spent_at` to the database's `now()`, as of `lock`.
-    Locks: nobody else's: who writes them holds what `lock` locks.
+    Locks: no further ones: a writer of these rows holds what `lock` locks.
     Obliges: roll back where one was not written: another claim has spent since. Run it after `lock`, as a statement of its
     own in READ COMMITTED. Index: none, it goes where `place` says.
     """
@@ -180,14 +181,15 @@ def spend(model: type[JobMixin[Any]]) -> Update:
     told = {
         "is_type": element(array("is_types", Boolean()), place),
         "name": element(array("names", Text()), place),
-        # Vacuum may have given the place to another: its row is not the one that was told.
+        # Vacuum may have reused the place: its row is not the one that was returned.
         "version": element(array("versions", BigInteger()), place),
     }
     return (
         update(state)
         .where(own == any_(places), *(state.c[name] == value for name, value in told.items()))
         .values(
-            # One written by hand may be the largest there is: it is written again then, and its place alone tells it apart.
+            # One written by hand may be the largest value: it is then kept, and only its place distinguishes the row
+            # version.
             version=func.least(state.c.version, _LARGEST - literal_column("1"), type_=BigInteger) + literal_column("1"),
             tokens=element(array("tokens", Double()), place),
             # Each an array of its own length, which one array of all could not hold.
@@ -200,7 +202,7 @@ def spend(model: type[JobMixin[Any]]) -> Update:
 
 @once_a_model
 def spend_first(model: type[JobMixin[Any]]) -> Insert:
-    """Remember what was started first under rates of which `lock` has told no state, unless there is one by now.
+    """Record what was first started under rates for which `lock` returned no state, unless there is one by now.
 
     Parameters: `is_types`, `names`, `tokens` and `starts`, as `spend`. Shape: `(name,)` of each that was written.
     Changes: new rows, as of `lock`. Locks, Obliges: as `spend`. Index: `pk_rate_state`.

@@ -1,9 +1,8 @@
 """Jobs, chains and edges a page at a time.
 
-A listing walks one index from where the page before ended, and reads a bounded number of entries a call, however few of
-them fit: a filter that matches little must not hold a snapshot for minutes. So a page may be short, or empty, and still
-not be the last. A statement here tells how far it came in its own rows, for what is asked in a second one may be of
-another time.
+A listing walks one index from the end of the previous page, and reads a bounded number of entries per call, however few of
+them match: a filter with few matches must not hold a snapshot for minutes. So a page may be short, or empty, without being
+the last. A statement returns its position in its own rows, since a second statement could see another snapshot.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ def jobs(
 ) -> Select[Any]:
     """Return one page of jobs by id: with UUIDv7 the order of enqueueing, by the clients' clocks.
 
-    Shape: `(id, place, fits, Job)`, or the named columns in place of `Job`; one row more than `limit` tells that there
-    are more. A last row that does not fit, at place `scan_limit`, tells where to go on; without either it was the end.
+    Shape: `(id, place, fits, Job)`, or the named columns in place of `Job`; one row more than `limit` means that there
+    are more. A last row that does not fit, at place `scan_limit`, is where to continue; without either it was the end.
     Index: the primary key, at most `scan_limit` entries of it.
     """
     key = table(model).c.id

@@ -23,10 +23,10 @@ def vacuum(layout: Layout, table_name: str, *, analyze: bool) -> TextClause:
 
 
 def reindex(layout: Layout, index_name: str) -> TextClause:
-    """Build an index anew beside the old one, and put it in its cursor.
+    """Rebuild an index concurrently and replace the old one.
 
-    Locks: SHARE UPDATE EXCLUSIVE on the table; it waits for every transaction that may use the old index. Ended on its
-    way, it leaves an index behind whose name ends in `_ccnew` or `_ccold`. Obliges: no transaction.
+    Locks: SHARE UPDATE EXCLUSIVE on the table; it waits for every transaction that may use the old index. If interrupted,
+    it leaves an index behind whose name ends in `_ccnew` or `_ccold`. Obliges: no transaction.
     """
     return text(f"REINDEX INDEX CONCURRENTLY {_name(layout, index_name)}")
 
@@ -37,7 +37,7 @@ def drop_index(layout: Layout, index_name: str) -> TextClause:
 
 
 def bounded(*, lock_timeout_ms: int) -> Select[Any]:
-    """Bound a session's waits for locks, and let its statements take their time; its name tells what it is for."""
+    """Set a session's lock timeout, and remove its statement timeout; its application name is that of the maintenance."""
     wanted = {
         "application_name": "sa_jobqueue maintenance",
         "lock_timeout": f"{lock_timeout_ms}ms",

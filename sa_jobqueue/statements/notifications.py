@@ -17,7 +17,7 @@ def notify_due(model: type[JobMixin[Any]]) -> Select[Any]:
 
     Parameters: `queue`. Locks: a commit that carries a notification takes one lock a database for a moment; send few.
     """
-    # Made once: with single jobs, making it anew each time costs more than the server takes.
+    # Built once: for single jobs, building it each time costs more than the server takes.
     return select(func.pg_notify(model.__jobqueue__.channel("due"), bindparam("queue", type_=Text)))
 
 

@@ -103,7 +103,7 @@ def _lanes(model: type[JobMixin[Any]], *columns: ColumnElement[Any], start: Any 
 
 @once_a_model
 def news(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Tell what was written to parts of some queues since a snapshot, and what is next in lanes that were read to their end.
+    """Return what was written to fairness keys of some queues since a snapshot, and what is next in drained lanes.
 
     Parameters: `queues`; `xmax`, `xip` of that snapshot, as text; `most` rows to look at; lanes as the arrays
     `lane_queues`, `lane_priorities`; `read_to`, the instant to which all of them have been read, null without any; `types`.

@@ -1,4 +1,4 @@
-"""Queues and job types as rows: what people say of them. What workers make of it is read by `controls`.
+"""Queues and job types as rows: the settings an operator writes. Workers read them with `controls`.
 
 Both are written by the same statements: `of` is `Job.Queue` or `Job.JobType`, and a name is that of its row.
 """
@@ -37,18 +37,18 @@ TOLD: Final = (
     *RETRY,
     *("retain_completed", "retain_cancelled", "retain_dead"),
 )
-"""The columns that say what a queue may take; a job type has some of them."""
+"""The columns that limit what a queue may run; a job type has some of them."""
 _STATE: Final = ("paused_at", "paused_by", "created_at", "updated_at")
 
 
 @once_a_model
 def put(of: type[QueueMixin] | type[JobTypeMixin]) -> Insert:
-    """Write what a queue or type is told, unless its row says just that.
+    """Write the settings of a queue or type, unless its row already has them.
 
     Parameters: the name, as its column is called, and those of `TOLD` that the table has.
-    Shape: `(name, is_new)` of a row that was written; none of one that said so already.
+    Shape: `(name, is_new)` of a row that was written; no row if nothing changed.
     Changes: those columns, `updated_at`. It stays paused. Clock: the database's.
-    Locks: its row, until the transaction ends; whoever writes it meanwhile is waited for. Index: the primary key.
+    Locks: its row, until the transaction ends; waits for a concurrent writer of it. Index: the primary key.
     """
     row, key = table(of), _key(of)
     told = [name for name in TOLD if name in row.c]
@@ -116,10 +116,10 @@ def drop(of: type[QueueMixin] | type[JobTypeMixin]) -> ReturningDelete[Any]:
 
 @once_a_model
 def make(of: type[QueueMixin] | type[JobTypeMixin]) -> Insert:
-    """Give those of some names a row that have none, which says nothing yet.
+    """Insert a row without settings for each of some names that has none.
 
     Parameters: `names`. Shape: none. Changes: new rows. Index: the primary key.
-    Locks: the new rows, until the transaction ends; whoever makes one of them meanwhile is waited for.
+    Locks: the new rows, until the transaction ends; waits for a transaction that inserts one of them.
     """
     row, key = table(of), _key(of)
     name = func.unnest(array("names", Text())).column_valued("name")
@@ -128,7 +128,7 @@ def make(of: type[QueueMixin] | type[JobTypeMixin]) -> Insert:
 
 @once_a_model
 def lock(of: type[QueueMixin] | type[JobTypeMixin]) -> Select[Any]:
-    """Lock the rows that there are of some names, for whoever compares before it writes.
+    """Lock the existing rows of some names, for a caller that compares before it writes.
 
     Parameters: `names`. Shape: all columns of each, by name.
     Locks: those rows, in the order of their names, until the transaction ends. Index: the primary key.

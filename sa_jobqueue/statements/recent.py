@@ -36,7 +36,7 @@ def longest(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def failures(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Return the attempts that ended last in a way nobody wanted, the newest first, with how their jobs stand now.
+    """Return the latest unsuccessful attempts, newest first, with the current status of their jobs.
 
     Parameters: `scan`, how many of the newest attempts to look at, snoozed and released ones among them; `limit`.
     Shape: `(job_id, type_name, status, attempt, outcome, error_type, error_message, ago)`; the message's first 300

@@ -64,7 +64,7 @@ _READ = (
 
 @once_a_model
 def expired_chains(model: type[JobMixin[Any]], *, first: bool) -> Select[Any]:
-    """Look at one page of jobs, by id, for chains that have ended, that nobody awaits and whose time is up.
+    """Read one page of jobs, by id, and return the chains among them that have ended, have no waiters and have expired.
 
     Parameters: `after`, unless it is the `first` page; `scan`, how many jobs to look at; `shortest`, the shortest age of
     all; those of `RetentionRules`. Shape: one row `(scanned, last_id, is_young, ids)`: how many jobs were looked at, the
@@ -99,14 +99,14 @@ def expired_chains(model: type[JobMixin[Any]], *, first: bool) -> Select[Any]:
 
 @once_a_model
 def letters(model: type[JobMixin[Any]], *, first: bool, remove: bool) -> Select[Any]:
-    """Look at one page of dead letters, by id, and delete those that were resolved long enough ago.
+    """Read one page of dead letters, by id, and delete those that were resolved long enough ago.
 
-    Parameters: `after`, unless it is the `first` page; `scan`, how many to look at; `shortest`, the shortest age of all;
-    `RetentionRules.letter_parameters`; `excluded`, letters to leave, none unless given.
-    Shape: one row `(scanned, last_id, is_young, gone)`, as `expired_chains` has them; `gone` is
-    how many were deleted, or without `remove` would be. A letter whose job is dead stays.
-    Clock: the database's `now()`. Locks: the letters that go, until the transaction ends; held ones are skipped.
-    Index: the primary key, `scan` entries; that of the jobs, one probe a letter that is due.
+    Parameters: `after`, unless it is the `first` page; `scan`, how many to read; `shortest`, the shortest age of all;
+    `RetentionRules.letter_parameters`; `excluded`, ids of dead letters to keep, empty by default.
+    Shape: one row `(scanned, last_id, is_young, gone)`, as in `expired_chains`; `gone` is
+    how many were deleted, or without `remove` would be. The dead letter of a job that is still dead stays.
+    Clock: the database's `now()`. Locks: the deleted rows, until the transaction ends; held ones are skipped.
+    Index: the primary key, `scan` entries; that of the jobs, one probe per dead letter that is due.
     """
     letter, job = table(model.DeadLetter), table(model)
     key = id_parameter(model.__jobqueue__)
@@ -135,11 +135,11 @@ def letters(model: type[JobMixin[Any]], *, first: bool, remove: bool) -> Select[
 
 @once_a_model
 def roots(model: type[JobMixin[Any]], *, lock: bool) -> Select[Any]:
-    """Return those of some chains that have ended, that nobody awaits and whose time is up.
+    """Return those of some chains that have ended, have no waiters and have expired.
 
     Parameters: `ids`, of roots; those of `RetentionRules`. Shape: `(id, type_name, outcome)`, by id.
     Clock: the database's `now()`. Locks: with `lock` the roots, in the order of their ids, also against foreign keys to
-    them: nobody can redrive one, or begin to wait for it. Held ones are skipped. Index: the primary key.
+    them: none can be redriven, and no job can start to wait for one. Held ones are skipped. Index: the primary key.
     """
     job = table(model)
     chosen = (
@@ -188,7 +188,7 @@ def _outcome(of: Any) -> ColumnElement[str]:
 
 
 def _expired(of: Any) -> list[ColumnElement[bool]]:
-    """Return what must be so of a root. Ages that nobody said are null, and so is the comparison: it stays."""
+    """Return the conditions for a root to have expired. An age that is not set is null, so the comparison is: it stays."""
     said = []
     for name, key in (("types", of.c.type_name), ("queues", of.c.queue)):
         place = position(array(name, Text()), key)

@@ -1,4 +1,4 @@
-"""Schedules: those that are due, moving them on, and what people say of them."""
+"""Schedules: selecting those that are due, advancing them, and reading and writing their settings."""
 
 from __future__ import annotations
 
@@ -51,22 +51,22 @@ TOLD: Final = (
     "grace",
     "overlap",
 )
-"""The columns that say what a schedule is."""
+"""The columns that define a schedule."""
 STATE: Final = ("source", "paused_at", "paused_by", "next_fire_at", "last_fire_at", "last_job_id", "error")
-"""The columns that say where it stands."""
+"""The columns with a schedule's state."""
 
 
 @once_a_model
 def due(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Lock schedules that are due, or that nobody has worked out yet, for the caller to fire them and move them on.
+    """Lock schedules that are due, or whose next time was not computed yet, for the caller to fire and advance them.
 
     Parameters: `limit`; `at`, an instant in the place of the database's clock, or null; `names`, to take none but those, or
     null; `excluded`, names to leave out, none unless given.
     Shape: per schedule its name, `TOLD`, `next_fire_at`, `last_fire_at`, then `is_open` (whether the chain of the job it
     made last is), and `now`; the one that is due first comes first.
     Clock: the database's `now()`, the start of the caller's transaction.
-    Locks: the rows returned, until that transaction ends; what somebody else fires or changes is passed.
-    Obliges: move each on, or say why it cannot fire, in the same transaction.
+    Locks: the rows returned, until that transaction ends; rows that another transaction fires or changes are skipped.
+    Obliges: advance each, or record why it cannot fire, in the same transaction.
     Index: `ix_schedule_due`, or all of a table that is small; the primary key of the job.
     """
     schedule, last = table(model.Schedule), table(model).alias("last_job")
@@ -85,7 +85,7 @@ def due(model: type[JobMixin[Any]]) -> Select[Any]:
         .where(*_due(schedule, now), or_(names.is_(None), schedule.c.name == any_(names)))
         .order_by(schedule.c.next_fire_at, schedule.c.name)
         .limit(bindparam("limit", type_=Integer))
-        # Whoever comes second finds, on the row's next version, that it is not due any more.
+        # A second worker sees, in the row's next version, that it is no longer due.
         .with_for_update(of=schedule, skip_locked=True)
     )
 
@@ -104,7 +104,7 @@ def due_names(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def next_due(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Tell in how many seconds the next schedule is due; below zero when it is overdue, null when there is none.
+    """Return in how many seconds the next schedule is due; below zero when it is overdue, null when there is none.
 
     Parameters: `excluded`, as `due`. Shape: one row, one column. Clock: the database's, as it is. Locks: none.
     Index: as `due`.
@@ -136,10 +136,10 @@ def made_already(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def move(model: type[JobMixin[Any]]) -> Update:
-    """Say when a schedule fires next, and for what it fired; or why it cannot, and that it never will until it is mended.
+    """Set when a schedule fires next, and for which time it fired; or the error that stops it until it is corrected.
 
     Parameters: `schedule`, `next_fire_at`, `last_fire_at`, `last_job_id` (null keeps what is there), `error`. Takes many.
-    Changes: those columns; not `updated_at`, for what it is stays the same.
+    Changes: those columns; not `updated_at`, because the definition is unchanged.
     Locks: its row, which `due` or `lock` has locked. Index: the primary key.
     """
     schedule = table(model.Schedule)
@@ -161,10 +161,10 @@ _KEPT: Final = {"source", "paused_at", "paused_by"}
 
 @once_a_model
 def put(model: type[JobMixin[Any]]) -> Insert:
-    """Write what a schedule is, unless its row says just that.
+    """Write the definition of a schedule, unless its row already has it.
 
     Parameters: `name`, `TOLD`, `source`, `next_fire_at`.
-    Shape: `(name, is_new)` of a row that was written; none of one that said so already.
+    Shape: `(name, is_new)` of a row that was written; no row if nothing changed.
     Changes: `TOLD`, `source`, `updated_at`; `error` to null; `next_fire_at` where it fires at other times now, or was null.
     It stays paused.
     Clock: the database's. Locks: its row. Index: the primary key.
@@ -220,8 +220,8 @@ def lock(model: type[JobMixin[Any]]) -> Select[Any]:
     """Lock schedules by name. Parameters: `names`.
 
     Shape: per schedule its name, `TOLD`, `STATE` and `now`, by name.
-    Clock: the database's `now()`. Locks: those rows, in the order of their names, until the transaction ends: whoever fires
-    one of them meanwhile is waited for. Index: the primary key.
+    Clock: the database's `now()`. Locks: those rows, in the order of their names, until the transaction ends; waits for
+    a transaction that is firing one of them. Index: the primary key.
     """
     schedule = table(model.Schedule)
     columns = _read(schedule, "name", *TOLD, *STATE)

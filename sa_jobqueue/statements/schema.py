@@ -1,4 +1,4 @@
-"""What the database says of itself: server version, and the stamp of the queue's tables."""
+"""Version information from the database: of the server, and of the queue's tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a handler's session is called in `pg_stat_activity`, so that whoever looks there sees whose it is."""
+"""The application name of a handler's session in `pg_stat_activity`, which names the job that it runs."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def read_name() -> Select[Any]:
 
 
 def name_session(job_id: JobId) -> str:
-    """Call the session by its job until the transaction ends; a pooled connection then has its own name again.
+    """Set the session's application name to its job until the transaction ends; then a pooled connection has its own again.
 
-    Text for the driver: SET takes no parameters, and compiled anew for each job it cost 0.6 ms instead of 0.13. It takes no
-    snapshot, so that what must come first in a transaction (SET TRANSACTION) still does. Locks: none.
+    Plain text: SET takes no parameters, and compiling it again for each job cost 0.6 ms instead of 0.13. It takes no
+    snapshot, so that statements that must come first in a transaction (SET TRANSACTION) still work. Locks: none.
     """
     return f"SET LOCAL application_name = '{session_name(job_id)}'"

@@ -1,4 +1,4 @@
-"""What a queue's tables and indexes take on disk, what vacuum has left, and what the server says of itself."""
+"""Sizes of a queue's tables and indexes, dead rows that vacuum has left, and the server's own settings and counters."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ TABLES: Final = ("job", "job_attempt", "job_blocker", "dead_letter", "worker", "
 
 @once_a_model
 def tables(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Return what the statistics say of a queue's tables.
+    """Return the statistics of a queue's tables.
 
     Shape: a row a table, by name: `(name, bytes, index_bytes, heap_bytes, live, dead, row_bytes, options, inserted,
     updated, deleted, hot_updated, last_vacuum, last_autovacuum, last_autoanalyze, vacuuming)`. Rows are estimates of the
     statistics; `row_bytes` is the mean of a row's columns, null before the first ANALYZE and without the right to read
     the table; `options` are the table's own storage settings; `vacuuming` names the phase of a vacuum that runs.
-    Locks: none but ACCESS SHARE for the moment in which sizes are taken: it waits for who rewrites a table.
+    Locks: none but ACCESS SHARE while sizes are computed: it waits for a transaction that rewrites a table.
     """
     relation, space, stats = _class("relation"), _namespace(), _catalog("pg_stat_all_tables", *_COUNTERS).alias("stats")
     progress = _catalog("pg_stat_progress_vacuum", "relid", "phase").alias("progress")
@@ -87,10 +87,10 @@ def tables(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def indexes(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Return what the catalogs and statistics say of the indexes on a queue's tables.
+    """Return what the catalogs and statistics contain about the indexes on a queue's tables.
 
-    Shape: a row an index, by name: `(name, table_name, kind, bytes, tuples, key_bytes, is_valid, options, scans)`:
-    `tuples` as of the last vacuum or analyze, -1 before; `key_bytes` the mean of what an entry keys by, null as in
+    Shape: a row per index, by name: `(name, table_name, kind, bytes, tuples, key_bytes, is_valid, options, scans)`:
+    `tuples` as of the last vacuum or analyze, -1 before; `key_bytes` the mean size of an entry's key, null as in
     `tables`; `kind` the access method. Locks: as `tables`.
     """
     relation, owner, space = _class("relation"), _class("owner"), _namespace()
@@ -138,7 +138,7 @@ def indexes(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 def server() -> Select[Any]:
-    """Return what the server says of itself, and of what the role that asks may see.
+    """Return settings and counters of the server, and the rights of the current role.
 
     Shape: one row `(now, server_version, is_replica, connections, max_connections, frozen_age, autovacuum,
     vacuum_threshold, vacuum_scale_factor, sees_all)`: `frozen_age` in transactions, of this database's

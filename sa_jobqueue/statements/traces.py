@@ -12,7 +12,7 @@ from sa_jobqueue.statements._parts import once_a_model, table
 from sa_jobqueue.tracing import LinkKind
 
 MOST: Final = 100
-"""Links of one attempt: a span keeps 128 unless its SDK is told otherwise."""
+"""Links of one attempt: a span keeps 128 by default."""
 
 
 @once_a_model

@@ -1,4 +1,4 @@
-"""Waiting for a chain's end from outside the queue: looking at it, and asking to be told."""
+"""Waiting for a chain's end from outside the queue: reading its state, and requesting a notification."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TOLD = (
 
 @once_a_model
 def standing(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Tell where a job's chain stands.
+    """Return the state of a job's chain.
 
     Parameters: `job_id`, any job of the chain.
     Shape: `(id, type_name, status, output, error, created_at, completed_at, length, last_job_id, last_type_name,
@@ -38,12 +38,12 @@ def standing(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def mark_awaited(model: type[JobMixin[Any]]) -> Update:
-    """Note on an open chain that somebody waits for its end, so that whoever ends it sends a notification.
+    """Mark an open chain as having waiters, so that the transaction that ends it sends a notification.
 
-    Parameters: `awaited_id`. Shape: `(id,)` if it was noted now; no row when it was already, when the chain has ended or
-    is gone, and when somebody holds the root: try again then. Changes: the root's `has_waiters`.
-    Locks: the root, until the transaction ends; skipped when it is held, so that nobody is waited for.
-    Obliges: run it alone and commit at once, then `standing`: an end that came before the mark is not told.
+    Parameters: `awaited_id`. Shape: `(id,)` if it was marked now; no row when it was already, when the chain has ended or
+    is gone, and when another transaction holds the root: try again then. Changes: the root's `has_waiters`.
+    Locks: the root, until the transaction ends; skipped when it is held, so that this never waits.
+    Obliges: run it alone and commit at once, then `standing`: no notification is sent for an end that preceded the mark.
     Index: the primary key.
     """
     job = table(model)

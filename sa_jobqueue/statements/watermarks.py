@@ -54,8 +54,9 @@ def standing() -> Select[int, int, str, bool]:
 def holders() -> Select[Any]:
     """Return which open transaction is the oldest that has written: it holds the watermark where it is.
 
-    Shape: a row `(pid, application_name, user, state, open_for, prepared)`, or none; a prepared transaction has a name
-    and no process. What the caller's role may not see is null, or no row. On a replica there is none: ask the primary.
+    Shape: a row `(pid, application_name, user, state, open_for, prepared)`, or no row; a prepared transaction has a name
+    and no process. Columns that the caller's role may not see are null, or there is no row. Always empty on a replica: use
+    the primary.
     """
     oldest: ColumnElement[Any] = cast(func.pg_snapshot_xmin(func.pg_current_snapshot()), _Xid())
     session = table(
@@ -94,7 +95,7 @@ def holders() -> Select[Any]:
 def first_xid(model: type[JobMixin[Any]], dataset: Dataset, filters: Filters) -> Select[int]:
     """Return the first transaction of a range that changed a row.
 
-    Shape: one row `(xid,)`, null when there is none. Locks: none.
+    Shape: one row `(xid,)`, null when no row was changed. Locks: none.
     Index: as `history.rows`; of jobs without a range, the whole table.
     """
     of = history.source(model, dataset)

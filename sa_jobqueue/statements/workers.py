@@ -1,4 +1,4 @@
-"""Workers: who there is, and asking some of them to finish. Their beats are in `leases`."""
+"""Workers: listing them, and asking some of them to drain. Their heartbeats are in `leases`."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ def _pattern(name: str) -> str:
 def page(
     model: type[JobMixin[Any]], *conditions: ColumnElement[bool], after: tuple[str, str] | None = None, limit: int
 ) -> Select[Any]:
-    """Return workers as they last told, by name and id.
+    """Return workers as of their last heartbeat, by name and id.
 
-    Shape: up to `limit` rows of `SHOWN`, those behind the name and id `after`; then `silent_for`, how long ago the last beat
-    was, and `running`, how many jobs hang on the worker.
+    Shape: up to `limit` rows of `SHOWN`, those behind the name and id `after`; then `silent_for`, the time since the last heartbeat, and `running`, how many jobs
+    the worker has leased.
     Clock: the database's. Locks: none. Index: `ix_job_running`, a probe a worker.
     """
     worker, job = table(model.Worker), table(model)
@@ -107,12 +107,12 @@ def request_concurrency(model: type[JobMixin[Any]], *conditions: ColumnElement[b
 
 
 def request_drain(model: type[JobMixin[Any]], *conditions: ColumnElement[bool]) -> Update:
-    """Ask workers to finish what they run and stop. Who was asked before is asked no second time, but is told of.
+    """Ask workers to drain: finish what they run and stop. One that was asked before is returned, but not asked again.
 
     Shape: `(id,)` a worker, unordered.
     Changes: `drain_requested_at`, to the database's `now()` where it was null.
-    Locks: the workers' rows in the order of their ids, until the transaction ends. A beat waits for them.
-    Obliges: commit at once: a worker that cannot beat gives its jobs back.
+    Locks: the workers' rows in the order of their ids, until the transaction ends. A heartbeat waits for them.
+    Obliges: commit at once: a worker whose heartbeats fail releases its jobs.
     """
     worker = table(model.Worker)
     # The order of all who lock several: two who ask the same workers cannot wait for each other.
