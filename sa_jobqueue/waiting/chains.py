@@ -66,8 +66,8 @@ def wait_chain(
     Never wait in the transaction that enqueues, which no worker can see until it commits, and not in a handler, which
     occupies a worker's slot meanwhile: give the job a blocker, or continue its chain.
 
-    Shape: the result of a chain that completed. Changes: the root's `has_waiters`, so that its end is told.
-    Locks: the root, for the moment of that; never waited for. Between looks no connection of the engine is held; one
+    Shape: the result of a chain that completed. Changes: the root's `has_waiters`, so that its end sends a notification.
+    Locks: the root, briefly; never waits for it. Between polls no connection of the engine is held; one
     made from its URL listens.
     Raises: ChainFailedError when the chain died or was cancelled; ChainNotFoundError when there is none, or none any
     more; NotAChainError for the id of a continuation; ChainTimeoutError; InvalidPayloadError when the output does not

@@ -82,8 +82,8 @@ class SharedEar:
         self.waiting: dict[str, set[asyncio.Event]] = {}
         """Who waits, by chain."""
         self.tried = asyncio.Event()
-        """Set once it hears, or it is known that it cannot for now."""
-        # In a context of its own: it outlives the caller who happened to come first.
+        """Set once it is listening, or has failed to for now."""
+        # In a context of its own: it outlives the caller that happened to come first.
         self.task = asyncio.create_task(self._run(), name="sa_jobqueue waiting", context=Context())
 
     async def _run(self) -> None:
@@ -97,17 +97,17 @@ class SharedEar:
                 self.tried.set()
                 await asyncio.sleep(_RETRY_SECONDS)
         except asyncio.CancelledError:
-            # Not passed on: the task would keep the error, that the frames, and they a connection half made, until the
-            # next garbage collection. Nobody but `hearing` cancels this, and it waits for the end.
+            # Not passed on: the task would keep the error, that the frames, and they a half-open connection, until the
+            # next garbage collection. Only `hearing` cancels this task, and it waits for the end.
             pass
         finally:
-            self.tried.set()  # whatever happened, nobody waits for more than a poll
+            self.tried.set()  # in any case, so that no caller waits for longer than a poll
 
     async def _hear(self) -> None:
         connection = await psycopg.AsyncConnection.connect(**_arguments(self._url))
         try:
             await connection.execute(_listening(self._channel))
-            if self.tried.is_set():  # not the first time: what was told while nobody listened is lost, so look
+            if self.tried.is_set():  # a reconnect: notifications sent meanwhile are lost, so have every caller poll
                 self._wake(*self.waiting)
             self.tried.set()
             async with aclosing(connection.notifies()) as notes:
@@ -127,7 +127,7 @@ _ears: Final[dict[tuple[asyncio.AbstractEventLoop, URL, str], SharedEar]] = {}
 
 @asynccontextmanager
 async def hearing(url: URL, channel: str, payload: str) -> AsyncIterator[asyncio.Event]:
-    """Give an event that is set when a chain's end is told; join those who listen already."""
+    """Yield an event that is set when a chain's end is notified; the connection is shared with other waits."""
     key = asyncio.get_running_loop(), url, channel
     ear = _ears.get(key)
     if ear is None:

@@ -28,11 +28,11 @@ from sa_jobqueue.statements import waiting
 from sa_jobqueue.types import LONGEST, ChainResult, JobId, JobStatus
 
 _HELD_SECONDS: Final = 0.05
-"""The first pause before a root that somebody held is marked again; doubled each time. Whoever held it likely ended the
-chain, and told nobody."""
+"""The first pause before a locked root is marked again; doubled each time. The transaction that held it probably ended the
+chain, and sent no notification."""
 
 _LEAST_SECONDS: Final = 0.05
-"""Between two looks after the first: any role that may connect can send notifications, as often as it likes."""
+"""The pause between two polls after the first: any role that may connect can send notifications, as often as it likes."""
 
 _log = logging.getLogger("sa_jobqueue.waiting")
 
@@ -42,7 +42,7 @@ ChainOrId: TypeAlias = JobId | JobMixin[Any] | ChainMixin[Any]
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Run a statement in a transaction of its own. The answer is its row, or the error that kept it from running."""
+    """Run a statement in a transaction of its own. The result is its row, or the error that it failed with."""
 
     statement: Executable
     parameters: dict[str, Any]
@@ -50,14 +50,14 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Hear of a chain's end from now on, if possible."""
+    """Listen for a chain's end from now on, if possible."""
 
     payload: str
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Do nothing for so long, or until a notification says that the chain has ended; in any case for `least` seconds."""
+    """Pause for so long, or until the chain's end is notified; in any case for `least` seconds."""
 
     seconds: float
     least: float = 0.0
@@ -92,7 +92,7 @@ class Wait:
         if output is not None and self._handler is None:
             try:
                 self._codec = Codec(output)
-            except Exception as error:  # whatever Pydantic says of a type it cannot serve
+            except Exception as error:  # any error that Pydantic raises for a type it does not support
                 raise InvalidOptionError("output", f"no output can be typed as {output!r}: {error}") from error
         self.channel = self._model.__jobqueue__.channel("ended")
 
