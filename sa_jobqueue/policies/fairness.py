@@ -1,7 +1,8 @@
-"""Fair keys: whose a job is within its queue, so that no customer's flood keeps the others waiting. Pure.
+"""Fairness keys: customers that share a queue, so that one customer's backlog does not delay the others. Pure.
 
-A job of the queue `mail` with the fair key `42` lies in `mail/42`, a **part** of that queue: what `job.queue` holds, what
-limits and pauses of that customer alone are said of. Whoever serves a queue serves its parts. A queue without keys has none.
+A job of the queue `mail` with the fairness key `42` is in `mail/42`, a **part** of that queue: the value of `job.queue`, and
+the name for limits and pauses of that customer alone. A worker that serves a queue serves its parts. A queue without keys
+has none.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _LONGEST: Final = 100
 """Characters of a queue's name, its key among them."""
 
 FairnessBy: TypeAlias = "str | Callable[[Any], str | int | None]"
-"""Where a payload says whose it is: the path of a field, or a function of the payload; None is nobody's in particular."""
+"""How to get the fairness key of a payload: the path of a field, or a function of the payload; None for no key."""
 
 
 def whole(queue: str) -> str:
@@ -27,7 +28,7 @@ def whole(queue: str) -> str:
 
 
 def fairness_key_of(queue: str) -> str | None:
-    """Return the key of a part; None for a queue that is none."""
+    """Return the fairness key of a part; None for a whole queue."""
     _, is_part, key = queue.partition(SEPARATOR)
     return key if is_part else None
 

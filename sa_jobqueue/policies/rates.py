@@ -25,7 +25,7 @@ from typing import Any, Final
 SLOTS: Final = 64
 """How many sums a window is remembered by, or two more."""
 STEPPED_BACK: Final = timedelta(minutes=1)
-"""A claim that began before the last one under its limit did so by milliseconds; by more, the clock was put back."""
+"""A claim may begin milliseconds before the previous one under its limit; if it is more, the clock was set back."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -94,8 +94,8 @@ class Rate:
     def as_of(self, now: datetime) -> Rate:
         """Return what holds at a later instant: refilled, or with less within the window.
 
-        A clock that was put back has what was started count as if it had been just now, or for as long as it was ahead
-        nothing would start.
+        After the clock was set back, what was started counts as if it had been just now; otherwise nothing would start for
+        as long as the clock was ahead.
         """
         since = now - self.at if self.at is not None else timedelta(0)
         if self._is_window:
