@@ -62,7 +62,7 @@ class Dataset:
         return {column.name: column for column in self.columns}[name]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A task that is sent a dataset has this very one: they are told apart by identity.
+        # Unpickled in a Spark task, a dataset must be this very object: datasets are compared by identity.
         return _published, (self.name,)
 
 
@@ -131,7 +131,7 @@ ATTEMPTS: Final = Dataset(
 DEAD_LETTERS: Final = Dataset(
     "dead_letters",
     (
-        Column("id", Kind.TEXT, "The letter: a job may die more than once"),
+        Column("id", Kind.TEXT, "The dead letter: a job may die more than once"),
         Column("job_id", Kind.TEXT, "The job"),
         Column("chain_id", Kind.TEXT, "Its chain"),
         Column("queue", Kind.TEXT, "Its queue when it died"),
@@ -143,8 +143,8 @@ DEAD_LETTERS: Final = Dataset(
         Column("error_fingerprint", Kind.TEXT, "The same for errors of one kind raised at one place"),
         Column("attempts", Kind.INT, "Which attempt was its last"),
         Column("died_at", Kind.TIMESTAMP, "When"),
-        Column("resolution", Kind.TEXT, "redriven or dismissed; null while nobody has decided"),
-        Column("resolved_at", Kind.TIMESTAMP, "When that was decided"),
+        Column("resolution", Kind.TEXT, "redriven or dismissed; null while unresolved"),
+        Column("resolved_at", Kind.TIMESTAMP, "When it was resolved"),
         Column("resolved_by", Kind.TEXT, "By whom"),
         _XID,
     ),

@@ -86,7 +86,7 @@ class JobMixin(Generic[IdT]):
 
     _delay: timedelta | None
     _at: datetime | None
-    # What it waits for, as told when it was made: edges, once it is written.
+    # The chains it waits for, as passed to the constructor; rows of `job_blocker` once it is written.
     _blockers: tuple[WaitFor[Any], ...] = ()
     _is_enqueued: bool = False
     # The handler that made it, which knows the types of its blockers and of its output; None for one made by the class.
@@ -121,7 +121,7 @@ class JobMixin(Generic[IdT]):
             # Another mixin, not a mapped class yet; or a subclass of a queue, which is that same queue.
             super().__init_subclass__(**kwargs)
             return
-        if queue_schema is None:  # where a table that says nothing lies
+        if queue_schema is None:  # the schema of tables that do not set one
             queue_schema = cls.metadata.schema  # type: ignore[attr-defined]
         text_ids = id_argument(cls, JobMixin) is str
         layout = Layout(queue_schema, queue_prefix, "text" if text_ids else "uuid")
@@ -356,7 +356,7 @@ class JobMixin(Generic[IdT]):
 
     @property
     def fairness_key(self) -> str | None:
-        """Whose it is, among those that share its queue: what follows the slash in `queue`; None for nobody's."""
+        """The part of `queue` after the slash, such as a customer's id; None without. Keys share a queue fairly."""
         return fairness_key_of(self.queue)
 
     @declared_attr

@@ -54,7 +54,7 @@ def job_table_args(layout: Layout) -> tuple[Any, ...]:
             "changed_xid",
             postgresql_where=text("status = 'pending' AND changed_xid > '0'"),
         ),
-        # `changed_xid` for those who count from a floor on, `leased_until` so that nobody reads rows to find it null.
+        # `changed_xid` for counts that start at a watermark, `leased_until` so that a search for null reads no rows.
         Index(
             conv(name("ix_job_running")),
             "leased_by",
@@ -86,7 +86,7 @@ def job_table_args(layout: Layout) -> tuple[Any, ...]:
             "created_at",
             postgresql_where=text("deduplication_key IS NOT NULL AND chain_index = 0"),
         ),
-        # The next three hold none of the jobs that say nothing of the kind.
+        # The next three contain only jobs that use the feature.
         Index(
             conv(name("ix_job_expiring")),
             "expires_at",
@@ -99,15 +99,17 @@ def job_table_args(layout: Layout) -> tuple[Any, ...]:
             "id",
             postgresql_where=text("ordering_key IS NOT NULL AND status IN ('blocked', 'pending')"),
         ),
-        # A claim picks no job of a key that has one running; this holds where two claims cannot see each other. What is
-        # leased is running; said so, no statement that means this index can be planned with `ix_job_running`.
+        # A claim picks no job of a key that has one running; this enforces it between claims that cannot see each other.
+        # Its condition is `leased_by`, not the status, so that statements meant for it are not planned with
+        # `ix_job_running`.
         Index(
             conv(name("uq_job_ordering")),
             "ordering_key",
             unique=True,
             postgresql_where=text("ordering_key IS NOT NULL AND leased_by IS NOT NULL"),
         ),
-        # By whom a key was let go: the job that is next of it need not be written to be found (`statements._lanes.freed`).
+        # By the transaction that released a key: the key's next job is found without writing to it
+        # (`statements._lanes.freed`).
         Index(
             conv(name("ix_job_ordering_freed")),
             "changed_xid",

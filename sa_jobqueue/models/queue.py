@@ -71,8 +71,8 @@ class QueueMixin(_Controlled):
     weight: Mapped[int] = mapped_column(SmallInteger, nullable=False, server_default=text("1"), sort_order=-15)
     """Its share of the workers that serve several queues, beside the weights of the others; 1 to 100."""
     concurrency_per_key: Mapped[int | None] = mapped_column(Integer, sort_order=-14)
-    """How many jobs of each fair key may run at once, across all workers, unless the row of its part says it; null for any
-    number."""
+    """Maximum number of jobs per fairness key that run at once, across all workers, unless the key has its own setting; null
+    for no limit."""
     retry_base: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-6)
     """Initial backoff of job types without a retry policy; null, with the next two, for the library's default."""
     retry_factor: Mapped[float | None] = mapped_column(Double, sort_order=-6)

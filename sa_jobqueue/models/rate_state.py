@@ -14,11 +14,11 @@ from sa_jobqueue.models.base import Companion, within_times
 
 
 class RateStateMixin(Companion):
-    """What one rate has let start: a row of a queue, of a part or of a job type, from its first claim under a rate on.
+    """State of one rate limit: a row per queue, fairness key or job type, from its first claim under a rate on.
 
-    It is written under the lock of the row that has the rate, and outlives that: a rate said anew goes on from it. Its
-    version is in its key, so what was written last is the first entry from the end: who reads it walks past none of the dead
-    ones, of which a transaction that holds vacuum back leaves one for each claim.
+    It is written under the lock of the row that has the rate, and is kept when the rate changes: the new rate continues from
+    it. The version is part of the key, so the newest state is the first entry from the end: a read passes none of the dead
+    row versions, of which each claim leaves one while a transaction holds vacuum back.
     """
 
     is_type: Mapped[bool] = mapped_column(Boolean, nullable=False)

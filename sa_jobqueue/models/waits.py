@@ -1,4 +1,4 @@
-"""What a new job waits for, as its maker tells it."""
+"""The chains that a new job waits for, as declared by the code that creates the job."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class WaitFor(Generic[OutT]):
     """A chain that a new job waits for, and what it means for the job if that chain dies or is cancelled.
 
     `chain`: a job of it, in whatever session or in none; the chain itself; or its id.
-    `on_failure`: "wait" goes on waiting, for a redrive or for somebody who decides; "fail" ends the job as dead;
-    "continue" runs it all the same: its `Blockers` tell what failed.
+    `on_failure`: "wait" keeps waiting for a redrive or an operator's decision; "fail" ends the job as dead;
+    "continue" runs it anyway: its `Blockers` show what failed.
     To a type checker the output of the chain is unknown, and accepted anywhere; `Handler.blocker` makes one of a known type.
     Raises: InvalidJobError naming the field.
     """

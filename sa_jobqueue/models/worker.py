@@ -63,8 +63,8 @@ class WorkerMixin(Companion):
             CheckConstraint("concurrency_requested >= 1", name=conv(name("ck_worker_concurrency_requested"))),
             {
                 "schema": cls.__jobqueue__.schema,
-                # A row is rewritten every few seconds: leave room on its page, so that a beat stays a HOT update
-                # (300 rounds under a pinned horizon: 0.11 ms to 0.12 ms a beat).
+                # A row is rewritten every few seconds: leave space on its page, so that a heartbeat stays a HOT update
+                # (300 updates while vacuum is held back: 0.11 ms to 0.12 ms each).
                 **storage(
                     fillfactor=10,
                     autovacuum_vacuum_scale_factor=0,
