@@ -1,7 +1,7 @@
 """Waiting for chains: what happens when jobs with blockers are flushed, in whatever order they were added.
 
-Before the flush the chains they wait for are locked, so that none can end unseen, and each new job learns how many of
-them are open; after it the edges are written. Nobody can end a chain whose root is held.
+Before the flush the chains they wait for are locked, so that none can end unseen, and the number of those that are open is
+stored in each new job; after the flush the blockers are written. A chain whose root is locked cannot end.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _connection(session: Session, jobs: Sequence[JobMixin[Any]]) -> Connection:
 
 
 def add_blockers(session: Session, waiting: Iterable[JobMixin[Any]]) -> None:
-    """Add to the session what jobs wait for and nobody has added yet, as a relationship's cascade would."""
+    """Add to the session the blockers of jobs that are not in it yet, as a relationship's cascade would."""
     reached = list(waiting)
     while reached:
         for one in reached.pop()._blockers:
@@ -135,7 +135,7 @@ def _decide(
 def _is_resolved(edge: Edge, root: Any) -> bool:
     if not root.ended:
         return False
-    # A blocker that failed and must fail the job as well stays unresolved: the unblocker fails the job.
+    # A failed chain stays a blocker of a job that must fail with it: the unblocking of the chain's waiters ends the job.
     return root.outcome is JobStatus.COMPLETED or edge.on_failure == OnFailure.CONTINUE
 
 

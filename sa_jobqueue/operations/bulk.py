@@ -60,7 +60,7 @@ class WriteResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowDefaults:
-    """What a row is that does not say it. All are checked by whoever makes it."""
+    """Defaults for rows that lack a value. The code that creates them checks them."""
 
     type_name: str | None = None
     queue: str = DEFAULT_QUEUE
@@ -166,7 +166,7 @@ def _lock_chains(session: Session, staged: dict[str, Any], model: type[JobMixin[
     if parts:
         raise NotAChainError(dict(list(parts.items())[:_SHOWN]), field="blockers")
     ended = {row.id: row.outcome is JobStatus.COMPLETED for row in found.values() if row.ended}
-    # One that failed stays open to those whom it must fail: whoever settles its end does that.
+    # A failed chain stays a blocker of the jobs that must fail with it: the unblocking of its waiters ends them.
     unmarked = [row.id for row in found.values() if not ended.get(row.id) and not row.has_waiters]
     if unmarked:
         session.execute(blockers.await_chains(model), {"ids": unmarked})

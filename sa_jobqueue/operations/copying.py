@@ -65,7 +65,7 @@ def enqueue_payloads(
         if name in options:
             raise InvalidJobError(name, "is not for jobs that differ by their payloads alone; use enqueue_many")
     kind.check_blocker_count(0)
-    # No trace is something that can be said; of the others None says nothing.
+    # `trace_context` may be set to None, for no trace; None for any other option means that it is not given.
     given = {name: value for name, value in options.items() if value is not None or name == "trace_context"}
     if kind.fairness_by is not None and "fairness_key" not in given:
         raise InvalidJobError(

@@ -92,11 +92,12 @@ def redrive_dead_letters(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[Any]:
-    """Put dead jobs back to pending with as many fresh attempts as they once had; the result has the ids of the jobs.
+    """Move dead jobs back to pending with as many new attempts as they once had; the result has the ids of the jobs.
 
-    It is the same job again: its chain and whatever waits for it go on. `by`: who does it; the database's user unless
-    given. `limit`: at most so many a call, 1 to 1,000, in the order of the jobs' ids; commit, and call again with `after`,
-    the result's `next`, until that is None. `dry_run`: change nothing; the result has the jobs that would be redriven.
+    The job keeps its id: its chain continues, as does every job that waits for it. `by`: the actor; the database's user
+    unless given. `limit`: maximum number per call, 1 to 1,000, in the order of the jobs' ids; commit, and call again with
+    `after`, the result's `next`, until that is None. `dry_run`: change nothing; the result has the jobs that would be
+    redriven.
     Changes: dead -> pending; the dead letter's `resolution`, `resolved_at`, `resolved_by`.
     Locks: the jobs, their chains' roots and those they still wait for, roots first, each kind in the order of their ids,
     until the transaction ends.

@@ -104,11 +104,11 @@ def _lock(session: Session, model: type[JobMixin[Any]], keys: Sequence[_Key]) ->
 
 
 def _put(session: Session, model: type[JobMixin[Any]], jobs: dict[_Key, Any], given: Deduplicate) -> dict[_Key, _Result]:
-    """Insert one job a key or find who has it; return what became of each.
+    """Insert one job per key or find the existing one; return the outcome for each.
 
-    A key that was taken when its job was to be inserted, and had been given up when we looked who has it, is tried again.
-    Others may wait by then for keys that we have and come after it, so those are let go first: a cycle would be broken by
-    an error, for whichever of us. Should keys change hands too fast for that, what has been decided is kept in the end.
+    A key that was in use when its job was to be inserted, and was free when its chain was looked up, is tried again.
+    Other transactions may by then wait for keys that we hold and that sort after it, so those are released first: otherwise
+    PostgreSQL would break the cycle with a deadlock error. If keys keep changing, the outcomes so far are kept.
     """
     connection = session.connection()
     results: dict[_Key, _Result] = {}

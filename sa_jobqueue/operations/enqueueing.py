@@ -30,15 +30,16 @@ from sa_jobqueue.tracing import announce, is_announced
 JobT = TypeVar("JobT", bound=JobMixin[Any])
 
 QUIET: Final = timedelta(milliseconds=9)
-"""This process wakes a queue's workers once in so long, on average. Who is not woken has been within the last of them: a
-woken worker keeps looking for longer."""
+"""This process notifies a queue's workers once per so long, on average. A notification is suppressed only if one was sent
+within that time: a worker that was notified keeps polling for longer."""
 BURST: Final = 5
-"""So many wake-ups may come closer together: jobs at a steady rate below the average are told one by one, jitter and all."""
+"""So many wake-ups may follow each other more closely: steady jobs below the average rate are notified one by one, jitter
+included."""
 
 _Topic = tuple[str, str]
 _told: WeakKeyDictionary[Engine, dict[_Topic, float]] = WeakKeyDictionary()
-"""Until when what this process has told fills its average, by its clock: the theoretical arrival time of the generic cell
-rate algorithm (ITU-T I.371). By engine, because another database has other workers."""
+"""Theoretical arrival time of the generic cell rate algorithm (ITU-T I.371), by this process's clock: until when the
+notifications it has sent use up its average. Per engine, because another database has other workers."""
 
 
 @dataclass(slots=True)
@@ -112,7 +113,7 @@ def _outermost(session: Session) -> _Wakings:
 
 @event.listens_for(Session, "before_commit")
 def _wake_late(session: Session) -> None:
-    # A transaction that went on for longer than the silence: whoever was woken then sleeps again by now.
+    # In a transaction longer than `QUIET`, a worker that was woken earlier is asleep again by now.
     for connection, model, queue in list(_outermost(session).kept.values()):
         wake(session, connection, model, queue)
 
@@ -138,7 +139,7 @@ def enqueue_many(session: Session, new: Iterable[JobT], *, model: type[JobT] | N
     """Insert many jobs in one statement, in the caller's transaction; return their ids in the order given.
 
     `new`: jobs as `Job(...)` or `handler.job(...)` make them, all of one class; they stay transient, so this is the
-    cheap way for thousands. `model` is only needed to say so for an empty list. Jobs that set different columns of the
+    cheap way for thousands. `model` is only needed for an empty list. Jobs that set different columns of the
     application's own are one statement for each set; a time set other than by `delay` or `at` is not looked at.
     Changes: one row a job. Locks: none but the new rows'.
     Raises: InvalidJobError when they are of several classes, already in a session or set an array; ConflictError for an

@@ -1,8 +1,8 @@
 """Firing schedules: the jobs that are due, and the schedule's next time, in one transaction.
 
-Nobody leads. Any number of workers do this at the same moment: a schedule is fired under its row lock, by one of them, and
-whoever comes second finds it moved on. Beside that, the id of a job belongs to its schedule and the time it was fired for:
-a time whose job is there is not fired again, whatever was done to `next_fire_at`.
+There is no leader. Any number of workers do this concurrently: one of them fires a schedule, under its row lock, and the
+others then find it advanced. In addition, a job's id is derived from its schedule and the time it is fired for:
+a time whose job exists is not fired again, even if `next_fire_at` was changed.
 """
 
 from __future__ import annotations

@@ -117,10 +117,10 @@ def list_jobs(
     `after`: the `next` of the page before; None for the first page. `limit`: 1 to 1,000.
     `newest_first`: the largest ids first. Of UUIDv7, which grow, those are the jobs enqueued last; other ids (UUIDv4, your
     own text) are in no order of time.
-    `scan_limit`: at most so many jobs are read a call, 1 to 1,000,000; a filter that few of them fit makes short pages.
+    `scan_limit`: maximum number of jobs read per call, 1 to 1,000,000; a filter with few matches makes short pages.
     Shape: at most `limit` jobs; the last page is the one whose `next` is None. No row is missed or repeated while others
     are written.
-    Locks: none. Raises: InvalidOptionError; InvalidJobError for an id that is none of this queue's type.
+    Locks: none. Raises: InvalidOptionError; InvalidJobError for an id that is not of this queue's id type.
     """
     check_limit(limit, scan_limit)
     check_columns(model, columns)

@@ -70,16 +70,16 @@ def prune(
     excluded: Collection[JobId] = (),
     model: type[JobMixin[Any]] = Job,
 ) -> Pruned:
-    """Delete chains whose time is up among the next `scan` jobs, each whole; return what went and where to go on.
+    """Delete expired chains among the next `scan` jobs, each as a whole; return what was deleted and the next cursor.
 
     With `queue_rows`, the retention in a queue's row takes precedence over `rules` for that queue.
-    Commit, then call again with `cursor=pruned.next`, until that is None. A chain stays while it is open, while its end is
-    not passed on to all who wait for it, and while a job of another chain that stays waits for it or waited. An open dead
-    letter of a deleted chain is dismissed by `by`; dead letters themselves stay. Any number may prune at once.
-    `excluded`: chains to leave.
+    Commit, then call again with `cursor=pruned.next`, until that is None. A chain stays while it is open, while jobs that
+    wait for it have not been unblocked, and while a job of another chain that stays waits or waited for it. An open dead
+    letter of a deleted chain is dismissed by `by`; dead letters themselves stay. Any number of processes may prune at once.
+    `excluded`: chains to keep.
     Changes: rows of `job`, `job_blocker` and `job_attempt` are deleted. Clock: the database's.
-    Locks: the jobs of the chains that go, roots first, each kind by id, until the transaction ends; it waits for nobody:
-    what is held stays for a later walk. Needs READ COMMITTED, as is PostgreSQL's default.
+    Locks: the jobs of the deleted chains, roots first, each kind by id, until the transaction ends. It waits for no lock:
+    locked chains are left for the next run. Needs READ COMMITTED, as is PostgreSQL's default.
     Raises: InvalidOptionError. Nothing is written then.
     """
     _check_scan(scan)
@@ -142,13 +142,13 @@ def prune_dead_letters(
     excluded: Collection[JobId] = (),
     model: type[JobMixin[Any]] = Job,
 ) -> PrunedDeadLetters:
-    """Delete, of the next `scan` dead letters, those resolved longer ago than `rules` keep them; return where to go on.
+    """Delete, of the next `scan` dead letters, those resolved longer ago than `rules` keep them; return where to continue.
 
-    Commit, then call again with `after=pruned.next`, until that is None. A letter that is open stays, and so does one whose
-    job is still dead: it says why. What queues' rows say is of chains alone. Any number may prune at once. `excluded`:
-    letters to leave.
-    Changes: rows of `dead_letter` are deleted. Clock: the database's. Locks: the letters that go, until the transaction
-    ends; it waits for nobody. Raises: InvalidOptionError. Nothing is written then.
+    Commit, then call again with `after=pruned.next`, until that is None. An unresolved dead letter stays, and so does one
+    whose job is still dead: it records why. The settings of queues apply to chains only. Any number of processes may
+    prune at once. `excluded`: ids of dead letters to keep.
+    Changes: rows of `dead_letter` are deleted. Clock: the database's. Locks: the deleted rows, until the transaction
+    ends; it waits for no lock. Raises: InvalidOptionError. Nothing is written then.
     """
     _check_scan(scan)
     shortest = rules.shortest_of_letters
@@ -295,7 +295,7 @@ def _delete(
     # nothing can be added to these chains, or wait for them, any more.
     for row in session.execute(archived.lock_others(model), {"ids": list(jobs)}):
         jobs[row.chain_id].append(row.id)
-    # One job less: somebody holds it, who may come for the root next. Waiting here could be for ever.
+    # If a job is missing, another transaction holds it and may wait for the root next: waiting for it here could deadlock.
     whole = [chain_id for chain_id, own in jobs.items() if len(own) == taken[chain_id]]
     doomed = _unreferenced(session, model, whole)
     if not doomed:

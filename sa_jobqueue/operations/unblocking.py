@@ -35,14 +35,14 @@ class Moved:
 
 @dataclass(slots=True)
 class Unblocked:
-    """What was passed on, and what is left to do."""
+    """What was unblocked, and what is left to do."""
 
     moved: list[Moved] = field(default_factory=list)
     settled: list[JobId] = field(default_factory=list)
-    """Chains whose end was passed on to everybody."""
+    """Chains whose waiters were all unblocked."""
     left: dict[JobId, JobId | None] = field(default_factory=dict)
-    """Chains to come back to: those that many wait for, with the job after which to go on; those whose waiting jobs, or
-    who themselves, were held by somebody; and those of jobs that died of it."""
+    """Chains to continue with: those with many waiters, with the job after which to continue; those whose waiting jobs
+    or roots were locked by another transaction; and those that ended because a job died of its blocker."""
     kept: list[JobId] = field(default_factory=list)
     """Chains that only excluded jobs still wait for."""
 
@@ -134,7 +134,7 @@ def _unblock_batch(
 
 
 def unblock_all(connection: Connection, model: type[JobMixin[Any]], chain_ids: Iterable[JobId]) -> None:
-    """Pass the end of chains on as far as nobody holds what it concerns; a worker does the rest, and in REPEATABLE READ all.
+    """Unblock jobs as far as their rows are not locked; a worker does the rest, and in REPEATABLE READ all of it.
 
     For operations of an application, which end chains in its own transaction. Otherwise as `unblock`.
     """
