@@ -266,7 +266,7 @@ def _shares(block: tuple[Any, Any] | None) -> TableValuedAlias:
 
 
 def _behind_floors(model: type[JobMixin[Any]], job: Table, given: _Given, *, takes: bool) -> list[Select[Any]]:
-    """Select due rows at or behind their lane's cursor that were written, or whose key was released, after a snapshot.
+    """Select due rows at or behind their lane's floor that were written, or whose key was released, after a snapshot.
 
     Three sources: rows written by transactions that were in progress at the snapshot (`xip`), rows written by transactions
     that began since (from `xmax` on), and the first waiting job of each ordering key that either of them released.
@@ -319,7 +319,7 @@ def _is_behind(model: type[JobMixin[Any]], job: Any, given: _Given) -> list[Colu
 def freed(job: Table) -> Select[Any]:
     """Select the first waiting job of each released ordering key; skips blocked jobs and those that are backing off.
 
-    Shape: its id, and the columns that decide whether it lies behind a cursor, and whose.
+    Shape: its id, and the columns that decide whether it lies behind a floor, and whose.
     Parameters: `xmax`, `xip` of a snapshot: the key was released by a transaction that was not visible to it. A key is
     released by a job that ended or was rescheduled, whose row still exists; if the row was deleted, `tr_job_next` has
     stamped the next one.

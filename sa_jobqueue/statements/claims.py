@@ -194,7 +194,7 @@ def next_due(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def longest_waiting(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Return which of the lanes has the job ahead of its cursor that has been due the longest.
+    """Return which of the lanes has the job ahead of its floor that has been due the longest.
 
     Parameters: as `claim`, without its limit and its worker. Shape: `(queue, priority)`, no row where nothing is due.
     Locks: none. Index: `ix_job_claim`, one probe a lane; `ix_job_ordering` and `uq_job_ordering` as in `claim`.

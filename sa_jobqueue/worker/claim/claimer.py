@@ -117,7 +117,7 @@ class Claimer(Component):
         """Whether `run` returns when nothing is due, nothing runs, every end is written and passed on."""
 
     def hear(self, queues: Hints) -> None:
-        """Look now: notifications say that something of these queues (None: of any) may be due."""
+        """Poll now: a notification named these queues (None: any), which may have due jobs."""
         for queue in [None] if queues is None else queues:
             self.wake(queue)
 
@@ -132,7 +132,7 @@ class Claimer(Component):
             self._woken.set()
 
     def listen_by(self, listener: Listener) -> None:
-        """Ask for the next due job less often while `listener` hears."""
+        """Query the next due time less often while `listener` is listening."""
         self._next_due.is_told = listener.listening.is_set
 
     def look(self) -> None:
@@ -186,7 +186,7 @@ class Claimer(Component):
                 if not self._may_start(self._connected_at):
                     await asyncio.sleep(_HELD_OFF)
                     continue
-                # Cleared before looking: what is told from here on ends the rest that may follow.
+                # Cleared before polling, so that a notification from here on ends the pause that may follow.
                 self._woken.clear()
                 self._executor.changed.clear()
                 if await self.claim(connection) == 0:
@@ -220,11 +220,11 @@ class Claimer(Component):
         return True
 
     async def give_back_strays(self, connection: AsyncConnection) -> int:
-        """Give back jobs that the database says are ours and we do not know of; return how many.
+        """Release jobs that are leased by this worker in the database but unknown here; return how many.
 
-        A claim whose answer was lost on the way leaves such jobs: nobody else may take them while we beat.
+        A claim whose response was lost leaves such jobs: no other worker may claim them while our heartbeats continue.
         """
-        # Before asking: what ends while the database answers is no stray, and nothing is claimed meanwhile.
+        # Read before the query: a job that ends during it is no orphaned claim, and nothing is claimed meanwhile.
         known = self._executor.attempts | self._completer.attempts
         self._freed.keep({job_id for job_id, _ in known})
         rows = await self._held.execute(connection, {"worker_id": self._worker_id})
@@ -367,7 +367,7 @@ class Claimer(Component):
         return started
 
     async def _claim_apart(self, connection: AsyncConnection, turns: Quotas, free: int) -> Counter[str]:
-        """Claim for groups one by one: those under limits across workers, and those of which somebody chooses."""
+        """Claim for groups one by one: those under limits across workers, and those with a selector."""
         started: Counter[str] = Counter()
         for group, quota in turns:
             if (limit := min(quota, free - started.total())) > 0:

@@ -119,7 +119,7 @@ class Claims:
 
         None where nothing is ahead, or where that lane has the next turn in any case.
         """
-        _, reading = group.plan(limit)  # with parts, those whose turn it is are among the lanes
+        _, reading = group.plan(limit)  # with fairness keys, the lanes include those of the next keys
         given = group.floors.parameters(changed=False, reading=reading) | {"types": group.types}
         lanes = await self._longest_waiting.execute(connection, given)
         if not lanes or group.is_next(lane := Lane(*lanes[0])):

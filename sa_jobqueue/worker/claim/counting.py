@@ -1,4 +1,4 @@
-"""How many jobs run under limits, counted from a floor: the entries of what has ended are passed by, whoever pins them.
+"""Counting running jobs under limits from a floor on, which skips the index entries of ended jobs, even unvacuumed ones.
 
 A count with snapshot S returns a floor for the next one: the lowest `changed_xid` of the rows that it counted, or the oldest
 transaction in flight in S where that is lower. No running row of the same queue, or type, that a later count sees lies

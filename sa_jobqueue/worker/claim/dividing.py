@@ -18,9 +18,9 @@ _UNTOLD: Final = 0.05
 
 
 class Bucket:
-    """One part of one rate. It begins empty, so that a restart gives no burst, and has no room before it is told its rate.
+    """One worker's share of one rate. It starts empty, so that a restart causes no burst; without a rate nothing starts.
 
-    What jobs weigh is known once they have started: a claim that took too much takes the bucket into debt.
+    The costs of jobs are known once they have started: a claim that took too much takes the bucket into debt.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -41,7 +41,7 @@ class Bucket:
         return max(int(left / self._weight), int(left >= 1))
 
     def wait(self) -> float:
-        """Return in how many seconds there is room, or to ask again whether the rate is told."""
+        """Return in how many seconds a job may start; without a rate, when to check for one again."""
         return _UNTOLD if self._rate is None else self._as_of(self._rate).wait().total_seconds()
 
     def spend(self, jobs: Sequence[ClaimedJob]) -> None:
@@ -59,7 +59,7 @@ class Bucket:
 
 
 class Divided:
-    """The buckets of one worker, kept while its lanes are planned anew."""
+    """The token buckets of one worker, kept when its lanes are planned again."""
 
     def __init__(self) -> None:
         self._buckets: dict[tuple[bool, str], Bucket] = {}

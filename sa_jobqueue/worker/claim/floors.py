@@ -2,10 +2,10 @@
 
 A **floor** is the last key `(scheduled_at, id)` of a lane behind which everything visible has been seen; a **baseline** is
 the snapshot of the last claim that also looked behind the floors. The invariant after each such claim with snapshot S:
-every job that is visible in S, pending, due, of a known type, not locked by somebody else, and at or behind the floor of
-its lane, has been claimed. A job that becomes visible later was written by a transaction that was in flight in S
+every job that is visible in S, pending, due, of a known type, not locked by another transaction, and at or behind the floor
+of its lane, has been claimed. A job that becomes visible later was written by a transaction that was in flight in S
 or began after it, and is stamped with that transaction's id: the next such claim finds it by that, wherever it lies.
-The same finds the next job of an ordering key, which nobody writes: by the job that let it go.
+The same finds the next job of an ordering key, which itself is not written: by the job that released the key.
 Floors never pass the database's own `now()`, so what is scheduled for later lies ahead of them; where that clock was set
 back, they are dropped. Late commits, past dates, retries and changed priorities are all covered.
 
@@ -54,7 +54,7 @@ _Block: TypeAlias = tuple[str, int, Sequence[int]]
 class Floors:
     """Floors and baseline of a fixed list of lanes, for one worker, and floors of lanes that come and go (`worker.parts`).
 
-    Those have no baseline: whoever tracks them lowers their floors to what was written behind them. They are read by
+    Those have no baseline: `worker.parts` lowers their floors when something was written behind them. They are read by
     `blocks` alone, while they are open.
 
     `lowest_id`: an id that sorts before every other of the queue's id type. The clock is an argument everywhere:
@@ -238,7 +238,7 @@ class Floors:
         return Reading([self._place[lane.queue, lane.priority]], [1], [1], [quota], [None], 1)
 
     def parameters(self, *, changed: bool, reading: Reading | None = None) -> dict[str, Any]:
-        """Return the claim's parameters that say where to look; without a `reading` for one that is not shared."""
+        """Return the claim's parameters for where to scan; without a `reading` for one that is not shared."""
         given: dict[str, Any]
         if reading is None:
             floors = self._floors[: self._fixed]

@@ -1,9 +1,9 @@
 """Notifies other workers of capacity that this worker freed under limits, if they may be waiting for it.
 
-Another worker that found no room comes back after half a second at the latest. It is told sooner where a limit was reached
-until a job of ours ended, and where this worker, which is asked first, leaves the slot to others. That is mostly seen in
-passing: the claim that follows the end has counted what runs. Where none follows, as in a worker that is stopping or has no
-free slot, it is counted for this, unless there was plenty of room when it was counted last.
+Another worker that found no capacity tries again after half a second at the latest. It is notified earlier where a limit was
+reached until a job of this worker ended, and this worker, which may use the slot first, leaves it to others. Usually this
+costs nothing: the claim that follows the end has counted what runs. Where none follows, as in a worker that is stopping or
+has no free slot, a count is run for this, unless the last one showed plenty of capacity.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.worker.claim.limits import Key, Limits
 
 OWN_TURN: Final = 0.01
-"""Seconds that this worker has to use a slot itself, and between two that tell of some: a commit that notifies takes a lock
-of the whole database."""
+"""Seconds that this worker has to use a slot itself, and between two notifications of free capacity: a commit that notifies
+takes a lock of the whole database."""
 
 TRUSTED: Final = 0.1
-"""Seconds for which a worker goes by its own account of what it runs."""
+"""Seconds for which a worker trusts its own count of what it runs."""
 
 Tell: TypeAlias = Callable[[Iterable[Key]], None]
 Recount: TypeAlias = Callable[[Limits, Counter[Key]], None]
 
 
 class Freed:
-    """What one worker holds under limits, and what of that has ended since it was last counted.
+    """Jobs that one worker runs under limits, and those of them that have ended since the last count.
 
-    `tell`: send to the other workers that these limits have room. `recount`: do so where a count shows that they had none.
-    What a crash leaves: nothing. What is not told is found by the others' next try.
+    `tell`: notify other workers that these limits have capacity. `recount`: do so if a count shows that they had none.
+    A crash loses nothing permanently: other workers find the capacity with their next try.
     """
 
     def __init__(self, *, tell: Tell, recount: Recount) -> None:
@@ -79,14 +79,15 @@ class Freed:
                 self._ended.setdefault(limits, Counter())[key] += n
 
     def keep(self, job_ids: Collection[Any]) -> None:
-        """Take in that of the jobs that were held all but these have ended, though nobody told of it."""
+        """Record that of the jobs that were held all but these have ended, even if no end was reported."""
         for job_id in self._held.keys() - job_ids:
             self.end(job_id)
 
     def takes_all(self, limits: Limits) -> bool:
         """Return whether this worker need not ask: what it runs, or has not written the end of, is all that may run.
 
-        Not long after it has asked: an attempt that was lost ends for others, and nobody tells of it here.
+        Only for a short time after the last query: a lost attempt is ended by other workers, and its end is not reported
+        here.
         """
         most = limits.most
         return most is not None and limits.held >= most and self._loop.time() < limits.asked_at + TRUSTED

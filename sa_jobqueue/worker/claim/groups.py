@@ -83,7 +83,7 @@ class Group:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it may be claimed for together with others: without a limit across workers, and nobody chooses."""
+        """Whether it may share a claim with others: it has no limit across workers, and no selector."""
         return self.limits is None
 
     def is_next(self, lane: Lane) -> bool:
@@ -124,7 +124,7 @@ class Group:
             self.planner.reweigh(weights)
 
     def take(self, shares: Sequence[Share], jobs: Sequence[ClaimedJob], limit: int) -> None:
-        """Take in what a claim that was planned so has started; one that nobody planned has no shares."""
+        """Record what a claim with these shares has started; an unplanned claim has no shares."""
         full = len(jobs) >= limit
         by_name = Counter([job.queue for job in jobs])
         if self.planner is not None:
@@ -137,7 +137,7 @@ class Group:
         self.parts.take(by_name)
 
     def take_aside(self, jobs: Sequence[ClaimedJob], limit: int) -> None:
-        """Take in what a claim has started of one lane, whoever's turn it was."""
+        """Record what a claim has started of one lane, regardless of the shares."""
         by_name = Counter([job.queue for job in jobs])
         if self.planner is not None:
             self.planner.take([], _by_queue(by_name), free=limit)
@@ -163,11 +163,11 @@ class Makes(Protocol):
 
 
 class Groups:
-    """The groups of one worker, and whose turn it is: they share the slots as the queues within one do.
+    """The groups of one worker, and which is next: they share the slots as the queues within one do.
 
-    What has a limit of its own is a group of its own, so that nothing is skipped for a reason that passes: the queues with a
-    number in `limits`, the job types of `slots`, by name, and what `controls` limit across workers: each such type in each
-    such queue and in the rest. So is a queue that has one of `selectors`.
+    What has a limit of its own is a group of its own, so that jobs are never skipped because of a temporary limit: the
+    queues with a number in `limits`, the job types of `slots`, by name, and what `controls` limit across workers: each such
+    type in each such queue and in the rest. So is a queue that has one of `selectors`.
     """
 
     def __init__(
@@ -293,7 +293,7 @@ class Groups:
 
     def parts_at(self) -> float:
         """Return when a part has a job, by the worker's clock: at once, where the last claim had no turn for one."""
-        # Where there is no room, the end of a job says so.
+        # A group without capacity is tried again when one of its jobs ends.
         asked = [group for group in self.groups if group.room is None or group.room() > 0]
         groups = [group for group in asked if group.limits is None or not group.limits.again_in]
         if any(group.is_ready for group in groups):

@@ -50,7 +50,7 @@ Key: TypeAlias = tuple[bool, str]
 BUSY: Final = 0.004
 """Seconds until a claim that met another one under the same limit is tried again: that one takes about as long."""
 FULL: Final = 0.02
-"""Seconds until one that found no room is tried again, then twice as many each time, unless somebody tells of some."""
+"""Seconds until a claim that found no capacity is tried again; doubled each time, and cut short by a notification."""
 SELDOM: Final = 0.5
 """Seconds between two such tries at most."""
 
@@ -171,7 +171,7 @@ class Limits:
         """Return whether a limit may have been reached until so many jobs `ended`: not where half of it was free even then.
 
         The last claim may have counted without them, for an end is known here later than in the database. Where others
-        have taken all that since, they ask again by themselves after `SELDOM`.
+        have used all that since, they try again after `SELDOM` anyway.
         """
         n, most = self._after.get(key, (1, 1))
         return 2 * (n + ended) >= most

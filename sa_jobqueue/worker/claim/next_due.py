@@ -16,10 +16,10 @@ from sa_jobqueue.statements import claims
 
 
 class NextDue:
-    """What a worker that sleeps knows of the jobs to come.
+    """When the next job is due, as far as a sleeping worker knows.
 
-    It asks once until something is told, where it is told: an insert of a job for later is. One that comes without a word is
-    found by the poll after it is due, as ever.
+    While inserts of scheduled jobs are notified, it queries once and then waits for a notification. A job whose insert is
+    not notified is found by the poll after it is due.
     """
 
     def __init__(self, model: type[JobMixin[Any]]) -> None:
@@ -28,10 +28,10 @@ class NextDue:
         self._at: float | None = None
         self._changes = 0
         self.is_told: Callable[[], bool] = lambda: False
-        """Whether inserts of jobs are told right now."""
+        """Whether inserts of jobs are notified right now."""
 
     def forget(self) -> None:
-        """Ask again: something was told, or other lanes count now."""
+        """Query again: a notification has arrived, or the lanes have changed."""
         self._changes += 1
         self._at = None
 
@@ -44,6 +44,6 @@ class NextDue:
             changes = self._changes
             ((due_in,),) = await self._statement.execute(connection, {**lanes, "since": since})
             if changes != self._changes:
-                return 0.0  # what was told meanwhile may be due sooner
+                return 0.0  # a job that was notified meanwhile may be due sooner
             self._at = self._loop.time() + (math.inf if due_in is None else max(due_in, 0.001))
         return self._at - self._loop.time()

@@ -32,7 +32,7 @@ SELDOM: Final = 0.5
 """The most of those; at once, where a job of it ends in this worker."""
 _NEW: Final = 2**62
 _ASKED: Final = 256
-"""Lanes that were read to their end, of which one statement tells what is next."""
+"""Drained lanes per query for their next due time."""
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class _Sharing:
 
     @property
     def is_shared(self) -> bool:
-        """Whether parts have jobs, or debts: else there is nobody who could have had less than another."""
+        """Whether fairness keys have jobs, or debts: otherwise there is nothing to share."""
         return bool(self.ready or self._named or self._debts)
 
     def add(self, name: str, priority: int, weight: int) -> None:
@@ -80,7 +80,7 @@ class _Sharing:
             part.lanes.discard(priority)
 
     def name(self, most: int = MOST) -> list[_Part]:
-        """Return the parts whose turn it is, in turn."""
+        """Return the fairness keys that are next, in order."""
         self._return_named()
         while self._heap and len(self._named) < most:
             part = heapq.heappop(self._heap)[2]
@@ -133,7 +133,7 @@ class _Sharing:
             passes.append(self._own.passed)
         self._time = max(self._time, min(passes, default=furthest))
         if not passes:
-            self._debts.clear()  # where nobody waits, nobody has had what another wanted
+            self._debts.clear()  # no key was waiting, so what the others started took nothing from it
         if len(self._debts) > 2 * MOST:
             self._debts = {name: passed for name, passed in self._debts.items() if passed > self._time}
 
@@ -199,7 +199,7 @@ class Parts:
 
     @property
     def spent(self) -> list[Lane]:
-        """Lanes that were read to their end, and of which nobody knows whether anything is scheduled in them."""
+        """Drained lanes for which it is unknown whether anything is scheduled in them."""
         return [Lane(*key) for key in list(self._spent)[:_ASKED]]
 
     def reweigh(self, weights: Mapping[str, int]) -> None:

@@ -59,7 +59,7 @@ class _Queue:
 class Planner:
     """Shares the free slots of one worker among its queues.
 
-    `queues`: those it serves, in the order in which equals are asked. Each has weight 1 until told otherwise.
+    `queues`: those it serves, in the order in which equals are asked. Each has weight 1 unless set otherwise.
     """
 
     def __init__(self, queues: Iterable[str]) -> None:
@@ -101,7 +101,7 @@ class Planner:
         left = free
         for share in shares:
             if left <= 0:
-                break  # nobody asked this one
+                break  # not asked for this one
             got = started.get(share.queue, 0)
             left -= got
             self._queues[share.queue].busy = got >= share.quota or left <= 0
@@ -109,7 +109,7 @@ class Planner:
             asked = {share.queue for share in shares}
             for queue in self._queues.values():
                 queue.busy = queue.busy and queue.name in asked  # without room it waits for that, not for the others
-        # Where nobody waits, nobody has had what another wanted: what was started then is no debt.
+        # While no queue waits, what the others start takes nothing from it: no debt arises.
         busy = [queue.passed for queue in self._queues.values() if queue.busy]
         every = [queue.passed for queue in self._queues.values()]
         self._time = max(self._time, min(busy) if busy else max(every, default=0))

@@ -29,8 +29,8 @@ class OutdatedError(Exception):
 class Rates:
     """The rates of one group of lanes, as of its last claim. Locks nothing: `Limits` does.
 
-    How many jobs fit is guessed by what they weighed lately, for nobody knows before they are claimed. What weighs too
-    much is rolled back, before anything is made of it, and fewer are claimed: the first that fit, in their order.
+    How many jobs fit is estimated from recent costs, since the costs of jobs are unknown until they are claimed. A claim
+    that exceeds the rate is rolled back before any job runs, and fewer are claimed: the first that fit, in their order.
     """
 
     def __init__(self, model: type[JobMixin[Any]], queue: str | None, parts: Collection[str]) -> None:
@@ -46,7 +46,7 @@ class Rates:
         self._first: dict[tuple[bool, str], tuple[int, float]] = {}
 
     def read(self, told: Mapping[tuple[bool, str], Any]) -> None:
-        """Take in the rates, as `limits.lock` told them, but those that are divided: they are the buckets'."""
+        """Update the rates from the rows of `limits.lock`, except those that are divided: these belong to the buckets."""
         rates = {key: Rate.of(row) for key, row in told.items() if row.rate_algorithm != RateAlgorithm.LOCAL_TOKEN_BUCKET}
         self._rates = {key: rate for key, rate in rates.items() if rate is not None}
         self._states = {key: (row.version, row.place) for key, row in told.items() if row.version is not None}
@@ -67,7 +67,7 @@ class Rates:
         return bool(ahead)
 
     def room(self, key: tuple[bool, str]) -> int | None:
-        """Return how many jobs a rate may let start, by their usual weight; None where there is none."""
+        """Return how many jobs of usual cost a rate lets start; None without a rate."""
         if (rate := self._rates.get(key)) is None:
             return None
         if key in self._late or not rate.fitting([self._first_weight(key)]):

@@ -19,7 +19,7 @@ class Reading(NamedTuple):
     """Where each block begins and ends in `lanes`, from 1."""
     quotas: Sequence[int]
     names: Sequence[str | None]
-    """Of which queue each of them is; `EVERY` of those of the list; None where what it finds says nothing of the others."""
+    """The queue of each of them; `EVERY` for those of the list; None where what it finds implies nothing for the others."""
     behind: int
     """How many of the lanes, from the first, a look behind the floors is for."""
 

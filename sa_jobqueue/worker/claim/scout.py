@@ -29,7 +29,7 @@ OFTEN: Final = 0.05
 SELDOM: Final = 1.0
 """The same while there has been none for a minute; a notification that names one is answered at once."""
 UNTOLD: Final = 20.0
-"""The same for a worker that hears of what comes, and heard of nothing since: for what was inserted without a word."""
+"""The same for a worker that is listening and was not notified since: for jobs that were inserted without a notification."""
 SAFETY: Final = 5.0
 """Seconds between two surveys while there are parts, at least; a minute while there are none."""
 _DUTY: Final = 200
@@ -68,7 +68,7 @@ class Scout:
     def is_due(self, now: float, *, idle: bool, asleep: bool, told: bool) -> bool:
         """Return whether to look before the next claim.
 
-        `idle`: nothing else is due; `asleep`: nor does this worker look again soon; `told`: it hears of what comes.
+        `idle`: nothing else is due; `asleep`: nor does this worker poll again soon; `told`: it is notified of new jobs.
         """
         if (asleep and (self._stirred or not told)) or self._after is not None or self._hinted or now >= self._survey_at:
             return True
@@ -87,7 +87,8 @@ class Scout:
     ) -> None:
         """Look once, and tell the groups what was found. One page of a survey, where one is due."""
         self._hinted = False
-        # Not by a look of one that is awake: what follows a notification within a producer's silence is not told.
+        # Kept by a poll while awake: a producer suppresses notifications for a while after one, so jobs may follow
+        # unannounced.
         self._stirred = self._stirred and not asleep
         self._looked_at = now
         queues = sorted({queue for group in groups for queue in group.parts.queues})

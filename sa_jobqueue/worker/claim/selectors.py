@@ -1,17 +1,17 @@
 """Claims from queues whose order is decided by a selector of the application.
 
-**Offer, choose, claim.** A first statement reads up to a window of due jobs and locks nothing; the function says which of
-them are to start, and in which order; a second statement starts those that are still due, as any claim does. Nobody holds
-anything while the function thinks, so two workers may choose the same jobs: each is started once, by whoever comes first,
-and the other goes on with its next best.
+**Offer, choose, claim.** A first statement reads up to a window of due jobs and locks nothing; the selector returns which of
+them are to start, and in which order; a second statement starts those that are still due, as any claim does. Nothing is
+locked while the selector runs, so two workers may choose the same jobs: each is started once, by the first claim,
+and the other worker continues with its next best.
 
 **What was offered and not started is remembered**, up to the window. To floors (`worker.floors`) what is remembered counts
 as claimed: they pass it, so what was left out does not make the next claim walk what lies dead behind it. The next offer
 reads what is remembered by its id, and so much beside it as the window has room for. Whenever floors are dropped, what is
 remembered is forgotten and found again: so a window full of what is left out hides what goes before it for those seconds.
 
-A function that raises, answers with something else or takes too long is told of once and left alone for a while; its queue
-goes on in its ordinary order. What a crash leaves: nothing, the claim is the second statement alone.
+A selector that raises, returns something else or takes too long is reported once and not called for a while; its queue
+continues in its ordinary order. A crash leaves nothing behind: the claim is the second statement alone.
 """
 
 from __future__ import annotations

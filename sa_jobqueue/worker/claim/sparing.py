@@ -30,7 +30,7 @@ class Sparing:
         self._fresh_until: dict[str, float] = {}
 
     def stir(self, names: Iterable[str]) -> None:
-        """Have the next claim read all lanes of some blocks. What is under way meanwhile does not take that back."""
+        """Have the next claim read all lanes of some blocks; a claim that is under way meanwhile does not undo this."""
         self._stirred.update(names)
 
     def has_more(self, name: str) -> bool:
@@ -49,7 +49,7 @@ class Sparing:
         return self._known[name] if now < self._fresh_until.get(name, now) else places
 
     def learn(self, name: str, block: Sequence[int], cut: int, *, is_whole: bool, now: float) -> None:
-        """Take in that a claim read a block up to the lane at `cut`, which has more; to its end, where there is none."""
+        """Record that a claim read a block up to the lane at `cut`, which has more; without a `cut`, to its end."""
         if is_whole:
             self._fresh_until[name] = now + self.fresh_for
             self._below[name] = []
