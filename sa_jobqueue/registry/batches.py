@@ -1,4 +1,4 @@
-"""Batches: what a handler of many jobs at once is given, and how it tells which of them failed. Pure."""
+"""Batches: the arguments of a handler that runs many jobs at once, and how it reports which of them failed. Pure."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class BatchFailed(AttemptSignal):
 
 
 def outcome_of(hint: Any) -> Any:
-    """Return what `-> list[Output | Exception]` says of one job's output; anything where it says less."""
+    """Return the type of one job's output from `-> list[Output | Exception]`; Any if it is not annotated so."""
     (listed,) = typing.get_args(hint) if typing.get_origin(hint) is list else (Any,)
     if typing.get_origin(listed) not in {typing.Union, types.UnionType}:
         return listed

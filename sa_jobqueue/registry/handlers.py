@@ -154,10 +154,10 @@ class Handler(Generic[InT, OutT, JobT]):
         rate_cost: int | None = None,
         **columns: Any,
     ) -> JobT:
-        """Describe a job of this type, its payload checked now; add it to a session to enqueue it.
+        """Create a job of this type, its payload checked now; add it to a session to enqueue it.
 
-        What is not given is the handler's own setting; `JobMixin.__init__` says what each means and its bounds.
-        Raises: InvalidPayloadError with the path of what does not fit; InvalidBlockersError when `blockers` are not as many
+        Options that are not given are the handler's; `JobMixin.__init__` documents each of them and its bounds.
+        Raises: InvalidPayloadError with the path of the invalid value; InvalidBlockersError when `blockers` are not as many
         as the handler's `Blockers[...]` declares, or not of its types; InvalidJobError naming any other field. The types of
         chains that are given by their ids are checked when the job is written.
         """

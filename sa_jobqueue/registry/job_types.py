@@ -321,8 +321,8 @@ def describe(
             payload = parameter
         elif parameter.default is parameter.empty:
             raise InvalidHandlerError(
-                f"{place}: cannot tell what {parameter.name!r} is for; first comes the payload, then arguments annotated "
-                "Session, AsyncSession, AttemptContext, Blockers or a class that is provided"
+                f"{place}: unexpected argument {parameter.name!r}; the payload comes first, then arguments annotated "
+                "Session, AsyncSession, AttemptContext, Blockers or the class of a dependency"
             )
     if Session in injected and is_async:
         raise InvalidHandlerError(f"{place}: an asynchronous handler takes an AsyncSession, not a Session")
@@ -451,5 +451,5 @@ def _codec(place: str, what: str, hint: Any) -> Codec[Any]:
     try:
         # A handler annotated `-> None` returns nothing; there is nothing to check but that it is JSON.
         return Codec(Any, annotated=hint) if hint is type(None) else Codec(hint)
-    except Exception as error:  # whatever Pydantic says of a type it cannot serve
+    except Exception as error:  # any error that Pydantic raises for a type it does not support
         raise InvalidHandlerError(f"{place}: the {what} cannot be typed as {hint!r}: {error}") from error

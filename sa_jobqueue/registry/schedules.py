@@ -29,13 +29,13 @@ class MisfirePolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """What a schedule's row says of it. `JobQueue.schedule` makes it for a handler, with the payload's type checked.
+    """The definition of a schedule, as in its row. `JobQueue.schedule` creates one for a handler and checks its payload.
 
     `name`: 1 to 100 characters; a name is one schedule of the whole queue. `cron`, `time_zone`: as of `Cron`.
     `type_name`, `queue`, `priority`, `max_attempts`, `timeout`, `rate_cost`, `input`, `input_version`: of the jobs it
     makes.
     `fire_time_field`: the field of `input`, an object then, that is given the time the job is fired for, in ISO 8601.
-    `misfire_policy`: what becomes of times at which no worker ran, as `MisfirePolicy` says. `catch_up`: of "all", 1 to
+    `misfire_policy`: what happens to missed times, see `MisfirePolicy`. `catch_up`: of "all", 1 to
     10,000. `grace`: of "skip", how late a time may be fired, not negative, at most 3,650 days. `overlap`: False leaves a
     time out while the chain of the job it made last is open.
     Raises: InvalidOptionError naming the field.
@@ -99,7 +99,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRun:
-    """What became of a schedule that was due. It was told before the commit: what is rolled back has not happened."""
+    """The outcome of one due schedule. It is reported before the commit: after a rollback it has not happened."""
 
     schedule: str
     fire_times: tuple[datetime, ...] = ()

@@ -19,7 +19,7 @@ _SHORTEST: Final = timedelta(milliseconds=1)
 
 
 class Candidate(NamedTuple):
-    """A job that is due and nobody has started, as it was a moment ago."""
+    """A due job that has not started, as of a moment ago."""
 
     id: JobId
     type_name: str
@@ -92,6 +92,6 @@ class Selector:
 
     @property
     def told(self) -> dict[str, Any]:
-        """What the row of a worker that has it says of it: its name and bounds, `max_wait` in seconds."""
+        """Return the selector's settings for the row of a worker that has it: name and bounds, `max_wait` in seconds."""
         longest = None if self.max_wait is None else self.max_wait.total_seconds()
         return {"function": self.name, "window": self.window, "max_wait": longest}

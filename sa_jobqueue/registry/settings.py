@@ -28,13 +28,14 @@ class QueueSettings:
     """What the row of a queue says; the defaults are what holds of a queue without one.
 
     `name`: as jobs have it. `weight`: its share of the workers that serve several queues, beside the others' weights; 1 to
-    100. `global_concurrency`: how many of its jobs may run at once, across all workers. `rate_limit`: how many may be
-    started within `rate_period`, across all workers, each as many as it weighs (`rate_cost` of a job); `rate_burst`: how
-    many at once after a while without any, `rate_limit` unless given. `rate_algorithm`: how that is counted, as a token
-    bucket unless given; a sliding window has no burst, and a part of a queue no divided bucket. `concurrency_per_key`: how
-    many of each fair key may run at once; a part such as `mail/42` has settings of its own. None is without a limit.
-    `retry`: the backoff of jobs whose handlers say none, with jitter; None for `Backoff()`. `retention`: how long its ended
-    chains are kept.
+    100. `global_concurrency`: maximum number of its jobs that run at once, across all workers. `rate_limit`: how many may be
+    started within `rate_period`, across all workers, each counted with its `rate_cost`; `rate_burst`: how
+    many at once after a while without any, `rate_limit` by default. `rate_algorithm`: how that is counted, by default as a
+    token bucket; a sliding window has no burst, and a fairness key no local token bucket. `concurrency_per_key`: maximum
+    number of jobs per fairness key that run at once; a key such as `mail/42` may have its own settings. None is without a
+    limit.
+    `retry`: the backoff of jobs whose handlers have no retry policy, with jitter; None for `Backoff()`. `retention`: how
+    long its ended chains are kept.
     Raises: InvalidOptionError naming the field.
     """
 

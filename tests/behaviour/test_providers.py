@@ -223,7 +223,7 @@ async def test_included_handlers_keep_their_own_providers(
     (job_id,) = enqueue(engine, asks.job(None))
     await run_all(whole, engine)
     assert jobs.get(job_id)["output"] == 1
-    with pytest.raises(InvalidHandlerError, match="a class that is provided"):
+    with pytest.raises(InvalidHandlerError, match="or the class of a dependency"):
 
         @whole.handler("asks_too")
         def asks_too(payload: None, client: Client) -> None: ...

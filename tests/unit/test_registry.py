@@ -201,13 +201,13 @@ async def generates_async(order: Order) -> AsyncIterator[int]:
 @pytest.mark.parametrize(
     ("func", "reason"),
     [
-        (two_payloads, "cannot tell what 'other' is for"),
+        (two_payloads, "unexpected argument 'other'"),
         (two_sessions, "asks for two arguments of type Session"),
         (two_blockers, "asks for two arguments of type Blockers"),
         (untyped_blockers, "the blockers cannot be typed as"),
         (positional_blockers, "'parts' is given by name"),
-        (payload_last, "cannot tell what 'order' is for; first comes the payload"),
-        (payload_by_name, "cannot tell what 'order' is for"),
+        (payload_last, "unexpected argument 'order'; the payload comes first"),
+        (payload_by_name, "unexpected argument 'order'"),
         (many, r"\*more cannot be filled"),
         (anything, r"\*more cannot be filled"),
         (positional_session, "'session' is given by name"),
