@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 from uuid import UUID
 
 JobId: TypeAlias = UUID | str
-"""A job's identity: a UUIDv7 by default, text where the model says so."""
+"""A job's identity: a UUIDv7 by default, text if the model is declared so."""
 
 Json: TypeAlias = Any
 """What `json.dumps` takes and PostgreSQL's jsonb stores. Used for payloads only."""

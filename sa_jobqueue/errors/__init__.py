@@ -489,7 +489,7 @@ class UndeclaredContinuationError(InvalidOutputError):
 class MiddlewareError(JobQueueError):
     """A middleware did not call `proceed` exactly once; the attempt failed.
 
-    `middleware` names it, `reason` says what it did.
+    `middleware` names it, `reason` describes the violation.
     """
 
     def __init__(self, middleware: str, reason: str) -> None:

@@ -198,7 +198,7 @@ class EmbeddedServer:
         if self._tcp:
             self._port = _free_port()
         self._programs = programs_for(self.bin_dir, self._account, self._private)
-        # Ours, not initdb's: the socket's directory is the lock on that door, and TCP is open to every local user.
+        # Not initdb's own rules: the socket's directory is what protects the socket, and TCP is open to every local user.
         rules = f"local all all trust\nhost all all {_LOOPBACK}/32 scram-sha-256\n"
         self._private.write("hba.conf", rules)
 
