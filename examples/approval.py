@@ -1,4 +1,4 @@
-"""Completing a job without a worker: somebody decides in time, or the job's own handler is the timeout.
+"""Completing a job without a worker: a person decides in time, or the job's own handler is the timeout.
 
 Run it with `python examples/approval.py`.
 """
@@ -41,8 +41,8 @@ def pay(expense_id: int, session: Session) -> str:
 
 @jobs.handler("approve")
 def approve(expense_id: int, session: Session) -> str:
-    """The timeout: it is due when nobody has decided until then."""
-    session.get_one(Expense, expense_id).decision = "refused, nobody answered"
+    """The timeout: it is due if the expense is not decided by then."""
+    session.get_one(Expense, expense_id).decision = "refused, not decided in time"
     return "timed out"
 
 
@@ -54,7 +54,7 @@ def hand_in(expense_id: int, ctx: AttemptContext) -> Continuation[str]:
 def decide(engine: Engine, chain_id: UUID, expense_id: int, decision: str) -> None:
     """What the application does when the button is pressed: its own change and the completion are one commit."""
     with Session(engine) as session, session.begin():
-        job = lock_chain(session, chain_id, model=Job)  # nobody else ends it now, or lets it go on
+        job = lock_chain(session, chain_id, model=Job)  # no other transaction can end or continue the chain now
         if job.type_name != "approve":
             print(f"expense {expense_id}: too early, or too late")
             return
@@ -98,4 +98,4 @@ if __name__ == "__main__":
 # expense 2: it is completed already
 # 1: approved: pay, expense 1 is paid, it was approved
 # 2: refused: approve, refused
-# 3: refused, nobody answered: approve, timed out
+# 3: refused, not decided in time: approve, timed out

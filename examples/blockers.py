@@ -1,4 +1,4 @@
-"""Blockers: a job that waits for others, gets what they returned, and is told when one of them failed.
+"""Blockers: a job that waits for others, gets their outputs, and sees which of them failed.
 
 Run it with `python examples/blockers.py`.
 """

@@ -249,7 +249,7 @@ def faults(engine: Engine, graph: Graph, last: UUID) -> list[str]:
         total = session.scalar(select(func.sum(Built.bytecode_bytes)))
         output = get_job(session, last, model=Job).output
         if output != total:
-            found.append(f"the modules are {total} bytes, the last job was told {output}")
+            found.append(f"the modules are {total} bytes, the last job received {output}")
     return found
 
 

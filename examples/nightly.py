@@ -1,4 +1,4 @@
-"""A job of every night, by the clocks of Prague: once a night, made up for where nobody ran, also when the clocks are set.
+"""A nightly job by the time of Prague: once a night, also when the clocks change, and later if no worker was running.
 
 Run it with `python examples/nightly.py`.
 """

@@ -39,7 +39,7 @@ def main() -> None:
         run(engine, """INSERT INTO job_queue (type_name, input) VALUES ('resize', '{"width": 640, "scale": 0}')""")
         run(engine, "INSERT INTO job_queue (type_name, scheduled_at) VALUES ('resize', now() + interval '1 day')")
 
-        # Cancel what has not ended; what makes no sense is refused, whoever asks.
+        # Cancel jobs that have not ended; invalid changes are refused for every role.
         run(engine, "UPDATE job_queue SET status = 'cancelled' WHERE scheduled_at > now()")
         run(engine, "UPDATE job_queue SET status = 'completed' WHERE status = 'pending'")
 

@@ -24,7 +24,7 @@ most: list[int] = []
 
 @jobs.handler("ask", queue="models", timeout=timedelta(seconds=30))
 async def ask(number: int) -> str:
-    """Ask once; where the provider says when, ask again then."""
+    """Send one request; if the provider asks to wait, retry after that time."""
     if number in refused:
         refused.remove(number)
         raise Retry(timedelta(milliseconds=50), reason="429")

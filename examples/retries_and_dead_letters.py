@@ -1,4 +1,4 @@
-"""What becomes of jobs that fail: tried again by their policy, then kept as dead letters until somebody decides.
+"""Failing jobs: retried by their policy, then kept as dead letters until they are redriven or dismissed.
 
 Run it with `python examples/retries_and_dead_letters.py`.
 """

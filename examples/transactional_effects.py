@@ -52,7 +52,7 @@ def tell(text: str) -> None:
 
 async def main() -> None:
     with open_server() as server:
-        # A worker takes an engine of either colour; psycopg's URL makes both.
+        # A worker takes an `Engine` or an `AsyncEngine`; psycopg's URL makes both.
         engine = create_engine(server.url)
         Base.metadata.create_all(engine)
         with Session(engine) as session, session.begin():
@@ -64,7 +64,7 @@ async def main() -> None:
             for account in session.scalars(select(Account).order_by(Account.name)):
                 print(f"{account.name} has {account.balance}")
             attempts = session.scalars(select(Job.attempt).where(Job.type_name == "transfer")).one()
-            print(f"transferred at attempt {attempts}; told: {emails}")
+            print(f"transferred at attempt {attempts}; e-mails: {emails}")
         engine.dispose()
 
 
@@ -74,4 +74,4 @@ if __name__ == "__main__":
 # Output:
 # ann has 70
 # bob has 30
-# transferred at attempt 2; told: ['bob: 30 received']
+# transferred at attempt 2; e-mails: ['bob: 30 received']

@@ -58,7 +58,7 @@ jobs = JobQueue(Job)
 
 @dataclass
 class Flight:
-    """A flight with what the other tables say of its hour, its plane and its airports. Units are those of the data."""
+    """A flight with the data of the other tables for its hour, its plane and its airports. Units are those of the data."""
 
     flight: str
     origin: str
@@ -144,7 +144,7 @@ def great_circle(flight: Flight) -> float | None:
 
 
 def bad_weather(flight: Flight) -> bool | None:
-    """Say whether it left into wind, rain or fog; None where nobody wrote the weather down."""
+    """Return whether it left into wind, rain or fog; None without weather data."""
     if flight.wind_speed is None and flight.precip is None and flight.visib is None:
         return None
     return (flight.wind_speed or 0) > 25 or (flight.precip or 0) > 0 or (10 if flight.visib is None else flight.visib) < 3

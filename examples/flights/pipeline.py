@@ -94,7 +94,7 @@ def jobs_of(of: dict[str, DataFrame]) -> DataFrame:
 
 
 def _job(type_name: str, queue: str, payload: Column | None) -> Column:
-    # Missing values are written out: the handler's type says that they may be null, not that they may be missing.
+    # Missing values are written as null: the handler's type allows null, but not a missing field.
     given = f.to_json(payload, {"ignoreNullFields": "false"}) if payload is not None else f.lit(None).cast("string")
     return f.struct(f.lit(type_name).alias("type_name"), f.lit(queue).alias("queue"), given.alias("input")).alias("job")
 

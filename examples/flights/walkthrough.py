@@ -3,8 +3,8 @@
 Run it with `python examples/flights/walkthrough.py`; `--month 2` takes one month, `--days 3` the first days of each, and
 `--report flights.html` writes the page of figures. Spark turns the 336,776 flights that left New York in 2013, with their
 weather, planes and airports, into jobs: one a flight, one a day and airport that waits for its flights, one that waits for
-the days. Workers run them. What died is looked at and dismissed, all of it is archived, and the archive is counted. The
-program ends with status 1 if a total is not what pandas says of the tables as they were published.
+the days. Workers run them. Dead letters are listed and dismissed, all jobs are archived, and the archive is counted. The
+program ends with status 1 if a total differs from what pandas computes from the published tables.
 """
 
 import argparse
@@ -113,7 +113,7 @@ def found_by_the_jobs(engine: Engine) -> pipeline.Totals:
 
 
 def found_in_the_archive(spark: SparkSession, folder: str) -> pipeline.Totals:
-    """Return what of the totals the archived jobs, their inputs and letters tell: files that any Parquet reader reads."""
+    """Return the totals that the archive of jobs, inputs and dead letters contains: files that any Parquet reader reads."""
     jobs, dead_letters = (spark.read.parquet(f"{folder}/{dataset}") for dataset in ("jobs", "dead_letters"))
     flights = jobs.where("type_name = 'measure_flight'")
     inputs = flights.where("status = 'completed'").select(
@@ -153,11 +153,11 @@ def main() -> int:
         to_queue = jobs.write.format("jobqueue").mode("append").options(url=server.url, app=pipeline.APP, writeId="flights")
         to_queue.save()
         account = written(server.url, "flights", app=pipeline.APP)
-        assert account is not None  # None would say that no such write was committed
+        assert account is not None  # None would mean that no such write was committed
         console.print(
             f"enqueued   {account.enqueued:,} jobs in {time.monotonic() - started:.1f} s, reading the tables included"
         )
-        to_queue.save()  # as after a crash that left nobody knowing whether it had been written
+        to_queue.save()  # as after a crash, when it is unknown whether it had been written
         jobs.unpersist()
         with Session(engine) as session:
             there = session.scalar(select(func.count()).select_from(Job)) or 0

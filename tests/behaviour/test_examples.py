@@ -84,7 +84,7 @@ def test_the_build_graph_is_built_in_order_and_notices_when_it_was_not(
     execute(empty_database_url, "INSERT INTO built (name, job_id, bytecode_bytes) SELECT name, job_id, 1 FROM built LIMIT 1")
     _, twice, other_sum = example.faults(engine, graph, last)
     assert "were to be built once: 100 were, 101 times" in twice
-    assert "the last job was told" in other_sum
+    assert "the last job received" in other_sum
     engine.dispose()
 
 

@@ -1,4 +1,4 @@
-"""The application's Alembic environment. Nothing here is about the queue: its Alembic plugin is found by itself."""
+"""The application's Alembic environment. Nothing here is about the queue: its Alembic plugin is found automatically."""
 
 import os
 
