@@ -84,7 +84,7 @@ def _is_chosen(name: str, chosen: tuple[str, ...]) -> bool:
 @main.command("table")
 @_on_a_server
 @click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Where to write.")
-@click.option("--quick", is_flag=True, help="A hundred jobs of each: shows that it runs, and says nothing of speed.")
+@click.option("--quick", is_flag=True, help="Run only 100 jobs per case, to check that it runs; the figures mean nothing.")
 def write_table(url: str | None, server: str, out: Path, quick: bool) -> None:
     """Measure everything that the table of the documentation shows, and write it: 20 minutes on an idle machine.
 
@@ -111,7 +111,7 @@ def write_table(url: str | None, server: str, out: Path, quick: bool) -> None:
 @_on_a_server
 @click.option("--jobs", type=click.IntRange(1), default=50_000, show_default=True, help="How many to drain.")
 def show_profile(url: str | None, server: str, jobs: int) -> None:
-    """Tell where the CPU microseconds of a drained job go: queue, SQLAlchemy, driver, event loop, server."""
+    """Show where the CPU microseconds of a drained job go: queue, SQLAlchemy, driver, event loop, server."""
     with serve(url or server) as running:
         found = profiling.profile(running, jobs)
     shown = Table("where", "us a job")
@@ -131,7 +131,7 @@ def show_profile(url: str | None, server: str, jobs: int) -> None:
 @_on_a_server
 @click.option("--claims", type=click.IntRange(1), default=1_500, show_default=True, help="How many of each kind.")
 def show_client_cost(url: str | None, server: str, claims: int) -> None:
-    """Tell what an empty claim costs the client by SQLAlchemy and by psycopg alone, and what starting workers does."""
+    """Show the client's cost of an empty claim through SQLAlchemy and through psycopg, and of starting workers."""
     with serve(url or server) as running:
         found = client_cost.measure(running, claims)
     for name, values in found.items():
@@ -209,7 +209,7 @@ def peers() -> None:
 
 @peers.command("install")
 def install_peers() -> None:
-    """Make the environments that are missing; $SA_JOBQUEUE_BENCHMARK_PEERS says where, the user's cache unless set."""
+    """Create missing environments in $SA_JOBQUEUE_BENCHMARK_PEERS, by default in the user's cache."""
     problems = 0
     for name, problem in environments.install():
         click.echo(f"{name}: {problem or 'installed'}")

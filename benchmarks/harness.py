@@ -60,7 +60,7 @@ class Scenario:
     says: str
     cases: Sequence[Case]
     jobs: int = 10_000
-    """Jobs of a case in one round, unless the run is told a number."""
+    """Default number of jobs of a case in one round."""
     close: Callable[[], None] = lambda: None
     """Lets go of what the cases keep from round to round."""
 
@@ -119,8 +119,9 @@ def run(
 ) -> list[Result]:
     """Run every case of the scenarios once a round, each scenario in a database of its own; return them in order.
 
-    `jobs`: of a case in one round; those of each scenario unless given. `failed` is told which cases failed, and why.
-    No round begins that would likely end after `most_seconds`, but the first. Raises: CaseFailedError without `failed`.
+    `jobs`: of a case in one round; those of each scenario unless given. `failed` is called for each failed case, with the
+    reason. No round begins that would likely end after `most_seconds`, but the first. Raises: CaseFailedError without
+    `failed`.
     """
     samples: dict[tuple[str, str], list[Sample]] = {}
     with ExitStack() as places:
@@ -203,7 +204,7 @@ def _by_the_job(place: Place, watch: Stopwatch, server: Counted, jobs: int) -> d
         "client_cpu_us": watch.client_cpu * 1e6,
         "server_cpu_us": watch.server_cpu * 1e6 if place.server_pid is not None else None,
     }
-    # PostgreSQL has nothing to tell of jobs that lie elsewhere.
+    # PostgreSQL has no figures for jobs of another broker.
     told = ("client_cpu_us", "server_cpu_us") if place.broker is not None else tuple(used)
     return {
         name: value / jobs if watch.is_divided and name in told and value is not None else None

@@ -26,7 +26,7 @@ def write(document: Mapping[str, Any], pictures: Sequence[str]) -> str:
         _promises(document),
         "### Targets",
         _targets(document),
-        "### Under a pinned horizon",
+        "### With a held-back xmin horizon",
         _pins(document),
         _degradation(document),
         *(f"![{path.rpartition('/')[2].partition('.')[0]} over time]({path})" for path in pictures),
@@ -128,7 +128,7 @@ def _pins(document: Mapping[str, Any]) -> str:
             _number(one["ratio"], ".2f"),
         ]
         for one in document["results"]
-        if one["scenario"] in {"pinned horizon", "kinds of pins", "deep backlog"}
+        if one["scenario"] in {"held-back horizon", "kinds of open transactions", "deep backlog"}
     ]
     return _table(["scenario", "claims of one job", "p50 ms", "p99 ms", "pages", "against the first, p50"], rows, left=2)
 
@@ -152,10 +152,10 @@ def _degradation(document: Mapping[str, Any]) -> str:
         "system",
         "jobs done, /s",
         "claim before, ms",
-        "pinned, last third",
+        "held back, last third",
         "after",
         "wait before, ms",
-        "pinned, last third",
+        "held back, last third",
         "after",
     ]
     return _table([*head, "deepest backlog", "backlog at the end", "dead tuples"], rows, left=1)

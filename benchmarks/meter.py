@@ -37,7 +37,7 @@ class RoundTrips:
     """Counts what the driver is given: statements, and BEGIN and COMMIT or ROLLBACK of real transactions.
 
     A batch that the driver pipelines counts as one, for it is awaited once; a prepared statement's first PREPARE is not
-    seen. Not by SQLAlchemy's events: the worker takes another way where somebody listens to those.
+    seen. Does not use SQLAlchemy's events: the worker takes another code path if they have listeners.
     """
 
     def __init__(self) -> None:
@@ -74,13 +74,13 @@ class Stopwatch:
         self.client_cpu = 0.0
         self.server_cpu = 0.0
         self.round_trips: int | None = 0
-        """Added to by whoever talks past SQLAlchemy; None where nobody can count them."""
+        """Added to by code that bypasses SQLAlchemy; None if they cannot be counted."""
         self.figures: dict[str, float] = {}
         """What else the case found: percentiles, buffers."""
         self.series: list[dict[str, float | None]] = []
         """What was found at successive moments, for a curve."""
         self.is_divided = True
-        """Whether what was used can be told by the job; False where a case's jobs are not its subject."""
+        """Whether usage is reported per job; False if the subject of a case is not its jobs."""
         self.used = False
         self.beside: Callable[[], Iterable[int]] = tuple
         """Tells the processes that work for the case as well, and live on: their CPU time is the client's."""
@@ -94,7 +94,7 @@ class Stopwatch:
         """End the span."""
         trips, server, client, began = self._before
         self.seconds += time.perf_counter() - began
-        # Never below zero: what a process beside it had used is gone when it was killed, and nobody waited for it.
+        # Never below zero: the CPU time of a process beside it is lost if that was killed and not waited for.
         self.client_cpu += max(0.0, client_cpu(self.beside()) - client)
         self.server_cpu += server_cpu(self._server_pid) - server
         if self.round_trips is not None:
@@ -126,7 +126,7 @@ def server_cpu(pid: int | None) -> float:
     """Return the CPU seconds of a server and all its processes, those that ended included; 0 where it cannot be read.
 
     Live processes are read to the nanosecond; those that ended are in the counters of their parent, in hundredths of a
-    second: a case of 10,000 jobs is told to within 2 us a job, a small one not at all.
+    second: a case of 10,000 jobs is measured to within 2 us a job, a small one not at all.
     """
     if pid is None:
         return 0.0
@@ -139,7 +139,7 @@ def server_cpu(pid: int | None) -> float:
     for one in (str(pid), *children):
         try:
             seconds += int(Path(f"/proc/{one}/schedstat").read_text().split()[0]) / 1e9
-        except OSError:  # it ended between the two looks: its parent tells of it the next time
+        except OSError:  # it ended between the two reads: its parent counts it the next time
             continue
     return seconds
 

@@ -41,7 +41,7 @@ SHOWN: Final = (
     "default_toast_compression",
     "track_io_timing",
 )
-"""Settings that the report tells of any server."""
+"""Settings of the server that every report contains."""
 
 
 class Place:

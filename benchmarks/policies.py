@@ -56,7 +56,7 @@ POLICIES: Final[Sequence[Policy]] = (
     ),
     Policy(
         name="priorities that age",
-        guarantee="the higher first, and none waits for ever",
+        guarantee="the higher first, and none waits forever",
         bound="a job with n due before it has started when 16 n others have, and a second later",
         case="every priority",
         wanted=0.95,
@@ -106,7 +106,7 @@ POLICIES: Final[Sequence[Policy]] = (
     Policy(
         name="a function chooses",
         guarantee="what it names, in its order, and nothing else",
-        bound="of its window; what it leaves out waits, where it says so for a stated time",
+        bound="of its window; what it leaves out waits, with `max_wait` for a limited time",
         case="a selector",
         wanted=0.6,
     ),

@@ -63,7 +63,7 @@ def clock(watch: Stopwatch, processes: Iterable[running.Running]) -> None:
     """Measure from the first `begin` to the first `end` of processes that answer together, which are the client."""
     pids = [process.pid for process in processes]
     watch.beside = lambda: pids
-    watch.round_trips = None  # nobody counts those of another process
+    watch.round_trips = None  # those of another process are not counted
     first = next(iter(processes))
     began = first.expect("begin")
     with watch:

@@ -35,7 +35,7 @@ PARTS: Final = (
     Part(scenarios=("drain", "single enqueue", "session handler", "two workers"), rounds=3, minutes=4),
     Part(scenarios=("bulk enqueue",), rounds=3, jobs=100_000, minutes=2),
     Part(scenarios=("latency beside peers", "latency"), rounds=2, minutes=2),
-    Part(scenarios=("pinned horizon", "kinds of pins"), rounds=2, minutes=1.5),
+    Part(scenarios=("held-back horizon", "kinds of open transactions"), rounds=2, minutes=1.5),
     Part(scenarios=("deep backlog", "memory", "idle worker"), rounds=1, minutes=2.5),
     Part(scenarios=("degradation",), rounds=1, minutes=5),
 )

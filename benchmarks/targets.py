@@ -14,7 +14,7 @@ _SINGLE_TABLE: Final = ("pgqueuer, asyncpg", "pgqueuer, psycopg", "chancy", "oba
 
 
 class Found:
-    """Looks up what a document says of a case."""
+    """Looks up the figures of a case in a document."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._cases = {(one["scenario"], one["case"]): one for one in document["results"]}
@@ -108,9 +108,11 @@ def _latency(found: Found) -> Iterator[Target]:
 
 def _claims(found: Found) -> Iterator[Target]:
     for kind, limit in (("ours", 1.5), ("plain", None)):
-        values = [found.figure("pinned horizon", f"{kind}, {state}", "p99_ms") for state in ("500,000 dead", "not pinned")]
+        values = [
+            found.figure("held-back horizon", f"{kind}, {state}", "p99_ms") for state in ("500,000 dead", "not held back")
+        ]
         ratio = values[0] / values[1] if values[0] and values[1] else None
-        label = "claim p99 with 500,000 jobs dead under a pin against the same unpinned"
+        label = "claim p99 with 500,000 dead rows held back from vacuum, against none"
         if limit is None:
             yield Target(f"{label}: a plain indexed claim", "(over 50)", _number(ratio), None)
         else:

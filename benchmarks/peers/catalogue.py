@@ -35,7 +35,7 @@ class System:
     script: str
     """Its adapter."""
     settings: str
-    """How it is set up, as its documentation says it is fastest."""
+    """How it is set up: the fastest way according to its documentation."""
     promises: Promises
     orders: Mapping[str, str] = field(default_factory=dict)
     oldest_python: tuple[int, int] = OLDEST_PYTHON

@@ -1,4 +1,4 @@
-"""A virtual environment for each system, outside the checkout, with the versions that its text file pins."""
+"""A virtual environment for each system, outside the checkout, with the versions that its text file fixes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def installed() -> list[System]:
 
 
 def release(system: System) -> str:
-    """Return the version a system is measured in: ours as installed, another's as pinned."""
+    """Return the measured version of a system: ours as installed, another's as fixed in its text file."""
     if system.environment is None:
         return version("sa-jobqueue")
     package = _MAIN_PACKAGE.get(system.environment, system.environment)

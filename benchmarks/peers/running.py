@@ -25,7 +25,7 @@ _LOG_TAIL: Final = 2_000
 
 
 class AdapterError(CaseFailedError):
-    """A system's process ended, or did not answer in time; its last words are told."""
+    """A system's process ended, or did not answer in time; the message has its last output."""
 
 
 class Inbox:
@@ -37,7 +37,7 @@ class Inbox:
         self.put = self._said.put
 
     def take(self, event: str, patience: float) -> dict[str, Any] | None:
-        """Return the next event of a name; None when a process ended. Raises: Empty when nobody said it in time."""
+        """Return the next event of a name; None when a process ended. Raises: Empty when it does not come in time."""
         for said in self._kept:
             if said["event"] == event:
                 self._kept.remove(said)
@@ -90,7 +90,7 @@ class Running:
         return said
 
     def close(self) -> None:
-        """End it: at once if it has not gone by itself."""
+        """Wait for its end, or kill it."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.close()
@@ -132,7 +132,7 @@ def setup(system: System, url: str) -> None:
 
 @contextmanager
 def working(system: System, place: Place, **orders: Any) -> Iterator[Running]:
-    """Give a worker that was told to go; it is stopped at the end, and waited for."""
+    """Yield a worker that has been started; it is stopped at the end, and waited for."""
     with start(system, place, do="work", **orders) as worker:
         worker.expect("ready")
         worker.tell("go")
@@ -142,7 +142,7 @@ def working(system: System, place: Place, **orders: Any) -> Iterator[Running]:
 
 
 def wait_until(condition: Callable[[], bool], patience: float) -> None:
-    """Wait for what nobody tells. Raises: TimeoutError."""
+    """Poll until a condition holds. Raises: TimeoutError."""
     until = time.monotonic() + patience
     while not condition():
         if time.monotonic() > until:

@@ -149,7 +149,7 @@ class _Load:
 
 
 def _figures(series: list[dict[str, float | None]]) -> dict[str, float]:
-    """Return what the second half was like, when what the beginning brought is settled."""
+    """Return the figures of the second half, after the start-up effects."""
     half = series[len(series) // 2 :]
     figures = {}
     for name in ("claim_ms", "wait_ms", "dead", "horizon_seconds"):

@@ -1,8 +1,8 @@
 """The test of Brandur Leach and of PlanetScale: a steady load while a transaction elsewhere keeps vacuum from its work.
 
-The pin is off, on, and off again. What counts is whether a claim takes longer and longer while it is on, whether jobs pile
-up then, and whether both come back. A vacuum of the whole database runs every other second, as of an autovacuum that
-keeps up: while the pin is on, it can remove nothing.
+A transaction is opened after a while, and later closed. What counts is whether a claim takes longer and longer while it is
+open, whether jobs pile up then, and whether both recover. A vacuum of the whole database runs every other second, as with an
+autovacuum that keeps up: while the transaction is open, it can remove nothing.
 Source: https://brandur.org/postgres-queues, https://planetscale.com/blog/keeping-a-postgres-queue-healthy
 """
 
@@ -86,7 +86,7 @@ def _is_pinned(one: Mapping[str, float | None]) -> bool:
 
 
 def _figures(off: list[dict[str, float | None]], on: list[dict[str, float | None]]) -> dict[str, float]:
-    """Return what the claim and the queue were like before the pin and in the pin's last third."""
+    """Return the figures of the claim and the queue before the transaction, and in its last third."""
     before = [one for one in off if (one["second"] or 0) < _OFF_SECONDS]
     late = on[-max(1, len(on) // 3) :]
     after = off[-3:]

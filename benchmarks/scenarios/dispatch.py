@@ -21,7 +21,7 @@ from benchmarks.place import Place
 from benchmarks.scenarios import pins
 
 _PLANNED: Final = "planned in the worker"
-_CALM: Final = "a claim from the second table, not pinned"
+_CALM: Final = "a claim from the second table, not held back"
 _DEAD: Final = 100_000
 
 _TABLE: Final = "CREATE TABLE dispatch (position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, job_id uuid NOT NULL)"
@@ -94,7 +94,7 @@ def _claims(dead: int, place: Place, watch: Stopwatch, jobs: int) -> int:
     dead = dead * jobs // 10_000
     with pins.reader(place), claiming.connect(place) as connection:
         _churn(connection, dead)
-        place.run("VACUUM dispatch")  # which a pin leaves without effect
+        place.run("VACUUM dispatch")  # which removes nothing while the transaction is open
         connection.execute(text("INSERT INTO dispatch (job_id) SELECT id FROM job ORDER BY id"))
         claim = _claim_of_one(connection)
         with watch:

@@ -37,30 +37,30 @@ def scenario() -> Scenario:
     cases = []
     for depth in (0, *_DEPTHS, _DEEPEST):
         for kind, run in (("ours", pinned.run_ours), ("plain", pinned.run_plain)):
-            case = f"{kind}, {depth:,} dead" if depth else f"{kind}, not pinned"
-            against = Comparison(case=f"{kind}, not pinned", figure="p50_ms") if depth else None
+            case = f"{kind}, {depth:,} dead" if depth else f"{kind}, not held back"
+            against = Comparison(case=f"{kind}, not held back", figure="p50_ms") if depth else None
             prepare = pinned.at(depth)
             rounds = 1 if depth == _DEEPEST else 1_000
             cases.append(
                 Case(name=case, run=run, prepare=prepare, against=against, rated=False, most=10_000, most_rounds=rounds)
             )
     return Scenario(
-        name="pinned horizon",
-        says="claims of one job, their median time against that without a pin; --jobs below 10,000 makes fewer dead",
+        name="held-back horizon",
+        says="claims of one job, their median time against that without dead rows; --jobs below 10,000 makes fewer of them",
         cases=cases,
         close=pinned.release,
     )
 
 
 class Pinned:
-    """Holds the pin between the cases of one round, and counts what died behind it."""
+    """Holds a transaction open between the cases of one round, and counts the dead rows that it holds back."""
 
     def __init__(self) -> None:
         self._pin: Connection | None = None
         self._dead = 0
 
     def at(self, depth: int) -> Callable[[Place, int], None]:
-        """Return what brings the place to so many dead jobs behind a pin; 0 starts anew without one."""
+        """Return what prepares so many dead rows behind an open transaction; 0 starts again without one."""
 
         def prepare(place: Place, jobs: int) -> None:
             wanted = depth * jobs // 10_000
@@ -79,7 +79,7 @@ class Pinned:
         return prepare
 
     def release(self) -> None:
-        """End the pin, if there is one."""
+        """Close the transaction, if there is one."""
         if self._pin is not None:
             self._pin.close()
         self._pin, self._dead = None, 0

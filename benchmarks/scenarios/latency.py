@@ -30,7 +30,7 @@ _PATIENCE: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What the worker's process is told."""
+    """Settings of the worker's process."""
 
     url: str
     jobs: int

@@ -12,7 +12,7 @@ def scenario() -> Scenario:
     """Return the cases."""
     return Scenario(
         name="life of a job",
-        says=f"each statement by itself: COPY, then pgbench claiming and completing, {pgbench.BATCH} a batch",
+        says=f"each statement separately: COPY, then pgbench claiming and completing, {pgbench.BATCH} a batch",
         cases=(
             Case(name="insert", run=_insert),
             Case(name="claim", run=_claim, prepare=rows.fill),

@@ -1,6 +1,6 @@
-"""What it costs to be watched: the same drain with nobody looking, and with logs, metrics and traces in turn.
+"""The cost of observability: the same drain without any, and with logs, metrics and traces in turn.
 
-Jobs that do nothing are the worst case, for whatever watches them is all that there is to do.
+Jobs that do nothing are the worst case, since their observation is then most of the work.
 """
 
 from __future__ import annotations

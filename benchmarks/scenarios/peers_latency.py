@@ -21,14 +21,14 @@ def scenario() -> Scenario:
     """Return the cases."""
     return Scenario(
         name="latency beside peers",
-        says=f"{RATE} jobs/s, each committed by itself; from the return of that call to the first line of the handler, "
+        says=f"{RATE} jobs/s, each committed separately; from the return of that call to the first line of the handler, "
         "but for the jobs of the first second, when statements are prepared",
         cases=systems.cases(_steady, most=lambda system: _MOST, rated=False, figure="p50_ms"),
     )
 
 
 def _steady(system: System, place: Place, watch: Stopwatch, jobs: int) -> int:
-    # One more: the producer sends a first job that nobody measures, to connect.
+    # One more: the producer sends a first, unmeasured job to connect.
     with (
         running.working(system, place, jobs=jobs + 1, stamps=True) as worker,
         running.start(system, place, do="produce", jobs=jobs, rate=RATE) as producer,

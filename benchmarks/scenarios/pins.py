@@ -1,7 +1,7 @@
 """The same claim behind each kind of transaction that keeps vacuum from its work, and before and after it.
 
 A **reader** is one snapshot that stays. A **writer** has a transaction id and does nothing more. **Analytics** are three
-queries that overlap for ever, none of them long. A **dump** reads the queue's own table in one snapshot, and locks it as
+queries that overlap continuously, none of them long. A **dump** reads the queue's own table in one snapshot, and locks it as
 `pg_dump` does.
 """
 
@@ -41,8 +41,8 @@ def scenario() -> Scenario:
         "reader again": reader,
     }
     return Scenario(
-        name="kinds of pins",
-        says=f"claims of one job, {_DEAD:,} jobs done behind the pin; against the median without one",
+        name="kinds of open transactions",
+        says=f"claims of one job, {_DEAD:,} dead rows held back by an open transaction; against the median without it",
         cases=[
             Case(
                 name=name,
@@ -60,7 +60,7 @@ def _claim(pin: Pin, place: Place, watch: Stopwatch, jobs: int) -> int:
     place.clear()
     with pin(place):
         churn(place, _DEAD * jobs // 10_000)
-        place.run("VACUUM job")  # which a pin leaves without effect
+        place.run("VACUUM job")  # which removes nothing while the transaction is open
         with place.begin() as connection:
             rows.copy(connection, 2 * claiming.CLAIMS)
         done = claiming.claim_one_at_a_time(place, watch)

@@ -1,8 +1,8 @@
 """What each scheduling policy costs: the same drain of jobs that do nothing, with the policy on and off, in the same rounds.
 
-A policy is measured where it is in nobody's way, so that what it keeps waiting is not taken for what it costs: limits are
-higher than what the worker runs, and there are more ordering keys than slots. A limit of as many as there are slots is in
-its way: what has ended counts until that is committed, so that claims and completions take turns. It has a case of its own.
+A policy is measured where it delays nothing, so that delays are not taken for costs: limits are
+higher than what the worker runs, and there are more ordering keys than slots. A limit of as many as there are slots does
+delay: ended jobs count until their completion is committed, so that claims and completions take turns. It has its own case.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def fill(load: Load, place: Place, jobs: int) -> None:
 
 
 def put(load: Load, place: Place, jobs: int) -> None:
-    """Say what holds for the queues, and COPY so many due jobs into them."""
+    """Write the settings of the queues, and COPY so many due jobs into them."""
     with Session(place.engine()) as session, session.begin():
         for name in load.names if load.settings else ():
             upsert_queue(session, QueueSettings(name=name, **load.settings))
@@ -138,7 +138,7 @@ def put(load: Load, place: Place, jobs: int) -> None:
         with driver.cursor() as cursor, cursor.copy(f"COPY job ({', '.join(_COLUMNS)}) FROM STDIN") as into:
             for number in range(jobs):
                 job_id, kind = uuid7(), load.types[number % len(load.types)]
-                # What goes round in step is told apart by how often the others have gone round.
+                # Counters that advance in step would be correlated: divide by how often the others have gone round.
                 priority = load.priorities[number // load.queues % len(load.priorities)]
                 key = f"key {number % load.keys}" if load.keys else None
                 queue = f"q{number // len(load.types) % load.queues}"

@@ -1,7 +1,7 @@
 """What a job costs under each policy while a transaction elsewhere keeps vacuum from its work, and without one.
 
-A worker with few slots drains few jobs, so that most of what they cost is claims. What died behind the pin was done by a
-worker under the same policy: the rows that its counts and probes walk past are among them.
+A worker with few slots drains few jobs, so that most of their cost is claims. The dead rows behind the transaction come from
+a worker under the same policy: the rows that its counts and probes walk past are among them.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _POLICIES: Final = (
 
 
 def scenario() -> Scenario:
-    """Return the cases: each policy without a pin, then with one."""
+    """Return the cases: each policy without an open transaction, then with one."""
     cases = []
     for name in _POLICIES:
-        calm = f"{name}, not pinned"
+        calm = f"{name}, not held back"
         cases += [
             Case(name=calm, run=partial(_run, name, 0), rated=False, most=10_000, most_rounds=_ROUNDS),
             Case(
@@ -49,8 +49,8 @@ def scenario() -> Scenario:
             ),
         ]
     return Scenario(
-        name="policy under a pin",
-        says=f"{_JOBS:,} jobs, {_SLOTS} at once, behind {_DEAD:,} that died behind a pin; the ratio is of CPU time",
+        name="policy with a held-back horizon",
+        says=f"{_JOBS:,} jobs, {_SLOTS} at once, behind {_DEAD:,} dead rows held back from vacuum; the ratio is of CPU time",
         cases=cases,
     )
 
@@ -63,7 +63,7 @@ def _run(name: str, dead: int, place: Place, watch: Stopwatch, jobs: int) -> int
             died = max(1, round(dead * scale))
             policy.put(load, place, died)
             policy.drain(load, place, Stopwatch(None), died)
-            place.run("VACUUM job")  # which the pin leaves without effect
+            place.run("VACUUM job")  # which removes nothing while the transaction is open
         few = max(1, round(_JOBS * scale))
         policy.put(load, place, few)
         done = policy.drain(load, place, watch, few, concurrency=_SLOTS)

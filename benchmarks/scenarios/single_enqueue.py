@@ -47,7 +47,7 @@ def _adding(make: Callable[[int], Job | PlainRow]) -> Callable[[Place, Stopwatch
             session.commit()
             with watch:
                 for number in range(jobs):
-                    session.add(make(number))  # kept by nobody, or each commit would expire all those before it
+                    session.add(make(number))  # not referenced further, or each commit would expire all those before it
                     session.commit()
         engine.dispose()
         return int(place.scalar("SELECT (SELECT count(*) FROM job) + (SELECT count(*) FROM plain_row)")) - 1

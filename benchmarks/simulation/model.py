@@ -1,4 +1,4 @@
-"""Workers simulated: slots, claims that take a moment, notifications; whose turn it is, the worker's own planner decides."""
+"""Simulated workers: slots, claims that take time, notifications; the worker's own planner decides which job is next."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Costs:
     end: float = 0.001
     """From the end of a handler until its slot is seen to be free."""
     wake: float = 0.001
-    """From a commit until a worker that sleeps hears of it."""
+    """From a commit until a sleeping worker receives the notification."""
     pace: float = 0.004
     """Between two claims while slots become free one by one: `claimer._PACE`."""
 
@@ -122,7 +122,7 @@ class _Worker:
                 self._changed = world.event()
                 yield self._changed
                 continue
-            # Made anew before looking: what comes from here on ends the sleep that may follow.
+            # Replaced before polling: what comes from here on ends the sleep that may follow.
             self._woken = world.event()
             yield world.timeout(costs.claim)
             if not self._claim():

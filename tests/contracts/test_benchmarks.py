@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 PER_JOB = {"commits", "round_trips", "wal_bytes", "row_versions", "dead_tuples", "client_cpu_us", "server_cpu_us"}
 FIGURES = {
     "latency": {"p50_ms", "p95_ms", "p99_ms", "max_ms"},
-    "pinned horizon": {"p50_ms", "p99_ms", "buffers", "dead"},
-    "kinds of pins": {"p50_ms", "p99_ms", "buffers", "dead"},
+    "held-back horizon": {"p50_ms", "p99_ms", "buffers", "dead"},
+    "kinds of open transactions": {"p50_ms", "p99_ms", "buffers", "dead"},
     "deep backlog": {"p50_ms", "p99_ms", "buffers"},
     "memory": {"MiB_at_a_tenth", "MiB_at_the_end", "growth_percent"},
 }

@@ -1,4 +1,4 @@
-"""Oban for Python, the free one: claims in batches, inserts and acknowledges each job by itself."""
+"""Oban for Python, the free version: claims in batches, inserts and acknowledges each job separately."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class NoOp:
     """Do nothing."""
 
     async def process(self, job: Any) -> None:
-        """Tell that it started."""
+        """Report that it started."""
         _seen(job.args["number"])
 
 

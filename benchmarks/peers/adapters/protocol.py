@@ -5,7 +5,7 @@ the standard library. The first line it reads are its orders; it says `ready` on
 starts at `go`. What it says then:
 
 - `begin`: the first job is about to be enqueued, or the first handler started
-- `end`: the last one; a graceful stop comes after that, and is in nobody's time
+- `end`: the last one; a graceful stop comes after that, and is not measured
 - `told`: what it noted of each job, and the memory it held
 - `gone`: it has stopped
 
@@ -37,7 +37,7 @@ Put = Callable[[int], Awaitable[Any]]
 
 
 class Adapter:
-    """One system: what it does with the queue at a URL, as its own documentation says it is done best."""
+    """One system: what it does with the queue at a URL, in the way its own documentation recommends."""
 
     new_loop = staticmethod(asyncio.new_event_loop)
     """The event loop that its own command line runs on."""
@@ -80,7 +80,7 @@ def uvloop() -> asyncio.AbstractEventLoop:
 
 
 def say(event: str, **fields: Any) -> None:
-    """Write one line to whoever measures, with the moment and the CPU seconds this process and its children used by then."""
+    """Write one line to the measuring process, with the time and the CPU seconds this process and its children have used."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     cpu = sum(usage.ru_utime + usage.ru_stime for usage in used)
     _answers.write(json.dumps({"event": event, "at": time.monotonic(), "cpu": cpu} | fields) + "\n")
@@ -88,7 +88,7 @@ def say(event: str, **fields: Any) -> None:
 
 
 class Tally:
-    """Counts handlers that started, in this process and those beside it, and tells of the first and the last."""
+    """Counts handlers that started, in this process and those beside it, and reports the first and the last."""
 
     def __init__(self, orders: dict[str, Any], end: Callable[[], None]) -> None:
         self._jobs = int(orders["jobs"])
