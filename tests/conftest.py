@@ -3,7 +3,7 @@
 import os
 import sys
 
-# Where it is off, each of the hundreds of processes that tests start would compile the package anew.
+# Where it is off, each of the hundreds of processes that tests start would compile the package again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

@@ -1,4 +1,4 @@
-"""What an archive takes, what it leaves, and what it says of both."""
+"""What an archive takes, what it leaves, and its report of both."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_a_chain_that_somebody_deleted_meanwhile_is_in_neither_place_twice(engin
         execute(engine, f"DELETE FROM job WHERE id = '{chain(1)}'")
 
     archive_disturbed(engine, tmp_path, delete)
-    # It was not the archiver that deleted it: as far as it knows, whoever did meant all of it.
+    # Not the archiver but another transaction deleted it, so it is not archived.
     assert chain(1) not in chains_in(in_archive(tmp_path)) | chains_in(in_tables(engine))
 
 

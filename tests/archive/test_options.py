@@ -1,4 +1,4 @@
-"""What an archiver may be told, without a database."""
+"""Options of an archiver, without a database."""
 
 from __future__ import annotations
 

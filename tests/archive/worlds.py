@@ -17,7 +17,7 @@ Rows = dict[str, dict[tuple[Any, ...], dict[str, Any]]]
 """By dataset and key: a row's published columns."""
 
 # Chains 1 to 8 have ended, on three days: one job each, but 2, of three jobs, which waited for 3 and 4, as 4 did for 5; 6 is
-# dead, its letter dismissed; 7 is dead; 8 was cancelled. 9 is pending.
+# dead, its dead letter dismissed; 7 is dead; 8 was cancelled. 9 is pending.
 WORLD = """
 CREATE TEMPORARY TABLE one AS SELECT n, ('00000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid AS id
   FROM generate_series(1, 12) AS n;

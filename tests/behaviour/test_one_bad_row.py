@@ -27,7 +27,7 @@ ALWAYS = {
     "a job with fewer edges than it counts",
     "a job released by hand",
     "an attempt lowered between two",
-    "an unresolved letter of a job that runs",
+    "an unresolved dead letter of a job that runs",
     "endless tokens",
     "a schedule with next_fire_at -infinity",
 }

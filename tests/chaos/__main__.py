@@ -1,4 +1,4 @@
-"""`python -m tests.chaos`: break things for some minutes, and say what became of it."""
+"""`python -m tests.chaos`: break things for some minutes, and report the outcome."""
 
 from __future__ import annotations
 

@@ -282,7 +282,7 @@ POINTS: Final = (
 
 
 def is_due_to_die(job: ClaimedJob, *points: str) -> bool:
-    """Tell whether this attempt is to kill its process at one of these points."""
+    """Return whether this attempt is to kill its process at one of these points."""
     return job.type_name.startswith("dies") and job.attempt == 1 and job.input["point"] in points
 
 

@@ -115,7 +115,7 @@ def judge(world: World, acknowledged: set[UUID]) -> list[Violation]:
 
 
 def judge_remains(world: World, *, stopped: set[int]) -> list[Violation]:
-    """Return what workers left behind. Run when all are stopped; `stopped`: those that were told to, with nothing wrong."""
+    """Return what workers left behind. Run when all are stopped; `stopped`: those that were asked to, without a fault."""
     world.until(lambda: not world.read(_SESSIONS), 10)
     rows = [row for row in world.read("SELECT pid, name, state FROM worker") if row[0] in stopped]
     left = [pid for (pid,) in world.read("SELECT DISTINCT ran_in FROM span") if is_running(pid)]

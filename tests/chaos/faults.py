@@ -1,4 +1,4 @@
-"""What goes wrong: each fault breaks one thing, for as long as it lasts, and says when it was over."""
+"""The faults: each breaks one thing, for as long as it lasts, and reports when it was over."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Injection:
     held: dict[UUID, int] = field(default_factory=dict)
     """The jobs that the victim held, or that are the fault themselves, each with its attempt."""
     kills: bool = False
-    """Whether whoever held those jobs died of it."""
+    """Whether the process that held those jobs died of it."""
 
 
 @dataclass(kw_only=True)
@@ -68,7 +68,7 @@ class Stage:
         return next((slot for slot in alive if slot.number >= number), alive[0])
 
     def held_by(self, pid: int) -> dict[UUID, int]:
-        """Return the attempts a process holds, where it can be told."""
+        """Return the attempts a process holds, if known."""
         return {}
 
 
@@ -348,7 +348,7 @@ FAULTS: Final[tuple[Fault[Scene], ...]] = (
 
 
 def in_order(seed: int, faults: Sequence[Fault[S]], names: tuple[str, ...] = ()) -> Iterator[tuple[Fault[S], Random]]:
-    """Yield faults for ever, each as often as every other, with the chance that each is to use: the same for a seed."""
+    """Yield faults endlessly, each as often as every other, with the chance that each is to use: the same for a seed."""
     random = Random(seed)
     chosen = [fault for fault in faults if not names or fault.name in names]
     while True:

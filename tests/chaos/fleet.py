@@ -44,7 +44,7 @@ class Timing:
 
     @property
     def shutdown_bound(self) -> float:
-        """Seconds within which a worker that was told to stop has ended, whatever the database does.
+        """Seconds within which a worker that was asked to stop has ended, whatever the database does.
 
         The drain, twice the grace and a second, what is left written or given up within a time to live, the last beat.
         """
@@ -53,7 +53,7 @@ class Timing:
 
 @dataclass
 class Slot:
-    """One place in the fleet, whoever holds it."""
+    """One place in the fleet, with any process."""
 
     number: int
     process: subprocess.Popen[bytes]
@@ -93,7 +93,7 @@ class Fleet:
         return [pid for slot in self.slots for pid in slot.pids]
 
     def signal(self, slot: Slot, number: signal.Signals) -> int:
-        """Send a signal to whoever holds the slot; return the pid."""
+        """Send a signal to the process in the slot; return the pid."""
         with self._lock:
             if number is signal.SIGSTOP:
                 slot.frozen = True

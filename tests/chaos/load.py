@@ -55,7 +55,7 @@ class Load:
 
     @property
     def acknowledged(self) -> set[UUID]:
-        """The jobs that somebody was told are enqueued."""
+        """The jobs whose enqueueing was acknowledged."""
         return set(self._acknowledged)
 
     def start(self) -> None:

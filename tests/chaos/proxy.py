@@ -58,7 +58,7 @@ class Proxy:
         self._do(self._set(flowing=True, delay=seconds))
 
     def half_open(self) -> None:
-        """Close every connection towards the server and tell the clients nothing: to them it is silent for ever."""
+        """Close every connection towards the server without closing the clients': to them it stays silent."""
         self._do(self._half_open())
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class Proxy:
                 await self._flowing.wait()
                 server_reader, server = await asyncio.open_unix_connection(self._server_socket)
                 self._clients[client] = server
-                # The end of either side is the end of both, unless the client was left without being told.
+                # The end of either side is the end of both, unless the client was abandoned.
                 async with asyncio.TaskGroup() as ways:
                     ways.create_task(self._forward(client_reader, server, client))
                     ways.create_task(self._forward(server_reader, client, client))
@@ -123,7 +123,7 @@ class Proxy:
                     await asyncio.sleep(self._delay)
                 await self._flowing.wait()
                 if client in self._abandoned:
-                    continue  # read, and so acknowledged, but delivered to nobody
+                    continue  # read, and so acknowledged, but not delivered
                 target.write(data)
                 await target.drain()
         if client in self._abandoned and source.at_eof() and target is client:

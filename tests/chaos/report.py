@@ -1,4 +1,4 @@
-"""How a run is told: a table for people, a document for programs."""
+"""Reports of a run: a table for people, a document for programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.chaos.run import Outcome, Result
 
 
 def tally(result: Result) -> list[dict[str, Any]]:
-    """Return a row a fault: how often, how often survived, recovery and taking back in seconds."""
+    """Return a row per fault: how often, how often survived, recovery and rescue in seconds."""
     by_fault: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in result.outcomes:
         by_fault[outcome.injection.fault].append(outcome)

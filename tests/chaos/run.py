@@ -48,7 +48,7 @@ class Outcome:
     recovery: timedelta | None
     """From the end of the fault to the first completion after it; None when there was none."""
     rescued: timedelta | None
-    """From the fault to when the last of the victim's jobs was taken back; None where none had to be."""
+    """From the fault to when the last of the victim's jobs was rescued; None where none had to be."""
     survived: bool
     """Whether work went on, and every job the fault concerned ended."""
 

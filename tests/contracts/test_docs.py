@@ -1,11 +1,11 @@
-"""What the documentation shows is so: its code runs, its links lead somewhere, the tests and commands it names exist.
+"""The documentation is correct: its code runs, its links lead somewhere, the tests and commands it names exist.
 
 A page is run as one program, its lines where they are in the page, on an empty database:
 
 - a python block is run; one whose first line is `# some/file.py` is written there instead, to be imported further down;
 - a sql block is run;
 - a sh block is run after `<!-- run -->`, and otherwise only its `sa-jobqueue` commands are checked;
-- `<!-- run first:` up to `-->` holds Python that readers are spared;
+- `<!-- run first:` up to `-->` holds Python that is not shown to readers;
 - `<!-- not run: why -->` before a block leaves it out.
 """
 
@@ -206,7 +206,7 @@ def test_reference_is_what_the_docstrings_say() -> None:
 
 
 def check(script: str) -> None:
-    """Run a script that writes a page, for it to say whether the page is up to date."""
+    """Run a script that writes a page, in its mode that checks whether the page is up to date."""
     command = [sys.executable, str(ROOT / "scripts" / script), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr

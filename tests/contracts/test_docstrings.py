@@ -1,4 +1,4 @@
-"""Every public name says what it is, the first line a sentence."""
+"""Every public name has a docstring, whose first line is a sentence."""
 
 from __future__ import annotations
 

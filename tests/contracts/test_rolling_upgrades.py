@@ -171,7 +171,7 @@ def _prepare(connection: psycopg.Connection[Any], statement: Frozen) -> None:
 
 
 def test_the_release_before_runs_jobs_on_the_newest_tables(old: OldRelease, url: str) -> None:
-    """Enqueue in both ways, claim in both, complete in both, fail, die, cancel, redrive, beat, extend, take back."""
+    """Enqueue in both ways, claim in both, complete in both, fail, die, cancel, redrive, heartbeat, extend, rescue."""
     first = old.add()
     many = old.enqueue_many(3)
     old.beat()
@@ -207,7 +207,7 @@ def test_the_release_before_runs_jobs_on_the_newest_tables(old: OldRelease, url:
 
 
 def test_workers_of_both_releases_share_a_queue(old: OldRelease, url: str) -> None:
-    """What one claims the other leaves alone, and takes back when it is lost; a stale end of either is refused."""
+    """A worker of one release does not touch the other's jobs, but rescues lost ones; a stale end of either is refused."""
     new = Hands(url, "new")
     try:
         jobs = set(old.enqueue_many(4))

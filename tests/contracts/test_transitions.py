@@ -109,7 +109,7 @@ def test_a_row_that_contradicts_itself_is_refused(engine: Engine, constraint: st
 
 @pytest.fixture
 def stamped(engine: Engine, jobs: Jobs) -> Callable[..., tuple[bool, bool]]:
-    """Give a function that changes a job by hand, and tells whether its stamp moved and to that transaction."""
+    """Return a function that changes a job by hand, and returns whether its stamp moved and to that transaction."""
 
     def change(job_id: UUID, **values: Any) -> tuple[bool, bool]:
         before = jobs.get(job_id)["changed_xid"]

@@ -113,7 +113,7 @@ def test_the_exporter_serves_what_the_health_report_says(
     assert value(found, "horizon_holders", kind="handler") == 0
     assert ("sa_jobqueue_table_changes_total", frozenset({("table", "job"), ("kind", "insert")})) in found
     jobs.add(queue="mail")
-    assert value(scrape(port), "due_jobs", queue="mail") == 4  # read anew at every scrape
+    assert value(scrape(port), "due_jobs", queue="mail") == 4  # read again at every scrape
     process.send_signal(signal.SIGTERM)
     assert process.wait(PATIENCE) == 0
 

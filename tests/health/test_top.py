@@ -76,7 +76,7 @@ async def test_it_shows_what_is_wrong_to_whoever_may_only_read_and_obeys_its_key
         assert [row[0] for row in cells(app, "longest")] == ["hangs", "short"]
         assert cells(app, "longest")[0][1].startswith("2 h")
         failures = cells(app, "failures")
-        assert [row[3] for row in failures] == ["3", "1"]  # a snooze is nobody's failure
+        assert [row[3] for row in failures] == ["3", "1"]  # a snooze is not a failure
         assert failures[0][2] == "timed out"
         assert failures[1][2:5:2] == ["ConnectionError: [red]no route", "dead"]  # as it is, not as markup
 

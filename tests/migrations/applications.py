@@ -107,7 +107,7 @@ class Application:
         self.edit(models)
 
     def edit(self, models: str) -> None:
-        """Write the models anew, as if the program had been restarted with them."""
+        """Rewrite the models, as if the program had been restarted with them."""
         self._module.write_text(models)
         sys.modules.pop(self._name, None)
         sys.path.insert(0, str(self._module.parent))

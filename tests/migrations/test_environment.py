@@ -42,7 +42,7 @@ FIRST_IMPORTS = [
 ]
 
 
-# Each in a fork of one interpreter that has loaded everything but Alembic and us: that is quicker than starting anew.
+# Each in a fork of one interpreter that has loaded everything but Alembic and us: that is quicker than a new one.
 IMPORTER = """
 import os, sys, traceback, warnings
 import mako.template, psycopg, pydantic, sqlalchemy.ext.asyncio, sqlalchemy.orm

@@ -1,4 +1,4 @@
-"""A queue is migrated while it is used: nobody waits behind a migration that waits, whoever holds the tables."""
+"""A queue is migrated while it is used: nothing waits behind a waiting migration, whichever transaction holds the tables."""
 
 from __future__ import annotations
 

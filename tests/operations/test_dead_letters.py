@@ -224,7 +224,7 @@ def test_the_bounds_of_a_call_are_checked(session: Session) -> None:
 
 
 def test_letters_without_a_dead_job_are_passed_over(session: Session, jobs: Jobs, engine: Engine) -> None:
-    """A letter outlives its job's retention, and must not stand in the way of the others."""
+    """A dead letter outlives its job's retention, and must not delay the others."""
     gone, alive, dead = (jobs.add(DEAD) for _ in range(3))
     with engine.begin() as connection:
         connection.execute(delete(Job.__table__).where(Job.id == gone))  # type: ignore[arg-type]

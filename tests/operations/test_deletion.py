@@ -194,7 +194,7 @@ def test_a_row_of_the_applications_own_that_refers_to_a_job_is_a_typed_error(eng
         whole.rollback()
 
 
-# Who is told.
+# Notifications.
 
 
 def test_workers_of_running_jobs_and_those_who_await_a_chain_are_told_with_the_commit(

@@ -1,4 +1,4 @@
-"""What a newcomer writes first, and gets wrong: it works, or the error says what to write instead."""
+"""Typical first attempts and mistakes of a newcomer: they work, or the error names the correct form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Enqueueing in the caller's transaction, and who is told of it when."""
+"""Enqueueing in the caller's transaction, and its notifications."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_many_added_at_once_are_told_once_a_queue(
     assert sorted(notifications.seen()) == [("due", "a"), ("due", "b")]
 
 
-# Who is told.
+# Notifications.
 
 
 def test_a_queue_just_woken_is_not_woken_again(
@@ -181,7 +181,7 @@ def test_a_burst_is_told_one_by_one_and_then_as_often_as_the_average_lets_it(
         told.append(len(notifications.seen()))
     assert told[:7] == [1] * enqueueing.BURST + [0, 0]
     assert sum(told[7:]) == 4
-    assert all(1 in told[end - 9 : end] for end in range(9, len(told)))  # who was not told came soon after one who was
+    assert all(1 in told[end - 9 : end] for end in range(9, len(told)))  # a suppressed one came soon after a sent one
 
 
 def test_a_wake_up_that_was_rolled_back_silences_nobody(
@@ -199,7 +199,7 @@ def test_a_wake_up_that_was_rolled_back_silences_nobody(
 def test_a_transaction_that_outlasts_the_silence_tells_at_its_commit(
     sessions: sessionmaker[Session], notifications: Notifications, clock: Clock
 ) -> None:
-    """Whoever was woken when it began sleeps again when it commits."""
+    """A worker that was woken when it began is asleep again when it commits."""
     with sessions.begin() as session:
         session.add(Job("test"))
     assert notifications.seen() == DUE

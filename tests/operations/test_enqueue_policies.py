@@ -140,7 +140,7 @@ def test_what_is_found_waiting_does_not_begin_before_those_who_found_it_have_com
     worker = hands("worker:1")
     with sessions() as session:
         assert put(session, Job("test"), Deduplicate("k", scope="waiting")) == (old, EXISTING)
-        # What this transaction wrote it could not see; and nobody would be told that it has begun.
+        # A job of this transaction would not be visible to it, and no notification would be sent that it has begun.
         later = jobs.add(due_in=-1)
         assert [job.id for job in worker.claim()] == [later]
         session.commit()
@@ -193,7 +193,7 @@ def test_a_throttle_lets_one_of_two_at_once_through_even_if_the_first_has_ended(
     with engine.begin() as connection:
         connection.execute(text("UPDATE job SET created_at = created_at - interval '61 min'"))
     with sessions.begin() as session:
-        assert put(session, Job("test"), Deduplicate("k", scope="any"))[1] is EXISTING  # without a window: for ever
+        assert put(session, Job("test"), Deduplicate("k", scope="any"))[1] is EXISTING  # without a window: no limit
         assert put(session, Job("test"), given)[1] is CREATED
 
 

@@ -1,4 +1,4 @@
-"""Why is this job not running? Each cause by a job that stands so for that reason alone, and told in words."""
+"""Why is this job not running? Each cause by a job that waits for that reason alone, and its sentence."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DEAD, PENDING, RUNNING = JobStatus.DEAD, JobStatus.PENDING, JobStatus.RUNNING
 
 
 class Workers:
-    """Rows of workers, as their beats write them."""
+    """Rows of workers, as their heartbeats write them."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -176,7 +176,7 @@ def test_a_function_that_chooses_leaves_it_out(session: Session, jobs: Jobs, wor
     found = explain_job(session, job)
     assert (found.cause, found.evidence["max_wait"]) == (Cause.NOT_SELECTED, timedelta(minutes=10))
     assert "once it has been a candidate for the max_wait of 10 min" in (found.sentence)
-    assert explain_job(session, jobs.add(due_in=0)).cause is Cause.READY  # nobody has had the time to ask about it
+    assert explain_job(session, jobs.add(due_in=0)).cause is Cause.READY  # no worker has had the time to claim it
 
     for _ in range(3):  # of its own part, so that it is behind a whole window
         jobs.add(due_in=-95, queue="default/7")

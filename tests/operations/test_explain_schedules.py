@@ -1,4 +1,4 @@
-"""A schedule says why it does not fire, and each job that it made says so."""
+"""Why does a schedule not fire? Its cause is shown for the schedule and for each job that it made."""
 
 from __future__ import annotations
 

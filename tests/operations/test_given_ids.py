@@ -1,4 +1,4 @@
-"""An id that is none of the queue's type is refused by its field, before the database hears of it."""
+"""An id that is not of the queue's id type is refused by its field, before any statement is sent."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_what_goes_is_decided_by_how_a_chain_ended_and_when_by_the_rule_nearest_
     gone += [ended(jobs, engine, queue="fast", days=8), ended(jobs, engine, queue="said", days=4)]
     kept = [ended(jobs, engine, days=29), ended(jobs, engine, DEAD), ended(jobs, engine, queue="slow")]
     kept += [ended(jobs, engine, type_name="kept", queue="fast", days=400), jobs.add(), jobs.add(JobStatus.RUNNING)]
-    with engine.begin() as connection:  # what an operator says of a queue
+    with engine.begin() as connection:  # an operator's setting of a queue
         connection.execute(insert(Job.Queue).values(name="said", retain_completed=3 * DAY))
         connection.execute(insert(Job.Queue).values(name="slow", retain_completed=text("interval '2000 years'")))
     rules = RetentionRules(
@@ -198,7 +198,7 @@ async def test_a_walk_ends_where_all_are_young_and_one_to_the_end_finds_what_lie
     engine: Engine, async_engine: AsyncEngine, jobs: Jobs
 ) -> None:
     young = jobs.add_many(pruning.SCAN)
-    late = ended(jobs, engine)  # its id says that it is the youngest: of a client whose clock was wrong, say
+    late = ended(jobs, engine)  # the youngest by its id: of a client whose clock was wrong, say
     quarantine = Quarantine(async_engine, Job, "here", EventBus())
     pruner = Pruner(async_engine, Job, EventBus(), MONTH, interval=timedelta(minutes=1), quarantine=quarantine)
     await pruner.walk(to_the_end=False)
@@ -247,7 +247,7 @@ def test_resolved_letters_go_by_the_rule_nearest_to_them_and_open_ones_and_those
         after, is_first = pages[-1].next, False
     assert (sum(page.letters for page in pages), sum(page.scanned for page in pages)) == (3, 7)
     assert letters_of(jobs) == kept
-    assert prune_dead_letters(session, MONTH).scanned == 0  # nothing is said of letters there
+    assert prune_dead_letters(session, MONTH).scanned == 0  # there is no setting for dead letters there
     with pytest.raises(InvalidOptionError, match=r"retention\.dead_letters"):
         QueueSettings(name="q", retention=Retention(dead_letters=DAY))
 

@@ -1,4 +1,4 @@
-"""Schedules: fired once a time by whoever comes first, whatever the clocks, the workers and people do."""
+"""Schedules: fired once per time, with any clocks, number of workers and manual changes."""
 
 from __future__ import annotations
 

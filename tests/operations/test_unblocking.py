@@ -53,7 +53,7 @@ def test_a_chain_dies_with_its_continuation_when_its_root_waited_for_the_same_ch
         chain = get_chain(session, chain_id)
         assert (chain.status, chain.length) == (JobStatus.DEAD, 2)
         assert chain.completed_at is not None
-    assert jobs.status(waiting) is JobStatus.DEAD  # who waits for that chain is told as well
+    assert jobs.status(waiting) is JobStatus.DEAD  # jobs that wait for that chain are unblocked as well
 
 
 def test_a_chain_dies_with_its_continuation_when_an_edge_of_its_root_closes_in_the_same_moment(

@@ -112,7 +112,7 @@ def test_a_beat_waits_for_a_request_and_then_tells_of_it(sessions: Any, jobs: Jo
         drain_workers(session, where=EVERYBODY)
         beating = threading.Thread(target=beat)
         beating.start()
-        wait_until(lambda: _waiting(engine) == 1, what="the beat waits")
+        wait_until(lambda: _waiting(engine) == 1, what="the heartbeat waits")
         session.commit()
     beating.join(PATIENCE)
     assert told[0] is not None
@@ -145,7 +145,7 @@ def test_forgetting_dead_workers_passes_those_somebody_asks(two_sessions: tuple[
     jobs.add_worker("asked", silent_for=999)
     jobs.add_worker("gone", silent_for=999)
     drain_workers(first, where=WorkerFilter(ids=["asked"]))
-    second.execute(leases.forget_dead_workers(Job), {"after": timedelta(seconds=1)})  # waits for nobody
+    second.execute(leases.forget_dead_workers(Job), {"after": timedelta(seconds=1)})  # waits for no lock
     second.commit()
     first.commit()
     assert ids(list_workers(second)) == ["asked"]

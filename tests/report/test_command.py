@@ -1,4 +1,4 @@
-"""`sa-jobqueue report`: one history of an archive and a database, told to people and to programs, its password to nobody."""
+"""`sa-jobqueue report`: one history of an archive and a database, for people and for programs, without its password."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_an_archive_and_a_database_are_one_report(
     for told in (text, done.output, done.stderr):
         assert SECRET not in told
 
-    # Nothing ended before that: the page says so. The database is the variable's.
+    # Nothing ended before that, which the page states. The database is the variable's.
     monkeypatch.setenv("SA_JOBQUEUE_URL", url)
     done = CliRunner().invoke(main, ["report", "--html", str(page), "--until", "2020-01-01"], catch_exceptions=False)
     assert done.exit_code == 0, done.output

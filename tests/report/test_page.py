@@ -178,7 +178,7 @@ def test_nothing_of_the_history_is_markup() -> None:
     assert body.count("</script>") == 4
     assert "&lt;script&gt;document.title" in body
     assert "and 10 more" in body  # of sixty groups of errors
-    # Where the text of errors was left out, the page says so.
+    # The page states that the text of errors was left out.
     [error] = filled().errors[:1]
     without = replace(filled(), errors=[error | {"example_message": None, "example_traceback": None, "error_type": None}])
     assert "Its text is not in this history." in render(without)

@@ -1,4 +1,4 @@
-"""A data source that writes as ours does and fails as it is told: Spark's processes import it by its name."""
+"""A data source that writes as ours does and fails on request: Spark's processes import it by its name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class InjectedError(Exception):
 
 
 class FaultySource(JobQueueSource):
-    """`format("faulty")`: as ours, with the options `fault` and `marks`, a directory that tells what has failed already."""
+    """`format("faulty")`: as ours, with the options `fault` and `marks`, a directory with a mark for each past failure."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         given = dict(options)

@@ -27,7 +27,7 @@ def count_up_to(payload: int, spark: SparkSession) -> int:
 
 @jobs.handler("looks")
 def looks(payload: str, spark: SparkSession, ctx: AttemptContext) -> dict[str, Any]:
-    """Say what the session is like."""
+    """Return what the session is like."""
     spark.range(1).createOrReplaceTempView(payload)
     return {
         "views": sorted(table.name for table in spark.catalog.listTables()),

@@ -1,4 +1,4 @@
-"""A Java for Spark is found, or the error says what to install."""
+"""A Java for Spark is found, or the error names what to install."""
 
 from __future__ import annotations
 

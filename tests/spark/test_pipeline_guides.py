@@ -45,7 +45,7 @@ def run_page(plainly: SparkSession, database_url: str, tmp_path: Path) -> RunPag
 
 @pytest.fixture
 def history(engine: Engine, jobs: Jobs) -> None:
-    """Write some history: a job in each state that a page tells of, and an attempt that failed."""
+    """Write some history: a job in each state that a page shows, and an attempt that failed."""
     ended = jobs.add(JobStatus.COMPLETED)
     jobs.add(JobStatus.DEAD)
     jobs.add(JobStatus.PENDING)

@@ -79,7 +79,7 @@ def test_every_value_is_read_as_it_was_written(database_url: str, engine: Engine
     rows = {row["id"]: row for row in read(database_url, "jobs")}
     assert [json.loads(rows[one]["input"]) for one in ids] == values
     assert [json.loads(rows[one]["output"]) for one in ids] == values
-    # The JSON null is a value, SQL's is none.
+    # The JSON null is a value, SQL's is not.
     assert (rows[pending]["input"], rows[pending]["output"]) == ("null", None)
     assert {row["queue"] for row in rows.values()} == {strange}
     assert {row["timeout_seconds"] for row in rows.values()} == {86400.25}

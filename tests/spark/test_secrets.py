@@ -1,4 +1,4 @@
-"""A password in the URL is seen by nobody: not in plans, logs, event logs, errors, messages or reprs."""
+"""A password in the URL is never visible: not in plans, logs, event logs, errors, messages or reprs."""
 
 from __future__ import annotations
 
@@ -200,5 +200,5 @@ def test_nothing_needs_a_spark_context() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and node.attr in names
     }
-    # A session that is lent to handlers asks which kind it is first.
+    # A session that is injected into handlers first checks which kind it is.
     assert used <= {("sessions.py", "sparkContext")}

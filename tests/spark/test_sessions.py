@@ -1,4 +1,4 @@
-"""Handlers are lent Spark: a session an attempt, cancelled with it, and nothing of others touched."""
+"""Spark as a dependency of handlers: a session per attempt, cancelled with it, and no other session touched."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_what_is_in_flight_is_not_passed_by(database_url: str) -> None:
         write(database_url, 6, 9)  # younger, and committed first
         (rows, end), *more = batches(one, start)
         assert (numbers(rows), more) == ([1, 2, 3], [])
-        # Whoever reads only up to what is seen would have to go on behind 9, and never come back for 4 and 5.
+        # A reader that trusts what is visible would have to continue behind 9, and never come back for 4 and 5.
         newest = connect_and_ask(database_url, "SELECT max(changed_xid::text::bigint) FROM job_attempt")
         assert newest > Offset.of(end).xid
         assert list(batches(one, end)) == []

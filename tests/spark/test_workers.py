@@ -34,7 +34,7 @@ LOOK = timedelta(seconds=90)
 
 
 def eventually(condition: Callable[[], bool], *, what: str) -> None:
-    """Wait until something becomes true that tells nobody."""
+    """Poll until a condition holds that sends no notification."""
     deadline = time.monotonic() + LOOK.total_seconds()
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not become true"
@@ -146,7 +146,7 @@ def test_a_drain_finishes_what_runs_and_begins_nothing(
 
 
 def test_whoever_drains_the_workers_themselves_ends_the_set(engine: Engine, worker_set: MakeSet, jobs: Jobs) -> None:
-    # Between two rounds there would be nobody to hear.
+    # Between two batches no worker would be there to drain.
     workers = worker_set(slots=1, until_idle=False, idle_exit=timedelta(hours=1))
     with workers:
 

@@ -1,4 +1,4 @@
-"""The commit of a bulk write: once whoever repeats it, whole or not at all, blockers as a session has them. No JVM."""
+"""The commit of a bulk write: once however often repeated, whole or not at all, blockers as in a session. No JVM."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_two_writes_with_the_same_keys_enqueue_each_once_and_never_deadlock(
     keys = [{"deduplication_key": key} for key in ("a", "m", "z")]
     forwards = stage(database_url, keys, write_id="forwards")
     backwards = stage(database_url, list(reversed(keys)), write_id="backwards")
-    # Somebody holds the key in the middle, so each of the two has taken others when it comes there.
+    # This session holds the key in the middle, so each of the two has taken others when it comes there.
     session.add(Job("t", deduplication_key="m"))
     session.flush()
     results: dict[str, WriteResult] = {}

@@ -18,7 +18,7 @@ EFFECTS = "CREATE TABLE effect (job_id uuid NOT NULL, attempt int NOT NULL, pid 
 
 @jobs.handler("effect")
 def effect(payload: dict[str, Any], session: Session, ctx: AttemptContext) -> None:
-    """Write a row with the completion. With a `gate`, tell where the first attempt runs, and wait until it is open."""
+    """Write a row with the completion. With a `gate`, report where the first attempt runs, and wait until it is open."""
     if "gate" in payload and ctx.attempt == 1:
         gate = Path(payload["gate"])
         (gate / f"{ctx.job.id}.{os.getpid()}").touch()

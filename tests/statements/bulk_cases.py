@@ -23,7 +23,7 @@ def staged(world: World) -> dict[str, Any]:
 
 
 def defaults(world: World) -> dict[str, Any]:
-    """Say what its rows are that say nothing."""
+    """Return the values of rows that set none."""
     own = {"queue": "default", "type_name": "test", "priority": 0, "max_attempts": 20, "input_version": 1}
     return staged(world) | own | {"trace_context": None, "ended_ids": [], "completed": []}
 

@@ -104,7 +104,7 @@ def complete_parameters(ids: Sequence[UUID]) -> dict[str, Any]:
 
 
 def rescue_parameters(**more: Any) -> dict[str, Any]:
-    """Give the parameters of taking jobs back from workers silent for 15 seconds."""
+    """Return the parameters of a rescue from workers silent for 15 seconds."""
     return {
         "ttl": timedelta(seconds=15),
         "limit": BATCH,
@@ -115,7 +115,7 @@ def rescue_parameters(**more: Any) -> dict[str, Any]:
 
 
 def beat_parameters(worker_id: str = WORKER, **more: Any) -> dict[str, Any]:
-    """Give the parameters of a worker's beat."""
+    """Return the parameters of a worker's heartbeat."""
     return {
         "id": worker_id,
         "name": "tester",

@@ -93,7 +93,7 @@ def test_a_claim_costs_the_same_however_much_is_dead(server: Any, database_url: 
     assert pinned.rows == 1
     assert pinned.buffers <= MARGIN * at_rest.buffers, pinned.shape
     assert pinned.buffers < MOST, pinned.shape
-    # The mechanism's rival shows that the horizon was pinned at all.
+    # The plain claim shows that the horizon was held back at all.
     assert plain_pinned.buffers > 50 * plain_at_rest.buffers
     assert plain_pinned.buffers > 20 * pinned.buffers
 

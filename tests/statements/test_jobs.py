@@ -1,4 +1,4 @@
-"""Due jobs that nobody has a handler for. The other statements about jobs are tested by their operations."""
+"""Due jobs without a handler. The other statements about jobs are tested by their operations."""
 
 from __future__ import annotations
 
@@ -70,6 +70,6 @@ def test_a_queue_without_a_worker_is_found_by_one_row_of_each_of_its_parts(jobs:
     assert run(statement, given) == [("alone",)]
     with connect(database_url) as server:
         plan = Prepared(server, "unserved", statement).explain(given)
-    # A name of each part, and of those nobody serves a job that is due.
+    # A name of each fairness key, and a due job of each unserved one.
     read = [node["Actual Rows"] * node["Actual Loops"] for node in plan.nodes if node.get("Relation Name") == "job"]
     assert sum(read) <= 3 * 40 + 5, plan.shape

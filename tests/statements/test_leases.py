@@ -1,4 +1,4 @@
-"""Who lives, who is gone, and what is taken back from whom."""
+"""Live and lost workers, and the rescue of their jobs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Each statement's SQL as text, beside the code in `sql/`.
 
-`SA_JOBQUEUE_UPDATE_SQL=1 pytest tests/statements/test_sql.py` writes the files anew; read the difference.
+`SA_JOBQUEUE_UPDATE_SQL=1 pytest tests/statements/test_sql.py` rewrites the files; review the difference.
 """
 
 from __future__ import annotations

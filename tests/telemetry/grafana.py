@@ -23,7 +23,7 @@ def faults(document: Any) -> list[str]:
 
 
 def _unknown(given: Any, kept: Any, place: str) -> Iterator[str]:
-    """Tell what is lost when it is read and written again."""
+    """Yield what is lost when it is read and written again."""
     if isinstance(given, dict) and isinstance(kept, dict):
         for name, value in given.items():
             if name in kept:

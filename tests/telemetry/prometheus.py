@@ -68,7 +68,7 @@ def serving(folder: Path, configuration: str) -> Iterator[Prometheus]:
     with log.open("wb") as out:
         process = subprocess.Popen([program("prometheus"), *options], cwd=folder, stdout=out, stderr=out)
     try:
-        # What it says it listens on: with port 0 the kernel has chosen.
+        # The address in its log: with port 0 the kernel has chosen.
         said = re.compile(r'msg="Listening on" address=127\.0\.0\.1:([1-9]\d*)')
         ready = "Server is ready"
         wait_until(lambda: process.poll() is not None or ready in log.read_text(), what="Prometheus")

@@ -1,4 +1,4 @@
-"""What OpenTelemetry's real SDK is told, kept in memory."""
+"""The spans and metrics that OpenTelemetry's real SDK receives, kept in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Points = dict[tuple[str, frozenset[tuple[str, Any]]], Any]
 
 
 class Telemetry:
-    """Providers of a test's own, and what they were told. Sessions of this process are instrumented until `close`."""
+    """A test's own providers, and what they received. Sessions of this process are instrumented until `close`."""
 
     def __init__(self, sampler: Sampler | None = None) -> None:
         self.exporter = InMemorySpanExporter()
@@ -30,7 +30,7 @@ class Telemetry:
         self._uninstrument = instrument(tracer_provider=self.tracers, meter_provider=self.meters)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Uninstrument, and shut the providers down."""
         self._uninstrument()
         self.tracers.shutdown()
         self.meters.shutdown()
@@ -76,7 +76,7 @@ def written(span: ReadableSpan) -> str:
 
 
 def is_child(span: ReadableSpan, parent: ReadableSpan) -> bool:
-    """Tell whether a span is within another, of the same trace."""
+    """Return whether a span is within another, of the same trace."""
     own, above = span.get_span_context(), parent.get_span_context()
     assert own is not None
     assert above is not None

@@ -100,7 +100,7 @@ def test_the_dashboard_is_of_grafana_s_own_schema(dashboard: Any) -> None:
         return faults(other)
 
     stat = next(number for number, panel in enumerate(dashboard["panels"]) if panel["type"] == "stat")
-    # What a hand may do to it: the schema sees each, and says where.
+    # Possible edits by hand: the schema finds each, and names its place.
     (unknown,) = broken(lambda other: other["panels"][stat]["targets"][0].update(exprr="up"))
     assert unknown == f"$.panels[{stat}].targets[0].exprr is not known"
     for change in (
@@ -122,7 +122,7 @@ def test_the_dashboard_can_be_imported_as_it_is(dashboard: Any) -> None:
         assert 0 <= place["x"] < place["x"] + place["w"] <= 24
         if panel["type"] == "row":
             continue
-        # Of whoever imports it, not of whoever made it.
+        # The data source of the importing Grafana, not of the exporting one.
         assert panel["datasource"]["uid"] == f"${{{variable['name']}}}"
         assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"]) > 0
     for one, other in combinations((panel["gridPos"] for panel in panels), 2):
@@ -195,7 +195,7 @@ def test_a_prometheus_scrapes_a_worker_and_the_exporter_and_fires(database_url: 
             wait_until(lambda: prometheus.value('sa_jobqueue:failures:ratio_rate5m{job_type="bad"}') == 1)
             health_of_rules = {rule["health"] for group in prometheus.get("rules")["groups"] for rule in group["rules"]}
             assert health_of_rules == {"ok"}
-            # Nobody watches the watcher but this one.
+            # Only this test watches the watcher.
             exporter.send_signal(signal.SIGTERM)
             assert exporter.wait(PATIENCE) == 0
             prometheus.until('sum(ALERTS{alertname="JobQueueExporterGone", alertstate="firing"})', 1)

@@ -232,7 +232,7 @@ async def test_attempts_of_a_chain_that_fails_goes_on_and_is_waited_for_are_link
     assert (event.attributes or {})["exception.message"] == "no route"
     assert "test_traces.py" in str((event.attributes or {})["exception.stacktrace"])
     assert snoozed.status.status_code is StatusCode.UNSET
-    # What went wrong is found from the row, and the next attempt is linked to it, whoever runs that.
+    # What went wrong is found from the row, and the next attempt is linked to it, on any worker.
     (attempt, _) = jobs.attempts(first_id)
     assert attempt["error"]["trace_context"] == written(failed)
     assert links(went_on) == {"creation": [id_of(enqueued)], "failed_attempt": [id_of(failed)]}
@@ -240,7 +240,7 @@ async def test_attempts_of_a_chain_that_fails_goes_on_and_is_waited_for_are_link
     following = telemetry.span("process last")
     assert is_child(following, went_on)
     assert links(following) == {"creation": [id_of(went_on)], "chain": [id_of(enqueued)]}
-    # Fan-in: whoever waited is linked to what it waited for, where it was enqueued and where it ran.
+    # Fan-in: the waiting job is linked to what it waited for, where it was enqueued and where it ran.
     assert links(joining) == {"blocker": [id_of(enqueued)]}
     joined = telemetry.span("process join")
     assert is_child(joined, joining)

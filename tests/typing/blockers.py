@@ -1,4 +1,4 @@
-"""What a type checker says of jobs whose blockers are made by `Handler.blocker`. Read by `test_types.py`, not run."""
+"""Type checker results for jobs whose blockers are made by `Handler.blocker`. Read by `test_types.py`, not run."""
 
 # mypy: disable-error-code="empty-body"
 

@@ -1,4 +1,4 @@
-"""What a type checker says of chains that go on and of jobs that wait for them. Read by `test_types.py`, not run."""
+"""Type checker results for continuations and for jobs that wait for chains. Read by `test_types.py`, not run."""
 
 from __future__ import annotations
 

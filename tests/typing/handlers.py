@@ -1,4 +1,4 @@
-"""What a type checker says of handlers and the jobs they make. Read by `test_types.py`, not run."""
+"""Type checker results for handlers and the jobs they make. Read by `test_types.py`, not run."""
 
 from __future__ import annotations
 

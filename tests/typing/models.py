@@ -1,4 +1,4 @@
-"""What a type checker says of an application's own `Job` classes. Read by `test_types.py`, not run."""
+"""Type checker results for an application's own `Job` classes. Read by `test_types.py`, not run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a type checker says of handlers that ask for Spark, or for what an application provides. Read, not run."""
+"""Type checker results for handlers with Spark or another dependency. Read, not run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a type checker says of waiting for chains. Read by `test_types.py`, not run."""
+"""Type checker results for waiting for chains. Read by `test_types.py`, not run."""
 
 from __future__ import annotations
 

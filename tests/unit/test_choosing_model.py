@@ -1,4 +1,4 @@
-"""No job is passed over, offered in vain or kept from sight: a chosen group against a model of the database.
+"""No job is skipped, offered without effect or hidden: a group with a selector against a model of the database.
 
 The group is the worker's own, with floors, parts and memory; the model answers its statements as `statements.choosing` says:
 with transactions, snapshots, and other workers that start what was offered.

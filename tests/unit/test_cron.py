@@ -27,7 +27,7 @@ CHANGES = {
 
 
 def local(text: str, zone: str = PRAGUE) -> datetime:
-    """Return an instant told by a wall clock; `+` after it means the second time."""
+    """Return an instant by a wall clock's time; `+` after it means the second time."""
     return datetime.fromisoformat(text.rstrip("+")).replace(tzinfo=ZoneInfo(zone), fold=text.endswith("+")).astimezone(UTC)
 
 
@@ -50,7 +50,7 @@ def test_what_goes_by_the_hour_counts_the_hours_that_pass() -> None:
 
 
 def fires(field: str, value: int) -> bool:
-    """Tell whether a field of the expressions below has a value."""
+    """Return whether a field of the expressions below has a value."""
     parts = [part.partition("/") for part in field.split(",")]
     return any(value % int(step or 1) == 0 if number == "*" else value == int(number) for number, _, step in parts)
 

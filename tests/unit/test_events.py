@@ -1,4 +1,4 @@
-"""The bus: who hears what, that what nobody wants need not be made, and that a watcher's fault stays its own."""
+"""The event bus: subscribers, events that are not created without one, and errors of a subscriber."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_what_nobody_wants_need_not_be_made(caplog: pytest.LogCaptureFixture) ->
     tally = Tally(["mail"])
     tally.subscribe_to(bus)
     caplog.set_level(logging.INFO, logs.LOGGER_NAME)
-    assert not bus.has_subscribers(told.JobStarted)  # nobody counts it, and it would not be logged
+    assert not bus.has_subscribers(told.JobStarted)  # not counted by a metric, and not logged at this level
     assert bus.has_subscribers(told.JobCompleted)
     caplog.set_level(logging.DEBUG, logs.LOGGER_NAME)  # changed while it runs
     assert bus.has_subscribers(told.JobStarted)

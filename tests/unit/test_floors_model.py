@@ -135,7 +135,7 @@ class Queue(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 6), rest=st.sampled_from([0.0, 0.06]), quotas=st.tuples(st.integers(0, 4), st.integers(0, 4)))
     def claim_without_what_was_empty(self, limit: int, rest: float, quotas: tuple[int, int]) -> None:
-        """Claim as a worker of many queues does; it may have been told that something came."""
+        """Claim as a worker of many queues does, with or without a notification."""
         self.monotonic += rest
         if behind := self.floors.prepare(self.monotonic, idle=False):
             self.floors.stir("a")

@@ -82,7 +82,7 @@ def test_defaults_are_those_of_a_plain_job() -> None:
     made, plain = send.job({}), Job("send", {})
     for name in ("queue", "priority", "max_attempts", "timeout", "input_version", "status"):
         assert getattr(made, name) == getattr(plain, name)
-    assert send.job_type.retry is None  # its queue may say it
+    assert send.job_type.retry is None  # its queue may set it
 
 
 def test_a_wrong_payload_or_field_is_refused_when_the_job_is_described() -> None:

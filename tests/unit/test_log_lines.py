@@ -1,4 +1,4 @@
-"""Log lines say which attempt they belong to, in whatever form; the last of an attempt can be kept with its error."""
+"""Log lines name their attempt, in every format; the last of an attempt can be kept with its error."""
 
 from __future__ import annotations
 

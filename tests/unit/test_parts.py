@@ -34,7 +34,7 @@ class World:
         return BEGAN + timedelta(seconds=seconds)
 
     def add(self, name: str, count: int = 1, *, late: float = 0.0) -> None:
-        """Enqueue, and look: the worker is told the earliest."""
+        """Enqueue, and poll: the worker gets the earliest."""
         for _ in range(count):
             self.made += 1
             self.jobs.setdefault(name, []).append((self.at(self.now - late), UUID(int=self.made)))
@@ -122,7 +122,7 @@ def test_every_job_is_started_though_it_came_late_or_its_lane_was_held(
         world.add(name, count, late=late)
         world.locked = {name} if held else set()
         world.claim(free)
-        if held:  # whoever held them has started them
+        if held:  # the worker that held them has started them
             world.jobs[name] = []
     world.locked = set()
     while world.claim(free):

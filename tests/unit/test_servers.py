@@ -124,7 +124,7 @@ def test_a_url_that_does_not_answer_is_not_replaced_by_another_server(
 ) -> None:
     monkeypatch.undo()
     with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))  # bound and not listening: nobody answers there
+        reserved.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
         monkeypatch.setenv("SA_JOBQUEUE_URL", f"postgresql://127.0.0.1:{reserved.getsockname()[1]}/postgres")
         with pytest.raises(ServerUnavailableError) as caught:
             open_server()

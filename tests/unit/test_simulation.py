@@ -82,7 +82,7 @@ def test_ten_jobs_beside_a_flood_take_the_first_slots_that_become_free(
     after = [one for one in started if one.at >= 5]
 
     # Each worker gives what was idle its share of its next claim, and after that they take turns, to within a job of each.
-    # Ageing comes before that: a sixteenth of what starts goes to who waits longest, at once to what is owed already.
+    # Ageing comes before that: a sixteenth of what starts goes to the longest wait, its backlog of credit at once.
     assert "few" in [one.arrival.kind.name for one in after[: workers + 1]]
     turns = (2 * (10 + workers) + workers) * Ageing.SHARE // (Ageing.SHARE - 1) + 1
     assert [one.arrival.kind.name for one in after[:turns]].count("few") == 10

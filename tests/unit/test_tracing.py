@@ -27,7 +27,7 @@ def spans() -> InMemorySpanExporter:
 
 @pytest.fixture
 def tracer(spans: InMemorySpanExporter) -> Iterator[Tracer]:
-    """Give a tracer of a provider that nobody else has."""
+    """Return a tracer of a provider that is not shared."""
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))
     yield provider.get_tracer("test")

@@ -1,4 +1,4 @@
-"""What a job may be told to wait for, and how a wrong one is named."""
+"""The chains that a job may wait for, and how a wrong argument is named."""
 
 from __future__ import annotations
 

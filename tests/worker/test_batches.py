@@ -1,4 +1,4 @@
-"""Handlers of many jobs at once: gathered, called once, and each job ended by itself."""
+"""Handlers of many jobs at once: gathered, called once, and each job ended separately."""
 
 from __future__ import annotations
 

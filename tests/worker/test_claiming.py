@@ -136,7 +136,7 @@ def test_a_job_skipped_for_a_claim_that_rolled_back_is_found_after_the_safety_re
     assert [job.id for job in failing.claim(1, commit=False)] == [held]
     assert [job.id for job in worker.claim()] == [free]
     failing.connection.rollback()
-    assert worker.claim() == []  # behind the floor, and nobody wrote it since: the one gap of the method
+    assert worker.claim() == []  # behind the floor, and not written since: the one gap of the method
     worker.floors.reset(0.0)
     assert [job.id for job in worker.claim()] == [held]
 

@@ -1,4 +1,4 @@
-"""What was told of a queue or a type decides which lanes and types a claim is given, and never what its floors may pass."""
+"""Settings of a queue or a type decide which lanes and types a claim is given, and never what its floors may pass."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Slots:
 
 
 class Driven:
-    """A worker's claimer, whose every claim a test asks for, told what a test says."""
+    """A worker's claimer, whose claims and settings are controlled by a test."""
 
     def __init__(self, connections: Connections) -> None:
         self.engine = connections.engine(2)

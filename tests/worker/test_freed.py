@@ -1,4 +1,4 @@
-"""A slot that one worker frees under a limit is taken by another at once, and where nobody waits nobody is told."""
+"""A slot that one worker frees under a limit is taken by another at once; without a waiting worker nothing is notified."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LIMITS = {
 
 
 class Gate:
-    """A handler whose jobs wait until they are let go, by their inputs."""
+    """A handler whose jobs wait until they are released, by their inputs."""
 
     def __init__(self) -> None:
         self.jobs = JobQueue()
@@ -65,7 +65,7 @@ class Gate:
 
 @pytest.fixture
 def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], bool]:
-    """Take the polls away, so that a slot is found when it is told of or never; tell whether so many workers rest."""
+    """Disable polls, so that a slot is found by a notification or never; return a check for how many workers rest."""
     monkeypatch.setattr(claimer, "_AWAKE", 0.0)
     for module in (limits, parts, groups):
         monkeypatch.setattr(module, "SELDOM", NEVER.total_seconds())
@@ -91,7 +91,7 @@ def run(engine: Engine, statement: str) -> None:
 
 @asynccontextmanager
 async def at_work(engine: Engine, gate: Gate, queue: str = "default") -> AsyncIterator[Worker]:
-    """Run a worker of a queue that looks when it is told something, and hears already."""
+    """Run a worker of a queue that polls only after a notification, and is already listening."""
     worker = Worker(gate.jobs, engine, options=quick(poll_interval=NEVER, queues=[queue]))
     async with working(worker):
         await until(lambda: worker.vitals.is_listening is True, what="it listens")

@@ -124,7 +124,7 @@ async def test_one_that_has_no_room_under_a_limit_does_not_look_for_what_it_coul
 
 @pytest.mark.parametrize(("stirred", "looks"), [(False, False), (True, True)])
 def test_a_sleeper_looks_for_keys_when_it_was_told_of_anything(engine: Engine, stirred: bool, looks: bool) -> None:
-    """A producer tells of one queue for several, and keeps quiet for a moment: what else came is found on falling asleep."""
+    """A producer notifies of one queue for several, then is quiet for a moment: a worker polls before it sleeps."""
     looking = Scout(Job, ["nothing"])
     looking._after, looking._survey_at, looking._looked_at, looking._stirred = None, 60.0, 9.0, False
     if stirred:
@@ -163,7 +163,7 @@ def _ended(connection: Connection) -> None:
 async def test_it_is_not_idle_while_something_is_left_that_came_after_its_last_claim(
     engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, arrive: Callable[[Connection], None], look: int
 ) -> None:
-    """A job, or the end of a chain that one waits for, which nobody passes on: committed after this claim found nothing."""
+    """A job, or the end of an awaited chain, without a notification: committed after this claim found nothing."""
     queue, ran, looks = JobQueue(), list[str](), 0
 
     @queue.handler("test")
@@ -184,7 +184,7 @@ async def test_it_is_not_idle_while_something_is_left_that_came_after_its_last_c
         return started
 
     monkeypatch.setattr(Claimer, "claim", claimed)
-    # The first sweep of a worker looks for such chains, and might do so in time.
+    # The first rescue run of a worker looks for such chains, and might do so in time.
     monkeypatch.setattr(Rescuer, "run", lambda _: asyncio.Event().wait())
     await asyncio.wait_for(Worker(queue, engine, options=quick()).run_until_idle(), 30)
     assert looks > look

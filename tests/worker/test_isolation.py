@@ -51,7 +51,7 @@ def handler(payload: Any) -> Any: ...
 
 
 def ended(**fields: Any) -> Message:
-    """Return an answer that says that the attempt failed, in other words where they are given."""
+    """Return the message of a failed attempt, with other fields where they are given."""
     return of_raise(JOB, ValueError("bad"), handler.job_type) | fields
 
 

@@ -58,7 +58,7 @@ async def test_a_claim_that_began_before_the_last_one_under_its_rate_starts_noth
         async with transaction(first):
             assert await late.room(first, 9) == (3, {})
             async with transaction(second):
-                # Held by the first: nobody waits for it.
+                # Held by the first transaction: this one does not wait for it.
                 assert await quick.room(second, 9) == (0, {})
 
 

@@ -1,4 +1,4 @@
-"""A worker fires schedules by itself, beside any number of others, and leaves the database alone in between."""
+"""A worker fires schedules, with any number of others beside it, and leaves the database alone in between."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def ticking(**options: Any) -> tuple[JobQueue[Job], list[datetime]]:
 
 
 def make_due(sessions: Sessions, name: str = "tick") -> datetime:
-    """Say that a schedule's time was a second ago, as somebody who tells workers so; return it."""
+    """Make a schedule due a second ago, and notify workers; return its time."""
     with sessions.begin() as session:
         at: datetime = session.scalar(select(func.now() - timedelta(seconds=1)))  # type: ignore[assignment]
         session.execute(update(Job.Schedule).where(Job.Schedule.name == name).values(next_fire_at=at))

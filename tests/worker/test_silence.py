@@ -1,4 +1,4 @@
-"""A connection that falls silent without ending: whoever waits for an answer gives up, and works again on another one."""
+"""A connection that falls silent without ending: a caller that waits for an answer gives up, and reconnects."""
 
 from __future__ import annotations
 

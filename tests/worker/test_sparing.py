@@ -27,7 +27,7 @@ QUEUES = [f"q{number}" for number in range(5)]
 
 
 class Sparer:
-    """Claims for groups as a worker of many lanes does, by a clock that stands still until it is told."""
+    """Claims for groups as a worker of many lanes does, by a clock that the test advances."""
 
     def __init__(self, connection: AsyncConnection, groups: Sequence[Group]) -> None:
         self._connection, self.groups, self.now = connection, groups, 100.0
@@ -135,7 +135,7 @@ async def test_of_many_groups_those_are_asked_that_fill_a_claim_and_each_looks_f
 @pytest.mark.parametrize("slots", [None, 3], ids=["one group", "a group of the type"])
 @pytest.mark.parametrize("fair", [True, False])
 async def test_a_worker_of_many_lanes_leaves_nothing_behind(slots: int | None, fair: bool, engine: Engine) -> None:
-    """Each job puts another into a lane that has just been empty, which nobody is told of."""
+    """Each job puts another into a lane that has just been empty, without a notification."""
     queue, seen = recorder(slots)
     left = [(name, priority) for name in QUEUES for priority in (9, 0, -9)]
 

@@ -25,7 +25,7 @@ CREATE TRIGGER outage BEFORE UPDATE ON job FOR EACH ROW WHEN (NEW.status = 'comp
 async def test_what_a_lost_worker_held_is_rescued_in_batches_with_no_rest_between(
     engine: Engine, jobs: Jobs, start: Start
 ) -> None:
-    """Hundreds are due again after the first sweep; the second one here would be ten minutes later."""
+    """Hundreds are due again after the first rescue run; the second one here would be ten minutes later."""
     lost = jobs.add_many(2 * BATCH + 50)
     jobs.add_worker("gone:1", silent_for=60)
     with engine.begin() as connection:
@@ -57,7 +57,7 @@ async def test_a_completion_that_met_an_outage_is_tried_again_and_fenced(
         go_on.set()
         await until(lambda: any(told.component == "completer" for told in log.of(ComponentFailed)), what="it is in vain")
         jobs.add_worker("other:1")
-        with engine.begin() as connection:  # as a sweep and a claim of another would have it
+        with engine.begin() as connection:  # as a rescue and a claim of another worker would leave it
             for then in (
                 {"status": JobStatus.PENDING, "leased_by": None},
                 {"status": JobStatus.RUNNING, "attempt": 2, "leased_by": "other:1"},

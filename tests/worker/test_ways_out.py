@@ -47,7 +47,7 @@ SELF_CANCELLATION = {"cancels its task": "asyncio.exceptions.CancelledError"}
 
 
 class Resource:
-    """What a provider lends."""
+    """The value of a dependency."""
 
 
 def _sync(queue: JobQueue[Any]) -> None:
@@ -84,7 +84,7 @@ def _async(queue: JobQueue[Any]) -> None:
 
 
 def _around(queue: JobQueue[Any]) -> None:
-    """Middleware that leaves by itself, and around a handler that does: in its own task and in another."""
+    """Middleware that exits, and around a handler that does: in its own task and in another."""
 
     @queue.middleware
     async def surrounds(attempt: AttemptContext, proceed: Proceed) -> None:

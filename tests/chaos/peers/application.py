@@ -23,14 +23,14 @@ from typing import Any, Final, TypedDict
 from uuid import uuid4
 
 PATIENCE: Final = 3.0
-"""Seconds of silence after which each queue takes a worker for dead, as far as it can be told to."""
+"""Seconds of silence after which each queue takes a worker for dead, as far as that can be set."""
 BEAT: Final = 0.5
 CONCURRENCY: Final = 2
 """Jobs at once in a worker: so few that two workers are needed, and none can take everything."""
 ATTEMPTS: Final = 10
 """More than any fault uses up; a poison job ends after them."""
 DRAIN: Final = 3.0
-"""Seconds that a worker told to stop has for what it runs."""
+"""Seconds that a stopping worker has for what it runs."""
 FIRST_FAULT: Final = 1_000_000
 """Jobs that are a fault have numbers from here on."""
 
@@ -51,7 +51,7 @@ Put = Callable[[Work], Awaitable[Any]]
 
 
 class System(ABC):
-    """One queue, set up as its own documentation says it recovers best."""
+    """One queue, set up for the best recovery according to its own documentation."""
 
     def __init__(self, url: str) -> None:
         self.url = url

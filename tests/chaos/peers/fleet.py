@@ -22,7 +22,7 @@ ROOT: Final = Path(__file__).parents[3]
 
 
 def environment(system: System, url: str, journals: Path, **more: str) -> dict[str, str]:
-    """Return what a script of `workers` is told by its environment."""
+    """Return the environment of a script of `workers`."""
     told = {"CHAOS_URL": url, "CHAOS_JOURNALS": str(journals), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     return dict(os.environ) | told | dict(system.environment) | more
 
@@ -41,7 +41,7 @@ def setup(system: System, url: str, journals: Path) -> None:
 
 
 class PeerFleet(Fleet):
-    """Keeps a system's workers running; nobody's clock is wrong."""
+    """Keeps a system's workers running; no clock is wrong."""
 
     def __init__(self, system: System, *, url: str, size: int, timing: Timing, log_dir: Path, journals: Path) -> None:
         self._system = system

@@ -55,7 +55,7 @@ class Journals:
                     self._note(json.loads(line))
 
     def is_acknowledged(self, numbers: set[int]) -> bool:
-        """Tell whether all these jobs are known to be enqueued."""
+        """Return whether all these jobs are known to be enqueued."""
         return numbers <= {number for number, _, acknowledged, _ in self.enqueued if acknowledged}
 
     def copy(self, conninfo: str) -> None:

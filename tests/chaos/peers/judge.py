@@ -46,7 +46,7 @@ class Counts:
     lost: int
     """Acknowledged, never run to the end, and no longer held by the queue; jobs that cannot be handled do not count."""
     stuck: int
-    """Held for not done when everything had had its time."""
+    """Still not done when there was time for everything."""
     stuck_after_it_ended: int
     """Of these: the handler had come to its end."""
     ended_twice: int

@@ -1,4 +1,4 @@
-"""How the runs are told: two tables in Markdown, and a document for programs."""
+"""Reports of the runs: two tables in Markdown, and a document for programs."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def _open_scene(system: System, options: Options) -> Iterator[PeerScene]:
         for directory in (logs, journals):
             directory.mkdir(parents=True, exist_ok=True)
         url = create_database(server.url)
-        # Faults of sessions and slots are for workers: whoever is named like this is spared.
+        # Faults of sessions and slots are for workers: connections of this name are left alone.
         direct = make_url(url).set(drivername="postgresql").update_query_dict({"application_name": "chaos producer"})
         setup(system, direct.render_as_string(hide_password=False), journals)
         proxy = Proxy(server.socket_dir / ".s.PGSQL.5432")

@@ -16,7 +16,7 @@ class System:
     """One queue."""
 
     name: str
-    """As the benchmarks have it: that says where it is installed, and in which version."""
+    """As in the benchmarks, which define where it is installed, and in which version."""
     script: str
     """The module under `workers`."""
     open_jobs: str

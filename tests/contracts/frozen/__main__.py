@@ -1,4 +1,4 @@
-"""Write the statements of the latest version of the tables, to be kept for ever."""
+"""Write the statements of the latest version of the tables to a file that is kept permanently."""
 
 from __future__ import annotations
 

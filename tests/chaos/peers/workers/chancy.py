@@ -1,4 +1,4 @@
-"""Chancy: its asyncio executor, and the plugins it loads by default, of which Recovery takes back what dead workers held."""
+"""Chancy: its asyncio executor, and the plugins it loads by default, of which Recovery rescues jobs of dead workers."""
 
 from __future__ import annotations
 
