@@ -97,9 +97,8 @@ class JobQueue(Generic[JobT]):
         ends alone. `memory_limit`: bytes that it may hold, at least 128 MiB; watched on Linux.
         `retention`: how long chains that begin with it are kept; what it does not say is the queue's or the registry's.
         `concurrency`: how many of its jobs one worker runs at once, 1 to 10,000; as many as it has slots unless given.
-        `fairness_by`: where a payload says whose it is, for `fairness_key`: the path of a field, such as
-        "order.customer_id", or a function of the payload; jobs that are made without `job` or `continuation` say it
-        themselves, as `rate_cost`.
+        `fairness_by`: how to get the `fairness_key` from a payload: the path of a field, such as "order.customer_id", or a
+        function of the payload; jobs that are created without `job` or `continuation` set it explicitly, as `rate_cost`.
         Raises: InvalidJobError, InvalidOptionError, InvalidHandlerError, DuplicateJobTypeError.
         """
         return self._declare(
@@ -140,8 +139,8 @@ class JobQueue(Generic[JobT]):
         Its first argument is annotated `list[Payload]` or `list[BatchItem[Payload]]`; a session and what is provided may
         follow. It returns None, or a list with each job's outcome: its output, a continuation, or an exception. What it
         raises fails all of them, `BatchFailed` some.
-        `max_size`: 2 to 1,000. Each job is an attempt of its own, fenced, retried and timed by itself, and holds a slot of
-        its worker: give workers a concurrency of a batch or more. `max_wait`: how long the first job waits for others, at
+        `max_size`: 2 to 1,000. Each job is an attempt of its own, fenced, retried and timed separately, and holds a slot
+        of its worker: give workers a concurrency of a batch or more. `max_wait`: how long the first job waits for others, at
         most a minute and below `timeout`; a batch goes at once when it is full, and when its worker has no slot free for
         another job.
         The rest: as of `handler`; `timeout` is that of a job, whose time goes on while it waits.
@@ -277,8 +276,8 @@ class JobQueue(Generic[JobT]):
         `window`: how many candidates it sees at most, 1 to 1,000. `timeout`: how long it may take, 1 ms to 1 min.
         `max_wait`: a candidate that one worker has offered for so long is started before those it names; without it,
         what it never names never starts. `inputs`: whether it needs payloads, which are read for each candidate then.
-        One that raises, takes too long or answers with something else is told of as `SelectorFailed`, and the jobs start in
-        the ordinary order until it answers again.
+        One that raises, takes too long or returns something else is reported by `SelectorFailed`; jobs start in the
+        ordinary order until it succeeds again.
         Raises: InvalidOptionError naming the field, or a queue that has one already.
         """
 
@@ -320,7 +319,7 @@ class JobQueue(Generic[JobT]):
     ) -> Schedule:
         """Declare that a handler's job is enqueued again and again; any number of workers do it once.
 
-        `name`: of the row that workers make of it; it stays when the declaration is gone, until somebody deletes it.
+        `name`: of the row that workers create; it stays when the declaration is removed, until it is deleted.
         `cron`, `time_zone`, and the rest: as of `Schedule`. `payload`: as for `handler.job`; with `fire_time_field`, which
         is the payload's field for the time it is fired for, a mapping of the other fields will do.
         `options`: `queue`, `priority`, `max_attempts`, `timeout`, `rate_cost` of its jobs, the handler's own unless given.
@@ -388,7 +387,7 @@ class JobQueue(Generic[JobT]):
 
         `chain`: a `Job.Chain`, or a `ChainResult` of `wait_chain` without `output`. Where it is known which handler a
         chain began with, `handler.output(chain)` is the same with a static type.
-        Raises: NoOutputError unless it has completed; UnknownJobTypeError when nobody here handles its last job's type;
+        Raises: NoOutputError unless it has completed; UnknownJobTypeError when its last job's type has no handler here;
         InvalidPayloadError when the output does not fit the type.
         """
         if chain.status is not JobStatus.COMPLETED:

@@ -99,7 +99,7 @@ def unresolved(
     """Return unresolved dead letters, by id.
 
     Shape: up to `limit` `(id,)`, ascending, those behind the id `after`. Index: the primary key.
-    Locks: with `lock` the letters, in the order of their ids, until the transaction ends.
+    Locks: with `lock` these dead letters, in the order of their ids, until the transaction ends.
     """
     key: Any = model.DeadLetter.id
     chosen = select(key).where(model.DeadLetter.resolution.is_(None), *conditions).order_by(key).limit(limit)

@@ -71,8 +71,8 @@ def page(
 ) -> Select[Any]:
     """Return workers as of their last heartbeat, by name and id.
 
-    Shape: up to `limit` rows of `SHOWN`, those behind the name and id `after`; then `silent_for`, the time since the last heartbeat, and `running`, how many jobs
-    the worker has leased.
+    Shape: up to `limit` rows of `SHOWN`, those behind the name and id `after`; then `silent_for`, the time since the last
+    heartbeat, and `running`, how many jobs the worker has leased.
     Clock: the database's. Locks: none. Index: `ix_job_running`, a probe a worker.
     """
     worker, job = table(model.Worker), table(model)

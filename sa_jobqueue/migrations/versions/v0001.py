@@ -435,18 +435,18 @@ CREATE INDEX ${p}ix_archive_chain_part ON ${q}archive_chain (run_id, part)"""
 # once a statement: whether edges agree with their job is in another table. The text of a payload is measured only where
 # it can be long: of 250 bytes of jsonb, at most some 3 MB of text can come, a number of 131,072 digits in 12 bytes each.
 #
-# A job that was deleted is not there to tell workers that it has let its ordering key go: the next one is stamped for it,
-# also where it ended so lately that not all of them may have seen that. And where that one steps aside until it is due, the
-# next that does not; it is stamped in any case, for it may be due before this commits. SKIP LOCKED, for whoever holds a row
-# may be waiting for ours.
-# The keys are noted row by row, in a setting that is rolled back with the transaction, and what is next of them is stamped
-# at the end of the statement, sooner when the note is long, for each key is added to a copy of it: one that deletes all of
-# a key would walk past all of them for each. The WHEN clause keeps every other job out of plpgsql; a transition table would
-# hold a copy of each, and made the deletion of jobs without a key take a fifth longer.
-# A worker that completes a job unblocks what waits for it; any other end of a job, by an operation or by SQL, notifies the
-# workers, where something can be waiting for it: for its chain, which a continuation cannot tell, or for its ordering key.
-# So of two transactions that end two chains at once, and of which one skips the waiting job that the other holds, the later
-# commit has a worker look, which sees both. The same where somebody begins to wait for a chain that has ended.
+# Deleting a job releases its ordering key, and no row is left that could show it to the workers: the next job of the
+# key is stamped instead. If that one is skipped while it waits for a retry, so is the next that is not, and it is
+# stamped in any case, for it may be due before this commits. SKIP LOCKED, because the transaction that holds a row may
+# wait for ours.
+# Keys are collected row by row in a setting that is rolled back with the transaction, and their next jobs are stamped
+# at the end of the statement, or earlier when the list is long, because each key is added to a copy of it: deleting all
+# jobs of a key would otherwise walk past all of them for each. The WHEN clause keeps every other job out of plpgsql; a
+# transition table would hold a copy of each, and made the deletion of jobs without a key take a fifth longer.
+# A worker that completes a job unblocks the jobs that wait for it. Any other end of a job, by an operation or by SQL,
+# notifies the workers if a job can be waiting for its chain, which a continuation cannot know, or for its ordering key.
+# So if two transactions end two chains at once, and one skips the waiting job that the other holds, the later commit
+# makes a worker check, and it sees both. The same applies when a job begins to wait for a chain that has ended.
 _ROUTINES = """\
 CREATE FUNCTION ${q}job_refuse() RETURNS trigger LANGUAGE plpgsql AS $$$$
 BEGIN
@@ -457,7 +457,7 @@ BEGIN
   ELSIF TG_OP = 'INSERT' AND NEW.status IN ('pending', 'blocked') THEN
     RAISE EXCEPTION 'job %: role % cannot continue chain %: it has no right to update the status of jobs',
       NEW.id, current_user, NEW.chain_id USING ERRCODE = '42501', TABLE = TG_TABLE_NAME, COLUMN = 'chain_id',
-        HINT = 'a continuation is inserted by whoever completes the job before it; enqueue a job of a chain of its own';
+        HINT = 'a continuation is inserted by the transaction that completes its predecessor; enqueue a job without a chain';
   ELSIF TG_OP = 'INSERT' THEN
     RAISE EXCEPTION 'a job cannot be inserted as %, only as pending or blocked', NEW.status
       USING ERRCODE = 'SJ001', TABLE = TG_TABLE_NAME, COLUMN = 'status';
@@ -533,7 +533,7 @@ BEGIN
       UPDATE ${q}job_blocker SET is_resolved = true WHERE job_id = NEW.id AND NOT is_resolved;
     END IF;
     IF OLD.status = 'dead' THEN
-      -- The chain is open again, for whoever still waits for it; and what this job waits for may have ended meanwhile.
+      -- The chain is open again for the jobs that still wait for it; and the blockers of this job may have ended meanwhile.
       NEW.has_waiters := NEW.has_waiters OR EXISTS (
         SELECT FROM ${q}job_blocker b WHERE b.blocked_by_chain_id = NEW.id AND NOT b.is_resolved);
       NEW.chain_completed_at := NULL;
@@ -748,7 +748,7 @@ BEGIN
     UPDATE ${q}job SET status = 'cancelled', completed_at = now(), leased_by = NULL, leased_until = NULL,
       changed_xid = '0' WHERE id = held.id;
   ELSIF NEW.status = 'pending' AND held.status = 'dead' THEN
-    -- Attempts allowed since the death before this one, less those given back, are the budget the job is given anew.
+    -- Attempts allowed since the death before this one, less those given back, are the job's new budget.
     SELECT held.max_attempts - COALESCE(max(d.attempts), 0) INTO spent
       FROM ${q}dead_letter d WHERE d.job_id = held.id AND d.attempts < held.attempt;
     SELECT spent - count(*) INTO spent FROM ${q}job_attempt a
@@ -792,7 +792,7 @@ DROP FUNCTION ${q}job_queue_update(), ${q}job_queue_insert(), ${q}job_uuid7(), $
 --;
 DROP TYPE ${q}job_status"""
 
-# Left alone when anything else lives in it, or when it is somebody else's.
+# Kept if it contains anything else, or if another role owns it.
 _DROP_SCHEMA = """\
 DO $$$$ BEGIN
   DROP SCHEMA "$schema" RESTRICT;

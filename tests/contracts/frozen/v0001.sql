@@ -8,11 +8,13 @@ INSERT INTO job_blocker (job_id, blocked_by_chain_id, index, is_resolved, on_fai
 SELECT given.job_id, given.chain_id, given.place, given.is_resolved, given.policy, given.trace
 FROM unnest(%(job_ids)s::UUID[], %(chain_ids)s::UUID[], %(indexes)s::INTEGER[], %(resolved)s::BOOLEAN[], %(policies)s::TEXT[], %(traces)s::TEXT[]) AS given(job_id, chain_id, place, is_resolved, policy, trace)
 
--- attempts {"job_id_1": "00000000-0000-0000-0000-000000000000"}
+-- attempts {"attempt_1": 3, "job_id_1": "00000000-0000-0000-0000-000000000000", "param_1": 50}
 SELECT job_attempt.job_id, job_attempt.attempt, job_attempt.worker_id, job_attempt.started_at, job_attempt.ended_at, job_attempt.outcome, job_attempt.error, job_attempt.error_fingerprint, job_attempt.changed_xid
 FROM job_attempt
 WHERE job_attempt.job_id = %(job_id_1)s::UUID
-ORDER BY job_attempt.attempt
+AND job_attempt.attempt < %(attempt_1)s::INTEGER
+ORDER BY job_attempt.attempt DESC
+LIMIT %(param_1)s::INTEGER
 
 -- await_chains {"has_waiters": true}
 UPDATE job
@@ -1976,7 +1978,7 @@ WHERE dead_letter.type_name IN (%(type_name_1_1)s::VARCHAR)
 GROUP BY dead_letter.type_name, dead_letter.reason, dead_letter.error_fingerprint
 ORDER BY count(*) DESC, dead_letter.type_name, dead_letter.reason, dead_letter.error_fingerprint
 
--- dead_letter_jobs {"param_1": 50, "status_1": "dead"}
+-- dead_letter_jobs {"job_id_1": "00000000-0000-0000-0000-000000000000", "param_1": 50, "status_1": "dead"}
 SELECT DISTINCT dead_letter.job_id
 FROM dead_letter
 WHERE dead_letter.resolution IS NULL
@@ -1984,6 +1986,7 @@ AND (EXISTS (SELECT *
     FROM job
     WHERE job.id = dead_letter.job_id
     AND job.status = %(status_1)s))
+AND dead_letter.job_id > %(job_id_1)s::UUID
 ORDER BY dead_letter.job_id
 LIMIT %(param_1)s::INTEGER
 
@@ -1994,6 +1997,17 @@ WHERE dead_letter.resolution IS NULL
 AND dead_letter.id > %(id_1)s::UUID
 ORDER BY dead_letter.id ASC
 LIMIT %(param_1)s::INTEGER
+
+-- dead_letters_unresolved {"id_1": "00000000-0000-0000-0000-000000000000", "param_1": 50, "type_name_1_1": "test"}
+SELECT dead_letter.id
+FROM dead_letter
+WHERE dead_letter.resolution IS NULL
+AND dead_letter.type_name IN (%(type_name_1_1)s::VARCHAR)
+AND dead_letter.resolution IS NULL
+AND dead_letter.id > %(id_1)s::UUID
+ORDER BY dead_letter.id
+LIMIT %(param_1)s::INTEGER
+FOR UPDATE
 
 -- delete_attempts {}
 DELETE
@@ -2015,7 +2029,7 @@ RETURNING job.id, job.status, job.chain_id, job.has_waiters
 UPDATE dead_letter
 SET resolution=%(resolution)s::VARCHAR, resolved_at=now(), resolved_by=%(resolved_by)s::VARCHAR, changed_xid=pg_current_xact_id()
 WHERE dead_letter.resolution IS NULL
-AND dead_letter.job_id = ANY (%(param_1)s::UUID[])
+AND dead_letter.id = ANY (%(param_1)s::UUID[])
 RETURNING dead_letter.id
 
 -- dismiss_letters {"resolution": "dismissed"}
@@ -2750,7 +2764,7 @@ LEFT OUTER JOIN job ON job.id = page.id
 AND page.fits
 ORDER BY page.id DESC
 
--- list_workers {"name_1": "spark\\_1-%", "param_1": ["a"], "param_2": ["default"], "param_3": 50}
+-- list_workers {"name_1": "spark\\_1-%", "param_1": ["a"], "param_2": ["default"], "param_3": "a", "param_4": "b", "param_5": 50}
 SELECT worker.id, worker.name, worker.host, worker.pid, worker.version, worker.queues, worker.job_types, worker.concurrency, worker.state, worker.started_at, worker.heartbeat_at, worker.drain_requested_at, worker.selectors, worker.type_slots, CAST(clock_timestamp() - worker.heartbeat_at AS INTERVAL) AS silent_for, (SELECT count(*) AS count_1
   FROM job
   WHERE job.status = 'running'
@@ -2759,8 +2773,9 @@ FROM worker
 WHERE worker.id = ANY (%(param_1)s::TEXT[])
 AND worker.name LIKE %(name_1)s::VARCHAR ESCAPE '\'
 AND worker.queues && %(param_2)s::TEXT[]
+AND (worker.name, worker.id) > (%(param_3)s::VARCHAR, %(param_4)s::VARCHAR)
 ORDER BY worker.name, worker.id
-LIMIT %(param_3)s::INTEGER
+LIMIT %(param_5)s::INTEGER
 
 -- lock {"param_1": ["00000000-0000-0000-0000-000000000000"]}
 SELECT job.id, job.status, job.chain_id, job.has_waiters
@@ -3220,6 +3235,17 @@ ON CONFLICT (subject, statement) DO
 UPDATE
 SET sqlstate = excluded.sqlstate, error = excluded.error, worker_id = excluded.worker_id, failures = (quarantine.failures + %(failures_1)s::INTEGER), retry_at = excluded.retry_at
 
+-- queues_drop {}
+WITH locked AS (SELECT queue.name AS name
+  FROM queue
+  WHERE queue.name = ANY (%(names)s::TEXT[])
+  ORDER BY queue.name
+  FOR UPDATE)
+DELETE
+FROM queue USING locked
+WHERE queue.name = locked.name
+RETURNING queue.name AS name
+
 -- queues_lock {}
 SELECT queue.name, queue.paused_at, queue.paused_by, queue.weight, queue.concurrency_per_key, queue.global_concurrency, queue.rate_limit, queue.rate_period, queue.rate_burst, queue.rate_algorithm, queue.retry_base, queue.retry_factor, queue.retry_cap, queue.retain_completed, queue.retain_cancelled, queue.retain_dead, queue.created_at, queue.updated_at
 FROM queue
@@ -3242,7 +3268,8 @@ WITH served AS (SELECT each.name AS name, count(*) AS workers
 SELECT coalesce(queue.name, served.name) AS name, queue.weight, queue.concurrency_per_key, queue.global_concurrency, queue.rate_limit, CASE WHEN (queue.rate_period < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.rate_period > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.rate_period END AS rate_period, queue.rate_burst, queue.rate_algorithm, CASE WHEN (queue.retry_base < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.retry_base > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.retry_base END AS retry_base, queue.retry_factor, CASE WHEN (queue.retry_cap < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.retry_cap > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.retry_cap END AS retry_cap, CASE WHEN (queue.retain_completed < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.retain_completed > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.retain_completed END AS retain_completed, CASE WHEN (queue.retain_cancelled < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.retain_cancelled > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.retain_cancelled END AS retain_cancelled, CASE WHEN (queue.retain_dead < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.retain_dead > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.retain_dead END AS retain_dead, CASE WHEN (queue.paused_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (queue.paused_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE queue.paused_at END AS paused_at, queue.paused_by, CASE WHEN (queue.created_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (queue.created_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE queue.created_at END AS created_at, CASE WHEN (queue.updated_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (queue.updated_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE queue.updated_at END AS updated_at, coalesce(served.workers, of_whole.workers, %(coalesce_1)s::INTEGER) AS workers
 FROM queue FULL OUTER JOIN served ON queue.name = served.name
 LEFT OUTER JOIN served AS of_whole ON of_whole.name = split_part(queue.name, '/', 1)
-WHERE %(names)s::TEXT[] IS NULL OR coalesce(queue.name, served.name) = ANY (%(names)s::TEXT[])
+WHERE (%(names)s::TEXT[] IS NULL OR coalesce(queue.name, served.name) = ANY (%(names)s::TEXT[]))
+AND (%(after)s::VARCHAR IS NULL OR coalesce(queue.name, served.name) > %(after)s::VARCHAR)
 ORDER BY coalesce(queue.name, served.name)
 LIMIT %(limit)s::INTEGER
 
@@ -3764,7 +3791,8 @@ SELECT schedule.name, schedule.type_name, schedule.queue, schedule.priority, sch
   AND schedule.paused_at IS NULL
   AND schedule.error IS NULL) THEN CAST(clock_timestamp() - CASE WHEN (schedule.next_fire_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (schedule.next_fire_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE schedule.next_fire_at END AS INTERVAL) END AS overdue
 FROM schedule
-WHERE %(names)s::TEXT[] IS NULL OR schedule.name = ANY (%(names)s::TEXT[])
+WHERE (%(names)s::TEXT[] IS NULL OR schedule.name = ANY (%(names)s::TEXT[]))
+AND (%(after)s::VARCHAR IS NULL OR schedule.name > %(after)s::VARCHAR)
 ORDER BY schedule.name
 LIMIT %(limit)s::INTEGER
 
@@ -4148,7 +4176,8 @@ WITH served AS (SELECT each.name AS name, count(*) AS workers
   GROUP BY each.name)
 SELECT coalesce(job_type.type_name, served.name) AS type_name, job_type.global_concurrency, job_type.rate_limit, CASE WHEN (job_type.rate_period < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (job_type.rate_period > '36500 days'::interval) THEN '36500 days'::interval ELSE job_type.rate_period END AS rate_period, job_type.rate_burst, job_type.rate_algorithm, CASE WHEN (job_type.paused_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (job_type.paused_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE job_type.paused_at END AS paused_at, job_type.paused_by, CASE WHEN (job_type.created_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (job_type.created_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE job_type.created_at END AS created_at, CASE WHEN (job_type.updated_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (job_type.updated_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE job_type.updated_at END AS updated_at, coalesce(served.workers, %(coalesce_1)s::INTEGER) AS workers
 FROM job_type FULL OUTER JOIN served ON job_type.type_name = served.name
-WHERE %(names)s::TEXT[] IS NULL OR coalesce(job_type.type_name, served.name) = ANY (%(names)s::TEXT[])
+WHERE (%(names)s::TEXT[] IS NULL OR coalesce(job_type.type_name, served.name) = ANY (%(names)s::TEXT[]))
+AND (%(after)s::VARCHAR IS NULL OR coalesce(job_type.type_name, served.name) > %(after)s::VARCHAR)
 ORDER BY coalesce(job_type.type_name, served.name)
 LIMIT %(limit)s::INTEGER
 
