@@ -179,7 +179,7 @@ def test_what_leads_from_a_job_bulk_writes_nothing(session: Session, engine: Eng
     session.delete(session.get_one(Job, lonely).chain.jobs[0])
     session.commit()
     with engine.connect() as connection:
-        assert connection.scalar(text("SELECT count(*) FROM job_blocker WHERE open")) == 1
+        assert connection.scalar(text("SELECT count(*) FROM job_blocker WHERE NOT is_resolved")) == 1
         assert connection.scalar(text("SELECT count(*) FROM job")) == 2
 
 

@@ -67,7 +67,7 @@ class Driven:
             Job,
             executor=cast("Any", self.slots),
             completer=unused,
-            unblocker=cast("Any", SimpleNamespace(tell_freed=unused, recount_freed=unused)),
+            unblocker=cast("Any", SimpleNamespace(notify_freed=unused, recount_freed=unused)),
             worker_id=WORKER,
             jobs=queue,
             events=EventBus(),
