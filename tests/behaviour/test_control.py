@@ -157,7 +157,7 @@ async def test_a_worker_runs_more_jobs_at_once_or_fewer_while_it_runs(engine: En
     worker = Worker(queue, engine, options=quick(concurrency=1))
     async with working(worker):
         await has_begun(1)
-        assert say(engine, resize_workers, 3, where=WorkerFilter(ids=[worker.id])) == [worker.id]
+        assert say(engine, resize_workers, 3, where=WorkerFilter(ids=[worker.id])).ids == [worker.id]
         await has_begun(2)  # in threads of their own
         await until(lambda: shown() == [3], what="it says so")
         say(engine, resize_workers, 1, where=WorkerFilter())

@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
     Deduplicate,
+    Enqueued,
     Job,
     JobQueue,
     JobStatus,
@@ -117,7 +118,7 @@ def test_payloads_and_names_are_kept_exactly_or_refused_before_anything_is_writt
                 session.rollback()
             try:
                 found, made = enqueue(session, Job("known", payload), deduplicate=Deduplicate(key))
-                assert made
+                assert made is Enqueued.CREATED
                 assert found.deduplication_key == key
             except JobQueueError:
                 pass

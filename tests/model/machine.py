@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from sqlalchemy import Row
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobStatus, cancel_jobs, enqueue_many
+from sa_jobqueue import Enqueued, Job, JobStatus, cancel_jobs, enqueue_many
 from sa_jobqueue.context import Continuation
 from sa_jobqueue.errors import ConflictError, InvalidJobError
 from sa_jobqueue.operations import (
@@ -259,7 +259,7 @@ class QueueMachine(RuleBasedStateMachine):
         expected = after.add_once(pairs)
         got = enqueue_unique(one.session, [(self.system.job(new), self.system.once(once)) for new, once in pairs])
         for (job, created), (meant, is_new) in zip(got, expected, strict=True):
-            assert bool(created) == is_new
+            assert (created is Enqueued.CREATED) == is_new
             assert self.system.numbers[job.id] in meant
         one.model = after
 

@@ -80,7 +80,7 @@ def test_who_comes_second_waits_for_the_first_to_decide(
             made_by_second.append(enqueue(session, Job("test"), deduplicate=KEY)[1])
 
     with sessions() as first:
-        assert enqueue(first, Job("test"), deduplicate=KEY)[1]
+        assert enqueue(first, Job("test"), deduplicate=KEY)[1] is Enqueued.CREATED
         waiting = threading.Thread(target=second)
         waiting.start()
         wait_until(lambda: _waiting(engine) == 1, what="the second waits")
@@ -124,7 +124,7 @@ def test_an_ended_chain_counts_by_scope_and_window(engine: Engine, sessions: Ses
         assert enqueue(session, Job("test"), deduplicate=narrow)[1] is Enqueued.CREATED
         assert enqueue(session, Job("test"), deduplicate=narrow)[1] is Enqueued.EXISTING  # that one is within it
         session.rollback()
-        assert enqueue(session, Job("test"), deduplicate=KEY)[1]  # open ones only
+        assert enqueue(session, Job("test"), deduplicate=KEY)[1] is Enqueued.CREATED  # open ones only
 
 
 def test_many_at_once_find_each_other_and_never_deadlock(sessions: Sessions, jobs: Jobs) -> None:
@@ -147,7 +147,7 @@ def test_many_at_once_find_each_other_and_never_deadlock(sessions: Sessions, job
 def test_a_redrive_of_a_chain_whose_key_is_taken_is_a_conflict(sessions: Sessions, jobs: Jobs) -> None:
     dead = jobs.add(JobStatus.DEAD, deduplication_key="k")
     with sessions.begin() as session:
-        assert enqueue(session, Job("test"), deduplicate=KEY)[1]
+        assert enqueue(session, Job("test"), deduplicate=KEY)[1] is Enqueued.CREATED
     with pytest.raises(ConflictError, match="uq_job_deduplication"), sessions.begin() as session:
         redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[dead]))
     assert jobs.status(dead) is JobStatus.DEAD
