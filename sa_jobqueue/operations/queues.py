@@ -268,8 +268,8 @@ def _page(
 
 
 def _prepare(session: Session, of: type[QueueMixin] | type[JobTypeMixin], name: str, *, for_update: bool) -> None:
-    check_names("name", [name])
     if for_update:
+        check_names("name", [name])
         session.execute(queues.make(of), {"names": [name]})
         session.execute(queues.lock(of), {"names": [name]})
 

@@ -301,10 +301,11 @@ class QueueMachine(RuleBasedStateMachine):
         numbers = self._draw_some(data, waiting if waiting and self._often(data) else [0, *one.model.jobs], "moved")
         delay = data.draw(st.sampled_from([0, 1, 2]), "delay")
         later = timedelta(hours=delay) if delay else None
-        one.both(
-            lambda session: reschedule_jobs(session, self.system.id_list(numbers), delay=later),
-            lambda model: model.reschedule(numbers, delay),
-        )
+
+        def act(session: Session) -> None:
+            reschedule_jobs(session, self.system.id_list(numbers), delay=later)
+
+        one.both(act, lambda model: model.reschedule(numbers, delay))
 
     def _redrive(self, data: st.DataObject, one: Transaction) -> None:
         dead = one.model.with_status("dead")

@@ -91,7 +91,7 @@ def test_a_type_is_told_as_a_queue_is(session: Session, jobs: Jobs) -> None:
     assert (send.global_concurrency, send.paused_by, send.workers) == (2, None, 1)
     assert get_job_type(session, "send") == send
     with pytest.raises(InvalidOptionError, match="name"):
-        get_job_type(session, "two words")
+        get_job_type(session, "two words", for_update=True)
     assert send.paused_at is not None
     assert resume_job_types(session, ["send"]).ids == ["send"]
 
