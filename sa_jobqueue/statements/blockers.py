@@ -289,7 +289,8 @@ def waiting_among(model: type[JobMixin[Any]]) -> Select[Any]:
         select(edge.c.blocked_by_chain_id)
         .where(
             edge.c.job_id == any_(array("jobs", key)),
-            edge.c.blocked_by_chain_id == any_(array("chains", key)),
+            # No equality, so that the index of the chains cannot serve: a chain may have very many waiting jobs.
+            func.array_position(array("chains", key), edge.c.blocked_by_chain_id).is_not(None),
             ~edge.c.is_resolved,
         )
         .distinct()

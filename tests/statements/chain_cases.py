@@ -141,7 +141,7 @@ CHAIN_CASES = [
     Case(
         "waiting_among",
         lambda: blockers.waiting_among(Job),
-        frozenset(),
+        frozenset({"pk_job_blocker"}),
         lambda world: {"chains": list(world.running[:SEVERAL]), "jobs": list(world.waiting[:BATCH])},
         looks_at=BATCH,
     ),
