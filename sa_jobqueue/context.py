@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.policies.fairness import part_of
 from sa_jobqueue.types import LONGEST, CancelReason, JobId, JobStatus, Json
 
 OutT = TypeVar("OutT", covariant=True)
@@ -79,6 +80,8 @@ class ClaimedJob(NamedTuple):
     id: JobId
     type_name: str
     queue: str
+    fairness_key: str
+    """Its fairness key, such as a customer's id; empty for none."""
     priority: int
     chain_id: JobId
     chain_type_name: str
@@ -99,6 +102,11 @@ class ClaimedJob(NamedTuple):
     """Error of the last failed attempt, as JSON: `type`, `message`, `traceback`; None for a first attempt."""
     last_attempt_ended_at: datetime | None = None
     """When the attempt before this one ended, by the database's clock; None for a first attempt."""
+
+    @property
+    def part(self) -> str:
+        """The part of the queue that it lies in."""
+        return part_of(self.queue, self.fairness_key)
 
 
 class AttemptContext:

@@ -106,6 +106,7 @@ JOBS: Final = Dataset(
         Column("ordering_key", Kind.TEXT, "Jobs of one key run one at a time, in order", private=True),
         Column("skip_while_retrying", Kind.BOOLEAN, "Whether others of its key go on while it waits for another attempt"),
         Column("rate_cost", Kind.INT, "How much an attempt counts against rates; null for 1"),
+        Column("fairness_key", Kind.TEXT, "Fairness key in its queue, such as a customer's id; empty for none"),
     ),
     key=("id",),
 )
@@ -147,6 +148,7 @@ DEAD_LETTERS: Final = Dataset(
         Column("resolved_at", Kind.TIMESTAMP, "When it was resolved"),
         Column("resolved_by", Kind.TEXT, "By whom"),
         _XID,
+        Column("fairness_key", Kind.TEXT, "Its fairness key when it died; empty for none"),
     ),
     key=("id",),
 )

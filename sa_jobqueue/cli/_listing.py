@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
 from sa_jobqueue.operations import Page
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+fairness_key_option: Final = click.option(
+    "--fairness-key", "fairness_keys", multiple=True, metavar="KEY", help="Only with this fairness key; may be repeated."
+)
 
 
 def listing_options(command: F) -> F:

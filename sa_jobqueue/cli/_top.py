@@ -22,6 +22,7 @@ from sa_jobqueue.cli._output import first_line, shown
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.observe.health import Health, Severity
 from sa_jobqueue.observe.health.overview import Overview
+from sa_jobqueue.policies.fairness import label_of, part_of
 from sa_jobqueue.printable import span
 
 Look = Callable[[], Overview]
@@ -243,7 +244,7 @@ def summary(report: Health) -> Text:
 def rows_of(seen: Overview) -> dict[str, list[Cells]]:
     """Return the rows of each table. Pure."""
     report, window = seen.health, seen.health.rates
-    depths = {queue.queue: queue for queue in report.queues}
+    depths = {label_of(part_of(queue.queue, queue.fairness_key)): queue for queue in report.queues}
     rates = {queue.queue: queue for queue in window.queues}
     queues: list[Cells] = []
     for name in sorted({*depths, *rates}):

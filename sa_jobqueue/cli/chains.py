@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._listing import collected, listing_options
+from sa_jobqueue.cli._listing import collected, fairness_key_option, listing_options
 from sa_jobqueue.cli._options import Database, instant, json_option, user_name, with_database
 from sa_jobqueue.cli._output import (
     counted,
@@ -50,6 +50,7 @@ def chains() -> None:
 @click.option("--status", "statuses", type=_STATUSES, multiple=True, help="Only chains with this status; may be repeated.")
 @click.option("--type", "types", multiple=True, help="Only chains whose first job has this type; may be repeated.")
 @click.option("--queue", "queues", multiple=True, help="Only chains whose first job is in this queue; may be repeated.")
+@fairness_key_option
 @click.option("--job", "job_ids", multiple=True, metavar="ID", help="Only the chain of this job; may be repeated.")
 @click.option("--top-level", is_flag=True, help="Only chains that no job waits for.")
 @click.option(
@@ -66,6 +67,7 @@ def list_(
     statuses: tuple[str, ...],
     types: tuple[str, ...],
     queues: tuple[str, ...],
+    fairness_keys: tuple[str, ...],
     job_ids: tuple[str, ...],
     top_level: bool,
     since: datetime | None,
@@ -80,6 +82,7 @@ def list_(
         statuses=[JobStatus(status) for status in statuses],
         types=types,
         queues=queues,
+        fairness_keys=fairness_keys,
         job_ids=[database.job_id(one) for one in job_ids],
         top_level=top_level,
         created_after=since,

@@ -11,6 +11,7 @@ import click
 from rich.progress import Progress
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.cli._listing import fairness_key_option
 from sa_jobqueue.cli._options import Database, age, instant, json_option, user_name, with_database
 from sa_jobqueue.cli._output import (
     console,
@@ -69,6 +70,7 @@ def _filters(command: F) -> F:
             help="Only if the job died for this reason; may be repeated.",
         ),
         click.option("--queue", "queues", multiple=True, help="Only in this queue; may be repeated."),
+        fairness_key_option,
         click.option("--type", "types", multiple=True, help="Only of this job type; may be repeated."),
     ):
         command = option(command)
@@ -76,8 +78,10 @@ def _filters(command: F) -> F:
 
 
 def _where(
+    *,
     types: tuple[str, ...],
     queues: tuple[str, ...],
+    fairness_keys: tuple[str, ...],
     reasons: tuple[str, ...],
     fingerprints: tuple[str, ...],
     before: datetime | None,
@@ -85,6 +89,7 @@ def _where(
     return DeadLetterFilter(
         types=types,
         queues=queues,
+        fairness_keys=fairness_keys,
         reasons=tuple(DeadReason(reason) for reason in reasons),
         fingerprints=fingerprints,
         died_before=before,

@@ -24,6 +24,7 @@ from sa_jobqueue.errors import InvalidOptionError, JobQueueError
 from sa_jobqueue.observe.health import Failures, Finding, Health, Severity, Thresholds
 from sa_jobqueue.observe.health import health as measure
 from sa_jobqueue.observe.health.findings import described
+from sa_jobqueue.policies.fairness import label_of, part_of
 from sa_jobqueue.printable import span
 
 UNKNOWN: Final = 3
@@ -248,9 +249,8 @@ def _ages(dead: Failures) -> str:
 def _queues(report: Health) -> Table:
     rates = {queue.queue: queue for queue in report.rates.queues}
     table = _table("queues", "queue", "due", "claim age", "later", "arrived", "completed", "died")
-    names = {queue.queue for queue in report.queues} | set(rates)
-    depths = {queue.queue: queue for queue in report.queues}
-    for name in sorted(names):
+    depths = {label_of(part_of(queue.queue, queue.fairness_key)): queue for queue in report.queues}
+    for name in sorted({*depths, *rates}):
         depth, rate = depths.get(name), rates.get(name)
         more = "+" if depth and depth.is_capped else ""
         waits = [f"{depth.due:,}{more}", span(depth.claim_age), f"{depth.later:,}{more}"] if depth else ["0", "-", "0"]

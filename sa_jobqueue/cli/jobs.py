@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._listing import collected, listing_options
+from sa_jobqueue.cli._listing import collected, fairness_key_option, listing_options
 from sa_jobqueue.cli._options import Database, json_option, with_database
 from sa_jobqueue.cli._output import (
     counted,
@@ -59,6 +59,7 @@ jobs.add_command(priority)
 @click.option("--status", "statuses", type=_STATUSES, multiple=True, help="Only with this status; may be repeated.")
 @click.option("--type", "types", multiple=True, help="Only of this job type; may be repeated.")
 @click.option("--queue", "queues", multiple=True, help="Only in this queue; may be repeated.")
+@fairness_key_option
 @click.option("--chain", "chain_ids", multiple=True, metavar="ID", help="Only jobs of this chain; may be repeated.")
 @listing_options
 @json_option
@@ -70,6 +71,7 @@ def list_(
     statuses: tuple[str, ...],
     types: tuple[str, ...],
     queues: tuple[str, ...],
+    fairness_keys: tuple[str, ...],
     chain_ids: tuple[str, ...],
     limit: int,
     after: str | None,
@@ -81,6 +83,7 @@ def list_(
         statuses=[JobStatus(status) for status in statuses],
         types=types,
         queues=queues,
+        fairness_keys=fairness_keys,
         chain_ids=[database.job_id(one) for one in chain_ids],
     )
     with database.session() as session:

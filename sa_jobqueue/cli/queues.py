@@ -30,12 +30,16 @@ from sa_jobqueue.operations import (
     upsert_queue,
 )
 from sa_jobqueue.operations.pages import every_item
+from sa_jobqueue.policies.fairness import label_of, part_of
 from sa_jobqueue.policies.retention import Retention
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.registry.settings import LIMITS, RETRY, QueueSettings, retry_of
 
+_fairness_key: Final = click.option(
+    "--fairness-key", default="", metavar="KEY", help="Only this fairness key of the queue. Default: the queue."
+)
 _names: Final = click.argument("names", metavar="NAME...", nargs=-1, required=True)
-_HEADINGS: Final = ("queue", "paused", "by", "weight", "concurrency", "per key", "rate", "workers")
+_HEADINGS: Final = ("queue", "fairness key", "paused", "by", "weight", "concurrency", "per key", "rate", "workers")
 
 
 @click.group()
@@ -59,22 +63,24 @@ def list_(database: Database, /, *, as_json: bool) -> None:
 
 def _row(one: QueueStatus) -> tuple[Any, ...]:
     limits = (one.global_concurrency, one.concurrency_per_key, rate_text(one))
-    return (one.name, one.paused_at, one.paused_by, one.weight, *limits, one.workers)
+    return (one.name, one.fairness_key or None, one.paused_at, one.paused_by, one.weight, *limits, one.workers)
 
 
 @queues.command()
 @click.argument("name")
+@_fairness_key
 @json_option
 @with_database
-def show(database: Database, /, *, name: str, as_json: bool) -> None:
+def show(database: Database, /, *, name: str, fairness_key: str, as_json: bool) -> None:
     """Show the settings of one queue."""
     with database.session() as session:
-        document = asdict(get_queue(session, name, model=database.model))
-    print_json(document) if as_json else print_fields(f"queue {name}", document)
+        document = asdict(get_queue(session, name, fairness_key=fairness_key, model=database.model))
+    print_json(document) if as_json else print_fields(f"queue {label_of(part_of(name, fairness_key))}", document)
 
 
 @queues.command("set")
 @click.argument("name")
+@_fairness_key
 @click.option("--weight", type=int, help="Share relative to other queues, 1 to 100.")
 @click.option(
     "--concurrency-per-key",
@@ -98,10 +104,13 @@ def show(database: Database, /, *, name: str, as_json: bool) -> None:
 @click.option("--retain-dead", metavar="DAYS", help="Retention of dead chains; 'none' unsets it.")
 @json_option
 @with_database
-def set_(database: Database, /, *, name: str, weight: int | None, as_json: bool, **given: str | None) -> None:
+def set_(
+    database: Database, /, *, name: str, fairness_key: str, weight: int | None, as_json: bool, **given: str | None
+) -> None:
     """Change the settings of a queue. Options that are not given keep their value; 'none' removes a limit."""
     with database.session() as session:
-        current = _settings(get_queue(session, name, for_update=True, model=database.model))
+        locked = get_queue(session, name, fairness_key=fairness_key, for_update=True, model=database.model)
+        current = _settings(locked)
         ages = {outcome: given.pop(f"retain_{outcome}") for outcome in ("completed", "cancelled", "dead")}
         retained = {outcome: _days(f"retain_{outcome}", days) for outcome, days in ages.items() if days is not None}
         retry = _retry(current.retry, *map(given.pop, RETRY))
@@ -113,31 +122,33 @@ def set_(database: Database, /, *, name: str, weight: int | None, as_json: bool,
             wanted["weight"] = weight
         upsert_queue(session, replace(current, **wanted), model=database.model)
         session.commit()
-        document = asdict(get_queue(session, name, model=database.model))
-    print_json(document) if as_json else print_fields(f"queue {name}", document)
+        document = asdict(get_queue(session, name, fairness_key=fairness_key, model=database.model))
+    print_json(document) if as_json else print_fields(f"queue {label_of(part_of(name, fairness_key))}", document)
 
 
 @queues.command()
 @_names
+@_fairness_key
 @click.option("--by", default=user_name, show_default="your name", help="Name to record with the pause.")
 @json_option
 @with_database
-def pause(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bool) -> None:
+def pause(database: Database, /, *, names: tuple[str, ...], fairness_key: str, by: str, as_json: bool) -> None:
     """Pause queues: start none of their jobs until they are resumed. Running jobs continue."""
     with database.session() as session:
-        done = pause_queues(session, names, by=by, model=database.model)
+        done = pause_queues(session, names, fairness_key=fairness_key, by=by, model=database.model)
         session.commit()
     print_json({"paused": done.ids}) if as_json else echo(f"{counted(done.changed, 'queue')} paused")
 
 
 @queues.command()
 @_names
+@_fairness_key
 @json_option
 @with_database
-def resume(database: Database, /, *, names: tuple[str, ...], as_json: bool) -> None:
+def resume(database: Database, /, *, names: tuple[str, ...], fairness_key: str, as_json: bool) -> None:
     """Resume paused queues."""
     with database.session() as session:
-        done = resume_queues(session, names, model=database.model)
+        done = resume_queues(session, names, fairness_key=fairness_key, model=database.model)
         session.commit()
     print_json({"resumed": done.ids}) if as_json else echo(f"{counted(done.changed, 'queue')} resumed")
 
@@ -171,7 +182,9 @@ def sync(application: str, url: str | None, *, dry_run: bool, as_json: bool) -> 
 def _settings(status: QueueStatus) -> QueueSettings:
     limits = {key: getattr(status, key) for key in ("weight", "concurrency_per_key", *LIMITS)}
     retained = Retention(completed=status.retain_completed, cancelled=status.retain_cancelled, dead=status.retain_dead)
-    return QueueSettings(name=status.name, retry=retry_of(status), retention=retained, **limits)
+    return QueueSettings(
+        name=status.name, fairness_key=status.fairness_key, retry=retry_of(status), retention=retained, **limits
+    )
 
 
 def _retry(current: Backoff | None, base: str | None, factor: str | None, cap: str | None) -> Backoff | None:

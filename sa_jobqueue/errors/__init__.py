@@ -225,11 +225,15 @@ class ScheduleNotFoundError(JobQueueError, LookupError):
 
 
 class QueueNotFoundError(JobQueueError, LookupError):
-    """The queue has no settings and no active worker; nothing was changed."""
+    """The queue has no settings and no active worker, or its fairness key no settings; nothing was changed."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, fairness_key: str = "") -> None:
         self.name = name
-        super().__init__(f"queue {name!r} not found: it has no settings and no active worker")
+        self.fairness_key = fairness_key
+        what, why = f"queue {name!r}", "it has no settings and no active worker"
+        if fairness_key:
+            what, why = f"fairness key {fairness_key!r} of {what}", "it has no settings"
+        super().__init__(f"{what} not found: {why}")
 
 
 class JobTypeNotFoundError(JobQueueError, LookupError):

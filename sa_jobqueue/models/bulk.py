@@ -36,6 +36,7 @@ class StageMixin(Companion, Generic[IdT]):
         return mapped_column(id_type(cls.__jobqueue__), sort_order=-90)
 
     queue: Mapped[str | None] = mapped_column(Text, sort_order=-89)
+    fairness_key: Mapped[str | None] = mapped_column(Text, sort_order=-89)
     type_name: Mapped[str | None] = mapped_column(Text, sort_order=-88)
     priority: Mapped[int | None] = mapped_column(SmallInteger, sort_order=-87)
     input: Mapped[Any] = mapped_column(JSONB, nullable=True, sort_order=-86)

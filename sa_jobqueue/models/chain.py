@@ -33,6 +33,8 @@ class ChainMixin(AsyncAttrs, Companion, Generic[IdT]):
     """That of its root job."""
     queue: Mapped[str]
     """The root's queue."""
+    fairness_key: Mapped[str]
+    """The root's fairness key; empty for none."""
     type_name: Mapped[str]
     """The root's type."""
     input: Mapped[Any]
@@ -118,6 +120,7 @@ def chain_view(layout: Layout) -> Table:
         Column("last_job_id", key),
         Column("last_type_name", Text),
         Column("deduplication_key", Text),
+        Column("fairness_key", Text),
         schema=layout.schema,
     )
 

@@ -36,6 +36,8 @@ class DeadLetterMixin(Companion, Generic[IdT]):
 
     queue: Mapped[str] = mapped_column(Text, nullable=False)
     """The job's queue when it died."""
+    fairness_key: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("''"))
+    """The job's fairness key when it died; empty for none."""
     type_name: Mapped[str] = mapped_column(Text, nullable=False)
     """The job's type."""
     input: Mapped[Any] = mapped_column(JSONB(none_as_null=False), nullable=True)

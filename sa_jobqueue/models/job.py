@@ -40,7 +40,7 @@ from sa_jobqueue.models.rate_state import RateStateMixin
 from sa_jobqueue.models.schedule import ScheduleMixin
 from sa_jobqueue.models.waits import WaitFor, waits
 from sa_jobqueue.models.worker import WorkerMixin
-from sa_jobqueue.policies.fairness import fairness_key_of, part
+from sa_jobqueue.policies.fairness import check_fairness_key
 from sa_jobqueue.types import LONGEST, MAX_PRIORITY, MAX_RATE_COST, MIN_PRIORITY, JobStatus
 
 IdT = TypeVar("IdT", default=UUID)
@@ -190,17 +190,16 @@ class JobMixin(Generic[IdT]):
         text, both are 1 to 500 characters.
         `blockers`: chains it waits for, each a job, a chain, the id of one, or a `WaitFor`; new jobs among them are added
         to the session with this one. It is `blocked` until the last of them has completed.
-        `fairness_key`: whose it is, such as a customer's id: jobs of different keys share the queue fairly. It lies in the
-        part `queue/fairness_key`, together 1 to 100 characters. `rate_cost`: how much each attempt counts against rates, 1
-        to 1,000,000; 1 unless given. `expires_at`: an aware instant, or an expression of the database's clock; not started
-        by then, it is cancelled and never run. `ordering_key`: 1 to 500 characters; jobs of one key run one at a time, in
-        the order of `created_at`. `skip_while_retrying`: whether the others of its key go on while it waits for another
-        attempt. `columns`: the application's own; `trace_context`, where it is not to be OpenTelemetry's current span.
+        `fairness_key`: such as a customer's id: jobs of different keys share the queue fairly. At
+        most 100 characters; empty, as None, is no key. `rate_cost`: how much each attempt counts against
+        rates, 1 to 1,000,000; 1 unless given. `expires_at`: an aware instant, or an expression of the database's clock; not
+        started by then, it is cancelled and never run. `ordering_key`: 1 to 500 characters; jobs of one key run one at a
+        time, in the order of `created_at`. `skip_while_retrying`: whether the others of its key go on while it waits for
+        another attempt. `columns`: the application's own; `trace_context`, where it is not to be OpenTelemetry's current
+        span.
         Raises: InvalidJobError naming the field.
         """
         check_defaults(type_name, queue, priority=priority, max_attempts=max_attempts, timeout=timeout, rate_cost=rate_cost)
-        if fairness_key is not None:
-            queue = part(queue, fairness_key)
         check_number("input_version", input_version, 1, 2**31 - 1)
         if rate_cost is not None:
             columns["rate_cost"] = rate_cost
@@ -228,6 +227,7 @@ class JobMixin(Generic[IdT]):
             "type_name": type_name,
             "input": input,
             "queue": queue,
+            "fairness_key": check_fairness_key(fairness_key),
             "priority": priority,
             "max_attempts": max_attempts,
             "timeout": timeout,
@@ -268,11 +268,13 @@ class JobMixin(Generic[IdT]):
         return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-50)
 
     queue: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'default'"), sort_order=-49)
-    """Which queue; workers choose the queues they serve. With a fair key its part, such as `mail/42`."""
+    """Which queue; workers choose the queues they serve."""
+    fairness_key: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("''"), sort_order=-49)
+    """Jobs of different keys, such as a customer's id, share the queue fairly; empty for no key."""
     type_name: Mapped[str] = mapped_column(Text, nullable=False, sort_order=-48)
     """Which handler runs it."""
     priority: Mapped[int] = mapped_column(SmallInteger, nullable=False, server_default=text("0"), sort_order=-47)
-    """-9 to 9, larger first; with the queue it names the lane."""
+    """-9 to 9, larger first; with queue and fairness key it names the lane."""
 
     @declared_attr
     def chain_id(cls) -> Mapped[IdT]:
@@ -343,7 +345,8 @@ class JobMixin(Generic[IdT]):
     chain_trace_context: Mapped[str | None] = mapped_column(Text)
     """The same of the chain's first job."""
     changed_xid: Mapped[int] = mapped_column(Xid8(), nullable=False, server_default=CURRENT_XID)
-    """The transaction that last changed its state, queue, priority or time; a trigger stamps it where the writer did not."""
+    """The transaction that last changed its state, queue, fairness key, priority or time; a trigger stamps it where the
+    writer did not."""
 
     expires_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True), sort_order=1)
     """Not started by then, it is cancelled and never run; null for never."""
@@ -352,12 +355,7 @@ class JobMixin(Generic[IdT]):
     skip_while_retrying: Mapped[bool | None] = mapped_column(Boolean, sort_order=3)
     """Whether others of its ordering key go on while it waits for another attempt; null: they wait for it."""
     rate_cost: Mapped[int | None] = mapped_column(Integer, sort_order=4)
-    """How much each of its attempts counts against the rates of its queue, its part and its type; null for one."""
-
-    @property
-    def fairness_key(self) -> str | None:
-        """The part of `queue` after the slash, such as a customer's id; None without. Keys share a queue fairly."""
-        return fairness_key_of(self.queue)
+    """How much each of its attempts counts against the rates of its queue, its fairness key and its type; null for one."""
 
     @declared_attr
     def chain(cls) -> Mapped[ChainMixin[IdT]]:

@@ -10,6 +10,7 @@ from sqlalchemy.sql.elements import conv
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations.versions import LATEST
 from sa_jobqueue.models.base import stamp, storage, within_times
+from sa_jobqueue.policies.fairness import LONGEST_KEY
 from sa_jobqueue.types import LONGEST, MAX_PRIORITY, MIN_PRIORITY
 
 
@@ -25,6 +26,7 @@ def job_table_args(layout: Layout) -> tuple[Any, ...]:
         PrimaryKeyConstraint("id", name=conv(name("pk_job"))),
         ForeignKeyConstraint(["root_id"], [own_id], name=conv(name("fk_job_root"))),
         check("ck_job_queue", "queue <> ''"),
+        check("ck_job_fairness_key", f"length(fairness_key) <= {LONGEST_KEY}"),
         check("ck_job_type_name", "type_name <> ''"),
         check("ck_job_priority", f"priority BETWEEN {MIN_PRIORITY} AND {MAX_PRIORITY}"),
         check("ck_job_attempts", "attempt >= 0 AND max_attempts >= 1"),
@@ -44,6 +46,7 @@ def job_table_args(layout: Layout) -> tuple[Any, ...]:
         Index(
             conv(name("ix_job_claim")),
             "queue",
+            "fairness_key",
             "priority",
             "scheduled_at",
             "id",

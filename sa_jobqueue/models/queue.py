@@ -41,12 +41,12 @@ class _Controlled(Companion):
     """When its settings were last changed by the operations of this library."""
 
 
-def _rules(name: Any, noun: str, key: str) -> tuple[Any, ...]:
+def _rules(name: Any, noun: str, key: str, *others: str) -> tuple[Any, ...]:
     def check(what: str, condition: str) -> CheckConstraint:
         return CheckConstraint(condition, name=conv(name(f"ck_{noun}_{what}")))
 
     return (
-        PrimaryKeyConstraint(key, name=conv(name(f"pk_{noun}"))),
+        PrimaryKeyConstraint(key, *others, name=conv(name(f"pk_{noun}"))),
         check(key, f"{key} <> ''"),
         check("paused", "paused_by IS NULL OR paused_at IS NOT NULL"),
         check("times", within_times("paused_at", "created_at", "updated_at")),
@@ -64,10 +64,12 @@ def _rules(name: Any, noun: str, key: str) -> tuple[Any, ...]:
 
 
 class QueueMixin(_Controlled):
-    """Settings of one queue. Jobs do not refer to it: a queue needs no row."""
+    """Settings of one queue, or of one fairness key in it. Jobs do not refer to it: a queue needs no row."""
 
     name: Mapped[str] = mapped_column(Text, nullable=False, sort_order=-20)
     """As jobs have it in `queue`."""
+    fairness_key: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("''"), sort_order=-19)
+    """Empty for the settings of the queue; else these are of the jobs of this key alone, beside those of their queue."""
     weight: Mapped[int] = mapped_column(SmallInteger, nullable=False, server_default=text("1"), sort_order=-15)
     """Its share of the workers that serve several queues, beside the weights of the others; 1 to 100."""
     concurrency_per_key: Mapped[int | None] = mapped_column(Integer, sort_order=-14)
@@ -90,7 +92,7 @@ class QueueMixin(_Controlled):
     def __table_args__(cls) -> tuple[Any, ...]:
         name = cls.__jobqueue__.name
         return (
-            *_rules(name, "queue", "name"),
+            *_rules(name, "queue", "name", "fairness_key"),
             CheckConstraint(f"weight BETWEEN {MIN_WEIGHT} AND {MAX_WEIGHT}", name=conv(name("ck_queue_weight"))),
             CheckConstraint(
                 "num_nulls(retry_base, retry_factor, retry_cap) IN (0, 3) AND retry_base > '0'::interval"

@@ -22,9 +22,11 @@ class RateStateMixin(Companion):
     """
 
     is_type: Mapped[bool] = mapped_column(Boolean, nullable=False)
-    """Whether it is of a job type: else of a queue, or of a part of one."""
+    """Whether it is of a job type: else of a queue, or of a fairness key in one."""
     name: Mapped[str] = mapped_column(Text, nullable=False)
-    """Of that queue, part or type."""
+    """Of that queue or type."""
+    fairness_key: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("''"))
+    """Of that key in the queue; empty for all of the queue, and for a type."""
     version: Mapped[int] = mapped_column(BigInteger, nullable=False, server_default=text("1"), autoincrement=False)
     """How often it was written."""
     tokens: Mapped[float | None] = mapped_column(Double)
@@ -38,7 +40,7 @@ class RateStateMixin(Companion):
     def __table_args__(cls) -> tuple[Any, ...]:
         name = cls.__jobqueue__.name
         return (
-            PrimaryKeyConstraint("is_type", "name", "version", name=conv(name("pk_rate_state"))),
+            PrimaryKeyConstraint("is_type", "name", "fairness_key", "version", name=conv(name("pk_rate_state"))),
             CheckConstraint("abs(tokens) <= 1e15", name=conv(name("ck_rate_state_tokens"))),
             # Pairs of an instant and a number, the instants before the year 9000.
             CheckConstraint(

@@ -25,6 +25,8 @@ class ScheduleMixin(Companion, Generic[IdT]):
     """Of the jobs it makes."""
     queue: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'default'"))
     """Where it puts them."""
+    fairness_key: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("''"))
+    """Their fairness key; empty for none."""
     priority: Mapped[int] = mapped_column(SmallInteger, nullable=False, server_default=text("0"))
     """Which they have."""
     input: Mapped[Any] = mapped_column(JSONB, nullable=True)

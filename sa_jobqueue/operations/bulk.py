@@ -15,6 +15,7 @@ from sa_jobqueue.errors import ChainNotFoundError, ConflictError, InvalidJobErro
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
 from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.policies.fairness import part_of
 from sa_jobqueue.statements import blockers, bulk, chains, notifications
 from sa_jobqueue.types import JobStatus
 
@@ -115,8 +116,9 @@ def commit_write(
     if sequence % 100 == 0:  # a stream's small batches need not each look through the whole table
         session.execute(bulk.clear_left_over(model), {"age": LEFT_OVER})
     if enqueued:
-        for queue in sorted({row.queue or defaults.queue for row in counted}):
-            session.execute(notifications.notify_due(model), {"queue": queue})
+        told = {part_of(row.queue or defaults.queue, row.fairness_key or "") for row in counted}
+        for part in sorted(told):
+            session.execute(notifications.notify_due(model), {"queue": part})
     return WriteResult(write_id=write_id, sequence=sequence, **numbers)
 
 
@@ -162,9 +164,9 @@ def _lock_chains(session: Session, staged: dict[str, Any], model: type[JobMixin[
         more = f" and {len(missing) - _SHOWN:,} more" if len(missing) > _SHOWN else ""
         reason = f"enqueue it before, or in the same write, where it must not be rejected{more}; nothing was written"
         raise ChainNotFoundError(missing[:_SHOWN], field="blockers", reason=reason)
-    parts = {row.id: row.chain_id for row in found.values() if row.chain_id != row.id}
-    if parts:
-        raise NotAChainError(dict(list(parts.items())[:_SHOWN]), field="blockers")
+    later = {row.id: row.chain_id for row in found.values() if row.chain_id != row.id}
+    if later:
+        raise NotAChainError(dict(list(later.items())[:_SHOWN]), field="blockers")
     ended = {row.id: row.outcome is JobStatus.COMPLETED for row in found.values() if row.ended}
     # A failed chain stays a blocker of the jobs that must fail with it: the unblocking of its waiters ends them.
     unmarked = [row.id for row in found.values() if not ended.get(row.id) and not row.has_waiters]

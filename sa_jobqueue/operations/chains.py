@@ -34,7 +34,7 @@ from sa_jobqueue.types import JobId, JobStatus
 class ChainFilter:
     """Filter of a listing of chains; an empty field matches all.
 
-    `statuses`: of the chain, which is its last job's. `types`, `queues`: of its root, a queue with its parts. `job_ids`:
+    `statuses`: of the chain, which is its last job's. `types`, `queues`, `fairness_keys`: of its root. `job_ids`:
     chains that have one of these jobs, wherever in them. `top_level`: those that no job waits for, or has waited for.
     `created_after` (inclusive), `created_before` (not): aware, when the root was enqueued.
     Raises: InvalidOptionError naming the part.
@@ -43,6 +43,7 @@ class ChainFilter:
     statuses: Sequence[JobStatus] = ()
     types: Sequence[str] = ()
     queues: Sequence[str] = ()
+    fairness_keys: Sequence[str] = ()
     ids: Sequence[JobId] = ()
     job_ids: Sequence[JobId] = ()
     top_level: bool = False
@@ -50,7 +51,7 @@ class ChainFilter:
     created_before: datetime | None = None
 
     def __post_init__(self) -> None:
-        lists = ("statuses", "types", "queues", "ids", "job_ids")
+        lists = ("statuses", "types", "queues", "fairness_keys", "ids", "job_ids")
         check_lists(**{name: getattr(self, name) for name in lists})
         check_statuses(self.statuses)
         check_instants(created_after=self.created_after, created_before=self.created_before)
@@ -120,6 +121,7 @@ def list_chains(
             statuses=where.statuses,
             types=where.types,
             queues=where.queues,
+            fairness_keys=where.fairness_keys,
             top_level=where.top_level,
             created_after=where.created_after,
             created_before=where.created_before,

@@ -102,7 +102,7 @@ def enqueue_payloads(
             connection.exec_driver_sql(deduplication.drop_staged())
     if count:
         tell(count)
-        wake(session, connection, model, alike.queue)
+        wake(session, connection, model, alike.queue, alike.fairness_key)
     return count
 
 

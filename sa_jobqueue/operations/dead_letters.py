@@ -24,19 +24,20 @@ CHUNK = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterFilter:
-    """Which dead letters are meant; an empty part means any, `resolved` None means both. `queues`: each with its parts."""
+    """Which dead letters are meant; an empty part means any, `resolved` None means both."""
 
     ids: Sequence[JobId] = ()
     job_ids: Sequence[JobId] = ()
     types: Sequence[str] = ()
     queues: Sequence[str] = ()
+    fairness_keys: Sequence[str] = ()
     reasons: Sequence[DeadReason] = ()
     fingerprints: Sequence[str] = ()
     died_before: datetime | None = None
     resolved: bool | None = False
 
     def __post_init__(self) -> None:
-        lists = ("ids", "job_ids", "types", "queues", "reasons", "fingerprints")
+        lists = ("ids", "job_ids", "types", "queues", "fairness_keys", "reasons", "fingerprints")
         check_lists(**{name: getattr(self, name) for name in lists})
 
 

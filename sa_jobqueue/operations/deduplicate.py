@@ -206,7 +206,7 @@ def _merge(session: Session, found: JobT, job: JobT, given: Deduplicate) -> Enqu
             is_changed = session.execute(changed).first() is not None
         session.refresh(found)
         if is_changed:
-            wake(session, session.connection(), model, found.queue)
+            wake(session, session.connection(), model, found.queue, found.fairness_key)
             return Enqueued.UPDATED if given.replace else Enqueued.EXISTING
         return None  # a claim was faster, or it has ended: the next round tells
     if given.scope == "waiting":

@@ -112,7 +112,7 @@ def _put(session: Session, model: type[JobMixin[Any]], jobs: dict[_Key, Any], gi
     """
     connection = session.connection()
     results: dict[_Key, _Result] = {}
-    queues: set[str] = set()
+    queues: set[tuple[str, str]] = set()
     announce(session, list(jobs.values()))
     for number in range(_TRIES):
         left = {key: job for key, job in jobs.items() if key not in results}
@@ -136,8 +136,8 @@ def _put(session: Session, model: type[JobMixin[Any]], jobs: dict[_Key, Any], gi
         if len(results) == len(jobs):
             for made, (_, became) in results.items():
                 jobs[made]._is_enqueued = became is Enqueued.CREATED
-            for queue in sorted(queues):
-                wake(session, connection, model, queue)
+            for queue, fairness_key in sorted(queues):
+                wake(session, connection, model, queue, fairness_key)
             return results
     _, key = next(missing for missing in jobs if missing not in results)
     raise ConflictError(f"the key {key!r} is taken and given up again too fast to follow", "uq_job_deduplication")
@@ -145,13 +145,13 @@ def _put(session: Session, model: type[JobMixin[Any]], jobs: dict[_Key, Any], gi
 
 def _put_once(
     connection: Connection, model: type[JobMixin[Any]], left: dict[_Key, Any], given: Deduplicate
-) -> tuple[dict[_Key, _Result], set[str]]:
+) -> tuple[dict[_Key, _Result], set[tuple[str, str]]]:
     """Try it with each key once; return what became of those that were decided, and the queues that have something new."""
     replaced, ended, held = tuple(sorted(given.replace)), given.scope == "any", given.scope == "waiting"
     window = {"window": given.window} if ended else {}
     more = window | ({"max_wait": given.max_wait} if "schedule" in replaced else {})
     results: dict[_Key, _Result] = {}
-    queues: set[str] = set()
+    queues: set[tuple[str, str]] = set()
     keys = {"type_names": [name for name, _ in left], "keys": [key for _, key in left]}
     if held:
         connection.execute(deduplication.give_up_begun(model), keys)
@@ -160,10 +160,11 @@ def _put_once(
         for names, group in alike_in_order(model, list(left.values())):
             statement = deduplication.put(model, tuple(names), replaced, ended=ended, held=held)
             touched |= set(connection.execute(statement, arrays(model, names, group) | more).scalars())
-    for type_name, key, holder, queue in connection.execute(deduplication.holders(model, ended=ended), keys | window).all():
+    found = connection.execute(deduplication.holders(model, ended=ended), keys | window).all()
+    for type_name, key, holder, queue, fairness_key in found:
         job = left[type_name, key]
         if holder in touched:
-            queues.add(queue)
+            queues.add((queue, fairness_key))
             merged = Enqueued.UPDATED if replaced else Enqueued.EXISTING
             results[type_name, key] = (holder, Enqueued.CREATED if holder == job.id else merged)
         elif not held:

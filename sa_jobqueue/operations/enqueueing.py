@@ -23,7 +23,7 @@ from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.blocking import declare, write_edges
 from sa_jobqueue.operations.errors import translated
-from sa_jobqueue.policies.fairness import whole
+from sa_jobqueue.policies.fairness import part_of
 from sa_jobqueue.statements import jobs, notifications
 from sa_jobqueue.tracing import announce, is_announced
 
@@ -47,7 +47,7 @@ class _Wakings:
     """The notifications that a session's transaction has sent, and those it suppressed because one was just sent."""
 
     sent: dict[_Topic, Engine] = field(default_factory=dict)
-    kept: dict[_Topic, tuple[Connection, type[JobMixin[Any]], str]] = field(default_factory=dict)
+    kept: dict[_Topic, tuple[Connection, type[JobMixin[Any]], str, str]] = field(default_factory=dict)
 
 
 # By transaction, not by session: a session that was closed without a commit is often used again.
@@ -86,22 +86,22 @@ def _wake_after_insert(mapper: Mapper[Any], connection: Connection, job: JobMixi
     """Send the wake-up in the job's own transaction: a rollback, also of a savepoint, discards it."""
     session = object_session(job)
     if session is not None:
-        wake(session, connection, type(job), job.queue)
+        wake(session, connection, type(job), job.queue, job.fairness_key)
 
 
-def wake(session: Session, connection: Connection, model: type[JobMixin[Any]], queue: str) -> None:
+def wake(session: Session, connection: Connection, model: type[JobMixin[Any]], queue: str, fairness_key: str = "") -> None:
     """Wake the workers of a queue when and if this transaction commits, unless this process has just done so."""
     transaction = cast("SessionTransaction", session.get_transaction())  # it has just written a row
-    topic = (model.__jobqueue__.channel("due"), whole(queue))  # not a topic for each of a thousand keys
+    topic = (model.__jobqueue__.channel("due"), queue)  # not a topic for each of a thousand keys
     wakings = _pending.setdefault(transaction, _Wakings())
     if topic in wakings.sent:
         return
     filled = _told.get(connection.engine, {}).get(topic)
     if filled is not None and filled - time.monotonic() > (BURST - 0.5) * QUIET.total_seconds():
-        wakings.kept[topic] = (connection, model, queue)
+        wakings.kept[topic] = (connection, model, queue, fairness_key)
         return
     wakings.sent[topic] = connection.engine
-    connection.execute(notifications.notify_due(model), {"queue": queue})
+    connection.execute(notifications.notify_due(model), {"queue": part_of(queue, fairness_key)})
 
 
 def _outermost(session: Session) -> _Wakings:
@@ -114,8 +114,8 @@ def _outermost(session: Session) -> _Wakings:
 @event.listens_for(Session, "before_commit")
 def _wake_late(session: Session) -> None:
     # In a transaction longer than `QUIET`, a worker that was woken earlier is asleep again by now.
-    for connection, model, queue in list(_outermost(session).kept.values()):
-        wake(session, connection, model, queue)
+    for connection, model, queue, fairness_key in list(_outermost(session).kept.values()):
+        wake(session, connection, model, queue, fairness_key)
 
 
 @event.listens_for(Session, "after_commit")
@@ -168,8 +168,8 @@ def enqueue_many(session: Session, new: Iterable[JobT], *, model: type[JobT] | N
         for names, group in alike(kind, listed):
             connection.execute(jobs.enqueue_many(kind, list(names)), arrays(kind, names, group))
         write_edges(connection, edges)
-        for queue in sorted({job.queue for job in listed}):
-            wake(session, connection, kind, queue)
+        for queue, fairness_key in sorted({(job.queue, job.fairness_key) for job in listed}):
+            wake(session, connection, kind, queue, fairness_key)
     for job in listed:
         job._is_enqueued = True
     return [job.id for job in listed]

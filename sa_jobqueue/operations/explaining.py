@@ -17,7 +17,7 @@ from sa_jobqueue.operations.firing import schedule_of
 from sa_jobqueue.operations.jobs import get_job, list_attempts
 from sa_jobqueue.operations.queues import QueueStatus, TypeStatus, list_job_types, list_queues
 from sa_jobqueue.operations.workers import WorkerStatus, list_workers
-from sa_jobqueue.policies.fairness import whole
+from sa_jobqueue.policies.fairness import as_arguments, named, part_of, split
 from sa_jobqueue.policies.rates import Rate, RateAlgorithm
 from sa_jobqueue.printable import span
 from sa_jobqueue.redaction import redacted_error
@@ -99,6 +99,7 @@ class Explanation:
     job_id: Any
     type_name: str
     queue: str
+    fairness_key: str
     status: JobStatus
     cause: Cause
     sentence: str
@@ -159,6 +160,7 @@ class _Explainer:
             job_id=job.id,
             type_name=job.type_name,
             queue=job.queue,
+            fairness_key=job.fairness_key,
             status=job.status,
             cause=cause,
             sentence=sentence,
@@ -272,7 +274,7 @@ class _Explainer:
 
     def _due(self, job: Any, evidence: dict[str, Any]) -> tuple[Cause, str, dict[str, Any]]:
         since = f"It has been due for {self._ago(job.scheduled_at)}"
-        serving = [worker for worker in self.live if whole(job.queue) in worker.queues]
+        serving = [worker for worker in self.live if job.queue in worker.queues]
         able = [worker for worker in serving if job.type_name in worker.job_types]
         ready = [worker for worker in able if worker.state == WorkerState.RUNNING]
         evidence |= {"live_workers": len(self.live), "serving_queue": len(serving), "knowing_type": len(able)}
@@ -284,9 +286,9 @@ class _Explainer:
             return Cause.NO_WORKER, f"{since}, and no worker is alive: start one (sa-jobqueue worker).", evidence
         if not serving:
             alive = _times(len(self.live), "live worker")
-            return Cause.QUEUE_UNSERVED, f"{since}, and none of {alive} serves queue {whole(job.queue)!r}.", evidence
+            return Cause.QUEUE_UNSERVED, f"{since}, and none of {alive} serves queue {job.queue!r}.", evidence
         if not able:
-            workers = f"{_times(len(serving), 'worker')} of {whole(job.queue)!r}"
+            workers = f"{_times(len(serving), 'worker')} of {job.queue!r}"
             return Cause.TYPE_UNKNOWN, f"{since}, and none of {workers} has a handler for {job.type_name!r}.", evidence
         if not ready:
             return Cause.DRAINING, f"{since}, and every worker that could run it is draining.", evidence
@@ -297,7 +299,7 @@ class _Explainer:
         if (taken := _type_slots_in_use(self.session, job, self.model, self.now, ready)) is not None:
             evidence |= taken[1]
             return Cause.BUSY, f"{since}, but {taken[0]}.", evidence
-        place = {"queue": job.queue, "priority": job.priority, "scheduled_at": job.scheduled_at, "id": job.id}
+        place = {name: getattr(job, name) for name in ("queue", "fairness_key", "priority", "scheduled_at", "id")}
         before: int = self.session.execute(explaining.ahead(self.model), place | {"limit": COUNTED}).scalar_one()
         evidence |= {"ahead": before, "slots": slots, "running": running}
         asked = running >= slots or self.now > job.scheduled_at + _SOON
@@ -317,6 +319,7 @@ class _Explainer:
                 f"{since}, it is next and a worker has a free slot: it starts within 5 s.",
                 evidence,
             )
+        part = named(part_of(job.queue, job.fairness_key))
         if before == 0:
             return (
                 Cause.BUSY,
@@ -325,15 +328,16 @@ class _Explainer:
             )
         return (
             Cause.QUEUED,
-            f"{since}, behind {_many(before)} of queue {job.queue!r}{self._expected(job, before, evidence)}.",
+            f"{since}, behind {_many(before)} of {part}{self._expected(job, before, evidence)}.",
             evidence,
         )
 
     def _settings(self, job: Any) -> _Settings:
         """Return the settings of its queue, of its fairness key if it has one, and of its type."""
-        queues = dict.fromkeys((whole(job.queue), job.queue))
+        keys = dict.fromkeys(("", job.fairness_key))
+        found = {key: list_queues(self.session, names=[job.queue], fairness_key=key, model=self.model) for key in keys}
         return (
-            *(("queue", name, list_queues(self.session, names=[name], model=self.model).items) for name in queues),
+            *(("queue", part_of(job.queue, key), page.items) for key, page in found.items()),
             ("type", job.type_name, list_job_types(self.session, names=[job.type_name], model=self.model).items),
         )
 
@@ -345,8 +349,8 @@ class _Explainer:
             if since_when is not None:
                 evidence |= {"paused_at": since_when, "paused_by": by}
                 who = f" by {by}" if by else ""
-                todo = f"sa-jobqueue {what}s resume {name}"
-                paused = f"its {what} {name!r} was paused {self._ago(since_when)} ago{who}"
+                todo = f"sa-jobqueue {what}s resume {as_arguments(name)}"
+                paused = f"its {_what(what, name)} was paused {self._ago(since_when)} ago{who}"
                 return cause, f"{since}, but {paused}: {todo}.", evidence
         return None
 
@@ -372,20 +376,21 @@ class _Explainer:
         if len(settings) > 2 and most[1] is None and settings[0][2]:
             most[1] = cast("QueueStatus", settings[0][2][0]).concurrency_per_key
         if any(most):
-            names = {"queue": whole(job.queue), "type_name": job.type_name}
+            names = {"queue": job.queue, "type_name": job.type_name}
             counts = list(self.session.execute(limits.running(self.model), names).one()[:2])
             if len(settings) > 2:
                 parts = self.session.execute(limits.running_by_part(self.model), names)
-                counts[1:1] = [sum(row.n for row in parts if row.queue == job.queue)]
+                counts[1:1] = [sum(row.n for row in parts if row.fairness_key == job.fairness_key)]
             for (what, name, _), limit, count in zip(settings, most, counts, strict=True):
                 if limit is not None and count >= limit:
                     evidence |= {"global_concurrency": limit, "running": count}
-                    todo = f"sa-jobqueue {what}s set {name} --global-concurrency"
-                    words, who = _longest_running(
-                        self.session, self.model, self.now, **{"type_name" if what == "type" else what: name}
-                    )
+                    todo = f"sa-jobqueue {what}s set {as_arguments(name)} --global-concurrency"
+                    of: dict[str, Any] = {"type_name": name} if what == "type" else {"part": name}
+                    words, who = _longest_running(self.session, self.model, self.now, **of)
                     evidence |= who
-                    sentence = f"{since}, but its {what} {name!r} runs {count} jobs, its limit is {limit}{words}: {todo}."
+                    sentence = (
+                        f"{since}, but its {_what(what, name)} runs {count} jobs, its limit is {limit}{words}: {todo}."
+                    )
                     return Cause.LIMITED, sentence, evidence
         if (rate := _delayed_by_rate(self.session, job, self.model)) is not None:
             evidence |= rate[1]
@@ -394,7 +399,13 @@ class _Explainer:
 
     def _expected(self, job: Any, before: int, evidence: dict[str, Any]) -> str:
         """Estimate when it starts, by the jobs ahead and the rate of the last minute."""
-        window = {"queue": job.queue, "window": _WINDOW, "transactions": _TRANSACTIONS, "limit": COUNTED}
+        window = {
+            "queue": job.queue,
+            "fairness_key": job.fairness_key,
+            "window": _WINDOW,
+            "transactions": _TRANSACTIONS,
+            "limit": COUNTED,
+        }
         done, seconds = self.session.execute(explaining.ended_lately(self.model), window).one()
         if not done:
             evidence |= {"per_second": 0.0}
@@ -424,6 +435,10 @@ _REFUSED: Final = {
 }
 
 
+def _what(what: str, name: str) -> str:
+    return named(name) if what == "queue" else f"{what} {name!r}"
+
+
 def _times(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
@@ -444,13 +459,16 @@ def _error(type_name: str, error: Any) -> str:
 
 
 def _longest_running(
-    session: Session, model: type[JobMixin[Any]], now: datetime, *, queue: str | None = None, type_name: str | None = None
+    session: Session, model: type[JobMixin[Any]], now: datetime, *, part: str | None = None, type_name: str | None = None
 ) -> tuple[str, dict[str, Any]]:
     """Describe the longest running job of a queue, fairness key or type; the evidence has one job per worker.
 
     The description is empty if none is running.
     """
-    rows = session.execute(explaining.holders(model), {"queue": queue, "type_name": type_name}).all()
+    queue, fairness_key = split(part) if part is not None else (None, None)
+    # For a queue: the jobs of all of its keys.
+    given = {"queue": queue, "fairness_key": fairness_key or None, "type_name": type_name}
+    rows = session.execute(explaining.holders(model), given).all()
     if not rows:
         return "", {"held_by": []}
     first = rows[0]
@@ -465,7 +483,8 @@ def _type_slots_in_use(
     slots = {worker.id: worker.type_slots.get(job.type_name) for worker in ready}
     if None in slots.values():
         return None
-    rows = session.execute(explaining.holders(model), {"queue": None, "type_name": job.type_name}).all()
+    given = {"queue": None, "fairness_key": None, "type_name": job.type_name}
+    rows = session.execute(explaining.holders(model), given).all()
     running = {row.worker_id: row.n for row in rows}
     if any(running.get(worker_id, 0) < (most or 0) for worker_id, most in slots.items()):
         return None
@@ -479,7 +498,7 @@ def _type_slots_in_use(
 def _delayed_by_rate(session: Session, job: Any, model: type[JobMixin[Any]]) -> tuple[str, dict[str, Any]] | None:
     """Describe the rate limit of the queue, fairness key or type that delays a job; None if there is no such limit."""
     weight = max(job.rate_cost or 1, 1)
-    asked = {"queues": [job.queue, whole(job.queue)], "type_name": job.type_name}
+    asked = {"queues": [job.queue] * 2, "fairness_keys": [job.fairness_key, ""], "type_name": job.type_name}
     for row in session.execute(explaining.rates(model), asked):
         rate = Rate.of(row)
         if rate is None or rate.fitting([weight]):
@@ -489,8 +508,8 @@ def _delayed_by_rate(session: Session, job: Any, model: type[JobMixin[Any]]) -> 
         what = "no more jobs by its rate limit" if weight == 1 else f"no jobs of rate_cost {weight:,} by its rate limit"
         if rate.algorithm is RateAlgorithm.SLIDING_WINDOW:
             what += f" of {rate.limit:,} in any {span(rate.period)}"
-        todo = f"sa-jobqueue {row.what}s set {row.name} --rate-limit"
-        return f"its {row.what} {row.name!r} starts {what}; the next in {span(wait)}: {todo}", evidence
+        todo = f"sa-jobqueue {row.what}s set {as_arguments(part_of(row.name, row.fairness_key))} --rate-limit"
+        return f"its {_limit(row)} starts {what}; the next in {span(wait)}: {todo}", evidence
     return None
 
 
@@ -498,17 +517,22 @@ def _delayed_by_local_rate(
     session: Session, job: Any, model: type[JobMixin[Any]], *, workers: int
 ) -> tuple[str, dict[str, Any]] | None:
     """Describe the rate limit that is divided among workers, if there is one; only the workers know their state."""
-    asked = {"queues": [job.queue, whole(job.queue)], "type_name": job.type_name}
+    asked = {"queues": [job.queue] * 2, "fairness_keys": [job.fairness_key, ""], "type_name": job.type_name}
     for row in session.execute(explaining.rates(model), asked):
         rate = Rate.of(row)
         if rate is not None and rate.algorithm is RateAlgorithm.LOCAL_TOKEN_BUCKET:
             part = rate.divided(workers)
             each = timedelta(seconds=max(job.rate_cost or 1, 1) / part.per_second)
             evidence = {"per_second": rate.per_second, "next_start": each, "algorithm": rate.algorithm, "workers": workers}
-            limit = f"the rate limit of its {row.what} {row.name!r}"
+            limit = f"the rate limit of its {_limit(row)}"
             starts = f"{limit} lets each of {workers:,} workers start one every {span(each)}"
-            return f"{starts}: sa-jobqueue {row.what}s set {row.name} --rate-limit", evidence
+            todo = f"sa-jobqueue {row.what}s set {as_arguments(part_of(row.name, row.fairness_key))} --rate-limit"
+            return f"{starts}: {todo}", evidence
     return None
+
+
+def _limit(row: Any) -> str:
+    return _what(row.what, part_of(row.name, row.fairness_key))
 
 
 def _delayed_by_selector(
@@ -519,7 +543,7 @@ def _delayed_by_selector(
     `ready`: the workers that could run it. `ahead`: how many due jobs of its queue are before it in the default order.
     None if one of those workers uses the default order, or the job is not within a window of candidates.
     """
-    queue = whole(job.queue)
+    queue = job.queue
     selectors = {worker.id: worker.selectors[queue] for worker in ready if queue in worker.selectors}
     if len(selectors) < len(ready) or all(ahead >= one["window"] for one in selectors.values()):
         return None

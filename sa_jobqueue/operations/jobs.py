@@ -38,7 +38,7 @@ from sa_jobqueue.types import ENDED, INITIAL, JobId, JobStatus
 class JobFilter:
     """Which jobs a listing shows; an empty part means any.
 
-    `queues`: with those of their fair keys; a part, such as `mail/42`, for those of one key alone.
+    `fairness_keys`: in any queue, unless `queues` says in which; "" for jobs without a key.
     `chain_ids`: the jobs of these chains. `chain_types`: those of chains whose root has one of these types.
     `created_after` (inclusive), `created_before` (not): aware, when the job was enqueued.
     Raises: InvalidOptionError naming the part.
@@ -47,6 +47,7 @@ class JobFilter:
     statuses: Sequence[JobStatus] = ()
     types: Sequence[str] = ()
     queues: Sequence[str] = ()
+    fairness_keys: Sequence[str] = ()
     ids: Sequence[JobId] = ()
     chain_ids: Sequence[JobId] = ()
     chain_types: Sequence[str] = ()
@@ -54,7 +55,7 @@ class JobFilter:
     created_before: datetime | None = None
 
     def __post_init__(self) -> None:
-        lists = ("statuses", "types", "queues", "ids", "chain_ids", "chain_types")
+        lists = ("statuses", "types", "queues", "fairness_keys", "ids", "chain_ids", "chain_types")
         check_lists(**{name: getattr(self, name) for name in lists})
         check_statuses(self.statuses)
         check_instants(created_after=self.created_after, created_before=self.created_before)
@@ -136,6 +137,7 @@ def list_jobs(
             statuses=where.statuses,
             types=where.types,
             queues=where.queues,
+            fairness_keys=where.fairness_keys,
             chain_ids=where.chain_ids,
             chain_types=where.chain_types,
             created_after=where.created_after,

@@ -6,10 +6,10 @@ the transaction has committed, by a notification, and within 20 s without one (1
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import pairwise
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -18,7 +18,8 @@ from sa_jobqueue.errors import InvalidOptionError, JobTypeNotFoundError, QueueNo
 from sa_jobqueue.models import Job, JobMixin, JobTypeMixin, QueueMixin
 from sa_jobqueue.operations.pages import MAX_PAGE, Page, check_limit, check_lists, check_position, every_item, page_of
 from sa_jobqueue.operations.results import BulkResult
-from sa_jobqueue.registry.settings import QueueSettings, TypeSettings, check_names
+from sa_jobqueue.policies.fairness import label_of, part_of
+from sa_jobqueue.registry.settings import QueueSettings, TypeSettings, check_fairness_key, check_names
 from sa_jobqueue.statements import controls, queues
 
 
@@ -27,6 +28,8 @@ class QueueStatus:
     """One queue, as its row says; of a queue without one, that nothing was said."""
 
     name: str
+    fairness_key: str
+    """The key that these are the settings of; empty for the queue's own."""
     weight: int
     paused_at: datetime | None
     """Since when no job of it is started."""
@@ -48,7 +51,7 @@ class QueueStatus:
     """None for a queue without a row."""
     updated_at: datetime | None
     workers: int
-    """How many workers serve it, or the queue it is a part of; those killed a few minutes ago are among them."""
+    """How many workers serve the queue; those killed a few minutes ago are among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,18 +90,26 @@ def list_queues(
     session: Session,
     *,
     names: Sequence[str] = (),
-    after: str | None = None,
+    fairness_key: str | None = None,
+    after: tuple[str, str] | None = None,
     limit: int = MAX_PAGE,
     model: type[JobMixin[Any]] = Job,
 ) -> Page[QueueStatus]:
-    """Return one page of the queues that have a row or a worker, in the order of their names.
+    """Return one page of the queues that have a row or a worker, and of their fairness keys that have a row.
 
-    `names`: only these. `after`: the `next` of the page before, a name. `limit`: 1 to 1,000.
+    They are in the order of their names, and a queue comes before its keys. `names`: only these. `fairness_key`: only the
+    settings of this key; empty: only the queues' own; None: both. `after`: the `next` of the page before, a name and a
+    fairness key. `limit`: 1 to 1,000.
     Locks: none. Raises: InvalidOptionError.
     """
-    rows = _page(session, names, after, limit, model, types=False)
+    if fairness_key is not None:
+        check_fairness_key(fairness_key)
+    check_position(after, str, str)
+    name, key = after or (None, None)
+    asked = {"fairness_key": fairness_key, "after": name, "after_fairness_key": key}
+    rows = _page(session, names, limit, model, types=False, asked=asked)
     found = [QueueStatus(**{**row, "weight": row["weight"] or 1}) for row in rows]
-    return page_of(found, limit=limit, position=lambda one: one.name)
+    return page_of(found, limit=limit, position=lambda one: (one.name, one.fairness_key))
 
 
 def list_job_types(
@@ -114,23 +125,31 @@ def list_job_types(
     `names`: only these. `after`: the `next` of the page before, a name. `limit`: 1 to 1,000.
     Locks: none. Raises: InvalidOptionError.
     """
-    found = [TypeStatus(**row) for row in _page(session, names, after, limit, model, types=True)]
+    check_position(after, str)
+    found = [TypeStatus(**row) for row in _page(session, names, limit, model, types=True, asked={"after": after})]
     return page_of(found, limit=limit, position=lambda one: one.type_name)
 
 
-def get_queue(session: Session, name: str, *, for_update: bool = False, model: type[JobMixin[Any]] = Job) -> QueueStatus:
+def get_queue(
+    session: Session,
+    name: str,
+    *,
+    fairness_key: str = "",
+    for_update: bool = False,
+    model: type[JobMixin[Any]] = Job,
+) -> QueueStatus:
     """Return a queue's settings and state.
 
-    `for_update`: lock its row first, to change some of its settings with `upsert_queue`: no other transaction can change
-    them until this one ends.
-    Changes: with `for_update`, a queue without a row gets one with the default settings. Locks: with `for_update`, its row,
-    until the transaction ends.
-    Raises: QueueNotFoundError if it has neither a row nor a worker, never with `for_update`; InvalidOptionError.
+    `fairness_key`: those of this key in the queue. `for_update`: lock its row first, to change some of its settings with
+    `upsert_queue`: no other transaction can change them until this one ends.
+    Changes: with `for_update`, a queue or key without a row gets one with the default settings. Locks: with `for_update`,
+    its row, until the transaction ends.
+    Raises: QueueNotFoundError if it has neither a row nor a worker, or the key no row, never with `for_update`; InvalidOptionError.
     """
-    _prepare(session, model.Queue, name, for_update=for_update)
-    found = list_queues(session, names=[name], model=model).items
+    _prepare(session, model.Queue, name, fairness_key=fairness_key, for_update=for_update)
+    found = list_queues(session, names=[name], fairness_key=fairness_key, model=model).items
     if not found:
-        raise QueueNotFoundError(name)
+        raise QueueNotFoundError(name, fairness_key)
     return found[0]
 
 
@@ -167,14 +186,17 @@ def upsert_job_type(session: Session, settings: TypeSettings, *, model: type[Job
     return _put(session, model.JobType, settings.row, model)
 
 
-def delete_queues(session: Session, names: Sequence[str], *, model: type[JobMixin[Any]] = Job) -> BulkResult[str]:
+def delete_queues(
+    session: Session, names: Sequence[str], *, fairness_key: str = "", model: type[JobMixin[Any]] = Job
+) -> BulkResult[str]:
     """Delete the settings of queues, which then have the defaults and are not paused; the result has those that had any.
 
-    Their jobs stay and run. A queue that workers serve is still listed. One that code declares gets its settings back with
+    `fairness_key`: only the settings of this key in them; the settings of keys stay otherwise. Their jobs stay and run. A
+    queue that workers serve is still listed. One that code declares gets its settings back with
     the next `sync_queues`.
     Changes: the rows are deleted. Locks, Raises: as `pause_queues`.
     """
-    return _delete(session, model.Queue, names, model)
+    return _delete(session, model.Queue, names, model, fairness_key=fairness_key)
 
 
 def delete_job_types(session: Session, names: Sequence[str], *, model: type[JobMixin[Any]] = Job) -> BulkResult[str]:
@@ -187,24 +209,31 @@ def delete_job_types(session: Session, names: Sequence[str], *, model: type[JobM
 
 
 def pause_queues(
-    session: Session, names: Sequence[str], *, by: str | None = None, model: type[JobMixin[Any]] = Job
+    session: Session,
+    names: Sequence[str],
+    *,
+    fairness_key: str = "",
+    by: str | None = None,
+    model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[str]:
     """Have no job of these queues started until they are resumed; the result has those that were not paused.
 
-    What runs already goes on, and what is enqueued waits. Workers obey within a moment of the commit; the claims that are
-    under way then are the last. `by`: who paused it, for display.
+    `fairness_key`: only the jobs of this key in them. What runs already goes on, and what is enqueued waits. Workers obey
+    within a moment of the commit; the claims that are under way then are the last. `by`: who paused it, for display.
     Changes: `paused_at`, `paused_by` of those that are not paused; a queue without a row gets one.
     Locks: their rows, in the order of their names, until the transaction ends. Raises: InvalidOptionError.
     """
-    return _pause(session, model.Queue, names, by, model)
+    return _pause(session, model.Queue, names, by, model, fairness_key=fairness_key)
 
 
-def resume_queues(session: Session, names: Sequence[str], *, model: type[JobMixin[Any]] = Job) -> BulkResult[str]:
+def resume_queues(
+    session: Session, names: Sequence[str], *, fairness_key: str = "", model: type[JobMixin[Any]] = Job
+) -> BulkResult[str]:
     """Have the jobs of paused queues started again, whatever came meanwhile; the result has those that were paused.
 
     Changes, Locks, Raises: as `pause_queues`.
     """
-    return _resume(session, model.Queue, names, model)
+    return _resume(session, model.Queue, names, model, fairness_key=fairness_key)
 
 
 def pause_job_types(
@@ -233,45 +262,69 @@ def sync_queues(session: Session, new: Iterable[QueueSettings], *, model: type[J
     Changes: the rows that say something else. Locks: those of the names given, in their order, until the transaction ends.
     Raises: InvalidOptionError for a name that is declared twice. Nothing is written then.
     """
-    declared = sorted(new, key=lambda one: one.name)
-    names = [one.name for one in declared]
-    twice = next((name for name, following in pairwise(names) if name == following), None)
-    if twice is not None:
-        raise InvalidOptionError("new", f"declares {twice!r} twice; a name is one queue")
-    before = {row["name"]: row for row in session.execute(queues.lock(model.Queue), {"names": names}).mappings()}
-    written = {one.name: session.execute(queues.put(model.Queue), one.row).first() for one in declared}
+    new = list(new)
+    declared = {part_of(one.name, one.fairness_key): one for one in new}
+    if len(declared) < len(new):
+        twice = next(name for name, n in Counter(part_of(one.name, one.fairness_key) for one in new).items() if n > 1)
+        raise InvalidOptionError("new", f"declares {label_of(twice)} twice")
+    names = sorted(declared)
+    given = {
+        "names": [declared[name].name for name in names],
+        "fairness_keys": [declared[name].fairness_key for name in names],
+    }
+    rows = session.execute(queues.lock_declared(model), given).mappings()
+    before = {part_of(row["name"], row["fairness_key"]): row for row in rows}
+    written = {name: session.execute(queues.put(model.Queue), declared[name].row).first() for name in names}
     if any(row is not None for row in written.values()):
         session.execute(controls.notify_rules(model))
     changed: dict[str, dict[str, tuple[Any, Any]]] = {}
-    for one in declared:
-        said = before.get(one.name)
-        if written[one.name] is not None and said is not None:
-            changed[one.name] = {key: (said[key], now) for key, now in one.row.items() if said[key] != now}
+    for name in names:
+        said = before.get(name)
+        if written[name] is not None and said is not None:
+            changed[name] = {key: (said[key], now) for key, now in declared[name].row.items() if said[key] != now}
     listed = every_item(lambda after: list_queues(session, after=after, model=model))
-    rows = [one for one in listed if one.created_at is not None]
+    there = [part_of(one.name, one.fairness_key) for one in listed if one.created_at is not None]
     return SyncedQueues(
-        created=tuple(name for name in names if written[name] is not None and name not in changed),
-        changed=changed,
-        unchanged=tuple(name for name in names if written[name] is None),
-        undeclared=tuple(one.name for one in rows if one.name not in names),
+        created=tuple(label_of(name) for name in names if written[name] is not None and name not in changed),
+        changed={label_of(name): what for name, what in changed.items()},
+        unchanged=tuple(label_of(name) for name in names if written[name] is None),
+        undeclared=tuple(label_of(name) for name in there if name not in declared),
     )
 
 
 def _page(
-    session: Session, names: Sequence[str], after: str | None, limit: int, model: type[JobMixin[Any]], *, types: bool
+    session: Session,
+    names: Sequence[str],
+    limit: int,
+    model: type[JobMixin[Any]],
+    *,
+    types: bool,
+    asked: dict[str, str | None],
 ) -> list[Any]:
     check_limit(limit)
     check_lists(names=names)
-    check_position(after, str)
-    given = {"names": list(names) or None, "after": after, "limit": limit + 1}
+    given = {"names": list(names) or None, "limit": limit + 1, **asked}
     return list(session.execute(queues.page(model, types=types), given).mappings())
 
 
-def _prepare(session: Session, of: type[QueueMixin] | type[JobTypeMixin], name: str, *, for_update: bool) -> None:
+def _prepare(
+    session: Session,
+    of: type[QueueMixin] | type[JobTypeMixin],
+    name: str,
+    *,
+    for_update: bool,
+    fairness_key: str = "",
+) -> None:
+    given = {"names": [name], **_key(of, fairness_key)}
     if for_update:
         check_names("name", [name])
-        session.execute(queues.make(of), {"names": [name]})
-        session.execute(queues.lock(of), {"names": [name]})
+        session.execute(queues.make(of), given)
+        session.execute(queues.lock(of), given)
+
+
+def _key(of: type[QueueMixin] | type[JobTypeMixin], fairness_key: str) -> dict[str, str]:
+    check_fairness_key(fairness_key)
+    return {"fairness_key": fairness_key} if issubclass(of, QueueMixin) else {}
 
 
 def _put(
@@ -289,32 +342,46 @@ def _pause(
     names: Sequence[str],
     by: str | None,
     model: type[JobMixin[Any]],
+    *,
+    fairness_key: str = "",
 ) -> BulkResult[str]:
     check_lists(names=names)
     check_names("names", names)
     if by is not None and (not isinstance(by, str) or not 1 <= len(by) <= 200 or not by.isprintable()):
         raise InvalidOptionError("by", f"must be 1 to 200 printable characters, or None, got {by!r}")
     given = list(dict.fromkeys(names))
-    changed = session.scalars(queues.pause(of), {"names": given, "by": by})
+    changed = session.scalars(queues.pause(of), {"names": given, "by": by, **_key(of, fairness_key)})
     return _notified(session, changed, given, model)
 
 
 def _resume(
-    session: Session, of: type[QueueMixin] | type[JobTypeMixin], names: Sequence[str], model: type[JobMixin[Any]]
+    session: Session,
+    of: type[QueueMixin] | type[JobTypeMixin],
+    names: Sequence[str],
+    model: type[JobMixin[Any]],
+    *,
+    fairness_key: str = "",
 ) -> BulkResult[str]:
     check_lists(names=names)
     check_names("names", names)
     given = list(dict.fromkeys(names))
-    return _notified(session, session.scalars(queues.resume(of), {"names": given}), given, model)
+    changed = session.scalars(queues.resume(of), {"names": given, **_key(of, fairness_key)})
+    return _notified(session, changed, given, model)
 
 
 def _delete(
-    session: Session, of: type[QueueMixin] | type[JobTypeMixin], names: Sequence[str], model: type[JobMixin[Any]]
+    session: Session,
+    of: type[QueueMixin] | type[JobTypeMixin],
+    names: Sequence[str],
+    model: type[JobMixin[Any]],
+    *,
+    fairness_key: str = "",
 ) -> BulkResult[str]:
     check_lists(names=names)
     check_names("names", names)
     given = list(dict.fromkeys(names))
-    return _notified(session, session.scalars(queues.drop(of), {"names": given}), given, model)
+    changed = session.scalars(queues.drop(of), {"names": given, **_key(of, fairness_key)})
+    return _notified(session, changed, given, model)
 
 
 def _notified(session: Session, changed: Iterable[str], given: Sequence[str], model: type[JobMixin[Any]]) -> BulkResult[str]:

@@ -32,6 +32,7 @@ class ScheduleStatus:
     time_zone: str
     type_name: str
     queue: str
+    fairness_key: str
     priority: int
     max_attempts: int
     timeout: timedelta | None

@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import lowest_id
+from sa_jobqueue.policies.fairness import part_of
 from sa_jobqueue.statements import blockers, notifications
 from sa_jobqueue.statements._parts import BATCH
 from sa_jobqueue.types import JobId, JobStatus
@@ -28,7 +29,8 @@ class Moved:
 
     job_id: JobId
     status: JobStatus
-    queue: str
+    part: str
+    """Its queue, or the part of it that its fairness key is."""
     type_name: str
     attempt: int
 
@@ -90,8 +92,8 @@ def unblock(
         result.settled = [chain_id for chain_id in result.settled if chain_id not in result.kept]
     if result.settled:
         connection.execute(blockers.clear_waiters(model), {"ids": result.settled})
-    for queue in sorted({moved.queue for moved in result.moved if moved.status is JobStatus.PENDING}):
-        connection.execute(notifications.notify_due(model), {"queue": queue})
+    for part in sorted({moved.part for moved in result.moved if moved.status is JobStatus.PENDING}):
+        connection.execute(notifications.notify_due(model), {"queue": part})
     return result
 
 
@@ -127,7 +129,8 @@ def _unblock_batch(
             if row.held:
                 held.setdefault(row.chain_id, before[row.chain_id])
         else:
-            result.moved.append(Moved(row.job_id, JobStatus(row.status), row.queue, row.type_name, row.attempt))
+            part = part_of(row.queue, row.fairness_key)
+            result.moved.append(Moved(row.job_id, JobStatus(row.status), part, row.type_name, row.attempt))
             if row.has_waiters and row.status == JobStatus.DEAD:
                 result.left[row.chain_id] = None
     return seen

@@ -1,50 +1,78 @@
 """Fairness keys: customers that share a queue, so that one customer's backlog does not delay the others. Pure.
 
-A job of the queue `mail` with the fairness key `42` is in `mail/42`, a **part** of that queue: the value of `job.queue`, and
-the name for limits and pauses of that customer alone. A worker that serves a queue serves its parts. A queue without keys
-has none.
+The jobs of one fairness key are a **part** of their queue: it has its own lanes, limits and pauses. `job` and `queue` have
+the key in a column beside the queue's name; in the memory of a worker, and in notifications, a part is a text: `part_of`. A
+worker that serves a queue serves its parts. A queue without keys has none.
 """
 
 from __future__ import annotations
 
-import re
+import shlex
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 
-SEPARATOR: Final = "/"
-_KEY: Final = re.compile(r"[A-Za-z0-9_.:/-]+")
-_LONGEST: Final = 100
-"""Characters of a queue's name, its key among them."""
+SEPARATOR: Final = "\x1f"
+"""Between queue and fairness key in the name of a part: no queue that is served has it in its name."""
+LONGEST_KEY: Final = 100
+"""Characters of a fairness key."""
 
 FairnessBy: TypeAlias = "str | Callable[[Any], str | int | None]"
 """How to get the fairness key of a payload: the path of a field, or a function of the payload; None for no key."""
 
 
-def whole(queue: str) -> str:
+def part_of(queue: str, fairness_key: str) -> str:
+    """Return the name of a part; without a key that of the queue."""
+    return f"{queue}{SEPARATOR}{fairness_key}" if fairness_key else queue
+
+
+def split(part: str) -> tuple[str, str]:
+    """Return the queue and the fairness key of a part; the key of a queue is empty."""
+    queue, _, key = part.partition(SEPARATOR)
+    return queue, key
+
+
+def whole(part: str) -> str:
     """Return the queue that a part is of; a queue that is no part is its own."""
-    return queue.partition(SEPARATOR)[0]
+    return part.partition(SEPARATOR)[0]
 
 
-def fairness_key_of(queue: str) -> str | None:
-    """Return the fairness key of a part; None for a whole queue."""
-    _, is_part, key = queue.partition(SEPARATOR)
-    return key if is_part else None
+def label_of(part: str) -> str:
+    """Return the name of a part, for people to read."""
+    queue, key = split(part)
+    return f"{queue} (fairness key {key!r})" if key else queue
 
 
-def part(queue: str, key: str | int) -> str:
-    """Return where the jobs of a key lie. Raises: InvalidJobError."""
-    if SEPARATOR in queue:
-        raise InvalidJobError("fairness_key", f"{queue!r} is a part with a key already; give the queue {whole(queue)!r}")
-    text = str(key) if isinstance(key, (str, int)) and not isinstance(key, bool) else ""
-    if not _KEY.fullmatch(text) or len(queue) + 1 + len(text) > _LONGEST:
+def named(part: str) -> str:
+    """Return what a part is, with its name, for a sentence."""
+    queue, key = split(part)
+    return f"fairness key {key!r} of queue {queue!r}" if key else f"queue {queue!r}"
+
+
+def as_arguments(part: str) -> str:
+    """Return a part as `sa-jobqueue queues` takes it."""
+    queue, key = split(part)
+    return f"{queue} --fairness-key {shlex.quote(key)}" if key else queue
+
+
+def is_fairness_key(key: object) -> bool:
+    """Return whether the column takes this: text of at most 100 characters; empty is no key."""
+    return isinstance(key, str) and len(key) <= LONGEST_KEY and "\0" not in key
+
+
+def check_fairness_key(key: object) -> str:
+    """Return a key as its column has it; None is empty. Raises: InvalidJobError."""
+    if key is None:
+        return ""
+    text = str(key) if isinstance(key, int) and not isinstance(key, bool) else key
+    if not isinstance(text, str) or not is_fairness_key(text):
         raise InvalidJobError(
             "fairness_key",
-            f"must be 1 to {_LONGEST - 1 - len(queue)} letters, digits and _.:/-, such as an id of the customer or a hash"
-            f" of it, got {key!r}",
+            f"must be text of at most {LONGEST_KEY} characters without NUL, or a whole number, such as a customer's id,"
+            f" got {key!r}",
         )
-    return f"{queue}{SEPARATOR}{text}"
+    return text
 
 
 def key_of(fairness_by: FairnessBy, payload: Any, document: Any) -> str | int | None:
@@ -73,13 +101,4 @@ def check_fairness_by(fairness_by: Any) -> None:
         raise InvalidOptionError(
             "fairness_by",
             f"must be the path of a field such as 'tenant_id', or a function of the payload, got {fairness_by!r}",
-        )
-
-
-def check_whole(field: str, queue: object) -> None:
-    """Refuse a part where a queue is meant. Raises: InvalidOptionError."""
-    if isinstance(queue, str) and SEPARATOR in queue:
-        raise InvalidOptionError(
-            field,
-            f"{queue!r} is a part of {whole(queue)!r}: what follows '/' is a fairness_key; name {whole(queue)!r}",
         )

@@ -14,7 +14,7 @@ from typing_extensions import TypeVar
 from sa_jobqueue.context import AttemptContext, Blockers, Continuation
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, NoOutputError, WrongJobTypeError
 from sa_jobqueue.models import ChainMixin, Job, JobMixin, WaitFor
-from sa_jobqueue.policies.fairness import SEPARATOR, key_of
+from sa_jobqueue.policies.fairness import key_of
 from sa_jobqueue.registry.batches import BatchItem
 from sa_jobqueue.registry.job_types import JobType, Registry, Upcaster
 from sa_jobqueue.types import JobId, JobStatus, Json
@@ -171,7 +171,7 @@ class Handler(Generic[InT, OutT, JobT]):
                 )
         document = kind.input.encode("input", payload)
         queue = kind.queue if queue is None else queue
-        if fairness_key is None and kind.fairness_by is not None and SEPARATOR not in queue:
+        if fairness_key is None and kind.fairness_by is not None:
             fairness_key = key_of(kind.fairness_by, payload, document)
         made = self._model(
             type_name=kind.name,

@@ -15,7 +15,7 @@ from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.errors import InvalidHandlerError, InvalidOptionError, NoOutputError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, check_defaults
-from sa_jobqueue.policies.fairness import FairnessBy, check_fairness_by, check_whole
+from sa_jobqueue.policies.fairness import FairnessBy, check_fairness_by, label_of, part_of
 from sa_jobqueue.policies.rates import RateAlgorithm
 from sa_jobqueue.policies.retention import NOTHING_SAID, Retention, RetentionRules
 from sa_jobqueue.policies.retry import Backoff, RetryPolicy
@@ -66,7 +66,7 @@ class JobQueue(Generic[JobT]):
         self._handlers: dict[str, Handler[Any, Any, JobT]] = {}
         self._middleware: list[Middleware] = []
         self._providers = Providers()
-        self._queues: dict[str, QueueSettings] = {}
+        self._queues: dict[tuple[str, str], QueueSettings] = {}
         self._selectors: dict[str, Selector] = {}
         self._schedules: dict[str, Schedule] = {}
 
@@ -169,7 +169,6 @@ class JobQueue(Generic[JobT]):
             name = getattr(type_name, "__name__", "name")
             words = f'give the job type its name: @jobs.handler("{name}"), not @jobs.handler without parentheses'
             raise InvalidHandlerError(words)
-        check_whole("queue", options["queue"])
         check_fairness_by(options.get("fairness_by"))
         of_jobs: dict[str, Any] = {
             name: options.get(name) for name in ("queue", "priority", "max_attempts", "timeout", "rate_cost")
@@ -221,6 +220,7 @@ class JobQueue(Generic[JobT]):
         self,
         name: str,
         *,
+        fairness_key: str = "",
         weight: int = 1,
         concurrency_per_key: int | None = None,
         global_concurrency: int | None = None,
@@ -236,10 +236,11 @@ class JobQueue(Generic[JobT]):
         A queue need not be declared: by default it has a weight of 1, and no limits. The options are as of `QueueSettings`.
         Raises: InvalidOptionError naming the field, or a name that is declared already. Nothing is declared then.
         """
-        if name in self._queues:
-            raise InvalidOptionError("name", f"{name!r} is declared already: a name is one queue")
+        if (name, fairness_key) in self._queues:
+            raise InvalidOptionError("name", f"queue {label_of(part_of(name, fairness_key))} is declared already")
         declared = QueueSettings(
             name=name,
+            fairness_key=fairness_key,
             weight=weight,
             concurrency_per_key=concurrency_per_key,
             global_concurrency=global_concurrency,
@@ -250,7 +251,7 @@ class JobQueue(Generic[JobT]):
             retry=retry,
             retention=retention,
         )
-        self._queues[name] = declared
+        self._queues[name, fairness_key] = declared
         return declared
 
     @property
@@ -322,12 +323,13 @@ class JobQueue(Generic[JobT]):
         `name`: of the row that workers create; it stays when the declaration is removed, until it is deleted.
         `cron`, `time_zone`, and the rest: as of `Schedule`. `payload`: as for `handler.job`; with `fire_time_field`, which
         is the payload's field for the time it is fired for, a mapping of the other fields will do.
-        `options`: `queue`, `priority`, `max_attempts`, `timeout`, `rate_cost` of its jobs, the handler's own unless given.
+        `options`: `queue`, `fairness_key`, `priority`, `max_attempts`, `timeout`, `rate_cost` of its jobs, the handler's own
+        unless given.
         Raises: InvalidOptionError, UnknownJobTypeError, InvalidPayloadError, InvalidJobError. Nothing is declared then.
         """
         registered = self[handler if isinstance(handler, str) else handler.job_type.name]
         kind: JobType = registered.job_type
-        unknown = options.keys() - {"queue", "priority", "max_attempts", "timeout", "rate_cost"}
+        unknown = options.keys() - {"queue", "fairness_key", "priority", "max_attempts", "timeout", "rate_cost"}
         if unknown:
             raise InvalidOptionError(min(unknown), "is no option of a schedule's jobs")
         if name in self._schedules:
@@ -348,6 +350,7 @@ class JobQueue(Generic[JobT]):
             time_zone=time_zone,
             type_name=kind.name,
             queue=job.queue,
+            fairness_key=job.fairness_key,
             priority=job.priority,
             max_attempts=job.max_attempts,
             timeout=job.timeout,
@@ -434,10 +437,11 @@ class JobQueue(Generic[JobT]):
     def _check_queues(self, other: JobQueue[JobT]) -> None:
         twice = self._queues.keys() & other._queues.keys()
         if twice:
-            raise InvalidOptionError("other", f"declares the queue {min(twice)!r}, which is declared here already")
-        twice = self._selectors.keys() & other._selectors.keys()
-        if twice:
-            raise InvalidOptionError("other", f"has a selector of the queue {min(twice)!r}, which has one here already")
+            label = label_of(part_of(*min(twice)))
+            raise InvalidOptionError("other", f"declares the queue {label}, which is declared here already")
+        named = self._selectors.keys() & other._selectors.keys()
+        if named:
+            raise InvalidOptionError("other", f"has a selector of the queue {min(named)!r}, which has one here already")
 
     @property
     def retention_rules(self) -> RetentionRules:

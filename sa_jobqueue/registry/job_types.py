@@ -94,7 +94,7 @@ class JobType:
     retention: Retention | None = None
     """How long chains that begin with it are kept, where that is said of this type."""
     fairness_by: FairnessBy | None = None
-    """Where a payload says whose it is; None where only `fairness_key` does."""
+    """How to get the fairness key of a payload; None where only `fairness_key` does."""
     rate_cost: int | None = None
     """How much each attempt counts against rates; None for one."""
     batch: BatchRule | None = None

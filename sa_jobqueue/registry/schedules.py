@@ -32,8 +32,8 @@ class Schedule:
     """The definition of a schedule, as in its row. `JobQueue.schedule` creates one for a handler and checks its payload.
 
     `name`: 1 to 100 characters; a name is one schedule of the whole queue. `cron`, `time_zone`: as of `Cron`.
-    `type_name`, `queue`, `priority`, `max_attempts`, `timeout`, `rate_cost`, `input`, `input_version`: of the jobs it
-    makes.
+    `type_name`, `queue`, `fairness_key`, `priority`, `max_attempts`, `timeout`, `rate_cost`, `input`, `input_version`: of
+    the jobs it makes.
     `fire_time_field`: the field of `input`, an object then, that is given the time the job is fired for, in ISO 8601.
     `misfire_policy`: what happens to missed times, see `MisfirePolicy`. `catch_up`: of "all", 1 to
     10,000. `grace`: of "skip", how late a time may be fired, not negative, at most 3,650 days. `overlap`: False leaves a
@@ -46,6 +46,7 @@ class Schedule:
     type_name: str
     time_zone: str = "UTC"
     queue: str = "default"
+    fairness_key: str = ""
     priority: int = 0
     max_attempts: int = 20
     timeout: timedelta | None = None

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.policies.fairness import check_whole, fairness_key_of
+from sa_jobqueue.policies.fairness import part_of
 from sa_jobqueue.registry.settings import check_names
 from sa_jobqueue.types import JobId, Json
 
@@ -24,7 +24,8 @@ class Candidate(NamedTuple):
     id: JobId
     type_name: str
     queue: str
-    """With its fair key, as in `mail/42`."""
+    fairness_key: str
+    """Its fairness key, such as a customer's id; empty for none."""
     priority: int
     chain_id: JobId
     chain_index: int
@@ -39,9 +40,9 @@ class Candidate(NamedTuple):
     """Its payload as JSON; None unless the selector was declared with `inputs`."""
 
     @property
-    def fairness_key(self) -> str | None:
-        """Whose it is within the queue, as text."""
-        return fairness_key_of(self.queue)
+    def part(self) -> str:
+        """The part of the queue that it lies in."""
+        return part_of(self.queue, self.fairness_key)
 
 
 Choice: TypeAlias = "Iterable[Candidate] | Awaitable[Iterable[Candidate]]"
@@ -65,7 +66,6 @@ class Selector:
     inputs: bool = False
 
     def __post_init__(self) -> None:
-        check_whole("queue", self.queue)
         check_names("queue", [self.queue])
         if not isinstance(self.window, int) or isinstance(self.window, bool) or not 1 <= self.window <= MOST_CANDIDATES:
             raise InvalidOptionError("window", f"must be from 1 to {MOST_CANDIDATES:,}, got {self.window!r}")

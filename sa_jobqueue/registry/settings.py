@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.policies.fairness import SEPARATOR
+from sa_jobqueue.policies.fairness import LONGEST_KEY, is_fairness_key
 from sa_jobqueue.policies.rates import RateAlgorithm
 from sa_jobqueue.policies.retention import NOTHING_SAID, Retention
 from sa_jobqueue.policies.retry import Backoff
@@ -27,19 +27,20 @@ RETRY: Final = ("retry_base", "retry_factor", "retry_cap")
 class QueueSettings:
     """What the row of a queue says; the defaults are what holds of a queue without one.
 
-    `name`: as jobs have it. `weight`: its share of the workers that serve several queues, beside the others' weights; 1 to
+    `name`: as jobs have it. `fairness_key`: the key that these settings are for, beside those of its queue; empty for the
+    queue's own. `weight`: its share of the workers that serve several queues, beside the others' weights; 1 to
     100. `global_concurrency`: maximum number of its jobs that run at once, across all workers. `rate_limit`: how many may be
     started within `rate_period`, across all workers, each counted with its `rate_cost`; `rate_burst`: how
     many at once after a while without any, `rate_limit` by default. `rate_algorithm`: how that is counted, by default as a
     token bucket; a sliding window has no burst, and a fairness key no local token bucket. `concurrency_per_key`: maximum
-    number of jobs per fairness key that run at once; a key such as `mail/42` may have its own settings. None is without a
-    limit.
+    number of jobs per fairness key that run at once, unless the key has its own limit. None is without a limit.
     `retry`: the backoff of jobs whose handlers have no retry policy, with jitter; None for `Backoff()`. `retention`: how
-    long its ended chains are kept.
+    long its ended chains are kept; for queues only, not for keys.
     Raises: InvalidOptionError naming the field.
     """
 
     name: str
+    fairness_key: str = ""
     weight: int = 1
     concurrency_per_key: int | None = None
     global_concurrency: int | None = None
@@ -52,15 +53,13 @@ class QueueSettings:
 
     def __post_init__(self) -> None:
         check_names("name", [self.name])
-        queue, is_part, key = self.name.partition(SEPARATOR)
-        if is_part and not key:
-            raise InvalidOptionError("name", f"{self.name!r} has no fair key after the slash; the queue is {queue!r}")
-        if is_part and self.concurrency_per_key is not None:
-            reason = f"is said of a queue, for each of its keys; give global_concurrency of {self.name!r}, or name {queue!r}"
+        check_fairness_key(self.fairness_key)
+        if self.fairness_key and self.concurrency_per_key is not None:
+            reason = "is said of a queue, for each of its keys; give global_concurrency, or leave fairness_key out"
             raise InvalidOptionError("concurrency_per_key", reason)
         _check_number("weight", self.weight, MIN_WEIGHT, MAX_WEIGHT)
-        if self.rate_algorithm == RateAlgorithm.LOCAL_TOKEN_BUCKET and SEPARATOR in self.name:
-            raise InvalidOptionError("rate_algorithm", "is not divided for a part: its rate is exact")
+        if self.rate_algorithm == RateAlgorithm.LOCAL_TOKEN_BUCKET and self.fairness_key:
+            raise InvalidOptionError("rate_algorithm", "is not divided for a fairness key: its rate is exact")
         if self.concurrency_per_key is not None:
             _check_number("concurrency_per_key", self.concurrency_per_key, 1, _MOST)
         _check_limits(self)
@@ -68,6 +67,8 @@ class QueueSettings:
             _check_retry(self.retry)
         if not isinstance(self.retention, Retention):
             raise InvalidOptionError("retention", f"must be a Retention, got {self.retention!r}")
+        if self.fairness_key and self.retention != NOTHING_SAID:
+            raise InvalidOptionError("retention", "is said of a queue, a type or the JobQueue, not of a fairness key")
         if self.retention.dead_letters is not None:
             reason = "is not said of a queue's row; give it to the JobQueue or to a type"
             raise InvalidOptionError("retention.dead_letters", reason)
@@ -81,6 +82,7 @@ class QueueSettings:
         retried = (None, None, None) if wait is None else (wait.base, wait.factor, wait.cap)
         return {
             "name": self.name,
+            "fairness_key": self.fairness_key,
             "weight": self.weight,
             "concurrency_per_key": self.concurrency_per_key,
             **_limits(self),
@@ -127,6 +129,13 @@ def check_names(field: str, names: Any) -> None:
             raise InvalidOptionError(
                 field, f"must be 1 to 100 letters, digits and _.:/- not starting with .:/-, got {name!r}"
             )
+
+
+def check_fairness_key(key: object) -> None:
+    """Check of which key settings are; empty for those of the queue. Raises: InvalidOptionError."""
+    if not is_fairness_key(key):
+        reason = f"must be text of at most {LONGEST_KEY} characters without NUL, empty for none, got {key!r}"
+        raise InvalidOptionError("fairness_key", reason)
 
 
 def _limits(settings: QueueSettings | TypeSettings) -> dict[str, Any]:

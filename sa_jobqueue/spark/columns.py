@@ -35,6 +35,7 @@ COLUMNS: Final[dict[str, tuple[str, tuple[type[DataType], ...]]]] = {
     "type_name": ("STRING", (StringType,)),
     "input": ("STRING, the text of a JSON document", (StringType,)),
     "queue": ("STRING", (StringType,)),
+    "fairness_key": ("STRING", (StringType,)),
     "priority": ("INT", _WHOLE),
     "scheduled_at": ("TIMESTAMP", (TimestampType,)),
     "delay": ("DOUBLE, in seconds, or INTERVAL DAY TO SECOND", _SECONDS),

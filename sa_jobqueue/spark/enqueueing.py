@@ -52,6 +52,7 @@ def enqueue(
     rate_cost: int | Column | None = None,
     expires_at: datetime | Column | None = None,
     ordering_key: Ours | None = None,
+    fairness_key: Ours | None = None,
     skip_while_retrying: bool | Column | None = None,
     write_id: str | None = None,
     mode: str = "FAILFAST",
@@ -66,10 +67,11 @@ def enqueue(
     not text becomes JSON by Spark's `to_json`, nulls included; a STRING column is taken as the text of a JSON document.
     `queue`, `priority`, `at`, `delay`, `max_attempts`, `timeout`, `on_failure`, `rate_cost`, `expires_at`,
     `skip_while_retrying`: one value for all, or a column of them; what is not given is the type's own setting.
-    `deduplication_key`, `ordering_key`, `id`, `blockers` (ARRAY<STRING>): columns. Jobs of one ordering key run in the order
-    of the rows of their partition, so all rows of a key belong into one: `df.repartition(key).sortWithinPartitions(key,
-    at)`. `write_id`: a name for this write; a second one of that name does nothing and returns the first one's account.
-    `mode`, `on_duplicate`, and `options` by their names: as the data source has them. `url`: as its option.
+    `deduplication_key`, `ordering_key`, `fairness_key`, `id`, `blockers` (ARRAY<STRING>): columns. Jobs of one ordering key
+    run in the order of the rows of their partition, so all rows of a key belong into one:
+    `df.repartition(key).sortWithinPartitions(key, at)`. `write_id`: a name for this write; a second one of that name does
+    nothing and returns the first one's account. `mode`, `on_duplicate`, and `options` by their names: as the data source has
+    them. `url`: as its option.
     Raises: InvalidOptionError, InvalidColumnError and UnknownJobTypeError before anything runs; WriteError with the
     words of what failed in Spark, a bad row among them. Nothing is enqueued then, unless the answer was lost: with a
     `write_id` it is safe to call it again.
@@ -108,6 +110,7 @@ def enqueue(
     for name, column in (
         ("deduplication_key", deduplication_key),
         ("ordering_key", ordering_key),
+        ("fairness_key", fairness_key),
         ("id", id),
         ("blockers", blockers),
     ):

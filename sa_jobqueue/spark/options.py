@@ -178,6 +178,7 @@ OPTIONS: Final = (
     Option("excludePrivate", READING, "Whether to leave out the columns with payload data.", flag, False),
     Option("redact", READING, "Comma-separated job types, with `*` and `?`, whose payloads are not read.", texts, ()),
     Option("queue", READING, "Comma-separated queues to read. Default: all.", texts, ()),
+    Option("fairnessKey", READING, "Comma-separated fairness keys to read. Default: all.", texts, ()),
     Option("type", READING, "Comma-separated job types to read. Default: all.", texts, ()),
     Option("status", READING, "Comma-separated job states to read. Default: all.", _statuses, ()),
     Option(

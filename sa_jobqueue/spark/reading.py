@@ -87,14 +87,16 @@ def shape_of(schema: StructType, options: Options) -> Shape:
 def filters_of(dataset: Dataset, options: Options) -> Filters:
     """Return what the options leave of a dataset. Raises: InvalidOptionError for what the dataset has not."""
     lacking = {
-        ATTEMPTS.name: {"queue", "type", "status"},
-        BLOCKERS.name: {"queue", "type", "status", "createdAfter", "createdBefore", "completedAfter", "completedBefore"}
+        ATTEMPTS.name: {"queue", "fairnessKey", "type", "status"},
+        BLOCKERS.name: {"queue", "fairnessKey", "type", "status"}
+        | {"createdAfter", "createdBefore", "completedAfter", "completedBefore"}
         | {"afterXid", "beforeXid", "upTo"},
     }.get(dataset.name, set() if dataset is JOBS else {"status"})
     for name in sorted(options.given & lacking):
         raise InvalidOptionError(name, f"{dataset.name} has nothing that it could select by")
     return Filters(
         queues=options["queue"],
+        fairness_keys=options["fairnessKey"],
         types=options["type"],
         statuses=options["status"],
         created_from=options.get("createdAfter"),

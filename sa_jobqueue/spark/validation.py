@@ -23,6 +23,7 @@ from sa_jobqueue import payloads
 from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError, JobQueueError, UnknownJobTypeError
 from sa_jobqueue.models.checks import check_name, check_number, check_text
 from sa_jobqueue.models.waits import WaitFor, waits
+from sa_jobqueue.policies.fairness import check_fairness_key
 from sa_jobqueue.registry.job_types import JobType, Registry
 from sa_jobqueue.spark.ids import Ids
 from sa_jobqueue.types import LATEST, LONGEST, MAX_PRIORITY, MAX_RATE_COST, MIN_PRIORITY
@@ -123,7 +124,12 @@ class Checker:
             checked.blame(missing.tolist(), "type_name", "is null, and there is no option type")
         checked.check_distinct(types, partial(check_name, "type_name"))
         checked.columns["type_name"] = types
-        for name, check in (("queue", partial(check_name, "queue")), ("on_failure", _check_policy), ("trace_context", None)):
+        for name, check in (
+            ("queue", partial(check_name, "queue")),
+            ("fairness_key", check_fairness_key),
+            ("on_failure", _check_policy),
+            ("trace_context", None),
+        ):
             if name in given:
                 checked.columns[name] = _texts(given[name])
                 if check is not None:

@@ -160,6 +160,7 @@ def ahead(found: Select[Any], job: Table, lane: TableValuedAlias) -> Select[Any]
     return found.where(
         job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"),
         job.c.queue == lane.c.queue,
+        job.c.fairness_key == lane.c.fairness_key,
         job.c.priority == lane.c.priority,
         tuple_(job.c.scheduled_at, job.c.id) > tuple_(lane.c.floor_at, lane.c.floor_id),
     ).order_by(job.c.scheduled_at, job.c.id)
@@ -236,11 +237,12 @@ def lanes(
     """
     key = id_parameter(model.__jobqueue__)
     stamp = TIMESTAMP(timezone=True)
-    types = {"queues": Text(), "priorities": SmallInteger(), "floor_at": stamp, "floor_id": key}
+    types = {"queues": Text(), "fairness_keys": Text(), "priorities": SmallInteger(), "floor_at": stamp, "floor_id": key}
     values: list[ColumnElement[Any]] = [array(parameter, type_) for parameter, type_ in types.items()]
     values = [_cut(value, block) for value in values]
     columns: list[ColumnElement[Any]] = [
         column("queue", Text),
+        column("fairness_key", Text),
         column("priority", SmallInteger),
         column("floor_at", stamp),
         column("floor_id", key),
@@ -309,6 +311,7 @@ def _is_behind(model: type[JobMixin[Any]], job: Any, given: _Given) -> list[Colu
         .select_from(floor)
         .where(
             floor.c.queue == job.queue,
+            floor.c.fairness_key == job.fairness_key,
             floor.c.priority == job.priority,
             tuple_(job.scheduled_at, job.id) <= tuple_(floor.c.floor_at, floor.c.floor_id),
         )
@@ -340,7 +343,8 @@ def freed(job: Table) -> Select[Any]:
     keys = union_all(select(of_then.c.ordering_key).select_from(then.join(of_then, true())), of_since).subquery("keys")
     key = select(keys.c.ordering_key).distinct().subquery("key")
     first = job.alias("first")
-    columns = (first.c[name] for name in ("id", "type_name", "queue", "priority", "scheduled_at", "changed_xid", "status"))
+    names = ("id", "type_name", "queue", "fairness_key", "priority", "scheduled_at", "changed_xid", "status")
+    columns = (first.c[name] for name in names)
     waiting = first_waiting(first, key.c.ordering_key).with_only_columns(*columns).lateral("first")
     found = select(*waiting.c).select_from(key.join(waiting, true()))
     return found.where(waiting.c.status == status(JobStatus.PENDING))

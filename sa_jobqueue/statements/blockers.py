@@ -189,10 +189,10 @@ def unblock(model: type[JobMixin[Any]], *, only: bool = False) -> Select[Any]:
     Parameters: parallel arrays `chains`, `outcomes`, `afters` (of each chain only edges of jobs with a greater id);
     `limit`; `letter_ids`, `limit` fresh ids; `excluded`, waiting jobs to leave out, none unless given. With `only` it looks
     at none but edges of the jobs in `ids`.
-    Shape: `(chain_id, job_id, held, status, queue, type_name, attempt, has_waiters)` in two kinds of rows, unordered. One
-    for each blocker examined, whose `status` is null; `held`: another transaction held the job, so it is still to be done.
-    One for each job that changed, with its own chain: `status` is pending, or dead, and then `has_waiters` is whether that
-    chain has waiters.
+    Shape: `(chain_id, job_id, held, status, queue, fairness_key, type_name, attempt, has_waiters)` in two kinds of rows,
+    unordered. One for each blocker examined, whose `status` is null; `held`: another transaction held the job, so it is
+    still to be done. One for each job that changed, with its own chain: `status` is pending, or dead, and then
+    `has_waiters` is whether that chain has waiters.
     Changes: a completed chain closes its edges; a failed one those that say `continue`, and ends as dead what says
     `fail`; an edge with `wait` stays unresolved. A job whose last edge closed becomes pending, due now or later as it was.
     Clock: the database's, at the start of the transaction.
@@ -243,7 +243,7 @@ def unblock(model: type[JobMixin[Any]], *, only: bool = False) -> Select[Any]:
         looked_at.c.chain_id,
         looked_at.c.job_id,
         (~(looked_at.c.job_id == any_(ready))).label("held"),
-        *(cast(null(), kind) for kind in (Text, Text, Text, Integer, Boolean)),
+        *(cast(null(), kind) for kind in (Text, Text, Text, Text, Integer, Boolean)),
     )
     told = select(
         moved.c.chain_id,
@@ -251,6 +251,7 @@ def unblock(model: type[JobMixin[Any]], *, only: bool = False) -> Select[Any]:
         literal_column("false", Boolean).label("held"),
         cast(moved.c.status, Text).label("status"),
         moved.c.queue,
+        moved.c.fairness_key,
         moved.c.type_name,
         moved.c.attempt,
         awaited(moved, changed),

@@ -52,6 +52,7 @@ STAGED = (
     "row",
     "id",
     "queue",
+    "fairness_key",
     "type_name",
     "priority",
     "input",
@@ -155,8 +156,9 @@ def count_staged(model: type[JobMixin[Any]]) -> Select[Any]:
     """Count what a write's tasks have staged, by queue.
 
     Parameters: `write_id`, `sequence`, `task_ids`.
-    Shape: `(queue, staged, rejected, keyed, waiting)`, one row a queue; null for the queue that a write has by default,
-    and for rejected rows. `keyed` have a deduplication key, `waiting` have blockers. Index: `ix_job_bulk_staging_write`.
+    Shape: `(queue, staged, rejected, keyed, waiting, fairness_key)`, one row a queue; null for the queue that a write has
+    by default, and for rejected rows. `fairness_key` is one that it has jobs of, if any. `keyed` have a deduplication key,
+    `waiting` have blockers. Index: `ix_job_bulk_staging_write`.
     """
     stage = table(model.Stage)
     return (
@@ -166,6 +168,7 @@ def count_staged(model: type[JobMixin[Any]]) -> Select[Any]:
             func.count(stage.c.rejected_reason),
             func.count(stage.c.deduplication_key),
             func.count(stage.c.blockers),
+            func.max(stage.c.fairness_key).label("fairness_key"),
         )
         .where(*_of_write(stage))
         .group_by(stage.c.queue)
@@ -361,6 +364,7 @@ def _insert(job: Table, stage: Table, source: FromClause, decided: dict[str, Any
     values: dict[str, Any] = {
         "id": stage.c.id,
         "queue": given("queue", Text()),
+        "fairness_key": func.coalesce(stage.c.fairness_key, literal_column("''"), type_=Text),
         "type_name": type_name,
         "priority": given("priority", SmallInteger()),
         "chain_id": stage.c.id,

@@ -32,12 +32,12 @@ from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.statements._lanes import is_due, picked
 from sa_jobqueue.statements._parts import array, once_a_model, table
 from sa_jobqueue.statements.claims import as_of, bounded, started
-from sa_jobqueue.statements.parts import whole
 
 OFFERED: Final = (
     "id",
     "type_name",
     "queue",
+    "fairness_key",
     "priority",
     "chain_id",
     "chain_index",
@@ -110,7 +110,7 @@ def _is_startable(job: Table) -> list[ColumnElement[bool]]:
     # By the text of its status, which no partial index can serve: the primary key stays the only way to the row.
     return [
         cast(job.c.status, Text) == literal_column("'pending'"),
-        whole(job.c.queue) == bindparam("of_queue", type_=Text),
+        job.c.queue == bindparam("of_queue", type_=Text),
         *is_due(job),
     ]
 

@@ -1,7 +1,7 @@
 """Claiming: the one statement that starts attempts, and when to try it next.
 
-A lane is a queue and a priority. A claim probes its lanes in the order given, each from its floor: the last key
-`(scheduled_at, id)` behind which everything has been seen. So it never walks the dead index entries that a
+A lane is a queue, a fairness key and a priority. A claim probes its lanes in the order given, each from its floor: the last
+key `(scheduled_at, id)` behind which everything has been seen. So it never walks the dead index entries that a
 transaction, somewhere, keeps vacuum from removing; what became visible *behind* a floor is found by the transaction
 that wrote it (`changed_xid`) and the snapshot of the claim before. `worker.floors` keeps the state and proves it.
 
@@ -58,6 +58,7 @@ CLAIMED: Final = (
     "id",
     "type_name",
     "queue",
+    "fairness_key",
     "priority",
     "chain_id",
     "chain_type_name",
@@ -164,22 +165,22 @@ def claim_by_id(model: type[JobMixin[Any]]) -> Select[Any]:
 def next_due(model: type[JobMixin[Any]]) -> Select[Any]:
     """Return how long until the next job of the lanes is due.
 
-    Parameters: `queues`, `priorities`, `types`; `since`, null for now: jobs due by then are left to the claim that ran at
-    that time. Jobs that became due since then are included, or they would wait for the next poll.
+    Parameters: `queues`, `fairness_keys`, `priorities`, `types`; `since`, null for now: jobs due by then are left to the
+    claim that ran at that time. Jobs that became due since then are included, or they would wait for the next poll.
     Shape: one row, seconds from now as a float, below zero for what is due since then; null when nothing is scheduled.
     Index: `ix_job_claim`, one probe a lane, from `since` on.
     """
     job = table(model)
-    lane = func.unnest(array("queues", Text()), array("priorities", SmallInteger())).table_valued(
-        column("queue", Text), column("priority", SmallInteger)
-    )
-    lane = lane.render_derived("lane")
+    given = func.unnest(array("queues", Text()), array("fairness_keys", Text()), array("priorities", SmallInteger()))
+    names = (column("queue", Text), column("fairness_key", Text), column("priority", SmallInteger))
+    lane = given.table_valued(*names).render_derived("lane")
     probe = (
         select(job.c.scheduled_at)
         .where(
             job.c.status == status(JobStatus.PENDING),
             job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"),
             job.c.queue == lane.c.queue,
+            job.c.fairness_key == lane.c.fairness_key,
             job.c.priority == lane.c.priority,
             job.c.scheduled_at > func.coalesce(bindparam("since", None, type_=TIMESTAMP(timezone=True)), func.now()),
             job.c.type_name == any_(array("types", Text())),
@@ -196,13 +197,14 @@ def next_due(model: type[JobMixin[Any]]) -> Select[Any]:
 def longest_waiting(model: type[JobMixin[Any]]) -> Select[Any]:
     """Return which of the lanes has the job ahead of its floor that has been due the longest.
 
-    Parameters: as `claim`, without its limit and its worker. Shape: `(queue, priority)`, no row where nothing is due.
+    Parameters: as `claim`, without its limit and its worker. Shape: `(queue, fairness_key, priority)`, no row where nothing
+    is due.
     Locks: none. Index: `ix_job_claim`, one probe a lane; `ix_job_ordering` and `uq_job_ordering` as in `claim`.
     """
     job = table(model)
     lane = lanes(model, "lane")
     probe = ahead(due(job), job, lane).with_only_columns(job.c.scheduled_at).limit(literal_column("1")).lateral("probe")
-    first = select(lane.c.queue, lane.c.priority).select_from(lane.join(probe, true()))
+    first = select(lane.c.queue, lane.c.fairness_key, lane.c.priority).select_from(lane.join(probe, true()))
     return first.order_by(probe.c.scheduled_at).limit(literal_column("1"))
 
 

@@ -249,7 +249,8 @@ def timedelta_of(seconds: ColumnElement[float]) -> ColumnElement[timedelta]:
 
 def remembered(job: Table) -> list[ColumnElement[Any]]:
     """Return the columns that history and dead letters need of a row just ended."""
-    names = ("id", "status", "attempt", "started_at", "chain_id", "queue", "type_name", "input", "input_version")
+    names = ["id", "status", "attempt", "started_at", "chain_id", "queue", "fairness_key", "type_name"]
+    names += ["input", "input_version"]
     return [job.c[name] for name in names]
 
 
@@ -299,7 +300,7 @@ def buried(
     An unresolved dead letter that the job already has, because the job was revived by hand, is updated with this death.
     """
     letter = table(model.DeadLetter)
-    names = ["id", "job_id", "chain_id", "queue", "type_name", "input", "input_version"]
+    names = ["id", "job_id", "chain_id", "queue", "fairness_key", "type_name", "input", "input_version"]
     names += ["reason", "error", "error_fingerprint", "attempts"]
     statement = insert(letter)
     return (
@@ -310,6 +311,7 @@ def buried(
                 ended.c.id,
                 ended.c.chain_id,
                 ended.c.queue,
+                ended.c.fairness_key,
                 ended.c.type_name,
                 ended.c.input,
                 ended.c.input_version,

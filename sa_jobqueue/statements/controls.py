@@ -25,7 +25,6 @@ from sqlalchemy import cast as sql_cast
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.policies.rates import RateAlgorithm
 from sa_jobqueue.statements._parts import array, clamped, once_a_model, table
-from sa_jobqueue.statements.parts import whole
 
 
 @once_a_model
@@ -33,12 +32,12 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
     """Return the settings of the queues and job types of one worker, of their fairness keys, and of the worker itself.
 
     Parameters: `queues`, `types`, `worker_id`.
-    Shape: a row each that has one: `kind` (`queue`, `type` or `worker`), `name`, `is_paused`, `weight`,
-    `global_concurrency`, `rate_limit`, `rate_period`, `rate_burst`, `rate_algorithm`, `sharers`, `concurrency_per_key`,
-    `retry_base`, `retry_factor`, `retry_cap`; of the worker `global_concurrency` is the concurrency asked for, null for its
-    own. `sharers`: among how many workers a rate is divided, those that are running, and killed ones for as long as they
-    have a row; none before this worker has one itself, null where it is not divided. Unordered. Locks: none. Index: the
-    primary keys; all of `queue` and of `worker`, which are small.
+    Shape: a row each that has one: `kind` (`queue`, `type` or `worker`), `name`, `fairness_key`, `is_paused`,
+    `weight`, `global_concurrency`, `rate_limit`, `rate_period`, `rate_burst`, `rate_algorithm`, `sharers`,
+    `concurrency_per_key`, `retry_base`, `retry_factor`, `retry_cap`; of the worker `global_concurrency` is the concurrency
+    asked for, null for its own. `sharers`: among how many workers a rate is divided, those that are running, and killed ones
+    for as long as they have a row; none before this worker has one itself, null where it is not divided. Unordered. Locks:
+    none. Index: the primary keys; all of `queue` and of `worker`, which are small.
     """
     queue, kind, worker = table(model.Queue), table(model.JobType), table(model.Worker)
 
@@ -59,6 +58,7 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
         rate = [of.c.rate_limit, period, of.c.rate_burst, of.c.rate_algorithm]
         return [of.c.global_concurrency, *rate, case((is_divided, sharers)).label("sharers")]
 
+    no_key = literal_column("''", Text)
     one, nothing = literal_column("1", Integer), sql_cast(null(), Integer)
     no_retry = [sql_cast(null(), Interval), sql_cast(null(), Double), sql_cast(null(), Interval)]
     told = union_all(
@@ -66,6 +66,7 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
             "queue",
             queue,
             queue.c.name,
+            queue.c.fairness_key,
             queue.c.paused_at.is_not(None).label("is_paused"),
             queue.c.weight,
             *limits(queue, queue.c.name, "queues"),
@@ -73,11 +74,12 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
             queue.c.retry_base,
             queue.c.retry_factor,
             queue.c.retry_cap,
-        ).where(whole(queue.c.name) == any_(array("queues", Text()))),
+        ).where(queue.c.name == any_(array("queues", Text()))),
         rows(
             "type",
             kind,
             kind.c.type_name,
+            no_key,
             kind.c.paused_at.is_not(None),
             one,
             *limits(kind, kind.c.type_name, "job_types"),
@@ -88,6 +90,7 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
             "worker",
             worker,
             worker.c.id,
+            no_key,
             literal_column("false"),
             one,
             worker.c.concurrency_requested,

@@ -11,7 +11,6 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import CURRENT_XID, id_parameter
-from sa_jobqueue.statements.parts import lies_in
 from sa_jobqueue.types import DeadReason, JobId, JobStatus, Resolution
 
 
@@ -39,6 +38,7 @@ def matching(
     job_ids: Sequence[JobId] = (),
     types: Sequence[str] = (),
     queues: Sequence[str] = (),
+    fairness_keys: Sequence[str] = (),
     reasons: Sequence[DeadReason] = (),
     fingerprints: Sequence[str] = (),
     died_before: datetime | None = None,
@@ -54,13 +54,13 @@ def matching(
         found.append(letter.job_id == any_(literal(list(job_ids), key)))
     for attribute, values in (
         (letter.type_name, types),
+        (letter.queue, queues),
+        (letter.fairness_key, fairness_keys),
         (letter.reason, reasons),
         (letter.error_fingerprint, fingerprints),
     ):
         if values:
             found.append(attribute.in_(list(values)))
-    if queues:
-        found.append(lies_in(letter.queue.expression, queues))
     if died_before is not None:
         found.append(letter.died_at < died_before)
     if resolved is not None:

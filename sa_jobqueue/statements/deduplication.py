@@ -248,16 +248,17 @@ def holders(model: type[JobMixin[Any]], *, ended: bool) -> Select[Any]:
     """Return the first job of the chain that has each key: of the open one, else with `ended` of the newest.
 
     Parameters: `type_names` and `keys`, in one order; with `ended`, `window` as of `put`.
-    Shape: `(chain_type_name, deduplication_key, id, queue)`, no row for a key without a chain. Locks: none.
+    Shape: `(chain_type_name, deduplication_key, id, queue, fairness_key)`, no row for a key without a chain. Locks: none.
     Index: `uq_job_deduplication`; with `ended`, `ix_job_deduplication`.
     """
     job, given = table(model), _keys()
+    told = ("id", "queue", "fairness_key")
     if not ended:
-        chosen = select(given.c.type_name, given.c.key, job.c.id, job.c.queue).select_from(given.join(job, true()))
+        chosen = select(given.c.type_name, given.c.key, *(job.c[name] for name in told)).select_from(given.join(job, true()))
         return chosen.where(*_open(job, given))
     window = _duration("window")
     newest = (
-        select(job.c.id, job.c.queue)
+        select(*(job.c[name] for name in told))
         .where(
             job.c.chain_type_name == given.c.type_name,
             job.c.deduplication_key == given.c.key,
@@ -269,7 +270,7 @@ def holders(model: type[JobMixin[Any]], *, ended: bool) -> Select[Any]:
         .limit(literal_column("1"))
         .lateral("newest")
     )
-    return select(given.c.type_name, given.c.key, newest.c.id, newest.c.queue).select_from(given.join(newest, true()))
+    return select(given.c.type_name, given.c.key, *newest.c).select_from(given.join(newest, true()))
 
 
 def _arbiter(job: Table) -> dict[str, Any]:

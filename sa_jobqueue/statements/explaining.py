@@ -11,10 +11,10 @@ from sqlalchemy import (
     Interval,
     Select,
     Text,
-    any_,
     bindparam,
     case,
     cast,
+    column,
     func,
     literal_column,
     select,
@@ -31,7 +31,6 @@ from sa_jobqueue.statements._lanes import first_waiting, running_of
 from sa_jobqueue.statements._parts import array, once_a_model, status, table
 from sa_jobqueue.statements.history import block, number
 from sa_jobqueue.statements.limits import RATE, STATE, newest_state
-from sa_jobqueue.statements.parts import whole
 from sa_jobqueue.types import JobStatus
 
 
@@ -39,41 +38,47 @@ from sa_jobqueue.types import JobStatus
 def rates(model: type[JobMixin[Any]]) -> Select[Any]:
     """Tell the rates of some queues and of a job type, and what was started under them.
 
-    Parameters: `queues`, `type_name`. Shape: `(what, name, now)`, `limits.RATE` and `limits.STATE` a row that has a rate,
-    queues first. Clock: the database's `now()`. Locks: none. Index: the primary keys, from their ends in `rate_state`.
+    Parameters: `queues`, `fairness_keys`, as many; `type_name`. Shape: `(what, name, fairness_key, now)`, `limits.RATE` and
+    `limits.STATE` a row that has a rate, queues first. Clock: the database's `now()`. Locks: none. Index: the primary keys,
+    from their ends in `rate_state`.
     """
     queue, kind = table(model.Queue), table(model.JobType)
-    of_queues = queue.c.name == any_(array("queues", Text()))
+    rows = func.unnest(array("queues", Text()), array("fairness_keys", Text()))
+    asked = rows.table_valued(column("name", Text), column("fairness_key", Text)).render_derived("asked")
+    of_queues = tuple_(queue.c.name, queue.c.fairness_key).in_(select(asked.c.name, asked.c.fairness_key))
     of_type = kind.c.type_name == bindparam("type_name", type_=Text)
     every = [
         select(
             literal_column(f"'{what}'", Text()).label("what"),
             name.label("name"),
+            fairness_key.label("fairness_key"),
             func.now().label("now"),
             *(of.c[column] for column in RATE),
             *(state.c[column] for column in STATE),
         )
         .select_from(of.outerjoin(state, true()))
         .where(where, of.c.rate_limit.is_not(None))
-        for what, of, name, where in (
-            ("queue", queue, queue.c.name, of_queues),
-            ("type", kind, kind.c.type_name, of_type),
+        for what, of, name, fairness_key, where in (
+            ("queue", queue, queue.c.name, queue.c.fairness_key, of_queues),
+            ("type", kind, kind.c.type_name, literal_column("''", Text()), of_type),
         )
         for state in (newest_state(model, of),)
     ]
     found = union_all(*every).subquery("found")
-    return select(*found.c).order_by(found.c.what, found.c.name)
+    return select(*found.c).order_by(found.c.what, found.c.name, found.c.fairness_key)
 
 
 @once_a_model
 def holders(model: type[JobMixin[Any]]) -> Select[Any]:
     """Return which workers run jobs of a queue, of a fairness key or of a type, how many each, and its longest-running job.
 
-    Parameters: `queue`, `type_name`, null for any. Shape: `(worker_id, n, job_id, started_at)` a worker, the longest first.
+    Parameters: `queue`, `fairness_key`, `type_name`, null for any. Shape: `(worker_id, n, job_id, started_at)` a worker, the
+    longest first.
     Locks: none. Index: `ix_job_running`, every running job.
     """
     job = table(model)
-    queue, type_name = bindparam("queue", type_=Text), bindparam("type_name", type_=Text)
+    queue, fairness_key = bindparam("queue", type_=Text), bindparam("fairness_key", type_=Text)
+    type_name = bindparam("type_name", type_=Text)
     return (
         select(
             job.c.leased_by.label("worker_id"),
@@ -83,7 +88,8 @@ def holders(model: type[JobMixin[Any]]) -> Select[Any]:
         )
         .where(
             job.c.status == status(JobStatus.RUNNING),
-            queue.is_(None) | (job.c.queue == queue) | (whole(job.c.queue) == queue),
+            queue.is_(None) | (job.c.queue == queue),
+            fairness_key.is_(None) | (job.c.fairness_key == fairness_key),
             type_name.is_(None) | (job.c.type_name == type_name),
         )
         .group_by(job.c.leased_by)
@@ -120,9 +126,9 @@ def waited_for(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def ahead(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Count the due jobs of a queue that go before one of it: of a higher priority, or due before it.
+    """Count the due jobs of a fairness key in a queue that go before one of it: of a higher priority, or due before it.
 
-    Parameters: `queue`, `priority`, `scheduled_at`, `id` of that one; `limit`: it counts no further.
+    Parameters: `queue`, `fairness_key`, `priority`, `scheduled_at`, `id` of that one; `limit`: it counts no further.
     Shape: `(n,)`. Locks: none. Index: `ix_job_claim`, at most `limit` entries and those that have ended since a vacuum.
     """
     job = table(model)
@@ -136,6 +142,7 @@ def ahead(model: type[JobMixin[Any]]) -> Select[Any]:
             job.c.status == status(JobStatus.PENDING),
             job.c.priority >= literal_column("'-9'"),
             job.c.queue == bindparam("queue", type_=Text),
+            job.c.fairness_key == bindparam("fairness_key", type_=Text),
             job.c.scheduled_at <= func.now(),
             (job.c.priority > priority) | ((job.c.priority == priority) & place),
         )
@@ -147,9 +154,9 @@ def ahead(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def ended_lately(model: type[JobMixin[Any]]) -> Select[int, Any]:
-    """Count the jobs of a queue that completed within the last while.
+    """Count the jobs of a fairness key in a queue that completed within the last while.
 
-    Parameters: `queue`, `window` (an interval), `transactions` (how far back to look in those), `limit`.
+    Parameters: `queue`, `fairness_key`, `window` (an interval), `transactions` (how far back to look in those), `limit`.
     Shape: `(n, seconds)`: how many, and since when the first of them, in seconds; null where there was none.
     Locks: none. Index: `ix_job_history`: only the pages that changed in the last `transactions` transactions.
     """
@@ -161,6 +168,7 @@ def ended_lately(model: type[JobMixin[Any]]) -> Select[int, Any]:
             block(number(job)) >= block(newest - bindparam("transactions", type_=BigInteger)),
             job.c.status == status(JobStatus.COMPLETED),
             job.c.queue == bindparam("queue", type_=Text),
+            job.c.fairness_key == bindparam("fairness_key", type_=Text),
             job.c.completed_at > func.now() - bindparam("window", type_=Interval),
         )
         .limit(bindparam("limit", type_=Integer))

@@ -27,7 +27,6 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import Xid8, id_parameter
 from sa_jobqueue.statements._parts import once_a_model, status, table
 from sa_jobqueue.statements.history import block, number
-from sa_jobqueue.statements.parts import whole
 from sa_jobqueue.types import MIN_PRIORITY, AttemptOutcome, JobStatus, Resolution
 
 _LIMIT = bindparam("limit", type_=Integer)
@@ -41,24 +40,26 @@ UNSUCCESSFUL = (AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT, AttemptOutcome.
 def depths(model: type[JobMixin[Any]]) -> Select[Any]:
     """Count the pending jobs of each queue, those due and those scheduled for later, and tell the oldest and the next.
 
-    Parameters: `limit`: of each kind it counts no further in one lane. Shape: a row a queue that has any, `(queue, due,
-    oldest_at, later, next_at, is_capped)`, by queue, `is_capped` where that limit was reached; parts count with the queue
-    that they are of, but paused ones, which are meant to wait, under their own names. Clock: the database's `now()`.
+    Parameters: `limit`: of each kind it counts no further in one lane. Shape: a row a queue that has any, `(queue,
+    fairness_key, due, oldest_at, later, next_at, is_capped)`, by queue, `is_capped` where that limit was reached;
+    `fairness_key` is empty but for keys that are paused, and meant to wait: they have a row of their own. Clock: the
+    database's `now()`.
     Locks: none. Index: `ix_job_claim`, three probes a lane, at most `limit` entries each and those that have ended since a
     vacuum.
     """
     job = table(model)
     tag = (job.c.status == status(JobStatus.PENDING), job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"))
-    first = select(job.c.queue, job.c.priority).where(*tag).order_by(job.c.queue, job.c.priority).limit(_ONE)
+    key = (job.c.queue, job.c.fairness_key, job.c.priority)
+    first = select(*key).where(*tag).order_by(*key).limit(_ONE)
     lane = select(first.subquery("first")).cte("lane", recursive=True)
-    behind = tuple_(job.c.queue, job.c.priority) > tuple_(lane.c.queue, lane.c.priority)
+    behind = tuple_(*key) > tuple_(lane.c.queue, lane.c.fairness_key, lane.c.priority)
     following = first.where(behind).correlate(lane).lateral("following")
     lane = lane.union_all(select(*following.c).select_from(lane.join(following, true())))
 
     def counted(name: str, when: ColumnElement[bool]) -> Any:
         found = (
             select(job.c.scheduled_at)
-            .where(*tag, job.c.queue == lane.c.queue, job.c.priority == lane.c.priority, when)
+            .where(*tag, *(one == lane.c[one.name] for one in key), when)
             .order_by(job.c.scheduled_at, job.c.id)
             .limit(_LIMIT)
             .correlate(lane)
@@ -67,28 +68,31 @@ def depths(model: type[JobMixin[Any]]) -> Select[Any]:
         return select(func.count().label("n"), func.min(found.c.scheduled_at).label("first_at")).select_from(found)
 
     queue = table(model.Queue)
-    paused = select(queue.c.name).where(queue.c.paused_at.is_not(None)).subquery("paused")
+    is_paused = (queue.c.paused_at.is_not(None), queue.c.fairness_key != literal_column("''"))
+    paused = select(queue.c.name, queue.c.fairness_key).where(*is_paused).subquery("paused")
     due = counted("due", job.c.scheduled_at <= func.now()).lateral("due")
     later = counted("later", job.c.scheduled_at > func.now()).lateral("later")
-    name = func.coalesce(paused.c.name, whole(lane.c.queue)).label("queue")
+    fairness_key = func.coalesce(paused.c.fairness_key, literal_column("''"), type_=Text).label("fairness_key")
+    of_key = (paused.c.name == lane.c.queue) & (paused.c.fairness_key == lane.c.fairness_key)
     return (
         select(
-            name,
+            lane.c.queue,
+            fairness_key,
             cast(func.sum(due.c.n), BigInteger).label("due"),
             func.min(due.c.first_at).label("oldest_at"),
             cast(func.sum(later.c.n), BigInteger).label("later"),
             func.min(later.c.first_at).label("next_at"),
             func.bool_or(func.greatest(due.c.n, later.c.n) >= _LIMIT).label("is_capped"),
         )
-        .select_from(lane.join(due, true()).join(later, true()).outerjoin(paused, paused.c.name == lane.c.queue))
-        .group_by(name)
-        .order_by(name)
+        .select_from(lane.join(due, true()).join(later, true()).outerjoin(paused, of_key))
+        .group_by(lane.c.queue, fairness_key)
+        .order_by(lane.c.queue, fairness_key)
     )
 
 
 @once_a_model
 def lately(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Count what happened to jobs within the last while, by queue; parts count with the queue that they are of.
+    """Count what happened to jobs within the last while, by queue.
 
     Parameters: `window`, `transactions` (how far back to look in those), `limit` (at most so many jobs are looked at).
     Shape: `(queue, looked_at, arrived, completed, died, cancelled)`, by queue. Where the sum of `looked_at` reaches the
@@ -98,7 +102,7 @@ def lately(model: type[JobMixin[Any]]) -> Select[Any]:
     job = table(model)
     since = func.now() - _WINDOW
     seen = (
-        select(whole(job.c.queue).label("queue"), job.c.status, job.c.created_at, job.c.completed_at)
+        select(job.c.queue, job.c.status, job.c.created_at, job.c.completed_at)
         .where(
             block(number(job)) >= block(_newest() - bindparam("transactions", type_=BigInteger)),
             (job.c.created_at > since) | (job.c.completed_at > since),

@@ -49,6 +49,7 @@ class Filters:
     """
 
     queues: Sequence[str] = ()
+    fairness_keys: Sequence[str] = ()
     """Of jobs and dead letters."""
     types: Sequence[str] = ()
     """Of jobs and dead letters, by `type_name`."""
@@ -183,7 +184,12 @@ def block(number: ColumnElement[int]) -> ColumnElement[int]:
 def _conditions(model: type[JobMixin[Any]], dataset: Dataset, given: Filters) -> list[ColumnElement[bool]]:
     of = source(model, dataset)
     found: list[ColumnElement[bool]] = []
-    for name, wanted in (("queue", given.queues), ("type_name", given.types), ("status", given.statuses)):
+    for name, wanted in (
+        ("queue", given.queues),
+        ("fairness_key", given.fairness_keys),
+        ("type_name", given.types),
+        ("status", given.statuses),
+    ):
         if wanted:
             found.append(cast(of.c[name], Text) == any_(literal(list(wanted), ARRAY(Text))))
     for names, low, high in (

@@ -40,7 +40,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.models.checks import due_at as due
 from sa_jobqueue.statements._parts import array, once_a_model, status, table
-from sa_jobqueue.statements.parts import heads, is_part, whole
+from sa_jobqueue.statements.parts import heads, is_keyed
 from sa_jobqueue.types import JobId, JobStatus
 
 
@@ -101,6 +101,7 @@ def job_queue(model: type[JobMixin[Any]]) -> TableClause:
         layout.name("job_queue"),
         column("id", id_parameter(layout)),
         column("queue", Text),
+        column("fairness_key", Text),
         column("type_name", Text),
         column("input", JSONB),
         column("status", table(model).c.status.type),
@@ -172,6 +173,7 @@ def unknown_types(model: type[JobMixin[Any]]) -> Select[Any]:
             job.c.status == status(JobStatus.PENDING),
             job.c.priority >= literal_column("'-9'"),
             job.c.queue == queue.c.name,
+            job.c.fairness_key == literal_column("''"),
             job.c.scheduled_at <= func.now(),
         )
         .limit(literal_column("1000"))
@@ -179,7 +181,7 @@ def unknown_types(model: type[JobMixin[Any]]) -> Select[Any]:
     )
     lane = heads(model, job.c.type_name).subquery("head")
     in_parts = select(lane.c.type_name).where(
-        is_part(lane.c.queue), whole(lane.c.queue) == any_(array("queues", Text())), lane.c.scheduled_at <= func.now()
+        is_keyed(lane.c), lane.c.queue == any_(array("queues", Text())), lane.c.scheduled_at <= func.now()
     )
     in_queues = select(oldest.c.type_name).select_from(queue.join(oldest, literal_column("true")))
     found = union_all(in_queues, in_parts).subquery("found")
@@ -204,13 +206,13 @@ def unserved_queues(model: type[JobMixin[Any]]) -> Select[Any]:
     names = names.union_all(
         select(following.correlate(names).scalar_subquery()).where(names.c.queue.is_not(None)),
     )
-    # A scalar subquery: an EXISTS may be planned as a join, which walks all due jobs for each part.
+    # A scalar subquery: an EXISTS may be planned as a join, which walks all due jobs for each queue.
     first_due = pending.where(job.c.queue == names.c.queue, job.c.scheduled_at <= func.now()).limit(literal_column("1"))
     is_due = first_due.correlate(names).scalar_subquery().is_not(None)
-    queue = whole(names.c.queue).label("queue")
+    queue = names.c.queue
     serving: Select[Any] = select(literal_column("1")).where(
         worker.c.heartbeat_at > func.now() - bindparam("ttl", type_=Interval), queue == any_(worker.c.queues)
     )
     # Few are unserved, so few are probed.
     is_left = case((serving.correlate(names).exists(), literal_column("false", Boolean)), else_=is_due)
-    return select(queue).where(names.c.queue.is_not(None), is_left).distinct().order_by(queue)
+    return select(queue).where(names.c.queue.is_not(None), is_left).order_by(queue)

@@ -36,6 +36,7 @@ from sqlalchemy import (
     null,
     select,
     true,
+    tuple_,
     union_all,
     update,
 )
@@ -46,7 +47,6 @@ from sqlalchemy.types import UserDefinedType
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import Xid8
 from sa_jobqueue.statements._parts import array, clamped, element, once_a_model, status, table
-from sa_jobqueue.statements.parts import whole
 from sa_jobqueue.types import JobStatus
 
 RATE: Final = ("rate_limit", "rate_period", "rate_burst", "rate_algorithm")
@@ -63,7 +63,8 @@ def newest_state(model: type[JobMixin[Any]], of: Table) -> FromClause:
     Shape: `version`, `STATE`, and `place`, its `ctid`. Index: `pk_rate_state`, from its end: one entry that is not dead.
     """
     state = table(model.RateState).alias("state")
-    (name,) = of.primary_key.columns
+    is_type = of is table(model.JobType)
+    name, fairness_key = (of.c.type_name, literal_column("''")) if is_type else (of.c.name, of.c.fairness_key)
     return (
         select(
             state.c.version,
@@ -74,8 +75,9 @@ def newest_state(model: type[JobMixin[Any]], of: Table) -> FromClause:
         )
         .where(
             of.c.rate_limit.is_not(None),
-            state.c.is_type == literal_column("true" if of is table(model.JobType) else "false", Boolean),
+            state.c.is_type == literal_column("true" if is_type else "false", Boolean),
             state.c.name == name,
+            state.c.fairness_key == fairness_key,
         )
         .order_by(state.c.version.desc())
         .limit(literal_column("1"))
@@ -87,10 +89,10 @@ def newest_state(model: type[JobMixin[Any]], of: Table) -> FromClause:
 def lock(model: type[JobMixin[Any]]) -> Select[Any]:
     """Lock the rows that limit a queue, its fairness keys and a job type, and return the limits.
 
-    Parameters: `queues`, names of queues and parts; `type_name`, null for none.
-    Shape: `(is_type, name, global_concurrency, concurrency_per_key)`, `RATE`, `STATE`, `(version, place, now)` a row that is
-    there and free: how many may run at once, how many of each fairness key, what a `rates.Rate` is made of, and the
-    parameters of `spend`; null where there is no such limit, or nothing was started. Unordered.
+    Parameters: `queues` and `fairness_keys`, in one order; `type_name`, null for none.
+    Shape: `(is_type, name, fairness_key, global_concurrency, concurrency_per_key)`, `RATE`, `STATE`, `(version, place, now)`
+    a row that is there and free: how many may run at once, how many of each fairness key, what a `rates.Rate` is made of,
+    and the parameters of `spend`; null where there is no such limit, or nothing was started. Unordered.
     Clock: the database's, at the start of the transaction, as of `started_at`.
     Locks: those rows, until the transaction ends; skipped where another claim holds them.
     Obliges: a caller must claim nothing that a row limits which it asked for and did not get, nor anything under a rate that
@@ -98,10 +100,14 @@ def lock(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     queue, kind = table(model.Queue), table(model.JobType)
     none = cast(null(), Integer)
+    rows = func.unnest(array("queues", Text()), array("fairness_keys", Text()))
+    asked = rows.table_valued(column("name", Text), column("fairness_key", Text)).render_derived("asked")
+    given = select(asked.c.name, asked.c.fairness_key)
     parts = [
         select(
             literal_column("true" if of is kind else "false", Boolean).label("is_type"),
             name.label("name"),
+            (literal_column("''", Text) if of is kind else of.c.fairness_key).label("fairness_key"),
             of.c.global_concurrency,
             (none if of is kind else of.c.concurrency_per_key).label("concurrency_per_key"),
             *(clamped(of.c[name]).label(name) if name == "rate_period" else of.c[name] for name in RATE),
@@ -113,7 +119,7 @@ def lock(model: type[JobMixin[Any]]) -> Select[Any]:
         .with_for_update(key_share=True, skip_locked=True, of=of)
         .subquery("of_type" if of is kind else "of_queues")
         for of, name, where in (
-            (queue, queue.c.name, queue.c.name == any_(array("queues", Text()))),
+            (queue, queue.c.name, tuple_(queue.c.name, queue.c.fairness_key).in_(given)),
             (kind, kind.c.type_name, kind.c.type_name == bindparam("type_name", type_=Text)),
         )
         for state in (newest_state(model, of),)
@@ -132,7 +138,7 @@ def running(model: type[JobMixin[Any]]) -> Select[int, int, str]:
     has ended after the oldest of them began and is not vacuumed yet.
     """
     job = table(model)
-    in_queue = whole(job.c.queue) == bindparam("queue", type_=Text)
+    in_queue = job.c.queue == bindparam("queue", type_=Text)
     of_type = job.c.type_name == bindparam("type_name", type_=Text)
     since = _floor(func.min(job.c.changed_xid).filter(in_queue | of_type))
     return select(func.count().filter(in_queue), func.count().filter(of_type), since).where(*_running_since(job))
@@ -140,16 +146,17 @@ def running(model: type[JobMixin[Any]]) -> Select[int, int, str]:
 
 @once_a_model
 def running_by_part(model: type[JobMixin[Any]]) -> Select[str, int, str]:
-    """Count the running jobs of each part of a queue.
+    """Count the running jobs of each fairness key of a queue, and those without one.
 
-    Parameters: `queue`; `since`, as `running`. Shape: `(queue, n, since)` of each that has any, unordered: the lowest
+    Parameters: `queue`; `since`, as `running`. Shape: `(fairness_key, n, since)` of each that has any, unordered: the lowest
     `since` is for the next count of the same queue. Locks: none.
     Obliges: as `running`. Index: `ix_job_running`, as `running`.
     """
     job = table(model)
     since = _floor(func.min(job.c.changed_xid))
-    is_part_of = whole(job.c.queue) == bindparam("queue", type_=Text)
-    return select(job.c.queue, func.count().label("n"), since).where(*_running_since(job), is_part_of).group_by(job.c.queue)
+    in_queue = job.c.queue == bindparam("queue", type_=Text)
+    counts = select(job.c.fairness_key, func.count().label("n"), since)
+    return counts.where(*_running_since(job), in_queue).group_by(job.c.fairness_key)
 
 
 def _running_since(job: Table) -> list[ColumnElement[bool]]:
@@ -167,8 +174,8 @@ def _floor(oldest: ColumnElement[Any]) -> ColumnElement[str]:
 def spend(model: type[JobMixin[Any]]) -> Update:
     """Record what was started under rates, each in the row version that `lock` returned, if that is still the newest.
 
-    Parameters: `is_types` and `names` of the rates, `versions` and `places` as returned, `tokens`, and `starts`, each an
-    array as text; all in one order. Shape: `(name,)` of each that was written.
+    Parameters: `is_types`, `names` and `fairness_keys` of the rates, `versions` and `places` as returned, `tokens`, and
+    `starts`, each an array as text; all in one order. Shape: `(name,)` of each that was written.
     Changes: `version` by one, `tokens`, `starts`, and `spent_at` to the database's `now()`, as of `lock`.
     Locks: no further ones: a writer of these rows holds what `lock` locks.
     Obliges: roll back where one was not written: another claim has spent since. Run it after `lock`, as a statement of its
@@ -181,6 +188,7 @@ def spend(model: type[JobMixin[Any]]) -> Update:
     told = {
         "is_type": element(array("is_types", Boolean()), place),
         "name": element(array("names", Text()), place),
+        "fairness_key": element(array("fairness_keys", Text()), place),
         # Vacuum may have reused the place: its row is not the one that was returned.
         "version": element(array("versions", BigInteger()), place),
     }
@@ -204,18 +212,28 @@ def spend(model: type[JobMixin[Any]]) -> Update:
 def spend_first(model: type[JobMixin[Any]]) -> Insert:
     """Record what was first started under rates for which `lock` returned no state, unless there is one by now.
 
-    Parameters: `is_types`, `names`, `tokens` and `starts`, as `spend`. Shape: `(name,)` of each that was written.
+    Parameters: `is_types`, `names`, `fairness_keys`, `tokens` and `starts`, as `spend`. Shape: `(name,)` of each that was
+    written.
     Changes: new rows, as of `lock`. Locks, Obliges: as `spend`. Index: `pk_rate_state`.
     """
     state, is_there = table(model.RateState), table(model.RateState).alias("is_there")
+    given: dict[str, tuple[str, Any]] = {
+        "is_types": ("is_type", Boolean()),
+        "names": ("name", Text()),
+        "fairness_keys": ("fairness_key", Text()),
+        "tokens": ("tokens", Double()),
+        "starts": ("starts", Text()),
+    }
     first = (
-        func.unnest(array("is_types", Boolean()), array("names", Text()), array("tokens", Double()), array("starts", Text()))
-        .table_valued(column("is_type", Boolean), column("name", Text), column("tokens", Double), column("starts", Text))
+        func.unnest(*(array(parameter, type_) for parameter, (_, type_) in given.items()))
+        .table_valued(*(column(name, type_) for name, type_ in given.values()))
         .render_derived("first")
     )
-    known = select(is_there.c.name).where(is_there.c.is_type == first.c.is_type, is_there.c.name == first.c.name).exists()
-    new = select(first.c.is_type, first.c.name, first.c.tokens, cast(first.c.starts, ARRAY(BigInteger)), func.now())
-    columns = ["is_type", "name", "tokens", "starts", "spent_at"]
+    same = (is_there.c[name] == first.c[name] for name in ("is_type", "name", "fairness_key"))
+    known = select(is_there.c.name).where(*same).exists()
+    key = (first.c.is_type, first.c.name, first.c.fairness_key)
+    new = select(*key, first.c.tokens, cast(first.c.starts, ARRAY(BigInteger)), func.now())
+    columns = ["is_type", "name", "fairness_key", "tokens", "starts", "spent_at"]
     return insert(state).from_select(columns, new.where(~known)).returning(state.c.name)
 
 

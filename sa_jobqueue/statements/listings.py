@@ -32,7 +32,6 @@ from sqlalchemy.orm import aliased, contains_eager
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.statements._parts import status, table
-from sa_jobqueue.statements.parts import lies_in
 from sa_jobqueue.types import JobId, JobStatus
 
 
@@ -174,6 +173,7 @@ def jobs_like(
     statuses: Sequence[JobStatus] = (),
     types: Sequence[str] = (),
     queues: Sequence[str] = (),
+    fairness_keys: Sequence[str] = (),
     chain_ids: Sequence[JobId] = (),
     chain_types: Sequence[str] = (),
     created_after: datetime | None = None,
@@ -181,7 +181,7 @@ def jobs_like(
 ) -> list[ColumnElement[bool]]:
     """Return the conditions that a job must fit, none of which an index serves. An empty part means any."""
     job = table(model)
-    found = _alike(job, types, queues, created_after, created_before)
+    found = _alike(job, types, queues, fairness_keys, after=created_after, before=created_before)
     if statuses:
         found.append(job.c.status.in_([status(value) for value in statuses]))
     if chain_types:
@@ -202,13 +202,14 @@ def chains_like(
     statuses: Sequence[JobStatus] = (),
     types: Sequence[str] = (),
     queues: Sequence[str] = (),
+    fairness_keys: Sequence[str] = (),
     top_level: bool = False,
     created_after: datetime | None = None,
     created_before: datetime | None = None,
 ) -> list[ColumnElement[bool]]:
     """Return the conditions that a root must fit for its chain to be meant. An empty part means any."""
     job, later, edge = table(model), table(model).alias("later"), table(model.Blocker)
-    found = _alike(job, types, queues, created_after, created_before)
+    found = _alike(job, types, queues, fairness_keys, after=created_after, before=created_before)
     if statuses:
         last = select(later.c.status).where(later.c.root_id == job.c.id).order_by(later.c.chain_index.desc()).limit(1)
         stands = case(
@@ -252,13 +253,21 @@ def chains_among(
 
 
 def _alike(
-    job: Any, types: Sequence[str], queues: Sequence[str], after: datetime | None, before: datetime | None
+    job: Any,
+    types: Sequence[str],
+    queues: Sequence[str],
+    fairness_keys: Sequence[str],
+    *,
+    after: datetime | None,
+    before: datetime | None,
 ) -> list[ColumnElement[bool]]:
     found: list[ColumnElement[bool]] = []
     if types:
         found.append(job.c.type_name.in_(list(types)))
     if queues:
-        found.append(lies_in(job.c.queue, queues))
+        found.append(job.c.queue.in_(list(queues)))
+    if fairness_keys:
+        found.append(job.c.fairness_key.in_(list(fairness_keys)))
     if after is not None:
         found.append(job.c.created_at >= after)
     if before is not None:

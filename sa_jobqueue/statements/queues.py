@@ -1,6 +1,7 @@
 """Queues and job types as rows: the settings an operator writes. Workers read them with `controls`.
 
-Both are written by the same statements: `of` is `Job.Queue` or `Job.JobType`, and a name is that of its row.
+Both are written by the same statements: `of` is `Job.Queue` or `Job.JobType`, and a name is that of its row. A statement
+about rows of queues has a parameter `fairness_key`: empty for those of the queues themselves.
 """
 
 from __future__ import annotations
@@ -17,20 +18,24 @@ from sqlalchemy import (
     Update,
     any_,
     bindparam,
+    case,
+    column,
     delete,
     func,
+    literal_column,
     null,
     or_,
     select,
+    tuple_,
     update,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, TIMESTAMP, insert
 from sqlalchemy.sql.dml import ReturningDelete
+from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobMixin, JobTypeMixin, QueueMixin
 from sa_jobqueue.registry.settings import RETRY
 from sa_jobqueue.statements._parts import array, clamped, once_a_model, table
-from sa_jobqueue.statements.parts import whole
 
 TOLD: Final = (
     *("weight", "concurrency_per_key", "global_concurrency", "rate_limit", "rate_period", "rate_burst", "rate_algorithm"),
@@ -45,17 +50,18 @@ _STATE: Final = ("paused_at", "paused_by", "created_at", "updated_at")
 def put(of: type[QueueMixin] | type[JobTypeMixin]) -> Insert:
     """Write the settings of a queue or type, unless its row already has them.
 
-    Parameters: the name, as its column is called, and those of `TOLD` that the table has.
+    Parameters: the name, as its column is called, `fairness_key`, and those of `TOLD` that the table has.
     Shape: `(name, is_new)` of a row that was written; no row if nothing changed.
     Changes: those columns, `updated_at`. It stays paused. Clock: the database's.
     Locks: its row, until the transaction ends; waits for a concurrent writer of it. Index: the primary key.
     """
     row, key = table(of), _key(of)
     told = [name for name in TOLD if name in row.c]
-    statement = insert(row).values({name: bindparam(name, type_=row.c[name].type) for name in (key.name, *told)})
+    names = (*row.primary_key.columns.keys(), *told)
+    statement = insert(row).values({name: bindparam(name, type_=row.c[name].type) for name in names})
     new = statement.excluded
     return statement.on_conflict_do_update(
-        index_elements=[key],
+        index_elements=list(row.primary_key.columns),
         set_={name: new[name] for name in told} | {"updated_at": func.now()},
         where=or_(*(row.c[name].is_distinct_from(new[name]) for name in told)),
     ).returning(key.label("name"), (row.c.created_at == row.c.updated_at).label("is_new"))
@@ -71,11 +77,11 @@ def pause(of: type[QueueMixin] | type[JobTypeMixin]) -> Insert:
     """
     row, key = table(of), _key(of)
     name = func.unnest(array("names", Text())).column_valued("name")
-    named = select(name, func.now(), bindparam("by", type_=Text)).order_by(name)
-    statement = insert(row).from_select([key.name, "paused_at", "paused_by"], named)
+    named = select(name, *_fairness_key(of), func.now(), bindparam("by", type_=Text)).order_by(name)
+    statement = insert(row).from_select([*row.primary_key.columns.keys(), "paused_at", "paused_by"], named)
     new = statement.excluded
     return statement.on_conflict_do_update(
-        index_elements=[key],
+        index_elements=list(row.primary_key.columns),
         set_={"paused_at": new.paused_at, "paused_by": new.paused_by, "updated_at": func.now()},
         where=row.c.paused_at.is_(None),
     ).returning(key.label("name"))
@@ -91,11 +97,11 @@ def resume(of: type[QueueMixin] | type[JobTypeMixin]) -> Update:
     Index: the primary key.
     """
     row, key = table(of), _key(of)
-    chosen = select(key.label("name")).where(key == any_(array("names", Text())), row.c.paused_at.is_not(None))
+    chosen = select(key.label("name")).where(*_named(of), row.c.paused_at.is_not(None))
     locked = chosen.order_by(key).with_for_update(key_share=True).cte("locked")
     return (
         update(row)
-        .where(key == locked.c.name)
+        .where(key == locked.c.name, *_named(of)[1:])
         .values(paused_at=null(), paused_by=null(), updated_at=func.now())
         .returning(key.label("name"))
     )
@@ -109,9 +115,9 @@ def drop(of: type[QueueMixin] | type[JobTypeMixin]) -> ReturningDelete[Any]:
     Locks: those rows, in the order of their names, until the transaction ends. Index: the primary key.
     """
     row, key = table(of), _key(of)
-    chosen = select(key.label("name")).where(key == any_(array("names", Text())))
+    chosen = select(key.label("name")).where(*_named(of))
     locked = chosen.order_by(key).with_for_update().cte("locked")
-    return delete(row).where(key == locked.c.name).returning(key.label("name"))
+    return delete(row).where(key == locked.c.name, *_named(of)[1:]).returning(key.label("name"))
 
 
 @once_a_model
@@ -121,9 +127,10 @@ def make(of: type[QueueMixin] | type[JobTypeMixin]) -> Insert:
     Parameters: `names`. Shape: none. Changes: new rows. Index: the primary key.
     Locks: the new rows, until the transaction ends; waits for a transaction that inserts one of them.
     """
-    row, key = table(of), _key(of)
+    row = table(of)
     name = func.unnest(array("names", Text())).column_valued("name")
-    return insert(row).from_select([key.name], select(name).order_by(name)).on_conflict_do_nothing()
+    named = select(name, *_fairness_key(of)).order_by(name)
+    return insert(row).from_select(row.primary_key.columns.keys(), named).on_conflict_do_nothing()
 
 
 @once_a_model
@@ -134,40 +141,77 @@ def lock(of: type[QueueMixin] | type[JobTypeMixin]) -> Select[Any]:
     Locks: those rows, in the order of their names, until the transaction ends. Index: the primary key.
     """
     row, key = table(of), _key(of)
-    return select(row).where(key == any_(array("names", Text()))).order_by(key).with_for_update(key_share=True)
+    return select(row).where(*_named(of)).order_by(key).with_for_update(key_share=True)
+
+
+@once_a_model
+def lock_declared(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Lock the rows that there are of some queues and fairness keys, as `lock`.
+
+    Parameters: `names`, `fairness_keys`, as many. Shape, Locks, Index: as `lock`.
+    """
+    row = table(model.Queue)
+    rows = func.unnest(array("names", Text()), array("fairness_keys", Text()))
+    given = rows.table_valued(column("name", Text), column("fairness_key", Text)).render_derived("given")
+    named = tuple_(row.c.name, row.c.fairness_key).in_(select(given.c.name, given.c.fairness_key))
+    return select(row).where(named).order_by(row.c.name, row.c.fairness_key).with_for_update(key_share=True)
 
 
 @once_a_model
 def page(model: type[JobMixin[Any]], *, types: bool = False) -> Select[Any]:
     """Return queues, or job types, by name: those that have a row, and those that workers serve.
 
-    Parameters: `names`, or null for all; `after`, the name that the page follows, or null; `limit`.
-    Shape: the name, those of `TOLD` that the table has, since when it is paused, by whom, `created_at`, `updated_at`: null
-    where there is no row; and `workers`: how many have it; of a part of a queue, such as `mail/42`, how many have the queue.
+    Parameters: `names`, or null for all; of queues `fairness_key`, or null for any; `after`, the name that the page follows,
+    or null, with `after_fairness_key` of queues; `limit`.
+    Shape: the name, of queues `fairness_key`, those of `TOLD` that the table has, since when it is paused, by whom,
+    `created_at`, `updated_at`: null where there is no row; and `workers`: how many have it, of a fairness key how many have
+    its queue.
     Locks: none. Index: all of both tables, which are small.
     """
     of = model.JobType if types else model.Queue
     row, key, worker = table(of), _key(of), table(model.Worker)
     each = select(func.unnest(worker.c.job_types if types else worker.c.queues).label("name")).subquery("each")
     by = select(each.c.name, func.count().label("workers")).group_by(each.c.name).cte("served")
-    of_whole, joined = by.alias("of_whole"), row.outerjoin(by, by.c.name == key, full=True)
-    workers = [by.c.workers]
-    if not types:
-        workers, joined = [*workers, of_whole.c.workers], joined.outerjoin(of_whole, of_whole.c.name == whole(key))
+    of_whole = by.alias("of_whole")
     names, after = bindparam("names", type_=ARRAY(Text)), bindparam("after", None, type_=Text)
     name = func.coalesce(key, by.c.name)
+    keys: list[ColumnElement[Any]] = []
+    wanted = [or_(names.is_(None), name == any_(names))]
+    workers: list[ColumnElement[Any]] = [by.c.workers]
+    if types:
+        joined = row.outerjoin(by, by.c.name == key, full=True)
+        wanted += [or_(after.is_(None), name > after)]
+    else:
+        no_key = literal_column("''", Text)
+        given = bindparam("fairness_key", type_=Text)
+        own_key = func.coalesce(row.c.fairness_key, no_key)
+        keys = [own_key.label("fairness_key")]
+        position = tuple_(after, bindparam("after_fairness_key", None, type_=Text))
+        wanted += [or_(given.is_(None), own_key == given), or_(after.is_(None), tuple_(name, own_key) > position)]
+        workers += [of_whole.c.workers]
+        # A full join takes conditions that hash: the rows of keys have an empty text in the place of their name.
+        own_name = case((row.c.fairness_key == no_key, key), else_=no_key)
+        joined = row.outerjoin(by, by.c.name == own_name, full=True).outerjoin(of_whole, of_whole.c.name == key)
     own = [row.c[name] for name in (*TOLD, *_STATE) if name in row.c]
     others = [clamped(one).label(one.name) if isinstance(one.type, TIMESTAMP | INTERVAL) else one for one in own]
     return (
-        select(name.label(key.name), *others, func.coalesce(*workers, 0).label("workers"))
+        select(name.label(key.name), *keys, *others, func.coalesce(*workers, 0).label("workers"))
         .select_from(joined)
-        .where(or_(names.is_(None), name == any_(names)), or_(after.is_(None), name > after))
-        .order_by(name)
+        .where(*wanted)
+        .order_by(name, *keys)
         .limit(bindparam("limit", type_=Integer))
     )
 
 
 def _key(of: type[QueueMixin] | type[JobTypeMixin]) -> Column[Any]:
     row: Table = table(of)
-    (key,) = row.primary_key.columns
-    return key
+    return next(iter(row.primary_key.columns))
+
+
+def _fairness_key(of: type[QueueMixin] | type[JobTypeMixin]) -> list[ColumnElement[Any]]:
+    return [bindparam("fairness_key", type_=Text)] if "fairness_key" in table(of).c else []
+
+
+def _named(of: type[QueueMixin] | type[JobTypeMixin]) -> list[ColumnElement[bool]]:
+    own = [table(of).c.fairness_key == given for given in _fairness_key(of)]
+    return [_key(of) == any_(array("names", Text())), *own]

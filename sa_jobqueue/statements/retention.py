@@ -53,7 +53,9 @@ def of_queues(model: type[JobMixin[Any]]) -> Select[Any]:
         case((age.is_not(None), func.least(func.greatest(age, none), most, type_=INTERVAL()))).label(outcome.value)
         for outcome, age in said.items()
     ]
-    return select(queue.c.name, *ages).where(func.coalesce(*said.values()).is_not(None))
+    return select(queue.c.name, *ages).where(
+        queue.c.fairness_key == literal_column("''"), func.coalesce(*said.values()).is_not(None)
+    )
 
 
 _READ = (

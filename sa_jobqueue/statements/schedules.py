@@ -37,6 +37,7 @@ from sa_jobqueue.statements._parts import array, clamped, excluded, once_a_model
 TOLD: Final = (
     "type_name",
     "queue",
+    "fairness_key",
     "priority",
     "max_attempts",
     "timeout",

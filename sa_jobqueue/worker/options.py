@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import Any, Final
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.policies.fairness import check_whole
 from sa_jobqueue.types import MOST_CONCURRENT
 from sa_jobqueue.worker.memory import IS_MEASURABLE
 
@@ -71,7 +70,6 @@ class WorkerOptions:
         if self.name is not None and not _NAME.fullmatch(self.name):
             raise InvalidOptionError("name", f"must be 1 to 64 characters of A-Z, a-z, 0-9 and _.-, got {self.name!r}")
         for queue, limit in limits.items():
-            check_whole("queues", queue)
             if not isinstance(queue, str) or not _QUEUE.fullmatch(queue):
                 raise InvalidOptionError(
                     "queues", f"{queue!r} is not a valid queue name; pass limits as a mapping: {{'reports': 2}}"

@@ -225,8 +225,8 @@ class Worker:
             if self._signs.phase is Phase.DRAINING:  # this worker claims no more: other workers can use the capacity
                 unblocker.notify_workers()
 
-        def retry_of(queue: str) -> Backoff | None:
-            return reader.current.retry(queue)
+        def retry_of(queue: str, fairness_key: str) -> Backoff | None:
+            return reader.current.retry(queue, fairness_key)
 
         quarantine = Quarantine(engine, model, self.id, self.events)
         unblocker = Unblocker(engine, model, self.events, quarantine=quarantine, on_due=wake, on_ended=ended)

@@ -83,7 +83,7 @@ CREATE TYPE ${q}job_status AS ENUM ('blocked', 'pending', 'running', 'completed'
 --;
 CREATE TABLE ${q}job (
   id $id NOT NULL,
-  queue text DEFAULT 'default' NOT NULL,
+  queue text DEFAULT 'default' NOT NULL, fairness_key text DEFAULT '' NOT NULL,
   type_name text NOT NULL,
   priority smallint DEFAULT 0 NOT NULL,
   chain_id $id NOT NULL, chain_type_name text NOT NULL, chain_index integer DEFAULT 0 NOT NULL,
@@ -110,6 +110,7 @@ CREATE TABLE ${q}job (
   CONSTRAINT ${p}pk_job PRIMARY KEY (id),
   CONSTRAINT ${p}fk_job_root FOREIGN KEY (root_id) REFERENCES ${q}job (id),
   CONSTRAINT ${p}ck_job_queue CHECK (queue <> ''),
+  CONSTRAINT ${p}ck_job_fairness_key CHECK (length(fairness_key) <= 100),
   CONSTRAINT ${p}ck_job_type_name CHECK (type_name <> ''),
   CONSTRAINT ${p}ck_job_priority CHECK (priority BETWEEN -9 AND 9),
   CONSTRAINT ${p}ck_job_attempts CHECK (attempt >= 0 AND max_attempts >= 1),
@@ -125,7 +126,8 @@ CREATE TABLE ${q}job (
   autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000,
   autovacuum_vacuum_insert_scale_factor = 0.05)
 --;
-CREATE INDEX ${p}ix_job_claim ON ${q}job (queue, priority, scheduled_at, id) WHERE status = 'pending' AND priority >= '-9'
+CREATE INDEX ${p}ix_job_claim ON ${q}job (queue, fairness_key, priority, scheduled_at, id)
+  WHERE status = 'pending' AND priority >= '-9'
 --;
 CREATE INDEX ${p}ix_job_changed ON ${q}job (changed_xid) WHERE status = 'pending' AND changed_xid > '0'
 --;
@@ -189,7 +191,7 @@ CREATE TABLE ${q}dead_letter (
   id $id NOT NULL,
   job_id $id NOT NULL,
   chain_id $id NOT NULL,
-  queue text NOT NULL,
+  queue text NOT NULL, fairness_key text DEFAULT '' NOT NULL,
   type_name text NOT NULL,
   input jsonb,
   input_version integer NOT NULL,
@@ -232,7 +234,7 @@ CREATE TABLE ${q}worker (
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)
 --;
 CREATE TABLE ${q}queue (
-  name text NOT NULL,
+  name text NOT NULL, fairness_key text DEFAULT '' NOT NULL,
   paused_at timestamptz, paused_by text,
   weight smallint DEFAULT 1 NOT NULL,
   concurrency_per_key integer,
@@ -242,7 +244,7 @@ CREATE TABLE ${q}queue (
   retain_completed interval, retain_cancelled interval, retain_dead interval,
   created_at timestamptz DEFAULT now() NOT NULL,
   updated_at timestamptz DEFAULT now() NOT NULL,
-  CONSTRAINT ${p}pk_queue PRIMARY KEY (name),
+  CONSTRAINT ${p}pk_queue PRIMARY KEY (name, fairness_key),
   CONSTRAINT ${p}ck_queue_name CHECK (name <> ''),
   CONSTRAINT ${p}ck_queue_paused CHECK (paused_by IS NULL OR paused_at IS NOT NULL),
   CONSTRAINT ${p}ck_queue_times CHECK (paused_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
@@ -287,7 +289,7 @@ CREATE TABLE ${q}job_type (
 CREATE TABLE ${q}schedule (
   name text NOT NULL,
   type_name text NOT NULL,
-  queue text DEFAULT 'default' NOT NULL,
+  queue text DEFAULT 'default' NOT NULL, fairness_key text DEFAULT '' NOT NULL,
   priority smallint DEFAULT 0 NOT NULL,
   input jsonb, input_version integer DEFAULT 1 NOT NULL,
   fire_time_field text,
@@ -328,12 +330,12 @@ CREATE INDEX ${p}ix_schedule_due ON ${q}schedule (next_fire_at)
 --;
 CREATE TABLE ${q}rate_state (
   is_type boolean NOT NULL,
-  name text NOT NULL,
+  name text NOT NULL, fairness_key text DEFAULT '' NOT NULL,
   version bigint DEFAULT 1 NOT NULL,
   tokens double precision,
   starts bigint[],
   spent_at timestamptz NOT NULL,
-  CONSTRAINT ${p}pk_rate_state PRIMARY KEY (is_type, name, version),
+  CONSTRAINT ${p}pk_rate_state PRIMARY KEY (is_type, name, fairness_key, version),
   CONSTRAINT ${p}ck_rate_state_tokens CHECK (abs(tokens) <= 1e15),
   CONSTRAINT ${p}ck_rate_state_starts CHECK (array_position(starts, NULL) IS NULL AND cardinality(starts) % 2 = 0
     AND 0 <= ALL (starts) AND 221845392000000000 > ALL (starts)),
@@ -358,7 +360,7 @@ CREATE UNLOGGED TABLE ${q}job_bulk_staging (
   task_id bigint NOT NULL,
   row bigint NOT NULL,
   id $id,
-  queue text,
+  queue text, fairness_key text,
   type_name text,
   priority smallint,
   input jsonb, input_version integer,
@@ -511,7 +513,8 @@ BEGIN
     RAISE EXCEPTION 'job %: has_waiters cannot be cleared, jobs wait for its chain and are not unblocked yet', OLD.id
       USING ERRCODE = 'SJ003', TABLE = TG_TABLE_NAME, COLUMN = 'has_waiters',
         HINT = 'a worker clears it; to let a job run without its blockers, set that job''s status to pending';
-  ELSIF (NEW.status, NEW.queue, NEW.type_name) = (OLD.status, OLD.queue, OLD.type_name) AND NEW.status <> 'pending' THEN
+  ELSIF (NEW.status, NEW.queue, NEW.fairness_key, NEW.type_name)
+    = (OLD.status, OLD.queue, OLD.fairness_key, OLD.type_name) AND NEW.status <> 'pending' THEN
     -- Nothing but `has_waiters`, which is no change of the job to those who read its history.
     RETURN NEW;
   END IF;
@@ -554,7 +557,7 @@ END $$$$
 --;
 CREATE TRIGGER ${p}tr_job_stamp BEFORE UPDATE ON ${q}job FOR EACH ROW
   WHEN (NEW.changed_xid IS DISTINCT FROM pg_current_xact_id() AND (OLD.status <> NEW.status
-    OR (OLD.queue, OLD.type_name) <> (NEW.queue, NEW.type_name)
+    OR (OLD.queue, OLD.fairness_key, OLD.type_name) <> (NEW.queue, NEW.fairness_key, NEW.type_name)
     OR NEW.status = 'pending' AND (OLD.priority, OLD.scheduled_at) <> (NEW.priority, NEW.scheduled_at)
     OR OLD.has_waiters AND NOT NEW.has_waiters))
   EXECUTE FUNCTION ${q}job_changed()
@@ -661,13 +664,13 @@ CREATE VIEW ${q}job_chain AS
     CASE WHEN last.status = 'completed' THEN last.output END AS output,
     CASE WHEN last.status IN ('dead', 'cancelled') THEN last.last_error END AS error,
     root.created_at, root.chain_completed_at AS completed_at, last.chain_index + 1 AS length, last.id AS last_job_id,
-    last.type_name AS last_type_name, root.deduplication_key
+    last.type_name AS last_type_name, root.deduplication_key, root.fairness_key
   FROM ${q}job AS root JOIN ${q}job AS last ON last.id = COALESCE(
     (SELECT j.id FROM ${q}job AS j WHERE j.root_id = root.id ORDER BY j.chain_index DESC LIMIT 1), root.id)
   WHERE root.chain_index = 0
 --;
 CREATE VIEW ${q}job_queue AS
-  SELECT id, queue, type_name, input, status, scheduled_at FROM ${q}job
+  SELECT id, queue, type_name, input, status, scheduled_at, fairness_key FROM ${q}job
 --;
 CREATE FUNCTION ${q}job_queue_insert() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$$$
 BEGIN
@@ -685,17 +688,21 @@ BEGIN
   END IF;
   NEW.id := COALESCE(NEW.id, ${q}job_uuid7()::$id);
   NEW.queue := COALESCE(NEW.queue, 'default');
+  NEW.fairness_key := COALESCE(NEW.fairness_key, '');
   IF NEW.queue !~ '^[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}$$' THEN
     RAISE EXCEPTION 'queue: must be 1 to 100 letters, digits and _.:/- not starting with .:/-, not %',
       quote_literal(left(NEW.queue, 100)) USING ERRCODE = 'SJ002', COLUMN = 'queue';
+  ELSIF length(NEW.fairness_key) > 100 THEN
+    RAISE EXCEPTION 'fairness_key: must be at most 100 characters, got %', length(NEW.fairness_key)
+      USING ERRCODE = 'SJ002', COLUMN = 'fairness_key';
   END IF;
   NEW.input := COALESCE(NEW.input, 'null'::jsonb);
   NEW.status := 'pending';
   NEW.scheduled_at := GREATEST(NEW.scheduled_at, now());
-  INSERT INTO ${q}job (id, queue, type_name, chain_id, chain_type_name, input, scheduled_at)
-    VALUES (NEW.id, NEW.queue, NEW.type_name, NEW.id, NEW.type_name, NEW.input, NEW.scheduled_at);
+  INSERT INTO ${q}job (id, queue, fairness_key, type_name, chain_id, chain_type_name, input, scheduled_at)
+    VALUES (NEW.id, NEW.queue, NEW.fairness_key, NEW.type_name, NEW.id, NEW.type_name, NEW.input, NEW.scheduled_at);
   -- Also of one that is due later: a worker that sleeps must learn when to wake.
-  PERFORM pg_notify('${channel}:due', NEW.queue);
+  PERFORM pg_notify('${channel}:due', concat_ws(chr(31), NEW.queue, NULLIF(NEW.fairness_key, '')));
   RETURN NEW;
 END $$$$
 --;
@@ -708,7 +715,8 @@ DECLARE
   spent integer;
   involved $key[] := ARRAY[OLD.id];
 BEGIN
-  IF (NEW.id, NEW.queue, NEW.type_name) IS DISTINCT FROM (OLD.id, OLD.queue, OLD.type_name)
+  IF (NEW.id, NEW.queue, NEW.fairness_key, NEW.type_name)
+      IS DISTINCT FROM (OLD.id, OLD.queue, OLD.fairness_key, OLD.type_name)
     OR NEW.input IS DISTINCT FROM OLD.input THEN
     RAISE EXCEPTION 'job %: only status and scheduled_at can be changed through this view', OLD.id USING ERRCODE = 'SJ003';
   END IF;
@@ -737,7 +745,7 @@ BEGIN
     UPDATE ${q}job SET scheduled_at = NEW.scheduled_at WHERE id = held.id;
     NEW.status := held.status;
     IF held.status = 'pending' THEN
-      PERFORM pg_notify('${channel}:due', held.queue);
+      PERFORM pg_notify('${channel}:due', concat_ws(chr(31), held.queue, NULLIF(held.fairness_key, '')));
     END IF;
   ELSIF NEW.status = 'cancelled' AND held.status IN ('blocked', 'pending', 'running') THEN
     IF held.status = 'running' THEN
@@ -762,7 +770,7 @@ BEGIN
     END IF;
     UPDATE ${q}job SET status = NEW.status, scheduled_at = NEW.scheduled_at, completed_at = NULL, completed_by = NULL,
       max_attempts = held.attempt + GREATEST(spent, 1), changed_xid = '0' WHERE id = held.id;
-    PERFORM pg_notify('${channel}:due', held.queue);
+    PERFORM pg_notify('${channel}:due', concat_ws(chr(31), held.queue, NULLIF(held.fairness_key, '')));
   ELSE
     RAISE EXCEPTION 'job %: is %, which cannot become %', held.id, held.status, NEW.status
       USING ERRCODE = 'SJ001', COLUMN = 'status', HINT = 'cancel what has not ended; redrive what is dead';

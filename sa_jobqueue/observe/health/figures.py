@@ -86,6 +86,8 @@ class QueueDepth:
     """Waiting jobs of a queue. Counts stop at a limit per priority: with `is_capped` they are lower bounds."""
 
     queue: str
+    fairness_key: str
+    """Empty; only paused fairness keys are counted apart from their queue."""
     due: int
     later: int
     """Scheduled for later, including retries."""
@@ -320,6 +322,8 @@ class Paused:
     what: str
     """`queue` or `type`."""
     name: str
+    fairness_key: str
+    """Empty unless only this key of the queue is paused."""
     paused_for: timedelta
     by: str | None
 

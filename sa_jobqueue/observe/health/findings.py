@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from sa_jobqueue.observe.health.figures import Code, Finding, Health, Holder, HolderKind, Severity
 from sa_jobqueue.observe.health.thresholds import Thresholds
+from sa_jobqueue.policies.fairness import as_arguments, named, part_of
 from sa_jobqueue.printable import span
 from sa_jobqueue.types import RefusedWrite
 
@@ -57,16 +58,18 @@ def _workers(of: Health) -> Iterator[Finding]:
 
 
 def _paused(of: Health) -> Iterator[Finding]:
-    due = {queue.queue: queue.due for queue in of.queues}
+    due = {part_of(queue.queue, queue.fairness_key): queue.due for queue in of.queues}
     for one in of.paused:
+        part = part_of(one.name, one.fairness_key)
         who = f" by {one.by}" if one.by else ""
-        waiting = due.get(one.name, 0) if one.what == "queue" else 0
+        waiting = due.get(part, 0) if one.what == "queue" else 0
         waits = f", and {_many(waiting, 'job')} due" if waiting else ""
-        noun = "Queue" if one.what == "queue" else "Job type"
-        summary = f"{noun} {one.name!r} has been paused for {span(one.paused_for)}{who}{waits}."
-        advice = f"Resume it when the reason is resolved: sa-jobqueue {one.what}s resume {one.name}."
+        noun = named(part) if one.what == "queue" else f"job type {one.name!r}"
+        summary = f"{noun[0].upper()}{noun[1:]} has been paused for {span(one.paused_for)}{who}{waits}."
+        advice = f"Resume it when the reason is resolved: sa-jobqueue {one.what}s resume {as_arguments(part)}."
         bad = WARNING if waiting or one.what == "type" else OK
-        seen = {one.what: one.name, "paused_for": one.paused_for, "paused_by": one.by}
+        seen: dict[str, Any] = {"fairness_key": one.fairness_key} if one.fairness_key else {}
+        seen |= {one.what: one.name, "paused_for": one.paused_for, "paused_by": one.by}
         yield _found(Code.PAUSED, bad, summary, advice, **seen)
 
 
@@ -123,8 +126,9 @@ NOUNS: Final = {
 
 
 def _waiting(of: Health, at: Thresholds) -> Iterator[Finding]:
-    paused = {one.name for one in of.paused if one.what == "queue"}  # their jobs wait intentionally
-    for queue in (queue for queue in of.queues if queue.queue not in paused):
+    # Their jobs wait intentionally.
+    paused = {one.name for one in of.paused if one.what == "queue" and not one.fairness_key}
+    for queue in (queue for queue in of.queues if queue.queue not in paused and not queue.fairness_key):
         bad = _grade(queue.claim_age, at.claim_age_warning, at.claim_age_critical)
         if bad:
             summary = f"The oldest claimable job of queue {queue.queue!r} has been due for {span(queue.claim_age)}."

@@ -140,10 +140,18 @@ def _measure(
 def _paused(session: Session, model: type[JobMixin[Any]], now: datetime) -> Iterator[Paused]:
     for queue in list_queues(session, model=model):
         if queue.paused_at is not None:
-            yield Paused(what="queue", name=queue.name, paused_for=now - queue.paused_at, by=queue.paused_by)
+            yield Paused(
+                what="queue",
+                name=queue.name,
+                fairness_key=queue.fairness_key,
+                paused_for=now - queue.paused_at,
+                by=queue.paused_by,
+            )
     for kind in list_job_types(session, model=model):
         if kind.paused_at is not None:
-            yield Paused(what="type", name=kind.type_name, paused_for=now - kind.paused_at, by=kind.paused_by)
+            yield Paused(
+                what="type", name=kind.type_name, fairness_key="", paused_for=now - kind.paused_at, by=kind.paused_by
+            )
 
 
 def _late(session: Session, model: type[JobMixin[Any]]) -> Iterator[LateSchedule]:
@@ -170,6 +178,7 @@ def _queues(session: Session, model: type[JobMixin[Any]], now: datetime) -> list
     return [
         QueueDepth(
             queue=row["queue"],
+            fairness_key=row["fairness_key"],
             due=row["due"],
             later=row["later"],
             oldest_due_at=row["oldest_at"],

@@ -55,7 +55,9 @@ def _queues(report: Health) -> Iterator[Sample]:
         label = printable(queue.queue) if queue.queue in own else OTHER
         due[label] = due.get(label, 0) + queue.due
         later[label] = later.get(label, 0) + queue.later
-        age[label] = max(age.get(label, 0.0), queue.claim_age.total_seconds())
+        # A paused fairness key waits intentionally.
+        waits = 0.0 if queue.fairness_key else queue.claim_age.total_seconds()
+        age[label] = max(age.get(label, 0.0), waits)
     yield _labelled("due_jobs", "Due jobs, counted up to 10,000 per priority.", "queue", due)
     yield _labelled("scheduled_jobs", "Jobs scheduled for later, counted up to 10,000 per priority.", "queue", later)
     yield _labelled("claim_age_seconds", "Time since the oldest claimable job became due.", "queue", age)

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.policies.fairness import whole
+from sa_jobqueue.policies.fairness import part_of
 from sa_jobqueue.policies.rates import Rate, RateAlgorithm
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.registry.settings import RETRY, retry_of
@@ -95,6 +95,7 @@ class Controls:
     version: int = 0
     """How many times the settings have changed in this worker."""
     queues: Mapping[str, Control] = field(default_factory=dict)
+    """By queue, or by part of one."""
     types: Mapping[str, Control] = field(default_factory=dict)
     concurrency: int | None = None
     """Number of jobs that this worker was asked to run at once; None: the number it was started with."""
@@ -107,9 +108,9 @@ class Controls:
         """Return the settings of a job type."""
         return self.types.get(name, UNTOLD)
 
-    def retry(self, queue: str) -> Backoff | None:
+    def retry(self, queue: str, fairness_key: str = "") -> Backoff | None:
         """Return the backoff of a queue, or of a fairness key: its own, or that of its queue."""
-        return self.queue(queue).retry or self.queue(whole(queue)).retry
+        return self.queue(part_of(queue, fairness_key)).retry or self.queue(queue).retry
 
     @property
     def paused_queues(self) -> frozenset[str]:
@@ -179,11 +180,11 @@ class ControlReader(Component):
             rows = await self._statement.execute(connection, self._parameters)
         found: dict[str, dict[str, Control]] = {"queue": {}, "type": {}}
         concurrency = None
-        for kind, name, *told in rows:
+        for kind, name, fairness_key, *told in rows:
             if kind == "worker":
                 concurrency = told[_GLOBAL_CONCURRENCY]
                 continue
-            found[kind][name] = Control(**dict(zip(_TOLD, told, strict=True)))
+            found[kind][part_of(name, fairness_key)] = Control(**dict(zip(_TOLD, told, strict=True)))
         before = self.current
         now = replace(before, queues=found["queue"], types=found["type"], concurrency=concurrency)
         if now != before:

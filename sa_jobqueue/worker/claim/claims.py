@@ -17,9 +17,9 @@ from sa_jobqueue.db.splitting import in_parts
 from sa_jobqueue.errors.drivers import diagnose
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import lowest_id
-from sa_jobqueue.policies.fairness import whole
+from sa_jobqueue.policies.fairness import part_of
 from sa_jobqueue.statements import claims
-from sa_jobqueue.worker.claim.floors import START, Lane, most_behind
+from sa_jobqueue.worker.claim.floors import START, Lane, lanes_given, most_behind
 from sa_jobqueue.worker.claim.groups import Group
 from sa_jobqueue.worker.claim.limits import transaction
 from sa_jobqueue.worker.claim.selectors import ChosenGroup
@@ -122,7 +122,10 @@ class Claims:
         _, reading = group.plan(limit)  # with fairness keys, the lanes include those of the next keys
         given = group.floors.parameters(changed=False, reading=reading) | {"types": group.types}
         lanes = await self._longest_waiting.execute(connection, given)
-        if not lanes or group.is_next(lane := Lane(*lanes[0])):
+        if not lanes:
+            return None
+        queue, fairness_key, priority = lanes[0]
+        if group.is_next(lane := Lane(part_of(queue, fairness_key), priority)):
             return None
         return Turn(group, limit, group.floors.single(lane, limit))
 
@@ -133,9 +136,7 @@ class Claims:
         """
         groups = [group for group in groups if not isinstance(group, ChosenGroup)]
         own = list(dict.fromkeys(lane for group in groups for lane in group.floors.lanes))
-        given = {
-            "queues": [lane.queue for lane in own],
-            "priorities": [lane.priority for lane in own],
+        given = lanes_given(own) | {
             "floor_at": [START] * len(own),
             "floor_id": [lowest_id(self._model.__jobqueue__)] * len(own),
             "types": sorted({name for group in groups for name in group.types}),
@@ -153,9 +154,7 @@ class Claims:
         """
         lanes = list(dict.fromkeys(lane for group in groups for lane in group.floors.known))
         quota = max([limit, *(group.caller.selector.window for group in groups if isinstance(group, ChosenGroup))])
-        given = {
-            "queues": [lane.queue for lane in lanes],
-            "priorities": [lane.priority for lane in lanes],
+        given = lanes_given(lanes) | {
             "floor_at": [START] * len(lanes),
             "floor_id": [lowest_id(self._model.__jobqueue__)] * len(lanes),
             "quotas": [quota + len(self.excluded)] * len(lanes),
@@ -197,7 +196,7 @@ class Claims:
 
     def _advance(self, claim: _Claim, turn: Turn, jobs: Sequence[ClaimedJob], limit: int) -> None:
         turn.group.floors.advance(
-            [(job.queue, job.priority, job.scheduled_at, job.id) for job in jobs],
+            [(job.part, job.priority, job.scheduled_at, job.id) for job in jobs],
             limit=limit,
             changed=turn.behind,
             database_now=claim.now,
@@ -220,5 +219,5 @@ def _by_turn(turns: Sequence[Turn], jobs: list[ClaimedJob]) -> list[list[Claimed
     place = {pair: place for place, turn in enumerate(turns) for pair in product(turn.group.queues, turn.group.types)}
     own: list[list[ClaimedJob]] = [[] for _ in turns]
     for job in jobs:
-        own[place[whole(job.queue), job.type_name]].append(job)
+        own[place[job.queue, job.type_name]].append(job)
     return own

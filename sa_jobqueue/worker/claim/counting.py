@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.policies.fairness import part_of
 from sa_jobqueue.statements import limits
 
 START: Final = "0"
@@ -51,4 +52,4 @@ class Running:
         rows = await self._by_part.execute(connection, given)
         if rows and remembers:
             self._since_of_parts = str(min(int(since) for _, _, since in rows))
-        return Counter({queue: n for queue, n, _ in rows})
+        return Counter({part_of(self._whole or "", fairness_key): n for fairness_key, n, _ in rows})

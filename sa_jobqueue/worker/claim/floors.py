@@ -19,10 +19,11 @@ Source: the keyset floor is this project's; the snapshot difference is PgQ's.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from sa_jobqueue.policies.fairness import split
 from sa_jobqueue.worker.claim.planning import Share
 from sa_jobqueue.worker.claim.readings import EVERY, Reading
 from sa_jobqueue.worker.claim.sparing import Sparing
@@ -41,10 +42,15 @@ NO_TRANSACTION: Final = str(2**64 - 1)
 
 
 class Lane(NamedTuple):
-    """What one probe of a claim looks at."""
+    """What one probe of a claim looks at: a priority in a queue, or in a part of it."""
 
     queue: str
     priority: int
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Its queue, fairness key and priority."""
+        return *split(self.queue), self.priority
 
 
 _Block: TypeAlias = tuple[str, int, Sequence[int]]
@@ -66,12 +72,17 @@ class Floors:
         self._place = {(lane.queue, lane.priority): index for index, lane in enumerate(self.lanes)}
         self._lowest_id = lowest_id
         self._queues = [lane.queue for lane in self.lanes]
+        self._fairness_keys = [""] * len(self.lanes)
         self._priorities = [lane.priority for lane in self.lanes]
         self._fixed = len(self.lanes)
         self._whole = range(self._fixed)
         self._look_every = _FULL_EVERY
         self._all = list(self.lanes)
-        self._given = {"queues": list(self._queues), "priorities": list(self._priorities)}
+        self._given = {
+            "queues": list(self._queues),
+            "fairness_keys": list(self._fairness_keys),
+            "priorities": list(self._priorities),
+        }
         self._unused: list[int] = []
         self._ended: dict[int, None] = {}
         self._floors: list[tuple[datetime, Any]] = [(START, lowest_id)] * self._fixed
@@ -187,13 +198,16 @@ class Floors:
             return
         if self._unused:
             place = self._unused.pop()
-            self._all[place], self._queues[place], self._priorities[place] = lane, lane.queue, lane.priority
+            self._all[place] = lane
+            self._queues[place], self._fairness_keys[place], self._priorities[place] = lane.key
             self._floors[place] = (at, self._lowest_id)
         else:
             place = len(self._all)
             self._all.append(lane)
-            self._queues.append(lane.queue)
-            self._priorities.append(lane.priority)
+            queue, fairness_key, priority = lane.key
+            self._queues.append(queue)
+            self._fairness_keys.append(fairness_key)
+            self._priorities.append(priority)
             self._floors.append((at, self._lowest_id))
         self._place[lane.queue, lane.priority] = place
 
@@ -212,7 +226,7 @@ class Floors:
         """Return the tracked lanes that claims have read to their end since this was last asked; they are closed."""
         ended, self._ended = self._ended, {}
         for place in ended:
-            self._of_queue[self._queues[place]].remove(place)
+            self._of_queue[self._all[place].queue].remove(place)
         return [self._all[place] for place in ended]
 
     def forget(self, lane: Lane) -> None:
@@ -250,6 +264,7 @@ class Floors:
             floors = [self._floors[lane] for lane in reading.lanes]
             given = {
                 "queues": [self._queues[lane] for lane in reading.lanes],
+                "fairness_keys": [self._fairness_keys[lane] for lane in reading.lanes],
                 "priorities": [self._priorities[lane] for lane in reading.lanes],
                 "floor_at": [at for at, _ in floors],
                 "floor_id": [job_id for _, job_id in floors],
@@ -277,7 +292,7 @@ class Floors:
         now: float,
         reading: Reading | None = None,
     ) -> None:
-        """Take in what a claim returned: `(queue, priority, scheduled_at, id)` a job, in any order.
+        """Take in what a claim returned: `(part, priority, scheduled_at, id)` a job, in any order.
 
         `limit`: what the claim was allowed to take. `snapshot`: its `xmax` and `xip`. `started`, `now`: when it was
         sent and when it had answered. `reading`: that of its parameters; with `changed` one of all the lanes.
@@ -389,3 +404,13 @@ class Floors:
 def most_behind(limit: int) -> int:
     """Return how many of a shared claim's jobs may lie behind the floors: half, so that no flood there starves a queue."""
     return (limit + 1) // 2
+
+
+def lanes_given(lanes: Iterable[Lane]) -> dict[str, list[Any]]:
+    """Return lanes as parameters of a statement."""
+    keys = [lane.key for lane in lanes]
+    return {
+        "queues": [queue for queue, _, _ in keys],
+        "fairness_keys": [fairness_key for _, fairness_key, _ in keys],
+        "priorities": [priority for _, _, priority in keys],
+    }

@@ -101,7 +101,7 @@ class Freed:
     def claimed(self, limits: Limits, before: Counter[Key], jobs: Sequence[ClaimedJob]) -> None:
         """Take in which jobs a claim has started under limits, which it counted after so many had ended."""
         self._counting = None
-        self._held |= {job.id: (limits, job.queue) for job in jobs}
+        self._held |= {job.id: (limits, job.part) for job in jobs}
         limits.held += len(jobs)
         limits.asked_at = self._loop.time()
         if left := limits.started(jobs, before):

@@ -14,7 +14,7 @@ from sa_jobqueue.policies.fairness import SEPARATOR, whole
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
 from sa_jobqueue.worker.background.settings import Controls
 from sa_jobqueue.worker.claim.dividing import Bucket, Divided
-from sa_jobqueue.worker.claim.floors import Floors, Lane
+from sa_jobqueue.worker.claim.floors import Floors, Lane, lanes_given
 from sa_jobqueue.worker.claim.limits import SELDOM, Limits
 from sa_jobqueue.worker.claim.parts import Parts
 from sa_jobqueue.worker.claim.planning import Ageing, Planner, Share
@@ -126,7 +126,7 @@ class Group:
     def take(self, shares: Sequence[Share], jobs: Sequence[ClaimedJob], limit: int) -> None:
         """Record what a claim with these shares has started; an unplanned claim has no shares."""
         full = len(jobs) >= limit
-        by_name = Counter([job.queue for job in jobs])
+        by_name = Counter([job.part for job in jobs])
         if self.planner is not None:
             started = _by_queue(by_name)
             full = full or any(started[share.queue] >= share.quota for share in shares)
@@ -138,7 +138,7 @@ class Group:
 
     def take_aside(self, jobs: Sequence[ClaimedJob], limit: int) -> None:
         """Record what a claim has started of one lane, regardless of the shares."""
-        by_name = Counter([job.queue for job in jobs])
+        by_name = Counter([job.part for job in jobs])
         if self.planner is not None:
             self.planner.take([], _by_queue(by_name), free=limit)
         self.parts.take(by_name)
@@ -289,7 +289,7 @@ class Groups:
         """Return its lanes and types as parameters of `claims.next_due`."""
         lanes = dict.fromkeys(lane for group in self.groups for lane in group.floors.lanes)
         types = sorted({name for group in self.groups for name in group.types})
-        return {"queues": [lane.queue for lane in lanes], "priorities": [lane.priority for lane in lanes], "types": types}
+        return lanes_given(lanes) | {"types": types}
 
     def parts_at(self) -> float:
         """Return when a part has a job, by the worker's clock: at once, where the last claim had no turn for one."""

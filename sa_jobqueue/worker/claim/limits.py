@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.compiled import compiled, plain
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.policies.fairness import SEPARATOR, whole
+from sa_jobqueue.policies.fairness import SEPARATOR, label_of, part_of, split, whole
 from sa_jobqueue.statements import limits
 from sa_jobqueue.worker.claim.counting import Running
 from sa_jobqueue.worker.claim.rates import Rates
@@ -30,6 +30,7 @@ class Told(NamedTuple):
 
     is_type: bool
     name: str
+    fairness_key: str
     global_concurrency: int | None
     concurrency_per_key: int | None
     rate_limit: int | None
@@ -42,6 +43,11 @@ class Told(NamedTuple):
     version: int | None
     place: str | None
     now: datetime
+
+    @property
+    def key(self) -> Key:
+        """What it is of."""
+        return self.is_type, part_of(self.name, self.fairness_key)
 
 
 Key: TypeAlias = tuple[bool, str]
@@ -93,8 +99,13 @@ class Limits:
         """
         own = [name for name in parts if name in self._own]
         queues = [*([self._queue] if self._queue is not None else []), *own]
-        asked = {"queues": queues, "type_name": self._type}
-        told = {(row.is_type, row.name): row for row in starmap(Told, await self._lock.execute(connection, asked))}
+        keys = [split(name) for name in queues]
+        asked = {
+            "queues": [queue for queue, _ in keys],
+            "fairness_keys": [fairness_key for _, fairness_key in keys],
+            "type_name": self._type,
+        }
+        told = {row.key: row for row in starmap(Told, await self._lock.execute(connection, asked))}
         whole = [(False, self._queue)] if self._queue is not None else []
         whole += [(True, self._type)] if self._type is not None else []
         self.again_in = 0.0
@@ -159,7 +170,7 @@ class Limits:
     def name(self) -> str:
         """What they are of: `queue mail`, `type report`, or `queue mail, type report`."""
         named = {"queue": self._queue or next(iter(sorted(self._own)), None), "type": self._type}
-        return ", ".join(f"{what} {name}" for what, name in named.items() if name is not None)
+        return ", ".join(f"{what} {label_of(name)}" for what, name in named.items() if name is not None)
 
     @property
     def most(self) -> int | None:
@@ -194,7 +205,7 @@ class Limits:
     def started(self, jobs: Sequence[ClaimedJob], ended: Mapping[Key, int]) -> list[Key]:
         """Take in what was started after a count; return which were reached until so many `ended`, and have room still."""
         used = Counter[Key]()
-        for queue, n in Counter([job.queue for job in jobs]).items():
+        for queue, n in Counter([job.part for job in jobs]).items():
             for key in self.keys_of(queue):
                 used[key] += n
         counts = {key: self.counted[key] for key in ended if key in self.counted}

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.policies.fairness import split, whole
 from sa_jobqueue.policies.rates import Rate, RateAlgorithm
 from sa_jobqueue.statements import limits
 
@@ -123,7 +124,8 @@ class Rates:
         states = [self._states.get(key, (None, None)) for key in spent]
         return {
             "is_types": [is_type for is_type, _ in spent],
-            "names": [name for _, name in spent],
+            "names": [whole(name) for _, name in spent],
+            "fairness_keys": [split(name)[1] for _, name in spent],
             "versions": [version for version, _ in states],
             "places": [place for _, place in states],
             "tokens": [rate.tokens for rate in spent.values()],
@@ -135,7 +137,7 @@ class Rates:
         return weight if time.monotonic() < until else 1
 
     def _under(self, key: tuple[bool, str], jobs: Sequence[ClaimedJob]) -> Sequence[ClaimedJob]:
-        return [job for job in jobs if job.queue == key[1]] if self._is_part(key) else jobs
+        return [job for job in jobs if job.part == key[1]] if self._is_part(key) else jobs
 
     def _is_part(self, key: tuple[bool, str]) -> bool:
         return not key[0] and key[1] in self._parts

@@ -19,9 +19,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.policies.fairness import SEPARATOR, whole
+from sa_jobqueue.policies.fairness import SEPARATOR, part_of, whole
 from sa_jobqueue.statements import parts
-from sa_jobqueue.worker.claim.floors import Lane
+from sa_jobqueue.worker.claim.floors import Lane, lanes_given
 from sa_jobqueue.worker.claim.groups import Group
 
 OFTEN: Final = 0.05
@@ -35,6 +35,7 @@ SAFETY: Final = 5.0
 _DUTY: Final = 200
 """A survey may cost one part in so many of the time."""
 _KEYED_FOR: Final = 60.0
+_START: Final = ("", "", -1000)
 _PAGE: Final = 1000
 """Lanes of one page of a survey."""
 _NEWS: Final = 2000
@@ -53,7 +54,7 @@ class Scout:
     def reset(self) -> None:
         """Know of nothing: the next look begins a survey."""
         self._seen: tuple[str, list[str]] | None = None
-        self._after: tuple[str, int] | None = "", -1000
+        self._after: tuple[str, str, int] | None = _START
         self._survey_at = self._looked_at = 0.0
         self._survey_began = self._spent_on_survey = 0.0
         self._keyed_until = float("-inf")
@@ -95,7 +96,7 @@ class Scout:
         if self._seen is not None:
             await self._hear(connection, groups, queues, self._seen, now)
         if self._after is None and now >= self._survey_at:
-            self._after = "", -1000
+            self._after = _START
         if self._after is not None:
             await self._look_over(connection, groups, self._after, now, clock)
 
@@ -114,13 +115,16 @@ class Scout:
             "xmax": seen[0],
             "xip": seen[1],
             "most": _NEWS,
-            "lane_queues": [queue for queue, _ in lanes],
-            "lane_priorities": [priority for _, priority in lanes],
+            **{f"lane_{name}": values for name, values in lanes_given(lanes).items()},
             "read_to": min([group.floors.floor_of(lane)[0] for group, lane in asked], default=None),
             "types": self._types,
         }
         rows = await self._news.execute(connection, given)
-        found = [(is_news, Lane(queue, priority), at, wait) for *_, is_news, queue, priority, at, wait in rows if queue]
+        found = [
+            (is_news, Lane(part_of(queue, fairness_key), priority), at, wait)
+            for *_, is_news, queue, fairness_key, priority, at, wait in rows
+            if queue
+        ]
         left = {lane: wait for is_news, lane, _, wait in found if not is_news}
         for group, lane in asked:
             if lane in left:
@@ -139,28 +143,29 @@ class Scout:
         self,
         connection: AsyncConnection,
         groups: Sequence[Group],
-        after: tuple[str, int],
+        after: tuple[str, str, int],
         now: float,
         clock: Callable[[], float],
     ) -> None:
         queues = {queue for group in groups for queue in group.parts.queues}
         began = clock()
-        given = {"after_queue": after[0], "after_priority": after[1], "most": _PAGE}
+        names = ("after_queue", "after_fairness_key", "after_priority")
+        given = dict(zip(names, after, strict=True)) | {"most": _PAGE}
         rows = await self._survey.execute(connection, given)
         if not after[0]:
             self._survey_began, self._spent_on_survey = began, 0.0
             self._seen = rows[0][1], rows[0][2]
         self._spent_on_survey += clock() - began
-        for *_, queue, priority, at, wait in rows:
-            if queue and SEPARATOR in queue and whole(queue) in queues:
-                self._tell(groups, Lane(queue, priority), at, now + wait, now)
+        for *_, queue, fairness_key, priority, at, wait in rows:
+            if fairness_key and queue in queues:
+                self._tell(groups, Lane(part_of(queue, fairness_key), priority), at, now + wait, now)
         if len(rows) < _PAGE:
             self._after = None
             every = SAFETY if now < self._keyed_until else _KEYED_FOR
             self._survey_at = self._survey_began + max(every, _DUTY * self._spent_on_survey)
         else:
-            last = rows[-1]
-            self._after = last[3], last[4] if SEPARATOR in last[3] else 1000
+            queue, fairness_key, priority = rows[-1][3:6]
+            self._after = queue, fairness_key, priority if fairness_key else 1000
 
     def _tell(self, groups: Sequence[Group], lane: Lane, at: datetime, due: float, now: float) -> None:
         self._keyed_until = now + _KEYED_FOR

@@ -33,7 +33,6 @@ from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.errors import InvalidSelectionError
 from sa_jobqueue.events import EventBus, SelectorFailed
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.policies.fairness import SEPARATOR
 from sa_jobqueue.registry.selectors import Candidate, Selector
 from sa_jobqueue.statements import choosing
 from sa_jobqueue.worker.claim.floors import Lane, most_behind
@@ -171,8 +170,8 @@ class ChosenGroup(Group):
         left = Counter(self._rooms)
         ids: list[Any] = []
         for one in self._wanted:
-            if one.queue not in self._rooms or left[one.queue] > 0:
-                left[one.queue] -= 1
+            if one.part not in self._rooms or left[one.part] > 0:
+                left[one.part] -= 1
                 ids.append(one.id)
         if not ids:
             return []
@@ -190,7 +189,7 @@ class ChosenGroup(Group):
 
     def names(self) -> list[str]:
         """Return the parts of what was chosen."""
-        return sorted({one.queue for one in self._wanted if SEPARATOR in one.queue})
+        return sorted({one.part for one in self._wanted if one.fairness_key})
 
     def put_off(self, rooms: Mapping[str, int], now: float) -> None:
         """Start no more of parts than they have room for; what is passed over stays on offer."""
@@ -230,7 +229,7 @@ class ChosenGroup(Group):
         found = [(row[3], Candidate._make(row[4:])) for row in rows if row[4] is not None]
         new = [one for is_new, one in found if is_new]
         floors.advance(
-            [(one.queue, one.priority, one.scheduled_at, one.id) for one in new],
+            [(one.part, one.priority, one.scheduled_at, one.id) for one in new],
             limit=room,
             changed=True,
             database_now=rows[0][0],
@@ -240,16 +239,16 @@ class ChosenGroup(Group):
             reading=reading,
         )
         if room:
-            self.parts.take(Counter(one.queue for one in new))
+            self.parts.take(Counter(one.part for one in new))
         self._left = {one.id: one for _, one in found}
         self._since = {job_id: self._since.get(job_id, now) for job_id in self._left}
         return sorted(self._left.values(), key=_in_order), rows[0][0]
 
     def _forget(self, now: float) -> None:
         for one in self._left.values():
-            if SEPARATOR in one.queue:  # the floors of parts are not dropped with the others
-                self.floors.track(Lane(one.queue, one.priority), one.scheduled_at)
-                self.parts.learn(Lane(one.queue, one.priority), now)
+            if one.fairness_key:  # the floors of parts are not dropped with the others
+                self.floors.track(Lane(one.part, one.priority), one.scheduled_at)
+                self.parts.learn(Lane(one.part, one.priority), now)
         self.parts.wake(now)
         self._left = {}
 

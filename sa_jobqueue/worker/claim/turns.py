@@ -10,7 +10,7 @@ from sa_jobqueue.worker.claim.groups import Group, Quotas
 from sa_jobqueue.worker.claim.planning import Share
 from sa_jobqueue.worker.claim.readings import Reading
 
-_ALIKE: Final = ("queues", "priorities", "floor_at", "floor_id", "quotas")
+_ALIKE: Final = ("queues", "fairness_keys", "priorities", "floor_at", "floor_id", "quotas")
 _LISTS: Final = (*_ALIKE, "firsts", "lasts", "types")
 _OF_GROUP: Final = ("group_quota", "group_first_share", "group_last_share", "group_first_type", "group_last_type")
 _BEHIND: Final = (

@@ -26,8 +26,8 @@ from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.types import LONGEST, AttemptOutcome, DeadReason, JobStatus
 from sa_jobqueue.worker.escapes import original
 
-RetryOf: TypeAlias = Callable[[str], Backoff | None]
-"""Returns a queue's retry backoff by the queue's name."""
+RetryOf: TypeAlias = Callable[[str, str], Backoff | None]
+"""Returns the retry backoff of a queue and a fairness key in it."""
 
 _FALLBACK: Final = Backoff()
 _OURS: Final = str(Path(__file__).parents[1])

@@ -90,7 +90,7 @@ class Unblocker(Component):
         self._arrived.set()
 
     def notify_due(self, queue: str) -> None:
-        """Wake this worker and others for a job that this worker has just made due."""
+        """Wake this worker and others for a job of a queue, or of a part of one, that this worker has just made due."""
         self._on_due(queue)
         if time.monotonic() - self._notified_at.get(queue, 0.0) > QUIET.total_seconds():
             self._notified_at[queue] = time.monotonic()
@@ -269,5 +269,5 @@ class Unblocker(Component):
             self._on_ended(moved.job_id)
             self._events.emit(JobDied(moved.job_id, moved.type_name, moved.attempt, DeadReason.BLOCKER_FAILED, None))
         else:
-            self._on_due(moved.queue)
+            self._on_due(moved.part)
             self._events.emit(JobUnblocked(moved.job_id, moved.type_name, moved.attempt))

@@ -26,7 +26,7 @@ from sa_jobqueue.errors import AttemptTimeoutError, InvalidOutputError, LostAtte
 from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobCompleted, JobStarted, MiddlewareFailed
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.completing import attach, complete_attempt, ended_by_handler
-from sa_jobqueue.policies.fairness import whole
+from sa_jobqueue.policies.fairness import part_of
 from sa_jobqueue.registry.job_types import JobType, Registry
 from sa_jobqueue.statements import blockers, completions, leases
 from sa_jobqueue.types import ENDED, LOST, CancelReason, JobId, JobStatus
@@ -158,7 +158,7 @@ class Executor:
         running = Running(job)
         running.context = AttemptContext(job, self._worker_id, partial(self._request_extension, running))
         self._running.add(running)
-        self._by_queue[whole(job.queue)] += 1
+        self._by_queue[job.queue] += 1
         self._by_type[job.type_name] += 1
         running.task = self._loop.create_task(self._run(running), name=job.type_name)
 
@@ -263,7 +263,7 @@ class Executor:
             if running.deadline is not None:
                 running.deadline.cancel()
             self._running.discard(running)
-            self._by_queue[whole(running.job.queue)] -= 1
+            self._by_queue[running.job.queue] -= 1
             self._by_type[running.job.type_name] -= 1
             self.changed.set()
 
@@ -327,7 +327,7 @@ class Executor:
         return timedelta(seconds=self._loop.time() - running.started)
 
     def _fail(self, running: Running, error: BaseException, job_type: JobType | None) -> None:
-        default = self._retry_of(running.job.queue)
+        default = self._retry_of(running.job.queue, running.job.fairness_key)
         self._completer.put(failed(running.context, error, job_type, ran=self._ran(running), default=default))
 
     async def _attempt(self, running: Running, job_type: JobType) -> Result | None:
@@ -386,7 +386,8 @@ class Executor:
             given: dict[str, Any] = {"model": self._model, "session_name": held.name}
             try:
                 ended = await session.run_sync(complete_attempt, job, result, worker_id=self._worker_id, **given)
-                following = result.queue if isinstance(result, JobMixin) else None  # before the commit expires it
+                # Before the commit expires it.
+                following = part_of(result.queue, result.fairness_key) if isinstance(result, JobMixin) else None
             except LostAttemptError:
                 if job.id not in await self.standing([job]):
                     raise
@@ -445,7 +446,8 @@ class Executor:
             given: dict[str, Any] = {"model": self._model, "session_name": held.name}
             try:
                 ended = complete_attempt(session, job, result, worker_id=self._worker_id, **given)
-                following = result.queue if isinstance(result, JobMixin) else None  # before the commit expires it
+                # Before the commit expires it.
+                following = part_of(result.queue, result.fairness_key) if isinstance(result, JobMixin) else None
             except LostAttemptError:
                 # A thread that was left behind may outlive the worker, and its loop: there is nothing to ask.
                 if running.context.cancelled:
