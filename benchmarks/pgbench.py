@@ -71,6 +71,7 @@ def run(place: Place, watch: Stopwatch, script: str, *, transactions: int, batch
         "grace": "15 s",
         "types": f"{{{JOB_TYPE}}}",
         "queues": _same("default"),
+        "fairness_keys": _same('""'),
         "priorities": f"{{{','.join(str(one) for one in range(MAX_PRIORITY, MIN_PRIORITY - 1, -1))}}}",
         "floor_at": _same('"0001-01-01 00:00:00+00"'),
         "floor_id": _same(_LOWEST),

@@ -32,7 +32,7 @@ def main() -> None:
         with Session(engine) as session, session.begin():  # who come later, and those who pay for more
             session.add_all([send.job({"customer": f"small-{number}"}) for number in range(5)])
             session.add_all([send.job({"customer": "large"}) for _ in range(30)])
-            upsert_queue(session, QueueSettings(name="mail/large", weight=5))
+            upsert_queue(session, QueueSettings(name="mail", fairness_key="large", weight=5))
         asyncio.run(Worker(jobs, engine, options=WorkerOptions(concurrency=10)).run_until_idle())
         print("jobs", len(started))
         print("small ones among the first 30:", sum(name.startswith("small") for name in started[:30]))

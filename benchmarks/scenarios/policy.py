@@ -23,14 +23,13 @@ from benchmarks.place import Place
 from sa_jobqueue import JobQueue
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import upsert_queue
-from sa_jobqueue.policies.fairness import part
 from sa_jobqueue.registry import Candidate
 from sa_jobqueue.settings import QueueSettings
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
 
 CONCURRENCY: Final = 100
 NAME: Final = "policy"
-_COLUMNS: Final = (*rows.COLUMNS, "queue", "priority", "ordering_key")
+_COLUMNS: Final = (*rows.COLUMNS, "queue", "fairness_key", "priority", "ordering_key")
 _SECOND_TYPE: Final = "no_op_too"
 _TYPES: Final = tuple(f"no_op_{number}" for number in range(100))
 
@@ -142,9 +141,9 @@ def put(load: Load, place: Place, jobs: int) -> None:
                 priority = load.priorities[number // load.queues % len(load.priorities)]
                 key = f"key {number % load.keys}" if load.keys else None
                 queue = f"q{number // len(load.types) % load.queues}"
-                if load.fairness_keys:
-                    queue = part(queue, number % load.fairness_keys)
-                into.write_row((job_id, kind, job_id, kind, json.dumps(rows.payload(number)), queue, priority, key))
+                fairness_key = str(number % load.fairness_keys) if load.fairness_keys else ""
+                payload = json.dumps(rows.payload(number))
+                into.write_row((job_id, kind, job_id, kind, payload, queue, fairness_key, priority, key))
 
 
 def drain(load: Load, place: Place, watch: Stopwatch, jobs: int, *, concurrency: int = CONCURRENCY) -> int:

@@ -498,7 +498,7 @@ def _type_slots_in_use(
 def _delayed_by_rate(session: Session, job: Any, model: type[JobMixin[Any]]) -> tuple[str, dict[str, Any]] | None:
     """Describe the rate limit of the queue, fairness key or type that delays a job; None if there is no such limit."""
     weight = max(job.rate_cost or 1, 1)
-    asked = {"queues": [job.queue] * 2, "fairness_keys": [job.fairness_key, ""], "type_name": job.type_name}
+    asked = {"queue": job.queue, "fairness_keys": ["", job.fairness_key], "type_name": job.type_name}
     for row in session.execute(explaining.rates(model), asked):
         rate = Rate.of(row)
         if rate is None or rate.fitting([weight]):
@@ -517,7 +517,7 @@ def _delayed_by_local_rate(
     session: Session, job: Any, model: type[JobMixin[Any]], *, workers: int
 ) -> tuple[str, dict[str, Any]] | None:
     """Describe the rate limit that is divided among workers, if there is one; only the workers know their state."""
-    asked = {"queues": [job.queue] * 2, "fairness_keys": [job.fairness_key, ""], "type_name": job.type_name}
+    asked = {"queue": job.queue, "fairness_keys": ["", job.fairness_key], "type_name": job.type_name}
     for row in session.execute(explaining.rates(model), asked):
         rate = Rate.of(row)
         if rate is not None and rate.algorithm is RateAlgorithm.LOCAL_TOKEN_BUCKET:

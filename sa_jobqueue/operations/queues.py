@@ -106,7 +106,7 @@ def list_queues(
         check_fairness_key(fairness_key)
     check_position(after, str, str)
     name, key = after or (None, None)
-    asked = {"fairness_key": fairness_key, "after": name, "after_fairness_key": key}
+    asked = {"of_key": fairness_key, "after": name, "after_key": key}
     rows = _page(session, names, limit, model, types=False, asked=asked)
     found = [QueueStatus(**{**row, "weight": row["weight"] or 1}) for row in rows]
     return page_of(found, limit=limit, position=lambda one: (one.name, one.fairness_key))
@@ -144,7 +144,8 @@ def get_queue(
     `upsert_queue`: no other transaction can change them until this one ends.
     Changes: with `for_update`, a queue or key without a row gets one with the default settings. Locks: with `for_update`,
     its row, until the transaction ends.
-    Raises: QueueNotFoundError if it has neither a row nor a worker, or the key no row, never with `for_update`; InvalidOptionError.
+    Raises: QueueNotFoundError if it has neither a row nor a worker, or the key no row,
+    never with `for_update`; InvalidOptionError.
     """
     _prepare(session, model.Queue, name, fairness_key=fairness_key, for_update=for_update)
     found = list_queues(session, names=[name], fairness_key=fairness_key, model=model).items
@@ -324,7 +325,7 @@ def _prepare(
 
 def _key(of: type[QueueMixin] | type[JobTypeMixin], fairness_key: str) -> dict[str, str]:
     check_fairness_key(fairness_key)
-    return {"fairness_key": fairness_key} if issubclass(of, QueueMixin) else {}
+    return {"of_key": fairness_key} if issubclass(of, QueueMixin) else {}
 
 
 def _put(

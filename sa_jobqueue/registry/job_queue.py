@@ -15,7 +15,7 @@ from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.errors import InvalidHandlerError, InvalidOptionError, NoOutputError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, check_defaults
-from sa_jobqueue.policies.fairness import FairnessBy, check_fairness_by, label_of, part_of
+from sa_jobqueue.policies.fairness import FairnessBy, check_fairness_by, named, part_of
 from sa_jobqueue.policies.rates import RateAlgorithm
 from sa_jobqueue.policies.retention import NOTHING_SAID, Retention, RetentionRules
 from sa_jobqueue.policies.retry import Backoff, RetryPolicy
@@ -237,7 +237,7 @@ class JobQueue(Generic[JobT]):
         Raises: InvalidOptionError naming the field, or a name that is declared already. Nothing is declared then.
         """
         if (name, fairness_key) in self._queues:
-            raise InvalidOptionError("name", f"queue {label_of(part_of(name, fairness_key))} is declared already")
+            raise InvalidOptionError("name", f"{named(part_of(name, fairness_key))} is declared already")
         declared = QueueSettings(
             name=name,
             fairness_key=fairness_key,
@@ -437,11 +437,11 @@ class JobQueue(Generic[JobT]):
     def _check_queues(self, other: JobQueue[JobT]) -> None:
         twice = self._queues.keys() & other._queues.keys()
         if twice:
-            label = label_of(part_of(*min(twice)))
-            raise InvalidOptionError("other", f"declares the queue {label}, which is declared here already")
-        named = self._selectors.keys() & other._selectors.keys()
-        if named:
-            raise InvalidOptionError("other", f"has a selector of the queue {min(named)!r}, which has one here already")
+            what = named(part_of(*min(twice)))
+            raise InvalidOptionError("other", f"declares the {what}, which is declared here already")
+        selected = self._selectors.keys() & other._selectors.keys()
+        if selected:
+            raise InvalidOptionError("other", f"has a selector of the queue {min(selected)!r}, which has one here already")
 
     @property
     def retention_rules(self) -> RetentionRules:

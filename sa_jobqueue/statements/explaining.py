@@ -11,10 +11,10 @@ from sqlalchemy import (
     Interval,
     Select,
     Text,
+    any_,
     bindparam,
     case,
     cast,
-    column,
     func,
     literal_column,
     select,
@@ -36,16 +36,15 @@ from sa_jobqueue.types import JobStatus
 
 @once_a_model
 def rates(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Tell the rates of some queues and of a job type, and what was started under them.
+    """Return the rates of a queue, of fairness keys of it and of a job type, and what was started under them.
 
-    Parameters: `queues`, `fairness_keys`, as many; `type_name`. Shape: `(what, name, fairness_key, now)`, `limits.RATE` and
-    `limits.STATE` a row that has a rate, queues first. Clock: the database's `now()`. Locks: none. Index: the primary keys,
-    from their ends in `rate_state`.
+    Parameters: `queue`, `fairness_keys` of it, empty for its own; `type_name`. Shape: `(what, name, fairness_key, now)`,
+    `limits.RATE` and `limits.STATE` a row that has a rate, queues first. Clock: the database's `now()`. Locks: none.
+    Index: the primary keys, from their ends in `rate_state`.
     """
     queue, kind = table(model.Queue), table(model.JobType)
-    rows = func.unnest(array("queues", Text()), array("fairness_keys", Text()))
-    asked = rows.table_valued(column("name", Text), column("fairness_key", Text)).render_derived("asked")
-    of_queues = tuple_(queue.c.name, queue.c.fairness_key).in_(select(asked.c.name, asked.c.fairness_key))
+    of_key = queue.c.fairness_key == any_(array("fairness_keys", Text()))
+    of_queues = (queue.c.name == bindparam("queue", type_=Text)) & of_key
     of_type = kind.c.type_name == bindparam("type_name", type_=Text)
     every = [
         select(

@@ -36,7 +36,6 @@ from sqlalchemy import (
     null,
     select,
     true,
-    tuple_,
     union_all,
     update,
 )
@@ -87,9 +86,9 @@ def newest_state(model: type[JobMixin[Any]], of: Table) -> FromClause:
 
 @once_a_model
 def lock(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Lock the rows that limit a queue, its fairness keys and a job type, and return the limits.
+    """Lock the rows that limit a queue, fairness keys of it and a job type, and return the limits.
 
-    Parameters: `queues` and `fairness_keys`, in one order; `type_name`, null for none.
+    Parameters: `queue`, `fairness_keys` of it, empty for its own limits; `type_name`, null for none.
     Shape: `(is_type, name, fairness_key, global_concurrency, concurrency_per_key)`, `RATE`, `STATE`, `(version, place, now)`
     a row that is there and free: how many may run at once, how many of each fairness key, what a `rates.Rate` is made of,
     and the parameters of `spend`; null where there is no such limit, or nothing was started. Unordered.
@@ -100,9 +99,8 @@ def lock(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     queue, kind = table(model.Queue), table(model.JobType)
     none = cast(null(), Integer)
-    rows = func.unnest(array("queues", Text()), array("fairness_keys", Text()))
-    asked = rows.table_valued(column("name", Text), column("fairness_key", Text)).render_derived("asked")
-    given = select(asked.c.name, asked.c.fairness_key)
+    of_key = queue.c.fairness_key == any_(array("fairness_keys", Text()))
+    of_queues = (queue.c.name == bindparam("queue", type_=Text)) & of_key
     parts = [
         select(
             literal_column("true" if of is kind else "false", Boolean).label("is_type"),
@@ -119,7 +117,7 @@ def lock(model: type[JobMixin[Any]]) -> Select[Any]:
         .with_for_update(key_share=True, skip_locked=True, of=of)
         .subquery("of_type" if of is kind else "of_queues")
         for of, name, where in (
-            (queue, queue.c.name, tuple_(queue.c.name, queue.c.fairness_key).in_(given)),
+            (queue, queue.c.name, of_queues),
             (kind, kind.c.type_name, kind.c.type_name == bindparam("type_name", type_=Text)),
         )
         for state in (newest_state(model, of),)

@@ -1,7 +1,7 @@
 """Queues and job types as rows: the settings an operator writes. Workers read them with `controls`.
 
 Both are written by the same statements: `of` is `Job.Queue` or `Job.JobType`, and a name is that of its row. A statement
-about rows of queues has a parameter `fairness_key`: empty for those of the queues themselves.
+about rows of queues has a parameter `of_key`, a fairness key: empty for those of the queues themselves.
 """
 
 from __future__ import annotations
@@ -161,8 +161,8 @@ def lock_declared(model: type[JobMixin[Any]]) -> Select[Any]:
 def page(model: type[JobMixin[Any]], *, types: bool = False) -> Select[Any]:
     """Return queues, or job types, by name: those that have a row, and those that workers serve.
 
-    Parameters: `names`, or null for all; of queues `fairness_key`, or null for any; `after`, the name that the page follows,
-    or null, with `after_fairness_key` of queues; `limit`.
+    Parameters: `names`, or null for all; of queues `of_key`, or null for any; `after`, the name that the page follows, or
+    null, with `after_key` of queues; `limit`.
     Shape: the name, of queues `fairness_key`, those of `TOLD` that the table has, since when it is paused, by whom,
     `created_at`, `updated_at`: null where there is no row; and `workers`: how many have it, of a fairness key how many have
     its queue.
@@ -183,10 +183,10 @@ def page(model: type[JobMixin[Any]], *, types: bool = False) -> Select[Any]:
         wanted += [or_(after.is_(None), name > after)]
     else:
         no_key = literal_column("''", Text)
-        given = bindparam("fairness_key", type_=Text)
+        given = bindparam("of_key", type_=Text)
         own_key = func.coalesce(row.c.fairness_key, no_key)
         keys = [own_key.label("fairness_key")]
-        position = tuple_(after, bindparam("after_fairness_key", None, type_=Text))
+        position = tuple_(after, bindparam("after_key", None, type_=Text))
         wanted += [or_(given.is_(None), own_key == given), or_(after.is_(None), tuple_(name, own_key) > position)]
         workers += [of_whole.c.workers]
         # A full join takes conditions that hash: the rows of keys have an empty text in the place of their name.
@@ -209,7 +209,7 @@ def _key(of: type[QueueMixin] | type[JobTypeMixin]) -> Column[Any]:
 
 
 def _fairness_key(of: type[QueueMixin] | type[JobTypeMixin]) -> list[ColumnElement[Any]]:
-    return [bindparam("fairness_key", type_=Text)] if "fairness_key" in table(of).c else []
+    return [bindparam("of_key", type_=Text)] if "fairness_key" in table(of).c else []
 
 
 def _named(of: type[QueueMixin] | type[JobTypeMixin]) -> list[ColumnElement[bool]]:

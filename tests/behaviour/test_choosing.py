@@ -240,7 +240,7 @@ async def test_one_that_leaves_out_a_full_window_is_asked_again_at_leisure(engin
         return []
 
     for number in range(6):
-        jobs.add(queue=f"default/{number}", input=number)
+        jobs.add(queue="default", fairness_key=str(number), input=number)
     async with start(queue, poll_interval=timedelta(seconds=60)):
         await until(
             lambda: len(calls) >= 10, what="it is asked again, also after those first looks that a woken worker takes"
@@ -277,9 +277,7 @@ async def test_what_commits_late_or_comes_back_is_offered_too(engine: Engine, st
 
 async def test_limits_and_pauses_hold_whatever_it_says(engine: Engine, jobs: Jobs, start: Start) -> None:
     queue = JobQueue()
-    queue.selector("default")(
-        lambda candidates, free: sorted(candidates, key=lambda one: one.fairness_key or "", reverse=True)
-    )
+    queue.selector("default")(lambda candidates, free: sorted(candidates, key=lambda one: one.fairness_key, reverse=True))
     running: Counter[str] = Counter()
     most: Counter[str] = Counter()
     seen: list[str] = []
@@ -298,14 +296,14 @@ async def test_limits_and_pauses_hold_whatever_it_says(engine: Engine, jobs: Job
             text("INSERT INTO queue (name, global_concurrency, concurrency_per_key) VALUES ('default', 5, 2)")
         )
     with Session(engine) as session, session.begin():
-        pause_queues(session, ["default/c"])
+        pause_queues(session, ["default"], fairness_key="c")
     for number in range(60):
-        jobs.add(queue=f"default/{'abc'[number % 3]}", input="abc"[number % 3])
+        jobs.add(queue="default", fairness_key="abc"[number % 3], input="abc"[number % 3])
     async with start(queue, concurrency=8), start(queue, concurrency=8):
         await until(lambda: len(seen) == 40, what="those of the keys that are not paused")
         assert set(seen) == {"a", "b"}
         with Session(engine) as session, session.begin():
-            resume_queues(session, ["default/c"])
+            resume_queues(session, ["default"], fairness_key="c")
         await until(lambda: len(seen) == 60, what="all")
     assert most["all"] <= 5
     assert max(most[key] for key in "abc") <= 2
@@ -327,7 +325,6 @@ async def test_other_queues_of_the_worker_are_claimed_as_ever_and_the_order_of_a
 @pytest.mark.parametrize(
     ("field", "options"),
     [
-        ("queue", {"queue": "mail/1"}),
         ("queue", {"queue": "-"}),
         ("window", {"window": 0}),
         ("window", {"window": 1001}),

@@ -210,8 +210,10 @@ async def test_what_a_queue_says_of_retries_holds_where_neither_handler_nor_erro
 
     said = Backoff(base=century, cap=century)
     say(engine, upsert_queue, QueueSettings(name="default", retry=said))
-    # What a part says goes before what its queue says.
-    say(engine, upsert_queue, QueueSettings(name="default/42", retry=Backoff(base=timedelta(microseconds=1))))
+    # What is said of a key goes before what its queue says.
+    say(
+        engine, upsert_queue, QueueSettings(name="default", fairness_key="42", retry=Backoff(base=timedelta(microseconds=1)))
+    )
     names = ("says_nothing", "has_a_policy", "is_told")
     waits, *end = enqueue(engine, *(queue.job(name, None) for name in names))
     (of_part,) = enqueue(engine, queue.job("says_nothing", None, fairness_key="42", max_attempts=2))

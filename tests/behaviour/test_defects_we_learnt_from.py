@@ -243,7 +243,7 @@ def test_looking_for_the_next_due_job_locks_nothing(engine: Engine, jobs: Jobs) 
     job_id = jobs.add()
     queue, lanes = ["default"], [0]
     with engine.connect() as looking, engine.connect() as other:
-        given = {"queues": queue, "priorities": lanes, "types": ["test"]}
+        given = {"queues": queue, "fairness_keys": [""], "priorities": lanes, "types": ["test"]}
         looking.execute(claims.next_due(Job), given)
         held = select(Job.id).with_for_update(skip_locked=True)
         assert other.scalars(held).all() == [job_id]

@@ -20,16 +20,16 @@ from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, Start, quick, until
 
 _FILL = """
-INSERT INTO job (id, chain_id, type_name, chain_type_name, queue, scheduled_at, input)
-SELECT id, id, 'test', 'test', :queue || (n % :keys), now() - interval '1 minute', to_jsonb(:queue || (n % :keys))
-FROM (SELECT job_uuid7() AS id, n FROM generate_series(1, :count) AS n) AS made
+INSERT INTO job (id, chain_id, type_name, chain_type_name, queue, fairness_key, scheduled_at, input)
+SELECT id, id, 'test', 'test', :queue, key, now() - interval '1 minute', to_jsonb(:queue || '/' || key)
+FROM (SELECT job_uuid7() AS id, :key || (n % :keys) AS key FROM generate_series(1, :count) AS n) AS made
 """
 
 
-def fill(engine: Engine, queue: str, *, count: int, keys: int = 1) -> None:
-    """Enqueue many jobs for keys in turn, all due, and tell nobody."""
+def fill(engine: Engine, queue: str, key: str = "", *, count: int, keys: int = 1) -> None:
+    """Enqueue many jobs for keys in turn, all due, and tell nobody. Their payload is `queue/key`."""
     with engine.begin() as connection:
-        connection.execute(text(_FILL), {"queue": queue, "count": count, "keys": keys})
+        connection.execute(text(_FILL), {"queue": queue, "key": key, "count": count, "keys": keys})
 
 
 def recorder() -> tuple[JobQueue[Any], list[str]]:
@@ -54,9 +54,9 @@ def no_survey(monkeypatch: pytest.MonkeyPatch) -> None:
 @both_servers
 async def test_a_flood_of_one_key_keeps_no_other_waiting(engine: Engine) -> None:
     queue, seen = recorder()
-    fill(engine, "default/flood", count=1500)
-    fill(engine, "default/few", count=40, keys=20)
-    fill(engine, "other/few", count=40, keys=20)
+    fill(engine, "default", "flood", count=1500)
+    fill(engine, "default", "few", count=40, keys=20)
+    fill(engine, "other", "few", count=40, keys=20)
     await asyncio.wait_for(
         Worker(queue, engine, options=quick(queues=["default", "other"], concurrency=20)).run_until_idle(), PATIENCE
     )
@@ -68,7 +68,7 @@ async def test_a_flood_of_one_key_keeps_no_other_waiting(engine: Engine) -> None
 
 async def test_keys_share_a_queue_also_where_several_workers_do(engine: Engine) -> None:
     queue, seen = recorder()
-    fill(engine, "default/", count=2400, keys=4)
+    fill(engine, "default", count=2400, keys=4)
     tasks = [asyncio.create_task(Worker(queue, engine, options=quick(concurrency=8)).run_until_idle()) for _ in range(3)]
     await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE)
     assert len(seen) == 2400
@@ -84,7 +84,7 @@ async def test_what_commits_late_is_found_in_parts_that_are_known_and_in_new_one
         late.add(Job("test", "before", fairness_key="known"))
         late.add(Job("test", "before", fairness_key="new"))
         late.flush()
-        fill(engine, "default/known", count=50)
+        fill(engine, "default", "known", count=50)
         async with start(queue, poll_interval=timedelta(seconds=60)):
             await until(lambda: len(seen) == 50, what="the known part is empty")
             late.commit()
@@ -107,7 +107,7 @@ async def test_jobs_of_a_part_are_found_again_after_a_claim_that_could_not_commi
     engine: Engine, start: Start, no_survey: None
 ) -> None:
     queue, seen = recorder()
-    fill(engine, "default/", count=3)
+    fill(engine, "default", count=3)
     with engine.begin() as connection:
         connection.execute(text(_FAIL_ONCE))
         # So that a claim is a transaction of several statements.
@@ -121,8 +121,8 @@ async def test_what_is_scheduled_for_later_in_a_part_starts_then(
     engine: Engine, jobs: Jobs, start: Start, no_survey: None
 ) -> None:
     queue, seen = recorder()
-    jobs.add(queue="default/a", input="there before", due_in=0.3)
-    fill(engine, "default/a", count=1)
+    jobs.add(queue="default", fairness_key="a", input="there before", due_in=0.3)
+    fill(engine, "default", "a", count=1)
     async with start(queue, poll_interval=timedelta(seconds=60)):
         await until(lambda: len(seen) >= 1, what="the first one")
         with Session(engine) as session, session.begin():
@@ -138,27 +138,30 @@ async def test_pausing_a_queue_pauses_its_parts_and_pausing_a_part_leaves_the_ot
 ) -> None:
     queue, seen = recorder()
     with Session(engine) as session, session.begin():
-        pause_queues(session, ["other", "default/1"])
+        pause_queues(session, ["other"])
+        pause_queues(session, ["default"], fairness_key="1")
     async with start(queue, queues=["default", "other"]):
-        fill(engine, "default/", count=30, keys=3)
-        fill(engine, "other/", count=30, keys=3)
+        fill(engine, "default", count=30, keys=3)
+        fill(engine, "other", count=30, keys=3)
         await until(lambda: len(seen) >= 20, what="the parts that are not paused")
         assert set(seen) == {"default/0", "default/2"}
         with Session(engine) as session, session.begin():
-            resume_queues(session, ["other", "default/1"])
+            resume_queues(session, ["other"])
+            resume_queues(session, ["default"], fairness_key="1")
         await until(lambda: len(seen) == 60, what="all")
 
 
 def test_explain_names_the_limit_of_the_key_and_the_pause_of_the_queue(engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker("free:1", concurrency=5)
-    jobs.add(JobStatus.RUNNING, queue="default/a")
-    held, free = jobs.add(queue="default/a"), jobs.add(queue="default/b")
+    jobs.add(JobStatus.RUNNING, queue="default", fairness_key="a")
+    held, free = jobs.add(queue="default", fairness_key="a"), jobs.add(queue="default", fairness_key="b")
     with engine.begin() as connection:
         connection.execute(text("INSERT INTO queue (name, concurrency_per_key) VALUES ('default', 1)"))
     with Session(engine) as session:
         told = explain_job(session, held)
         assert (told.cause, told.evidence["global_concurrency"]) == (Cause.LIMITED, 1)
-        assert "default/a" in told.sentence
+        assert "its fairness key 'a' of queue 'default' runs 1 jobs" in told.sentence
+        assert "sa-jobqueue queues set default --fairness-key a --global-concurrency" in told.sentence
         assert explain_job(session, free).cause not in {Cause.LIMITED, Cause.QUEUE_UNSERVED}
         pause_queues(session, ["default"])
         assert explain_job(session, free).cause is Cause.QUEUE_PAUSED
@@ -179,7 +182,7 @@ async def test_the_limit_of_a_queue_is_one_of_all_its_parts(engine: Engine, by: 
     if by == "row":
         with engine.begin() as connection:
             connection.execute(text("INSERT INTO queue (name, global_concurrency) VALUES ('default', 3)"))
-    fill(engine, "default/", count=40, keys=10)
+    fill(engine, "default", count=40, keys=10)
     limits = {"default": 3} if by == "worker" else ["default"]
     await asyncio.wait_for(Worker(queue, engine, options=quick(queues=limits, concurrency=9)).run_until_idle(), PATIENCE)
     assert most == 3
@@ -207,7 +210,7 @@ async def test_a_worker_whose_slots_for_the_keys_are_taken_rests(
     @queue.handler("other")
     async def other() -> None: ...
 
-    fill(engine, "default/", count=40, keys=10)
+    fill(engine, "default", count=40, keys=10)
     given = {"default": 1} if of == "queue" else ["default"]
     beats = "SELECT count(*) FROM worker WHERE heartbeat_at > started_at + interval '1 second'"
     async with start(queue, queues=given, concurrency=9, poll_interval=timedelta(seconds=60)):
@@ -250,12 +253,13 @@ async def test_no_key_runs_more_than_its_limit_across_workers_and_none_waits_for
         if said == "of each key":
             connection.execute(text("INSERT INTO queue (name, concurrency_per_key) VALUES ('default', 2)"))
             # A part that says something itself is not held to what is said of each.
-            connection.execute(text("INSERT INTO queue (name, global_concurrency) VALUES ('default/4', 3)"))
+            own = "INSERT INTO queue (name, fairness_key, global_concurrency) VALUES ('default', '4', 3)"
+            connection.execute(text(own))
         else:
-            limits = "SELECT 'default/' || n, 2 + n / 4 FROM generate_series(0, 4) AS n"
-            made = f"INSERT INTO queue (name, global_concurrency) {limits}"
+            limits = "SELECT 'default', n, 2 + n / 4 FROM generate_series(0, 4) AS n"
+            made = f"INSERT INTO queue (name, fairness_key, global_concurrency) {limits}"
             connection.execute(text(made))
-    fill(engine, "default/", count=100, keys=5)
+    fill(engine, "default", count=100, keys=5)
     tasks = [asyncio.create_task(Worker(queue, engine, options=quick(concurrency=8)).run_until_idle()) for _ in range(3)]
     await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE)
     # Without the lock of the row that limits them, two claims count the same room.
@@ -279,7 +283,7 @@ async def test_no_key_of_very_many_runs_more_than_its_limit(engine: Engine, star
 
     with engine.begin() as connection:
         connection.execute(text("INSERT INTO queue (name, concurrency_per_key) VALUES ('default', 1)"))
-    fill(engine, "default/", count=600, keys=150)  # more than one claim names
+    fill(engine, "default", count=600, keys=150)  # more than one claim names
     async with start(queue, concurrency=400):
         await until(lambda: len(running) == 150, what="each of them")
         go_on.set()
@@ -291,10 +295,10 @@ async def test_no_key_of_very_many_runs_more_than_its_limit(engine: Engine, star
 async def test_a_key_starts_no_faster_than_its_rate_and_others_go_on(engine: Engine, start: Start) -> None:
     queue, seen = recorder()
     with engine.begin() as connection:
-        given = "INSERT INTO queue (name, rate_limit, rate_period) VALUES ('default/slow0', 3, interval '1 hour')"
-        connection.execute(text(given))
-    fill(engine, "default/slow", count=30)
-    fill(engine, "default/", count=60, keys=3)
+        columns = "name, fairness_key, rate_limit, rate_period"
+        connection.execute(text(f"INSERT INTO queue ({columns}) VALUES ('default', 'slow0', 3, interval '1 hour')"))
+    fill(engine, "default", "slow", count=30)
+    fill(engine, "default", count=60, keys=3)
     async with start(queue), start(queue):
         await until(lambda: len(seen) >= 63, what="the others, and what the rate lets through")
     assert Counter(seen) == {"default/0": 20, "default/1": 20, "default/2": 20, "default/slow0": 3}

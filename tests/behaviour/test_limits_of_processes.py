@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from sa_jobqueue import JobStatus
+from sa_jobqueue.policies.fairness import part_of
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, Spawn, wait_until
 
@@ -41,7 +42,7 @@ queue = JobQueue()
 
 @queue.handler("recorded")
 def recorded(payload: dict, ctx: AttemptContext) -> None:
-    given = {{"pid": os.getpid(), "queue": ctx.job.queue, "job_id": ctx.job.id, "attempt": ctx.attempt}}
+    given = {{"pid": os.getpid(), "queue": ctx.job.part, "job_id": ctx.job.id, "attempt": ctx.attempt}}
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         number = connection.execute(text({_BEGIN!r}), given).scalar_one()
         connection.execute(text("SELECT pg_sleep(0.02)"))
@@ -65,8 +66,12 @@ def test_queues_and_keys_never_run_more_than_their_limits_across_processes_of_wh
 
     with engine.begin() as connection:
         connection.exec_driver_sql(_RUNS)
+
+    def place(number: int) -> dict[str, Any]:
+        return {"queue": "default"} if number % 2 else {"queue": "keyed", "fairness_key": f"{number % 5}"}
+
     for number in range(200):
-        jobs.add(type_name="recorded", input={}, queue="default" if number % 2 else f"keyed/{number % 5}")
+        jobs.add(type_name="recorded", input={}, **place(number))
     workers = [spawn(WORKER) for _ in range(3)]
     pids = {worker.pid for worker in workers}
     wait_until(lambda: {row.pid for row in ask("SELECT DISTINCT pid FROM run")} == pids, what="all of them work")
@@ -88,5 +93,5 @@ def test_queues_and_keys_never_run_more_than_their_limits_across_processes_of_wh
     most = {row.queue: row.max for row in ask(_AT_ONCE)}
     # Without the lock of the queue's row two claims count the same room.
     assert most.pop("default") == 4
-    assert most == {f"keyed/{key}": 1 for key in range(5) if f"keyed/{key}" in most}
+    assert most == {part_of("keyed", str(key)): 1 for key in range(5) if part_of("keyed", str(key)) in most}
     assert len(most) == 5

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.operations import cancel_jobs
+from sa_jobqueue.policies.fairness import part_of
 from sa_jobqueue.worker.claim.claims import Claims
 from sa_jobqueue.worker.claim.floors import Lane
 from sa_jobqueue.worker.claim.groups import Group
@@ -176,8 +177,9 @@ async def test_each_of_several_groups_finds_it_from_the_oldest_of_their_snapshot
 async def test_of_a_part_that_was_read_to_its_end_a_look_tells_that_a_key_was_let_go(
     engine: Engine, jobs: Jobs, hands: Any, connection: AsyncConnection
 ) -> None:
-    other, mail = hands("other:1", queues=("mail/1",)), group("mail", "test")
-    first, second = (jobs.add(queue="mail/1", ordering_key="k", due_in=-9) for _ in range(2))
+    part = part_of("mail", "1")
+    other, mail = hands("other:1", queues=(part,)), group("mail", "test")
+    first, second = (jobs.add(queue="mail", fairness_key="1", ordering_key="k", due_in=-9) for _ in range(2))
     (mine,) = other.claim()
     assert mine.id == first
     scout = Scout(Job, ["test"])
@@ -190,5 +192,5 @@ async def test_of_a_part_that_was_read_to_its_end_a_look_tells_that_a_key_was_le
     other.complete(mine)
     await scout.look(connection, [mail], 1.0, lambda: 1.0)
     mail.parts.wake(1.0)
-    assert mail.parts.names() == ["mail/1"]
-    assert mail.floors.floor_of(Lane("mail/1", 0))[0] <= jobs.get(second)["scheduled_at"]
+    assert mail.parts.names() == [part]
+    assert mail.floors.floor_of(Lane(part, 0))[0] <= jobs.get(second)["scheduled_at"]

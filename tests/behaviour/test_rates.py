@@ -20,17 +20,17 @@ from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import Start, until
 
 RULES = """
-INSERT INTO queue (name, rate_limit, rate_period, rate_burst, rate_algorithm) VALUES
-  ('default', 60, interval '1 second', 20, NULL),
-  ('default/a', 8, interval '500 ms', NULL, 'sliding_window');
+INSERT INTO queue (name, fairness_key, rate_limit, rate_period, rate_burst, rate_algorithm) VALUES
+  ('default', '', 60, interval '1 second', 20, NULL),
+  ('default', 'a', 8, interval '500 ms', NULL, 'sliding_window');
 INSERT INTO job_type (type_name, rate_limit, rate_period, rate_algorithm) VALUES
   ('test', 40, interval '1 second', 'sliding_window')
 """
 # Most that lies within any window of so many seconds, or beyond what any stretch may have at so much a second.
 _WITHIN = """
 SELECT max(total) FROM (SELECT (SELECT sum(coalesce(rate_cost, 1)) FROM job AS other
-  WHERE other.queue LIKE :queue AND other.started_at > one.started_at - make_interval(secs => :seconds)
-  AND other.started_at <= one.started_at) AS total FROM job AS one WHERE one.queue LIKE :queue) AS windows
+  WHERE other.fairness_key LIKE :key AND other.started_at > one.started_at - make_interval(secs => :seconds)
+  AND other.started_at <= one.started_at) AS total FROM job AS one WHERE one.fairness_key LIKE :key) AS windows
 """
 _BEYOND = """
 SELECT max(total - :per_second * seconds) FROM (SELECT extract(epoch FROM later.started_at - one.started_at) AS seconds,
@@ -61,11 +61,11 @@ async def test_no_window_and_no_stretch_of_time_has_more_than_its_rate_by_weight
         pass
 
     for number in range(36):
-        jobs.add(queue=f"default/{'abc'[number % 3]}", rate_cost=(None, 2, 5, 1, 7)[number % 5])
+        jobs.add(queue="default", fairness_key="abc"[number % 3], rate_cost=(None, 2, 5, 1, 7)[number % 5])
     async with start(queue), start(queue), start(queue):
         await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
-    assert scalar(engine, _WITHIN, queue="default/a", seconds=0.5) <= 8
-    assert scalar(engine, _WITHIN, queue="%", seconds=1) <= 40
+    assert scalar(engine, _WITHIN, key="a", seconds=0.5) <= 8
+    assert scalar(engine, _WITHIN, key="%", seconds=1) <= 40
     assert scalar(engine, _BEYOND, per_second=60) <= 20 + 1e-3
     # Nothing was started for nothing: what was too heavy was rolled back.
     assert scalar(engine, "SELECT max(attempt) FROM job") == 1

@@ -95,7 +95,13 @@ class OldRelease:
             "grace": timedelta(seconds=15),
         }
         floor = START if not changed else datetime.now(UTC) + timedelta(days=1)
-        given |= {"queues": ["default"], "priorities": [0], "floor_at": [floor], "floor_id": [UUID(int=0)]}
+        given |= {
+            "queues": ["default"],
+            "fairness_keys": [""],
+            "priorities": [0],
+            "floor_at": [floor],
+            "floor_id": [UUID(int=0)],
+        }
         if changed:
             given |= {"xmax": "0", "xip": [], "highest_floor": floor}
         return [row for row in self.run("claim_changed" if changed else "claim", **given) if row["id"] is not None]

@@ -16,7 +16,7 @@ from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 
 STATUSES = [JobStatus.PENDING, JobStatus.RUNNING, JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED]
-QUEUES = ["default", "mail", "mail/42", "mail/43", "reports"]
+QUEUES = [("default", ""), ("mail", ""), ("mail", "42"), ("mail", "43"), ("reports", "")]
 
 
 def some_of_everything(jobs: Jobs, engine: Engine, dice: random.Random) -> None:
@@ -25,11 +25,11 @@ def some_of_everything(jobs: Jobs, engine: Engine, dice: random.Random) -> None:
     jobs.add_worker("leaving:1", concurrency=3, state="draining")
     jobs.add_worker("gone:1", silent_for=100, concurrency=11)
     for _ in range(120):
-        status, queue = dice.choice(STATUSES), dice.choice(QUEUES)
+        status, (queue, key) = dice.choice(STATUSES), dice.choice(QUEUES)
         more: dict[str, Any] = {"priority": dice.randint(-9, 9), "due_in": dice.choice([-300, -20, -1, 60, 3600])}
         if status is JobStatus.RUNNING:
             more["worker_id"] = dice.choice(["live:1", "live:2", "leaving:1", "gone:1", "nobody:1"])
-        jobs.add(status, queue=queue, **more)
+        jobs.add(status, queue=queue, fairness_key=key, **more)
     statements = [
         # Some of it happened before the window.
         "UPDATE job SET created_at = now() - interval '2 hours' WHERE hashtext(id::text) % 3 = 0",
@@ -70,8 +70,7 @@ def test_the_queues_figures_are_what_a_plain_count_says(jobs: Jobs, engine: Engi
     at = f"timestamptz '{report.measured_at.isoformat()}'"
     window = f"> {at} - interval '10 minutes'"
 
-    # Parts of a queue count with it.
-    depths = ask(f"""SELECT split_part(queue, '/', 1) AS q,
+    depths = ask(f"""SELECT queue AS q,
         count(*) FILTER (WHERE scheduled_at <= {at}), count(*) FILTER (WHERE scheduled_at > {at}),
         min(scheduled_at) FILTER (WHERE scheduled_at <= {at}), min(scheduled_at) FILTER (WHERE scheduled_at > {at})
         FROM job WHERE status = 'pending' GROUP BY q ORDER BY q""")
@@ -80,7 +79,7 @@ def test_the_queues_figures_are_what_a_plain_count_says(jobs: Jobs, engine: Engi
     assert report.claim_age == report.measured_at - min(row[3] for row in depths if row[3])
     assert not any(of.is_capped for of in report.queues)
 
-    rates = ask(f"""SELECT split_part(queue, '/', 1) AS q, count(*) FILTER (WHERE created_at {window}),
+    rates = ask(f"""SELECT queue AS q, count(*) FILTER (WHERE created_at {window}),
         count(*) FILTER (WHERE status = 'completed' AND completed_at {window}),
         count(*) FILTER (WHERE status = 'dead' AND completed_at {window}),
         count(*) FILTER (WHERE status = 'cancelled' AND completed_at {window}) FROM job GROUP BY q ORDER BY q""")

@@ -144,6 +144,7 @@ def test_labels_are_bounded_whatever_queues_and_types_there_are(engine: Engine) 
     queues = [
         QueueDepth(
             queue=f"tenant_{number}",
+            fairness_key="",
             due=number,
             later=1,
             oldest_due_at=None,

@@ -62,9 +62,9 @@ def paused_queue(of: Patient) -> None:
 
 
 def paused_key(of: Patient) -> None:
-    of.jobs.add(queue="default/13", due_in=-1200)
-    of.jobs.add(queue="default/14")
-    of.run("INSERT INTO queue (name, paused_at) VALUES ('default/13', now() - interval '1 h')")
+    of.jobs.add(queue="default", fairness_key="13", due_in=-1200)
+    of.jobs.add(queue="default", fairness_key="14")
+    of.run("INSERT INTO queue (name, fairness_key, paused_at) VALUES ('default', '13', now() - interval '1 h')")
 
 
 def paused_type(of: Patient) -> None:

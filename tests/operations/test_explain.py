@@ -135,15 +135,16 @@ def test_a_limit_is_told_with_who_has_held_it_for_longest(session: Session, jobs
     upsert_queue(session, QueueSettings(name="default", global_concurrency=2, concurrency_per_key=1))
     upsert_job_type(session, TypeSettings(type_name="test", global_concurrency=3))
     session.commit()
-    first, second = jobs.add(RUNNING, queue="default/a"), jobs.add(RUNNING, queue="default/b", worker_id="other:1")
+    first = jobs.add(RUNNING, queue="default", fairness_key="a")
+    second = jobs.add(RUNNING, queue="default", fairness_key="b", worker_id="other:1")
     found = explain_job(session, jobs.add())
     assert (found.cause, found.evidence["held_by"]) == (Cause.LIMITED, [first, second])
     assert f"its queue 'default' runs 2 jobs, its limit is 2; the longest running is job {first}, for" in found.sentence
     upsert_queue(session, QueueSettings(name="default", global_concurrency=9, concurrency_per_key=1))
     session.commit()
-    assert explain_job(session, jobs.add(queue="default/b")).evidence["held_by"] == [second]
+    assert explain_job(session, jobs.add(queue="default", fairness_key="b")).evidence["held_by"] == [second]
     third = jobs.add(RUNNING, queue="third")
-    found = explain_job(session, jobs.add(queue="default/c"))
+    found = explain_job(session, jobs.add(queue="default", fairness_key="c"))
     assert (found.evidence["global_concurrency"], set(found.evidence["held_by"])) == (3, {first, second})
     assert third not in found.evidence["held_by"]  # of each worker one
 
@@ -163,7 +164,7 @@ def test_a_rate_that_is_divided_is_named_also_behind_others(session: Session, jo
 
 
 def test_a_function_that_chooses_leaves_it_out(session: Session, jobs: Jobs, workers: Workers) -> None:
-    job = jobs.add(due_in=-90, queue="default/7")
+    job = jobs.add(due_in=-90, queue="default", fairness_key="7")
     told = {"function": "shop:pick", "window": 2, "max_wait": None}
     workers.add("w:1", selectors={"default": told, "mail": told})
     found = explain_job(session, job)
@@ -179,10 +180,10 @@ def test_a_function_that_chooses_leaves_it_out(session: Session, jobs: Jobs, wor
     assert explain_job(session, jobs.add(due_in=0)).cause is Cause.READY  # no worker has had the time to claim it
 
     for _ in range(3):  # of its own part, so that it is behind a whole window
-        jobs.add(due_in=-95, queue="default/7")
+        jobs.add(due_in=-95, queue="default", fairness_key="7")
     assert explain_job(session, job).cause is Cause.QUEUED
     workers.add("w:3", selectors={"mail": told})
-    assert explain_job(session, jobs.add(due_in=-90, queue="default/8")).cause is Cause.READY
+    assert explain_job(session, jobs.add(due_in=-90, queue="default", fairness_key="8")).cause is Cause.READY
 
 
 def test_its_time_has_not_come(session: Session, jobs: Jobs, workers: Workers, engine: Engine) -> None:

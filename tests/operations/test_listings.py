@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event, text
+from sqlalchemy import Engine, event, select, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
@@ -16,12 +16,14 @@ from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, InvalidOptio
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import (
     ChainFilter,
+    DeadLetterFilter,
     JobFilter,
     Page,
     list_blocked_jobs,
     list_blockers,
     list_chain_jobs,
     list_chains,
+    list_dead_letters,
 )
 from tests.fixtures.chains import Chains
 from tests.fixtures.database import both_servers_swept
@@ -301,9 +303,22 @@ async def test_the_async_listings_are_the_same(async_sessions: async_sessionmake
         assert (await aio.list_jobs(session, limit=1)).next == waiting
 
 
-def test_a_queue_is_listed_with_its_parts_and_a_part_by_itself(session: Session, jobs: Jobs) -> None:
-    whole, key, other = jobs.add(queue="mail"), jobs.add(queue="mail/1"), jobs.add(queue="mail/2")
-    jobs.add(queue="mailbox/1")
-    for names, expected in ((["mail"], {whole, key, other}), (["mail/1"], {key}), (["mail/2", "mail/1"], {key, other})):
-        assert {job.id for job in list_jobs(session, where=JobFilter(queues=names))} == expected
-        assert {chain.id for chain in list_chains(session, where=ChainFilter(queues=names))} == expected
+def test_a_queue_is_listed_with_all_its_fairness_keys_and_a_key_by_itself(session: Session, jobs: Jobs) -> None:
+    none = jobs.add(queue="mail")
+    one, two = (jobs.add(JobStatus.DEAD, queue="mail", fairness_key=key) for key in ("1", "2"))
+    elsewhere = jobs.add(queue="other", fairness_key="1")
+    cases: list[tuple[dict[str, Any], set[Any]]] = [
+        ({"queues": ["mail"]}, {none, one, two}),
+        ({"queues": ["mail"], "fairness_keys": ["1"]}, {one}),
+        ({"queues": ["mail"], "fairness_keys": ["2", "1"]}, {one, two}),
+        ({"queues": ["mail"], "fairness_keys": [""]}, {none}),
+        ({"fairness_keys": ["1"]}, {one, elsewhere}),
+    ]
+    for given, expected in cases:
+        assert {job.id for job in list_jobs(session, where=JobFilter(**given))} == expected
+        chains = list_chains(session, where=ChainFilter(**given))
+        assert {chain.id for chain in chains} == expected
+        letters = list_dead_letters(session, where=DeadLetterFilter(**given))
+        assert {letter.job_id for letter in letters} == expected & {one, two}
+    assert session.scalars(select(Job.id).where(Job.queue == "mail")).all() == [none, one, two]
+    assert [chain.fairness_key for chain in chains] == ["1", "1"]

@@ -72,15 +72,22 @@ def test_a_queue_has_a_row_from_the_first_time_that_anything_is_said_of_it(sessi
     assert list_queues(session, names=["other"]).items[0].paused_by == "ann"
 
 
-def test_a_part_of_a_queue_has_the_workers_of_the_queue(session: Session, jobs: Jobs) -> None:
+def test_a_fairness_key_has_settings_of_its_own_and_the_workers_of_the_queue(session: Session, jobs: Jobs) -> None:
     for worker in (WORKER, "other:1"):
         jobs.add_worker(worker, queues=["mail"])
     jobs.add_worker("other:2", queues=["reports"])
-    pause_queues(session, ["mail/42", "reports/a/b", "idle/1"], by="ann")
-    serving = {one.name: one.workers for one in list_queues(session)}
-    assert serving == {"idle/1": 0, "mail": 2, "mail/42": 2, "reports": 1, "reports/a/b": 1}
-    (part,) = list_queues(session, names=["mail/42"])
-    assert part.workers == 2
+    assert pause_queues(session, ["mail", "idle"], fairness_key="42", by="ann") == ["idle", "mail"]
+    upsert_queue(session, QueueSettings(name="reports", fairness_key="a b", weight=3))
+    upsert_queue(session, QueueSettings(name="reports", weight=2))
+    serving = {(one.name, one.fairness_key): one.workers for one in list_queues(session)}
+    assert serving == {("idle", "42"): 0, ("mail", ""): 2, ("mail", "42"): 2, ("reports", ""): 1, ("reports", "a b"): 1}
+    (key,) = list_queues(session, names=["mail"], fairness_key="42")
+    assert (key.workers, key.paused_by) == (2, "ann")
+    (queue,) = list_queues(session, names=["mail"], fairness_key="")
+    assert (queue.created_at, queue.paused_at, queue.weight) == (None, None, 1)
+    assert get_queue(session, "reports", fairness_key="a b").weight == 3
+    assert resume_queues(session, ["mail"]) == []
+    assert resume_queues(session, ["mail"], fairness_key="42") == ["mail"]
 
 
 def test_a_type_is_told_as_a_queue_is(session: Session, jobs: Jobs) -> None:

@@ -47,6 +47,7 @@ def lanes(at: datetime = START, *, queues: Sequence[str] = ("default", "other"))
     each = [(queue, priority) for priority in range(MAX_PRIORITY, MIN_PRIORITY - 1, -1) for queue in queues]
     return {
         "queues": [queue for queue, _ in each],
+        "fairness_keys": [""] * len(each),
         "priorities": [priority for _, priority in each],
         "floor_at": [at] * len(each),
         "floor_id": [NOBODY] * len(each),

@@ -13,14 +13,14 @@ EXPLAINING_CASES = [
         "explain_rates",
         lambda: explaining.rates(Job),
         frozenset(),
-        lambda world: {"queues": ["default"], "type_name": "test"},
+        lambda world: {"queue": "default", "fairness_keys": ["", "1"], "type_name": "test"},
         guarded=False,
     ),
     Case(
         "explain_holders",
         lambda: explaining.holders(Job),
         frozenset({"ix_job_running"}),
-        lambda world: {"queue": "default", "type_name": None},
+        lambda world: {"queue": "default", "fairness_key": "1", "type_name": None},
         guarded=False,
     ),
     Case(
@@ -29,6 +29,7 @@ EXPLAINING_CASES = [
         frozenset({"ix_job_claim"}),
         lambda world: {
             "queue": "default",
+            "fairness_key": "",
             "priority": 0,
             "scheduled_at": world.now,
             "id": world.pending[0],
@@ -40,7 +41,13 @@ EXPLAINING_CASES = [
         "explain_ended_lately",
         lambda: explaining.ended_lately(Job),
         frozenset(),
-        lambda world: {"queue": "default", "window": timedelta(minutes=1), "transactions": 10, "limit": 100},
+        lambda world: {
+            "queue": "default",
+            "fairness_key": "",
+            "window": timedelta(minutes=1),
+            "transactions": 10,
+            "limit": 100,
+        },
         guarded=False,
     ),
     Case(

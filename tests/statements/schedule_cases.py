@@ -14,6 +14,7 @@ _NIGHTLY = dict.fromkeys(schedules.TOLD) | {
     "time_zone": "UTC",
     "type_name": "test",
     "queue": "default",
+    "fairness_key": "",
     "priority": 0,
     "max_attempts": 20,
     "input_version": 1,

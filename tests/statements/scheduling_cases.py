@@ -65,10 +65,11 @@ def offered(world: World) -> dict[str, Any]:
     return shared(world, looked=True) | {"of_queue": "default", "held": list(world.pending[:BATCH])}
 
 
-_ONE = {"queue": "default", "queues": ["default", "default/1"], "type_name": "test", "since": "0"}
+_ONE = {"queue": "default", "fairness_keys": ["", "1"], "type_name": "test", "since": "0"}
 _SPENT = {
     "is_types": [False, True],
     "names": ["default", "test"],
+    "fairness_keys": ["1", ""],
     "versions": [1, 7],
     "places": ["(0,1)", "(3,9)"],
     "tokens": [2.5, None],
@@ -76,7 +77,7 @@ _SPENT = {
 }
 _CLAIM = frozenset({"ix_job_claim", "pk_job", "ix_job_ordering", "uq_job_ordering"})
 
-_SURVEY = {"after_queue": "", "after_priority": -1000, "most": BATCH}
+_SURVEY = {"after_queue": "", "after_fairness_key": "", "after_priority": -1000, "most": BATCH}
 
 
 def news(world: World) -> dict[str, Any]:
@@ -87,6 +88,7 @@ def news(world: World) -> dict[str, Any]:
         "xip": ["3"],
         "most": BATCH,
         "lane_queues": ["default", "other"] * 2,
+        "lane_fairness_keys": ["1"] * 4,
         "lane_priorities": [0, 0, 5, 5],
         "read_to": world.now,
         "types": ["test", "mail"],

@@ -13,7 +13,7 @@ from tests.statements.shapes import Case
 _WHERE = workers.matching(Job, ids=["a"], names=["spark_1-*"], queues=["default"])
 _REFUSED: dict[str, Any] = {"subject": "a", "statement": "complete", "sqlstate": "23514", "error": "no", "worker_id": WORKER}
 _REFUSED |= {"pause": timedelta(seconds=2)}
-_MAIL = {"name": "mail", "weight": 1}
+_MAIL = {"name": "mail", "fairness_key": "", "weight": 1}
 
 WORKER_CASES = [
     Case(
@@ -31,6 +31,7 @@ WORKER_CASES = [
     Case("queues_drop", lambda: queues.drop(Job.Queue), frozenset(), guarded=False),
     Case("queues_make", lambda: queues.make(Job.Queue), frozenset(), guarded=False),
     Case("queues_lock", lambda: queues.lock(Job.Queue), frozenset(), guarded=False),
+    Case("queues_lock_declared", lambda: queues.lock_declared(Job), frozenset(), guarded=False),
     Case("queues_page", lambda: queues.page(Job), frozenset(), guarded=False),
     Case("types_page", lambda: queues.page(Job, types=True), frozenset(), guarded=False),
     Case(

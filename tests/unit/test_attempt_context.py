@@ -13,7 +13,9 @@ from sa_jobqueue.types import CancelReason
 def attempt_context(attempt: int = 1) -> AttemptContext:
     """Return an attempt of a job that was never enqueued."""
     now, job_id = datetime.now(UTC), uuid7()
-    job = ClaimedJob(job_id, "test", "default", 0, job_id, "test", 0, None, 1, attempt, 20, None, now, now, now, None, None)
+    job = ClaimedJob(
+        job_id, "test", "default", "", 0, job_id, "test", 0, None, 1, attempt, 20, None, now, now, now, None, None
+    )
     return AttemptContext(job, "tester:1", lambda timeout: None)
 
 

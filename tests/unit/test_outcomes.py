@@ -41,6 +41,7 @@ def job(attempt: int = 1, max_attempts: int = 3) -> ClaimedJob:
         id=UUID(int=1),
         type_name="test",
         queue="default",
+        fairness_key="",
         priority=0,
         chain_id=UUID(int=1),
         chain_type_name="test",

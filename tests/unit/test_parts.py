@@ -67,7 +67,7 @@ class World:
         return [queue for queue, *_ in taken]
 
 
-NAMES = [f"mail/{key}" for key in range(6)] + ["mail"]
+NAMES = [f"mail\x1f{key}" for key in range(6)] + ["mail"]
 
 
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 30), st.integers(1, 12)), max_size=30), st.integers(1, 8))
@@ -78,14 +78,14 @@ def test_the_first_job_of_a_key_waits_for_at_most_one_of_each_other(course: list
         world.add(name, count)
         world.claim(slots)
     others = {name for name, jobs in world.jobs.items() if jobs}
-    world.add("mail/new")
+    world.add("mail\x1fnew")
     before: list[str] = []
-    while "mail/new" not in before:
+    while "mail\x1fnew" not in before:
         started = world.claim(free)
         assert started
         before += started
     # Started in one claim is started at once.
-    before = before[: (before.index("mail/new") // free) * free]
+    before = before[: (before.index("mail\x1fnew") // free) * free]
     assert len(before) <= len(others)
     assert all(count <= 1 for name, count in Counter(before).items() if name != "mail")
 
@@ -93,7 +93,7 @@ def test_the_first_job_of_a_key_waits_for_at_most_one_of_each_other(course: list
 @given(st.lists(st.integers(1, 100), min_size=2, max_size=6), st.lists(st.integers(1, 40), min_size=10, max_size=40))
 @settings(max_examples=15, deadline=None)  # each starts some thousands of jobs
 def test_keys_with_backlogs_start_in_proportion_to_their_weights(weights: list[int], course: list[int]) -> None:
-    named = {f"mail/{place}": weight for place, weight in enumerate(weights)}
+    named = {f"mail\x1f{place}": weight for place, weight in enumerate(weights)}
     world = World(named)
     for name in named:
         world.add(name, 1700)
@@ -134,7 +134,7 @@ def test_every_job_is_started_though_it_came_late_or_its_lane_was_held(
 def test_a_claim_names_a_bounded_number_of_keys_and_each_has_its_turn() -> None:
     world = World()
     for key in range(3 * MOST):
-        world.add(f"mail/{key}", 2)
+        world.add(f"mail\x1f{key}", 2)
     firsts = [queue for _ in range(3 * MOST // 16) for queue in world.claim(16)]
     assert len(set(firsts)) == len(firsts) == 3 * MOST
 
@@ -142,35 +142,35 @@ def test_a_claim_names_a_bounded_number_of_keys_and_each_has_its_turn() -> None:
 def test_a_claim_that_found_few_jobs_is_followed_by_one_of_more_keys() -> None:
     world = World()
     for key in range(3 * MOST):
-        world.add(f"mail/{key}")
+        world.add(f"mail\x1f{key}")
     assert [len(world.claim(100)) for _ in range(3)] == [MOST, 100, 3 * MOST - MOST - 100]
     for key in range(2 * AFTER_FEW):
-        world.add(f"mail/{key}")
+        world.add(f"mail\x1f{key}")
     assert [len(world.claim(1000)) for _ in range(2)] == [MOST * 100 // 28, AFTER_FEW]
 
 
 def test_what_a_key_started_while_no_other_waited_is_no_debt_nor_remembered() -> None:
     world = World()
     for _ in range(200):
-        world.add("mail/1")
-        assert world.claim(8) == ["mail/1"]
+        world.add("mail\x1f1")
+        assert world.claim(8) == ["mail\x1f1"]
     for key in range(3 * MOST):
-        world.add(f"mail/once-{key}")
+        world.add(f"mail\x1fonce-{key}")
         world.claim(8)
     assert len(world.parts._sharing["mail"]._debts) <= 2 * MOST
-    world.add("mail/1", 100)
-    world.add("mail/2", 100)
+    world.add("mail\x1f1", 100)
+    world.add("mail\x1f2", 100)
     started = Counter(queue for _ in range(10) for queue in world.claim(8))
-    assert abs(started["mail/1"] - started["mail/2"]) <= 8
+    assert abs(started["mail\x1f1"] - started["mail\x1f2"]) <= 8
 
 
 def test_a_key_that_had_no_room_and_has_no_jobs_any_more_is_forgotten() -> None:
     world = World()
-    world.add("mail/1")
+    world.add("mail\x1f1")
     world.parts.wake(world.now)
     world.parts.put_off(dict.fromkeys(world.parts.names(), 0), world.now)
     assert world.parts.has_put_off
-    world.jobs["mail/1"] = []  # cancelled
+    world.jobs["mail\x1f1"] = []  # cancelled
     assert world.claim(4) == []
     assert not world.parts._put_off
     assert not world.parts.is_ready

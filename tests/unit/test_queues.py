@@ -9,6 +9,7 @@ import pytest
 
 from sa_jobqueue import Backoff
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.policies.retention import Retention
 from sa_jobqueue.settings import QueueSettings
 
 MINUTE = timedelta(minutes=1)
@@ -18,8 +19,9 @@ MINUTE = timedelta(minutes=1)
     ("field", "given"),
     [
         ("name", {"name": "no spaces"}),
-        ("name", {"name": "mail/"}),
-        ("concurrency_per_key", {"name": "mail/42", "concurrency_per_key": 3}),
+        ("fairness_key", {"fairness_key": "x" * 101}),
+        ("fairness_key", {"fairness_key": 42}),
+        ("concurrency_per_key", {"fairness_key": "42", "concurrency_per_key": 3}),
         ("weight", {"weight": 0}),
         ("weight", {"weight": True}),
         ("global_concurrency", {"global_concurrency": 0}),
@@ -30,7 +32,7 @@ MINUTE = timedelta(minutes=1)
         ("rate_algorithm", {"rate_algorithm": "sliding_window"}),
         (
             "rate_algorithm",
-            {"name": "mail/42", "rate_limit": 5, "rate_period": MINUTE, "rate_algorithm": "local_token_bucket"},
+            {"fairness_key": "42", "rate_limit": 5, "rate_period": MINUTE, "rate_algorithm": "local_token_bucket"},
         ),
         ("rate_algorithm", {"rate_limit": 5, "rate_period": MINUTE, "rate_algorithm": "fixed_window"}),
         ("retry", {"retry": lambda attempt, error: timedelta(0)}),
@@ -38,6 +40,7 @@ MINUTE = timedelta(minutes=1)
         ("retry", {"retry": Backoff(factor=float("inf"))}),
         ("retry", {"retry": Backoff(cap=timedelta(days=40_000))}),
         ("retention", {"retention": timedelta(1)}),
+        ("retention", {"fairness_key": "42", "retention": Retention(completed=timedelta(1))}),
     ],
 )
 def test_what_cannot_be_said_is_refused_before_it_is_written(field: str, given: dict[str, Any]) -> None:

@@ -17,7 +17,12 @@ from sa_jobqueue.worker.claim.dividing import Bucket
 
 START = datetime(2026, 11, 22, tzinfo=UTC)
 PERIOD = timedelta(seconds=10)
-_GIVEN: dict[str, Any] = dict.fromkeys(ClaimedJob._fields) | {"priority": 0, "scheduled_at": START, "queue": "default"}
+_GIVEN: dict[str, Any] = dict.fromkeys(ClaimedJob._fields) | {
+    "priority": 0,
+    "scheduled_at": START,
+    "queue": "default",
+    "fairness_key": "",
+}
 JOB = ClaimedJob(**_GIVEN)
 # Milliseconds until the next claim, and the weights of what it finds.
 CLAIMS = st.lists(st.tuples(st.integers(0, 4000), st.lists(st.integers(1, 40), min_size=1, max_size=20)), max_size=60)

@@ -66,7 +66,7 @@ def test_queues_with_backlogs_start_in_proportion_to_within_a_claim_of_each_work
                     assert apart <= workers * (slots + 2) * (1 / a.weight + 1 / b.weight)
 
 
-@pytest.mark.parametrize(("full", "other"), [("flood", "few"), ("all/flood", "all/few")], ids=["queues", "fair keys"])
+@pytest.mark.parametrize(("full", "other"), [("flood", "few"), ("all\x1fflood", "all\x1ffew")], ids=["queues", "fair keys"])
 @given(st.integers(1, 5), st.integers(2, 20), st.integers(0, 10**6))
 @settings(max_examples=20, deadline=None, derandomize=True)
 def test_ten_jobs_beside_a_flood_take_the_first_slots_that_become_free(

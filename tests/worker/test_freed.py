@@ -30,7 +30,7 @@ LIMITS = {
     "queue": "INSERT INTO queue (name, global_concurrency) VALUES ('default', 1)",
     "type": "INSERT INTO job_type (type_name, global_concurrency) VALUES ('test', 1)",
     "key": "INSERT INTO queue (name, concurrency_per_key) VALUES ('default', 1)",
-    "part": "INSERT INTO queue (name, global_concurrency) VALUES ('default/1', 1)",
+    "part": "INSERT INTO queue (name, fairness_key, global_concurrency) VALUES ('default', '1', 1)",
 }
 
 
@@ -103,12 +103,12 @@ async def test_a_slot_freed_by_a_worker_that_stops_is_taken_by_another_at_once(
     kind: str, engine: Engine, jobs: Jobs, asleep: Callable[[int], bool]
 ) -> None:
     run(engine, LIMITS[kind])
-    queue = "default/1" if kind in {"key", "part"} else "default"
+    key = "1" if kind in {"key", "part"} else ""
     one, other = Gate(), Gate()
-    jobs.add(input="first", queue=queue)
+    jobs.add(input="first", fairness_key=key)
     async with at_work(engine, one) as stopping:
         await one.begins("first")
-        jobs.add(input="second", queue=queue)
+        jobs.add(input="second", fairness_key=key)
         async with at_work(engine, other):
             await until(lambda: asleep(2), what="nobody finds room")
             stopping.stop()

@@ -28,6 +28,7 @@ JOB = ClaimedJob(
     id=UUID(int=1),
     type_name="t",
     queue="q",
+    fairness_key="",
     priority=0,
     chain_id=UUID(int=1),
     chain_type_name="t",

@@ -22,7 +22,7 @@ from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import Start, until
 
-_GIVEN: dict[str, Any] = dict.fromkeys(ClaimedJob._fields) | {"queue": "default", "rate_cost": 2}
+_GIVEN: dict[str, Any] = dict.fromkeys(ClaimedJob._fields) | {"queue": "default", "fairness_key": "", "rate_cost": 2}
 JOB = ClaimedJob(**_GIVEN | {"id": 1, "priority": 0, "scheduled_at": datetime.now(UTC)})
 LIGHT = JOB._replace(rate_cost=1)
 RULE = """

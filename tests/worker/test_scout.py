@@ -9,6 +9,7 @@ from sqlalchemy import Engine, text
 
 from sa_jobqueue import Job
 from sa_jobqueue.db.connections import Connections
+from sa_jobqueue.policies.fairness import part_of
 from sa_jobqueue.worker.claim.floors import Lane
 from sa_jobqueue.worker.claim.groups import Group
 from sa_jobqueue.worker.claim.scout import Scout
@@ -18,10 +19,10 @@ from tests.fixtures.jobs import Jobs
 async def test_of_lanes_that_were_read_to_different_instants_each_is_asked_from_its_own_or_an_earlier_one(
     engine: Engine, jobs: Jobs
 ) -> None:
-    at = jobs.get(jobs.add(type_name="send", queue="mail/1", due_in=-50))["scheduled_at"]
+    at = jobs.get(jobs.add(type_name="send", queue="mail", fairness_key="1", due_in=-50))["scheduled_at"]
     group = Group(["mail"], ["send"], UUID(int=0), room=None, limits=None, fair=True)
-    for name, seconds in (("mail/1", -10), ("mail/2", 10)):
-        lane = Lane(name, 0)
+    for key, seconds in (("1", -10), ("2", 10)):
+        lane = Lane(part_of("mail", key), 0)
         group.floors.track(lane, at + timedelta(seconds=seconds))
         group.parts._spent[lane] = None
     with engine.connect() as now:
@@ -35,4 +36,4 @@ async def test_of_lanes_that_were_read_to_different_instants_each_is_asked_from_
     await own.dispose()
     await connections.close(timedelta(seconds=1))
     group.parts.wake(0.0)
-    assert group.parts.names() == ["mail/1"]
+    assert group.parts.names() == [part_of("mail", "1")]

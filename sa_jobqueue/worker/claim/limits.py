@@ -74,7 +74,7 @@ class Limits:
         self._lock = compiled(limits.lock, model)
         self._queue, self._type = queue, type_name
         self._own = frozenset(parts)
-        of_parts = queue if queue is not None else next((whole(name) for name in parts), None)
+        of_parts = self._of_parts = queue if queue is not None else next((whole(name) for name in parts), None)
         self._running = Running(model, queue=queue, type_name=type_name, whole=of_parts)
         self.rates = Rates(model, queue, parts)
         self._full = FULL
@@ -98,13 +98,8 @@ class Limits:
         A part that is not among those has room for all. Within a transaction.
         """
         own = [name for name in parts if name in self._own]
-        queues = [*([self._queue] if self._queue is not None else []), *own]
-        keys = [split(name) for name in queues]
-        asked = {
-            "queues": [queue for queue, _ in keys],
-            "fairness_keys": [fairness_key for _, fairness_key in keys],
-            "type_name": self._type,
-        }
+        keys = [*([""] if self._queue is not None else []), *(split(name)[1] for name in own)]
+        asked = {"queue": self._of_parts, "fairness_keys": keys, "type_name": self._type}
         told = {row.key: row for row in starmap(Told, await self._lock.execute(connection, asked))}
         whole = [(False, self._queue)] if self._queue is not None else []
         whole += [(True, self._type)] if self._type is not None else []

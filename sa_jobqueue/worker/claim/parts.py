@@ -1,6 +1,6 @@
 """Which parts of its queues a worker believes to have jobs, and what each of them may start next. No clock, no I/O.
 
-A part is `mail/42`: what the queue `mail` holds of one fair key. Its lanes are read like all others, from floors of their
+A part is the jobs of one fairness key in a queue. Its lanes are read like all others, from floors of their
 own, but only while something is known to be in them: a part is *ready* while one of its lanes has jobs that are due, and
 forgotten when none has any. So what a claim costs depends neither on how many keys there have ever been, nor on how many
 have jobs: it names the `MOST` that have had least for their weight, more of them after a claim that found little.

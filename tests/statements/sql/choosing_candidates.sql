@@ -29,8 +29,9 @@ WITH read AS (SELECT behind.id AS id
       AND job.changed_xid > '0'
       AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
       AND (EXISTS (SELECT 1
-          FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, priority, floor_at, floor_id)
+          FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(fairness_keys)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
           WHERE job.queue = floor.queue
+          AND job.fairness_key = floor.fairness_key
           AND job.priority = floor.priority
           AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
       AND job.changed_xid >= "then".xid
@@ -67,8 +68,9 @@ WITH read AS (SELECT behind.id AS id
       AND job.changed_xid > '0'
       AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
       AND (EXISTS (SELECT 1
-          FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, priority, floor_at, floor_id)
+          FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(fairness_keys)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
           WHERE job.queue = floor.queue
+          AND job.fairness_key = floor.fairness_key
           AND job.priority = floor.priority
           AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
       AND job.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
@@ -102,7 +104,7 @@ WITH read AS (SELECT behind.id AS id
           LIMIT 1))
       AND job.id != ALL (%(held)s::UUID[])
       AND job.id = ANY (array((SELECT freed.id
-            FROM (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+            FROM (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
               FROM (SELECT DISTINCT keys.ordering_key AS ordering_key
                 FROM (SELECT of_then.ordering_key AS ordering_key
                   FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
@@ -121,7 +123,7 @@ WITH read AS (SELECT behind.id AS id
                   AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
                   AND left_key.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
                   AND left_key.changed_xid < pg_snapshot_xmax(pg_current_snapshot())) AS keys) AS key
-              JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+              JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
                 FROM job AS first
                 WHERE first.ordering_key = key.ordering_key
                 AND first.ordering_key IS NOT NULL
@@ -138,8 +140,9 @@ WITH read AS (SELECT behind.id AS id
             AND freed.changed_xid != ALL (CAST(%(xip)s::TEXT[] AS xid8[]))
             AND freed.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
             AND (EXISTS (SELECT 1
-                FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, priority, floor_at, floor_id)
+                FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(fairness_keys)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
                 WHERE freed.queue = floor.queue
+                AND freed.fairness_key = floor.fairness_key
                 AND freed.priority = floor.priority
                 AND (freed.scheduled_at, freed.id) <= (floor.floor_at, floor.floor_id))))))
       LIMIT %(limit)s::INTEGER) AS next_of_keys
@@ -148,7 +151,7 @@ WITH read AS (SELECT behind.id AS id
   SELECT block.id AS id
   FROM unnest(%(firsts)s::INTEGER[], %(lasts)s::INTEGER[], %(quotas)s::INTEGER[]) AS share(first, last, quota)
   JOIN LATERAL (SELECT probe.id AS id
-    FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, priority, floor_at, floor_id)
+    FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(fairness_keys)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, fairness_key, priority, floor_at, floor_id)
     JOIN LATERAL (SELECT job.id AS id
       FROM job
       WHERE job.status = 'pending'
@@ -175,6 +178,7 @@ WITH read AS (SELECT behind.id AS id
           LIMIT 1))
       AND job.priority >= '-9'
       AND job.queue = lane.queue
+      AND job.fairness_key = lane.fairness_key
       AND job.priority = lane.priority
       AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
       ORDER BY job.scheduled_at, job.id
@@ -182,19 +186,19 @@ WITH read AS (SELECT behind.id AS id
     LIMIT share.quota) AS block ON true
   LIMIT %(limit)s::INTEGER)
 SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, found.is_new, found.id, found.type_name, found.queue, found.priority, found.chain_id, found.chain_index, found.created_at, found.scheduled_at, found.attempt, found.deduplication_key, found.ordering_key, found.input
+  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, found.is_new, found.id, found.type_name, found.queue, found.fairness_key, found.priority, found.chain_id, found.chain_index, found.created_at, found.scheduled_at, found.attempt, found.deduplication_key, found.ordering_key, found.input
 FROM (SELECT 1 AS one) AS here
-LEFT OUTER JOIN (SELECT wanted.is_new AS is_new, offered.id AS id, offered.type_name AS type_name, offered.queue AS queue, offered.priority AS priority, offered.chain_id AS chain_id, offered.chain_index AS chain_index, offered.created_at AS created_at, offered.scheduled_at AS scheduled_at, offered.attempt AS attempt, offered.deduplication_key AS deduplication_key, offered.ordering_key AS ordering_key, offered.input AS input
+LEFT OUTER JOIN (SELECT wanted.is_new AS is_new, offered.id AS id, offered.type_name AS type_name, offered.queue AS queue, offered.fairness_key AS fairness_key, offered.priority AS priority, offered.chain_id AS chain_id, offered.chain_index AS chain_index, offered.created_at AS created_at, offered.scheduled_at AS scheduled_at, offered.attempt AS attempt, offered.deduplication_key AS deduplication_key, offered.ordering_key AS ordering_key, offered.input AS input
   FROM (SELECT read.id AS id, true AS is_new
     FROM read
     UNION ALL
     SELECT held.id AS id, false
     FROM unnest(%(held)s::UUID[]) AS held(id)) AS wanted
-  JOIN LATERAL (SELECT job.id AS id, job.type_name AS type_name, job.queue AS queue, job.priority AS priority, job.chain_id AS chain_id, job.chain_index AS chain_index, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at AS scheduled_at, job.attempt AS attempt, job.deduplication_key AS deduplication_key, job.ordering_key AS ordering_key, job.input AS input
+  JOIN LATERAL (SELECT job.id AS id, job.type_name AS type_name, job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.chain_id AS chain_id, job.chain_index AS chain_index, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at AS scheduled_at, job.attempt AS attempt, job.deduplication_key AS deduplication_key, job.ordering_key AS ordering_key, job.input AS input
     FROM job
     WHERE job.id = wanted.id
     AND CAST(job.status AS TEXT) = 'pending'
-    AND split_part(job.queue, '/', 1) = %(of_queue)s::VARCHAR
+    AND job.queue = %(of_queue)s::VARCHAR
     AND job.scheduled_at <= now()
     AND job.type_name = ANY (%(types)s::TEXT[])
     AND job.attempt < 2147483647

@@ -27,8 +27,9 @@ WITH picked AS (SELECT in_flight.id AS id
     AND job.changed_xid > '0'
     AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
     AND (EXISTS (SELECT 1
-        FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS floor(queue, priority, floor_at, floor_id)
+        FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
         WHERE job.queue = floor.queue
+        AND job.fairness_key = floor.fairness_key
         AND job.priority = floor.priority
         AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
     AND job.changed_xid >= "then".xid
@@ -65,8 +66,9 @@ WITH picked AS (SELECT in_flight.id AS id
     AND job.changed_xid > '0'
     AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
     AND (EXISTS (SELECT 1
-        FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS floor(queue, priority, floor_at, floor_id)
+        FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
         WHERE job.queue = floor.queue
+        AND job.fairness_key = floor.fairness_key
         AND job.priority = floor.priority
         AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
     AND job.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
@@ -100,7 +102,7 @@ WITH picked AS (SELECT in_flight.id AS id
         ORDER BY first.ordering_key, first.created_at, first.id
         LIMIT 1))
     AND job.id = ANY (array((SELECT freed.id
-          FROM (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+          FROM (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
             FROM (SELECT DISTINCT keys.ordering_key AS ordering_key
               FROM (SELECT of_then.ordering_key AS ordering_key
                 FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
@@ -119,7 +121,7 @@ WITH picked AS (SELECT in_flight.id AS id
                 AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
                 AND left_key.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
                 AND left_key.changed_xid < pg_snapshot_xmax(pg_current_snapshot())) AS keys) AS key
-            JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+            JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
               FROM job AS first
               WHERE first.ordering_key = key.ordering_key
               AND first.ordering_key IS NOT NULL
@@ -136,15 +138,16 @@ WITH picked AS (SELECT in_flight.id AS id
           AND freed.changed_xid != ALL (CAST(%(xip)s::TEXT[] AS xid8[]))
           AND freed.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
           AND (EXISTS (SELECT 1
-              FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS floor(queue, priority, floor_at, floor_id)
+              FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
               WHERE freed.queue = floor.queue
+              AND freed.fairness_key = floor.fairness_key
               AND freed.priority = floor.priority
               AND (freed.scheduled_at, freed.id) <= (floor.floor_at, floor.floor_id))))))
     LIMIT %(limit)s::INTEGER
     FOR NO KEY UPDATE SKIP LOCKED) AS next_of_keys
   UNION ALL
   SELECT probe.id AS id
-  FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS lane(queue, priority, floor_at, floor_id)
+  FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS lane(queue, fairness_key, priority, floor_at, floor_id)
   JOIN LATERAL (SELECT job.id AS id
     FROM job
     WHERE job.status = 'pending'
@@ -171,6 +174,7 @@ WITH picked AS (SELECT in_flight.id AS id
         LIMIT 1))
     AND job.priority >= '-9'
     AND job.queue = lane.queue
+    AND job.fairness_key = lane.fairness_key
     AND job.priority = lane.priority
     AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
     ORDER BY job.scheduled_at, job.id
@@ -180,12 +184,12 @@ WITH picked AS (SELECT in_flight.id AS id
   SET status='running', started_at=now(), attempt=(job.attempt + %(attempt_1)s::INTEGER), leased_by=%(worker_id)s::VARCHAR, leased_until=(now() + job.timeout + %(grace)s), changed_xid=pg_current_xact_id()
   WHERE job.id = ANY (array((SELECT picked.id
         FROM picked)))
-  RETURNING job.id, job.type_name, job.queue, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
+  RETURNING job.id, job.type_name, job.queue, job.fairness_key, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
     AND pg_column_size(job.last_error) <= 131072) THEN job.last_error END AS last_error, CASE WHEN (job.attempt > 1) THEN (SELECT least(greatest(job_attempt.ended_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS least_1
     FROM job_attempt
     WHERE job_attempt.job_id = job.id
     AND job_attempt.attempt = job.attempt - 1) END AS last_attempt_ended_at)
 SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
+  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.fairness_key, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
 FROM (SELECT 1 AS one) AS here
 LEFT OUTER JOIN claimed ON true

@@ -1,4 +1,4 @@
-WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
   FROM (SELECT DISTINCT keys.ordering_key AS ordering_key
     FROM (SELECT of_then.ordering_key AS ordering_key
       FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
@@ -17,7 +17,7 @@ WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue 
       AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
       AND left_key.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
       AND left_key.changed_xid < pg_snapshot_xmax(pg_current_snapshot())) AS keys) AS key
-  JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+  JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
     FROM job AS first
     WHERE first.ordering_key = key.ordering_key
     AND first.ordering_key IS NOT NULL
@@ -63,8 +63,9 @@ WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue 
         AND job.changed_xid > '0'
         AND job.scheduled_at <= of_group.highest_floor
         AND (EXISTS (SELECT 1
-            FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, priority, floor_at, floor_id)
+            FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(fairness_keys)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
             WHERE job.queue = floor.queue
+            AND job.fairness_key = floor.fairness_key
             AND job.priority = floor.priority
             AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
         AND job.changed_xid >= "then".xid
@@ -102,8 +103,9 @@ WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue 
         AND job.changed_xid > '0'
         AND job.scheduled_at <= of_group.highest_floor
         AND (EXISTS (SELECT 1
-            FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, priority, floor_at, floor_id)
+            FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(fairness_keys)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
             WHERE job.queue = floor.queue
+            AND job.fairness_key = floor.fairness_key
             AND job.priority = floor.priority
             AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
         AND job.changed_xid >= CAST(of_group.xmax AS xid8)
@@ -144,8 +146,9 @@ WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue 
               AND freed.changed_xid != ALL (CAST((%(xip)s::TEXT[])[of_group.first_xip:of_group.last_xip] AS xid8[]))
               AND freed.scheduled_at <= of_group.highest_floor
               AND (EXISTS (SELECT 1
-                  FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, priority, floor_at, floor_id)
+                  FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(fairness_keys)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
                   WHERE freed.queue = floor.queue
+                  AND freed.fairness_key = floor.fairness_key
                   AND freed.priority = floor.priority
                   AND (freed.scheduled_at, freed.id) <= (floor.floor_at, floor.floor_id))))))
         LIMIT of_group.quota
@@ -155,7 +158,7 @@ WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue 
     SELECT block.id AS id
     FROM unnest((%(firsts)s::INTEGER[])[of_group.first_share:of_group.last_share], (%(lasts)s::INTEGER[])[of_group.first_share:of_group.last_share], (%(quotas)s::INTEGER[])[of_group.first_share:of_group.last_share]) AS share(first, last, quota)
     JOIN LATERAL (SELECT probe.id AS id
-      FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, priority, floor_at, floor_id)
+      FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(fairness_keys)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, fairness_key, priority, floor_at, floor_id)
       JOIN LATERAL (SELECT job.id AS id
         FROM job
         WHERE job.status = 'pending'
@@ -183,6 +186,7 @@ WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue 
         AND job.id != ALL (%(excluded)s::UUID[])
         AND job.priority >= '-9'
         AND job.queue = lane.queue
+        AND job.fairness_key = lane.fairness_key
         AND job.priority = lane.priority
         AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
         ORDER BY job.scheduled_at, job.id
@@ -194,12 +198,12 @@ WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue 
   SET status='running', started_at=now(), attempt=(job.attempt + %(attempt_1)s::INTEGER), leased_by=%(worker_id)s::VARCHAR, leased_until=(now() + job.timeout + %(grace)s), changed_xid=pg_current_xact_id()
   WHERE job.id = ANY (array((SELECT picked.id
         FROM picked)))
-  RETURNING job.id, job.type_name, job.queue, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
+  RETURNING job.id, job.type_name, job.queue, job.fairness_key, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
     AND pg_column_size(job.last_error) <= 131072) THEN job.last_error END AS last_error, CASE WHEN (job.attempt > 1) THEN (SELECT least(greatest(job_attempt.ended_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS least_1
     FROM job_attempt
     WHERE job_attempt.job_id = job.id
     AND job_attempt.attempt = job.attempt - 1) END AS last_attempt_ended_at)
 SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
+  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.fairness_key, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
 FROM (SELECT 1 AS one) AS here
 LEFT OUTER JOIN claimed ON true

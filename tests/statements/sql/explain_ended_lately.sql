@@ -5,5 +5,6 @@ FROM (SELECT job.completed_at AS completed_at
   WHERE CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) >> 6 >= (CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS TEXT) AS BIGINT) - %(transactions)s::BIGINT) >> 6
   AND job.status = 'completed'
   AND job.queue = %(queue)s::VARCHAR
+  AND job.fairness_key = %(fairness_key)s::VARCHAR
   AND job.completed_at > now() - %(window)s
   LIMIT %(limit)s::INTEGER) AS lately

@@ -1,4 +1,4 @@
-SELECT given.type_name, given.key, job.id, job.queue
+SELECT given.type_name, given.key, job.id, job.queue, job.fairness_key
 FROM unnest(%(type_names)s::TEXT[], %(keys)s::TEXT[]) AS given(type_name, key)
 JOIN job ON true
 WHERE job.chain_type_name = given.type_name

@@ -1,6 +1,6 @@
-SELECT given.type_name, given.key, newest.id, newest.queue
+SELECT given.type_name, given.key, newest.id, newest.queue, newest.fairness_key
 FROM unnest(%(type_names)s::TEXT[], %(keys)s::TEXT[]) AS given(type_name, key)
-JOIN LATERAL (SELECT job.id AS id, job.queue AS queue
+JOIN LATERAL (SELECT job.id AS id, job.queue AS queue, job.fairness_key AS fairness_key
   FROM job
   WHERE job.chain_type_name = given.type_name
   AND job.deduplication_key = given.key

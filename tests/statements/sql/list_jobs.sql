@@ -1,7 +1,7 @@
-SELECT page.id, page.place, page.fits, job.id AS id_1, job.queue, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.has_waiters, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status, job.expires_at, job.ordering_key, job.skip_while_retrying, job.rate_cost
+SELECT page.id, page.place, page.fits, job.id AS id_1, job.queue, job.fairness_key, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.has_waiters, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status, job.expires_at, job.ordering_key, job.skip_while_retrying, job.rate_cost
 FROM (SELECT scanned.id AS id, scanned.place AS place, scanned.fits AS fits
   FROM (SELECT job.id AS id, row_number() OVER (ORDER BY job.id DESC) AS place, job.type_name IN (__[POSTCOMPILE_type_name_1])
-    AND split_part(job.queue, '/', 1) IN (__[POSTCOMPILE_split_part_1])
+    AND job.queue IN (__[POSTCOMPILE_queue_1])
     AND job.created_at < %(created_at_1)s::TIMESTAMP WITH TIME ZONE
     AND job.status IN ('dead')
     AND job.chain_type_name IN (__[POSTCOMPILE_chain_type_name_1]) AS fits

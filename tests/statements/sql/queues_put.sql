@@ -1,6 +1,6 @@
-INSERT INTO queue (name, weight, concurrency_per_key, global_concurrency, rate_limit, rate_period, rate_burst, rate_algorithm, retry_base, retry_factor, retry_cap, retain_completed, retain_cancelled, retain_dead)
-VALUES (%(name)s::VARCHAR, %(weight)s::SMALLINT, %(concurrency_per_key)s::INTEGER, %(global_concurrency)s::INTEGER, %(rate_limit)s::INTEGER, %(rate_period)s::INTERVAL, %(rate_burst)s::INTEGER, %(rate_algorithm)s::VARCHAR, %(retry_base)s::INTERVAL, %(retry_factor)s, %(retry_cap)s::INTERVAL, %(retain_completed)s::INTERVAL, %(retain_cancelled)s::INTERVAL, %(retain_dead)s::INTERVAL)
-ON CONFLICT (name) DO
+INSERT INTO queue (name, fairness_key, weight, concurrency_per_key, global_concurrency, rate_limit, rate_period, rate_burst, rate_algorithm, retry_base, retry_factor, retry_cap, retain_completed, retain_cancelled, retain_dead)
+VALUES (%(name)s::VARCHAR, %(fairness_key)s::VARCHAR, %(weight)s::SMALLINT, %(concurrency_per_key)s::INTEGER, %(global_concurrency)s::INTEGER, %(rate_limit)s::INTEGER, %(rate_period)s::INTERVAL, %(rate_burst)s::INTEGER, %(rate_algorithm)s::VARCHAR, %(retry_base)s::INTERVAL, %(retry_factor)s, %(retry_cap)s::INTERVAL, %(retain_completed)s::INTERVAL, %(retain_cancelled)s::INTERVAL, %(retain_dead)s::INTERVAL)
+ON CONFLICT (name, fairness_key) DO
 UPDATE
 SET weight = excluded.weight, concurrency_per_key = excluded.concurrency_per_key, global_concurrency = excluded.global_concurrency, rate_limit = excluded.rate_limit, rate_period = excluded.rate_period, rate_burst = excluded.rate_burst, rate_algorithm = excluded.rate_algorithm, retry_base = excluded.retry_base, retry_factor = excluded.retry_factor, retry_cap = excluded.retry_cap, retain_completed = excluded.retain_completed, retain_cancelled = excluded.retain_cancelled, retain_dead = excluded.retain_dead, updated_at = now()
 WHERE queue.weight IS DISTINCT

@@ -1,5 +1,5 @@
 WITH startable AS (SELECT probe.id AS id
-  FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS lane(queue, priority, floor_at, floor_id)
+  FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS lane(queue, fairness_key, priority, floor_at, floor_id)
   JOIN LATERAL (SELECT job.id AS id
     FROM job
     WHERE job.status = 'pending'
@@ -26,6 +26,7 @@ WITH startable AS (SELECT probe.id AS id
         LIMIT 1))
     AND job.priority >= '-9'
     AND job.queue = lane.queue
+    AND job.fairness_key = lane.fairness_key
     AND job.priority = lane.priority
     AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
     ORDER BY job.scheduled_at, job.id

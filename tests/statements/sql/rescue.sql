@@ -41,7 +41,7 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
         FROM lost)))
   AND (job.root_id IS NULL OR job.root_id = ANY (array((SELECT free.id
           FROM free))))
-  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.has_waiters), numbered AS (SELECT back.id AS id, back.status AS status, back.attempt AS attempt, back.started_at AS started_at, back.chain_id AS chain_id, back.queue AS queue, back.type_name AS type_name, back.input AS input, back.input_version AS input_version, back.last_error AS last_error, back.has_waiters AS has_waiters, row_number() OVER () AS n
+  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.fairness_key, job.type_name, job.input, job.input_version, job.last_error, job.has_waiters), numbered AS (SELECT back.id AS id, back.status AS status, back.attempt AS attempt, back.started_at AS started_at, back.chain_id AS chain_id, back.queue AS queue, back.fairness_key AS fairness_key, back.type_name AS type_name, back.input AS input, back.input_version AS input_version, back.last_error AS last_error, back.has_waiters AS has_waiters, row_number() OVER () AS n
   FROM back), history AS (INSERT INTO job_attempt (job_id, attempt, worker_id, started_at, outcome, error, error_fingerprint)
   SELECT numbered.id AS id, numbered.attempt AS attempt, (SELECT lost.leased_by
     FROM lost
@@ -49,8 +49,8 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
     FROM lost
     WHERE lost.id = numbered.id) AS anon_3
   FROM numbered
-  ON CONFLICT (job_id, attempt) DO NOTHING), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input, input_version, reason, error, error_fingerprint, attempts)
-  SELECT (%(letter_ids)s::UUID[])[numbered.n] AS anon_4, numbered.id AS id, numbered.chain_id AS chain_id, numbered.queue AS queue, numbered.type_name AS type_name, numbered.input AS input, numbered.input_version AS input_version, (SELECT lost.reason
+  ON CONFLICT (job_id, attempt) DO NOTHING), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, fairness_key, type_name, input, input_version, reason, error, error_fingerprint, attempts)
+  SELECT (%(letter_ids)s::UUID[])[numbered.n] AS anon_4, numbered.id AS id, numbered.chain_id AS chain_id, numbered.queue AS queue, numbered.fairness_key AS fairness_key, numbered.type_name AS type_name, numbered.input AS input, numbered.input_version AS input_version, (SELECT lost.reason
     FROM lost
     WHERE lost.id = numbered.id) AS anon_3, numbered.last_error AS last_error, (SELECT lost.reason
     FROM lost
@@ -60,7 +60,7 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
   ON CONFLICT (job_id)
   WHERE resolution IS NULL DO
   UPDATE
-  SET chain_id = excluded.chain_id, queue = excluded.queue, type_name = excluded.type_name, input = excluded.input, input_version = excluded.input_version, reason = excluded.reason, error = excluded.error, error_fingerprint = excluded.error_fingerprint, attempts = excluded.attempts, died_at = now(), changed_xid = pg_current_xact_id()), roots AS (UPDATE job
+  SET chain_id = excluded.chain_id, queue = excluded.queue, fairness_key = excluded.fairness_key, type_name = excluded.type_name, input = excluded.input, input_version = excluded.input_version, reason = excluded.reason, error = excluded.error, error_fingerprint = excluded.error_fingerprint, attempts = excluded.attempts, died_at = now(), changed_xid = pg_current_xact_id()), roots AS (UPDATE job
   SET chain_completed_at=now(), chain_status=((array((SELECT back.status
           FROM back
           WHERE back.chain_id != back.id

@@ -94,21 +94,21 @@ WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.
           AND locked.id = ANY (array((SELECT counted.job_id
                 FROM counted
                 WHERE counted.fails)))))))
-  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.has_waiters), moved AS (SELECT changed.id AS id, changed.status AS status, changed.attempt AS attempt, changed.started_at AS started_at, changed.chain_id AS chain_id, changed.queue AS queue, changed.type_name AS type_name, changed.input AS input, changed.input_version AS input_version, changed.last_error AS last_error, changed.has_waiters AS has_waiters, row_number() OVER () AS n
+  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.fairness_key, job.type_name, job.input, job.input_version, job.last_error, job.has_waiters), moved AS (SELECT changed.id AS id, changed.status AS status, changed.attempt AS attempt, changed.started_at AS started_at, changed.chain_id AS chain_id, changed.queue AS queue, changed.fairness_key AS fairness_key, changed.type_name AS type_name, changed.input AS input, changed.input_version AS input_version, changed.last_error AS last_error, changed.has_waiters AS has_waiters, row_number() OVER () AS n
   FROM changed
   WHERE changed.id = ANY (array((SELECT locked.id
         FROM locked
         WHERE locked.was_blocked)))
-  AND CAST(changed.status AS TEXT) != %(param_4)s::VARCHAR), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input, input_version, reason, error, error_fingerprint, attempts)
-  SELECT (%(letter_ids)s::UUID[])[moved.n] AS anon_1, moved.id AS id, moved.chain_id AS chain_id, moved.queue AS queue, moved.type_name AS type_name, moved.input AS input, moved.input_version AS input_version, %(param_2)s::VARCHAR AS anon_2, moved.last_error AS last_error, %(param_3)s::VARCHAR AS anon_3, moved.attempt AS attempt
+  AND CAST(changed.status AS TEXT) != %(param_4)s::VARCHAR), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, fairness_key, type_name, input, input_version, reason, error, error_fingerprint, attempts)
+  SELECT (%(letter_ids)s::UUID[])[moved.n] AS anon_1, moved.id AS id, moved.chain_id AS chain_id, moved.queue AS queue, moved.fairness_key AS fairness_key, moved.type_name AS type_name, moved.input AS input, moved.input_version AS input_version, %(param_2)s::VARCHAR AS anon_2, moved.last_error AS last_error, %(param_3)s::VARCHAR AS anon_3, moved.attempt AS attempt
   FROM moved
   WHERE CAST(moved.status AS TEXT) = %(param_5)s::VARCHAR
   ON CONFLICT (job_id)
   WHERE resolution IS NULL DO
   UPDATE
-  SET chain_id = excluded.chain_id, queue = excluded.queue, type_name = excluded.type_name, input = excluded.input, input_version = excluded.input_version, reason = excluded.reason, error = excluded.error, error_fingerprint = excluded.error_fingerprint, attempts = excluded.attempts, died_at = now(), changed_xid = pg_current_xact_id())
-SELECT "both".chain_id, "both".job_id, "both".held, "both".status, "both".queue, "both".type_name, "both".attempt, "both".has_waiters
-FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST(moved.status AS TEXT) AS status, moved.queue AS queue, moved.type_name AS type_name, moved.attempt AS attempt, coalesce((SELECT changed.has_waiters
+  SET chain_id = excluded.chain_id, queue = excluded.queue, fairness_key = excluded.fairness_key, type_name = excluded.type_name, input = excluded.input, input_version = excluded.input_version, reason = excluded.reason, error = excluded.error, error_fingerprint = excluded.error_fingerprint, attempts = excluded.attempts, died_at = now(), changed_xid = pg_current_xact_id())
+SELECT "both".chain_id, "both".job_id, "both".held, "both".status, "both".queue, "both".fairness_key, "both".type_name, "both".attempt, "both".has_waiters
+FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST(moved.status AS TEXT) AS status, moved.queue AS queue, moved.fairness_key AS fairness_key, moved.type_name AS type_name, moved.attempt AS attempt, coalesce((SELECT changed.has_waiters
       FROM changed
       WHERE changed.id = moved.chain_id), moved.has_waiters) AS has_waiters
   FROM moved
@@ -116,5 +116,5 @@ FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST
   SELECT looked_at.chain_id AS chain_id, looked_at.job_id AS job_id, NOT (looked_at.job_id = ANY (array((SELECT locked.id
           FROM locked
           WHERE locked.root_id IS NULL OR locked.root_id = ANY (array((SELECT locked.id
-                FROM locked))))))) AS held, CAST(NULL AS TEXT) AS anon_4, CAST(NULL AS TEXT) AS anon__1, CAST(NULL AS TEXT) AS anon__2, CAST(NULL AS INTEGER) AS anon__3, CAST(NULL AS BOOLEAN) AS anon__4
+                FROM locked))))))) AS held, CAST(NULL AS TEXT) AS anon_4, CAST(NULL AS TEXT) AS anon__1, CAST(NULL AS TEXT) AS anon__2, CAST(NULL AS TEXT) AS anon__3, CAST(NULL AS INTEGER) AS anon__4, CAST(NULL AS BOOLEAN) AS anon__5
   FROM looked_at) AS "both"
