@@ -22,12 +22,13 @@ WORLD = """
 CREATE TEMPORARY TABLE one AS SELECT n, ('00000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid AS id
   FROM generate_series(1, 12) AS n;
 INSERT INTO job (id, chain_id, type_name, chain_type_name, input, timeout, trace_context, deduplication_key,
-  ordering_key, skip_while_retrying, expires_at, rate_cost)
+  ordering_key, skip_while_retrying, expires_at, rate_cost, fairness_key)
 SELECT id, id, 'type' || n % 2, 'type' || n % 2, CASE n WHEN 1 THEN NULL WHEN 3 THEN 'null'::jsonb ELSE
     jsonb_build_object('text', E'a "quoted", line\\nand a ä \\u00e9', 'n', n, 'empty', '') END,
   CASE n WHEN 1 THEN interval '2 days 00:00:00.000001' END, CASE n WHEN 3 THEN '' END, 'key' || n,
   CASE WHEN n > 5 THEN 'customer ' || n END, CASE n WHEN 6 THEN true WHEN 7 THEN false END,
-  CASE n WHEN 6 THEN timestamptz '2031-02-03 04:05:06.000007+01' END, CASE n WHEN 6 THEN 7 END
+  CASE n WHEN 6 THEN timestamptz '2031-02-03 04:05:06.000007+01' END, CASE n WHEN 6 THEN 7 END,
+  CASE WHEN n > 4 THEN 'tenant ' || n ELSE '' END
 FROM one WHERE n <= 9;
 INSERT INTO job (id, chain_id, chain_index, type_name, chain_type_name, input)
 SELECT other.id, root.id, other.n - 9, 'later', 'type0', '[1.50]' FROM one AS root JOIN one AS other ON other.n IN (10, 11)
@@ -46,9 +47,9 @@ INSERT INTO job_attempt (job_id, attempt, worker_id, outcome, error)
 SELECT id, attempt, 'w', 'failed', '{"type": "E", "message": "boom", "traceback": ""}'
 FROM one, generate_series(1, 2) AS attempt WHERE n IN (1, 6, 7, 9, 11);
 INSERT INTO dead_letter
-  (id, job_id, chain_id, queue, type_name, input, input_version, reason, attempts, resolution, resolved_at)
-SELECT gen_random_uuid(), id, id, 'default', 'type0', '{}', 1, 'exhausted', 1, CASE n WHEN 6 THEN 'dismissed' END,
-  CASE n WHEN 6 THEN now() END FROM one WHERE n IN (6, 7);
+  (id, job_id, chain_id, queue, fairness_key, type_name, input, input_version, reason, attempts, resolution, resolved_at)
+SELECT gen_random_uuid(), id, id, 'default', 'tenant ' || n, 'type0', '{}', 1, 'exhausted', 1,
+  CASE n WHEN 6 THEN 'dismissed' END, CASE n WHEN 6 THEN now() END FROM one WHERE n IN (6, 7);
 DROP TABLE one;
 """
 

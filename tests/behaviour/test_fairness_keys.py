@@ -9,10 +9,19 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, JobStatus, Worker
-from sa_jobqueue.operations import explain_job, pause_queues, resume_queues
+from sa_jobqueue import Continuation, Job, JobQueue, JobStatus, Worker
+from sa_jobqueue.operations import (
+    DeadLetterFilter,
+    explain_job,
+    pause_queues,
+    redrive_dead_letters,
+    resume_queues,
+    run_schedule,
+    upsert_schedule,
+)
 from sa_jobqueue.operations.explaining import Cause
 from sa_jobqueue.worker.claim import scout
 from tests.fixtures.database import both_servers
@@ -225,6 +234,52 @@ async def test_a_worker_whose_slots_for_the_keys_are_taken_rests(
         assert looks < 20
         go_on.set()
         await until(lambda: done(engine) == 40, what="all of them")
+
+
+async def test_what_sql_inserts_through_the_view_is_found_by_its_queue_and_runs(engine: Engine, start: Start) -> None:
+    queue, seen = recorder()
+    async with start(queue, queues=["mail"], poll_interval=timedelta(seconds=60)):
+        with engine.begin() as connection:
+            values = "('mail', '42', 'test', '\"a\"'), ('mail', NULL, 'test', '\"b\"')"
+            connection.exec_driver_sql(f"INSERT INTO job_queue (queue, fairness_key, type_name, input) VALUES {values}")
+        await until(lambda: done(engine) == 2, what="both of them")
+    assert set(seen) == {"a", "b"}
+    with engine.connect() as connection:
+        for relation in ("job", "job_queue", "job_chain"):
+            found = connection.exec_driver_sql(f"SELECT fairness_key FROM {relation} WHERE queue = 'mail' ORDER BY 1")
+            assert found.scalars().all() == ["", "42"]
+        values = f"('{'k' * 101}', 'test')"
+        with pytest.raises(DBAPIError, match="fairness_key: must be at most 100 characters"):
+            connection.exec_driver_sql(f"INSERT INTO job_queue (fairness_key, type_name) VALUES {values}")
+
+
+@pytest.mark.parametrize("way", ["continuation", "redrive", "schedule"])
+def test_what_becomes_of_a_job_keeps_the_key(engine: Engine, jobs: Jobs, way: str) -> None:
+    queue: JobQueue[Any] = JobQueue()
+
+    @queue.handler("second", queue="mail", fairness_by="customer")
+    async def second(payload: dict[str, str]) -> None: ...
+
+    @queue.handler("first", queue="mail", fairness_by="customer")
+    async def first(payload: dict[str, str]) -> Continuation[None]:
+        return second.continuation(payload)
+
+    with Session(engine) as session, session.begin():
+        if way == "continuation":
+            session.add(first.job({"customer": "42"}))
+        elif way == "schedule":
+            declared = queue.schedule("often", cron="* * * * *", handler=second, payload={"customer": "42"})
+            assert declared.fairness_key == "42"
+            upsert_schedule(session, declared)
+            run_schedule(session, "often")
+        else:
+            dead = jobs.add(JobStatus.DEAD, type_name="second", queue="mail", fairness_key="42", input={"customer": "42"})
+            redrive_dead_letters(session, where=DeadLetterFilter(fairness_keys=["42"], job_ids=[dead]))
+    asyncio.run(asyncio.wait_for(Worker(queue, engine, options=quick(queues=["mail"])).run_until_idle(), PATIENCE))
+    with engine.connect() as connection:
+        found = connection.execute(text("SELECT queue, fairness_key, status::text FROM job")).all()
+    assert set(found) == {("mail", "42", "completed")}
+    assert len(found) == (2 if way == "continuation" else 1)
 
 
 def done(engine: Engine) -> int:

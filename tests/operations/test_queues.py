@@ -76,7 +76,7 @@ def test_a_fairness_key_has_settings_of_its_own_and_the_workers_of_the_queue(ses
     for worker in (WORKER, "other:1"):
         jobs.add_worker(worker, queues=["mail"])
     jobs.add_worker("other:2", queues=["reports"])
-    assert pause_queues(session, ["mail", "idle"], fairness_key="42", by="ann") == ["idle", "mail"]
+    assert pause_queues(session, ["mail", "idle"], fairness_key="42", by="ann").ids == ["idle", "mail"]
     upsert_queue(session, QueueSettings(name="reports", fairness_key="a b", weight=3))
     upsert_queue(session, QueueSettings(name="reports", weight=2))
     serving = {(one.name, one.fairness_key): one.workers for one in list_queues(session)}
@@ -86,8 +86,38 @@ def test_a_fairness_key_has_settings_of_its_own_and_the_workers_of_the_queue(ses
     (queue,) = list_queues(session, names=["mail"], fairness_key="")
     assert (queue.created_at, queue.paused_at, queue.weight) == (None, None, 1)
     assert get_queue(session, "reports", fairness_key="a b").weight == 3
-    assert resume_queues(session, ["mail"]) == []
-    assert resume_queues(session, ["mail"], fairness_key="42") == ["mail"]
+    assert resume_queues(session, ["mail"]).ids == []
+    assert resume_queues(session, ["mail"], fairness_key="42").ids == ["mail"]
+    with pytest.raises(QueueNotFoundError, match="fairness key '43' of queue 'mail' not found: it has no settings"):
+        get_queue(session, "mail", fairness_key="43")
+    assert get_queue(session, "mail", fairness_key="43", for_update=True).fairness_key == "43"
+
+
+def test_pages_of_queues_go_on_between_the_fairness_keys_of_one(session: Session, jobs: Jobs) -> None:
+    jobs.add_worker(WORKER, queues=["mail", "reports"])
+    for fairness_key in ("b", "a", ""):
+        upsert_queue(session, QueueSettings(name="mail", fairness_key=fairness_key))
+    seen: list[tuple[str, str]] = []
+    page = list_queues(session, limit=1)
+    while page.next is not None:
+        seen += [(one.name, one.fairness_key) for one in page]
+        assert page.next == seen[-1]
+        page = list_queues(session, limit=1, after=page.next)
+    seen += [(one.name, one.fairness_key) for one in page]
+    assert seen == [("mail", ""), ("mail", "a"), ("mail", "b"), ("reports", "")]
+    of_key = list_queues(session, fairness_key="b", after=("mail", "a"))
+    assert [(one.name, one.fairness_key) for one in of_key] == [("mail", "b")]
+    with pytest.raises(InvalidOptionError, match="after"):
+        list_queues(session, after="mail")  # type: ignore[arg-type]
+
+
+def test_deleting_the_settings_of_a_fairness_key_keeps_those_of_its_queue(session: Session) -> None:
+    for fairness_key in ("", "a", "b"):
+        upsert_queue(session, QueueSettings(name="mail", fairness_key=fairness_key))
+    assert delete_queues(session, ["mail"], fairness_key="a").ids == ["mail"]
+    assert [one.fairness_key for one in list_queues(session)] == ["", "b"]
+    assert delete_queues(session, ["mail"]).ids == ["mail"]
+    assert [one.fairness_key for one in list_queues(session)] == ["b"]
 
 
 def test_a_type_is_told_as_a_queue_is(session: Session, jobs: Jobs) -> None:

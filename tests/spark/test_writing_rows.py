@@ -48,6 +48,7 @@ KINDS: dict[str, DataType] = {
     "type_name": TEXT,
     "input": TEXT,
     "queue": TEXT,
+    "fairness_key": TEXT,
     "priority": INT,
     "scheduled_at": TIME,
     "delay": SECONDS,
@@ -143,6 +144,7 @@ def test_a_row_becomes_what_a_job_would_be(database_url: str, session: Session) 
         {"type_name": "far", "input": {}, "delay": timedelta(days=36_500), "trace_context": trace},
         {"type_name": "ordered", "ordering_key": 'customer "42", \\', "skip_while_retrying": True, "expires_at": soon},
         {"type_name": "ordered", "ordering_key": "43", "skip_while_retrying": False},
+        {"type_name": "keyed", "queue": "mail/eu", "fairness_key": 'ann "a" <ann@example.org>, \\'},
     ]
     for row in described:
         row["id"] = uuid7()
@@ -159,7 +161,7 @@ def test_a_row_becomes_what_a_job_would_be(database_url: str, session: Session) 
         row["delay"] = given["delay"].total_seconds() if "delay" in given else None
         rows.append(row)
     result = write(database_url, rows[:3], rows[3:])
-    assert (result.staged, result.enqueued, result.duplicates, result.rejected) == (9, 9, 0, 0)
+    assert (result.staged, result.enqueued, result.duplicates, result.rejected) == (10, 10, 0, 0)
     found = [_told(session.get_one(Job, row["id"])) for row in described]
     assert found == wanted
     assert count(session, Job.Stage) == 0
@@ -193,6 +195,8 @@ def test_a_bad_row_is_refused_by_the_words_of_a_job(database_url: str, session: 
         ({"rate_cost": 1_000_001}, {}),
         ({"ordering_key": ""}, {}),
         ({"ordering_key": "k" * 501}, {}),
+        ({"fairness_key": "k" * 101}, {}),
+        ({"fairness_key": "a\x00b"}, {}),
     ]
     rows = [{"type_name": "t"} | row for row, _ in bad]
     result = write(database_url, [*rows, {"type_name": "good", "delay": 0.0}], mode="permissive")

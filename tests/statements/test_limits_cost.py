@@ -105,19 +105,14 @@ def test_a_count_from_a_floor_finds_what_was_claimed_earlier_and_committed_later
 def test_a_rate_reads_the_same_however_many_claims_it_has_let_through_or_lost(server: Any, database_url: str) -> None:
     server.execute("ALTER TABLE rate_state SET (autovacuum_enabled = off)")
     server.execute(RATE)
+    rate: dict[str, Any] = {"is_types": [False], "names": ["default"], "fairness_keys": [""], "starts": [None]}
     asked = {"queue": "default", "fairness_keys": [""], "type_name": None}
     lock, spend = Prepared(server, "lock", limits.lock(Job)), Prepared(server, "spend", limits.spend(Job))
     engine = create_engine(database_url, poolclass=NullPool)
 
     def claim(connection: Connection) -> dict[str, Any]:
         told = connection.execute(limits.lock(Job), asked).one()
-        given = {
-            "is_types": [False],
-            "names": ["default"],
-            "fairness_keys": [""],
-            "tokens": [told.tokens or 9.0],
-            "starts": [None],
-        }
+        given = rate | {"tokens": [told.tokens or 9.0]}
         if told.version is None:
             assert connection.execute(limits.spend_first(Job), given).all() == [("default",)]
             return {}
@@ -129,7 +124,7 @@ def test_a_rate_reads_the_same_however_many_claims_it_has_let_through_or_lost(se
         with engine.begin() as connection:
             told = connection.execute(limits.lock(Job), asked).one()
             connection.rollback()
-        newest = {"is_types": [False], "names": ["default"], "fairness_keys": [""], "tokens": [1.0], "starts": [None]}
+        newest = rate | {"tokens": [1.0]}
         spent = spend.explain(newest | {"versions": [told.version], "places": [told.place]})
         assert spent.rows == 1, spent.shape
         locked = lock.explain(asked)
