@@ -189,7 +189,7 @@ class Queue(RuleBasedStateMachine):
         xmax, xip = str(self.next_xid), [str(xid) for xid in sorted(self.open)]
         told = [(True, row) for row in found] + [(False, row) for row in held]
         rows = [(self.now, xmax, xip, is_new, *self._told(row)) for is_new, row in told]
-        return rows or [(self.now, xmax, xip, None, *[None] * 12)]
+        return rows or [(self.now, xmax, xip, None, *[None] * 13)]
 
     async def _claim(self, connection: Any, given: Mapping[str, Any]) -> list[Any]:
         due = {row.id: row for row in self._due()}
@@ -197,10 +197,10 @@ class Queue(RuleBasedStateMachine):
         xid = self._new_xid()
         for row in taken:
             row.pending, row.xid = False, xid
-        return [(self.now, "", [], row.id, "test", "a", row.priority, *[None] * 17) for row in taken]
+        return [(self.now, "", [], row.id, "test", "a", "", row.priority, *[None] * 17) for row in taken]
 
     def _told(self, row: Row) -> tuple[Any, ...]:
-        return row.id, "test", "a", row.priority, row.id, 0, self.now, row.at, 0, None, None, None
+        return row.id, "test", "a", "", row.priority, row.id, 0, self.now, row.at, 0, None, None, None
 
     def _pending(self) -> list[Row]:
         return [row for row in self.rows if row.pending]

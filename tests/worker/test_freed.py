@@ -339,7 +339,7 @@ async def test_what_ends_while_a_claim_counts_is_left_to_it(monkeypatch: pytest.
             await asyncio.sleep(0)
 
     with slots.own_turn():
-        started: list[Any] = [SimpleNamespace(id=number, queue="default") for number in range(2)]
+        started: list[Any] = [SimpleNamespace(id=number, queue="default", part="default") for number in range(2)]
         slots.claimed(under, slots.before(under), started)
         before = slots.before(under)
         for job in started:

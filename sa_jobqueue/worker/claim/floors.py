@@ -71,9 +71,8 @@ class Floors:
         self.lanes = list(lanes)
         self._place = {(lane.queue, lane.priority): index for index, lane in enumerate(self.lanes)}
         self._lowest_id = lowest_id
-        self._queues = [lane.queue for lane in self.lanes]
-        self._fairness_keys = [""] * len(self.lanes)
-        self._priorities = [lane.priority for lane in self.lanes]
+        given = lanes_given(self.lanes)
+        self._queues, self._fairness_keys, self._priorities = given.values()
         self._fixed = len(self.lanes)
         self._whole = range(self._fixed)
         self._look_every = _FULL_EVERY
