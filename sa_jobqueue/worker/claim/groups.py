@@ -51,7 +51,7 @@ class Group:
         priorities = range(MAX_PRIORITY, MIN_PRIORITY - 1, -1)
         self.floors = Floors([Lane(queue, priority) for priority in priorities for queue in queues], lowest_id)
         self.parts = Parts(queues, self.floors, paused)
-        """What is known of parts of its queues, by fair keys; those that are `paused` are left out."""
+        """What is known of parts of its queues, by fairness keys; those that are `paused` are left out."""
         self.ageing = Ageing()
         self.planner = Planner(queues) if fair and len(self.queues) > 1 else None
         self.may_have_more = False
