@@ -12,7 +12,7 @@ from sa_jobqueue.migrations import versions
 
 # A digest may be changed until the first release of its version, and never after it: then it is a new version.
 DIGESTS = {
-    1: "638d42007cac6b5c7a516b7f5ddff0cf7ebfe3222fb419a022fb1ba20e3e7d44",
+    1: "e343516096c0ea94112daa7fb18f855684af48188e3f4b72f25f3d81c9b6ef92",
 }
 PLACES = [
     {"schema": schema, "prefix": prefix, "id_type": id_type}

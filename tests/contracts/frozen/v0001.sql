@@ -1,6 +1,6 @@
 -- add {}
-INSERT INTO job (id, queue, type_name, priority, chain_id, chain_type_name, chain_index, input, input_version, output, status, open_blockers, started_at, completed_at, completed_by, attempt, max_attempts, timeout, last_error, leased_by, leased_until, deduplication_key, chain_completed_at, trace_context, chain_trace_context, chain_status, expires_at, ordering_key, skip_while_retrying, rate_cost)
-VALUES (%(id)s::UUID, %(queue)s::VARCHAR, %(type_name)s::VARCHAR, %(priority)s::SMALLINT, %(chain_id)s::UUID, %(chain_type_name)s::VARCHAR, %(chain_index)s::INTEGER, %(input)s::JSONB, %(input_version)s::INTEGER, %(output)s::JSONB, %(status)s, %(open_blockers)s::INTEGER, %(started_at)s::TIMESTAMP WITH TIME ZONE, %(completed_at)s::TIMESTAMP WITH TIME ZONE, %(completed_by)s::VARCHAR, %(attempt)s::INTEGER, %(max_attempts)s::INTEGER, %(timeout)s::INTERVAL, %(last_error)s::JSONB, %(leased_by)s::VARCHAR, %(leased_until)s::TIMESTAMP WITH TIME ZONE, %(deduplication_key)s::VARCHAR, %(chain_completed_at)s::TIMESTAMP WITH TIME ZONE, %(trace_context)s::VARCHAR, %(chain_trace_context)s::VARCHAR, %(chain_status)s, %(expires_at)s::TIMESTAMP WITH TIME ZONE, %(ordering_key)s::VARCHAR, %(skip_while_retrying)s, %(rate_cost)s::INTEGER)
+INSERT INTO job (id, queue, fairness_key, type_name, priority, chain_id, chain_type_name, chain_index, input, input_version, output, status, open_blockers, started_at, completed_at, completed_by, attempt, max_attempts, timeout, last_error, leased_by, leased_until, deduplication_key, chain_completed_at, trace_context, chain_trace_context, chain_status, expires_at, ordering_key, skip_while_retrying, rate_cost)
+VALUES (%(id)s::UUID, %(queue)s::VARCHAR, %(fairness_key)s::VARCHAR, %(type_name)s::VARCHAR, %(priority)s::SMALLINT, %(chain_id)s::UUID, %(chain_type_name)s::VARCHAR, %(chain_index)s::INTEGER, %(input)s::JSONB, %(input_version)s::INTEGER, %(output)s::JSONB, %(status)s, %(open_blockers)s::INTEGER, %(started_at)s::TIMESTAMP WITH TIME ZONE, %(completed_at)s::TIMESTAMP WITH TIME ZONE, %(completed_by)s::VARCHAR, %(attempt)s::INTEGER, %(max_attempts)s::INTEGER, %(timeout)s::INTERVAL, %(last_error)s::JSONB, %(leased_by)s::VARCHAR, %(leased_until)s::TIMESTAMP WITH TIME ZONE, %(deduplication_key)s::VARCHAR, %(chain_completed_at)s::TIMESTAMP WITH TIME ZONE, %(trace_context)s::VARCHAR, %(chain_trace_context)s::VARCHAR, %(chain_status)s, %(expires_at)s::TIMESTAMP WITH TIME ZONE, %(ordering_key)s::VARCHAR, %(skip_while_retrying)s, %(rate_cost)s::INTEGER)
 RETURNING job.changed_xid, job.created_at, job.has_waiters, job.scheduled_at
 
 -- add_edges {}
@@ -104,7 +104,7 @@ WHERE job_bulk_staging.write_id = %(write_id)s::VARCHAR
 AND job_bulk_staging.sequence <= %(sequence)s::BIGINT
 
 -- bulk_count_staged {}
-SELECT job_bulk_staging.queue, count(*) AS count_1, count(job_bulk_staging.rejected_reason) AS count_2, count(job_bulk_staging.deduplication_key) AS count_3, count(job_bulk_staging.blockers) AS count_4
+SELECT job_bulk_staging.queue, count(*) AS count_1, count(job_bulk_staging.rejected_reason) AS count_2, count(job_bulk_staging.deduplication_key) AS count_3, count(job_bulk_staging.blockers) AS count_4, max(job_bulk_staging.fairness_key) AS fairness_key
 FROM job_bulk_staging
 WHERE job_bulk_staging.write_id = %(write_id)s::VARCHAR
 AND job_bulk_staging.sequence = %(sequence)s::BIGINT
@@ -112,8 +112,8 @@ AND job_bulk_staging.task_id = ANY (%(task_ids)s::BIGINT[])
 GROUP BY job_bulk_staging.queue
 
 -- bulk_enqueue_staged {}
-INSERT INTO job (id, queue, type_name, priority, chain_id, chain_type_name, input, input_version, scheduled_at, max_attempts, timeout, deduplication_key, trace_context, chain_trace_context, rate_cost, expires_at, ordering_key, skip_while_retrying, status, open_blockers, has_waiters)
-SELECT job_bulk_staging.id, coalesce(job_bulk_staging.queue, %(queue)s::VARCHAR) AS coalesce_1, coalesce(job_bulk_staging.type_name, %(type_name)s::VARCHAR) AS coalesce_2, coalesce(job_bulk_staging.priority, %(priority)s::SMALLINT) AS coalesce_3, job_bulk_staging.id AS id__1, coalesce(job_bulk_staging.type_name, %(type_name)s::VARCHAR) AS coalesce__1, coalesce(job_bulk_staging.input, CAST('null' AS JSONB)) AS coalesce_4, coalesce(job_bulk_staging.input_version, %(input_version)s::INTEGER) AS coalesce_5, greatest(job_bulk_staging.scheduled_at, now() + coalesce(job_bulk_staging.delay, interval '0')) AS greatest_1, coalesce(job_bulk_staging.max_attempts, %(max_attempts)s::INTEGER) AS coalesce_6, job_bulk_staging.timeout, job_bulk_staging.deduplication_key, coalesce(job_bulk_staging.trace_context, %(trace_context)s::VARCHAR) AS coalesce_7, coalesce(job_bulk_staging.trace_context, %(trace_context)s::VARCHAR) AS coalesce__2, coalesce(job_bulk_staging.rate_cost, %(rate_cost)s::INTEGER) AS coalesce_8, job_bulk_staging.expires_at, job_bulk_staging.ordering_key, job_bulk_staging.skip_while_retrying, 'pending', 0, false
+INSERT INTO job (id, queue, fairness_key, type_name, priority, chain_id, chain_type_name, input, input_version, scheduled_at, max_attempts, timeout, deduplication_key, trace_context, chain_trace_context, rate_cost, expires_at, ordering_key, skip_while_retrying, status, open_blockers, has_waiters)
+SELECT job_bulk_staging.id, coalesce(job_bulk_staging.queue, %(queue)s::VARCHAR) AS coalesce_1, coalesce(job_bulk_staging.fairness_key, '') AS coalesce_2, coalesce(job_bulk_staging.type_name, %(type_name)s::VARCHAR) AS coalesce_3, coalesce(job_bulk_staging.priority, %(priority)s::SMALLINT) AS coalesce_4, job_bulk_staging.id AS id__1, coalesce(job_bulk_staging.type_name, %(type_name)s::VARCHAR) AS coalesce__1, coalesce(job_bulk_staging.input, CAST('null' AS JSONB)) AS coalesce_5, coalesce(job_bulk_staging.input_version, %(input_version)s::INTEGER) AS coalesce_6, greatest(job_bulk_staging.scheduled_at, now() + coalesce(job_bulk_staging.delay, interval '0')) AS greatest_1, coalesce(job_bulk_staging.max_attempts, %(max_attempts)s::INTEGER) AS coalesce_7, job_bulk_staging.timeout, job_bulk_staging.deduplication_key, coalesce(job_bulk_staging.trace_context, %(trace_context)s::VARCHAR) AS coalesce_8, coalesce(job_bulk_staging.trace_context, %(trace_context)s::VARCHAR) AS coalesce__2, coalesce(job_bulk_staging.rate_cost, %(rate_cost)s::INTEGER) AS coalesce_9, job_bulk_staging.expires_at, job_bulk_staging.ordering_key, job_bulk_staging.skip_while_retrying, 'pending', 0, false
 FROM job_bulk_staging
 WHERE job_bulk_staging.write_id = %(write_id)s::VARCHAR
 AND job_bulk_staging.sequence = %(sequence)s::BIGINT
@@ -121,8 +121,8 @@ AND job_bulk_staging.task_id = ANY (%(task_ids)s::BIGINT[])
 AND job_bulk_staging.rejected_reason IS NULL
 
 -- bulk_enqueue_staged_keyed {}
-INSERT INTO job (id, queue, type_name, priority, chain_id, chain_type_name, input, input_version, scheduled_at, max_attempts, timeout, deduplication_key, trace_context, chain_trace_context, rate_cost, expires_at, ordering_key, skip_while_retrying, status, open_blockers, has_waiters)
-SELECT job_bulk_staging.id, coalesce(job_bulk_staging.queue, %(queue)s::VARCHAR) AS coalesce_1, coalesce(job_bulk_staging.type_name, %(type_name)s::VARCHAR) AS coalesce_2, coalesce(job_bulk_staging.priority, %(priority)s::SMALLINT) AS coalesce_3, job_bulk_staging.id AS id__1, coalesce(job_bulk_staging.type_name, %(type_name)s::VARCHAR) AS coalesce__1, coalesce(job_bulk_staging.input, CAST('null' AS JSONB)) AS coalesce_4, coalesce(job_bulk_staging.input_version, %(input_version)s::INTEGER) AS coalesce_5, greatest(job_bulk_staging.scheduled_at, now() + coalesce(job_bulk_staging.delay, interval '0')) AS greatest_1, coalesce(job_bulk_staging.max_attempts, %(max_attempts)s::INTEGER) AS coalesce_6, job_bulk_staging.timeout, job_bulk_staging.deduplication_key, coalesce(job_bulk_staging.trace_context, %(trace_context)s::VARCHAR) AS coalesce_7, coalesce(job_bulk_staging.trace_context, %(trace_context)s::VARCHAR) AS coalesce__2, coalesce(job_bulk_staging.rate_cost, %(rate_cost)s::INTEGER) AS coalesce_8, job_bulk_staging.expires_at, job_bulk_staging.ordering_key, job_bulk_staging.skip_while_retrying, 'pending', 0, false
+INSERT INTO job (id, queue, fairness_key, type_name, priority, chain_id, chain_type_name, input, input_version, scheduled_at, max_attempts, timeout, deduplication_key, trace_context, chain_trace_context, rate_cost, expires_at, ordering_key, skip_while_retrying, status, open_blockers, has_waiters)
+SELECT job_bulk_staging.id, coalesce(job_bulk_staging.queue, %(queue)s::VARCHAR) AS coalesce_1, coalesce(job_bulk_staging.fairness_key, '') AS coalesce_2, coalesce(job_bulk_staging.type_name, %(type_name)s::VARCHAR) AS coalesce_3, coalesce(job_bulk_staging.priority, %(priority)s::SMALLINT) AS coalesce_4, job_bulk_staging.id AS id__1, coalesce(job_bulk_staging.type_name, %(type_name)s::VARCHAR) AS coalesce__1, coalesce(job_bulk_staging.input, CAST('null' AS JSONB)) AS coalesce_5, coalesce(job_bulk_staging.input_version, %(input_version)s::INTEGER) AS coalesce_6, greatest(job_bulk_staging.scheduled_at, now() + coalesce(job_bulk_staging.delay, interval '0')) AS greatest_1, coalesce(job_bulk_staging.max_attempts, %(max_attempts)s::INTEGER) AS coalesce_7, job_bulk_staging.timeout, job_bulk_staging.deduplication_key, coalesce(job_bulk_staging.trace_context, %(trace_context)s::VARCHAR) AS coalesce_8, coalesce(job_bulk_staging.trace_context, %(trace_context)s::VARCHAR) AS coalesce__2, coalesce(job_bulk_staging.rate_cost, %(rate_cost)s::INTEGER) AS coalesce_9, job_bulk_staging.expires_at, job_bulk_staging.ordering_key, job_bulk_staging.skip_while_retrying, 'pending', 0, false
 FROM job_bulk_staging
 WHERE job_bulk_staging.write_id = %(write_id)s::VARCHAR
 AND job_bulk_staging.sequence = %(sequence)s::BIGINT
@@ -148,8 +148,8 @@ WITH edge AS MATERIALIZED (SELECT job_bulk_staging.id AS job_id, each.chain_id A
   AND job_bulk_staging.blockers IS NOT NULL), waits AS (SELECT edge.job_id AS job_id, count(*) FILTER (WHERE NOT edge.is_resolved) AS open
   FROM edge
   GROUP BY edge.job_id), awaited AS (SELECT DISTINCT edge.chain_id AS chain_id
-  FROM edge), inserted AS (INSERT INTO job (id, queue, type_name, priority, chain_id, chain_type_name, input, input_version, scheduled_at, max_attempts, timeout, deduplication_key, trace_context, chain_trace_context, rate_cost, expires_at, ordering_key, skip_while_retrying, status, open_blockers, has_waiters)
-  SELECT job_bulk_staging.id AS id, coalesce(job_bulk_staging.queue, %(queue)s::VARCHAR) AS coalesce_1, coalesce(job_bulk_staging.type_name, %(type_name)s::VARCHAR) AS coalesce_2, coalesce(job_bulk_staging.priority, %(priority)s::SMALLINT) AS coalesce_3, job_bulk_staging.id AS id__1, coalesce(job_bulk_staging.type_name, %(type_name)s::VARCHAR) AS coalesce__1, coalesce(job_bulk_staging.input, CAST('null' AS JSONB)) AS coalesce_4, coalesce(job_bulk_staging.input_version, %(input_version)s::INTEGER) AS coalesce_5, greatest(job_bulk_staging.scheduled_at, now() + coalesce(job_bulk_staging.delay, interval '0')) AS greatest_1, coalesce(job_bulk_staging.max_attempts, %(max_attempts)s::INTEGER) AS coalesce_6, job_bulk_staging.timeout AS timeout, job_bulk_staging.deduplication_key AS deduplication_key, coalesce(job_bulk_staging.trace_context, %(trace_context)s::VARCHAR) AS coalesce_7, coalesce(job_bulk_staging.trace_context, %(trace_context)s::VARCHAR) AS coalesce__2, coalesce(job_bulk_staging.rate_cost, %(rate_cost)s::INTEGER) AS coalesce_8, job_bulk_staging.expires_at AS expires_at, job_bulk_staging.ordering_key AS ordering_key, job_bulk_staging.skip_while_retrying AS skip_while_retrying, CAST(CASE WHEN (coalesce(waits.open, 0) > 0) THEN 'blocked' ELSE 'pending' END AS job_status) AS anon_1, coalesce(waits.open, 0) AS coalesce_9, awaited.chain_id IS NOT NULL AS anon_2
+  FROM edge), inserted AS (INSERT INTO job (id, queue, fairness_key, type_name, priority, chain_id, chain_type_name, input, input_version, scheduled_at, max_attempts, timeout, deduplication_key, trace_context, chain_trace_context, rate_cost, expires_at, ordering_key, skip_while_retrying, status, open_blockers, has_waiters)
+  SELECT job_bulk_staging.id AS id, coalesce(job_bulk_staging.queue, %(queue)s::VARCHAR) AS coalesce_1, coalesce(job_bulk_staging.fairness_key, '') AS coalesce_2, coalesce(job_bulk_staging.type_name, %(type_name)s::VARCHAR) AS coalesce_3, coalesce(job_bulk_staging.priority, %(priority)s::SMALLINT) AS coalesce_4, job_bulk_staging.id AS id__1, coalesce(job_bulk_staging.type_name, %(type_name)s::VARCHAR) AS coalesce__1, coalesce(job_bulk_staging.input, CAST('null' AS JSONB)) AS coalesce_5, coalesce(job_bulk_staging.input_version, %(input_version)s::INTEGER) AS coalesce_6, greatest(job_bulk_staging.scheduled_at, now() + coalesce(job_bulk_staging.delay, interval '0')) AS greatest_1, coalesce(job_bulk_staging.max_attempts, %(max_attempts)s::INTEGER) AS coalesce_7, job_bulk_staging.timeout AS timeout, job_bulk_staging.deduplication_key AS deduplication_key, coalesce(job_bulk_staging.trace_context, %(trace_context)s::VARCHAR) AS coalesce_8, coalesce(job_bulk_staging.trace_context, %(trace_context)s::VARCHAR) AS coalesce__2, coalesce(job_bulk_staging.rate_cost, %(rate_cost)s::INTEGER) AS coalesce_9, job_bulk_staging.expires_at AS expires_at, job_bulk_staging.ordering_key AS ordering_key, job_bulk_staging.skip_while_retrying AS skip_while_retrying, CAST(CASE WHEN (coalesce(waits.open, 0) > 0) THEN 'blocked' ELSE 'pending' END AS job_status) AS anon_1, coalesce(waits.open, 0) AS coalesce_10, awaited.chain_id IS NOT NULL AS anon_2
   FROM job_bulk_staging
   LEFT OUTER JOIN waits ON waits.job_id = job_bulk_staging.id
   LEFT OUTER JOIN awaited ON job_bulk_staging.id = awaited.chain_id
@@ -272,7 +272,7 @@ WHERE job.id = %(root)s::UUID
 RETURNING job.has_waiters
 
 -- chain_last_job {}
-SELECT job.id, job.queue, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.has_waiters, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status, job.expires_at, job.ordering_key, job.skip_while_retrying, job.rate_cost
+SELECT job.id, job.queue, job.fairness_key, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.has_waiters, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status, job.expires_at, job.ordering_key, job.skip_while_retrying, job.rate_cost
 FROM job
 WHERE job.id = coalesce((SELECT job.id
     FROM job
@@ -339,8 +339,9 @@ WITH read AS (SELECT behind.id AS id
       AND job.changed_xid > '0'
       AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
       AND (EXISTS (SELECT 1
-          FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, priority, floor_at, floor_id)
+          FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(fairness_keys)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
           WHERE job.queue = floor.queue
+          AND job.fairness_key = floor.fairness_key
           AND job.priority = floor.priority
           AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
       AND job.changed_xid >= "then".xid
@@ -377,8 +378,9 @@ WITH read AS (SELECT behind.id AS id
       AND job.changed_xid > '0'
       AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
       AND (EXISTS (SELECT 1
-          FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, priority, floor_at, floor_id)
+          FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(fairness_keys)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
           WHERE job.queue = floor.queue
+          AND job.fairness_key = floor.fairness_key
           AND job.priority = floor.priority
           AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
       AND job.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
@@ -412,7 +414,7 @@ WITH read AS (SELECT behind.id AS id
           LIMIT 1))
       AND job.id != ALL (%(held)s::UUID[])
       AND job.id = ANY (array((SELECT freed.id
-            FROM (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+            FROM (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
               FROM (SELECT DISTINCT keys.ordering_key AS ordering_key
                 FROM (SELECT of_then.ordering_key AS ordering_key
                   FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
@@ -431,7 +433,7 @@ WITH read AS (SELECT behind.id AS id
                   AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
                   AND left_key.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
                   AND left_key.changed_xid < pg_snapshot_xmax(pg_current_snapshot())) AS keys) AS key
-              JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+              JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
                 FROM job AS first
                 WHERE first.ordering_key = key.ordering_key
                 AND first.ordering_key IS NOT NULL
@@ -448,8 +450,9 @@ WITH read AS (SELECT behind.id AS id
             AND freed.changed_xid != ALL (CAST(%(xip)s::TEXT[] AS xid8[]))
             AND freed.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
             AND (EXISTS (SELECT 1
-                FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, priority, floor_at, floor_id)
+                FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(fairness_keys)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
                 WHERE freed.queue = floor.queue
+                AND freed.fairness_key = floor.fairness_key
                 AND freed.priority = floor.priority
                 AND (freed.scheduled_at, freed.id) <= (floor.floor_at, floor.floor_id))))))
       LIMIT %(limit)s::INTEGER) AS next_of_keys
@@ -458,7 +461,7 @@ WITH read AS (SELECT behind.id AS id
   SELECT block.id AS id
   FROM unnest(%(firsts)s::INTEGER[], %(lasts)s::INTEGER[], %(quotas)s::INTEGER[]) AS share(first, last, quota)
   JOIN LATERAL (SELECT probe.id AS id
-    FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, priority, floor_at, floor_id)
+    FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(fairness_keys)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, fairness_key, priority, floor_at, floor_id)
     JOIN LATERAL (SELECT job.id AS id
       FROM job
       WHERE job.status = 'pending'
@@ -485,6 +488,7 @@ WITH read AS (SELECT behind.id AS id
           LIMIT 1))
       AND job.priority >= '-9'
       AND job.queue = lane.queue
+      AND job.fairness_key = lane.fairness_key
       AND job.priority = lane.priority
       AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
       ORDER BY job.scheduled_at, job.id
@@ -492,19 +496,19 @@ WITH read AS (SELECT behind.id AS id
     LIMIT share.quota) AS block ON true
   LIMIT %(limit)s::INTEGER)
 SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, found.is_new, found.id, found.type_name, found.queue, found.priority, found.chain_id, found.chain_index, found.created_at, found.scheduled_at, found.attempt, found.deduplication_key, found.ordering_key, found.input
+  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, found.is_new, found.id, found.type_name, found.queue, found.fairness_key, found.priority, found.chain_id, found.chain_index, found.created_at, found.scheduled_at, found.attempt, found.deduplication_key, found.ordering_key, found.input
 FROM (SELECT 1 AS one) AS here
-LEFT OUTER JOIN (SELECT wanted.is_new AS is_new, offered.id AS id, offered.type_name AS type_name, offered.queue AS queue, offered.priority AS priority, offered.chain_id AS chain_id, offered.chain_index AS chain_index, offered.created_at AS created_at, offered.scheduled_at AS scheduled_at, offered.attempt AS attempt, offered.deduplication_key AS deduplication_key, offered.ordering_key AS ordering_key, offered.input AS input
+LEFT OUTER JOIN (SELECT wanted.is_new AS is_new, offered.id AS id, offered.type_name AS type_name, offered.queue AS queue, offered.fairness_key AS fairness_key, offered.priority AS priority, offered.chain_id AS chain_id, offered.chain_index AS chain_index, offered.created_at AS created_at, offered.scheduled_at AS scheduled_at, offered.attempt AS attempt, offered.deduplication_key AS deduplication_key, offered.ordering_key AS ordering_key, offered.input AS input
   FROM (SELECT read.id AS id, true AS is_new
     FROM read
     UNION ALL
     SELECT held.id AS id, false
     FROM unnest(%(held)s::UUID[]) AS held(id)) AS wanted
-  JOIN LATERAL (SELECT job.id AS id, job.type_name AS type_name, job.queue AS queue, job.priority AS priority, job.chain_id AS chain_id, job.chain_index AS chain_index, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at AS scheduled_at, job.attempt AS attempt, job.deduplication_key AS deduplication_key, job.ordering_key AS ordering_key, job.input AS input
+  JOIN LATERAL (SELECT job.id AS id, job.type_name AS type_name, job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.chain_id AS chain_id, job.chain_index AS chain_index, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at AS scheduled_at, job.attempt AS attempt, job.deduplication_key AS deduplication_key, job.ordering_key AS ordering_key, job.input AS input
     FROM job
     WHERE job.id = wanted.id
     AND CAST(job.status AS TEXT) = 'pending'
-    AND split_part(job.queue, '/', 1) = %(of_queue)s::VARCHAR
+    AND job.queue = %(of_queue)s::VARCHAR
     AND job.scheduled_at <= now()
     AND job.type_name = ANY (%(types)s::TEXT[])
     AND job.attempt < 2147483647
@@ -559,8 +563,9 @@ WITH read AS (SELECT behind.id AS id
       AND job.changed_xid > '0'
       AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
       AND (EXISTS (SELECT 1
-          FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, priority, floor_at, floor_id)
+          FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(fairness_keys)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
           WHERE job.queue = floor.queue
+          AND job.fairness_key = floor.fairness_key
           AND job.priority = floor.priority
           AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
       AND job.changed_xid >= "then".xid
@@ -597,8 +602,9 @@ WITH read AS (SELECT behind.id AS id
       AND job.changed_xid > '0'
       AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
       AND (EXISTS (SELECT 1
-          FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, priority, floor_at, floor_id)
+          FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(fairness_keys)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
           WHERE job.queue = floor.queue
+          AND job.fairness_key = floor.fairness_key
           AND job.priority = floor.priority
           AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
       AND job.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
@@ -632,7 +638,7 @@ WITH read AS (SELECT behind.id AS id
           LIMIT 1))
       AND job.id != ALL (%(held)s::UUID[])
       AND job.id = ANY (array((SELECT freed.id
-            FROM (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+            FROM (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
               FROM (SELECT DISTINCT keys.ordering_key AS ordering_key
                 FROM (SELECT of_then.ordering_key AS ordering_key
                   FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
@@ -651,7 +657,7 @@ WITH read AS (SELECT behind.id AS id
                   AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
                   AND left_key.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
                   AND left_key.changed_xid < pg_snapshot_xmax(pg_current_snapshot())) AS keys) AS key
-              JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+              JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
                 FROM job AS first
                 WHERE first.ordering_key = key.ordering_key
                 AND first.ordering_key IS NOT NULL
@@ -668,8 +674,9 @@ WITH read AS (SELECT behind.id AS id
             AND freed.changed_xid != ALL (CAST(%(xip)s::TEXT[] AS xid8[]))
             AND freed.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
             AND (EXISTS (SELECT 1
-                FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, priority, floor_at, floor_id)
+                FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(fairness_keys)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
                 WHERE freed.queue = floor.queue
+                AND freed.fairness_key = floor.fairness_key
                 AND freed.priority = floor.priority
                 AND (freed.scheduled_at, freed.id) <= (floor.floor_at, floor.floor_id))))))
       LIMIT %(limit)s::INTEGER) AS next_of_keys
@@ -678,7 +685,7 @@ WITH read AS (SELECT behind.id AS id
   SELECT block.id AS id
   FROM unnest(%(firsts)s::INTEGER[], %(lasts)s::INTEGER[], %(quotas)s::INTEGER[]) AS share(first, last, quota)
   JOIN LATERAL (SELECT probe.id AS id
-    FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, priority, floor_at, floor_id)
+    FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(fairness_keys)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, fairness_key, priority, floor_at, floor_id)
     JOIN LATERAL (SELECT job.id AS id
       FROM job
       WHERE job.status = 'pending'
@@ -705,6 +712,7 @@ WITH read AS (SELECT behind.id AS id
           LIMIT 1))
       AND job.priority >= '-9'
       AND job.queue = lane.queue
+      AND job.fairness_key = lane.fairness_key
       AND job.priority = lane.priority
       AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
       ORDER BY job.scheduled_at, job.id
@@ -712,19 +720,19 @@ WITH read AS (SELECT behind.id AS id
     LIMIT share.quota) AS block ON true
   LIMIT %(limit)s::INTEGER)
 SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, found.is_new, found.id, found.type_name, found.queue, found.priority, found.chain_id, found.chain_index, found.created_at, found.scheduled_at, found.attempt, found.deduplication_key, found.ordering_key, found.input
+  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, found.is_new, found.id, found.type_name, found.queue, found.fairness_key, found.priority, found.chain_id, found.chain_index, found.created_at, found.scheduled_at, found.attempt, found.deduplication_key, found.ordering_key, found.input
 FROM (SELECT 1 AS one) AS here
-LEFT OUTER JOIN (SELECT wanted.is_new AS is_new, offered.id AS id, offered.type_name AS type_name, offered.queue AS queue, offered.priority AS priority, offered.chain_id AS chain_id, offered.chain_index AS chain_index, offered.created_at AS created_at, offered.scheduled_at AS scheduled_at, offered.attempt AS attempt, offered.deduplication_key AS deduplication_key, offered.ordering_key AS ordering_key, offered.input AS input
+LEFT OUTER JOIN (SELECT wanted.is_new AS is_new, offered.id AS id, offered.type_name AS type_name, offered.queue AS queue, offered.fairness_key AS fairness_key, offered.priority AS priority, offered.chain_id AS chain_id, offered.chain_index AS chain_index, offered.created_at AS created_at, offered.scheduled_at AS scheduled_at, offered.attempt AS attempt, offered.deduplication_key AS deduplication_key, offered.ordering_key AS ordering_key, offered.input AS input
   FROM (SELECT read.id AS id, true AS is_new
     FROM read
     UNION ALL
     SELECT held.id AS id, false
     FROM unnest(%(held)s::UUID[]) AS held(id)) AS wanted
-  JOIN LATERAL (SELECT job.id AS id, job.type_name AS type_name, job.queue AS queue, job.priority AS priority, job.chain_id AS chain_id, job.chain_index AS chain_index, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at AS scheduled_at, job.attempt AS attempt, job.deduplication_key AS deduplication_key, job.ordering_key AS ordering_key, CAST(NULL AS JSONB) AS input
+  JOIN LATERAL (SELECT job.id AS id, job.type_name AS type_name, job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.chain_id AS chain_id, job.chain_index AS chain_index, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at AS scheduled_at, job.attempt AS attempt, job.deduplication_key AS deduplication_key, job.ordering_key AS ordering_key, CAST(NULL AS JSONB) AS input
     FROM job
     WHERE job.id = wanted.id
     AND CAST(job.status AS TEXT) = 'pending'
-    AND split_part(job.queue, '/', 1) = %(of_queue)s::VARCHAR
+    AND job.queue = %(of_queue)s::VARCHAR
     AND job.scheduled_at <= now()
     AND job.type_name = ANY (%(types)s::TEXT[])
     AND job.attempt < 2147483647
@@ -754,7 +762,7 @@ WITH picked AS (SELECT taken.id AS id
     FROM job
     WHERE job.id = ids.id
     AND CAST(job.status AS TEXT) = 'pending'
-    AND split_part(job.queue, '/', 1) = %(of_queue)s::VARCHAR
+    AND job.queue = %(of_queue)s::VARCHAR
     AND job.scheduled_at <= now()
     AND job.type_name = ANY (%(types)s::TEXT[])
     AND job.attempt < 2147483647
@@ -781,19 +789,19 @@ WITH picked AS (SELECT taken.id AS id
   SET status='running', started_at=now(), attempt=(job.attempt + %(attempt_1)s::INTEGER), leased_by=%(worker_id)s::VARCHAR, leased_until=(now() + job.timeout + %(grace)s::INTERVAL), changed_xid=pg_current_xact_id()
   WHERE job.id = ANY (array((SELECT picked.id
         FROM picked)))
-  RETURNING job.id, job.type_name, job.queue, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
+  RETURNING job.id, job.type_name, job.queue, job.fairness_key, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
     AND pg_column_size(job.last_error) <= 131072) THEN job.last_error END AS last_error, CASE WHEN (job.attempt > 1) THEN (SELECT least(greatest(job_attempt.ended_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS least_1
     FROM job_attempt
     WHERE job_attempt.job_id = job.id
     AND job_attempt.attempt = job.attempt - 1) END AS last_attempt_ended_at)
 SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
+  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.fairness_key, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
 FROM (SELECT 1 AS one) AS here
 LEFT OUTER JOIN claimed ON true
 
 -- claim {"attempt_1": 1}
 WITH picked AS (SELECT probe.id AS id
-  FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS lane(queue, priority, floor_at, floor_id)
+  FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS lane(queue, fairness_key, priority, floor_at, floor_id)
   JOIN LATERAL (SELECT job.id AS id
     FROM job
     WHERE job.status = 'pending'
@@ -820,6 +828,7 @@ WITH picked AS (SELECT probe.id AS id
         LIMIT 1))
     AND job.priority >= '-9'
     AND job.queue = lane.queue
+    AND job.fairness_key = lane.fairness_key
     AND job.priority = lane.priority
     AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
     ORDER BY job.scheduled_at, job.id
@@ -829,13 +838,13 @@ WITH picked AS (SELECT probe.id AS id
   SET status='running', started_at=now(), attempt=(job.attempt + %(attempt_1)s::INTEGER), leased_by=%(worker_id)s::VARCHAR, leased_until=(now() + job.timeout + %(grace)s::INTERVAL), changed_xid=pg_current_xact_id()
   WHERE job.id = ANY (array((SELECT picked.id
         FROM picked)))
-  RETURNING job.id, job.type_name, job.queue, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
+  RETURNING job.id, job.type_name, job.queue, job.fairness_key, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
     AND pg_column_size(job.last_error) <= 131072) THEN job.last_error END AS last_error, CASE WHEN (job.attempt > 1) THEN (SELECT least(greatest(job_attempt.ended_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS least_1
     FROM job_attempt
     WHERE job_attempt.job_id = job.id
     AND job_attempt.attempt = job.attempt - 1) END AS last_attempt_ended_at)
 SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
+  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.fairness_key, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
 FROM (SELECT 1 AS one) AS here
 LEFT OUTER JOIN claimed ON true
 
@@ -848,13 +857,13 @@ WITH picked AS (SELECT job.id AS id
   SET status='running', started_at=now(), attempt=(job.attempt + %(attempt_1)s::INTEGER), leased_by=%(worker_id)s::VARCHAR, leased_until=(now() + job.timeout + %(grace)s::INTERVAL), changed_xid=pg_current_xact_id()
   WHERE job.id = ANY (array((SELECT picked.id
         FROM picked)))
-  RETURNING job.id, job.type_name, job.queue, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
+  RETURNING job.id, job.type_name, job.queue, job.fairness_key, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
     AND pg_column_size(job.last_error) <= 131072) THEN job.last_error END AS last_error, CASE WHEN (job.attempt > 1) THEN (SELECT least(greatest(job_attempt.ended_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS least_1
     FROM job_attempt
     WHERE job_attempt.job_id = job.id
     AND job_attempt.attempt = job.attempt - 1) END AS last_attempt_ended_at)
 SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
+  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.fairness_key, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
 FROM (SELECT 1 AS one) AS here
 LEFT OUTER JOIN claimed ON true
 
@@ -888,8 +897,9 @@ WITH picked AS (SELECT in_flight.id AS id
     AND job.changed_xid > '0'
     AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
     AND (EXISTS (SELECT 1
-        FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS floor(queue, priority, floor_at, floor_id)
+        FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
         WHERE job.queue = floor.queue
+        AND job.fairness_key = floor.fairness_key
         AND job.priority = floor.priority
         AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
     AND job.changed_xid >= "then".xid
@@ -926,8 +936,9 @@ WITH picked AS (SELECT in_flight.id AS id
     AND job.changed_xid > '0'
     AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
     AND (EXISTS (SELECT 1
-        FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS floor(queue, priority, floor_at, floor_id)
+        FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
         WHERE job.queue = floor.queue
+        AND job.fairness_key = floor.fairness_key
         AND job.priority = floor.priority
         AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
     AND job.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
@@ -961,7 +972,7 @@ WITH picked AS (SELECT in_flight.id AS id
         ORDER BY first.ordering_key, first.created_at, first.id
         LIMIT 1))
     AND job.id = ANY (array((SELECT freed.id
-          FROM (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+          FROM (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
             FROM (SELECT DISTINCT keys.ordering_key AS ordering_key
               FROM (SELECT of_then.ordering_key AS ordering_key
                 FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
@@ -980,7 +991,7 @@ WITH picked AS (SELECT in_flight.id AS id
                 AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
                 AND left_key.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
                 AND left_key.changed_xid < pg_snapshot_xmax(pg_current_snapshot())) AS keys) AS key
-            JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+            JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
               FROM job AS first
               WHERE first.ordering_key = key.ordering_key
               AND first.ordering_key IS NOT NULL
@@ -997,15 +1008,16 @@ WITH picked AS (SELECT in_flight.id AS id
           AND freed.changed_xid != ALL (CAST(%(xip)s::TEXT[] AS xid8[]))
           AND freed.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
           AND (EXISTS (SELECT 1
-              FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS floor(queue, priority, floor_at, floor_id)
+              FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
               WHERE freed.queue = floor.queue
+              AND freed.fairness_key = floor.fairness_key
               AND freed.priority = floor.priority
               AND (freed.scheduled_at, freed.id) <= (floor.floor_at, floor.floor_id))))))
     LIMIT %(limit)s::INTEGER
     FOR NO KEY UPDATE SKIP LOCKED) AS next_of_keys
   UNION ALL
   SELECT probe.id AS id
-  FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS lane(queue, priority, floor_at, floor_id)
+  FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS lane(queue, fairness_key, priority, floor_at, floor_id)
   JOIN LATERAL (SELECT job.id AS id
     FROM job
     WHERE job.status = 'pending'
@@ -1032,6 +1044,7 @@ WITH picked AS (SELECT in_flight.id AS id
         LIMIT 1))
     AND job.priority >= '-9'
     AND job.queue = lane.queue
+    AND job.fairness_key = lane.fairness_key
     AND job.priority = lane.priority
     AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
     ORDER BY job.scheduled_at, job.id
@@ -1041,13 +1054,13 @@ WITH picked AS (SELECT in_flight.id AS id
   SET status='running', started_at=now(), attempt=(job.attempt + %(attempt_1)s::INTEGER), leased_by=%(worker_id)s::VARCHAR, leased_until=(now() + job.timeout + %(grace)s::INTERVAL), changed_xid=pg_current_xact_id()
   WHERE job.id = ANY (array((SELECT picked.id
         FROM picked)))
-  RETURNING job.id, job.type_name, job.queue, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
+  RETURNING job.id, job.type_name, job.queue, job.fairness_key, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
     AND pg_column_size(job.last_error) <= 131072) THEN job.last_error END AS last_error, CASE WHEN (job.attempt > 1) THEN (SELECT least(greatest(job_attempt.ended_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS least_1
     FROM job_attempt
     WHERE job_attempt.job_id = job.id
     AND job_attempt.attempt = job.attempt - 1) END AS last_attempt_ended_at)
 SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
+  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.fairness_key, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
 FROM (SELECT 1 AS one) AS here
 LEFT OUTER JOIN claimed ON true
 
@@ -1059,7 +1072,7 @@ WITH picked AS (SELECT taken.id AS id
   JOIN LATERAL (SELECT block.id AS id
     FROM unnest((%(firsts)s::INTEGER[])[of_group.first_share:of_group.last_share], (%(lasts)s::INTEGER[])[of_group.first_share:of_group.last_share], (%(quotas)s::INTEGER[])[of_group.first_share:of_group.last_share]) AS share(first, last, quota)
     JOIN LATERAL (SELECT probe.id AS id
-      FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, priority, floor_at, floor_id)
+      FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(fairness_keys)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, fairness_key, priority, floor_at, floor_id)
       JOIN LATERAL (SELECT job.id AS id
         FROM job
         WHERE job.status = 'pending'
@@ -1086,6 +1099,7 @@ WITH picked AS (SELECT taken.id AS id
             LIMIT 1))
         AND job.priority >= '-9'
         AND job.queue = lane.queue
+        AND job.fairness_key = lane.fairness_key
         AND job.priority = lane.priority
         AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
         ORDER BY job.scheduled_at, job.id
@@ -1097,18 +1111,18 @@ WITH picked AS (SELECT taken.id AS id
   SET status='running', started_at=now(), attempt=(job.attempt + %(attempt_1)s::INTEGER), leased_by=%(worker_id)s::VARCHAR, leased_until=(now() + job.timeout + %(grace)s::INTERVAL), changed_xid=pg_current_xact_id()
   WHERE job.id = ANY (array((SELECT picked.id
         FROM picked)))
-  RETURNING job.id, job.type_name, job.queue, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
+  RETURNING job.id, job.type_name, job.queue, job.fairness_key, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
     AND pg_column_size(job.last_error) <= 131072) THEN job.last_error END AS last_error, CASE WHEN (job.attempt > 1) THEN (SELECT least(greatest(job_attempt.ended_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS least_1
     FROM job_attempt
     WHERE job_attempt.job_id = job.id
     AND job_attempt.attempt = job.attempt - 1) END AS last_attempt_ended_at)
 SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
+  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.fairness_key, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
 FROM (SELECT 1 AS one) AS here
 LEFT OUTER JOIN claimed ON true
 
 -- claim_for_groups_changed {"attempt_1": 1}
-WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
   FROM (SELECT DISTINCT keys.ordering_key AS ordering_key
     FROM (SELECT of_then.ordering_key AS ordering_key
       FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
@@ -1127,7 +1141,7 @@ WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue 
       AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
       AND left_key.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
       AND left_key.changed_xid < pg_snapshot_xmax(pg_current_snapshot())) AS keys) AS key
-  JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+  JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
     FROM job AS first
     WHERE first.ordering_key = key.ordering_key
     AND first.ordering_key IS NOT NULL
@@ -1172,8 +1186,9 @@ WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue 
         AND job.changed_xid > '0'
         AND job.scheduled_at <= of_group.highest_floor
         AND (EXISTS (SELECT 1
-            FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, priority, floor_at, floor_id)
+            FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(fairness_keys)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
             WHERE job.queue = floor.queue
+            AND job.fairness_key = floor.fairness_key
             AND job.priority = floor.priority
             AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
         AND job.changed_xid >= "then".xid
@@ -1210,8 +1225,9 @@ WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue 
         AND job.changed_xid > '0'
         AND job.scheduled_at <= of_group.highest_floor
         AND (EXISTS (SELECT 1
-            FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, priority, floor_at, floor_id)
+            FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(fairness_keys)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
             WHERE job.queue = floor.queue
+            AND job.fairness_key = floor.fairness_key
             AND job.priority = floor.priority
             AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
         AND job.changed_xid >= CAST(of_group.xmax AS xid8)
@@ -1251,8 +1267,9 @@ WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue 
               AND freed.changed_xid != ALL (CAST((%(xip)s::TEXT[])[of_group.first_xip:of_group.last_xip] AS xid8[]))
               AND freed.scheduled_at <= of_group.highest_floor
               AND (EXISTS (SELECT 1
-                  FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, priority, floor_at, floor_id)
+                  FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(fairness_keys)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
                   WHERE freed.queue = floor.queue
+                  AND freed.fairness_key = floor.fairness_key
                   AND freed.priority = floor.priority
                   AND (freed.scheduled_at, freed.id) <= (floor.floor_at, floor.floor_id))))))
         LIMIT of_group.quota
@@ -1262,7 +1279,7 @@ WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue 
     SELECT block.id AS id
     FROM unnest((%(firsts)s::INTEGER[])[of_group.first_share:of_group.last_share], (%(lasts)s::INTEGER[])[of_group.first_share:of_group.last_share], (%(quotas)s::INTEGER[])[of_group.first_share:of_group.last_share]) AS share(first, last, quota)
     JOIN LATERAL (SELECT probe.id AS id
-      FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, priority, floor_at, floor_id)
+      FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(fairness_keys)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, fairness_key, priority, floor_at, floor_id)
       JOIN LATERAL (SELECT job.id AS id
         FROM job
         WHERE job.status = 'pending'
@@ -1289,6 +1306,7 @@ WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue 
             LIMIT 1))
         AND job.priority >= '-9'
         AND job.queue = lane.queue
+        AND job.fairness_key = lane.fairness_key
         AND job.priority = lane.priority
         AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
         ORDER BY job.scheduled_at, job.id
@@ -1300,18 +1318,18 @@ WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue 
   SET status='running', started_at=now(), attempt=(job.attempt + %(attempt_1)s::INTEGER), leased_by=%(worker_id)s::VARCHAR, leased_until=(now() + job.timeout + %(grace)s::INTERVAL), changed_xid=pg_current_xact_id()
   WHERE job.id = ANY (array((SELECT picked.id
         FROM picked)))
-  RETURNING job.id, job.type_name, job.queue, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
+  RETURNING job.id, job.type_name, job.queue, job.fairness_key, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
     AND pg_column_size(job.last_error) <= 131072) THEN job.last_error END AS last_error, CASE WHEN (job.attempt > 1) THEN (SELECT least(greatest(job_attempt.ended_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS least_1
     FROM job_attempt
     WHERE job_attempt.job_id = job.id
     AND job_attempt.attempt = job.attempt - 1) END AS last_attempt_ended_at)
 SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
+  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.fairness_key, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
 FROM (SELECT 1 AS one) AS here
 LEFT OUTER JOIN claimed ON true
 
 -- claim_for_groups_excluding {"attempt_1": 1}
-WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
   FROM (SELECT DISTINCT keys.ordering_key AS ordering_key
     FROM (SELECT of_then.ordering_key AS ordering_key
       FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
@@ -1330,7 +1348,7 @@ WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue 
       AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
       AND left_key.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
       AND left_key.changed_xid < pg_snapshot_xmax(pg_current_snapshot())) AS keys) AS key
-  JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+  JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
     FROM job AS first
     WHERE first.ordering_key = key.ordering_key
     AND first.ordering_key IS NOT NULL
@@ -1376,8 +1394,9 @@ WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue 
         AND job.changed_xid > '0'
         AND job.scheduled_at <= of_group.highest_floor
         AND (EXISTS (SELECT 1
-            FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, priority, floor_at, floor_id)
+            FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(fairness_keys)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
             WHERE job.queue = floor.queue
+            AND job.fairness_key = floor.fairness_key
             AND job.priority = floor.priority
             AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
         AND job.changed_xid >= "then".xid
@@ -1415,8 +1434,9 @@ WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue 
         AND job.changed_xid > '0'
         AND job.scheduled_at <= of_group.highest_floor
         AND (EXISTS (SELECT 1
-            FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, priority, floor_at, floor_id)
+            FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(fairness_keys)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
             WHERE job.queue = floor.queue
+            AND job.fairness_key = floor.fairness_key
             AND job.priority = floor.priority
             AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
         AND job.changed_xid >= CAST(of_group.xmax AS xid8)
@@ -1457,8 +1477,9 @@ WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue 
               AND freed.changed_xid != ALL (CAST((%(xip)s::TEXT[])[of_group.first_xip:of_group.last_xip] AS xid8[]))
               AND freed.scheduled_at <= of_group.highest_floor
               AND (EXISTS (SELECT 1
-                  FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, priority, floor_at, floor_id)
+                  FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(fairness_keys)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
                   WHERE freed.queue = floor.queue
+                  AND freed.fairness_key = floor.fairness_key
                   AND freed.priority = floor.priority
                   AND (freed.scheduled_at, freed.id) <= (floor.floor_at, floor.floor_id))))))
         LIMIT of_group.quota
@@ -1468,7 +1489,7 @@ WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue 
     SELECT block.id AS id
     FROM unnest((%(firsts)s::INTEGER[])[of_group.first_share:of_group.last_share], (%(lasts)s::INTEGER[])[of_group.first_share:of_group.last_share], (%(quotas)s::INTEGER[])[of_group.first_share:of_group.last_share]) AS share(first, last, quota)
     JOIN LATERAL (SELECT probe.id AS id
-      FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, priority, floor_at, floor_id)
+      FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(fairness_keys)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, fairness_key, priority, floor_at, floor_id)
       JOIN LATERAL (SELECT job.id AS id
         FROM job
         WHERE job.status = 'pending'
@@ -1496,6 +1517,7 @@ WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue 
         AND job.id != ALL (%(excluded)s::UUID[])
         AND job.priority >= '-9'
         AND job.queue = lane.queue
+        AND job.fairness_key = lane.fairness_key
         AND job.priority = lane.priority
         AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
         ORDER BY job.scheduled_at, job.id
@@ -1507,19 +1529,19 @@ WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue 
   SET status='running', started_at=now(), attempt=(job.attempt + %(attempt_1)s::INTEGER), leased_by=%(worker_id)s::VARCHAR, leased_until=(now() + job.timeout + %(grace)s::INTERVAL), changed_xid=pg_current_xact_id()
   WHERE job.id = ANY (array((SELECT picked.id
         FROM picked)))
-  RETURNING job.id, job.type_name, job.queue, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
+  RETURNING job.id, job.type_name, job.queue, job.fairness_key, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
     AND pg_column_size(job.last_error) <= 131072) THEN job.last_error END AS last_error, CASE WHEN (job.attempt > 1) THEN (SELECT least(greatest(job_attempt.ended_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS least_1
     FROM job_attempt
     WHERE job_attempt.job_id = job.id
     AND job_attempt.attempt = job.attempt - 1) END AS last_attempt_ended_at)
 SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
+  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.fairness_key, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
 FROM (SELECT 1 AS one) AS here
 LEFT OUTER JOIN claimed ON true
 
 -- claim_from_lanes {"attempt_1": 1}
 WITH picked AS (SELECT probe.id AS id
-  FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[], %(quotas)s::INTEGER[]) AS lane(queue, priority, floor_at, floor_id, quota)
+  FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[], %(quotas)s::INTEGER[]) AS lane(queue, fairness_key, priority, floor_at, floor_id, quota)
   JOIN LATERAL (SELECT job.id AS id
     FROM job
     WHERE job.status = 'pending'
@@ -1546,6 +1568,7 @@ WITH picked AS (SELECT probe.id AS id
         LIMIT 1))
     AND job.priority >= '-9'
     AND job.queue = lane.queue
+    AND job.fairness_key = lane.fairness_key
     AND job.priority = lane.priority
     AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
     ORDER BY job.scheduled_at, job.id
@@ -1555,13 +1578,13 @@ WITH picked AS (SELECT probe.id AS id
   SET status='running', started_at=now(), attempt=(job.attempt + %(attempt_1)s::INTEGER), leased_by=%(worker_id)s::VARCHAR, leased_until=(now() + job.timeout + %(grace)s::INTERVAL), changed_xid=pg_current_xact_id()
   WHERE job.id = ANY (array((SELECT picked.id
         FROM picked)))
-  RETURNING job.id, job.type_name, job.queue, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
+  RETURNING job.id, job.type_name, job.queue, job.fairness_key, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
     AND pg_column_size(job.last_error) <= 131072) THEN job.last_error END AS last_error, CASE WHEN (job.attempt > 1) THEN (SELECT least(greatest(job_attempt.ended_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS least_1
     FROM job_attempt
     WHERE job_attempt.job_id = job.id
     AND job_attempt.attempt = job.attempt - 1) END AS last_attempt_ended_at)
 SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
+  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.fairness_key, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
 FROM (SELECT 1 AS one) AS here
 LEFT OUTER JOIN claimed ON true
 
@@ -1569,7 +1592,7 @@ LEFT OUTER JOIN claimed ON true
 WITH picked AS (SELECT block.id AS id
   FROM unnest(%(firsts)s::INTEGER[], %(lasts)s::INTEGER[], %(quotas)s::INTEGER[]) AS share(first, last, quota)
   JOIN LATERAL (SELECT probe.id AS id
-    FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, priority, floor_at, floor_id)
+    FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(fairness_keys)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, fairness_key, priority, floor_at, floor_id)
     JOIN LATERAL (SELECT job.id AS id
       FROM job
       WHERE job.status = 'pending'
@@ -1596,6 +1619,7 @@ WITH picked AS (SELECT block.id AS id
           LIMIT 1))
       AND job.priority >= '-9'
       AND job.queue = lane.queue
+      AND job.fairness_key = lane.fairness_key
       AND job.priority = lane.priority
       AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
       ORDER BY job.scheduled_at, job.id
@@ -1606,13 +1630,13 @@ WITH picked AS (SELECT block.id AS id
   SET status='running', started_at=now(), attempt=(job.attempt + %(attempt_1)s::INTEGER), leased_by=%(worker_id)s::VARCHAR, leased_until=(now() + job.timeout + %(grace)s::INTERVAL), changed_xid=pg_current_xact_id()
   WHERE job.id = ANY (array((SELECT picked.id
         FROM picked)))
-  RETURNING job.id, job.type_name, job.queue, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
+  RETURNING job.id, job.type_name, job.queue, job.fairness_key, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
     AND pg_column_size(job.last_error) <= 131072) THEN job.last_error END AS last_error, CASE WHEN (job.attempt > 1) THEN (SELECT least(greatest(job_attempt.ended_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS least_1
     FROM job_attempt
     WHERE job_attempt.job_id = job.id
     AND job_attempt.attempt = job.attempt - 1) END AS last_attempt_ended_at)
 SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
+  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.fairness_key, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
 FROM (SELECT 1 AS one) AS here
 LEFT OUTER JOIN claimed ON true
 
@@ -1647,8 +1671,9 @@ WITH picked AS (SELECT behind.id AS id
       AND job.changed_xid > '0'
       AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
       AND (EXISTS (SELECT 1
-          FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, priority, floor_at, floor_id)
+          FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(fairness_keys)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
           WHERE job.queue = floor.queue
+          AND job.fairness_key = floor.fairness_key
           AND job.priority = floor.priority
           AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
       AND job.changed_xid >= "then".xid
@@ -1685,8 +1710,9 @@ WITH picked AS (SELECT behind.id AS id
       AND job.changed_xid > '0'
       AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
       AND (EXISTS (SELECT 1
-          FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, priority, floor_at, floor_id)
+          FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(fairness_keys)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
           WHERE job.queue = floor.queue
+          AND job.fairness_key = floor.fairness_key
           AND job.priority = floor.priority
           AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
       AND job.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
@@ -1720,7 +1746,7 @@ WITH picked AS (SELECT behind.id AS id
           ORDER BY first.ordering_key, first.created_at, first.id
           LIMIT 1))
       AND job.id = ANY (array((SELECT freed.id
-            FROM (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+            FROM (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
               FROM (SELECT DISTINCT keys.ordering_key AS ordering_key
                 FROM (SELECT of_then.ordering_key AS ordering_key
                   FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
@@ -1739,7 +1765,7 @@ WITH picked AS (SELECT behind.id AS id
                   AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
                   AND left_key.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
                   AND left_key.changed_xid < pg_snapshot_xmax(pg_current_snapshot())) AS keys) AS key
-              JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+              JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
                 FROM job AS first
                 WHERE first.ordering_key = key.ordering_key
                 AND first.ordering_key IS NOT NULL
@@ -1756,8 +1782,9 @@ WITH picked AS (SELECT behind.id AS id
             AND freed.changed_xid != ALL (CAST(%(xip)s::TEXT[] AS xid8[]))
             AND freed.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
             AND (EXISTS (SELECT 1
-                FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, priority, floor_at, floor_id)
+                FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(fairness_keys)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
                 WHERE freed.queue = floor.queue
+                AND freed.fairness_key = floor.fairness_key
                 AND freed.priority = floor.priority
                 AND (freed.scheduled_at, freed.id) <= (floor.floor_at, floor.floor_id))))))
       LIMIT %(limit)s::INTEGER
@@ -1767,7 +1794,7 @@ WITH picked AS (SELECT behind.id AS id
   SELECT block.id AS id
   FROM unnest(%(firsts)s::INTEGER[], %(lasts)s::INTEGER[], %(quotas)s::INTEGER[]) AS share(first, last, quota)
   JOIN LATERAL (SELECT probe.id AS id
-    FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, priority, floor_at, floor_id)
+    FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(fairness_keys)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, fairness_key, priority, floor_at, floor_id)
     JOIN LATERAL (SELECT job.id AS id
       FROM job
       WHERE job.status = 'pending'
@@ -1794,6 +1821,7 @@ WITH picked AS (SELECT behind.id AS id
           LIMIT 1))
       AND job.priority >= '-9'
       AND job.queue = lane.queue
+      AND job.fairness_key = lane.fairness_key
       AND job.priority = lane.priority
       AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
       ORDER BY job.scheduled_at, job.id
@@ -1804,13 +1832,13 @@ WITH picked AS (SELECT behind.id AS id
   SET status='running', started_at=now(), attempt=(job.attempt + %(attempt_1)s::INTEGER), leased_by=%(worker_id)s::VARCHAR, leased_until=(now() + job.timeout + %(grace)s::INTERVAL), changed_xid=pg_current_xact_id()
   WHERE job.id = ANY (array((SELECT picked.id
         FROM picked)))
-  RETURNING job.id, job.type_name, job.queue, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
+  RETURNING job.id, job.type_name, job.queue, job.fairness_key, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
     AND pg_column_size(job.last_error) <= 131072) THEN job.last_error END AS last_error, CASE WHEN (job.attempt > 1) THEN (SELECT least(greatest(job_attempt.ended_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS least_1
     FROM job_attempt
     WHERE job_attempt.job_id = job.id
     AND job_attempt.attempt = job.attempt - 1) END AS last_attempt_ended_at)
 SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
+  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.fairness_key, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
 FROM (SELECT 1 AS one) AS here
 LEFT OUTER JOIN claimed ON true
 
@@ -1892,22 +1920,22 @@ SELECT chain.id
 FROM chain
 
 -- controls_of_worker {}
-SELECT told.kind, told.name, told.is_paused, told.weight, told.global_concurrency, told.rate_limit, told.rate_period, told.rate_burst, told.rate_algorithm, told.sharers, told.concurrency_per_key, told.retry_base, told.retry_factor, told.retry_cap
-FROM (SELECT 'queue' AS kind, queue.name AS name, queue.paused_at IS NOT NULL AS is_paused, queue.weight AS weight, queue.global_concurrency AS global_concurrency, queue.rate_limit AS rate_limit, CASE WHEN (queue.rate_period < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.rate_period > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.rate_period END AS rate_period, queue.rate_burst AS rate_burst, queue.rate_algorithm AS rate_algorithm, CASE WHEN (queue.rate_algorithm = 'local_token_bucket') THEN (SELECT CASE WHEN coalesce(bool_or(sharer.id = %(worker_id)s::VARCHAR), false) THEN count(*) ELSE 0 END AS anon_1
+SELECT told.kind, told.name, told.fairness_key, told.is_paused, told.weight, told.global_concurrency, told.rate_limit, told.rate_period, told.rate_burst, told.rate_algorithm, told.sharers, told.concurrency_per_key, told.retry_base, told.retry_factor, told.retry_cap
+FROM (SELECT 'queue' AS kind, queue.name AS name, queue.fairness_key AS fairness_key, queue.paused_at IS NOT NULL AS is_paused, queue.weight AS weight, queue.global_concurrency AS global_concurrency, queue.rate_limit AS rate_limit, CASE WHEN (queue.rate_period < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.rate_period > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.rate_period END AS rate_period, queue.rate_burst AS rate_burst, queue.rate_algorithm AS rate_algorithm, CASE WHEN (queue.rate_algorithm = 'local_token_bucket') THEN (SELECT CASE WHEN coalesce(bool_or(sharer.id = %(worker_id)s::VARCHAR), false) THEN count(*) ELSE 0 END AS anon_1
     FROM worker AS sharer
     WHERE sharer.state = 'running'
     AND queue.name = ANY (sharer.queues)) END AS sharers, queue.concurrency_per_key AS concurrency_per_key, queue.retry_base AS retry_base, queue.retry_factor AS retry_factor, queue.retry_cap AS retry_cap
   FROM queue
-  WHERE split_part(queue.name, '/', 1) = ANY (%(queues)s::TEXT[])
+  WHERE queue.name = ANY (%(queues)s::TEXT[])
   UNION ALL
-  SELECT 'type' AS kind, job_type.type_name AS type_name, job_type.paused_at IS NOT NULL AS anon_2, 1, job_type.global_concurrency AS global_concurrency, job_type.rate_limit AS rate_limit, CASE WHEN (job_type.rate_period < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (job_type.rate_period > '36500 days'::interval) THEN '36500 days'::interval ELSE job_type.rate_period END AS rate_period, job_type.rate_burst AS rate_burst, job_type.rate_algorithm AS rate_algorithm, CASE WHEN (job_type.rate_algorithm = 'local_token_bucket') THEN (SELECT CASE WHEN coalesce(bool_or(sharer.id = %(worker_id)s::VARCHAR), false) THEN count(*) ELSE 0 END AS anon_3
+  SELECT 'type' AS kind, job_type.type_name AS type_name, '', job_type.paused_at IS NOT NULL AS anon_2, 1, job_type.global_concurrency AS global_concurrency, job_type.rate_limit AS rate_limit, CASE WHEN (job_type.rate_period < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (job_type.rate_period > '36500 days'::interval) THEN '36500 days'::interval ELSE job_type.rate_period END AS rate_period, job_type.rate_burst AS rate_burst, job_type.rate_algorithm AS rate_algorithm, CASE WHEN (job_type.rate_algorithm = 'local_token_bucket') THEN (SELECT CASE WHEN coalesce(bool_or(sharer.id = %(worker_id)s::VARCHAR), false) THEN count(*) ELSE 0 END AS anon_3
     FROM worker AS sharer
     WHERE sharer.state = 'running'
     AND job_type.type_name = ANY (sharer.job_types)) END AS sharers, CAST(NULL AS INTEGER) AS anon_4, CAST(NULL AS INTERVAL) AS anon__1, CAST(NULL AS DOUBLE PRECISION) AS anon__2, CAST(NULL AS INTERVAL) AS anon__3
   FROM job_type
   WHERE job_type.type_name = ANY (%(types)s::TEXT[])
   UNION ALL
-  SELECT 'worker' AS kind, worker.id AS id, false, 1, worker.concurrency_requested AS concurrency_requested, CAST(NULL AS INTEGER) AS anon_4, CAST(NULL AS INTERVAL) AS anon__4, CAST(NULL AS INTEGER) AS anon__5, CAST(NULL AS TEXT) AS anon__6, CAST(NULL AS INTEGER) AS anon__7, CAST(NULL AS INTEGER) AS anon__8, CAST(NULL AS INTERVAL) AS anon__9, CAST(NULL AS DOUBLE PRECISION) AS anon__10, CAST(NULL AS INTERVAL) AS anon__11
+  SELECT 'worker' AS kind, worker.id AS id, '', false, 1, worker.concurrency_requested AS concurrency_requested, CAST(NULL AS INTEGER) AS anon_4, CAST(NULL AS INTERVAL) AS anon__4, CAST(NULL AS INTEGER) AS anon__5, CAST(NULL AS TEXT) AS anon__6, CAST(NULL AS INTEGER) AS anon__7, CAST(NULL AS INTEGER) AS anon__8, CAST(NULL AS INTERVAL) AS anon__9, CAST(NULL AS DOUBLE PRECISION) AS anon__10, CAST(NULL AS INTERVAL) AS anon__11
   FROM worker
   WHERE worker.id = %(worker_id)s::VARCHAR) AS told
 
@@ -1991,7 +2019,7 @@ ORDER BY dead_letter.job_id
 LIMIT %(param_1)s::INTEGER
 
 -- dead_letter_page {"id_1": "00000000-0000-0000-0000-000000000000", "param_1": 50}
-SELECT dead_letter.id, dead_letter.job_id, dead_letter.chain_id, dead_letter.queue, dead_letter.type_name, dead_letter.input, dead_letter.input_version, dead_letter.reason, dead_letter.error, dead_letter.error_fingerprint, dead_letter.attempts, dead_letter.died_at, dead_letter.resolution, dead_letter.resolved_at, dead_letter.resolved_by, dead_letter.changed_xid
+SELECT dead_letter.id, dead_letter.job_id, dead_letter.chain_id, dead_letter.queue, dead_letter.fairness_key, dead_letter.type_name, dead_letter.input, dead_letter.input_version, dead_letter.reason, dead_letter.error, dead_letter.error_fingerprint, dead_letter.attempts, dead_letter.died_at, dead_letter.resolution, dead_letter.resolved_at, dead_letter.resolved_by, dead_letter.changed_xid
 FROM dead_letter
 WHERE dead_letter.resolution IS NULL
 AND dead_letter.id > %(id_1)s::UUID
@@ -2123,6 +2151,7 @@ FROM (SELECT 1
   WHERE job.status = 'pending'
   AND job.priority >= '-9'
   AND job.queue = %(queue)s::VARCHAR
+  AND job.fairness_key = %(fairness_key)s::VARCHAR
   AND job.scheduled_at <= now()
   AND (job.priority > %(priority)s::INTEGER OR job.priority = %(priority)s::INTEGER
     AND (job.scheduled_at, job.id) < (%(scheduled_at)s::TIMESTAMP WITH TIME ZONE, %(id)s::UUID))
@@ -2156,6 +2185,7 @@ FROM (SELECT job.completed_at AS completed_at
   WHERE CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) >> 6 >= (CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS TEXT) AS BIGINT) - %(transactions)s::BIGINT) >> 6
   AND job.status = 'completed'
   AND job.queue = %(queue)s::VARCHAR
+  AND job.fairness_key = %(fairness_key)s::VARCHAR
   AND job.completed_at > now() - %(window)s::INTERVAL
   LIMIT %(limit)s::INTEGER) AS lately
 
@@ -2164,37 +2194,41 @@ SELECT job.leased_by AS worker_id, count(*) AS n, (array_agg(job.id
     ORDER BY job.started_at))[%(param_1)s::INTEGER] AS job_id, min(job.started_at) AS started_at
 FROM job
 WHERE job.status = 'running'
-AND (%(queue)s::VARCHAR IS NULL OR job.queue = %(queue)s::VARCHAR OR split_part(job.queue, '/', 1) = %(queue)s::VARCHAR)
+AND (%(queue)s::VARCHAR IS NULL OR job.queue = %(queue)s::VARCHAR)
+AND (%(fairness_key)s::VARCHAR IS NULL OR job.fairness_key = %(fairness_key)s::VARCHAR)
 AND (%(type_name)s::VARCHAR IS NULL OR job.type_name = %(type_name)s::VARCHAR)
 GROUP BY job.leased_by
 ORDER BY min(job.started_at)
 
 -- explain_rates {}
-SELECT found.what, found.name, found.now, found.rate_limit, found.rate_period, found.rate_burst, found.rate_algorithm, found.tokens, found.starts, found.spent_at
-FROM (SELECT 'queue' AS what, queue.name AS name, now() AS now, queue.rate_limit AS rate_limit, queue.rate_period AS rate_period, queue.rate_burst AS rate_burst, queue.rate_algorithm AS rate_algorithm, state.tokens AS tokens, state.starts AS starts, state.spent_at AS spent_at
+SELECT found.what, found.name, found.fairness_key, found.now, found.rate_limit, found.rate_period, found.rate_burst, found.rate_algorithm, found.tokens, found.starts, found.spent_at
+FROM (SELECT 'queue' AS what, queue.name AS name, queue.fairness_key AS fairness_key, now() AS now, queue.rate_limit AS rate_limit, queue.rate_period AS rate_period, queue.rate_burst AS rate_burst, queue.rate_algorithm AS rate_algorithm, state.tokens AS tokens, state.starts AS starts, state.spent_at AS spent_at
   FROM queue
   LEFT OUTER JOIN LATERAL (SELECT state.version AS version, CASE WHEN (abs(state.tokens) <= 1e15) THEN state.tokens END AS tokens, CASE WHEN (array_position(state.starts, NULL) IS NULL) THEN state.starts END AS starts, CASE WHEN (state.spent_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (state.spent_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE state.spent_at END AS spent_at, state.ctid AS place
     FROM rate_state AS state
     WHERE queue.rate_limit IS NOT NULL
     AND state.is_type = false
     AND state.name = queue.name
+    AND state.fairness_key = queue.fairness_key
     ORDER BY state.version DESC
     LIMIT 1) AS state ON true
-  WHERE queue.name = ANY (%(queues)s::TEXT[])
+  WHERE queue.name = %(queue)s::VARCHAR
+  AND queue.fairness_key = ANY (%(fairness_keys)s::TEXT[])
   AND queue.rate_limit IS NOT NULL
   UNION ALL
-  SELECT 'type' AS what, job_type.type_name AS name, now() AS now, job_type.rate_limit AS rate_limit, job_type.rate_period AS rate_period, job_type.rate_burst AS rate_burst, job_type.rate_algorithm AS rate_algorithm, state.tokens AS tokens, state.starts AS starts, state.spent_at AS spent_at
+  SELECT 'type' AS what, job_type.type_name AS name, '' AS fairness_key, now() AS now, job_type.rate_limit AS rate_limit, job_type.rate_period AS rate_period, job_type.rate_burst AS rate_burst, job_type.rate_algorithm AS rate_algorithm, state.tokens AS tokens, state.starts AS starts, state.spent_at AS spent_at
   FROM job_type
   LEFT OUTER JOIN LATERAL (SELECT state.version AS version, CASE WHEN (abs(state.tokens) <= 1e15) THEN state.tokens END AS tokens, CASE WHEN (array_position(state.starts, NULL) IS NULL) THEN state.starts END AS starts, CASE WHEN (state.spent_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (state.spent_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE state.spent_at END AS spent_at, state.ctid AS place
     FROM rate_state AS state
     WHERE job_type.rate_limit IS NOT NULL
     AND state.is_type = true
     AND state.name = job_type.type_name
+    AND state.fairness_key = ''
     ORDER BY state.version DESC
     LIMIT 1) AS state ON true
   WHERE job_type.type_name = %(type_name)s::VARCHAR
   AND job_type.rate_limit IS NOT NULL) AS found
-ORDER BY found.what, found.name
+ORDER BY found.what, found.name, found.fairness_key
 
 -- explain_waited_for {}
 SELECT root.id AS chain_id, CASE WHEN (root.chain_completed_at IS NOT NULL) THEN coalesce(root.chain_status, root.status) END AS outcome, coalesce((SELECT later.id
@@ -2233,17 +2267,17 @@ WITH free AS (SELECT row.id AS id
   AND job.attempt = (%(attempts)s::INTEGER[])[array_position(%(ids)s::UUID[], job.id)]
   AND job.leased_by = %(worker_id)s::VARCHAR
   AND CAST(job.status AS TEXT) = 'running'
-  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.has_waiters), history AS (INSERT INTO job_attempt (job_id, attempt, worker_id, started_at, outcome, error, error_fingerprint)
+  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.fairness_key, job.type_name, job.input, job.input_version, job.has_waiters), history AS (INSERT INTO job_attempt (job_id, attempt, worker_id, started_at, outcome, error, error_fingerprint)
   SELECT ended.id AS id, ended.attempt AS attempt, %(worker_id)s::VARCHAR AS anon_1, ended.started_at AS started_at, (%(outcomes)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_2, CAST((%(errors)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS JSONB) AS anon_3, (%(fingerprints)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_4
   FROM ended
-  ON CONFLICT (job_id, attempt) DO NOTHING), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input, input_version, reason, error, error_fingerprint, attempts)
-  SELECT (%(letter_ids)s::UUID[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_5, ended.id AS id, ended.chain_id AS chain_id, ended.queue AS queue, ended.type_name AS type_name, ended.input AS input, ended.input_version AS input_version, (%(reasons)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_6, CAST((%(errors)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS JSONB) AS anon_3, (%(fingerprints)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_4, ended.attempt AS attempt
+  ON CONFLICT (job_id, attempt) DO NOTHING), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, fairness_key, type_name, input, input_version, reason, error, error_fingerprint, attempts)
+  SELECT (%(letter_ids)s::UUID[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_5, ended.id AS id, ended.chain_id AS chain_id, ended.queue AS queue, ended.fairness_key AS fairness_key, ended.type_name AS type_name, ended.input AS input, ended.input_version AS input_version, (%(reasons)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_6, CAST((%(errors)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS JSONB) AS anon_3, (%(fingerprints)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_4, ended.attempt AS attempt
   FROM ended
   WHERE (%(statuses)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] = %(param_4)s::VARCHAR
   ON CONFLICT (job_id)
   WHERE resolution IS NULL DO
   UPDATE
-  SET chain_id = excluded.chain_id, queue = excluded.queue, type_name = excluded.type_name, input = excluded.input, input_version = excluded.input_version, reason = excluded.reason, error = excluded.error, error_fingerprint = excluded.error_fingerprint, attempts = excluded.attempts, died_at = now(), changed_xid = pg_current_xact_id()), roots AS (UPDATE job
+  SET chain_id = excluded.chain_id, queue = excluded.queue, fairness_key = excluded.fairness_key, type_name = excluded.type_name, input = excluded.input, input_version = excluded.input_version, reason = excluded.reason, error = excluded.error, error_fingerprint = excluded.error_fingerprint, attempts = excluded.attempts, died_at = now(), changed_xid = pg_current_xact_id()), roots AS (UPDATE job
   SET chain_completed_at=now(), chain_status=((array((SELECT ended.status
           FROM ended
           WHERE ended.chain_id != ended.id
@@ -2331,24 +2365,24 @@ FROM (SELECT job.chain_completed_at AS chain_completed_at
   LIMIT %(limit)s::INTEGER) AS found
 
 -- health_depths {}
-WITH RECURSIVE lane(queue, priority) AS (SELECT first.queue AS queue, first.priority AS priority
-  FROM (SELECT job.queue AS queue, job.priority AS priority
+WITH RECURSIVE lane(queue, fairness_key, priority) AS (SELECT first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority
+  FROM (SELECT job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority
     FROM job
     WHERE job.status = 'pending'
     AND job.priority >= '-9'
-    ORDER BY job.queue, job.priority
+    ORDER BY job.queue, job.fairness_key, job.priority
     LIMIT 1) AS first
   UNION ALL
-  SELECT following.queue AS queue, following.priority AS priority
+  SELECT following.queue AS queue, following.fairness_key AS fairness_key, following.priority AS priority
   FROM lane
-  JOIN LATERAL (SELECT job.queue AS queue, job.priority AS priority
+  JOIN LATERAL (SELECT job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority
     FROM job
     WHERE job.status = 'pending'
     AND job.priority >= '-9'
-    AND (job.queue, job.priority) > (lane.queue, lane.priority)
-    ORDER BY job.queue, job.priority
+    AND (job.queue, job.fairness_key, job.priority) > (lane.queue, lane.fairness_key, lane.priority)
+    ORDER BY job.queue, job.fairness_key, job.priority
     LIMIT 1) AS following ON true)
-SELECT coalesce(paused.name, split_part(lane.queue, '/', 1)) AS queue, CAST(sum(due.n) AS BIGINT) AS due, min(due.first_at) AS oldest_at, CAST(sum(later.n) AS BIGINT) AS later, min(later.first_at) AS next_at, bool_or(greatest(due.n, later.n) >= %(limit)s::INTEGER) AS is_capped
+SELECT lane.queue, coalesce(paused.fairness_key, '') AS fairness_key, CAST(sum(due.n) AS BIGINT) AS due, min(due.first_at) AS oldest_at, CAST(sum(later.n) AS BIGINT) AS later, min(later.first_at) AS next_at, bool_or(greatest(due.n, later.n) >= %(limit)s::INTEGER) AS is_capped
 FROM lane
 JOIN LATERAL (SELECT count(*) AS n, min(due_jobs.scheduled_at) AS first_at
   FROM (SELECT job.scheduled_at AS scheduled_at
@@ -2356,6 +2390,7 @@ JOIN LATERAL (SELECT count(*) AS n, min(due_jobs.scheduled_at) AS first_at
     WHERE job.status = 'pending'
     AND job.priority >= '-9'
     AND job.queue = lane.queue
+    AND job.fairness_key = lane.fairness_key
     AND job.priority = lane.priority
     AND job.scheduled_at <= now()
     ORDER BY job.scheduled_at, job.id
@@ -2366,22 +2401,25 @@ JOIN LATERAL (SELECT count(*) AS n, min(later_jobs.scheduled_at) AS first_at
     WHERE job.status = 'pending'
     AND job.priority >= '-9'
     AND job.queue = lane.queue
+    AND job.fairness_key = lane.fairness_key
     AND job.priority = lane.priority
     AND job.scheduled_at > now()
     ORDER BY job.scheduled_at, job.id
     LIMIT %(limit)s::INTEGER) AS later_jobs) AS later ON true
-LEFT OUTER JOIN (SELECT queue.name AS name
+LEFT OUTER JOIN (SELECT queue.name AS name, queue.fairness_key AS fairness_key
   FROM queue
-  WHERE queue.paused_at IS NOT NULL) AS paused ON paused.name = lane.queue
-GROUP BY coalesce(paused.name, split_part(lane.queue, '/', 1))
-ORDER BY queue
+  WHERE queue.paused_at IS NOT NULL
+  AND queue.fairness_key != '') AS paused ON paused.name = lane.queue
+AND paused.fairness_key = lane.fairness_key
+GROUP BY lane.queue, coalesce(paused.fairness_key, '')
+ORDER BY lane.queue, fairness_key
 
 -- health_lately {}
 SELECT seen.queue, count(*) AS looked_at, count(*) FILTER (WHERE seen.created_at > now() - %(window)s::INTERVAL) AS arrived, count(*) FILTER (WHERE seen.status = 'completed'
   AND seen.completed_at > now() - %(window)s::INTERVAL) AS completed, count(*) FILTER (WHERE seen.status = 'dead'
   AND seen.completed_at > now() - %(window)s::INTERVAL) AS dead, count(*) FILTER (WHERE seen.status = 'cancelled'
   AND seen.completed_at > now() - %(window)s::INTERVAL) AS cancelled
-FROM (SELECT split_part(job.queue, '/', 1) AS queue, job.status AS status, job.created_at AS created_at, job.completed_at AS completed_at
+FROM (SELECT job.queue AS queue, job.status AS status, job.created_at AS created_at, job.completed_at AS completed_at
   FROM job
   WHERE CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) >> 6 >= (CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS TEXT) AS BIGINT) - %(transactions)s::BIGINT) >> 6
   AND (job.created_at > now() - %(window)s::INTERVAL OR job.completed_at > now() - %(window)s::INTERVAL)
@@ -2430,14 +2468,14 @@ AND CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) >> 6 >= CAST(%(param_3)s::BIGI
 AND CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) >> 6 <= CAST(%(param_4)s::BIGINT AS BIGINT) >> 6
 
 -- history_dead_letters {"param_1": 1, "param_2": 2}
-SELECT CAST(dead_letter.id AS TEXT) AS id, CAST(dead_letter.job_id AS TEXT) AS job_id, CAST(dead_letter.chain_id AS TEXT) AS chain_id, CAST(dead_letter.queue AS TEXT) AS queue, CAST(dead_letter.type_name AS TEXT) AS type_name, CAST(dead_letter.input AS TEXT) AS input, dead_letter.input_version AS input_version, CAST(dead_letter.reason AS TEXT) AS reason, CAST(dead_letter.error AS TEXT) AS error, CAST(dead_letter.error_fingerprint AS TEXT) AS error_fingerprint, dead_letter.attempts AS attempts, dead_letter.died_at AS died_at, CAST(dead_letter.resolution AS TEXT) AS resolution, dead_letter.resolved_at AS resolved_at, CAST(dead_letter.resolved_by AS TEXT) AS resolved_by, CAST(CAST(dead_letter.changed_xid AS TEXT) AS BIGINT) AS xid
+SELECT CAST(dead_letter.id AS TEXT) AS id, CAST(dead_letter.job_id AS TEXT) AS job_id, CAST(dead_letter.chain_id AS TEXT) AS chain_id, CAST(dead_letter.queue AS TEXT) AS queue, CAST(dead_letter.type_name AS TEXT) AS type_name, CAST(dead_letter.input AS TEXT) AS input, dead_letter.input_version AS input_version, CAST(dead_letter.reason AS TEXT) AS reason, CAST(dead_letter.error AS TEXT) AS error, CAST(dead_letter.error_fingerprint AS TEXT) AS error_fingerprint, dead_letter.attempts AS attempts, dead_letter.died_at AS died_at, CAST(dead_letter.resolution AS TEXT) AS resolution, dead_letter.resolved_at AS resolved_at, CAST(dead_letter.resolved_by AS TEXT) AS resolved_by, CAST(CAST(dead_letter.changed_xid AS TEXT) AS BIGINT) AS xid, CAST(dead_letter.fairness_key AS TEXT) AS fairness_key
 FROM dead_letter
 WHERE dead_letter.changed_xid >= CAST(%(param_1)s AS xid8)
 AND dead_letter.changed_xid < CAST(%(param_2)s AS xid8)
 
 -- history_jobs {"param_1": ["a", "b"], "param_10": 1, "param_11": 2, "param_12": "00000000-0000-0000-0000-000000000001", "param_13": "00000000-0000-0000-0000-000000000002", "param_2": ["t"], "param_3": ["dead"], "param_4": "2026-01-31 00:00:00+00:00", "param_5": "2026-01-31 00:00:00+00:00", "param_6": "2026-01-31 00:00:00+00:00", "param_7": "2026-01-31 00:00:00+00:00", "param_8": 1, "param_9": 2}
 SELECT CAST(job.id AS TEXT) AS id, CAST(job.queue AS TEXT) AS queue, CAST(job.type_name AS TEXT) AS type_name, job.priority AS priority, CAST(job.chain_id AS TEXT) AS chain_id, CAST(job.chain_type_name AS TEXT) AS chain_type_name, job.chain_index AS chain_index, CAST(job.input AS TEXT) AS input, job.input_version AS input_version, CAST(job.output AS TEXT) AS output, CAST(job.status AS TEXT) AS status, job.open_blockers AS open_blockers, job.created_at AS created_at, job.scheduled_at AS scheduled_at, job.started_at AS started_at, job.completed_at AS completed_at, CAST(job.completed_by AS TEXT) AS completed_by, job.attempt AS attempt, job.max_attempts AS max_attempts, CAST(EXTRACT(epoch
-    FROM job.timeout) AS DOUBLE PRECISION) AS timeout_seconds, CAST(job.last_error AS TEXT) AS last_error, CAST(job.leased_by AS TEXT) AS leased_by, CAST(job.deduplication_key AS TEXT) AS deduplication_key, job.chain_completed_at AS chain_completed_at, CAST(job.chain_status AS TEXT) AS chain_status, CAST(job.trace_context AS TEXT) AS trace_context, CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) AS xid, job.expires_at AS expires_at, CAST(job.ordering_key AS TEXT) AS ordering_key, job.skip_while_retrying AS skip_while_retrying, job.rate_cost AS rate_cost
+    FROM job.timeout) AS DOUBLE PRECISION) AS timeout_seconds, CAST(job.last_error AS TEXT) AS last_error, CAST(job.leased_by AS TEXT) AS leased_by, CAST(job.deduplication_key AS TEXT) AS deduplication_key, job.chain_completed_at AS chain_completed_at, CAST(job.chain_status AS TEXT) AS chain_status, CAST(job.trace_context AS TEXT) AS trace_context, CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) AS xid, job.expires_at AS expires_at, CAST(job.ordering_key AS TEXT) AS ordering_key, job.skip_while_retrying AS skip_while_retrying, job.rate_cost AS rate_cost, CAST(job.fairness_key AS TEXT) AS fairness_key
 FROM job
 WHERE CAST(job.queue AS TEXT) = ANY (%(param_1)s::TEXT[])
 AND CAST(job.type_name AS TEXT) = ANY (%(param_2)s::TEXT[])
@@ -2458,7 +2496,7 @@ SELECT CAST(job.id AS TEXT) AS id, CAST(job.queue AS TEXT) AS queue, CAST(job.ty
   AND job.type_name LIKE ANY (%(param_1)s::TEXT[])) THEN %(param_2)s::VARCHAR ELSE CAST(job.input AS TEXT) END AS input, job.input_version AS input_version, CASE WHEN (job.output IS NOT NULL
   AND job.type_name LIKE ANY (%(param_1)s::TEXT[])) THEN %(param_3)s::VARCHAR ELSE CAST(job.output AS TEXT) END AS output, CAST(job.status AS TEXT) AS status, job.open_blockers AS open_blockers, job.created_at AS created_at, job.scheduled_at AS scheduled_at, job.started_at AS started_at, job.completed_at AS completed_at, CAST(job.completed_by AS TEXT) AS completed_by, job.attempt AS attempt, job.max_attempts AS max_attempts, CAST(EXTRACT(epoch
     FROM job.timeout) AS DOUBLE PRECISION) AS timeout_seconds, CASE WHEN (job.last_error IS NOT NULL
-  AND job.type_name LIKE ANY (%(param_1)s::TEXT[])) THEN CAST(jsonb_strip_nulls(jsonb_build_object(%(jsonb_build_object_1)s::VARCHAR, CAST(job.last_error AS JSONB) -> 'type', %(jsonb_build_object_2)s::VARCHAR, %(jsonb_build_object_3)s::VARCHAR)) AS TEXT) ELSE CAST(job.last_error AS TEXT) END AS last_error, CAST(job.leased_by AS TEXT) AS leased_by, CAST(job.deduplication_key AS TEXT) AS deduplication_key, job.chain_completed_at AS chain_completed_at, CAST(job.chain_status AS TEXT) AS chain_status, CAST(job.trace_context AS TEXT) AS trace_context, CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) AS xid, job.expires_at AS expires_at, CAST(job.ordering_key AS TEXT) AS ordering_key, job.skip_while_retrying AS skip_while_retrying, job.rate_cost AS rate_cost
+  AND job.type_name LIKE ANY (%(param_1)s::TEXT[])) THEN CAST(jsonb_strip_nulls(jsonb_build_object(%(jsonb_build_object_1)s::VARCHAR, CAST(job.last_error AS JSONB) -> 'type', %(jsonb_build_object_2)s::VARCHAR, %(jsonb_build_object_3)s::VARCHAR)) AS TEXT) ELSE CAST(job.last_error AS TEXT) END AS last_error, CAST(job.leased_by AS TEXT) AS leased_by, CAST(job.deduplication_key AS TEXT) AS deduplication_key, job.chain_completed_at AS chain_completed_at, CAST(job.chain_status AS TEXT) AS chain_status, CAST(job.trace_context AS TEXT) AS trace_context, CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) AS xid, job.expires_at AS expires_at, CAST(job.ordering_key AS TEXT) AS ordering_key, job.skip_while_retrying AS skip_while_retrying, job.rate_cost AS rate_cost, CAST(job.fairness_key AS TEXT) AS fairness_key
 FROM job
 
 -- history_redacted_attempts {"jsonb_build_object_1": "type", "jsonb_build_object_2": "message", "jsonb_build_object_3": "(redacted)", "param_1": ["a\\_b"]}
@@ -2482,7 +2520,7 @@ SELECT CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS TEXT) AS BIGINT) AS 
 FROM pg_control_system() AS anon_1
 
 -- holders {}
-SELECT given.type_name, given.key, job.id, job.queue
+SELECT given.type_name, given.key, job.id, job.queue, job.fairness_key
 FROM unnest(%(type_names)s::TEXT[], %(keys)s::TEXT[]) AS given(type_name, key)
 JOIN job ON true
 WHERE job.chain_type_name = given.type_name
@@ -2492,9 +2530,9 @@ AND job.chain_index = 0
 AND job.chain_completed_at IS NULL
 
 -- holders_ended {}
-SELECT given.type_name, given.key, newest.id, newest.queue
+SELECT given.type_name, given.key, newest.id, newest.queue, newest.fairness_key
 FROM unnest(%(type_names)s::TEXT[], %(keys)s::TEXT[]) AS given(type_name, key)
-JOIN LATERAL (SELECT job.id AS id, job.queue AS queue
+JOIN LATERAL (SELECT job.id AS id, job.queue AS queue, job.fairness_key AS fairness_key
   FROM job
   WHERE job.chain_type_name = given.type_name
   AND job.deduplication_key = given.key
@@ -2574,46 +2612,49 @@ FROM job
 WHERE job.id = ANY (%(ids)s::UUID[])
 
 -- limits_lock {}
-SELECT limits.is_type, limits.name, limits.global_concurrency, limits.concurrency_per_key, limits.rate_limit, limits.rate_period, limits.rate_burst, limits.rate_algorithm, limits.tokens, limits.starts, limits.spent_at, limits.version, limits.place, limits.now
-FROM (SELECT of_queues.is_type AS is_type, of_queues.name AS name, of_queues.global_concurrency AS global_concurrency, of_queues.concurrency_per_key AS concurrency_per_key, of_queues.rate_limit AS rate_limit, of_queues.rate_period AS rate_period, of_queues.rate_burst AS rate_burst, of_queues.rate_algorithm AS rate_algorithm, of_queues.tokens AS tokens, of_queues.starts AS starts, of_queues.spent_at AS spent_at, of_queues.version AS version, of_queues.place AS place, of_queues.now AS now
-  FROM (SELECT false AS is_type, queue.name AS name, queue.global_concurrency AS global_concurrency, queue.concurrency_per_key AS concurrency_per_key, queue.rate_limit AS rate_limit, CASE WHEN (queue.rate_period < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.rate_period > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.rate_period END AS rate_period, queue.rate_burst AS rate_burst, queue.rate_algorithm AS rate_algorithm, state.tokens AS tokens, state.starts AS starts, state.spent_at AS spent_at, state.version AS version, state.place AS place, now() AS now
+SELECT limits.is_type, limits.name, limits.fairness_key, limits.global_concurrency, limits.concurrency_per_key, limits.rate_limit, limits.rate_period, limits.rate_burst, limits.rate_algorithm, limits.tokens, limits.starts, limits.spent_at, limits.version, limits.place, limits.now
+FROM (SELECT of_queues.is_type AS is_type, of_queues.name AS name, of_queues.fairness_key AS fairness_key, of_queues.global_concurrency AS global_concurrency, of_queues.concurrency_per_key AS concurrency_per_key, of_queues.rate_limit AS rate_limit, of_queues.rate_period AS rate_period, of_queues.rate_burst AS rate_burst, of_queues.rate_algorithm AS rate_algorithm, of_queues.tokens AS tokens, of_queues.starts AS starts, of_queues.spent_at AS spent_at, of_queues.version AS version, of_queues.place AS place, of_queues.now AS now
+  FROM (SELECT false AS is_type, queue.name AS name, queue.fairness_key AS fairness_key, queue.global_concurrency AS global_concurrency, queue.concurrency_per_key AS concurrency_per_key, queue.rate_limit AS rate_limit, CASE WHEN (queue.rate_period < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.rate_period > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.rate_period END AS rate_period, queue.rate_burst AS rate_burst, queue.rate_algorithm AS rate_algorithm, state.tokens AS tokens, state.starts AS starts, state.spent_at AS spent_at, state.version AS version, state.place AS place, now() AS now
     FROM queue
     LEFT OUTER JOIN LATERAL (SELECT state.version AS version, CASE WHEN (abs(state.tokens) <= 1e15) THEN state.tokens END AS tokens, CASE WHEN (array_position(state.starts, NULL) IS NULL) THEN state.starts END AS starts, CASE WHEN (state.spent_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (state.spent_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE state.spent_at END AS spent_at, state.ctid AS place
       FROM rate_state AS state
       WHERE queue.rate_limit IS NOT NULL
       AND state.is_type = false
       AND state.name = queue.name
+      AND state.fairness_key = queue.fairness_key
       ORDER BY state.version DESC
       LIMIT 1) AS state ON true
-    WHERE queue.name = ANY (%(queues)s::TEXT[])
+    WHERE queue.name = %(queue)s::VARCHAR
+    AND queue.fairness_key = ANY (%(fairness_keys)s::TEXT[])
     FOR NO KEY UPDATE OF queue SKIP LOCKED) AS of_queues
   UNION ALL
-  SELECT of_type.is_type AS is_type, of_type.name AS name, of_type.global_concurrency AS global_concurrency, of_type.concurrency_per_key AS concurrency_per_key, of_type.rate_limit AS rate_limit, of_type.rate_period AS rate_period, of_type.rate_burst AS rate_burst, of_type.rate_algorithm AS rate_algorithm, of_type.tokens AS tokens, of_type.starts AS starts, of_type.spent_at AS spent_at, of_type.version AS version, of_type.place AS place, of_type.now AS now
-  FROM (SELECT true AS is_type, job_type.type_name AS name, job_type.global_concurrency AS global_concurrency, CAST(NULL AS INTEGER) AS concurrency_per_key, job_type.rate_limit AS rate_limit, CASE WHEN (job_type.rate_period < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (job_type.rate_period > '36500 days'::interval) THEN '36500 days'::interval ELSE job_type.rate_period END AS rate_period, job_type.rate_burst AS rate_burst, job_type.rate_algorithm AS rate_algorithm, state.tokens AS tokens, state.starts AS starts, state.spent_at AS spent_at, state.version AS version, state.place AS place, now() AS now
+  SELECT of_type.is_type AS is_type, of_type.name AS name, of_type.fairness_key AS fairness_key, of_type.global_concurrency AS global_concurrency, of_type.concurrency_per_key AS concurrency_per_key, of_type.rate_limit AS rate_limit, of_type.rate_period AS rate_period, of_type.rate_burst AS rate_burst, of_type.rate_algorithm AS rate_algorithm, of_type.tokens AS tokens, of_type.starts AS starts, of_type.spent_at AS spent_at, of_type.version AS version, of_type.place AS place, of_type.now AS now
+  FROM (SELECT true AS is_type, job_type.type_name AS name, '' AS fairness_key, job_type.global_concurrency AS global_concurrency, CAST(NULL AS INTEGER) AS concurrency_per_key, job_type.rate_limit AS rate_limit, CASE WHEN (job_type.rate_period < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (job_type.rate_period > '36500 days'::interval) THEN '36500 days'::interval ELSE job_type.rate_period END AS rate_period, job_type.rate_burst AS rate_burst, job_type.rate_algorithm AS rate_algorithm, state.tokens AS tokens, state.starts AS starts, state.spent_at AS spent_at, state.version AS version, state.place AS place, now() AS now
     FROM job_type
     LEFT OUTER JOIN LATERAL (SELECT state.version AS version, CASE WHEN (abs(state.tokens) <= 1e15) THEN state.tokens END AS tokens, CASE WHEN (array_position(state.starts, NULL) IS NULL) THEN state.starts END AS starts, CASE WHEN (state.spent_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (state.spent_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE state.spent_at END AS spent_at, state.ctid AS place
       FROM rate_state AS state
       WHERE job_type.rate_limit IS NOT NULL
       AND state.is_type = true
       AND state.name = job_type.type_name
+      AND state.fairness_key = ''
       ORDER BY state.version DESC
       LIMIT 1) AS state ON true
     WHERE job_type.type_name = %(type_name)s::VARCHAR
     FOR NO KEY UPDATE OF job_type SKIP LOCKED) AS of_type) AS limits
 
 -- limits_running {"since": "0"}
-SELECT count(*) FILTER (WHERE split_part(job.queue, '/', 1) = %(queue)s::VARCHAR) AS anon_1, count(*) FILTER (WHERE job.type_name = %(type_name)s::VARCHAR) AS anon_2, CAST(least(min(job.changed_xid) FILTER (WHERE split_part(job.queue, '/', 1) = %(queue)s::VARCHAR OR job.type_name = %(type_name)s::VARCHAR), pg_snapshot_xmin(pg_current_snapshot())) AS TEXT) AS since
+SELECT count(*) FILTER (WHERE job.queue = %(queue)s::VARCHAR) AS anon_1, count(*) FILTER (WHERE job.type_name = %(type_name)s::VARCHAR) AS anon_2, CAST(least(min(job.changed_xid) FILTER (WHERE job.queue = %(queue)s::VARCHAR OR job.type_name = %(type_name)s::VARCHAR), pg_snapshot_xmin(pg_current_snapshot())) AS TEXT) AS since
 FROM job
 WHERE job.status = 'running'
 AND job.changed_xid >= CAST(%(since)s::VARCHAR AS xid8)
 
 -- limits_running_by_part {"since": "0"}
-SELECT job.queue, count(*) AS n, CAST(least(min(job.changed_xid), pg_snapshot_xmin(pg_current_snapshot())) AS TEXT) AS since
+SELECT job.fairness_key, count(*) AS n, CAST(least(min(job.changed_xid), pg_snapshot_xmin(pg_current_snapshot())) AS TEXT) AS since
 FROM job
 WHERE job.status = 'running'
 AND job.changed_xid >= CAST(%(since)s::VARCHAR AS xid8)
-AND split_part(job.queue, '/', 1) = %(queue)s::VARCHAR
-GROUP BY job.queue
+AND job.queue = %(queue)s::VARCHAR
+GROUP BY job.fairness_key
 
 -- limits_spend {}
 UPDATE rate_state
@@ -2621,21 +2662,23 @@ SET version=(least(rate_state.version, 9223372036854775807 - 1) + 1), tokens=((%
 WHERE rate_state.ctid = ANY (CAST(%(places)s::TEXT[] AS tid[]))
 AND rate_state.is_type = (%(is_types)s::BOOLEAN[])[array_position(CAST(%(places)s::TEXT[] AS tid[]), rate_state.ctid)]
 AND rate_state.name = (%(names)s::TEXT[])[array_position(CAST(%(places)s::TEXT[] AS tid[]), rate_state.ctid)]
+AND rate_state.fairness_key = (%(fairness_keys)s::TEXT[])[array_position(CAST(%(places)s::TEXT[] AS tid[]), rate_state.ctid)]
 AND rate_state.version = (%(versions)s::BIGINT[])[array_position(CAST(%(places)s::TEXT[] AS tid[]), rate_state.ctid)]
 RETURNING rate_state.name
 
 -- limits_spend_first {}
-INSERT INTO rate_state (is_type, name, tokens, starts, spent_at)
-SELECT first.is_type, first.name, first.tokens, CAST(first.starts AS BIGINT[]) AS starts, now() AS now_1
-FROM unnest(%(is_types)s::BOOLEAN[], %(names)s::TEXT[], %(tokens)s::DOUBLE PRECISION[], %(starts)s::TEXT[]) AS first(is_type, name, tokens, starts)
+INSERT INTO rate_state (is_type, name, fairness_key, tokens, starts, spent_at)
+SELECT first.is_type, first.name, first.fairness_key, first.tokens, CAST(first.starts AS BIGINT[]) AS starts, now() AS now_1
+FROM unnest(%(is_types)s::BOOLEAN[], %(names)s::TEXT[], %(fairness_keys)s::TEXT[], %(tokens)s::DOUBLE PRECISION[], %(starts)s::TEXT[]) AS first(is_type, name, fairness_key, tokens, starts)
 WHERE NOT (EXISTS (SELECT is_there.name
     FROM rate_state AS is_there
     WHERE is_there.is_type = first.is_type
-    AND is_there.name = first.name))
+    AND is_there.name = first.name
+    AND is_there.fairness_key = first.fairness_key))
 RETURNING rate_state.name
 
 -- list_blocked_jobs {"blocked_by_chain_id_1": "00000000-0000-0000-0000-000000000000", "job_id_1": "ffffffff-ffff-ffff-ffff-ffffffffffff", "param_1": 1000, "param_2": 51, "place_1": 1000}
-SELECT page.id, page.place, page.fits, job.id AS id_1, job.queue, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.has_waiters, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status, job.expires_at, job.ordering_key, job.skip_while_retrying, job.rate_cost
+SELECT page.id, page.place, page.fits, job.id AS id_1, job.queue, job.fairness_key, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.has_waiters, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status, job.expires_at, job.ordering_key, job.skip_while_retrying, job.rate_cost
 FROM (SELECT scanned.id AS id, scanned.place AS place, scanned.fits AS fits
   FROM (SELECT job_blocker.job_id AS id, row_number() OVER (ORDER BY job_blocker.job_id DESC) AS place, NOT job_blocker.is_resolved AS fits
     FROM job_blocker
@@ -2651,7 +2694,7 @@ AND page.fits
 ORDER BY page.id DESC
 
 -- list_blockers {"index_1": -1, "job_id_1": "00000000-0000-0000-0000-000000000000", "param_1": 51}
-SELECT job_chain.id, job_chain.queue, job_chain.type_name, job_chain.input, job_chain.input_version, job_chain.status, job_chain.output, job_chain.error, job_chain.created_at, job_chain.completed_at, job_chain.length, job_chain.last_job_id, job_chain.last_type_name, job_chain.deduplication_key, page.job_id, page.blocked_by_chain_id, page.index, page.is_resolved, page.on_failure, page.trace_context
+SELECT job_chain.id, job_chain.queue, job_chain.type_name, job_chain.input, job_chain.input_version, job_chain.status, job_chain.output, job_chain.error, job_chain.created_at, job_chain.completed_at, job_chain.length, job_chain.last_job_id, job_chain.last_type_name, job_chain.deduplication_key, job_chain.fairness_key, page.job_id, page.blocked_by_chain_id, page.index, page.is_resolved, page.on_failure, page.trace_context
 FROM (SELECT job_blocker.job_id AS job_id, job_blocker.blocked_by_chain_id AS blocked_by_chain_id, job_blocker.index AS index, job_blocker.is_resolved AS is_resolved, job_blocker.on_failure AS on_failure, job_blocker.trace_context AS trace_context
   FROM job_blocker
   WHERE job_blocker.job_id = %(job_id_1)s::UUID
@@ -2662,7 +2705,7 @@ JOIN job_chain ON page.blocked_by_chain_id = job_chain.id
 ORDER BY page.index
 
 -- list_chain_jobs {"chain_index_2": -1, "id_1": "00000000-0000-0000-0000-000000000000", "param_1": 51, "param_2": 51, "root_id_1": "00000000-0000-0000-0000-000000000000"}
-SELECT page.chain_index, job.id, job.queue, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index AS chain_index_1, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.has_waiters, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status, job.expires_at, job.ordering_key, job.skip_while_retrying, job.rate_cost
+SELECT page.chain_index, job.id, job.queue, job.fairness_key, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index AS chain_index_1, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.has_waiters, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status, job.expires_at, job.ordering_key, job.skip_while_retrying, job.rate_cost
 FROM (SELECT members.id AS id, members.chain_index AS chain_index
   FROM (SELECT job.id AS id, job.chain_index AS chain_index
     FROM job
@@ -2680,12 +2723,12 @@ FROM (SELECT members.id AS id, members.chain_index AS chain_index
 JOIN job ON job.id = page.id
 ORDER BY page.chain_index ASC
 
--- list_chains {"created_at_1": "0001-01-01 00:00:00+00:00", "id_2": "ffffffff-ffff-ffff-ffff-ffffffffffff", "param_1": 1, "param_2": 1, "param_3": 1000, "param_4": 51, "place_1": 1000, "split_part_1_1": "default", "type_name_1_1": "test"}
-SELECT page.id, page.place, page.fits, job_chain.id AS id_1, job_chain.queue, job_chain.type_name, job_chain.input, job_chain.input_version, job_chain.status, job_chain.output, job_chain.error, job_chain.created_at, job_chain.completed_at, job_chain.length, job_chain.last_job_id, job_chain.last_type_name, job_chain.deduplication_key
+-- list_chains {"created_at_1": "0001-01-01 00:00:00+00:00", "id_2": "ffffffff-ffff-ffff-ffff-ffffffffffff", "param_1": 1, "param_2": 1, "param_3": 1000, "param_4": 51, "place_1": 1000, "queue_1_1": "default", "type_name_1_1": "test"}
+SELECT page.id, page.place, page.fits, job_chain.id AS id_1, job_chain.queue, job_chain.type_name, job_chain.input, job_chain.input_version, job_chain.status, job_chain.output, job_chain.error, job_chain.created_at, job_chain.completed_at, job_chain.length, job_chain.last_job_id, job_chain.last_type_name, job_chain.deduplication_key, job_chain.fairness_key
 FROM (SELECT scanned.id AS id, scanned.place AS place, scanned.fits AS fits
   FROM (SELECT job.id AS id, row_number() OVER (ORDER BY job.id DESC) AS place, job.root_id IS NULL
     AND job.type_name IN (%(type_name_1_1)s::VARCHAR)
-    AND split_part(job.queue, '/', 1) IN (%(split_part_1_1)s::VARCHAR)
+    AND job.queue IN (%(queue_1_1)s::VARCHAR)
     AND job.created_at >= %(created_at_1)s::TIMESTAMP WITH TIME ZONE
     AND CASE WHEN (job.chain_completed_at IS NOT NULL) THEN coalesce(job.chain_status, job.status) WHEN (job.status != 'completed') THEN job.status ELSE coalesce((SELECT later.status
         FROM job AS later
@@ -2708,7 +2751,7 @@ AND page.fits
 ORDER BY page.id DESC
 
 -- list_chains_of_jobs {"id_2": "ffffffff-ffff-ffff-ffff-ffffffffffff", "param_1": ["00000000-0000-0000-0000-000000000000"], "param_2": ["00000000-0000-0000-0000-000000000000"], "param_3": 1000, "param_4": 51, "place_1": 1000}
-SELECT page.id, page.place, page.fits, job_chain.id AS id_1, job_chain.queue, job_chain.type_name, job_chain.input, job_chain.input_version, job_chain.status, job_chain.output, job_chain.error, job_chain.created_at, job_chain.completed_at, job_chain.length, job_chain.last_job_id, job_chain.last_type_name, job_chain.deduplication_key
+SELECT page.id, page.place, page.fits, job_chain.id AS id_1, job_chain.queue, job_chain.type_name, job_chain.input, job_chain.input_version, job_chain.status, job_chain.output, job_chain.error, job_chain.created_at, job_chain.completed_at, job_chain.length, job_chain.last_job_id, job_chain.last_type_name, job_chain.deduplication_key, job_chain.fairness_key
 FROM (SELECT scanned.id AS id, scanned.place AS place, scanned.fits AS fits
   FROM (SELECT job.id AS id, row_number() OVER (ORDER BY job.id DESC) AS place, job.root_id IS NULL AS fits
     FROM job
@@ -2726,11 +2769,11 @@ LEFT OUTER JOIN job_chain ON job_chain.id = page.id
 AND page.fits
 ORDER BY page.id DESC
 
--- list_jobs {"chain_type_name_1_1": "none", "created_at_1": "0001-01-01 00:00:00+00:00", "id_2": "ffffffff-ffff-ffff-ffff-ffffffffffff", "param_1": 1000, "param_2": 51, "place_1": 1000, "split_part_1_1": "none", "type_name_1_1": "none"}
-SELECT page.id, page.place, page.fits, job.id AS id_1, job.queue, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.has_waiters, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status, job.expires_at, job.ordering_key, job.skip_while_retrying, job.rate_cost
+-- list_jobs {"chain_type_name_1_1": "none", "created_at_1": "0001-01-01 00:00:00+00:00", "id_2": "ffffffff-ffff-ffff-ffff-ffffffffffff", "param_1": 1000, "param_2": 51, "place_1": 1000, "queue_1_1": "none", "type_name_1_1": "none"}
+SELECT page.id, page.place, page.fits, job.id AS id_1, job.queue, job.fairness_key, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.has_waiters, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status, job.expires_at, job.ordering_key, job.skip_while_retrying, job.rate_cost
 FROM (SELECT scanned.id AS id, scanned.place AS place, scanned.fits AS fits
   FROM (SELECT job.id AS id, row_number() OVER (ORDER BY job.id DESC) AS place, job.type_name IN (%(type_name_1_1)s::VARCHAR)
-    AND split_part(job.queue, '/', 1) IN (%(split_part_1_1)s::VARCHAR)
+    AND job.queue IN (%(queue_1_1)s::VARCHAR)
     AND job.created_at < %(created_at_1)s::TIMESTAMP WITH TIME ZONE
     AND job.status IN ('dead')
     AND job.chain_type_name IN (%(chain_type_name_1_1)s::VARCHAR) AS fits
@@ -2746,7 +2789,7 @@ AND page.fits
 ORDER BY page.id DESC
 
 -- list_jobs_of_chains {"id_2": "ffffffff-ffff-ffff-ffff-ffffffffffff", "param_1": ["00000000-0000-0000-0000-000000000000"], "param_2": ["00000000-0000-0000-0000-000000000000"], "param_3": 1000, "param_4": 51, "place_1": 1000}
-SELECT page.id, page.place, page.fits, job.id AS id_1, job.queue, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.has_waiters, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status, job.expires_at, job.ordering_key, job.skip_while_retrying, job.rate_cost
+SELECT page.id, page.place, page.fits, job.id AS id_1, job.queue, job.fairness_key, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.has_waiters, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status, job.expires_at, job.ordering_key, job.skip_while_retrying, job.rate_cost
 FROM (SELECT scanned.id AS id, scanned.place AS place, scanned.fits AS fits
   FROM (SELECT job.id AS id, row_number() OVER (ORDER BY job.id DESC) AS place, true AS fits
     FROM job
@@ -2830,8 +2873,8 @@ ORDER BY job.root_id IS NOT NULL, job.id
 FOR NO KEY UPDATE
 
 -- longest_waiting {}
-SELECT lane.queue, lane.priority
-FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS lane(queue, priority, floor_at, floor_id)
+SELECT lane.queue, lane.fairness_key, lane.priority
+FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS lane(queue, fairness_key, priority, floor_at, floor_id)
 JOIN LATERAL (SELECT job.scheduled_at AS scheduled_at
   FROM job
   WHERE job.status = 'pending'
@@ -2858,6 +2901,7 @@ JOIN LATERAL (SELECT job.scheduled_at AS scheduled_at
       LIMIT 1))
   AND job.priority >= '-9'
   AND job.queue = lane.queue
+  AND job.fairness_key = lane.fairness_key
   AND job.priority = lane.priority
   AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
   ORDER BY job.scheduled_at, job.id
@@ -2943,9 +2987,9 @@ WHERE job.id = (SELECT free.id
 RETURNING job.id
 
 -- news_of_parts {}
-WITH seen AS (SELECT in_flight.queue AS queue, in_flight.priority AS priority, in_flight.scheduled_at AS scheduled_at
+WITH seen AS (SELECT in_flight.queue AS queue, in_flight.fairness_key AS fairness_key, in_flight.priority AS priority, in_flight.scheduled_at AS scheduled_at
   FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
-  JOIN LATERAL (SELECT job.queue AS queue, job.priority AS priority, job.scheduled_at AS scheduled_at
+  JOIN LATERAL (SELECT job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.scheduled_at AS scheduled_at
     FROM job
     WHERE job.status = 'pending'
     AND job.changed_xid > '0'
@@ -2953,16 +2997,16 @@ WITH seen AS (SELECT in_flight.queue AS queue, in_flight.priority AS priority, i
     AND job.changed_xid <= "then".xid
     ORDER BY job.changed_xid) AS in_flight ON true
   UNION ALL
-  SELECT since.queue AS queue, since.priority AS priority, since.scheduled_at AS scheduled_at
-  FROM (SELECT job.queue AS queue, job.priority AS priority, job.scheduled_at AS scheduled_at
+  SELECT since.queue AS queue, since.fairness_key AS fairness_key, since.priority AS priority, since.scheduled_at AS scheduled_at
+  FROM (SELECT job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.scheduled_at AS scheduled_at
     FROM job
     WHERE job.status = 'pending'
     AND job.changed_xid > '0'
     AND job.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
     ORDER BY job.changed_xid) AS since
   UNION ALL
-  SELECT freed.queue AS queue, freed.priority AS priority, freed.scheduled_at AS scheduled_at
-  FROM (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+  SELECT freed.queue AS queue, freed.fairness_key AS fairness_key, freed.priority AS priority, freed.scheduled_at AS scheduled_at
+  FROM (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
     FROM (SELECT DISTINCT keys.ordering_key AS ordering_key
       FROM (SELECT of_then.ordering_key AS ordering_key
         FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
@@ -2981,7 +3025,7 @@ WITH seen AS (SELECT in_flight.queue AS queue, in_flight.priority AS priority, i
         AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
         AND left_key.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
         AND left_key.changed_xid < pg_snapshot_xmax(pg_current_snapshot())) AS keys) AS key
-    JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+    JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
       FROM job AS first
       WHERE first.ordering_key = key.ordering_key
       AND first.ordering_key IS NOT NULL
@@ -2996,22 +3040,23 @@ WITH seen AS (SELECT in_flight.queue AS queue, in_flight.priority AS priority, i
   LIMIT %(most)s::INTEGER)
 SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
   FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, (SELECT count(*) >= %(most)s::INTEGER AS anon_1
-  FROM seen) AS is_cut, found.is_news, found.queue, found.priority, found.scheduled_at, CAST(EXTRACT(epoch
+  FROM seen) AS is_cut, found.is_news, found.queue, found.fairness_key, found.priority, found.scheduled_at, CAST(EXTRACT(epoch
     FROM found.scheduled_at - now()) AS DOUBLE PRECISION) AS wait
 FROM (SELECT 1 AS one) AS here
-LEFT OUTER JOIN (SELECT true AS is_news, seen.queue AS queue, seen.priority AS priority, min(seen.scheduled_at) AS scheduled_at
+LEFT OUTER JOIN (SELECT true AS is_news, seen.queue AS queue, seen.fairness_key AS fairness_key, seen.priority AS priority, min(seen.scheduled_at) AS scheduled_at
   FROM seen
-  WHERE strpos(seen.queue, '/') > 0
-  AND split_part(seen.queue, '/', 1) = ANY (%(queues)s::TEXT[])
-  GROUP BY seen.queue, seen.priority
+  WHERE seen.fairness_key != ''
+  AND seen.queue = ANY (%(queues)s::TEXT[])
+  GROUP BY seen.queue, seen.fairness_key, seen.priority
   UNION ALL
-  SELECT false, lane.queue AS queue, lane.priority AS priority, following.scheduled_at AS scheduled_at
-  FROM unnest(%(lane_queues)s::TEXT[], %(lane_priorities)s::SMALLINT[]) AS lane(queue, priority)
+  SELECT false, lane.queue AS queue, lane.fairness_key AS fairness_key, lane.priority AS priority, following.scheduled_at AS scheduled_at
+  FROM unnest(%(lane_queues)s::TEXT[], %(lane_fairness_keys)s::TEXT[], %(lane_priorities)s::SMALLINT[]) AS lane(queue, fairness_key, priority)
   JOIN LATERAL (SELECT job.scheduled_at AS scheduled_at
     FROM job
     WHERE job.status = 'pending'
     AND job.priority >= '-9'
     AND job.queue = lane.queue
+    AND job.fairness_key = lane.fairness_key
     AND job.priority = lane.priority
     AND job.scheduled_at >= %(read_to)s::TIMESTAMP WITH TIME ZONE
     AND job.type_name = ANY (%(types)s::TEXT[])
@@ -3021,12 +3066,13 @@ LEFT OUTER JOIN (SELECT true AS is_news, seen.queue AS queue, seen.priority AS p
 -- next_due {}
 SELECT CAST(EXTRACT(epoch
     FROM min(probe.scheduled_at) - now()) AS DOUBLE PRECISION) AS anon_1
-FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[]) AS lane(queue, priority)
+FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[]) AS lane(queue, fairness_key, priority)
 JOIN LATERAL (SELECT job.scheduled_at AS scheduled_at
   FROM job
   WHERE job.status = 'pending'
   AND job.priority >= '-9'
   AND job.queue = lane.queue
+  AND job.fairness_key = lane.fairness_key
   AND job.priority = lane.priority
   AND job.scheduled_at > coalesce(%(since)s::TIMESTAMP WITH TIME ZONE, now())
   AND job.type_name = ANY (%(types)s::TEXT[])
@@ -3149,7 +3195,8 @@ FROM page
 -- prune_of_queues {}
 SELECT queue.name, CASE WHEN (queue.retain_completed IS NOT NULL) THEN least(greatest(queue.retain_completed, interval '0'), interval '36500 days') END AS completed, CASE WHEN (queue.retain_cancelled IS NOT NULL) THEN least(greatest(queue.retain_cancelled, interval '0'), interval '36500 days') END AS cancelled, CASE WHEN (queue.retain_dead IS NOT NULL) THEN least(greatest(queue.retain_dead, interval '0'), interval '36500 days') END AS dead
 FROM queue
-WHERE coalesce(queue.retain_completed, queue.retain_cancelled, queue.retain_dead) IS NOT NULL
+WHERE queue.fairness_key = ''
+AND coalesce(queue.retain_completed, queue.retain_cancelled, queue.retain_dead) IS NOT NULL
 
 -- prune_roots {}
 SELECT job.id, job.type_name, CAST(coalesce(job.chain_status, job.status) AS TEXT) AS outcome
@@ -3239,23 +3286,34 @@ SET sqlstate = excluded.sqlstate, error = excluded.error, worker_id = excluded.w
 WITH locked AS (SELECT queue.name AS name
   FROM queue
   WHERE queue.name = ANY (%(names)s::TEXT[])
+  AND queue.fairness_key = %(of_key)s::VARCHAR
   ORDER BY queue.name
   FOR UPDATE)
 DELETE
 FROM queue USING locked
 WHERE queue.name = locked.name
+AND queue.fairness_key = %(of_key)s::VARCHAR
 RETURNING queue.name AS name
 
 -- queues_lock {}
-SELECT queue.name, queue.paused_at, queue.paused_by, queue.weight, queue.concurrency_per_key, queue.global_concurrency, queue.rate_limit, queue.rate_period, queue.rate_burst, queue.rate_algorithm, queue.retry_base, queue.retry_factor, queue.retry_cap, queue.retain_completed, queue.retain_cancelled, queue.retain_dead, queue.created_at, queue.updated_at
+SELECT queue.name, queue.fairness_key, queue.paused_at, queue.paused_by, queue.weight, queue.concurrency_per_key, queue.global_concurrency, queue.rate_limit, queue.rate_period, queue.rate_burst, queue.rate_algorithm, queue.retry_base, queue.retry_factor, queue.retry_cap, queue.retain_completed, queue.retain_cancelled, queue.retain_dead, queue.created_at, queue.updated_at
 FROM queue
 WHERE queue.name = ANY (%(names)s::TEXT[])
+AND queue.fairness_key = %(of_key)s::VARCHAR
 ORDER BY queue.name
 FOR NO KEY UPDATE
 
+-- queues_lock_declared {}
+SELECT queue.name, queue.fairness_key, queue.paused_at, queue.paused_by, queue.weight, queue.concurrency_per_key, queue.global_concurrency, queue.rate_limit, queue.rate_period, queue.rate_burst, queue.rate_algorithm, queue.retry_base, queue.retry_factor, queue.retry_cap, queue.retain_completed, queue.retain_cancelled, queue.retain_dead, queue.created_at, queue.updated_at
+FROM queue
+WHERE (queue.name, queue.fairness_key) IN (SELECT given.name, given.fairness_key
+  FROM unnest(%(names)s::TEXT[], %(fairness_keys)s::TEXT[]) AS given(name, fairness_key))
+ORDER BY queue.name, queue.fairness_key
+FOR NO KEY UPDATE
+
 -- queues_make {}
-INSERT INTO queue (name)
-SELECT name
+INSERT INTO queue (name, fairness_key)
+SELECT name, %(of_key)s::VARCHAR AS anon_1
 FROM unnest(%(names)s::TEXT[]) AS name
 ORDER BY name
 ON CONFLICT DO NOTHING
@@ -3265,29 +3323,30 @@ WITH served AS (SELECT each.name AS name, count(*) AS workers
   FROM (SELECT unnest(worker.queues) AS name
     FROM worker) AS each
   GROUP BY each.name)
-SELECT coalesce(queue.name, served.name) AS name, queue.weight, queue.concurrency_per_key, queue.global_concurrency, queue.rate_limit, CASE WHEN (queue.rate_period < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.rate_period > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.rate_period END AS rate_period, queue.rate_burst, queue.rate_algorithm, CASE WHEN (queue.retry_base < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.retry_base > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.retry_base END AS retry_base, queue.retry_factor, CASE WHEN (queue.retry_cap < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.retry_cap > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.retry_cap END AS retry_cap, CASE WHEN (queue.retain_completed < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.retain_completed > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.retain_completed END AS retain_completed, CASE WHEN (queue.retain_cancelled < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.retain_cancelled > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.retain_cancelled END AS retain_cancelled, CASE WHEN (queue.retain_dead < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.retain_dead > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.retain_dead END AS retain_dead, CASE WHEN (queue.paused_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (queue.paused_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE queue.paused_at END AS paused_at, queue.paused_by, CASE WHEN (queue.created_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (queue.created_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE queue.created_at END AS created_at, CASE WHEN (queue.updated_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (queue.updated_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE queue.updated_at END AS updated_at, coalesce(served.workers, of_whole.workers, %(coalesce_1)s::INTEGER) AS workers
-FROM queue FULL OUTER JOIN served ON queue.name = served.name
-LEFT OUTER JOIN served AS of_whole ON of_whole.name = split_part(queue.name, '/', 1)
+SELECT coalesce(queue.name, served.name) AS name, coalesce(queue.fairness_key, '') AS fairness_key, queue.weight, queue.concurrency_per_key, queue.global_concurrency, queue.rate_limit, CASE WHEN (queue.rate_period < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.rate_period > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.rate_period END AS rate_period, queue.rate_burst, queue.rate_algorithm, CASE WHEN (queue.retry_base < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.retry_base > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.retry_base END AS retry_base, queue.retry_factor, CASE WHEN (queue.retry_cap < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.retry_cap > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.retry_cap END AS retry_cap, CASE WHEN (queue.retain_completed < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.retain_completed > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.retain_completed END AS retain_completed, CASE WHEN (queue.retain_cancelled < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.retain_cancelled > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.retain_cancelled END AS retain_cancelled, CASE WHEN (queue.retain_dead < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.retain_dead > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.retain_dead END AS retain_dead, CASE WHEN (queue.paused_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (queue.paused_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE queue.paused_at END AS paused_at, queue.paused_by, CASE WHEN (queue.created_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (queue.created_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE queue.created_at END AS created_at, CASE WHEN (queue.updated_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (queue.updated_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE queue.updated_at END AS updated_at, coalesce(served.workers, of_whole.workers, %(coalesce_1)s::INTEGER) AS workers
+FROM queue FULL OUTER JOIN served ON served.name = CASE WHEN (queue.fairness_key = '') THEN queue.name ELSE '' END
+LEFT OUTER JOIN served AS of_whole ON queue.name = of_whole.name
 WHERE (%(names)s::TEXT[] IS NULL OR coalesce(queue.name, served.name) = ANY (%(names)s::TEXT[]))
-AND (%(after)s::VARCHAR IS NULL OR coalesce(queue.name, served.name) > %(after)s::VARCHAR)
-ORDER BY coalesce(queue.name, served.name)
+AND (%(of_key)s::VARCHAR IS NULL OR coalesce(queue.fairness_key, '') = %(of_key)s::VARCHAR)
+AND (%(after)s::VARCHAR IS NULL OR (coalesce(queue.name, served.name), coalesce(queue.fairness_key, '')) > (%(after)s::VARCHAR, %(after_key)s::VARCHAR))
+ORDER BY coalesce(queue.name, served.name), fairness_key
 LIMIT %(limit)s::INTEGER
 
 -- queues_pause {}
-INSERT INTO queue (name, paused_at, paused_by)
-SELECT name, now() AS now_1, %(by)s::VARCHAR AS anon_1
+INSERT INTO queue (name, fairness_key, paused_at, paused_by)
+SELECT name, %(of_key)s::VARCHAR AS anon_1, now() AS now_1, %(by)s::VARCHAR AS anon_2
 FROM unnest(%(names)s::TEXT[]) AS name
 ORDER BY name
-ON CONFLICT (name) DO
+ON CONFLICT (name, fairness_key) DO
 UPDATE
 SET paused_at = excluded.paused_at, paused_by = excluded.paused_by, updated_at = now()
 WHERE queue.paused_at IS NULL
 RETURNING queue.name AS name
 
 -- queues_put {}
-INSERT INTO queue (name, weight, concurrency_per_key, global_concurrency, rate_limit, rate_period, rate_burst, rate_algorithm, retry_base, retry_factor, retry_cap, retain_completed, retain_cancelled, retain_dead)
-VALUES (%(name)s::VARCHAR, %(weight)s::SMALLINT, %(concurrency_per_key)s::INTEGER, %(global_concurrency)s::INTEGER, %(rate_limit)s::INTEGER, %(rate_period)s::INTERVAL, %(rate_burst)s::INTEGER, %(rate_algorithm)s::VARCHAR, %(retry_base)s::INTERVAL, %(retry_factor)s::DOUBLE PRECISION, %(retry_cap)s::INTERVAL, %(retain_completed)s::INTERVAL, %(retain_cancelled)s::INTERVAL, %(retain_dead)s::INTERVAL)
-ON CONFLICT (name) DO
+INSERT INTO queue (name, fairness_key, weight, concurrency_per_key, global_concurrency, rate_limit, rate_period, rate_burst, rate_algorithm, retry_base, retry_factor, retry_cap, retain_completed, retain_cancelled, retain_dead)
+VALUES (%(name)s::VARCHAR, %(fairness_key)s::VARCHAR, %(weight)s::SMALLINT, %(concurrency_per_key)s::INTEGER, %(global_concurrency)s::INTEGER, %(rate_limit)s::INTEGER, %(rate_period)s::INTERVAL, %(rate_burst)s::INTEGER, %(rate_algorithm)s::VARCHAR, %(retry_base)s::INTERVAL, %(retry_factor)s::DOUBLE PRECISION, %(retry_cap)s::INTERVAL, %(retain_completed)s::INTERVAL, %(retain_cancelled)s::INTERVAL, %(retain_dead)s::INTERVAL)
+ON CONFLICT (name, fairness_key) DO
 UPDATE
 SET weight = excluded.weight, concurrency_per_key = excluded.concurrency_per_key, global_concurrency = excluded.global_concurrency, rate_limit = excluded.rate_limit, rate_period = excluded.rate_period, rate_burst = excluded.rate_burst, rate_algorithm = excluded.rate_algorithm, retry_base = excluded.retry_base, retry_factor = excluded.retry_factor, retry_cap = excluded.retry_cap, retain_completed = excluded.retain_completed, retain_cancelled = excluded.retain_cancelled, retain_dead = excluded.retain_dead, updated_at = now()
 WHERE queue.weight IS DISTINCT
@@ -3310,6 +3369,7 @@ RETURNING queue.name AS name, queue.created_at = queue.updated_at AS is_new
 WITH locked AS (SELECT queue.name AS name
   FROM queue
   WHERE queue.name = ANY (%(names)s::TEXT[])
+  AND queue.fairness_key = %(of_key)s::VARCHAR
   AND queue.paused_at IS NOT NULL
   ORDER BY queue.name
   FOR NO KEY UPDATE)
@@ -3317,6 +3377,7 @@ UPDATE queue
 SET paused_at=NULL, paused_by=NULL, updated_at=now()
 FROM locked
 WHERE queue.name = locked.name
+AND queue.fairness_key = %(of_key)s::VARCHAR
 RETURNING queue.name AS name
 
 -- references {}
@@ -3331,7 +3392,7 @@ LIMIT %(limit)s::INTEGER
 
 -- remaining {}
 WITH startable AS (SELECT probe.id AS id
-  FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS lane(queue, priority, floor_at, floor_id)
+  FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS lane(queue, fairness_key, priority, floor_at, floor_id)
   JOIN LATERAL (SELECT job.id AS id
     FROM job
     WHERE job.status = 'pending'
@@ -3358,6 +3419,7 @@ WITH startable AS (SELECT probe.id AS id
         LIMIT 1))
     AND job.priority >= '-9'
     AND job.queue = lane.queue
+    AND job.fairness_key = lane.fairness_key
     AND job.priority = lane.priority
     AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
     ORDER BY job.scheduled_at, job.id
@@ -3452,7 +3514,7 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
         FROM lost)))
   AND (job.root_id IS NULL OR job.root_id = ANY (array((SELECT free.id
           FROM free))))
-  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.has_waiters), numbered AS (SELECT back.id AS id, back.status AS status, back.attempt AS attempt, back.started_at AS started_at, back.chain_id AS chain_id, back.queue AS queue, back.type_name AS type_name, back.input AS input, back.input_version AS input_version, back.last_error AS last_error, back.has_waiters AS has_waiters, row_number() OVER () AS n
+  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.fairness_key, job.type_name, job.input, job.input_version, job.last_error, job.has_waiters), numbered AS (SELECT back.id AS id, back.status AS status, back.attempt AS attempt, back.started_at AS started_at, back.chain_id AS chain_id, back.queue AS queue, back.fairness_key AS fairness_key, back.type_name AS type_name, back.input AS input, back.input_version AS input_version, back.last_error AS last_error, back.has_waiters AS has_waiters, row_number() OVER () AS n
   FROM back), history AS (INSERT INTO job_attempt (job_id, attempt, worker_id, started_at, outcome, error, error_fingerprint)
   SELECT numbered.id AS id, numbered.attempt AS attempt, (SELECT lost.leased_by
     FROM lost
@@ -3460,8 +3522,8 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
     FROM lost
     WHERE lost.id = numbered.id) AS anon_3
   FROM numbered
-  ON CONFLICT (job_id, attempt) DO NOTHING), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input, input_version, reason, error, error_fingerprint, attempts)
-  SELECT (%(letter_ids)s::UUID[])[numbered.n] AS anon_4, numbered.id AS id, numbered.chain_id AS chain_id, numbered.queue AS queue, numbered.type_name AS type_name, numbered.input AS input, numbered.input_version AS input_version, (SELECT lost.reason
+  ON CONFLICT (job_id, attempt) DO NOTHING), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, fairness_key, type_name, input, input_version, reason, error, error_fingerprint, attempts)
+  SELECT (%(letter_ids)s::UUID[])[numbered.n] AS anon_4, numbered.id AS id, numbered.chain_id AS chain_id, numbered.queue AS queue, numbered.fairness_key AS fairness_key, numbered.type_name AS type_name, numbered.input AS input, numbered.input_version AS input_version, (SELECT lost.reason
     FROM lost
     WHERE lost.id = numbered.id) AS anon_3, numbered.last_error AS last_error, (SELECT lost.reason
     FROM lost
@@ -3471,7 +3533,7 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
   ON CONFLICT (job_id)
   WHERE resolution IS NULL DO
   UPDATE
-  SET chain_id = excluded.chain_id, queue = excluded.queue, type_name = excluded.type_name, input = excluded.input, input_version = excluded.input_version, reason = excluded.reason, error = excluded.error, error_fingerprint = excluded.error_fingerprint, attempts = excluded.attempts, died_at = now(), changed_xid = pg_current_xact_id()), roots AS (UPDATE job
+  SET chain_id = excluded.chain_id, queue = excluded.queue, fairness_key = excluded.fairness_key, type_name = excluded.type_name, input = excluded.input, input_version = excluded.input_version, reason = excluded.reason, error = excluded.error, error_fingerprint = excluded.error_fingerprint, attempts = excluded.attempts, died_at = now(), changed_xid = pg_current_xact_id()), roots AS (UPDATE job
   SET chain_completed_at=now(), chain_status=((array((SELECT back.status
           FROM back
           WHERE back.chain_id != back.id
@@ -3523,7 +3585,7 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
         FROM lost)))
   AND (job.root_id IS NULL OR job.root_id = ANY (array((SELECT free.id
           FROM free))))
-  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.has_waiters), numbered AS (SELECT back.id AS id, back.status AS status, back.attempt AS attempt, back.started_at AS started_at, back.chain_id AS chain_id, back.queue AS queue, back.type_name AS type_name, back.input AS input, back.input_version AS input_version, back.last_error AS last_error, back.has_waiters AS has_waiters, row_number() OVER () AS n
+  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.fairness_key, job.type_name, job.input, job.input_version, job.last_error, job.has_waiters), numbered AS (SELECT back.id AS id, back.status AS status, back.attempt AS attempt, back.started_at AS started_at, back.chain_id AS chain_id, back.queue AS queue, back.fairness_key AS fairness_key, back.type_name AS type_name, back.input AS input, back.input_version AS input_version, back.last_error AS last_error, back.has_waiters AS has_waiters, row_number() OVER () AS n
   FROM back), history AS (INSERT INTO job_attempt (job_id, attempt, worker_id, started_at, outcome, error, error_fingerprint)
   SELECT numbered.id AS id, numbered.attempt AS attempt, (SELECT lost.leased_by
     FROM lost
@@ -3531,8 +3593,8 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
     FROM lost
     WHERE lost.id = numbered.id) AS anon_3
   FROM numbered
-  ON CONFLICT (job_id, attempt) DO NOTHING), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input, input_version, reason, error, error_fingerprint, attempts)
-  SELECT (%(letter_ids)s::UUID[])[numbered.n] AS anon_4, numbered.id AS id, numbered.chain_id AS chain_id, numbered.queue AS queue, numbered.type_name AS type_name, numbered.input AS input, numbered.input_version AS input_version, (SELECT lost.reason
+  ON CONFLICT (job_id, attempt) DO NOTHING), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, fairness_key, type_name, input, input_version, reason, error, error_fingerprint, attempts)
+  SELECT (%(letter_ids)s::UUID[])[numbered.n] AS anon_4, numbered.id AS id, numbered.chain_id AS chain_id, numbered.queue AS queue, numbered.fairness_key AS fairness_key, numbered.type_name AS type_name, numbered.input AS input, numbered.input_version AS input_version, (SELECT lost.reason
     FROM lost
     WHERE lost.id = numbered.id) AS anon_3, numbered.last_error AS last_error, (SELECT lost.reason
     FROM lost
@@ -3542,7 +3604,7 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
   ON CONFLICT (job_id)
   WHERE resolution IS NULL DO
   UPDATE
-  SET chain_id = excluded.chain_id, queue = excluded.queue, type_name = excluded.type_name, input = excluded.input, input_version = excluded.input_version, reason = excluded.reason, error = excluded.error, error_fingerprint = excluded.error_fingerprint, attempts = excluded.attempts, died_at = now(), changed_xid = pg_current_xact_id()), roots AS (UPDATE job
+  SET chain_id = excluded.chain_id, queue = excluded.queue, fairness_key = excluded.fairness_key, type_name = excluded.type_name, input = excluded.input, input_version = excluded.input_version, reason = excluded.reason, error = excluded.error, error_fingerprint = excluded.error_fingerprint, attempts = excluded.attempts, died_at = now(), changed_xid = pg_current_xact_id()), roots AS (UPDATE job
   SET chain_completed_at=now(), chain_status=((array((SELECT back.status
           FROM back
           WHERE back.chain_id != back.id
@@ -3608,7 +3670,7 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
         FROM lost)))
   AND (job.root_id IS NULL OR job.root_id = ANY (array((SELECT free.id
           FROM free))))
-  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.has_waiters), numbered AS (SELECT back.id AS id, back.status AS status, back.attempt AS attempt, back.started_at AS started_at, back.chain_id AS chain_id, back.queue AS queue, back.type_name AS type_name, back.input AS input, back.input_version AS input_version, back.last_error AS last_error, back.has_waiters AS has_waiters, row_number() OVER () AS n
+  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.fairness_key, job.type_name, job.input, job.input_version, job.last_error, job.has_waiters), numbered AS (SELECT back.id AS id, back.status AS status, back.attempt AS attempt, back.started_at AS started_at, back.chain_id AS chain_id, back.queue AS queue, back.fairness_key AS fairness_key, back.type_name AS type_name, back.input AS input, back.input_version AS input_version, back.last_error AS last_error, back.has_waiters AS has_waiters, row_number() OVER () AS n
   FROM back), history AS (INSERT INTO job_attempt (job_id, attempt, worker_id, started_at, outcome, error, error_fingerprint)
   SELECT numbered.id AS id, numbered.attempt AS attempt, (SELECT lost.leased_by
     FROM lost
@@ -3616,8 +3678,8 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
     FROM lost
     WHERE lost.id = numbered.id) AS anon_3
   FROM numbered
-  ON CONFLICT (job_id, attempt) DO NOTHING), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input, input_version, reason, error, error_fingerprint, attempts)
-  SELECT (%(letter_ids)s::UUID[])[numbered.n] AS anon_4, numbered.id AS id, numbered.chain_id AS chain_id, numbered.queue AS queue, numbered.type_name AS type_name, numbered.input AS input, numbered.input_version AS input_version, (SELECT lost.reason
+  ON CONFLICT (job_id, attempt) DO NOTHING), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, fairness_key, type_name, input, input_version, reason, error, error_fingerprint, attempts)
+  SELECT (%(letter_ids)s::UUID[])[numbered.n] AS anon_4, numbered.id AS id, numbered.chain_id AS chain_id, numbered.queue AS queue, numbered.fairness_key AS fairness_key, numbered.type_name AS type_name, numbered.input AS input, numbered.input_version AS input_version, (SELECT lost.reason
     FROM lost
     WHERE lost.id = numbered.id) AS anon_3, numbered.last_error AS last_error, (SELECT lost.reason
     FROM lost
@@ -3627,7 +3689,7 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
   ON CONFLICT (job_id)
   WHERE resolution IS NULL DO
   UPDATE
-  SET chain_id = excluded.chain_id, queue = excluded.queue, type_name = excluded.type_name, input = excluded.input, input_version = excluded.input_version, reason = excluded.reason, error = excluded.error, error_fingerprint = excluded.error_fingerprint, attempts = excluded.attempts, died_at = now(), changed_xid = pg_current_xact_id()), roots AS (UPDATE job
+  SET chain_id = excluded.chain_id, queue = excluded.queue, fairness_key = excluded.fairness_key, type_name = excluded.type_name, input = excluded.input, input_version = excluded.input_version, reason = excluded.reason, error = excluded.error, error_fingerprint = excluded.error_fingerprint, attempts = excluded.attempts, died_at = now(), changed_xid = pg_current_xact_id()), roots AS (UPDATE job
   SET chain_completed_at=now(), chain_status=((array((SELECT back.status
           FROM back
           WHERE back.chain_id != back.id
@@ -3679,7 +3741,7 @@ WITH lost AS (SELECT orphan.id AS id, orphan.leased_by AS leased_by, orphan.root
         FROM lost)))
   AND (job.root_id IS NULL OR job.root_id = ANY (array((SELECT free.id
           FROM free))))
-  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.has_waiters), numbered AS (SELECT back.id AS id, back.status AS status, back.attempt AS attempt, back.started_at AS started_at, back.chain_id AS chain_id, back.queue AS queue, back.type_name AS type_name, back.input AS input, back.input_version AS input_version, back.last_error AS last_error, back.has_waiters AS has_waiters, row_number() OVER () AS n
+  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.fairness_key, job.type_name, job.input, job.input_version, job.last_error, job.has_waiters), numbered AS (SELECT back.id AS id, back.status AS status, back.attempt AS attempt, back.started_at AS started_at, back.chain_id AS chain_id, back.queue AS queue, back.fairness_key AS fairness_key, back.type_name AS type_name, back.input AS input, back.input_version AS input_version, back.last_error AS last_error, back.has_waiters AS has_waiters, row_number() OVER () AS n
   FROM back), history AS (INSERT INTO job_attempt (job_id, attempt, worker_id, started_at, outcome, error, error_fingerprint)
   SELECT numbered.id AS id, numbered.attempt AS attempt, (SELECT lost.leased_by
     FROM lost
@@ -3687,8 +3749,8 @@ WITH lost AS (SELECT orphan.id AS id, orphan.leased_by AS leased_by, orphan.root
     FROM lost
     WHERE lost.id = numbered.id) AS anon_3
   FROM numbered
-  ON CONFLICT (job_id, attempt) DO NOTHING), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input, input_version, reason, error, error_fingerprint, attempts)
-  SELECT (%(letter_ids)s::UUID[])[numbered.n] AS anon_4, numbered.id AS id, numbered.chain_id AS chain_id, numbered.queue AS queue, numbered.type_name AS type_name, numbered.input AS input, numbered.input_version AS input_version, (SELECT lost.reason
+  ON CONFLICT (job_id, attempt) DO NOTHING), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, fairness_key, type_name, input, input_version, reason, error, error_fingerprint, attempts)
+  SELECT (%(letter_ids)s::UUID[])[numbered.n] AS anon_4, numbered.id AS id, numbered.chain_id AS chain_id, numbered.queue AS queue, numbered.fairness_key AS fairness_key, numbered.type_name AS type_name, numbered.input AS input, numbered.input_version AS input_version, (SELECT lost.reason
     FROM lost
     WHERE lost.id = numbered.id) AS anon_3, numbered.last_error AS last_error, (SELECT lost.reason
     FROM lost
@@ -3698,7 +3760,7 @@ WITH lost AS (SELECT orphan.id AS id, orphan.leased_by AS leased_by, orphan.root
   ON CONFLICT (job_id)
   WHERE resolution IS NULL DO
   UPDATE
-  SET chain_id = excluded.chain_id, queue = excluded.queue, type_name = excluded.type_name, input = excluded.input, input_version = excluded.input_version, reason = excluded.reason, error = excluded.error, error_fingerprint = excluded.error_fingerprint, attempts = excluded.attempts, died_at = now(), changed_xid = pg_current_xact_id()), roots AS (UPDATE job
+  SET chain_id = excluded.chain_id, queue = excluded.queue, fairness_key = excluded.fairness_key, type_name = excluded.type_name, input = excluded.input, input_version = excluded.input_version, reason = excluded.reason, error = excluded.error, error_fingerprint = excluded.error_fingerprint, attempts = excluded.attempts, died_at = now(), changed_xid = pg_current_xact_id()), roots AS (UPDATE job
   SET chain_completed_at=now(), chain_status=((array((SELECT back.status
           FROM back
           WHERE back.chain_id != back.id
@@ -3738,7 +3800,7 @@ FROM schedule
 WHERE schedule.name = ANY (%(names)s::TEXT[])
 
 -- schedules_due {"excluded": []}
-SELECT schedule.name, schedule.type_name, schedule.queue, schedule.priority, schedule.max_attempts, CASE WHEN (schedule.timeout < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (schedule.timeout > '36500 days'::interval) THEN '36500 days'::interval ELSE schedule.timeout END AS timeout, schedule.rate_cost, schedule.input, schedule.input_version, schedule.fire_time_field, schedule.cron, schedule.time_zone, schedule.misfire_policy, schedule.catch_up, CASE WHEN (schedule.grace < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (schedule.grace > '36500 days'::interval) THEN '36500 days'::interval ELSE schedule.grace END AS grace, schedule.overlap, CASE WHEN (schedule.next_fire_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (schedule.next_fire_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE schedule.next_fire_at END AS next_fire_at, CASE WHEN (schedule.last_fire_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (schedule.last_fire_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE schedule.last_fire_at END AS last_fire_at, coalesce((SELECT last_job.chain_completed_at IS NULL AS anon_1
+SELECT schedule.name, schedule.type_name, schedule.queue, schedule.fairness_key, schedule.priority, schedule.max_attempts, CASE WHEN (schedule.timeout < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (schedule.timeout > '36500 days'::interval) THEN '36500 days'::interval ELSE schedule.timeout END AS timeout, schedule.rate_cost, schedule.input, schedule.input_version, schedule.fire_time_field, schedule.cron, schedule.time_zone, schedule.misfire_policy, schedule.catch_up, CASE WHEN (schedule.grace < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (schedule.grace > '36500 days'::interval) THEN '36500 days'::interval ELSE schedule.grace END AS grace, schedule.overlap, CASE WHEN (schedule.next_fire_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (schedule.next_fire_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE schedule.next_fire_at END AS next_fire_at, CASE WHEN (schedule.last_fire_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (schedule.last_fire_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE schedule.last_fire_at END AS last_fire_at, coalesce((SELECT last_job.chain_completed_at IS NULL AS anon_1
     FROM job AS last_job
     WHERE last_job.id = schedule.last_job_id), false) AS is_open, coalesce(%(at)s::TIMESTAMP WITH TIME ZONE, now()) AS now
 FROM schedule
@@ -3762,7 +3824,7 @@ ORDER BY schedule.next_fire_at, schedule.name
 LIMIT %(limit)s::INTEGER
 
 -- schedules_lock {}
-SELECT schedule.name, schedule.type_name, schedule.queue, schedule.priority, schedule.max_attempts, CASE WHEN (schedule.timeout < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (schedule.timeout > '36500 days'::interval) THEN '36500 days'::interval ELSE schedule.timeout END AS timeout, schedule.rate_cost, schedule.input, schedule.input_version, schedule.fire_time_field, schedule.cron, schedule.time_zone, schedule.misfire_policy, schedule.catch_up, CASE WHEN (schedule.grace < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (schedule.grace > '36500 days'::interval) THEN '36500 days'::interval ELSE schedule.grace END AS grace, schedule.overlap, schedule.source, CASE WHEN (schedule.paused_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (schedule.paused_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE schedule.paused_at END AS paused_at, schedule.paused_by, CASE WHEN (schedule.next_fire_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (schedule.next_fire_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE schedule.next_fire_at END AS next_fire_at, CASE WHEN (schedule.last_fire_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (schedule.last_fire_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE schedule.last_fire_at END AS last_fire_at, schedule.last_job_id, schedule.error, now() AS now
+SELECT schedule.name, schedule.type_name, schedule.queue, schedule.fairness_key, schedule.priority, schedule.max_attempts, CASE WHEN (schedule.timeout < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (schedule.timeout > '36500 days'::interval) THEN '36500 days'::interval ELSE schedule.timeout END AS timeout, schedule.rate_cost, schedule.input, schedule.input_version, schedule.fire_time_field, schedule.cron, schedule.time_zone, schedule.misfire_policy, schedule.catch_up, CASE WHEN (schedule.grace < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (schedule.grace > '36500 days'::interval) THEN '36500 days'::interval ELSE schedule.grace END AS grace, schedule.overlap, schedule.source, CASE WHEN (schedule.paused_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (schedule.paused_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE schedule.paused_at END AS paused_at, schedule.paused_by, CASE WHEN (schedule.next_fire_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (schedule.next_fire_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE schedule.next_fire_at END AS next_fire_at, CASE WHEN (schedule.last_fire_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (schedule.last_fire_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE schedule.last_fire_at END AS last_fire_at, schedule.last_job_id, schedule.error, now() AS now
 FROM schedule
 WHERE schedule.name = ANY (%(names)s::TEXT[])
 ORDER BY schedule.name
@@ -3787,7 +3849,7 @@ AND schedule.error IS NULL
 AND schedule.name != ALL (%(excluded)s::TEXT[])
 
 -- schedules_page {}
-SELECT schedule.name, schedule.type_name, schedule.queue, schedule.priority, schedule.max_attempts, CASE WHEN (schedule.timeout < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (schedule.timeout > '36500 days'::interval) THEN '36500 days'::interval ELSE schedule.timeout END AS timeout, schedule.rate_cost, schedule.input, schedule.input_version, schedule.fire_time_field, schedule.cron, schedule.time_zone, schedule.misfire_policy, schedule.catch_up, CASE WHEN (schedule.grace < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (schedule.grace > '36500 days'::interval) THEN '36500 days'::interval ELSE schedule.grace END AS grace, schedule.overlap, schedule.source, CASE WHEN (schedule.paused_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (schedule.paused_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE schedule.paused_at END AS paused_at, schedule.paused_by, CASE WHEN (schedule.next_fire_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (schedule.next_fire_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE schedule.next_fire_at END AS next_fire_at, CASE WHEN (schedule.last_fire_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (schedule.last_fire_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE schedule.last_fire_at END AS last_fire_at, schedule.last_job_id, schedule.error, CASE WHEN (schedule.created_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (schedule.created_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE schedule.created_at END AS created_at, CASE WHEN (schedule.updated_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (schedule.updated_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE schedule.updated_at END AS updated_at, CASE WHEN (schedule.next_fire_at < clock_timestamp()
+SELECT schedule.name, schedule.type_name, schedule.queue, schedule.fairness_key, schedule.priority, schedule.max_attempts, CASE WHEN (schedule.timeout < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (schedule.timeout > '36500 days'::interval) THEN '36500 days'::interval ELSE schedule.timeout END AS timeout, schedule.rate_cost, schedule.input, schedule.input_version, schedule.fire_time_field, schedule.cron, schedule.time_zone, schedule.misfire_policy, schedule.catch_up, CASE WHEN (schedule.grace < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (schedule.grace > '36500 days'::interval) THEN '36500 days'::interval ELSE schedule.grace END AS grace, schedule.overlap, schedule.source, CASE WHEN (schedule.paused_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (schedule.paused_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE schedule.paused_at END AS paused_at, schedule.paused_by, CASE WHEN (schedule.next_fire_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (schedule.next_fire_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE schedule.next_fire_at END AS next_fire_at, CASE WHEN (schedule.last_fire_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (schedule.last_fire_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE schedule.last_fire_at END AS last_fire_at, schedule.last_job_id, schedule.error, CASE WHEN (schedule.created_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (schedule.created_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE schedule.created_at END AS created_at, CASE WHEN (schedule.updated_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (schedule.updated_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE schedule.updated_at END AS updated_at, CASE WHEN (schedule.next_fire_at < clock_timestamp()
   AND schedule.paused_at IS NULL
   AND schedule.error IS NULL) THEN CAST(clock_timestamp() - CASE WHEN (schedule.next_fire_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (schedule.next_fire_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE schedule.next_fire_at END AS INTERVAL) END AS overdue
 FROM schedule
@@ -3803,15 +3865,16 @@ WHERE schedule.name = ANY (%(names)s::TEXT[])
 AND schedule.paused_at IS NULL
 
 -- schedules_put {}
-INSERT INTO schedule (name, type_name, queue, priority, input, input_version, fire_time_field, max_attempts, timeout, rate_cost, cron, time_zone, misfire_policy, catch_up, grace, overlap, next_fire_at, source)
-VALUES (%(name)s::VARCHAR, %(type_name)s::VARCHAR, %(queue)s::VARCHAR, %(priority)s::SMALLINT, %(input)s::JSONB, %(input_version)s::INTEGER, %(fire_time_field)s::VARCHAR, %(max_attempts)s::INTEGER, %(timeout)s::INTERVAL, %(rate_cost)s::INTEGER, %(cron)s::VARCHAR, %(time_zone)s::VARCHAR, %(misfire_policy)s::VARCHAR, %(catch_up)s::INTEGER, %(grace)s::INTERVAL, %(overlap)s, %(next_fire_at)s::TIMESTAMP WITH TIME ZONE, %(source)s::VARCHAR)
+INSERT INTO schedule (name, type_name, queue, fairness_key, priority, input, input_version, fire_time_field, max_attempts, timeout, rate_cost, cron, time_zone, misfire_policy, catch_up, grace, overlap, next_fire_at, source)
+VALUES (%(name)s::VARCHAR, %(type_name)s::VARCHAR, %(queue)s::VARCHAR, %(fairness_key)s::VARCHAR, %(priority)s::SMALLINT, %(input)s::JSONB, %(input_version)s::INTEGER, %(fire_time_field)s::VARCHAR, %(max_attempts)s::INTEGER, %(timeout)s::INTERVAL, %(rate_cost)s::INTEGER, %(cron)s::VARCHAR, %(time_zone)s::VARCHAR, %(misfire_policy)s::VARCHAR, %(catch_up)s::INTEGER, %(grace)s::INTERVAL, %(overlap)s, %(next_fire_at)s::TIMESTAMP WITH TIME ZONE, %(source)s::VARCHAR)
 ON CONFLICT (name) DO
 UPDATE
-SET type_name = excluded.type_name, queue = excluded.queue, priority = excluded.priority, input = excluded.input, input_version = excluded.input_version, fire_time_field = excluded.fire_time_field, max_attempts = excluded.max_attempts, timeout = excluded.timeout, rate_cost = excluded.rate_cost, cron = excluded.cron, time_zone = excluded.time_zone, misfire_policy = excluded.misfire_policy, catch_up = excluded.catch_up, grace = excluded.grace, overlap = excluded.overlap, next_fire_at = CASE WHEN ((schedule.cron, schedule.time_zone) = (excluded.cron, excluded.time_zone)) THEN coalesce(schedule.next_fire_at, excluded.next_fire_at) ELSE excluded.next_fire_at END, error = NULL, source = excluded.source, updated_at = now()
+SET type_name = excluded.type_name, queue = excluded.queue, fairness_key = excluded.fairness_key, priority = excluded.priority, input = excluded.input, input_version = excluded.input_version, fire_time_field = excluded.fire_time_field, max_attempts = excluded.max_attempts, timeout = excluded.timeout, rate_cost = excluded.rate_cost, cron = excluded.cron, time_zone = excluded.time_zone, misfire_policy = excluded.misfire_policy, catch_up = excluded.catch_up, grace = excluded.grace, overlap = excluded.overlap, next_fire_at = CASE WHEN ((schedule.cron, schedule.time_zone) = (excluded.cron, excluded.time_zone)) THEN coalesce(schedule.next_fire_at, excluded.next_fire_at) ELSE excluded.next_fire_at END, error = NULL, source = excluded.source, updated_at = now()
 WHERE schedule.error IS NOT NULL OR schedule.source IS DISTINCT
 FROM excluded.source OR schedule.type_name IS DISTINCT
 FROM excluded.type_name OR schedule.queue IS DISTINCT
-FROM excluded.queue OR schedule.priority IS DISTINCT
+FROM excluded.queue OR schedule.fairness_key IS DISTINCT
+FROM excluded.fairness_key OR schedule.priority IS DISTINCT
 FROM excluded.priority OR schedule.max_attempts IS DISTINCT
 FROM excluded.max_attempts OR schedule.timeout IS DISTINCT
 FROM excluded.timeout OR schedule.rate_cost IS DISTINCT
@@ -3952,21 +4015,21 @@ WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.
           AND locked.id = ANY (array((SELECT counted.job_id
                 FROM counted
                 WHERE counted.fails)))))))
-  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.has_waiters), moved AS (SELECT changed.id AS id, changed.status AS status, changed.attempt AS attempt, changed.started_at AS started_at, changed.chain_id AS chain_id, changed.queue AS queue, changed.type_name AS type_name, changed.input AS input, changed.input_version AS input_version, changed.last_error AS last_error, changed.has_waiters AS has_waiters, row_number() OVER () AS n
+  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.fairness_key, job.type_name, job.input, job.input_version, job.last_error, job.has_waiters), moved AS (SELECT changed.id AS id, changed.status AS status, changed.attempt AS attempt, changed.started_at AS started_at, changed.chain_id AS chain_id, changed.queue AS queue, changed.fairness_key AS fairness_key, changed.type_name AS type_name, changed.input AS input, changed.input_version AS input_version, changed.last_error AS last_error, changed.has_waiters AS has_waiters, row_number() OVER () AS n
   FROM changed
   WHERE changed.id = ANY (array((SELECT locked.id
         FROM locked
         WHERE locked.was_blocked)))
-  AND CAST(changed.status AS TEXT) != %(param_4)s::VARCHAR), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input, input_version, reason, error, error_fingerprint, attempts)
-  SELECT (%(letter_ids)s::UUID[])[moved.n] AS anon_1, moved.id AS id, moved.chain_id AS chain_id, moved.queue AS queue, moved.type_name AS type_name, moved.input AS input, moved.input_version AS input_version, %(param_2)s::VARCHAR AS anon_2, moved.last_error AS last_error, %(param_3)s::VARCHAR AS anon_3, moved.attempt AS attempt
+  AND CAST(changed.status AS TEXT) != %(param_4)s::VARCHAR), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, fairness_key, type_name, input, input_version, reason, error, error_fingerprint, attempts)
+  SELECT (%(letter_ids)s::UUID[])[moved.n] AS anon_1, moved.id AS id, moved.chain_id AS chain_id, moved.queue AS queue, moved.fairness_key AS fairness_key, moved.type_name AS type_name, moved.input AS input, moved.input_version AS input_version, %(param_2)s::VARCHAR AS anon_2, moved.last_error AS last_error, %(param_3)s::VARCHAR AS anon_3, moved.attempt AS attempt
   FROM moved
   WHERE CAST(moved.status AS TEXT) = %(param_5)s::VARCHAR
   ON CONFLICT (job_id)
   WHERE resolution IS NULL DO
   UPDATE
-  SET chain_id = excluded.chain_id, queue = excluded.queue, type_name = excluded.type_name, input = excluded.input, input_version = excluded.input_version, reason = excluded.reason, error = excluded.error, error_fingerprint = excluded.error_fingerprint, attempts = excluded.attempts, died_at = now(), changed_xid = pg_current_xact_id())
-SELECT "both".chain_id, "both".job_id, "both".held, "both".status, "both".queue, "both".type_name, "both".attempt, "both".has_waiters
-FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST(moved.status AS TEXT) AS status, moved.queue AS queue, moved.type_name AS type_name, moved.attempt AS attempt, coalesce((SELECT changed.has_waiters
+  SET chain_id = excluded.chain_id, queue = excluded.queue, fairness_key = excluded.fairness_key, type_name = excluded.type_name, input = excluded.input, input_version = excluded.input_version, reason = excluded.reason, error = excluded.error, error_fingerprint = excluded.error_fingerprint, attempts = excluded.attempts, died_at = now(), changed_xid = pg_current_xact_id())
+SELECT "both".chain_id, "both".job_id, "both".held, "both".status, "both".queue, "both".fairness_key, "both".type_name, "both".attempt, "both".has_waiters
+FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST(moved.status AS TEXT) AS status, moved.queue AS queue, moved.fairness_key AS fairness_key, moved.type_name AS type_name, moved.attempt AS attempt, coalesce((SELECT changed.has_waiters
       FROM changed
       WHERE changed.id = moved.chain_id), moved.has_waiters) AS has_waiters
   FROM moved
@@ -3974,7 +4037,7 @@ FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST
   SELECT looked_at.chain_id AS chain_id, looked_at.job_id AS job_id, NOT (looked_at.job_id = ANY (array((SELECT locked.id
           FROM locked
           WHERE locked.root_id IS NULL OR locked.root_id = ANY (array((SELECT locked.id
-                FROM locked))))))) AS held, CAST(NULL AS TEXT) AS anon_4, CAST(NULL AS TEXT) AS anon__1, CAST(NULL AS TEXT) AS anon__2, CAST(NULL AS INTEGER) AS anon__3, CAST(NULL AS BOOLEAN) AS anon__4
+                FROM locked))))))) AS held, CAST(NULL AS TEXT) AS anon_4, CAST(NULL AS TEXT) AS anon__1, CAST(NULL AS TEXT) AS anon__2, CAST(NULL AS TEXT) AS anon__3, CAST(NULL AS INTEGER) AS anon__4, CAST(NULL AS BOOLEAN) AS anon__5
   FROM looked_at) AS "both"
 
 -- standing {}
@@ -3987,7 +4050,7 @@ AND CAST(job.status AS TEXT) = 'running'
 
 -- startable {}
 SELECT probe.id
-FROM unnest(%(queues)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[], %(quotas)s::INTEGER[]) AS lane(queue, priority, floor_at, floor_id, quota)
+FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[], %(quotas)s::INTEGER[]) AS lane(queue, fairness_key, priority, floor_at, floor_id, quota)
 JOIN LATERAL (SELECT job.id AS id
   FROM job
   WHERE job.status = 'pending'
@@ -4014,6 +4077,7 @@ JOIN LATERAL (SELECT job.id AS id
       LIMIT 1))
   AND job.priority >= '-9'
   AND job.queue = lane.queue
+  AND job.fairness_key = lane.fairness_key
   AND job.priority = lane.priority
   AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
   ORDER BY job.scheduled_at, job.id
@@ -4129,28 +4193,28 @@ WITH recorded_attempt AS (INSERT INTO job_attempt (job_id, attempt, worker_id, s
 SELECT pg_notify(%(pg_notify_2)s::VARCHAR, CAST(%(job_id)s::UUID AS TEXT)) AS pg_notify_1
 
 -- survey_parts {}
-WITH RECURSIVE lane(queue, priority, scheduled_at) AS (SELECT first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at
-  FROM (SELECT job.queue AS queue, job.priority AS priority, job.scheduled_at AS scheduled_at
+WITH RECURSIVE lane(queue, fairness_key, priority, scheduled_at) AS (SELECT first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at
+  FROM (SELECT job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.scheduled_at AS scheduled_at
     FROM job
     WHERE job.status = 'pending'
     AND job.priority >= '-9'
-    AND (job.queue, job.priority) > (%(after_queue)s::VARCHAR, %(after_priority)s::SMALLINT)
-    ORDER BY job.queue, job.priority, job.scheduled_at, job.id
+    AND (job.queue, job.fairness_key, job.priority) > (%(after_queue)s::VARCHAR, %(after_fairness_key)s::VARCHAR, %(after_priority)s::SMALLINT)
+    ORDER BY job.queue, job.fairness_key, job.priority, job.scheduled_at, job.id
     LIMIT 1) AS first
   UNION ALL
-  SELECT following.queue AS queue, following.priority AS priority, following.scheduled_at AS scheduled_at
+  SELECT following.queue AS queue, following.fairness_key AS fairness_key, following.priority AS priority, following.scheduled_at AS scheduled_at
   FROM lane
-  JOIN LATERAL (SELECT job.queue AS queue, job.priority AS priority, job.scheduled_at AS scheduled_at
+  JOIN LATERAL (SELECT job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.scheduled_at AS scheduled_at
     FROM job
     WHERE job.status = 'pending'
     AND job.priority >= '-9'
-    AND (job.queue, job.priority) > (lane.queue, CASE WHEN (strpos(lane.queue, '/') > 0) THEN lane.priority ELSE 9 END)
-    ORDER BY job.queue, job.priority, job.scheduled_at, job.id
+    AND (job.queue, job.fairness_key, job.priority) > (lane.queue, lane.fairness_key, CASE WHEN (lane.fairness_key != '') THEN lane.priority ELSE 9 END)
+    ORDER BY job.queue, job.fairness_key, job.priority, job.scheduled_at, job.id
     LIMIT 1) AS following ON true)
 SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, found.queue, found.priority, found.scheduled_at, found.wait
+  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, found.queue, found.fairness_key, found.priority, found.scheduled_at, found.wait
 FROM (SELECT 1 AS one) AS here
-LEFT OUTER JOIN (SELECT lane.queue AS queue, lane.priority AS priority, lane.scheduled_at AS scheduled_at, CAST(EXTRACT(epoch
+LEFT OUTER JOIN (SELECT lane.queue AS queue, lane.fairness_key AS fairness_key, lane.priority AS priority, lane.scheduled_at AS scheduled_at, CAST(EXTRACT(epoch
       FROM lane.scheduled_at - now()) AS DOUBLE PRECISION) AS wait
   FROM lane
   LIMIT %(most)s::INTEGER) AS found ON true
@@ -4291,21 +4355,21 @@ WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.
           AND locked.id = ANY (array((SELECT counted.job_id
                 FROM counted
                 WHERE counted.fails)))))))
-  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.has_waiters), moved AS (SELECT changed.id AS id, changed.status AS status, changed.attempt AS attempt, changed.started_at AS started_at, changed.chain_id AS chain_id, changed.queue AS queue, changed.type_name AS type_name, changed.input AS input, changed.input_version AS input_version, changed.last_error AS last_error, changed.has_waiters AS has_waiters, row_number() OVER () AS n
+  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.fairness_key, job.type_name, job.input, job.input_version, job.last_error, job.has_waiters), moved AS (SELECT changed.id AS id, changed.status AS status, changed.attempt AS attempt, changed.started_at AS started_at, changed.chain_id AS chain_id, changed.queue AS queue, changed.fairness_key AS fairness_key, changed.type_name AS type_name, changed.input AS input, changed.input_version AS input_version, changed.last_error AS last_error, changed.has_waiters AS has_waiters, row_number() OVER () AS n
   FROM changed
   WHERE changed.id = ANY (array((SELECT locked.id
         FROM locked
         WHERE locked.was_blocked)))
-  AND CAST(changed.status AS TEXT) != %(param_4)s::VARCHAR), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input, input_version, reason, error, error_fingerprint, attempts)
-  SELECT (%(letter_ids)s::UUID[])[moved.n] AS anon_1, moved.id AS id, moved.chain_id AS chain_id, moved.queue AS queue, moved.type_name AS type_name, moved.input AS input, moved.input_version AS input_version, %(param_2)s::VARCHAR AS anon_2, moved.last_error AS last_error, %(param_3)s::VARCHAR AS anon_3, moved.attempt AS attempt
+  AND CAST(changed.status AS TEXT) != %(param_4)s::VARCHAR), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, fairness_key, type_name, input, input_version, reason, error, error_fingerprint, attempts)
+  SELECT (%(letter_ids)s::UUID[])[moved.n] AS anon_1, moved.id AS id, moved.chain_id AS chain_id, moved.queue AS queue, moved.fairness_key AS fairness_key, moved.type_name AS type_name, moved.input AS input, moved.input_version AS input_version, %(param_2)s::VARCHAR AS anon_2, moved.last_error AS last_error, %(param_3)s::VARCHAR AS anon_3, moved.attempt AS attempt
   FROM moved
   WHERE CAST(moved.status AS TEXT) = %(param_5)s::VARCHAR
   ON CONFLICT (job_id)
   WHERE resolution IS NULL DO
   UPDATE
-  SET chain_id = excluded.chain_id, queue = excluded.queue, type_name = excluded.type_name, input = excluded.input, input_version = excluded.input_version, reason = excluded.reason, error = excluded.error, error_fingerprint = excluded.error_fingerprint, attempts = excluded.attempts, died_at = now(), changed_xid = pg_current_xact_id())
-SELECT "both".chain_id, "both".job_id, "both".held, "both".status, "both".queue, "both".type_name, "both".attempt, "both".has_waiters
-FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST(moved.status AS TEXT) AS status, moved.queue AS queue, moved.type_name AS type_name, moved.attempt AS attempt, coalesce((SELECT changed.has_waiters
+  SET chain_id = excluded.chain_id, queue = excluded.queue, fairness_key = excluded.fairness_key, type_name = excluded.type_name, input = excluded.input, input_version = excluded.input_version, reason = excluded.reason, error = excluded.error, error_fingerprint = excluded.error_fingerprint, attempts = excluded.attempts, died_at = now(), changed_xid = pg_current_xact_id())
+SELECT "both".chain_id, "both".job_id, "both".held, "both".status, "both".queue, "both".fairness_key, "both".type_name, "both".attempt, "both".has_waiters
+FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST(moved.status AS TEXT) AS status, moved.queue AS queue, moved.fairness_key AS fairness_key, moved.type_name AS type_name, moved.attempt AS attempt, coalesce((SELECT changed.has_waiters
       FROM changed
       WHERE changed.id = moved.chain_id), moved.has_waiters) AS has_waiters
   FROM moved
@@ -4313,7 +4377,7 @@ FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST
   SELECT looked_at.chain_id AS chain_id, looked_at.job_id AS job_id, NOT (looked_at.job_id = ANY (array((SELECT locked.id
           FROM locked
           WHERE locked.root_id IS NULL OR locked.root_id = ANY (array((SELECT locked.id
-                FROM locked))))))) AS held, CAST(NULL AS TEXT) AS anon_4, CAST(NULL AS TEXT) AS anon__1, CAST(NULL AS TEXT) AS anon__2, CAST(NULL AS INTEGER) AS anon__3, CAST(NULL AS BOOLEAN) AS anon__4
+                FROM locked))))))) AS held, CAST(NULL AS TEXT) AS anon_4, CAST(NULL AS TEXT) AS anon__1, CAST(NULL AS TEXT) AS anon__2, CAST(NULL AS TEXT) AS anon__3, CAST(NULL AS INTEGER) AS anon__4, CAST(NULL AS BOOLEAN) AS anon__5
   FROM looked_at) AS "both"
 
 -- unblock_failed {"chain_index_1": 0, "excluded": [], "jsonb_build_object_1": "type", "jsonb_build_object_2": "BlockerFailed", "jsonb_build_object_3": "message", "jsonb_build_object_4": "a chain it waited for failed, and it must not run without", "on_failure_1": "fail", "on_failure_2": "wait", "outcome_1": "completed", "param_1": true, "param_2": "blocker_failed", "param_3": "blocker_failed", "param_4": "blocked", "param_5": "dead"}
@@ -4412,21 +4476,21 @@ WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.
           AND locked.id = ANY (array((SELECT counted.job_id
                 FROM counted
                 WHERE counted.fails)))))))
-  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.type_name, job.input, job.input_version, job.last_error, job.has_waiters), moved AS (SELECT changed.id AS id, changed.status AS status, changed.attempt AS attempt, changed.started_at AS started_at, changed.chain_id AS chain_id, changed.queue AS queue, changed.type_name AS type_name, changed.input AS input, changed.input_version AS input_version, changed.last_error AS last_error, changed.has_waiters AS has_waiters, row_number() OVER () AS n
+  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.fairness_key, job.type_name, job.input, job.input_version, job.last_error, job.has_waiters), moved AS (SELECT changed.id AS id, changed.status AS status, changed.attempt AS attempt, changed.started_at AS started_at, changed.chain_id AS chain_id, changed.queue AS queue, changed.fairness_key AS fairness_key, changed.type_name AS type_name, changed.input AS input, changed.input_version AS input_version, changed.last_error AS last_error, changed.has_waiters AS has_waiters, row_number() OVER () AS n
   FROM changed
   WHERE changed.id = ANY (array((SELECT locked.id
         FROM locked
         WHERE locked.was_blocked)))
-  AND CAST(changed.status AS TEXT) != %(param_4)s::VARCHAR), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input, input_version, reason, error, error_fingerprint, attempts)
-  SELECT (%(letter_ids)s::UUID[])[moved.n] AS anon_1, moved.id AS id, moved.chain_id AS chain_id, moved.queue AS queue, moved.type_name AS type_name, moved.input AS input, moved.input_version AS input_version, %(param_2)s::VARCHAR AS anon_2, moved.last_error AS last_error, %(param_3)s::VARCHAR AS anon_3, moved.attempt AS attempt
+  AND CAST(changed.status AS TEXT) != %(param_4)s::VARCHAR), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, fairness_key, type_name, input, input_version, reason, error, error_fingerprint, attempts)
+  SELECT (%(letter_ids)s::UUID[])[moved.n] AS anon_1, moved.id AS id, moved.chain_id AS chain_id, moved.queue AS queue, moved.fairness_key AS fairness_key, moved.type_name AS type_name, moved.input AS input, moved.input_version AS input_version, %(param_2)s::VARCHAR AS anon_2, moved.last_error AS last_error, %(param_3)s::VARCHAR AS anon_3, moved.attempt AS attempt
   FROM moved
   WHERE CAST(moved.status AS TEXT) = %(param_5)s::VARCHAR
   ON CONFLICT (job_id)
   WHERE resolution IS NULL DO
   UPDATE
-  SET chain_id = excluded.chain_id, queue = excluded.queue, type_name = excluded.type_name, input = excluded.input, input_version = excluded.input_version, reason = excluded.reason, error = excluded.error, error_fingerprint = excluded.error_fingerprint, attempts = excluded.attempts, died_at = now(), changed_xid = pg_current_xact_id())
-SELECT "both".chain_id, "both".job_id, "both".held, "both".status, "both".queue, "both".type_name, "both".attempt, "both".has_waiters
-FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST(moved.status AS TEXT) AS status, moved.queue AS queue, moved.type_name AS type_name, moved.attempt AS attempt, coalesce((SELECT changed.has_waiters
+  SET chain_id = excluded.chain_id, queue = excluded.queue, fairness_key = excluded.fairness_key, type_name = excluded.type_name, input = excluded.input, input_version = excluded.input_version, reason = excluded.reason, error = excluded.error, error_fingerprint = excluded.error_fingerprint, attempts = excluded.attempts, died_at = now(), changed_xid = pg_current_xact_id())
+SELECT "both".chain_id, "both".job_id, "both".held, "both".status, "both".queue, "both".fairness_key, "both".type_name, "both".attempt, "both".has_waiters
+FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST(moved.status AS TEXT) AS status, moved.queue AS queue, moved.fairness_key AS fairness_key, moved.type_name AS type_name, moved.attempt AS attempt, coalesce((SELECT changed.has_waiters
       FROM changed
       WHERE changed.id = moved.chain_id), moved.has_waiters) AS has_waiters
   FROM moved
@@ -4434,26 +4498,26 @@ FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST
   SELECT looked_at.chain_id AS chain_id, looked_at.job_id AS job_id, NOT (looked_at.job_id = ANY (array((SELECT locked.id
           FROM locked
           WHERE locked.root_id IS NULL OR locked.root_id = ANY (array((SELECT locked.id
-                FROM locked))))))) AS held, CAST(NULL AS TEXT) AS anon_4, CAST(NULL AS TEXT) AS anon__1, CAST(NULL AS TEXT) AS anon__2, CAST(NULL AS INTEGER) AS anon__3, CAST(NULL AS BOOLEAN) AS anon__4
+                FROM locked))))))) AS held, CAST(NULL AS TEXT) AS anon_4, CAST(NULL AS TEXT) AS anon__1, CAST(NULL AS TEXT) AS anon__2, CAST(NULL AS TEXT) AS anon__3, CAST(NULL AS INTEGER) AS anon__4, CAST(NULL AS BOOLEAN) AS anon__5
   FROM looked_at) AS "both"
 
 -- unknown_types {}
-WITH RECURSIVE lane(queue, priority, scheduled_at, type_name) AS (SELECT first.queue AS queue, first.priority AS priority, first.scheduled_at AS scheduled_at, first.type_name AS type_name
-  FROM (SELECT job.queue AS queue, job.priority AS priority, job.scheduled_at AS scheduled_at, job.type_name AS type_name
+WITH RECURSIVE lane(queue, fairness_key, priority, scheduled_at, type_name) AS (SELECT first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.type_name AS type_name
+  FROM (SELECT job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.scheduled_at AS scheduled_at, job.type_name AS type_name
     FROM job
     WHERE job.status = 'pending'
     AND job.priority >= '-9'
-    ORDER BY job.queue, job.priority, job.scheduled_at, job.id
+    ORDER BY job.queue, job.fairness_key, job.priority, job.scheduled_at, job.id
     LIMIT 1) AS first
   UNION ALL
-  SELECT following.queue AS queue, following.priority AS priority, following.scheduled_at AS scheduled_at, following.type_name AS type_name
+  SELECT following.queue AS queue, following.fairness_key AS fairness_key, following.priority AS priority, following.scheduled_at AS scheduled_at, following.type_name AS type_name
   FROM lane
-  JOIN LATERAL (SELECT job.queue AS queue, job.priority AS priority, job.scheduled_at AS scheduled_at, job.type_name AS type_name
+  JOIN LATERAL (SELECT job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.scheduled_at AS scheduled_at, job.type_name AS type_name
     FROM job
     WHERE job.status = 'pending'
     AND job.priority >= '-9'
-    AND (job.queue, job.priority) > (lane.queue, CASE WHEN (strpos(lane.queue, '/') > 0) THEN lane.priority ELSE 9 END)
-    ORDER BY job.queue, job.priority, job.scheduled_at, job.id
+    AND (job.queue, job.fairness_key, job.priority) > (lane.queue, lane.fairness_key, CASE WHEN (lane.fairness_key != '') THEN lane.priority ELSE 9 END)
+    ORDER BY job.queue, job.fairness_key, job.priority, job.scheduled_at, job.id
     LIMIT 1) AS following ON true)
 SELECT DISTINCT found.type_name
 FROM (SELECT oldest.type_name AS type_name
@@ -4463,15 +4527,16 @@ FROM (SELECT oldest.type_name AS type_name
     WHERE job.status = 'pending'
     AND job.priority >= '-9'
     AND job.queue = queue.name
+    AND job.fairness_key = ''
     AND job.scheduled_at <= now()
     LIMIT 1000) AS oldest ON true
   UNION ALL
   SELECT head.type_name AS type_name
-  FROM (SELECT lane.queue AS queue, lane.priority AS priority, lane.scheduled_at AS scheduled_at, lane.type_name AS type_name
+  FROM (SELECT lane.queue AS queue, lane.fairness_key AS fairness_key, lane.priority AS priority, lane.scheduled_at AS scheduled_at, lane.type_name AS type_name
     FROM lane
     LIMIT 1000) AS head
-  WHERE strpos(head.queue, '/') > 0
-  AND split_part(head.queue, '/', 1) = ANY (%(queues)s::TEXT[])
+  WHERE head.fairness_key != ''
+  AND head.queue = ANY (%(queues)s::TEXT[])
   AND head.scheduled_at <= now()) AS found
 WHERE NOT (found.type_name = ANY (%(types)s::TEXT[]))
 AND NOT (EXISTS (SELECT 1
@@ -4496,20 +4561,20 @@ WITH RECURSIVE names(queue) AS ((SELECT job.queue AS queue
     LIMIT 1) AS anon_1
   FROM names
   WHERE names.queue IS NOT NULL)
-SELECT DISTINCT split_part(names.queue, '/', 1) AS queue
+SELECT names.queue
 FROM names
 WHERE names.queue IS NOT NULL
 AND CASE WHEN (EXISTS (SELECT 1
     FROM worker
     WHERE worker.heartbeat_at > now() - %(ttl)s::INTERVAL
-    AND split_part(names.queue, '/', 1) = ANY (worker.queues))) THEN false ELSE (SELECT job.queue
+    AND names.queue = ANY (worker.queues))) THEN false ELSE (SELECT job.queue
   FROM job
   WHERE job.status = 'pending'
   AND job.priority >= '-9'
   AND job.queue = names.queue
   AND job.scheduled_at <= now()
   LIMIT 1) IS NOT NULL END
-ORDER BY queue
+ORDER BY names.queue
 
 -- versions {"current_setting_1": "server_version_num", "obj_description_1": "pg_class", "param_1": "job"}
 SELECT CAST(current_setting(%(current_setting_1)s::VARCHAR) AS INTEGER) AS server, to_regclass(%(param_1)s::VARCHAR) IS NOT NULL AS present, obj_description(to_regclass(%(param_1)s::VARCHAR) :: oid, %(obj_description_1)s::VARCHAR) AS stamp
