@@ -105,7 +105,7 @@ class ClaimedJob(NamedTuple):
 
     @property
     def part(self) -> str:
-        """The part of the queue that it lies in."""
+        """The queue and the fairness key as one text, for use inside the worker."""
         return part_of(self.queue, self.fairness_key)
 
 

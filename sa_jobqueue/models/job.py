@@ -190,8 +190,8 @@ class JobMixin(Generic[IdT]):
         text, both are 1 to 500 characters.
         `blockers`: chains it waits for, each a job, a chain, the id of one, or a `WaitFor`; new jobs among them are added
         to the session with this one. It is `blocked` until the last of them has completed.
-        `fairness_key`: such as a customer's id: jobs of different keys share the queue fairly. At
-        most 100 characters; empty, as None, is no key. `rate_cost`: how much each attempt counts against
+        `fairness_key`: text of at most 100 characters, or a whole number, such as a customer's id: jobs of different keys
+        share the queue fairly; empty and None mean no key. `rate_cost`: how much each attempt counts against
         rates, 1 to 1,000,000; 1 unless given. `expires_at`: an aware instant, or an expression of the database's clock; not
         started by then, it is cancelled and never run. `ordering_key`: 1 to 500 characters; jobs of one key run one at a
         time, in the order of `created_at`. `skip_while_retrying`: whether the others of its key go on while it waits for

@@ -76,7 +76,14 @@ class OldRelease:
         job_id = uuid7()
         row: dict[str, Any] = dict.fromkeys(re.findall(r"%\((\w+)\)s", self.statements["add"].sql))
         row |= {"id": job_id, "chain_id": job_id, "type_name": "test", "chain_type_name": "test", "input": Jsonb({"n": 1})}
-        row |= {"queue": "default", "priority": 0, "chain_index": 0, "input_version": 1, "status": "pending"}
+        row |= {
+            "queue": "default",
+            "fairness_key": "",
+            "priority": 0,
+            "chain_index": 0,
+            "input_version": 1,
+            "status": "pending",
+        }
         row |= {"open_blockers": 0, "attempt": 0, "max_attempts": 20}
         self.run("add", **row | columns)
         return job_id

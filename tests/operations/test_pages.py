@@ -91,7 +91,7 @@ async def test_the_asynchronous_listings_have_pages_too(async_engine: AsyncEngin
         first = await aio.list_workers(session, limit=2)
         assert [one.id for one in first] == ["worker:0", "worker:1"]
         assert [one.id for one in await aio.list_workers(session, after=first.next)] == ["worker:2"]
-        assert (await aio.list_queues(session, limit=2)).next == "queue_1"
+        assert (await aio.list_queues(session, limit=2)).next == ("queue_1", "")
         assert (await aio.list_dead_letters(session)).next is None
 
 
