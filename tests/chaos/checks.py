@@ -69,7 +69,7 @@ CHECKS: Final[dict[str, str]] = {
         FROM job JOIN job_blocker ON job_id = job.id JOIN job root ON root.id = blocked_by_chain_id
         WHERE root.chain_completed_at IS NULL OR job.started_at < root.chain_completed_at""",
     "what died was meant to, and a dead letter says why": """
-        SELECT id, type_name, status::text, reasons FROM job, LATERAL
+        SELECT id, type_name, status::text, reasons, left(job.last_error::text, 600), input::text FROM job, LATERAL
             (SELECT coalesce(array_agg(reason), '{}') AS reasons, count(error->>'worker') AS workers
              FROM dead_letter d WHERE d.job_id = job.id AND d.attempts = job.attempt AND d.error IS NOT NULL) AS letters
         WHERE CASE WHEN type_name = 'aborts' THEN status <> 'dead' OR reasons <> '{lost}' OR workers <> 1
