@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from click.testing import CliRunner
@@ -198,7 +198,7 @@ def test_no_argument_of_a_command_makes_a_traceback_or_changes_a_job(engine: Eng
 
 
 DEEP = "[" * 2000 + "]" * 2000
-"""Deeper than Python reads, not deeper than PostgreSQL."""
+"""Deeper than Python reads before 3.13, not deeper than PostgreSQL."""
 COLUMNS = {
     "queue": words,
     "type_name": st.just("poison"),
@@ -300,7 +300,19 @@ async def test_a_number_or_a_time_that_nobody_can_count_on_from_holds_up_no_othe
         }
 
 
-@pytest.mark.parametrize("unreadable", ["9" * 5000, DEEP], ids=["long", "deep"])
+def reads(text: str) -> bool:
+    """Return whether this Python reads a JSON document: from 3.13 on it reads all that PostgreSQL stores, however deep."""
+    try:
+        json.loads(text)
+    except (RecursionError, ValueError):
+        return False
+    return True
+
+
+UNREADABLE: Final = {name: text for name, text in {"long": "9" * 5000, "deep": DEEP}.items() if not reads(text)}
+
+
+@pytest.mark.parametrize("unreadable", UNREADABLE.values(), ids=UNREADABLE)
 @pytest.mark.parametrize("concurrency", [1, 9])
 async def test_a_payload_that_python_does_not_read_ends_its_own_job_and_no_other(
     engine: Engine, unreadable: str, concurrency: int
