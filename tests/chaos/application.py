@@ -72,7 +72,8 @@ ATTEMPTS: Final = 200
 
 SETTINGS_OF_THE_QUEUE: Final = f"""
 INSERT INTO job_type (type_name, rate_limit, rate_period, rate_burst) VALUES ('limited', 1000, '1 second', 1000);
-INSERT INTO schedule (name, type_name, input, cron, max_attempts) VALUES ('each minute', 'plain', '{{}}', '* * * * *', {ATTEMPTS});
+INSERT INTO schedule (name, type_name, input, cron, max_attempts)
+    VALUES ('each minute', 'plain', '{{}}', '* * * * *', {ATTEMPTS});
 """
 """A rate that a sane clock never reaches, and a schedule that is always soon due."""
 
