@@ -43,7 +43,7 @@ class WorkerMixin(Companion):
     """When it was asked to drain; it reads this at its next heartbeat."""
 
     selectors: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
-    """The functions that choose what of a queue it starts, by the queue's name: `Selector.told`. Null: it did not tell."""
+    """The selectors of its queues, by queue name. Null: the worker has not reported any."""
 
     type_slots: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
     """Maximum number of jobs at once by job type, for handlers that set it. Null: not reported."""
