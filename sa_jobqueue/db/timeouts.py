@@ -75,3 +75,17 @@ class AnsweredConnection(QuietConnection):
         """Wait for the server, as psycopg does."""
         with answered_within(self, self.patience):
             return await super().wait(gen, interval, *args, **kwargs)
+
+
+async def cancelled(*tasks: asyncio.Task[Any], again: float = 2.0) -> None:
+    """Cancel tasks and wait until they have ended; cancel those that have not again, every `again` seconds.
+
+    Once is not enough: before Python 3.12, `asyncio.wait_for` drops a cancellation that arrives in the same turn of the loop
+    as the result that it waits for, and psycopg before 3.3.6 waits for every answer of the server with it.
+    """
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=again)
+    await asyncio.gather(*tasks, return_exceptions=True)

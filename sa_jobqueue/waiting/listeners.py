@@ -15,6 +15,7 @@ from psycopg import sql
 from sqlalchemy import URL, create_engine
 
 from sa_jobqueue.db.session_settings import SETTINGS
+from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.db.urls import for_psycopg
 from sa_jobqueue.errors import InvalidOptionError
 
@@ -143,8 +144,7 @@ async def hearing(url: URL, channel: str, payload: str) -> AsyncIterator[asyncio
             del ear.waiting[payload]
         if not ear.waiting:
             del _ears[key]
-            ear.task.cancel()
-            await asyncio.wait([ear.task])
+            await cancelled(ear.task)
 
 
 def _arguments(url: URL) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from sqlalchemy.orm import sessionmaker
 from sa_jobqueue import aio
 from sa_jobqueue.db.connections import Connections, unavailable
 from sa_jobqueue.db.encodings import Encoding, encoding_of
+from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.db.urls import read_url
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError, WorkerRunningError
 from sa_jobqueue.events import (
@@ -399,7 +400,7 @@ class Worker:
         finally:
             # Also runs if this task itself is cancelled: the same shutdown without waiting.
             interrupted = not stopping.done() and not claiming.done()
-            await _cancel(claiming, stopping)
+            await cancelled(claiming, stopping)
             self._signs.phase = Phase.DRAINING
             heartbeat.announce(WorkerState.DRAINING)
             if not (self._stop_now or interrupted):
@@ -410,7 +411,7 @@ class Worker:
             # Dependants that are not unblocked by now are recorded in the database, for any worker's next rescue.
             await _within(unblocker.drained(), timedelta(seconds=1))
             self._signs.stop()
-            await _cancel(*tasks)
+            await cancelled(*tasks)
             await executor.close()
             await children.close()
             await asyncio.to_thread(heartbeat.stop)
@@ -451,12 +452,6 @@ class Worker:
 def _serving(options: WorkerOptions, jobs: JobQueue[Any]) -> WorkerOptions:
     given = {f.name: getattr(options, f.name) for f in fields(options) if f.init}
     return replace(options, **given | {"queues": jobs.queues})
-
-
-async def _cancel(*tasks: asyncio.Task[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _within(work: Awaitable[None], limit: timedelta) -> None:

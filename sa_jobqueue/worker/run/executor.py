@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import tracing
 from sa_jobqueue.context import AttemptContext, ClaimedJob, Continuation, enter_attempt
 from sa_jobqueue.db.encodings import Encoding
+from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.errors import AttemptTimeoutError, InvalidOutputError, LostAttemptError
 from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobCompleted, JobStarted, MiddlewareFailed
 from sa_jobqueue.models import JobMixin
@@ -246,9 +247,7 @@ class Executor:
 
     async def close(self) -> None:
         """Stop the background tasks and release the threads; threads that do not stop are left behind."""
-        for task in self._background:
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        await cancelled(*self._background)
         self._threads.close()
 
     async def _run(self, running: Running) -> None:
