@@ -1,4 +1,4 @@
-"""Enqueueing: waking workers when an added job commits, and adding many at once.
+"""Enqueueing: waking workers when an added job commits, and inserting one or many without the unit of work.
 
 One job, or some, need no operation: `session.add(Job(...))`. What this module adds to that is the wake-up.
 """
@@ -15,16 +15,19 @@ from operator import itemgetter
 from typing import Any, Final, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import ARRAY, JSON, ColumnElement, Connection, Engine, event, inspect
-from sqlalchemy.orm import Mapper, Session, SessionTransaction, object_session
+from sqlalchemy import ARRAY, JSON, ClauseElement, ColumnElement, Connection, Engine, event, inspect
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
+from sqlalchemy.orm import Mapper, Session, SessionTransaction, object_session, scoped_session
 
 from sa_jobqueue.db.encodings import Encoding, encoding_of
-from sa_jobqueue.errors import InvalidJobError
+from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.blocking import declare, write_edges
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.policies.fairness import part_of
+from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.statements import jobs, notifications
+from sa_jobqueue.statements._parts import once_a_model
 from sa_jobqueue.tracing import announce, is_announced
 
 JobT = TypeVar("JobT", bound=JobMixin[Any])
@@ -91,17 +94,25 @@ def _wake_after_insert(mapper: Mapper[Any], connection: Connection, job: JobMixi
 
 def wake(session: Session, connection: Connection, model: type[JobMixin[Any]], queue: str, fairness_key: str = "") -> None:
     """Wake the workers of a queue when and if this transaction commits, unless this process has just done so."""
-    transaction = cast("SessionTransaction", session.get_transaction())  # it has just written a row
+    if _is_to_notify(session, connection, model, queue, fairness_key):
+        connection.execute(notifications.notify_due(model), {"queue": part_of(queue, fairness_key)})
+
+
+def _is_to_notify(
+    session: Session, connection: Connection, model: type[JobMixin[Any]], queue: str, fairness_key: str
+) -> bool:
+    """Return whether to send a notification now, and count it as sent."""
+    transaction = cast("SessionTransaction", session.get_transaction())  # it writes a row
     topic = (model.__jobqueue__.channel("due"), queue)  # not a topic for each of a thousand keys
     wakings = _pending.setdefault(transaction, _Wakings())
     if topic in wakings.sent:
-        return
+        return False
     filled = _told.get(connection.engine, {}).get(topic)
     if filled is not None and filled - time.monotonic() > (BURST - 0.5) * QUIET.total_seconds():
         wakings.kept[topic] = (connection, model, queue, fairness_key)
-        return
+        return False
     wakings.sent[topic] = connection.engine
-    connection.execute(notifications.notify_due(model), {"queue": part_of(queue, fairness_key)})
+    return True
 
 
 def _outermost(session: Session) -> _Wakings:
@@ -133,6 +144,85 @@ def _forget_untold(session: Session, previous: SessionTransaction) -> None:
     transaction = session.get_transaction()
     if transaction is not None and transaction in _pending:
         _pending[transaction].sent.clear()
+
+
+def enqueue_one(session: Session, job: JobMixin[Any]) -> Any:
+    """Insert one job by one statement, its notification included, in the caller's transaction; return its id.
+
+    `job`: as `Job(...)` or `handler.job(...)` make it, in no session; it stays transient, and mapper events of the
+    application's are not called. Pending objects of the session are flushed before, as by a query. A job with blockers is
+    added to the session and flushed instead.
+    Changes: one row. Locks: none but the new row's.
+    Raises: ConflictError for an id or key that is taken, or a foreign key of the application's that has no row.
+    """
+    model = type(job)
+    with translated():
+        if job._blockers:  # several statements, and it may bring others with it
+            session.add(job)
+            session.flush()
+            return job.id
+        if session.autoflush:
+            session.flush()  # a column of the application's may refer to what is not written yet
+        if is_announced():
+            announce(session, [job])
+        connection = session.connection(bind_arguments={"mapper": model.__mapper__})
+        if (encoding := encoding_of(connection)) is not None:
+            check_encodable(encoding, job)
+        columns = _columns(model)
+        for key, made in columns.defaults.items():
+            if key not in job.__dict__:
+                setattr(job, key, made())
+        given = {name: job.__dict__[key] for key, name in columns.names.items() if key in job.__dict__}
+        expressions = {name: value for name, value in given.items() if isinstance(value, ClauseElement)}
+        notifies = _is_to_notify(session, connection, model, job.queue, job.fairness_key)
+        statement = jobs.enqueue_one(
+            model,
+            tuple(name for name in given if name not in expressions),
+            is_delayed=job._delay is not None,
+            is_at=job._at is not None,
+            notifies=notifies,
+        )
+        if expressions:
+            statement = statement.values(expressions)
+            given = {name: value for name, value in given.items() if name not in expressions}
+        if notifies:
+            given["due_lane"] = part_of(job.queue, job.fairness_key)
+        if job._delay is not None:
+            given["due_delay"] = job._delay
+        if job._at is not None:
+            given["due_at"] = job._at
+        connection.execute(statement, given)
+    job._is_enqueued = True
+    return job.id
+
+
+def _insert(session: Any, job: JobMixin[Any]) -> Any:
+    given = session() if isinstance(session, scoped_session | async_scoped_session) else session
+    if isinstance(given, AsyncSession):
+        return given.run_sync(enqueue_one, job)
+    if not isinstance(given, Session):
+        raise InvalidOptionError("session", f"must be a Session or an AsyncSession, got {given!r}")
+    return enqueue_one(given, job)
+
+
+Handler._insert = staticmethod(_insert)
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """What an INSERT of a class writes."""
+
+    names: dict[str, str]
+    """Column by attribute, without the time, which the statement computes."""
+    defaults: dict[str, Callable[[], Any]]
+    """What makes a default in Python, by attribute."""
+
+
+@once_a_model
+def _columns(model: type[JobMixin[Any]]) -> _Columns:
+    attributes = _attributes(model)
+    defaults = {key: made for key, column in attributes.items() if (made := _default(column)) is not None}
+    return _Columns({key: column.name for key, column in attributes.items()}, defaults)
 
 
 def enqueue_many(session: Session, new: Iterable[JobT], *, model: type[JobT] | None = None) -> list[Any]:

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, Never, ParamSpec, Protocol, TypeAlias, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Concatenate,
+    Generic,
+    Literal,
+    Never,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    overload,
+)
 
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
@@ -64,6 +76,8 @@ class Handler(Generic[InT, OutT, JobT]):
     job_type: JobType
     _model: type[JobT]
     _registry: Registry
+    _insert: ClassVar[Callable[[Any, JobMixin[Any]], Any]]
+    """Inserts a job for `enqueue`: set by `sa_jobqueue.operations`, a layer above."""
 
     @property
     def name(self) -> str:
@@ -84,10 +98,8 @@ class Handler(Generic[InT, OutT, JobT]):
         def __getattr__(self, name: str) -> Any:
             # Names that other libraries have: Celery, Dramatiq, Procrastinate, RQ.
             hint = ""
-            if name in {"delay", "apply_async", "send", "send_with_options", "defer", "enqueue", "kiq", "s", "si"}:
-                hint = (
-                    ": describe a job with `.job(payload, ...)` and add it to a session, `session.add(handler.job(payload))`"
-                )
+            if name in {"delay", "apply_async", "send", "send_with_options", "defer", "kiq", "s", "si"}:
+                hint = ": enqueue with `.enqueue(session, payload, ...)`, or add `.job(payload, ...)` to a session yourself"
             raise AttributeError(f"a handler has no {name!r}{hint}")
 
     @overload
@@ -224,6 +236,27 @@ class Handler(Generic[InT, OutT, JobT]):
         the `chain` of what this returns. Raises: as `job`, and InvalidJobError for `on_failure`.
         """
         return WaitFor(self.job(payload, **options), on_failure)
+
+    @overload
+    def enqueue(self: _WithoutPayload[OutT, JobT], session: Session, payload: None = None, /, **options: Any) -> Any: ...
+    @overload
+    def enqueue(
+        self: _WithoutPayload[OutT, JobT], session: AsyncSession, payload: None = None, /, **options: Any
+    ) -> Coroutine[Any, Any, Any]: ...
+    @overload
+    def enqueue(self, session: Session, payload: InT, /, **options: Any) -> Any: ...
+    @overload
+    def enqueue(self, session: AsyncSession, payload: InT, /, **options: Any) -> Coroutine[Any, Any, Any]: ...
+    def enqueue(self, session: Any, payload: Any = None, /, **options: Any) -> Any:
+        """Insert a job of this type in the session's transaction and return its id; with an `AsyncSession`, to be awaited.
+
+        One statement, the notification of idle workers included, and no ORM object: the cheapest way for one job. What
+        needs the job as an object, such as a relationship to it, takes `session.add(handler.job(...))`.
+        `options`: as `job` takes them. Mapper events of the application's own are not called.
+        Changes: one row. Locks: none but the new row's.
+        Raises: as `job`; ConflictError for an id or key that is taken, at once: the transaction is to be rolled back.
+        """
+        return Handler._insert(session, self.job(payload, **options))
 
     def check_blocker(self, place: int, chain: Any) -> None:
         """Check the type of a chain that a job of this handler is to wait for, as far as it is known here.

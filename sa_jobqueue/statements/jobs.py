@@ -39,9 +39,33 @@ from sa_jobqueue.db.copy import CopyTarget
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.models.checks import due_at as due
-from sa_jobqueue.statements._parts import array, once_a_model, status, table
+from sa_jobqueue.statements._parts import XID, array, once_a_model, status, table
 from sa_jobqueue.statements.parts import heads, is_keyed
 from sa_jobqueue.types import JobId, JobStatus
+
+
+@once_a_model
+def enqueue_one(
+    model: type[JobMixin[Any]], columns: tuple[str, ...], *, is_delayed: bool, is_at: bool, notifies: bool
+) -> Insert:
+    """Insert one job, and with `notifies` tell idle workers of it when and if this transaction commits.
+
+    Parameters: each name in `columns`; `due_delay` and `due_at`, where it is delayed or has an instant; `due_lane`, its
+    queue, or a part of it as `fairness.part_of` names it, where it notifies.
+    Clock: the database's `now()`, to which a delay is added and below which no instant reaches.
+    Shape: no rows returned. Locks: none but the new row's; a commit with a notification takes one lock a database.
+    """
+    job = table(model)
+    values: dict[str, Any] = {name: bindparam(name, type_=job.c[name].type) for name in columns}
+    if is_delayed:
+        values["scheduled_at"] = func.now() + bindparam("due_delay", type_=INTERVAL())
+    if is_at:
+        values["scheduled_at"] = func.greatest(bindparam("due_at", type_=TIMESTAMP(timezone=True)), func.now())
+    if notifies:
+        # In the same statement: a CTE that nothing reads would not be executed.
+        sent = func.pg_notify(model.__jobqueue__.channel("due"), bindparam("due_lane", type_=Text))
+        values["changed_xid"] = select(XID).select_from(sent.alias("notified")).scalar_subquery()
+    return insert(job).values(values)
 
 
 def enqueue_many(model: type[JobMixin[Any]], columns: Sequence[str]) -> Insert:

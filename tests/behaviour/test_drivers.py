@@ -120,6 +120,7 @@ async def test_an_application_enqueues_lists_and_changes_jobs_in_its_own_session
         found, again = enqueue(session, take.job("b"), deduplicate=Deduplicate("key"))
         assert (made, again, found.id) == (Enqueued.CREATED, Enqueued.EXISTING, second.id)
         many = enqueue_many(session, [take.job([1, "ä"]), take.job(None, delay=None)])
+        many.append(take.enqueue(session, {"ä": [1]}, delay=timedelta(hours=1), timeout=timedelta(minutes=1)))
         waiting = total.job(None, blockers=[first])
         session.add(waiting)
         session.flush()

@@ -61,7 +61,7 @@ def test_a_payload_given_by_keywords_is_named() -> None:
 @pytest.mark.parametrize("name", ["delay", "defer", "apply_async"])
 def test_names_of_other_libraries_lead_to_ours(name: str) -> None:
     _, send = handlers()
-    with pytest.raises(AttributeError, match=rf"a handler has no '{name}': describe a job with `\.job\(payload, \.\.\.\)`"):
+    with pytest.raises(AttributeError, match=rf"a handler has no '{name}': enqueue with `\.enqueue\(session, payload"):
         getattr(send, name)
     assert not hasattr(send, "wrapped")
 

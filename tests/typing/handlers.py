@@ -98,3 +98,12 @@ sweep.job(7)  # E: No overload variant of "job" of "Handler" matches argument ty
 jobs.handler("retried", retry=lambda attempt, error: timedelta(seconds=attempt))
 jobs.handler("retried", retry=lambda attempt, error: None)
 jobs.handler("retried", retry=lambda attempt: timedelta(0))  # E: expected "RetryPolicy | None"
+
+
+async def enqueued(session: Session, asynchronous_session: AsyncSession) -> None:
+    assert_type(plain.enqueue(session, Order(1), delay=timedelta(hours=1)), Any)
+    assert_type(await plain.enqueue(asynchronous_session, Order(1)), Any)
+    assert_type(tick.enqueue(session), Any)
+    assert_type(await sweep.enqueue(asynchronous_session), Any)
+    plain.enqueue(asynchronous_session, Order(1))  # E: must be used
+    plain.enqueue(session, 1)  # E: No overload variant

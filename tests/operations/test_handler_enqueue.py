@@ -1,0 +1,178 @@
+"""`handler.enqueue`: one job by one statement in the caller's transaction, without an ORM object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from sqlalchemy import Engine, event, func, select
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from sa_jobqueue import Job, JobQueue, JobStatus
+from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidOptionError, InvalidPayloadError
+from sa_jobqueue.events import JobCompleted
+from sa_jobqueue.operations import enqueueing
+from tests.fixtures.database import both_servers_swept
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.notifications import Notifications
+from tests.fixtures.workers import Start
+
+pytestmark = both_servers_swept
+
+queue = JobQueue()
+
+
+class Order(BaseModel):
+    id: int
+
+
+@queue.handler("send", queue="mail", priority=2, timeout=timedelta(minutes=1), max_attempts=3)
+def send(order: Order) -> None: ...
+
+
+@queue.handler("tidy")
+def tidy() -> None: ...
+
+
+@contextmanager
+def counted(engine: Engine) -> Iterator[list[str]]:
+    statements: list[str] = []
+
+    def note(connection: Any, cursor: Any, statement: str, *others: Any) -> None:
+        statements.append(statement)
+
+    event.listen(engine, "before_cursor_execute", note)
+    yield statements
+    event.remove(engine, "before_cursor_execute", note)
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"fairness_key": "customer 7", "deduplication_key": "k", "ordering_key": "o", "rate_cost": 5, "queue": "other"},
+    {"delay": timedelta(hours=1), "expires_at": func.now() + timedelta(days=1), "trace_context": "00-1-2-01"},
+    {"at": datetime(2030, 1, 1, tzinfo=UTC), "priority": -9, "skip_while_retrying": False},
+    {"at": datetime(2000, 1, 1, tzinfo=UTC)},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=["plain", "keys", "delay", "at", "past"])
+def test_the_row_is_that_of_an_added_job(sessions: sessionmaker[Session], jobs: Jobs, options: dict[str, Any]) -> None:
+    own = {"id", "chain_id", "changed_xid", "deduplication_key", "ordering_key"}
+    with sessions.begin() as session:
+        job_id = send.enqueue(session, Order(id=7), **options)
+        added = send.job(Order(id=7), **options | ({"deduplication_key": "l"} if "deduplication_key" in options else {}))
+        added_id = added.id
+        session.add(added)
+    enqueued, expected = jobs.get(job_id), jobs.get(added_id)
+    assert {name: enqueued[name] for name in enqueued if name not in own} == {
+        name: expected[name] for name in expected if name not in own
+    }
+    assert (enqueued["changed_xid"], enqueued["chain_id"]) == (expected["changed_xid"], job_id)
+    assert enqueued["ordering_key"] == options.get("ordering_key")
+
+
+def test_it_is_one_statement_with_its_notification(
+    engine: Engine, jobs: Jobs, notifications: Notifications, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enqueueing, "BURST", 1)
+    with Session(engine) as session, counted(engine) as statements:
+        send.enqueue(session, Order(id=1), fairness_key="a")
+        send.enqueue(session, Order(id=2))
+        tidy.enqueue(session)
+        session.commit()
+    assert ["pg_notify(" in statement for statement in statements] == [True, False, True]  # one a queue and transaction
+    assert notifications.seen() == [("due", "mail\x1fa"), ("due", "default")]
+    assert jobs.count() == 3
+
+
+def test_a_rollback_leaves_nothing_and_notifies_nobody(
+    sessions: sessionmaker[Session], jobs: Jobs, notifications: Notifications
+) -> None:
+    with sessions() as session:
+        with session.begin_nested() as savepoint:
+            send.enqueue(session, Order(id=1))
+            savepoint.rollback()
+        kept = send.enqueue(session, Order(id=2))  # within the savepoint its notification was lost too
+        session.commit()
+        assert notifications.seen() == [("due", "mail")]
+        send.enqueue(session, Order(id=3))
+        session.rollback()
+    assert list(jobs.statuses()) == [kept]
+    assert notifications.seen() == []
+
+
+def test_what_is_wrong_is_named_before_anything_is_written(sessions: sessionmaker[Session], jobs: Jobs) -> None:
+    anything: Any = send
+    with sessions() as session:
+        with pytest.raises(InvalidPayloadError, match="id"):
+            anything.enqueue(session, {"id": "x"})
+        with pytest.raises(InvalidJobError, match="priority"):
+            anything.enqueue(session, Order(id=1), priority=10)
+        with pytest.raises(InvalidJobError, match="wait: is neither an option nor a column"):
+            anything.enqueue(session, Order(id=1), wait=1)
+        with pytest.raises(InvalidOptionError, match="session"):
+            anything.enqueue("session", Order(id=1))
+        assert not session.in_transaction()
+        taken = send.enqueue(session, Order(id=1))
+        with pytest.raises(ConflictError):
+            send.enqueue(session, Order(id=1), id=taken)
+        session.rollback()
+    assert jobs.count() == 0
+
+
+def test_what_it_waits_for_is_enqueued_with_it(sessions: sessionmaker[Session], jobs: Jobs) -> None:
+    with sessions.begin() as session:
+        before = send.job(Order(id=1))
+        job_id, before_id = tidy.enqueue(session, blockers=[before]), before.id
+    assert (jobs.status(job_id), jobs.status(before_id)) == (JobStatus.BLOCKED, JobStatus.PENDING)
+
+
+def test_pending_objects_of_the_session_are_written_before(sessions: sessionmaker[Session], jobs: Jobs) -> None:
+    with sessions.begin() as session:
+        first = Job("test")
+        session.add(first)
+        send.enqueue(session, Order(id=1))
+        assert first not in session.new
+        session.autoflush = False
+        second = Job("test")
+        session.add(second)
+        send.enqueue(session, Order(id=2))
+        assert second in session.new
+        assert session.scalars(select(Job).where(Job.queue == "mail")).first() is not None
+    assert jobs.count() == 4
+
+
+async def test_sessions_of_each_kind(
+    engine: Engine, sessions: sessionmaker[Session], async_sessions: async_sessionmaker[AsyncSession], jobs: Jobs
+) -> None:
+    async with async_sessions.begin() as session:
+        first = await send.enqueue(session, Order(id=1))
+        await tidy.enqueue(session)
+    scoped: Any = scoped_session(sessions)
+    second = send.enqueue(scoped, Order(id=2))
+    scoped.commit()
+    scoped.remove()
+    scoped_async: Any = async_scoped_session(async_sessions, scopefunc=lambda: 1)
+    third = await send.enqueue(scoped_async, Order(id=3))
+    await scoped_async.commit()
+    await scoped_async.remove()
+    assert {first, second, third} < set(jobs.statuses())
+    assert jobs.count() == 4
+
+
+async def test_an_idle_worker_starts_at_once(start: Start, engine: Engine) -> None:
+    own = JobQueue()
+
+    @own.handler("hello")
+    def hello(name: str) -> None: ...
+
+    async with start(own, poll_interval=timedelta(minutes=10)) as log:
+        with Session(engine) as session:
+            hello.enqueue(session, "world")
+            session.commit()
+        await log.until(JobCompleted)
