@@ -31,6 +31,7 @@ from tests.unit.test_logs import CASES
 ELSEWHERE = {
     "worker": "its output is its log: the formatters below",
     "top": "below",
+    "dashboard": "its pages: tests/dashboard/test_hostile_text.py",
     "exporter": "its output is its figures: below",
     "report": "below; Spark's frames hold nothing else",
     "demo": "it runs its own jobs",

@@ -1,0 +1,139 @@
+"""`sa-jobqueue dashboard`: serve the dashboard to a browser on this machine."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from sqlalchemy import URL, Engine, create_engine
+
+from sa_jobqueue.cli._options import Database, load_object, user_name, with_database
+from sa_jobqueue.cli._output import echo
+from sa_jobqueue.errors import JobQueueError
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.types import ASGIApp
+
+PORT: Final = 8321
+
+
+class MissingDashboardExtraError(JobQueueError, ImportError):
+    """Starlette, Jinja2 or uvicorn, which `dashboard` needs, is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__('the dashboard is not installed: run pip install "sa-jobqueue[dashboard]"')
+
+
+@click.command()
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="Port to listen on; 0 for a free one."
+)
+@click.option(
+    "--address", default="127.0.0.1", show_default=True, help="Address to listen on; others than loopback need --authorize."
+)
+@click.option("--read-only", is_flag=True, help="Show, and change nothing: open no connection that could write.")
+@click.option(
+    "--authorize",
+    "authorize_path",
+    metavar="MODULE:FUNCTION",
+    help="Function of a request that returns an Access, or None to refuse it, in place of the printed token.",
+)
+@click.option("--host", "hosts", multiple=True, help="Accepted name in the Host header beside loopback; may be repeated.")
+@click.option("--root-path", default="", metavar="PATH", help="Prefix under which a proxy serves it, such as /jobs.")
+@with_database
+def dashboard(
+    database: Database,
+    /,
+    *,
+    port: int,
+    address: str,
+    read_only: bool,
+    authorize_path: str | None,
+    hosts: tuple[str, ...],
+    root_path: str,
+) -> None:
+    """Serve the dashboard to a browser: see the queue, find out why a job does not run, and act.
+
+    Prints a link with a token that works once, for one browser, until the command ends. Ctrl-C or SIGTERM stops it.
+    Requires "sa-jobqueue[dashboard]".
+    """
+    authorize = load_object(authorize_path) if authorize_path else None
+    if authorize is None and not _is_loopback(address):
+        raise click.UsageError(f"--address {address} can be reached from other machines: pass --authorize as well")
+    with database.session():
+        pass  # reports an unreachable database or a wrong schema version
+    url = database.url
+    app, token = make_app(url, database.model, read_only=read_only, authorize=authorize, hosts=hosts)
+    with listening(app, address=address, port=port, root_path=root_path) as (server, listener):
+        where = f"http://{_in_url(address)}:{listener.getsockname()[1]}{root_path.rstrip('/')}/"
+        echo(f"serving the dashboard on {where}{f'?token={token}' if token else ''}")
+        server.run(sockets=[listener])
+
+
+def make_app(
+    url: URL, model: Any, *, read_only: bool, authorize: Callable[..., Any] | None = None, hosts: tuple[str, ...] = ()
+) -> tuple[ASGIApp, str | None]:
+    """Return the application, and the token of its link unless there is `authorize`. Raises: MissingDashboardExtraError."""
+    try:
+        from sa_jobqueue.dashboard import ALL_PERMISSIONS, Access
+        from sa_jobqueue.dashboard import dashboard as made
+        from sa_jobqueue.dashboard.guard import LOOPBACK
+        from sa_jobqueue.dashboard.tokens import OneTimeToken
+    except ModuleNotFoundError as error:
+        raise MissingDashboardExtraError from error
+    engine = _engine(url)
+    operator = None if read_only else _engine(url)
+    accepted = [*LOOPBACK, *hosts]
+    if authorize is not None:
+        return made(engine, model, operator=operator, authorize=authorize, hosts=accepted), None
+    tokens = OneTimeToken(Access(user=user_name()[:200], permissions=ALL_PERMISSIONS))
+    app = made(engine, model, operator=operator, authorize=tokens.authorize, hosts=accepted)
+    return tokens.wrap(app), tokens.token
+
+
+@contextmanager
+def listening(
+    app: ASGIApp, *, address: str, port: int, root_path: str = ""
+) -> Iterator[tuple[uvicorn.Server, socket.socket]]:
+    """Yield a server that is not started yet, and the socket that it will listen on. Raises: click.ClickException."""
+    try:
+        import uvicorn
+    except ModuleNotFoundError as error:
+        raise MissingDashboardExtraError from error
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((address, port))
+            listener.listen(128)
+        except OSError as error:
+            raise click.ClickException(f"cannot listen on {address}, port {port}: {error.strerror}") from error
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, server_header=False, lifespan="off", root_path=root_path.rstrip("/")
+        )
+        yield uvicorn.Server(config), listener
+    finally:
+        listener.close()
+
+
+def _engine(url: URL) -> Engine:
+    return create_engine(url, pool_size=3, max_overflow=7, pool_pre_ping=True, connect_args={"client_encoding": "UTF8"})
+
+
+def _is_loopback(address: str) -> bool:
+    if address == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def _in_url(address: str) -> str:
+    return f"[{address}]" if ":" in address else address

@@ -1,0 +1,63 @@
+"""Who may see a dashboard, and what each user may do."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Final
+
+from starlette.requests import Request
+
+from sa_jobqueue.errors import InvalidOptionError
+
+
+class Permission(StrEnum):
+    """What a user may do: one for each operation, named as it is."""
+
+    CANCEL_JOBS = "cancel_jobs"
+    TRIGGER_JOBS = "trigger_jobs"
+
+
+ALL_PERMISSIONS: Final = frozenset(Permission)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """What one user may see and do.
+
+    `user`: recorded with each change, 1 to 200 printable characters. `permissions`: none unless given. `sources`: names of
+    the queues that the user may open; None for all. `payload_types`: patterns of the job types whose payloads and errors are
+    shown, with `*` and `?`; those of other types are redacted.
+    Raises: InvalidOptionError.
+    """
+
+    user: str
+    permissions: Collection[Permission] = frozenset()
+    sources: Collection[str] | None = None
+    payload_types: Sequence[str] = ("*",)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.user, str) or not 1 <= len(self.user) <= 200 or not self.user.isprintable():
+            raise InvalidOptionError("user", f"must be 1 to 200 printable characters, got {self.user!r}")
+        for name in ("permissions", "sources", "payload_types"):
+            if isinstance(getattr(self, name), str):
+                raise InvalidOptionError(name, f"must be a list, not one value: [{getattr(self, name)!r}]")
+        known = {permission.value for permission in Permission}
+        for permission in self.permissions:
+            if permission not in known:
+                raise InvalidOptionError("permissions", f"must be among {', '.join(sorted(known))}, got {permission!r}")
+
+    def may_open(self, source: str) -> bool:
+        """Return whether the user may open a queue."""
+        return self.sources is None or source in self.sources
+
+    def may_see(self, type_name: str | None) -> bool:
+        """Return whether the user may see the payloads and errors of a job type."""
+        return any(fnmatchcase(type_name or "", pattern) for pattern in self.payload_types)
+
+
+Authorize = Callable[[Request], Access | Awaitable[Access | None] | None]
+"""Returns what the user of a request may do, or None to refuse it. A plain function runs in a thread. It may raise
+`starlette.exceptions.HTTPException(303, headers={"Location": "/login"})` to send the user to a login page."""

@@ -1,0 +1,271 @@
+"""The ASGI application: routes of screens and acts, errors as pages, and the guard around all of it."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.ext.asyncio import AsyncEngine
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from sa_jobqueue.dashboard.access import Access, Authorize
+from sa_jobqueue.dashboard.acts import perform, read_form
+from sa_jobqueue.dashboard.guard import FIELD, LOOPBACK, Guard
+from sa_jobqueue.dashboard.parameters import MAX_TEXT, ParameterError, Params
+from sa_jobqueue.dashboard.rendering import assets, render
+from sa_jobqueue.dashboard.sampler import sentence
+from sa_jobqueue.dashboard.screens import ACTS, SCREENS
+from sa_jobqueue.dashboard.screens.base import Context, Preview, Screen
+from sa_jobqueue.dashboard.sources import Source
+from sa_jobqueue.errors import (
+    ChainNotFoundError,
+    DatabaseUnavailableError,
+    InvalidOptionError,
+    JobNotFoundError,
+    JobQueueError,
+    JobTypeNotFoundError,
+    QueueNotFoundError,
+    ScheduleNotFoundError,
+    SchemaError,
+)
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.registry.job_queue import JobQueue
+
+_log = logging.getLogger("sa_jobqueue.dashboard")
+_NOT_FOUND: Final = (
+    *(JobNotFoundError, ChainNotFoundError, ScheduleNotFoundError),
+    *(QueueNotFoundError, JobTypeNotFoundError),
+)
+_UNAVAILABLE: Final = (SchemaError, DatabaseUnavailableError)
+_TITLES: Final = {
+    400: "This request cannot be answered",
+    401: "Not logged in",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Method not allowed",
+    409: "Nothing was changed",
+    500: "Internal error",
+    503: "Not available",
+}
+
+
+def dashboard(
+    engine: Engine | AsyncEngine | Sequence[Source],
+    jobs: JobQueue[Any] | type[JobMixin[Any]] = Job,
+    *,
+    operator: Engine | AsyncEngine | None = None,
+    authorize: Authorize | None = None,
+    hosts: Sequence[str] = LOOPBACK,
+    frame_ancestors: Sequence[str] = (),
+    title: str = "Job queue",
+) -> ASGIApp:
+    """Return the dashboard as an ASGI application; mount it under any prefix.
+
+    `engine`: reads, in READ ONLY transactions; best with the observer's role. Or a list of `Source`, one for each queue.
+    `jobs`: the `JobQueue` or `Job` class of the queue.
+    `operator`: changes what users change, best with the operator's role; without it the dashboard is read-only, and there is
+    no connection that could write.
+    `authorize`: what the user of a request may do, see `Access`. Without it, every page only explains how to set it.
+    `hosts`: names in the `Host` header that are accepted, without ports; "*" for any, where something in front checks them.
+    `frame_ancestors`: origins whose pages may show the dashboard in a frame.
+    `title`: shown on every page, such as the name of the environment.
+    Raises: InvalidOptionError.
+    """
+    if isinstance(engine, Engine | AsyncEngine):
+        sources = [Source(name="queue", engine=engine, jobs=jobs, operator=operator)]
+    else:
+        sources = list(engine)
+        if not sources or not all(isinstance(source, Source) for source in sources):
+            raise InvalidOptionError("engine", "must be an Engine, an AsyncEngine, or a list of Source")
+        if operator is not None or jobs is not Job:
+            raise InvalidOptionError("operator", "and `jobs` are set in each Source of a list")
+    for name, value in (("hosts", hosts), ("frame_ancestors", frame_ancestors)):
+        if isinstance(value, str):
+            raise InvalidOptionError(name, f"must be a list, not one value: [{value!r}]")
+    if len({source.name for source in sources}) < len(sources):
+        raise InvalidOptionError("engine", "has two sources of one name")
+    pages = _Pages({source.name: source for source in sources}, title)
+    return Guard(
+        pages.application(),
+        refused=pages.refused,
+        authorize=authorize,
+        hosts=hosts,
+        frame_ancestors=frame_ancestors,
+        public=frozenset(f"/static/{name}" for name in assets().contents),
+    )
+
+
+class _Pages:
+    """The endpoints."""
+
+    def __init__(self, sources: dict[str, Source], title: str) -> None:
+        self._sources = sources
+        self._title = title
+
+    def application(self) -> Starlette:
+        """Return the routes; nothing else is served."""
+        routes = [
+            Route("/", self._first, methods=["GET"]),
+            Route("/static/{name}", self._static, methods=["GET"]),
+            *(Route(f"/{{source}}/{screen.name}", self._view(screen), methods=["GET"]) for screen in SCREENS),
+            *(Route(f"/{{source}}/acts/{name}", self._act, methods=["POST"], name=name) for name in ACTS),
+        ]
+        handlers: dict[Any, Any] = {
+            HTTPException: self._failed,
+            ParameterError: self._failed,
+            JobQueueError: self._failed,
+            DBAPIError: self._failed,
+            PoolTimeoutError: self._failed,
+            Exception: self._failed,
+        }
+        return Starlette(routes=routes, exception_handlers=handlers)
+
+    async def refused(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request that the guard refuses."""
+        request = Request(scope, receive)
+        error: HTTPException = scope["state"]["refusal"]
+        if error.status_code == 503:
+            response: Response = HTMLResponse(render("closed.html", self._frame(request, "Not set up")), 503)
+        else:
+            response = await self._failed(request, error)
+        await response(scope, receive, send)
+
+    async def _first(self, request: Request) -> Response:
+        access: Access = request.state.access
+        names = [name for name in self._sources if access.may_open(name)]
+        if not names:
+            raise HTTPException(403, "You may not open any queue of this dashboard.")
+        return RedirectResponse(f"{_root(request)}/{names[0]}/{SCREENS[0].name}", 303)
+
+    async def _static(self, request: Request) -> Response:
+        found = assets().contents.get(request.path_params["name"])
+        if found is None:
+            raise HTTPException(404, "There is no such file.")
+        headers = {"Cache-Control": "public, max-age=31536000, immutable"}
+        return Response(found[0], media_type=found[1], headers=headers)
+
+    def _view(self, screen: Screen) -> Callable[[Request], Any]:
+        async def view(request: Request) -> Response:
+            context = self._context(request, request.query_params.multi_items())
+            is_fragment = "hx-request" in request.headers
+            html = await run_in_threadpool(self._render, request, context, screen, is_fragment)
+            etag = f'"{hashlib.sha256(html.encode()).hexdigest()[:32]}"'
+            headers = {"Vary": "HX-Request, Cookie"}
+            if is_fragment:
+                # Kept by the browser, which asks each time whether it has changed.
+                headers |= {"ETag": etag, "Cache-Control": "private, no-cache"}
+                if etag in request.headers.get("if-none-match", ""):
+                    return Response(status_code=304, headers=headers)
+            return HTMLResponse(html, headers=headers)
+
+        view.__name__ = screen.name
+        return view
+
+    def _render(self, request: Request, context: Context, screen: Screen, is_fragment: bool) -> str:
+        variables = self._frame(request, screen.title, context, screen) | screen.view(context)
+        return render(f"{screen.name}.html", variables, block="live" if is_fragment else None)
+
+    async def _act(self, request: Request) -> Response:
+        fields = await read_form(request)
+        context = self._context(request, [], form=fields)
+        act = ACTS[request.url.path.rpartition("/")[2]]
+        found = await run_in_threadpool(perform, act, context)
+        back = _back(request, context)
+        what = {name: values for name, values in context.params.as_dict().items() if name not in {"confirmed", "back"}}
+        variables = self._frame(request, act.title, context) | {
+            "act": act,
+            "found": found,
+            "is_preview": isinstance(found, Preview),
+            "what": what | {"back": back},
+            "back": back,
+        }
+        return HTMLResponse(await run_in_threadpool(render, "act.html", variables))
+
+    def _context(self, request: Request, query: list[tuple[str, str]], form: list[tuple[str, str]] | None = None) -> Context:
+        access: Access = request.state.access
+        source = self._sources.get(request.path_params["source"])
+        # The same answer for a queue that does not exist and one that the user may not open.
+        if source is None or not access.may_open(source.name):
+            raise HTTPException(404, "There is no such queue in this dashboard.")
+        params = Params(query) if form is None else Params.of_form(form)
+        return Context(source=source, access=access, params=params, root=_root(request))
+
+    def _frame(
+        self, request: Request, heading: str, context: Context | None = None, screen: Screen | None = None
+    ) -> dict[str, Any]:
+        """Return the variables of `base.html`."""
+        access: Access | None = getattr(request.state, "access", None)
+        root = _root(request)
+        return {
+            "title": self._title,
+            "heading": heading,
+            "static": {file: f"{root}/static/{name}" for file, name in assets().names.items()},
+            "home": f"{root}/",
+            "context": context,
+            "url": context.url if context else None,
+            "screen": screen,
+            "screens": [one for one in SCREENS if one.in_menu],
+            "sources": [name for name in self._sources if access and access.may_open(name)],
+            "root": root,
+            "access": access,
+            "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
+            "rendered_at": datetime.now(UTC),
+            "csrf_field": FIELD,
+            "csrf_token": getattr(request.state, "form_token", ""),
+        }
+
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        """Return an error as a page with one sentence; statements, parameters and tracebacks are never shown."""
+        headers: dict[str, str] = {}
+        match error:
+            case HTTPException():
+                status, reason, headers = error.status_code, error.detail, dict(error.headers or {})
+            case ParameterError():
+                status, reason = 400, str(error)
+            case JobQueueError() if isinstance(error, _NOT_FOUND):
+                status, reason = 404, str(error)
+            case JobQueueError() if isinstance(error, _UNAVAILABLE):
+                status, reason = 503, sentence(error)
+            case JobQueueError() if request.method == "POST":
+                status, reason = 409, str(error)
+            case JobQueueError():
+                status, reason = 400, str(error)
+            case DBAPIError() | PoolTimeoutError():
+                status, reason = 503, f"The database did not answer: {sentence(error)}"
+            case _:
+                _log.error("page failed", exc_info=error)
+                status, reason = 500, "The server's log has the details."
+        if status < 400:
+            return Response(status_code=status, headers=headers)
+        if "hx-request" in request.headers:
+            return PlainTextResponse(reason, status, headers=headers)
+        heading = _TITLES.get(status, "This request cannot be answered")
+        variables = self._frame(request, heading) | {"reason": reason, "status": status}
+        return HTMLResponse(render("error.html", variables), status, headers=headers)
+
+
+def _root(request: Request) -> str:
+    return str(request.scope.get("root_path", "")).rstrip("/")
+
+
+def _back(request: Request, context: Context) -> str:
+    """Return the page that the form was sent from, if it is one of this dashboard."""
+    own = f"{context.root}/{context.source.name}/"
+    sent_from = urlsplit(request.headers.get("referer", ""))
+    page = sent_from.path + (f"?{sent_from.query}" if sent_from.query else "")
+    if "/acts/" in page or len(page) > MAX_TEXT:
+        page = context.params.text("back") or ""
+    return page if page.startswith(own) else context.url(SCREENS[0].name)

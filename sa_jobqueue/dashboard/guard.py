@@ -1,0 +1,154 @@
+"""What every request passes before a page: host, method, origin and credentials; and what every response carries."""
+
+from __future__ import annotations
+
+import hmac
+import inspect
+import re
+import secrets
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sa_jobqueue.dashboard.access import Access, Authorize
+from sa_jobqueue.errors import InvalidOptionError
+
+LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+COOKIE: Final = "sa_jobqueue_form"
+"""Holds the token that forms repeat. Each browser has one; the server keeps none."""
+FIELD: Final = "csrf_token"
+_HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:\d{1,5})?", re.IGNORECASE)
+_ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+")
+_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{43}")
+
+
+class Guard:
+    """Middleware around the whole dashboard.
+
+    Sets `request.state.access` and `request.state.form_token`. Requests to `public` paths, compared whole, pass without
+    credentials. `refused` makes the response to a refused request.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        refused: ASGIApp,
+        authorize: Authorize | None,
+        hosts: Sequence[str],
+        frame_ancestors: Sequence[str],
+        public: frozenset[str],
+    ) -> None:
+        self._app = app
+        self._refused = refused
+        self._authorize = authorize
+        self._hosts = {host.lower() for host in hosts}
+        self._public = public
+        self._headers = security_headers(frame_ancestors)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+            return
+        state = scope.setdefault("state", {})
+        request = Request(scope, receive)
+        token = request.cookies.get(COOKIE, "")
+        is_new = not _TOKEN.fullmatch(token)
+        state["form_token"] = secrets.token_urlsafe(32) if is_new else token
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in self._headers.items():
+                    headers[name] = value
+                headers.setdefault("Cache-Control", "no-store")
+                if is_new and state.get("access") is not None:
+                    headers.append("Set-Cookie", _cookie(request, state["form_token"]))
+            await send(message)
+
+        try:
+            self._check(request)
+            path = scope["path"].removeprefix(scope.get("root_path", ""))
+            state["access"] = None
+            if path not in self._public:
+                state["access"] = await self._access(request)
+        except HTTPException as error:
+            state["refusal"] = error
+            await self._refused(scope, receive, sending)
+            return
+        await self._app(scope, receive, sending)
+
+    def _check(self, request: Request) -> None:
+        host = request.headers.get("host", "")
+        found = _HOST.fullmatch(host)
+        if "*" not in self._hosts and (found is None or found[1].lower() not in self._hosts):
+            raise HTTPException(400, "This host name is not among the `hosts` of the dashboard.")
+        if request.method not in {"GET", "HEAD", "POST"}:
+            raise HTTPException(405, "Only GET, HEAD and POST are accepted.", headers={"Allow": "GET, HEAD, POST"})
+        if request.method == "POST" and not is_same_origin(request.headers):
+            raise HTTPException(
+                403, "The form was not sent by a page of this dashboard: its origin is another one, or missing."
+            )
+
+    async def _access(self, request: Request) -> Access:
+        if self._authorize is None:
+            raise HTTPException(503, "not set up")
+        if inspect.iscoroutinefunction(self._authorize):
+            found = await self._authorize(request)
+        else:
+            found = await run_in_threadpool(self._authorize, request)
+            if inspect.isawaitable(found):
+                found = await found
+        if found is None:
+            raise HTTPException(401, "Log in to see this page.")
+        if not isinstance(found, Access):
+            raise InvalidOptionError("authorize", f"must return an Access or None, got a {type(found).__name__}")
+        return found
+
+
+def is_same_origin(headers: Headers) -> bool:
+    """Return whether a page of the same origin sent a request; without evidence it did not."""
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    origin = headers.get("origin", "")
+    return urlsplit(origin).netloc.lower() == headers.get("host", "").lower() if _ORIGIN.fullmatch(origin) else False
+
+
+def check_token(request: Request, given: str | None) -> None:
+    """Check that a form repeats the token of the browser's cookie. Raises: HTTPException."""
+    expected = request.cookies.get(COOKIE, "")
+    if not _TOKEN.fullmatch(expected) or not hmac.compare_digest(expected.encode(), (given or "").encode()):
+        raise HTTPException(403, "The form has expired or belongs to another browser. Open the page again, then repeat it.")
+
+
+def security_headers(frame_ancestors: Sequence[str] = ()) -> dict[str, str]:
+    """Return the headers of every response. Raises: InvalidOptionError for an origin that is not one."""
+    for origin in frame_ancestors:
+        if origin != "'self'" and not _ORIGIN.fullmatch(origin):
+            raise InvalidOptionError("frame_ancestors", f"must be origins such as https://intranet.example, got {origin!r}")
+    own = ("script-src", "style-src", "img-src", "connect-src", "form-action")
+    policy = ["default-src 'none'", *(f"{name} 'self'" for name in own), "base-uri 'none'"]
+    policy.append(f"frame-ancestors {' '.join(frame_ancestors) or chr(39) + 'none' + chr(39)}")
+    return {
+        "Content-Security-Policy": "; ".join(policy),
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        # Not no-referrer: with it browsers send forms with `Origin: null`.
+        "Referrer-Policy": "same-origin",
+        "X-Content-Type-Options": "nosniff",
+        "X-Robots-Tag": "noindex",
+    }
+
+
+def _cookie(request: Request, token: str) -> str:
+    path = request.scope.get("root_path", "") or "/"
+    secure = "; Secure" if request.url.scheme == "https" else ""
+    return f"{COOKIE}={token}; Path={path}; HttpOnly; SameSite=Strict{secure}"

@@ -1,0 +1,186 @@
+"""Bounded reading of query strings and forms: whatever is sent, a value is of its kind and size, or it is an error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from math import isfinite
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from sa_jobqueue.models import JobMixin
+
+E = TypeVar("E", bound=StrEnum)
+
+MAX_TEXT: Final = 1000
+"""Maximum length of one value."""
+MAX_VALUES: Final = 1000
+"""Maximum number of values of one name."""
+
+
+class ParameterError(ValueError):
+    """A parameter of a request has a value that is not accepted."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"`{name}` {reason}.")
+        self.name = name
+
+
+class Params:
+    """The parameters of a request, by name; empty values count as missing. Every method raises ParameterError."""
+
+    def __init__(self, items: Iterable[tuple[str, Any]]) -> None:
+        self._values: dict[str, list[str]] = {}
+        for name, value in items:
+            if not isinstance(value, str):
+                raise ParameterError(name, "must be text, not a file")
+            if value:
+                self._values.setdefault(name, []).append(value)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def as_dict(self) -> dict[str, list[str]]:
+        """Return all values by name."""
+        return {name: list(values) for name, values in self._values.items()}
+
+    def texts(self, name: str, *, at_most: int = 20) -> list[str]:
+        """Return the values of a name, without duplicates."""
+        found = list(dict.fromkeys(self._values.get(name, ())))
+        if len(found) > at_most:
+            raise ParameterError(name, f"may have at most {at_most} values, got {len(found)}")
+        for value in found:
+            _check_text(name, value)
+        return found
+
+    def text(self, name: str) -> str | None:
+        """Return the value of a name, None if missing."""
+        found = self.texts(name, at_most=1)
+        return found[0] if found else None
+
+    def choices(self, name: str, kind: type[E]) -> list[E]:
+        """Return the values of a name, each a member of `kind`."""
+        known = {member.value: member for member in kind}
+        for value in (found := self.texts(name)):
+            if value not in known:
+                raise ParameterError(name, f"must be among {', '.join(known)}")
+        return [known[value] for value in found]
+
+    def choice(self, name: str, among: Sequence[str]) -> str:
+        """Return a value among some; the first of them if missing."""
+        value = self.text(name)
+        if value is not None and value not in among:
+            raise ParameterError(name, f"must be among {', '.join(among)}")
+        return value or among[0]
+
+    def number(self, name: str, *, low: int, high: int, default: int) -> int:
+        """Return a whole number within bounds."""
+        value = self.text(name)
+        if value is None:
+            return default
+        if len(value) > 20 or not value.removeprefix("-").isascii() or not value.removeprefix("-").isdigit():
+            raise ParameterError(name, "must be a whole number")
+        if not low <= int(value) <= high:
+            raise ParameterError(name, f"must be from {low} to {high}")
+        return int(value)
+
+    def instant(self, name: str) -> datetime | None:
+        """Return a time in ISO 8601; without an offset it is UTC."""
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            read = datetime.fromisoformat(value)
+            return (read if read.tzinfo else read.replace(tzinfo=UTC)).astimezone(UTC)
+        except (ValueError, OverflowError):
+            raise ParameterError(name, "must be a time such as 2026-01-31 or 2026-01-31T12:00:00+01:00") from None
+
+    def flag(self, name: str) -> bool:
+        """Return whether a name has the value 1."""
+        return self.choice(name, ("", "1")) == "1"
+
+    def job_ids(self, name: str, model: type[JobMixin[Any]], *, at_most: int = MAX_VALUES) -> list[Any]:
+        """Return the values of a name as ids of a queue."""
+        return [_job_id(name, value, model) for value in self.texts(name, at_most=at_most)]
+
+    def job_id(self, name: str, model: type[JobMixin[Any]]) -> Any:
+        """Return the value of a name as an id of a queue, None if missing."""
+        found = self.job_ids(name, model, at_most=1)
+        return found[0] if found else None
+
+    def document(self, name: str) -> Any:
+        """Return a JSON document, None if missing."""
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            found = json.loads(value)
+        except (ValueError, RecursionError):
+            raise ParameterError(name, 'must be JSON such as {"order_id": 7}') from None
+        _check_document(name, found)
+        return found
+
+    @classmethod
+    def of_form(cls, items: Iterable[tuple[str, Any]]) -> Params:
+        """Return the parameters of an act's form.
+
+        The field `what` has what the form is about as one JSON document in ASCII, because a browser changes line ends in
+        the values of a form. Fields that people fill in, and checkboxes, are beside it. Raises: ParameterError.
+        """
+        given = list(items)
+        if len(given) > MAX_VALUES + 50:
+            raise ParameterError("form", f"may have at most {MAX_VALUES} rows")
+        flat: list[tuple[str, Any]] = []
+        for name, value in given:
+            if name not in {"what", "ids"}:
+                flat.append((name, value))
+                continue
+            if not isinstance(value, str):
+                raise ParameterError(name, "must be text, not a file")
+            try:
+                read = json.loads(value)
+            except (ValueError, RecursionError):
+                raise ParameterError(name, "must be JSON") from None
+            if name == "ids" and isinstance(read, str):
+                read = {"id": read}
+            if not isinstance(read, dict):
+                raise ParameterError(name, "must be a JSON object")
+            for key, values in read.items():
+                for one in values if isinstance(values, list) else [values]:
+                    if not isinstance(one, str):
+                        raise ParameterError(name, "may have only texts")
+                    flat.append((key, one))
+        return cls(flat)
+
+
+def _check_text(name: str, value: str) -> None:
+    if len(value) > MAX_TEXT:
+        raise ParameterError(name, f"may have at most {MAX_TEXT} characters")
+    if "\x00" in value or any("\ud800" <= char <= "\udfff" for char in value):
+        raise ParameterError(name, "has a character that PostgreSQL does not store")
+
+
+def _check_document(name: str, document: Any) -> None:
+    match document:
+        case str():
+            _check_text(name, document)
+        case float() if not isfinite(document):
+            raise ParameterError(name, "has a number that JSON does not have")
+        case list():
+            for one in document:
+                _check_document(name, one)
+        case dict():
+            for key, one in document.items():
+                _check_text(name, key)
+                _check_document(name, one)
+
+
+def _job_id(name: str, value: str, model: type[JobMixin[Any]]) -> Any:
+    if model.__jobqueue__.id_type == "text":
+        return value
+    try:
+        return UUID(value)
+    except ValueError:
+        raise ParameterError(name, "must be a UUID") from None

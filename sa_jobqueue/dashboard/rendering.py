@@ -1,0 +1,163 @@
+"""Templates: every value is escaped and made printable, links carry names of rows as parameters only."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+from uuid import UUID
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from sa_jobqueue.printable import printable, printable_json, span
+
+SHOWN: Final = 20_000
+"""Maximum number of characters of a payload or traceback on a page; the rest is downloaded."""
+STATIC: Final = files("sa_jobqueue.dashboard") / "static"
+_KINDS: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+
+@cache
+def environment() -> Environment:
+    """Return the environment of the templates."""
+    made = Environment(
+        loader=PackageLoader("sa_jobqueue.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=displayed,
+    )
+    made.filters |= {
+        "ago": _ago,
+        "clipped": _clipped,
+        "count": lambda value: f"{value:,}",
+        "exact": _exact,
+        "json": as_json,
+        "lines": _lines,
+        "percent": lambda value: f"{value:.0%}",
+        "rate": lambda value: f"{value:,.1f}",
+        "span": span,
+        "words": lambda value: str(value).replace("_", " "),
+    }
+    # Not imported by the templates: a block that is rendered alone does not see what its template imports.
+    made.globals |= {"sparkline": sparkline, "ui": made.get_template("macros.html").module}
+    return made
+
+
+def render(name: str, variables: Mapping[str, Any], *, block: str | None = None) -> str:
+    """Return a template as HTML, or one block of it."""
+    template = environment().get_template(name)
+    if block is None:
+        return template.render(variables)
+    context = template.new_context(dict(variables))
+    return environment().concat(template.blocks[block](context))
+
+
+def displayed(value: Any) -> Any:
+    """Return what a template shows for a value: text on one line with control characters escaped, times in UTC."""
+    if hasattr(value, "__html__"):
+        return value
+    match value:
+        case None:
+            return "-"
+        case datetime():
+            at = value.astimezone(UTC)
+            shown = at.isoformat(sep=" ", timespec="seconds").replace("+00:00", " UTC")
+            return Markup('<time datetime="{}">{}</time>').format(at.isoformat().replace("+00:00", "Z"), shown)
+        case timedelta():
+            return span(value)
+        case Enum():
+            return printable(str(value.value))
+        case str():
+            return printable(value)
+        case UUID():
+            return str(value)
+    return value
+
+
+def as_json(document: Any) -> str:
+    """Return a document as indented JSON."""
+    return printable_json(document, default=str, indent=2)
+
+
+def _clipped(text: str) -> Markup:
+    """Return text of several lines, at most `SHOWN` characters of it."""
+    shown = escape(printable(text[:SHOWN], newline="\n"))
+    more = len(text) - SHOWN
+    return shown + (Markup("\n… {} more characters").format(f"{more:,}") if more > 0 else Markup())
+
+
+def _lines(text: str) -> Markup:
+    return escape(printable(text, newline="\n"))
+
+
+def _exact(value: Any) -> Markup:
+    """Return a value for a form as JSON in ASCII: browsers change line ends in the values of forms."""
+    return escape(json.dumps(value, default=str))
+
+
+def _ago(value: timedelta) -> str:
+    return f"{span(value)} ago"
+
+
+def sparkline(values: Sequence[float], title: str) -> Markup:
+    """Return a line of values as SVG, with its latest and largest value as its name."""
+    if len(values) < 2:
+        return Markup()
+    width, height, top = 120, 28, max(values) or 1.0
+    step = width / (len(values) - 1)
+    points = " ".join(
+        f"{index * step:.1f},{height - 2 - value / top * (height - 4):.1f}" for index, value in enumerate(values)
+    )
+    label = f"{title}: {values[-1]:,.1f} now, {max(values):,.1f} at most"
+    return Markup(
+        '<svg class="sparkline" viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="none">'
+        '<polyline points="{}"/></svg>'
+    ).format(width, height, label, points)
+
+
+def query(parameters: Iterable[tuple[str, Any]]) -> str:
+    """Return a query string; lists repeat their name, None and empty values are left out."""
+    pairs: list[tuple[str, str]] = []
+    for name, value in parameters:
+        values = value if isinstance(value, list | tuple) else [value]
+        pairs += [(name, _plain(one)) for one in values if one not in (None, "")]
+    return f"?{urlencode(pairs, quote_via=quote)}" if pairs else ""
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    return str(value.value) if isinstance(value, Enum) else str(value)
+
+
+class Assets:
+    """The static files, each under a name with the hash of its content, so that it may be cached forever."""
+
+    def __init__(self) -> None:
+        self.contents: dict[str, tuple[bytes, str]] = {}
+        """By the name in a URL: content and media type."""
+        self.names: dict[str, str] = {}
+        """The name in a URL by the name of the file."""
+        for folder in (STATIC, STATIC / "vendored"):
+            for file in folder.iterdir():
+                stem, _, kind = file.name.rpartition(".")
+                if kind in _KINDS:
+                    content = file.read_bytes()
+                    name = f"{stem}.{hashlib.sha256(content).hexdigest()[:16]}.{kind}"
+                    self.contents[name] = (content, _KINDS[kind])
+                    self.names[file.name] = name
+
+
+@cache
+def assets() -> Assets:
+    """Return the static files, read once."""
+    return Assets()

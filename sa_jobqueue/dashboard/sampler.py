@@ -1,0 +1,123 @@
+"""One health report per queue and process, shared by all viewers.
+
+A report is measured when a page asks for one and the last is too old, so without an open page there is no statement. How old
+it may be depends on its cost: measuring takes at most a twentieth of one connection's time, whatever the number of viewers.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from sa_jobqueue.errors import JobQueueError
+from sa_jobqueue.observe.health.overview import Overview
+
+AT_LEAST: Final = timedelta(seconds=2)
+"""Minimum age at which a report is replaced."""
+AT_MOST: Final = timedelta(seconds=60)
+"""Maximum age of a report while pages ask for one."""
+SHARE: Final = 20
+"""A report is kept for this many times the time that it took."""
+KEPT: Final = 600
+"""Number of points of the charts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The figures of one report that charts show."""
+
+    at: datetime
+    arrived: float
+    """Per second, as `completed` and `failed`."""
+    completed: float
+    failed: float
+    due: int
+    claim_age: float
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The last report, its age, and why there is no newer one."""
+
+    overview: Overview | None
+    """None if none could be measured yet."""
+    age: timedelta
+    took: timedelta
+    """How long it took to measure."""
+    error: str | None
+    """Why the last attempt to measure failed, as one sentence."""
+
+
+class Sampler:
+    """Measures a report when it is asked for one and the last is too old. Thread-safe.
+
+    While one thread measures, the others get the last report; without one, they wait for it.
+    """
+
+    def __init__(self, read: Callable[[], Overview], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._read = read
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._overview: Overview | None = None
+        self._error: str | None = None
+        self._measured_at = self._tried_at = float("-inf")
+        self._took = 0.0
+        self.points: deque[Point] = deque(maxlen=KEPT)
+        """Oldest first."""
+
+    def sample(self) -> Sample:
+        """Return the last report, after measuring a new one if that is due."""
+        if self._is_due() and self._lock.acquire(blocking=self._overview is None):
+            try:
+                if self._is_due():
+                    self._measure()
+            finally:
+                self._lock.release()
+        age = timedelta(seconds=max(self._clock() - self._measured_at, 0.0)) if self._overview else timedelta(0)
+        return Sample(self._overview, age, timedelta(seconds=self._took), self._error)
+
+    def _is_due(self) -> bool:
+        keep = min(max(self._took * SHARE, AT_LEAST.total_seconds()), AT_MOST.total_seconds())
+        return self._clock() - self._tried_at >= keep
+
+    def _measure(self) -> None:
+        began = self._clock()
+        try:
+            overview = self._read()
+        except (DBAPIError, PoolTimeoutError, JobQueueError) as error:
+            self._error = sentence(error)
+        else:
+            self._overview, self._error = overview, None
+            self._measured_at = self._clock()
+            self.points.append(_point(overview))
+        self._tried_at = self._clock()
+        self._took = self._tried_at - began
+
+
+def sentence(error: Exception) -> str:
+    """Return a database's or the library's error as one line, without its statement and parameters."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return next(iter(str(cause).strip().splitlines()), type(cause).__name__)
+
+
+def _point(overview: Overview) -> Point:
+    report = overview.health
+    rates = report.rates
+    return Point(
+        at=report.measured_at,
+        arrived=rates.per_second(rates.arrived),
+        completed=rates.per_second(rates.completed),
+        failed=rates.per_second(rates.failed_attempts),
+        due=report.due,
+        claim_age=report.claim_age.total_seconds(),
+        running=report.running.running,
+    )

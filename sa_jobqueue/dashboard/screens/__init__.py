@@ -1,0 +1,13 @@
+"""The pages, one module each; see the package's docstring for how to add one."""
+
+from typing import Final
+
+from sa_jobqueue.dashboard.screens import jobs, overview
+from sa_jobqueue.dashboard.screens.base import Act, Screen
+
+SCREENS: Final[tuple[Screen, ...]] = (overview.SCREEN, jobs.SCREEN)
+"""In the order of the navigation."""
+
+ACTS: Final[dict[str, Act]] = {act.name: act for screen in SCREENS for act in screen.acts}
+
+__all__ = ["ACTS", "SCREENS"]

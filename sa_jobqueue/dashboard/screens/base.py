@@ -1,0 +1,132 @@
+"""What a screen and an act consist of, and what they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.dashboard.access import Access, Permission
+from sa_jobqueue.dashboard.parameters import Params
+from sa_jobqueue.dashboard.rendering import query
+from sa_jobqueue.dashboard.sampler import Sample
+from sa_jobqueue.dashboard.sources import Source
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.redaction import REDACTED, redacted, redacted_error
+
+PAGE: Final = 50
+"""Default number of rows of a list."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """One request for a screen, or one act."""
+
+    source: Source
+    access: Access
+    params: Params
+    root: str
+    """The prefix that the dashboard is mounted under."""
+
+    @property
+    def model(self) -> type[JobMixin[Any]]:
+        """The `Job` class of the queue."""
+        return self.source.model
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """Yield a session in a READ ONLY transaction with a statement timeout."""
+        with self.source.read() as session:
+            yield session
+
+    def sample(self) -> Sample:
+        """Return the cached health report with its age."""
+        return self.source.sampler.sample()
+
+    def url(self, screen: str, **parameters: Any) -> str:
+        """Return the link to a screen of this queue."""
+        return f"{self.root}/{self.source.name}/{screen}{query(parameters.items())}"
+
+    def may(self, permission: Permission) -> bool:
+        """Return whether the user may do something, and this queue can be changed at all."""
+        return permission in self.access.permissions and not self.source.is_read_only
+
+    def payload(self, type_name: str | None, value: Any) -> Any:
+        """Return a payload of a job type, or a placeholder if it is redacted."""
+        if value is None:
+            return None
+        return redacted(type_name, value) if self.access.may_see(type_name) else REDACTED
+
+    def error(self, type_name: str | None, error: Any) -> Any:
+        """Return a stored error of a job type; if it is redacted, only its class."""
+        if error is None or self.access.may_see(type_name):
+            return redacted_error(type_name, error)
+        kept = {"type": error["type"]} if isinstance(error, dict) and "type" in error else {}
+        return kept | {"message": REDACTED}
+
+    def error_line(self, type_name: str | None, error: Any) -> str:
+        """Return a stored error on one line, at most 200 characters."""
+        shown = self.error(type_name, error)
+        if not isinstance(shown, dict):
+            return ""
+        message = next(iter(str(shown.get("message") or "").strip().splitlines()), "")
+        return f"{shown.get('type') or 'error'}: {message}"[:200]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What an act would do."""
+
+    count: int
+    """Number of rows that it would change."""
+    sentence: str
+    """What will happen to them."""
+    details: Sequence[str] = ()
+    """Rows, or exceptions, one line each."""
+    is_capped: bool = False
+    """Whether there may be more than `count`: one call of the act changes at most so many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What an act did."""
+
+    changed: int
+    sentence: str
+    details: Sequence[str] = ()
+    """What was not done, and why, one line each."""
+    ids: Sequence[Any] = ()
+    """For the audit line."""
+    has_more: bool = False
+    """Whether rows are left that the same act would change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """A change that a screen offers.
+
+    `name`: part of its URL. `title`: an imperative, as on its button. `preview`: reads in a READ ONLY transaction.
+    `run`: one transaction of the operator engine, committed after it.
+    """
+
+    name: str
+    title: str
+    permission: Permission
+    preview: Callable[[Context, Session], Preview]
+    run: Callable[[Context, Session], Outcome]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screen:
+    """A page. `view` returns the variables of the template `NAME.html`."""
+
+    name: str
+    title: str
+    view: Callable[[Context], dict[str, Any]]
+    acts: Sequence[Act] = ()
+    in_menu: bool = True
+    refresh: int = 5
+    """Seconds between two live updates while the page is visible; 0 for none."""

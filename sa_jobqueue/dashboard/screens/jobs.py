@@ -1,0 +1,176 @@
+"""Jobs by filters, newest or oldest first, a bounded search per page; cancel or trigger the selected ones."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.dashboard.access import Permission
+from sa_jobqueue.dashboard.parameters import ParameterError
+from sa_jobqueue.dashboard.screens.base import PAGE, Act, Context, Outcome, Preview, Screen
+from sa_jobqueue.operations import JobFilter, cancel_jobs, list_jobs, trigger_jobs
+from sa_jobqueue.operations.pages import SCAN_LIMIT
+from sa_jobqueue.types import ENDED, INITIAL, JobStatus
+
+COLUMNS: Final = (
+    *("id", "type_name", "queue", "fairness_key", "status", "priority", "attempt", "max_attempts"),
+    *("created_at", "scheduled_at", "started_at", "completed_at", "last_error"),
+)
+_LISTED: Final = 20
+
+
+def read_filter(context: Context) -> JobFilter:
+    """Return the filter of a request."""
+    params = context.params
+    return JobFilter(
+        statuses=params.choices("status", JobStatus),
+        types=params.texts("type"),
+        queues=params.texts("queue"),
+        fairness_keys=params.texts("fairness_key"),
+        ids=params.job_ids("id", context.model),
+        chain_ids=params.job_ids("chain", context.model, at_most=20),
+        created_after=params.instant("created_after"),
+        created_before=params.instant("created_before"),
+    )
+
+
+def view(context: Context) -> dict[str, Any]:
+    """Return one page of jobs."""
+    params = context.params
+    where = read_filter(context)
+    contains = params.document("input")
+    order = params.choice("order", ("newest", "oldest"))
+    limit = params.number("limit", low=1, high=200, default=PAGE)
+    with context.read() as session:
+        page = list_jobs(
+            session,
+            where=where,
+            matching=None if contains is None else context.model.input.contains(contains),
+            columns=COLUMNS,
+            after=params.job_id("after", context.model),
+            limit=limit,
+            newest_first=order == "newest",
+            model=context.model,
+        )
+    filters = {
+        "status": list(where.statuses),
+        "type": list(where.types),
+        "queue": list(where.queues),
+        "fairness_key": list(where.fairness_keys),
+        "id": [str(one) for one in where.ids],
+        "chain": [str(one) for one in where.chain_ids],
+        "created_after": where.created_after,
+        "created_before": where.created_before,
+        "input": params.text("input"),
+        "order": None if order == "newest" else order,
+        "limit": None if limit == PAGE else limit,
+    }
+    return {
+        "jobs": [job | {"error_line": context.error_line(job["type_name"], job["last_error"])} for job in page],
+        "filters": filters,
+        "texts": {name: params.text(name) or "" for name in ("created_after", "created_before")},
+        "is_filtered": any(value for name, value in filters.items() if name not in {"order", "limit"}),
+        "next_url": None if page.next is None else context.url("jobs", **filters, after=page.next),
+        "first_url": context.url("jobs", **filters) if "after" in params else None,
+        # A short page that goes on: the search stopped at its limit.
+        "searched_to": _created(page.next) if page.next is not None and len(page.items) < limit else None,
+        "is_short": page.next is not None and len(page.items) < limit,
+        "scan_limit": SCAN_LIMIT,
+        "statuses": list(JobStatus),
+        "ended": ENDED,
+    }
+
+
+def _created(job_id: Any) -> datetime | None:
+    """Return the time in a UUIDv7; None for any other id."""
+    if not isinstance(job_id, UUID) or job_id.version != 7:
+        return None
+    return datetime.fromtimestamp((job_id.int >> 80) / 1000, UTC)
+
+
+def selected(context: Context) -> list[Any]:
+    """Return the ids that a form has selected. Raises: ParameterError if there is none."""
+    found = context.params.job_ids("id", context.model)
+    if not found:
+        raise ParameterError("id", "must name at least one job: select one first")
+    return found
+
+
+def _standing(context: Context, session: Session) -> dict[Any, dict[str, Any]]:
+    """Return the selected jobs that exist, by id."""
+    ids = selected(context)
+    columns = ("id", "type_name", "status")
+    where = JobFilter(ids=ids)
+    page = list_jobs(session, where=where, columns=columns, limit=len(ids), model=context.model)
+    return {job["id"]: job for job in page}
+
+
+def _previewed(context: Context, session: Session, statuses: frozenset[JobStatus], what: str) -> Preview:
+    jobs = _standing(context, session)
+    able = [job for job in jobs.values() if job["status"] in statuses]
+    details = [f"{job['type_name']} {job['id']} ({job['status'].value})" for job in able[:_LISTED]]
+    if len(able) > _LISTED:
+        details.append(f"and {len(able) - _LISTED} more")
+    if rest := [job for job in jobs.values() if job["status"] not in statuses]:
+        details.append(
+            f"{len(rest)} of the selected jobs cannot: {', '.join(sorted({job['status'].value for job in rest}))}"
+        )
+    if missing := len(selected(context)) - len(jobs):
+        details.append(f"{missing} of the selected jobs no longer exist")
+    return Preview(count=len(able), sentence=what, details=details)
+
+
+_OPEN: Final = frozenset(JobStatus) - frozenset(ENDED)
+
+
+def _preview_cancel(context: Context, session: Session) -> Preview:
+    what = "They will not run again. Workers stop those that are running, and roll back what their handlers wrote."
+    return _previewed(context, session, _OPEN, what)
+
+
+def _cancel(context: Context, session: Session) -> Outcome:
+    ids = list(_standing(context, session))
+    result = cancel_jobs(session, ids, model=context.model)
+    rest = result.matched - result.changed
+    details = [f"{rest} had already ended"] if rest else []
+    return Outcome(changed=result.changed, sentence="cancelled", details=details, ids=result.ids)
+
+
+def _preview_trigger(context: Context, session: Session) -> Preview:
+    what = "They become due now. Blocked jobs still wait for their blockers."
+    return _previewed(context, session, frozenset(INITIAL), what)
+
+
+def _trigger(context: Context, session: Session) -> Outcome:
+    jobs = _standing(context, session)
+    ids = [job_id for job_id, job in jobs.items() if job["status"] in INITIAL]
+    result = trigger_jobs(session, ids, model=context.model)
+    rest = len(jobs) - result.changed
+    details = [f"{rest} are neither pending nor blocked"] if rest else []
+    return Outcome(changed=result.changed, sentence="made due now", details=details, ids=result.ids)
+
+
+SCREEN = Screen(
+    name="jobs",
+    title="Jobs",
+    view=view,
+    acts=(
+        Act(
+            name="cancel-jobs",
+            title="Cancel jobs",
+            permission=Permission.CANCEL_JOBS,
+            preview=_preview_cancel,
+            run=_cancel,
+        ),
+        Act(
+            name="trigger-jobs",
+            title="Run jobs now",
+            permission=Permission.TRIGGER_JOBS,
+            preview=_preview_trigger,
+            run=_trigger,
+        ),
+    ),
+)

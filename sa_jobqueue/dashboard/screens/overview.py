@@ -1,0 +1,33 @@
+"""The first page: findings of the health report, then its figures, queues, workers and single jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sa_jobqueue.dashboard.screens.base import Context, Screen
+from sa_jobqueue.policies.fairness import label_of, part_of
+
+
+def view(context: Context) -> dict[str, Any]:
+    """Return the cached report, and the series of its figures."""
+    sample = context.sample()
+    points = list(context.source.sampler.points)[-120:]
+    variables = {"sample": sample, "points": points, "queues": [], "failures": [], "report": None}
+    if sample.overview is None:
+        return variables
+    report = sample.overview.health
+    depths = {label_of(part_of(one.queue, one.fairness_key)): one for one in report.queues}
+    rates = {one.queue: one for one in report.rates.queues}
+    failures = [
+        (one, context.error_line(one.type_name, {"type": one.error_type, "message": one.error_message}))
+        for one in sample.overview.failures
+    ]
+    return variables | {
+        "report": report,
+        "queues": [(name, depths.get(name), rates.get(name)) for name in sorted({*depths, *rates})],
+        "failures": failures,
+        "longest": sample.overview.longest,
+    }
+
+
+SCREEN = Screen(name="overview", title="Overview", view=view, refresh=2)

@@ -1,0 +1,113 @@
+"""The queues of a dashboard, and the transactions that read and change them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+from sqlalchemy import Engine, create_engine, func, select, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.dashboard.sampler import Sampler
+from sa_jobqueue.db.urls import for_psycopg
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.observe.health.overview import overviews
+from sa_jobqueue.operations import check_schema
+from sa_jobqueue.registry.job_queue import JobQueue
+
+NAME: Final = "sa_jobqueue dashboard"
+"""`application_name` of its transactions in `pg_stat_activity`."""
+_SOURCE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,49}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One queue of a dashboard.
+
+    `name`: part of its URLs, 1 to 50 letters, digits, _ and -. `engine`: reads; give it the observer's role.
+    `jobs`: the `JobQueue` or `Job` class. `operator`: changes what users change; None for a read-only queue.
+    `timeout`: of each statement.
+    Raises: InvalidOptionError.
+    """
+
+    name: str
+    engine: Engine | AsyncEngine
+    jobs: JobQueue[Any] | type[JobMixin[Any]] = Job
+    operator: Engine | AsyncEngine | None = None
+    timeout: timedelta = timedelta(seconds=5)
+    heartbeat_timeout: timedelta = timedelta(seconds=15)
+    """Of the workers."""
+    model: type[JobMixin[Any]] = field(init=False, repr=False)
+    sampler: Sampler = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _SOURCE.fullmatch(self.name):
+            raise InvalidOptionError("name", f"must be 1 to 50 letters, digits, _ and -, got {self.name!r}")
+        if not timedelta(milliseconds=100) <= self.timeout <= timedelta(minutes=1):
+            raise InvalidOptionError("timeout", f"must be from 0.1 s to 1 min, got {self.timeout}")
+        model = self.jobs.model if isinstance(self.jobs, JobQueue) else self.jobs
+        if not (isinstance(model, type) and issubclass(model, JobMixin)):
+            raise InvalidOptionError("jobs", f"must be a JobQueue or a Job class, got {self.jobs!r}")
+        self._set(model=model, _reader=_threaded(self.engine), _checked=[])
+        self._set(_writer=None if self.operator is None else _threaded(self.operator))
+        self._set(sampler=Sampler(self._overview))
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether there is no engine that could write."""
+        return self.operator is None
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """Yield a session in a READ ONLY transaction whose statements are bounded by `timeout`. Raises: SchemaError."""
+        reader: Engine = self._reader  # type: ignore[attr-defined]
+        with Session(reader) as session:
+            self._begin(session, read_only=True)
+            if not self._checked:  # type: ignore[attr-defined]
+                check_schema(session, model=self.model)
+                self._checked.append(True)  # type: ignore[attr-defined]
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """Yield a session of the operator engine, which commits at the end. Raises: InvalidOptionError if read-only."""
+        writer: Engine | None = self._writer  # type: ignore[attr-defined]
+        if writer is None:
+            raise InvalidOptionError("operator", "is not set: this dashboard is read-only")
+        with Session(writer) as session, session.begin():
+            self._begin(session, read_only=False)
+            yield session
+
+    def _begin(self, session: Session, *, read_only: bool) -> None:
+        if read_only:
+            session.execute(text("SET TRANSACTION READ ONLY"))
+        # For the transaction only: the application's pool must not keep them.
+        settings = {"statement_timeout": f"{self.timeout.total_seconds() * 1000:.0f}ms", "application_name": NAME}
+        session.execute(select(*(func.set_config(name, value, True) for name, value in settings.items())))
+
+    def _overview(self) -> Any:
+        with self.read():
+            pass  # an unreachable database or another schema version, as one sentence
+        reader: Engine = self._reader  # type: ignore[attr-defined]
+        options = {"timeout": self.timeout, "heartbeat_timeout": self.heartbeat_timeout}
+        with overviews(reader, model=self.model, **options) as read:
+            return read()
+
+
+def _threaded(engine: Engine | AsyncEngine) -> Engine:
+    """Return an engine for threads: the given one, or for an async engine one of the same URL."""
+    if isinstance(engine, Engine):
+        return engine
+    if isinstance(engine, AsyncEngine):
+        return create_engine(for_psycopg(engine.url, option="engine"), pool_size=3, max_overflow=7)
+    raise InvalidOptionError("engine", f"must be an Engine or AsyncEngine, got a {type(engine).__name__}")

@@ -1,0 +1,65 @@
+"""Access by a token that works once, for a dashboard that one person starts on a machine."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import threading
+from http.cookies import SimpleCookie
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import RedirectResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from sa_jobqueue.dashboard.access import Access
+
+COOKIE = "sa_jobqueue_session"
+PARAMETER = "token"
+
+
+class OneTimeToken:
+    """Lets in the first browser that opens a URL with the token, and keeps it by a cookie until the process ends.
+
+    `authorize` is for `dashboard`; `wrap` is put around it. `access`: what that browser may do.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self.token = secrets.token_urlsafe(32)
+        self._access = access
+        self._session = secrets.token_urlsafe(32)
+        self._lock = threading.Lock()
+        self._is_used = False
+
+    def authorize(self, request: Request) -> Access | None:
+        """Return the access of a browser with the cookie."""
+        given = request.cookies.get(COOKIE, "")
+        return self._access if hmac.compare_digest(given.encode(), self._session.encode()) else None
+
+    def wrap(self, app: ASGIApp) -> ASGIApp:
+        """Return an application that exchanges the token for the cookie, and leaves it out of the URL then."""
+
+        async def exchanging(scope: Scope, receive: Receive, send: Send) -> None:
+            fields = parse_qsl(scope.get("query_string", b"").decode("latin-1")) if scope["type"] == "http" else []
+            given = [value for name, value in fields if name == PARAMETER]
+            if not given or scope["method"] != "GET" or not self._exchange(given[0], scope):
+                await app(scope, receive, send)
+                return
+            rest = urlencode([field for field in fields if field[0] != PARAMETER])
+            response = RedirectResponse(f"{scope['path']}{'?' + rest if rest else ''}", 303)
+            # Lax: the link may be opened from another program, which a strict cookie would not survive.
+            response.set_cookie(COOKIE, self._session, httponly=True, samesite="lax", path="/")
+            response.headers["Cache-Control"] = "no-store"
+            await response(scope, receive, send)
+
+        return exchanging
+
+    def _exchange(self, given: str, scope: Scope) -> bool:
+        cookie = SimpleCookie(Headers(scope=scope).get("cookie", "")).get(COOKIE)
+        if cookie is not None and hmac.compare_digest(cookie.value.encode(), self._session.encode()):
+            return True  # the same browser follows the link again
+        with self._lock:
+            is_right = not self._is_used and hmac.compare_digest(given.encode(), self.token.encode())
+            self._is_used = self._is_used or is_right
+        return is_right

@@ -1,0 +1,15 @@
+"""Links to every screen, for tests that visit all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import quote
+
+from sa_jobqueue.dashboard.screens import SCREENS
+
+
+def links(ids: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return links to each screen by its name, with parameters of rows: `ids` are those of `write_hostile`."""
+    found = {screen.name: [screen.name] for screen in SCREENS}
+    found["jobs"].append(f"jobs?queue={quote(ids['queue'], safe='')}&status=dead")
+    return found

@@ -1,0 +1,62 @@
+"""The files that the dashboard serves: as pinned, small, under names with their hashes, and nothing from another host."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+import tomllib
+
+from sqlalchemy import Engine
+
+from sa_jobqueue.dashboard.rendering import assets
+from tests.contracts.packages import ROOT
+from tests.dashboard.conftest import PREFIX, Client
+
+PINNED = tomllib.loads((ROOT / "scripts" / "vendor.toml").read_text(encoding="utf-8"))["package"]
+TEMPLATES = ROOT / "sa_jobqueue" / "dashboard" / "templates"
+
+
+def test_vendored_files_are_as_pinned_and_have_their_licences() -> None:
+    found = set()
+    for package in PINNED:
+        assert len(package["sha512"]) == 88
+        assert "LICENSE" in package["files"]
+        for file in package["files"].values():
+            path = ROOT / file["path"]
+            assert hashlib.sha256(path.read_bytes()).hexdigest() == file["sha256"], path
+            found.add(path)
+    folders = {path.parent for path in found}
+    assert {path for folder in folders for path in folder.iterdir()} == found
+
+
+def test_scripts_and_styles_are_small() -> None:
+    size = {"js": 0, "css": 0, "svg": 0}
+    for name, (content, _) in assets().contents.items():
+        size[name.rpartition(".")[2]] += len(gzip.compress(content))
+    assert size["js"] <= 60_000
+    assert size["css"] <= 20_000
+
+
+def test_a_file_is_served_forever_under_its_hash(client: Client) -> None:
+    page = client.page("/queue/jobs")
+    links = re.findall(r'(?:src|href)="([^"]*/static/[^"]+)"', page)
+    assert len(links) == len(assets().contents)
+    for link in links:
+        response = client.get(link.removeprefix(PREFIX))
+        assert response.status_code == 200
+        assert "immutable" in response.headers["cache-control"]
+        assert hashlib.sha256(response.content).hexdigest()[:16] in link
+    assert client.get("/static/dashboard.0000000000000000.js").status_code == 404
+
+
+def test_templates_have_nothing_inline_and_escape_everything() -> None:
+    for path in TEMPLATES.iterdir():
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"\sstyle=|<style|<script(?![^>]*\ssrc=)|\son[a-z]+=|javascript:|https?:", text), path
+        assert not re.search(r"\|\s*safe\b|autoescape|Markup", text), path
+
+
+def test_no_page_asks_another_host(client: Client, engine: Engine) -> None:
+    for path in ("/queue/overview", "/queue/jobs"):
+        assert not re.findall(r'(?:src|href|action)="(?:https?:)?//[^"]*"', client.page(path))

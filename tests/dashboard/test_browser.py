@@ -1,0 +1,169 @@
+"""Every screen in a real browser: it keeps its policy, axe-core finds nothing, it fits a telephone, updates keep state."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import Engine, insert
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from sa_jobqueue import JobStatus
+from sa_jobqueue.dashboard import Source, dashboard
+from tests.dashboard.conftest import PREFIX, everyone
+from tests.dashboard.links import links
+from tests.dashboard.serving import served
+from tests.fixtures.hostile import HostileJob, write_hostile
+from tests.fixtures.jobs import Jobs
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+SKIPPED = "there is no Chromium to open the page with: apt-get install chromium, or put a chrome on the path"
+AXE = (Path(__file__).parent / "vendored" / "axe.min.js").read_text(encoding="utf-8")
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+CHECK = """async (rules) => (await axe.run(document, {runOnly: rules})).violations.map(
+    (one) => `${one.id}: ${one.help}: ${one.nodes.slice(0, 3).map((node) => node.html).join(" ")}`)"""
+WIDE = """[...document.querySelectorAll("body *")].filter((one) =>
+    one.getBoundingClientRect().right > innerWidth + 1 && !one.closest(".scroll, pre, .skip, svg")).map(
+    (one) => one.outerHTML.slice(0, 90))"""
+SMALL = """[...document.querySelectorAll("button, .button, select, input:not([type=hidden]), nav a")].filter((one) => {
+    const box = one.getBoundingClientRect();
+    return box.width > 0 && (box.width < 24 || box.height < 24);
+}).map((one) => one.outerHTML.slice(0, 90))"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        if os.environ.get("CI"):
+            pytest.fail(SKIPPED)
+        pytest.skip(SKIPPED)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Opened:
+    """A page in the browser, with what it logged and which hosts it asked."""
+
+    def __init__(self, browser: Browser, **context: Any) -> None:
+        self.logged: list[str] = []
+        self.requests: list[Any] = []
+        self.context = browser.new_context(**context)
+        self.page: Page = self.context.new_page()
+        self.page.on("console", lambda message: self.logged.append(message.text))
+        self.page.on("pageerror", lambda error: self.logged.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request))  # noqa: PLW0108 - it wants a function
+
+    def check(self) -> list[str]:
+        """Return what axe-core finds. It is evaluated by the browser's own protocol, which the page's policy allows."""
+        self.page.evaluate(AXE)
+        found: list[str] = self.page.evaluate(CHECK, RULES)
+        return found
+
+
+def fill(engine: Engine) -> dict[str, str]:
+    """Write jobs in every state; return ids and names, as `write_hostile` does."""
+    jobs = Jobs(engine)
+    jobs.add_worker()
+    error = {"type": "ValueError", "message": "no such order", "traceback": "Traceback\n  line"}
+    for status in JobStatus:
+        jobs.add(status, last_error=error if status is JobStatus.DEAD else None, input={"order_id": 7})
+    attempt = {"job_id": jobs.add(), "attempt": 1, "outcome": "failed", "error": error, "worker_id": "tester:1"}
+    with engine.begin() as connection:
+        connection.execute(insert(jobs.model.Attempt.__table__).values(attempt))
+    ids = {status.value: str(job_id) for job_id, status in jobs.statuses().items()}
+    return ids | {"queue": "default", "type": "test", "fingerprint": ""}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_screen_is_accessible_and_keeps_its_policy(browser: Browser, engine: Engine, scheme: str) -> None:
+    full = fill(engine)
+    hostile = write_hostile(engine)
+    sources = [Source(name=name, engine=engine, operator=engine, jobs=model) for name, model in _models()]
+    app = Starlette(routes=[Mount(PREFIX, app=dashboard(sources, authorize=everyone))])
+    opened = Opened(browser, color_scheme=scheme, viewport={"width": 320, "height": 900})
+    wrong: dict[str, Any] = {}
+    with served(app) as url:
+        paths = [("full", path) for found in links(full).values() for path in found]
+        paths += [("hostile", path) for found in links(hostile).values() for path in found]
+        for source, path in paths:
+            opened.page.goto(f"{url}{PREFIX}/{source}/{path}")
+            place = f"{source} {path}"
+            wrong[f"{place} axe"] = opened.check()
+            wrong[f"{place} wide"] = opened.page.evaluate(WIDE)
+            wrong[f"{place} small"] = opened.page.evaluate(SMALL)
+            assert opened.page.evaluate("document.documentElement.scrollWidth") <= 320, place
+            assert opened.page.title().endswith("Job queue"), place
+        # A script that got in all the same would not run, and the test would see it.
+        assert not opened.logged
+        opened.page.evaluate(
+            "document.body.append(Object.assign(document.createElement('script'), {textContent: 'window.ran = 1'}))"
+        )
+        assert opened.page.evaluate("window.ran") is None
+        assert len(opened.logged) == 1
+        assert {request.url.startswith(url) for request in opened.requests} == {True}
+        opened.context.close()
+    assert not {place: found for place, found in wrong.items() if found}
+
+
+def _models() -> list[tuple[str, Any]]:
+    from sa_jobqueue import Job
+
+    return [("full", Job), ("hostile", HostileJob)]
+
+
+def test_a_live_update_keeps_selection_and_focus_and_costs_304(browser: Browser, engine: Engine) -> None:
+    jobs = Jobs(engine)
+    jobs.add()
+    opened = Opened(browser)
+    page = opened.page
+    with served(dashboard(engine, operator=engine, authorize=everyone)) as url:
+        page.goto(f"{url}/queue/jobs")
+        page.locator("tbody tr").first.wait_for()
+        jobs.add()
+        page.evaluate("htmx.trigger('#live', 'refresh')")
+        page.locator("tbody tr").nth(1).wait_for()
+        with page.expect_response(lambda response: "jobs" in response.url) as response:
+            page.evaluate("htmx.trigger('#live', 'refresh')")
+        assert response.value.status in {200, 304}
+        page.locator("tbody input").first.check()
+        page.get_by_role("button", name="Cancel the selected").click()
+        page.get_by_role("button", name="Cancel jobs: 1").click()
+        assert "1 cancelled." in page.inner_text("main")
+        page.get_by_role("link", name="Back").click()
+        assert page.url == f"{url}/queue/jobs"
+        assert not opened.logged
+        opened.context.close()
+    assert sorted(jobs.statuses().values()) == sorted([JobStatus.CANCELLED, JobStatus.PENDING])
+
+
+def test_without_scripts_it_reads_filters_and_acts(browser: Browser, engine: Engine) -> None:
+    jobs = Jobs(engine)
+    jobs.add(type_name="mail")
+    jobs.add(type_name="pay")
+    opened = Opened(browser, java_script_enabled=False)
+    page = opened.page
+    with served(dashboard(engine, operator=engine, authorize=everyone)) as url:
+        page.goto(url)
+        assert "Findings" in page.inner_text("main")
+        page.get_by_role("link", name="Jobs", exact=True).click()
+        page.get_by_label("Type").fill("pay")
+        page.get_by_role("button", name="Search").click()
+        assert page.locator("tbody tr").count() == 1
+        page.locator("tbody input").check()
+        page.get_by_role("button", name="Run the selected now").click()
+        page.get_by_role("button", name="Run jobs now: 1").click()
+        assert "1 made due now." in page.inner_text("main")
+        assert not page.locator(".script-only").first.is_visible()
+        opened.context.close()

@@ -1,0 +1,122 @@
+"""Whatever is sent, the answer is a page, a refusal or a sentence, and never an internal error."""
+
+from __future__ import annotations
+
+import json
+import random
+import string
+from urllib.parse import quote
+
+import pytest
+
+from sa_jobqueue import JobStatus
+from sa_jobqueue.dashboard.acts import MAX_BODY
+from sa_jobqueue.dashboard.screens import ACTS, SCREENS
+from tests.dashboard.conftest import Client
+from tests.fixtures.hostile import HOSTILE
+from tests.fixtures.jobs import Jobs
+
+NAMES = (
+    *("status", "type", "queue", "fairness_key", "id", "chain", "created_after", "created_before", "input", "order"),
+    *("limit", "after", "what", "ids", "confirmed", "back", "fingerprint", "reason", "name", "window", "priority"),
+)
+VALUES = (
+    *(
+        "",
+        "0",
+        "-1",
+        "1",
+        "999999999999999999999999",
+        "1e9",
+        "٣",
+        "NaN",
+        "null",
+        "true",
+        "[]",
+        "{}",
+        '{"a": NaN}',
+        "[" * 900,
+    ),
+    *("dead", "' OR 1=1 --", "%", "\\", "../x", "a b", "ü", "mail/42", "<script>alert(1)</script>", "{{ 7 * 7 }}", HOSTILE),
+    *("\x00", "a\x00b", "9999-12-31T23:59:59-14:00", "0001-01-01", "2026-02-30", "00000000-0000-0000-0000-000000000000"),
+    *("x" * 1000, "x" * 1001, '"\\ud800"', '{"\\u0000": 1}', '{"id": ["x"]}', '{"id": 7}', '{"id": {"a": 1}}'),
+)
+
+
+@pytest.mark.parametrize("screen", [screen.name for screen in SCREENS])
+def test_fuzzed_queries(client: Client, jobs: Jobs, screen: str) -> None:
+    jobs.add(JobStatus.DEAD)
+    rng = random.Random(screen)
+    found = set()
+    queries = [f"{name}={quote(value)}" for name in NAMES for value in rng.sample(VALUES, 8)]
+    queries += [f"{name}=%ff%fe&{name}=%ed%a0%80" for name in NAMES]
+    queries += [
+        "&".join(f"type={number}" for number in range(30)),
+        quote("".join(rng.choices(string.printable, k=200)), safe="&=%+;"),
+    ]
+    for query in queries:
+        response = client.get(f"/queue/{screen}?{query}")
+        found.add(response.status_code)
+        assert response.status_code in {200, 400, 404}, (query, response.text)
+    assert 200 in found
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_fuzzed_forms(client: Client, jobs: Jobs, act: str) -> None:
+    jobs.add(JobStatus.DEAD)
+    rng = random.Random(act)
+    token = client.token()
+    for value in VALUES:
+        given = {"csrf_token": token, rng.choice(NAMES): value, rng.choice(("what", "ids")): value, "confirmed": "1"}
+        response = client.request("POST", f"/queue/acts/{act}", data=given, headers={"Sec-Fetch-Site": "same-origin"})
+        assert response.status_code in {200, 400, 404, 409}, (value, response.text)
+
+
+def test_forms_that_are_too_large_or_not_forms(client: Client) -> None:
+    token = client.token()
+    same = {"Sec-Fetch-Site": "same-origin"}
+    form = same | {"Content-Type": "application/x-www-form-urlencoded"}
+    path = "/queue/acts/cancel-jobs"
+    assert client.request("POST", path, content=b"x=" + b"y" * MAX_BODY, headers=form).status_code == 413
+    assert client.request("POST", path, content=b"a&" * 5000, headers=form).status_code == 400
+    assert client.request("POST", path, content="ü=1".encode(), headers=form).status_code == 400
+    assert client.request("POST", path, content=b"a=%ff", headers=form).status_code == 400
+    assert client.request("POST", path, json={"csrf_token": token}, headers=same).status_code == 415
+    files = {"what": ("name", b"content")}
+    assert client.request("POST", path, files=files, data={"csrf_token": token}, headers=same).status_code == 415
+    what = {"id": [str(number) for number in range(1001)]}
+    response = client.post("cancel-jobs", what)
+    assert response.status_code == 400
+    assert "at most 1000" in response.text
+
+
+def test_names_that_urls_could_misread_keep_their_meaning(client: Client, jobs: Jobs) -> None:
+    names = ["mail/42", "a b", "ü", "../x", "a&type=b", "a%2Fb", "#", "?", "+", '"><i>']
+    for name in names:
+        jobs.add(queue=name, type_name=name)
+    for name in names:
+        page = client.page(f"/queue/jobs?queue={quote(name, safe='')}&type={quote(name, safe='')}")
+        assert page.count('name="ids"') == 1, name
+
+
+def test_filters_are_in_the_url_and_pages_repeat_and_miss_nothing(client: Client, jobs: Jobs) -> None:
+    import html
+    import re
+
+    ids = [str(one) for one in jobs.add_many(7, type_name="mail")]
+    jobs.add_many(3, type_name="pay")
+    seen: list[str] = []
+    url = "/queue/jobs?type=mail&limit=3"
+    for _ in range(5):
+        page = client.page(url)
+        seen += [json.loads(html.unescape(one)) for one in re.findall(r'name="ids" value="([^"]+)"', page)]
+        following = re.search(r'href="[^"]*?(/queue/jobs[^"]*)" rel="next"', page)
+        if following is None:
+            break
+        url = html.unescape(following[1])
+        assert "type=mail" in url
+    assert seen == sorted(ids, reverse=True)
+    page = client.page('/queue/jobs?order=oldest&status=pending&input={"order_id": 7}')
+    assert "No job matches" in page
+    jobs.add(input={"order_id": 7, "big": 12345678901234567890123})
+    assert page != client.page('/queue/jobs?order=oldest&status=pending&input={"order_id": 7}')

@@ -1,0 +1,131 @@
+"""One report for all viewers, measured only when a page asks, and never more often than it costs."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Engine, create_engine, event, text
+
+from sa_jobqueue.dashboard import dashboard
+from sa_jobqueue.dashboard.sampler import AT_MOST, SHARE, Sampler
+from sa_jobqueue.errors import JobQueueError
+from sa_jobqueue.observe.health import health
+from sa_jobqueue.observe.health.overview import Overview
+from tests.dashboard.conftest import Client, everyone
+from tests.fixtures.jobs import Jobs
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def overview(engine: Engine) -> Overview:
+    return Overview(health=health(engine), longest=[], failures=[])
+
+
+def test_a_report_is_kept_for_a_multiple_of_its_cost(engine: Engine) -> None:
+    clock, calls, report = Clock(), [], overview(engine)
+
+    def read() -> Overview:
+        calls.append(clock.now)
+        clock.now += 1.5
+        return report
+
+    sampler = Sampler(read, clock=clock)
+    for _ in range(50):
+        assert sampler.sample().overview is report
+    assert len(calls) == 1
+    assert sampler.sample().took == timedelta(seconds=1.5)
+    clock.now += 1.5 * SHARE - 0.1
+    assert sampler.sample().age.total_seconds() > 29
+    assert len(calls) == 1
+    clock.now += 0.2
+    sampler.sample()
+    assert len(calls) == 2
+    clock.now += AT_MOST.total_seconds()
+    sampler.sample()
+    assert len(calls) == 3
+    assert len(sampler.points) == 3
+
+
+def test_a_failure_keeps_the_last_report_and_is_one_sentence(engine: Engine) -> None:
+    clock, report = Clock(), overview(engine)
+    answers: list[Any] = [report, JobQueueError("it is down\nwith details")]
+
+    def read() -> Overview:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        found: Overview = answer
+        return found
+
+    sampler = Sampler(read, clock=clock)
+    sampler.sample()
+    clock.now += 3
+    sample = sampler.sample()
+    assert (sample.overview, sample.error, sample.age) == (report, "it is down", timedelta(seconds=3))
+    assert sampler.sample().error == "it is down"  # not tried again at once
+
+
+def test_viewers_get_the_last_report_while_one_is_measured(engine: Engine) -> None:
+    clock, report = Clock(), overview(engine)
+    began, may_end = threading.Event(), threading.Event()
+    calls = []
+
+    def read() -> Overview:
+        calls.append(1)
+        if len(calls) > 1:
+            began.set()
+            assert may_end.wait(20)
+        return report
+
+    sampler = Sampler(read, clock=clock)
+    sampler.sample()
+    clock.now += 3
+    measuring = threading.Thread(target=sampler.sample)
+    measuring.start()
+    assert began.wait(20)
+    assert sampler.sample().overview is report  # at once
+    may_end.set()
+    measuring.join(20)
+    assert len(calls) == 2
+
+
+def test_fifty_viewers_cost_what_one_costs(engine: Engine, jobs: Jobs) -> None:
+    jobs.add()
+    statements: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    client = Client(dashboard(engine, authorize=everyone))
+    client.page("/queue/overview")
+    once = len(statements)
+    assert once > 10
+    for _ in range(49):
+        fragment = client.get("/queue/overview", headers={"HX-Request": "true"})
+        assert fragment.text.lstrip().startswith("<p")  # the part that changes alone
+    assert len(statements) < 1.2 * once + 49  # within 2 s; a slow machine measures a second time
+    etag = fragment.headers["etag"]
+    again = client.get("/queue/overview", headers={"HX-Request": "true", "If-None-Match": etag})
+    assert again.status_code in {200, 304}
+
+
+def test_a_database_that_is_down_or_has_no_queue_is_a_sentence(engine: Engine) -> None:
+    down = create_engine("postgresql+psycopg://app:secret@127.0.0.1:1/none")
+    client = Client(dashboard(down, authorize=everyone))
+    page = client.page("/queue/overview")
+    assert "could not be measured" in page
+    assert "secret" not in page
+    response = client.get("/queue/jobs")
+    assert response.status_code == 503
+    assert "did not answer" in response.text
+    assert "secret" not in response.text
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE job CASCADE"))
+    client = Client(dashboard(engine, authorize=everyone))
+    assert "Traceback" not in client.page("/queue/overview")
+    assert client.get("/queue/jobs").status_code == 503
