@@ -17,6 +17,15 @@ from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.types import LATEST, LONGEST
 
+MIXIN_FIRST: Final = "list JobMixin before the declarative base: class Job(JobMixin, Base)"
+_OTHER_BASE: Final = """{reason}: put the queue on a plain base with the same metadata
+
+    class QueueBase(DeclarativeBase):
+        metadata = {base}.metadata
+
+    class {job}(JobMixin, QueueBase): ...
+
+Foreign keys and relationships work in both directions (docs/guides/frameworks.md)"""
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
 
 
@@ -67,12 +76,26 @@ def id_argument(cls: type, mixin: type) -> Any:
     return UUID
 
 
+def declarative_base_of(cls: type) -> type:
+    """Return the declarative base among a class's bases: the one that has the registry."""
+    return next(base for base in cls.__mro__ if "registry" in base.__dict__)
+
+
+def check_bases(cls: type, mixin: type) -> None:
+    """Refuse bases on which a job cannot be mapped, with another way. Raises: InvalidOptionError."""
+    if hasattr(cls, "__pydantic_complete__"):
+        reason = "a job is not a pydantic model, so it cannot be a SQLModel"
+        raise InvalidOptionError(cls.__name__, _OTHER_BASE.format(reason=reason, base="SQLModel", job=cls.__name__))
+    if issubclass(cls, MappedAsDataclass):
+        base = declarative_base_of(cls).__name__
+        reason = "a job has a constructor of its own, so its base must not be a MappedAsDataclass"
+        raise InvalidOptionError(cls.__name__, _OTHER_BASE.format(reason=reason, base=base, job=cls.__name__))
+    if cls.__mro__.index(mixin) > cls.__mro__.index(declarative_base_of(cls)):
+        raise InvalidOptionError(cls.__name__, MIXIN_FIRST)
+
+
 def check_class(cls: Any, layout: Layout, keywords: dict[str, Any]) -> None:
     """Refuse, before anything is mapped, what would be mapped as something else. Raises: InvalidOptionError."""
-    if issubclass(cls, MappedAsDataclass):
-        raise InvalidOptionError(
-            cls.__name__, "a job has a constructor of its own: put it on a base that is not MappedAsDataclass"
-        )
     misspelt = sorted(keyword for keyword in keywords if keyword.startswith("queue"))
     if misspelt:
         raise InvalidOptionError(misspelt[0], "is no class keyword; they are queue_schema, queue_prefix, queue_id_factory")

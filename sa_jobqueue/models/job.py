@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final, Generic, cast
 from uuid import UUID
 
-from sqlalchemy import Boolean, Computed, FromClause, Integer, SmallInteger, Table, Text, func, text
+from sqlalchemy import Boolean, Computed, FromClause, Integer, SmallInteger, Table, Text, event, func, text
 from sqlalchemy.dialects.postgresql import INTERVAL, JSONB, TIMESTAMP
 from sqlalchemy.orm import Mapped, Mapper, declared_attr, mapped_column
 from typing_extensions import TypeVar
@@ -23,12 +23,15 @@ from sa_jobqueue.models.blocker import BlockerMixin
 from sa_jobqueue.models.bulk import RejectMixin, StageMixin, WriteMixin
 from sa_jobqueue.models.chain import ChainMixin, chain_of, edges_of, map_chain
 from sa_jobqueue.models.checks import (
+    MIXIN_FIRST,
+    check_bases,
     check_class,
     check_deadline,
     check_flag,
     check_name,
     check_number,
     check_text,
+    declarative_base_of,
     due_at,
     id_argument,
 )
@@ -116,11 +119,12 @@ class JobMixin(Generic[IdT]):
         queue_id_factory: Callable[[], Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        mapped = any(hasattr(base, "registry") for base in cls.__mro__)
+        mapped = hasattr(cls, "registry") or hasattr(cls, "__pydantic_complete__")
         if not mapped or any("__jobqueue__" in base.__dict__ for base in cls.__mro__[1:]):
             # Another mixin, not a mapped class yet; or a subclass of a queue, which is that same queue.
             super().__init_subclass__(**kwargs)
             return
+        check_bases(cls, JobMixin)
         if queue_schema is None:  # the schema of tables that do not set one
             queue_schema = cls.metadata.schema  # type: ignore[attr-defined]
         text_ids = id_argument(cls, JobMixin) is str
@@ -129,8 +133,15 @@ class JobMixin(Generic[IdT]):
         cls.__jobqueue__ = layout
         cls.__id_factory__ = staticmethod(queue_id_factory or (_text_uuid7 if text_ids else uuid7))
         cls.__tablename__ = layout.name("job")  # type: ignore[attr-defined]
+        # Not after the next line: bases with a metaclass, such as that of `declarative_base()`, map the class later.
+        event.listen(cls, "after_mapper_constructed", cls.__add_companions)
         super().__init_subclass__(**kwargs)
-        base = next(klass for klass in cls.__mro__ if "registry" in klass.__dict__)
+
+    @classmethod
+    def __add_companions(cls, mapper: Mapper[Any], _: type[Any]) -> None:
+        """Map the other classes of the queue, now that the class itself is mapped."""
+        layout = cls.__jobqueue__
+        base = declarative_base_of(cls)
         companions: dict[str, tuple[type, str]] = {
             "Attempt": (AttemptMixin, "job_attempt"),
             "Blocker": (BlockerMixin, "job_blocker"),
@@ -151,7 +162,7 @@ class JobMixin(Generic[IdT]):
             body = {"__tablename__": layout.name(table), "__jobqueue__": layout, "__job__": cls}
             body |= {"__module__": cls.__module__, "__doc__": mixin.__doc__}
             setattr(cls, noun, type(f"{cls.__name__}{noun}", (mixin, base), body))
-        cls.Chain = map_chain(cls, cls.registry)  # type: ignore[attr-defined]
+        cls.Chain = map_chain(cls, mapper.registry)
         register(cast("Table", cls.__table__), layout)
 
     def __init__(
@@ -263,7 +274,7 @@ class JobMixin(Generic[IdT]):
         if not hasattr(cls, "__jobqueue__"):  # this is the first attribute that a mapper reads
             raise InvalidOptionError(
                 cls.__name__,  # type: ignore[attr-defined]
-                "list JobMixin before the declarative base: class Job(JobMixin, Base)",
+                MIXIN_FIRST,
             )
         return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-50)
 

@@ -54,7 +54,7 @@ REFUSED: list[tuple[Callable[[], Any], str, str]] = [
     (own_name, "__tablename__", "use queue_prefix"),
     (misspelt, "queue_prefx", "queue_schema, queue_prefix"),
     (twice, "queue_prefix", "give Second a queue_prefix"),
-    (dataclass, "First", "not MappedAsDataclass"),
+    (dataclass, "First", "must not be a MappedAsDataclass"),
     (lambda: WorkerOptions(queues=["reports=2"]), "queues", "pass limits as a mapping"),
     (lambda: WorkerOptions(queues=["a b"]), "queues", "is not a valid queue name"),
     (lambda: WorkerOptions(queues=[("reports", 2)]), "queues", "is not a valid queue name"),  # type: ignore[list-item]
