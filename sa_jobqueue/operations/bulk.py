@@ -24,6 +24,22 @@ LEFT_OVER: Final = timedelta(hours=24)
 _SHOWN: Final = 10
 
 
+class RepeatedWriteError(JobQueueError):
+    """A write of this name has committed with another number of rows; this one wrote nothing.
+
+    `committed` and `staged` count the rows of the write `write_id`, then and now.
+    """
+
+    def __init__(self, write_id: str, committed: int, staged: int) -> None:
+        self.write_id = write_id
+        self.committed = committed
+        self.staged = staged
+        super().__init__(
+            f"write {write_id} has committed {committed:,} rows, this time there are {staged:,}; nothing was written: give "
+            "what is missing another writeId, or set onRepeat=skip to leave a committed write as it is"
+        )
+
+
 class StagedRowsLostError(JobQueueError):
     """Rows that tasks have staged are not there any more, so nothing was enqueued; write again.
 
@@ -80,26 +96,35 @@ def commit_write(
     tasks: Mapping[int, int],
     defaults: RowDefaults = RowDefaults(),
     on_duplicate: Literal["skip", "fail"] = "skip",
+    on_repeat: Literal["skip", "check"] = "skip",
     written_by: str | None = None,
     model: type[JobMixin[Any]] = Job,
 ) -> WriteResult:
     """Make jobs of what tasks have staged; do nothing but clean up when this write has committed before.
 
-    `tasks`: how many rows each task has staged, by `task_id`; those of no other task count. `session`: READ COMMITTED,
-    with nothing done in its transaction yet.
+    `tasks`: how many rows each task has staged, by `task_id`; those of no other task count. Without a row nothing is
+    entered in the ledger, so that the rows may still come. `on_repeat`: "check" fails where the write has committed another
+    number of rows. `session`: READ COMMITTED, with nothing done in its transaction yet.
     Changes: a row in the ledger, one a job, an edge a blocker, one a rejected row; the staged rows of this write are
     deleted, and all that are older than a day.
     Locks: the ledger's row, first: who commits the same write meanwhile waits, and then does nothing. The chains waited
     for that were there, in the order of their ids. Equal deduplication keys of other transactions are waited for.
-    Raises: StagedRowsLostError; ConflictError for an id that is taken, and with `on_duplicate="fail"` for a key;
-    ChainNotFoundError, NotAChainError and InvalidJobError for blockers. Nothing is written then.
+    Raises: RepeatedWriteError; StagedRowsLostError; ConflictError for an id that is taken, and with `on_duplicate="fail"`
+    for a key; ChainNotFoundError, NotAChainError and InvalidJobError for blockers. Nothing is written then.
     """
     meant = {"write_id": write_id, "sequence": sequence}
     staged = meant | {"task_ids": list(tasks)}
     session.execute(bulk.guard())
-    if session.execute(bulk.take_write(model), meant | {"written_by": written_by}).first() is None:
+    if not any(tasks.values()):
         session.execute(bulk.clear_stage(model), meant)
-        return _found(session, meant, model)
+        nothing = WriteResult(write_id=write_id, sequence=sequence, staged=0, enqueued=0, duplicates=0, rejected=0)
+        return find_write(session, write_id, sequence=sequence, model=model) or nothing
+    if session.execute(bulk.take_write(model), meant | {"written_by": written_by}).first() is None:
+        found = _found(session, meant, model)
+        if on_repeat == "check" and found.staged != sum(tasks.values()):
+            raise RepeatedWriteError(write_id, found.staged, sum(tasks.values()))
+        session.execute(bulk.clear_stage(model), meant)
+        return found
     counted = session.execute(bulk.count_staged(model), staged).all() if tasks else []
     rows, rejected, keyed, waiting = (sum(row[place] for row in counted) for place in (1, 2, 3, 4))
     if rows != sum(tasks.values()):

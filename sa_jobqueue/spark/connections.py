@@ -181,7 +181,10 @@ def load_object(path: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # a module that this one imports is missing: the application's own error, shown in full
-        hint = "install it on the driver and on every executor, or pass it with --py-files"
+        hint = (
+            "install it on the driver and on every executor, or ship it with spark-submit --py-files, over Spark Connect "
+            "with spark.addArtifacts(..., pyfile=True)"
+        )
         raise InvalidOptionError("app", f"there is no module {module_name!r} here: {hint}") from None
     for attribute in attributes.split("."):
         try:

@@ -70,8 +70,8 @@ def enqueue(
     `deduplication_key`, `ordering_key`, `fairness_key`, `id`, `blockers` (ARRAY<STRING>): columns. Jobs of one ordering key
     run in the order of the rows of their partition, so all rows of a key belong into one:
     `df.repartition(key).sortWithinPartitions(key, at)`. `write_id`: a name for this write; a second one of that name does
-    nothing and returns the first one's account. `mode`, `on_duplicate`, and `options` by their names: as the data source has
-    them. `url`: as its option.
+    nothing and returns the first one's account, unless the option `onRepeat` is `check`; a write of no rows has none.
+    `mode`, `on_duplicate`, and `options` by their names: as the data source has them. `url`: as its option.
     Raises: InvalidOptionError, InvalidColumnError and UnknownJobTypeError before anything runs; WriteError with the
     words of what failed in Spark, a bad row among them. Nothing is enqueued then, unless the answer was lost: with a
     `write_id` it is safe to call it again.
@@ -125,7 +125,7 @@ def _write(rows: DataFrame, given: dict[str, str]) -> WriteResult:
     writer = writing.batch_writer(rows.schema, options, overwrite=False)
     write_id = given["writeId"] = writer.write_id
     before = _written(options, write_id, 0)
-    if before is not None:
+    if before is not None and options["onRepeat"] == "skip":
         return before
     try:
         rows.write.format("jobqueue").mode("append").options(**given).save()
@@ -135,8 +135,8 @@ def _write(rows: DataFrame, given: dict[str, str]) -> WriteResult:
             raise
         raise WriteError(said[1]) from error
     result = _written(options, write_id, 0)
-    if result is None:
-        raise WriteError(f"the account of write {write_id} is gone; it was deleted since")
+    if result is None:  # a write of no rows is not in the ledger
+        return WriteResult(write_id=write_id, staged=0, enqueued=0, duplicates=0, rejected=0)
     return result
 
 

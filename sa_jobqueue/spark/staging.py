@@ -178,7 +178,7 @@ class Stager:
         if self._is_permissive or not checked.faults:
             return
         place = min(checked.faults)
-        row = batch.slice(place, 1).to_pylist()[0]
+        row = _row(batch, place)
         key = row.get("id") or row.get("deduplication_key")
         raise BadRowError(
             checked.faults[place],
@@ -200,8 +200,19 @@ def _fault_of(error: psycopg.Error) -> Fault:
     return Fault(column if column in bulk.STAGED else "input", f"{error.diag.message_primary}{detail}"[:300])
 
 
+def _row(batch: pa.RecordBatch, place: int) -> dict[str, Any]:
+    """Return a row's values; what Python has no value for, such as an instant of the year 10000, as a text."""
+    row: dict[str, Any] = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            row[name] = column[place].as_py()
+        except (OverflowError, ValueError):
+            row[name] = f"{column.type} {getattr(column[place], 'value', 'out of range')}"
+    return row
+
+
 def _record(batch: pa.RecordBatch, place: int) -> str:
-    row = {name: value for name, value in batch.slice(place, 1).to_pylist()[0].items() if value is not None}
+    row = {name: value for name, value in _row(batch, place).items() if value is not None}
     text = json.dumps(row, default=str)
     if len(text) > MAX_BYTES:
         text = json.dumps({name: str(value)[:_EXCERPT] for name, value in row.items()})

@@ -37,6 +37,9 @@ from sa_jobqueue.spark.reading import Part, filters_of, read_part, shape_of
 from sa_jobqueue.statements import watermarks
 from sa_jobqueue.types import ENDED
 
+EMPTY_WINDOW: Final = 10_000
+"""Transactions without a row after which a stream moves on by a batch without rows: each trigger looks through those since
+its last batch, which must not become ever more. More often would be a batch at every trigger."""
 FIRST_WINDOW: Final = 256
 """How many transactions of jobs are looked at first for the end of a limited batch. Their index is no order, so a look
 sorts what it finds; each next one is four times as wide."""
@@ -74,7 +77,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offset(now.system, xid).as_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return where the next batch ends; `start` when there is no row for it.
+        """Return where the next batch ends; `start` when there is no row for it, except every `EMPTY_WINDOW` transactions.
 
         Raises: OtherClusterError when the checkpoint is of another cluster, or of a time this one has not come to.
         """
@@ -86,6 +89,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return start
             rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
             end = self._end(connection, queue, begin.xid, head, rows)
+        if end is None and head - begin.xid >= EMPTY_WINDOW:
+            end = head
         return start if end is None else Offset(begin.system, end).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:

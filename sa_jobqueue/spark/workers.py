@@ -323,11 +323,18 @@ def _between(option: str, given: timedelta, low: timedelta) -> None:
 
 
 def _session_of_its_own(spark: Any) -> tuple[Any, bool]:
-    """Return a session in which nothing else runs, so that all of it can be cancelled, and whether it is separate."""
-    try:
-        return spark.newSession(), True
-    except (AttributeError, NotImplementedError):
-        return spark, False  # Connect before 4.3, where a tag is found from any thread
+    """Return a session in which nothing else runs, so that all of it can be cancelled, and whether it is separate.
+
+    Over Connect the caller's own: an application that was shipped with `addArtifacts` belongs to that session, a second one
+    would have to be stopped for the client to end, and a tag is found from any thread.
+    """
+    if _is_connect(spark):
+        return spark, False
+    return spark.newSession(), True
+
+
+def _is_connect(spark: Any) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def _reason(error: BaseException) -> str:

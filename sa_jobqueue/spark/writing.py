@@ -9,12 +9,14 @@ driver that died leaves in the staging table is deleted by the next commit of th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from socket import gethostname
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, Literal, NoReturn, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -27,7 +29,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, JobQueueError
 from sa_jobqueue.models.checks import check_name, check_text
 from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
-from sa_jobqueue.operations.bulk import RowDefaults, WriteResult, clear_write, commit_write
+from sa_jobqueue.operations.bulk import RowDefaults, WriteResult, clear_write, commit_write, find_write
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.spark.columns import check_columns
 from sa_jobqueue.spark.connections import Queue, connect, find_queue, load_object, sanitised
@@ -38,6 +40,7 @@ from sa_jobqueue.spark.validation import Rules
 from sa_jobqueue.types import MAX_PRIORITY, MAX_RATE_COST, MIN_PRIORITY
 
 T = TypeVar("T")
+_log = logging.getLogger("sa_jobqueue.spark")
 
 TRIES: Final = 3
 """How often a commit is tried that others make fail: by a deadlock, or by ending its connection."""
@@ -65,8 +68,17 @@ OPTIONS: Final = (
     Option(
         "writeId",
         frozenset({Use.WRITE}),
-        "The caller's name for this write, such as `nightly-2026-11-20`: a second write of that name does nothing.",
+        "The caller's name for this write, such as `nightly-2026-11-20`: a second write of that name does nothing. A write "
+        "of no rows does not use it up.",
         _key,
+    ),
+    Option(
+        "onRepeat",
+        frozenset({Use.WRITE}),
+        "What happens to a write whose `writeId` has committed: `skip` returns without reading the rows; `check` reads and "
+        "counts them, and fails if there are more or fewer than were committed.",
+        partial(one_of, known=("skip", "check")),
+        "skip",
     ),
     Option(
         "onDuplicate",
@@ -135,10 +147,13 @@ class _Writing:
         task = TaskContext.get()
         partition = task.partitionId() if task is not None else 0
         part = Part(write_id, sequence, new_task_id(partition), partition)
+        first = next((batch for batch in batches if len(batch)), None)
+        if first is None:  # a shuffle leaves many partitions empty: a connection for each would cost more than their rows
+            return Staged(write_id, sequence, part.task_id, 0, 0)
         is_permissive = self._options["mode"] == "PERMISSIVE"
         with write_errors(self._options), connect(self._options) as connection:
             stager = Stager(connection, self._queue.model, part, self._rules(), is_permissive=is_permissive)
-            stager.stage(batches)
+            stager.stage(chain([first], batches))
         return Staged(write_id, sequence, part.task_id, stager.rows, stager.rejected)
 
     def _rules(self) -> Rules:
@@ -154,7 +169,9 @@ class _Writing:
             stated=frozenset(column for name, column in _STATED.items() if name in self._options.given),
         )
 
-    def _commit(self, write_id: str, sequence: int, messages: Sequence[Staged]) -> WriteResult:
+    def _commit(
+        self, write_id: str, sequence: int, messages: Sequence[Staged], *, on_repeat: Literal["skip", "check"] = "skip"
+    ) -> WriteResult:
         options = self._options
         defaults = RowDefaults(
             type_name=options["type"],
@@ -172,6 +189,7 @@ class _Writing:
                 tasks={message.task_id: message.rows for message in messages},
                 defaults=defaults,
                 on_duplicate=options["onDuplicate"],
+                on_repeat=on_repeat,
                 written_by=options["writtenBy"] or gethostname(),
                 model=self._queue.model,
             )
@@ -204,14 +222,25 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
     def __init__(self, options: Options, queue: Queue) -> None:
         super().__init__(options, queue)
         self.write_id: str = options["writeId"] or str(uuid4())
+        self.is_repeated = options["onRepeat"] == "skip" and self._has_committed()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Stage a partition. Raises: BadRowError, WriteError."""
-        return self._stage(iterator, self.write_id, 0)
+        """Stage a partition; of a write that has committed, none of its rows is read. Raises: BadRowError, WriteError."""
+        return self._stage(iter(()) if self.is_repeated else iterator, self.write_id, 0)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Enqueue what the tasks staged. Raises: as `commit_write`, WriteError."""
-        self._commit(self.write_id, 0, _staged(messages))
+        if not self.is_repeated:
+            self._commit(self.write_id, 0, _staged(messages), on_repeat="check")
+
+    def _has_committed(self) -> bool:
+        if self._options["writeId"] is None:
+            return False
+        with write_errors(self._options), connect(self._options) as connection, Session(connection) as session:
+            found = find_write(session, self.write_id, model=self._queue.model)
+        if found is not None:
+            _log.warning("write %s has committed %d rows before; nothing is read or written", self.write_id, found.staged)
+        return found is not None
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Delete what is staged. The queue is not touched: the commit may have succeeded."""

@@ -10,8 +10,9 @@ import pyarrow.parquet as parquet
 import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import Engine, make_url, text
+from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobStatus
+from sa_jobqueue import Job, JobStatus
 from tests.fixtures.jobs import Jobs
 from tests.spark import workers_app
 
@@ -71,3 +72,44 @@ def test_a_client_of_spark_connect_writes_works_reads_and_streams(
     assert HIDDEN not in done.stdout + done.stderr
     # Connect writes what a client asks for into its log, options and all: why the guide wants the redaction, or a file.
     assert SHOWN in events
+
+
+SHIPPING = """
+import sys
+from datetime import timedelta
+from pyspark.sql import SparkSession
+from sa_jobqueue.spark import run_workers
+from sa_jobqueue.spark.errors import WorkersFailedError
+
+remote, url, folder = sys.argv[1:]
+sys.path.insert(0, folder)
+spark = SparkSession.builder.remote(remote).getOrCreate()
+try:
+    run_workers(spark, "shipped:jobs", slots=1, url=url, idle_exit=timedelta(seconds=1))
+except WorkersFailedError as error:
+    print("failed", "addArtifacts" in str(error))
+spark.addArtifacts(folder + "/shipped.py", pyfile=True)
+report = run_workers(
+    spark, "shipped:jobs", slots=1, url=url, idle_exit=timedelta(seconds=1), poll_interval=timedelta(milliseconds=100)
+)
+print("worked", report.completed, report.ended)
+"""
+"""It ends without `spark.stop()`."""
+
+
+@pytest.mark.long
+def test_workers_of_a_client_find_what_it_ships_and_do_not_keep_it_from_ending(
+    spark: SparkSession, database_url: str, engine: Engine, tmp_path: Path
+) -> None:
+    module = (
+        "from sa_jobqueue import JobQueue\njobs = JobQueue()\n@jobs.handler('hello')\ndef hello(name: str) -> None: ...\n"
+    )
+    (tmp_path / "shipped.py").write_text(module)
+    with Session(engine) as session, session.begin():
+        session.add_all(Job("hello", "world") for _ in range(3))
+    url = make_url(database_url).render_as_string(hide_password=False)
+    remote = f"sc://127.0.0.1:{spark.conf.get('spark.connect.grpc.binding.port')}"
+    client = [sys.executable, "-c", SHIPPING, remote, url, str(tmp_path)]
+    done = subprocess.run(client, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert done.stdout.splitlines() == ["failed True", "worked 3 idle"]

@@ -18,7 +18,7 @@ from sqlalchemy import Engine, make_url, text
 from sa_jobqueue import JobStatus
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.ids import uuid7
-from sa_jobqueue.spark import OtherClusterError, ReadError, stream_lag
+from sa_jobqueue.spark import OtherClusterError, ReadError, stream_lag, streaming
 from sa_jobqueue.spark.offsets import Offset, Standing
 from sa_jobqueue.spark.source import JobQueueSource
 from sa_jobqueue.spark.streaming import StreamReader
@@ -109,6 +109,25 @@ def test_a_stream_begins_where_it_is_told(database_url: str) -> None:
     assert numbers([row for rows, _ in batches(stream(database_url), earliest) for row in rows]) == [1, 2, 3, 4]
     assert numbers([row for rows, _ in batches(stream(database_url), latest) for row in rows]) == [3, 4]
     assert numbers([row for rows, _ in batches(stream(database_url, startingXid=xid + 1)) for row in rows]) == [3, 4]
+
+
+def test_a_filtered_stream_without_a_row_moves_on(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "EMPTY_WINDOW", 100)
+    one = stream(database_url, "jobs", status="dead")
+    start = one.initialOffset()
+
+    def pass_by(transactions: int) -> dict[str, Any]:
+        with connected(database_url) as connection:
+            connection.autocommit = True
+            for _ in range(transactions):
+                connection.execute("SELECT pg_current_xact_id()")
+        return one.latestOffset(start, ALL)
+
+    assert pass_by(20) == start  # not a batch at every trigger
+    moved = pass_by(100)
+    assert Offset.of(moved).xid >= Offset.of(start).xid + 100
+    ((rows, end),) = batches(one, start)
+    assert (rows, one.latestOffset(end, ALL)) == ([], end)
 
 
 def test_the_first_row_seen_does_not_hide_an_older_open_transaction(database_url: str) -> None:

@@ -18,7 +18,16 @@ from sa_jobqueue.errors import ChainNotFoundError, ConflictError, InvalidJobErro
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.models import WaitFor
 from sa_jobqueue.operations import cancel_jobs, complete_job
-from sa_jobqueue.operations.bulk import RowDefaults, StagedRowsLostError, WriteResult, commit_write, find_write
+from sa_jobqueue.operations.bulk import (
+    RepeatedWriteError,
+    RowDefaults,
+    StagedRowsLostError,
+    WriteResult,
+    commit_write,
+    find_write,
+)
+from sa_jobqueue.spark import writing
+from sa_jobqueue.spark.connections import connect
 from sa_jobqueue.spark.staging import new_task_id
 from sa_jobqueue.statements import bulk
 from tests.fixtures.database import both_servers_swept
@@ -150,6 +159,60 @@ def test_the_first_row_of_a_key_stays_and_an_open_chain_keeps_its_own(database_u
 
 
 @both_servers_swept
+def test_a_write_without_rows_does_not_use_up_its_name(database_url: str, session: Session) -> None:
+    late = writer(database_url, ["input"], type="t", writeId="nightly")
+    late.commit([late.write(iter([batch([{"input": "1"}]).slice(0, 0)])), late.write(iter(()))])
+    assert count(session, Job.Write) == 0
+    session.rollback()
+    assert write(database_url, [{"input": "1"}] * 5, type="t", writeId="nightly").enqueued == 5
+    late.commit([late.write(iter(()))])  # repeated after the rows have come
+    session.rollback()
+    assert (count(session), count(session, Job.Write)) == (5, 1)
+
+
+@both_servers_swept
+def test_a_committed_write_that_is_repeated_reads_no_row(database_url: str, session: Session) -> None:
+    write(database_url, [{"input": "1"}] * 5, type="t", writeId="nightly")
+
+    def never() -> Iterator[Any]:
+        raise AssertionError("a row was computed")
+        yield
+
+    again = writer(database_url, ["input"], type="t", writeId="nightly")
+    again.commit([again.write(never())])
+    assert (count(session), count(session, Job.Stage)) == (5, 0)
+
+
+@both_servers_swept
+def test_a_repeated_write_of_other_rows_is_told_where_it_is_checked(database_url: str, session: Session) -> None:
+    rows: list[Row] = [{"input": "1"}] * 5
+    write(database_url, rows[:3], type="t", writeId="nightly")
+    checked = {"type": "t", "writeId": "nightly", "onRepeat": "check"}
+    assert write(database_url, rows[:3], **checked).staged == 3
+    with pytest.raises(
+        RepeatedWriteError, match="has committed 3 rows, this time there are 5; nothing was written"
+    ) as raised:
+        write(database_url, rows, **checked)
+    assert (raised.value.committed, raised.value.staged) == (3, 5)
+    session.rollback()
+    assert (count(session), count(session, Job.Write)) == (3, 1)
+
+
+def test_an_empty_partition_opens_no_connection(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = writer(database_url, ["input"], type="t")
+    opened: list[object] = []
+
+    def counted(*given: Any, **named: Any) -> Any:
+        opened.append(given)
+        return connect(*given, **named)
+
+    monkeypatch.setattr(writing, "connect", counted)
+    empty = batch([{"input": "1"}]).slice(0, 0)
+    assert [one.write(iter(batches)).rows for batches in ([], [empty], [empty, batch([{"input": "1"}]), empty])] == [0, 0, 1]
+    assert len(opened) == 1
+
+
+@both_servers_swept
 def test_a_crash_that_empties_the_stage_is_noticed_and_the_write_can_be_made_again(
     database_url: str, session: Session
 ) -> None:
@@ -205,15 +268,6 @@ def test_a_commit_that_others_break_is_tried_again_and_happens_once(
     one.commit([part])
     assert broken == ["deadlock", "connection"]
     assert (count(session), count(session, Job.Write)) == (5, 1)
-
-
-@both_servers_swept
-def test_a_write_of_nothing_has_an_account(database_url: str, session: Session) -> None:
-    assert write(database_url, [], []).staged == 0
-    one = writer(database_url, ["type_name"])
-    one.commit([])
-    one.commit([None])
-    assert (count(session), count(session, Job.Write)) == (0, 2)
 
 
 @both_servers_swept

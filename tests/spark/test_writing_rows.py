@@ -113,6 +113,27 @@ def account(url: str, write_id: str) -> WriteResult:
     return found
 
 
+@both_servers_swept
+@pytest.mark.parametrize("name", ["scheduled_at", "expires_at"])
+@pytest.mark.parametrize("microseconds", [253_402_300_800_000_000, -(2**61)], ids=["year 10000", "BC"])
+def test_an_instant_that_python_has_no_value_for_is_a_bad_row(
+    database_url: str, session: Session, name: str, microseconds: int
+) -> None:
+    instants = pa.array([0, microseconds], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    rows = pa.RecordBatch.from_arrays([pa.array(["1", "2"]), instants], names=["input", name])
+    strict = writer(database_url, ["input", name], type="t")
+    with pytest.raises(BadRowError, match=rf"row 1: {name} ") as raised:
+        strict.write(iter([rows]))
+    assert raised.value.excerpt == "2"
+    permissive = writer(database_url, ["input", name], type="t", mode="PERMISSIVE")
+    permissive.commit([permissive.write(iter([rows]))])
+    found = account(database_url, permissive.write_id)
+    assert (found.enqueued, found.rejected) == (1, 1)
+    assert [field for field, _ in rejects(session).values()] == [name]
+    (record,) = session.scalars(select(Job.Reject.record))
+    assert str(microseconds) in str(record)
+
+
 def rejects(session: Session) -> dict[int, tuple[str, str]]:
     """Return what is rejected, by its row."""
     return {one.row: (one.field, one.reason) for one in session.scalars(select(Job.Reject))}
