@@ -463,3 +463,21 @@ def test_what_cannot_be_measured_is_refused_by_name(history: History) -> None:
     for message, call in refused:
         with pytest.raises(InvalidOptionError, match=message):
             call()
+
+
+def test_earlier_days_of_an_archive_are_not_read(plainly: SparkSession, rows: Rows, tmp_path: Path) -> None:
+    from sa_jobqueue.spark.analytics import History
+
+    write_archive(rows, tmp_path)
+    old = tmp_path / "jobs" / "completed_date=2026-01-01"
+    old.mkdir()
+    (old / "part.parquet").write_bytes(b"it would be an error to read this")
+    recent = History.archive(plainly, str(tmp_path)).where(since=at(1000))
+    assert {row.id for row in recent.jobs.collect()} == {
+        row["id"] for row in rows.jobs if (row.get("completed_at") or row["created_at"]) >= at(1000)
+    }
+    empty = History.archive(plainly, str(tmp_path)).where(since=at(0) + timedelta(days=400))
+    both = empty.union(recent).where(since=at(1000))
+    assert both.jobs.count() == recent.jobs.count()
+    plan = recent.jobs._jdf.queryExecution().toString()
+    assert "PartitionFilters: [(isnull(completed_date" in plan

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
 from functools import reduce
 from types import TracebackType
 from typing import Final
@@ -27,6 +27,9 @@ _TYPES: Final = {
     Kind.BOOLEAN: "boolean",
     Kind.TIMESTAMP: "timestamp",
 }
+
+_DAY: Final = "completed_date"
+"""The archive's partition, as `sa_jobqueue.archive` writes it."""
 
 USED: Final = {
     JOBS.name: (
@@ -58,6 +61,8 @@ class History:
     attempts: DataFrame
     dead_letters: DataFrame
     blockers: DataFrame
+    _recent: Callable[[date], History] | None = field(default=None, init=False, repr=False, compare=False)
+    """Reads it again without an archive's folders of days before a given one."""
 
     def __post_init__(self) -> None:
         for name, dataset in DATASETS.items():
@@ -80,21 +85,13 @@ class History:
 
         Raises: NoHistoryError when there is not even one of jobs.
         """
-        frames = {}
-        for name, dataset in DATASETS.items():
-            schema = _schema(dataset, dataset.names)
-            try:
-                frame = spark.read.schema(schema).option("recursiveFileLookup", "true").parquet(f"{path.rstrip('/')}/{name}")
-                _ = frame.columns  # over Spark Connect, this is where a path is looked for
-            except AnalysisException as error:
-                if error.getCondition() != "PATH_NOT_FOUND":
-                    raise
-                if dataset is JOBS:
-                    reason = f"there is no archive at {path!r}: it would have a folder {JOBS.name!r}"
-                    raise NoHistoryError("path", reason) from error
-                frame = spark.createDataFrame([], schema)
-            frames[name] = frame
-        return cls(**frames)
+        history = cls(**{name: _archived(spark, path, dataset) for name, dataset in DATASETS.items()})
+
+        def recent(day: date) -> History:
+            return cls(**{name: _archived(spark, path, dataset, since=day) for name, dataset in DATASETS.items()})
+
+        object.__setattr__(history, "_recent", recent)
+        return history
 
     def union(self, other: History) -> History:
         """Return both as one, without double rows: a row that both have is this one's.
@@ -102,6 +99,12 @@ class History:
         Put the live queue first: `live.union(archive)`. What an archive run has written and not yet deleted is in both, and
         may have changed since.
         """
+        both = self._with(other)
+        if self._recent or other._recent:
+            object.__setattr__(both, "_recent", lambda day: self._since(day)._with(other._since(day)))
+        return both
+
+    def _with(self, other: History) -> History:
         frames = {}
         for name, dataset in DATASETS.items():
             mine, others = getattr(self, name), getattr(other, name)
@@ -120,9 +123,13 @@ class History:
         """Return a part of it: what ended at `since` or later and before `until`, of these queues and types.
 
         A job that has not ended counts by when it was enqueued, an attempt by its end, a dead letter by the death, a blocker
-        by the job that waits. With queues or types, attempts whose job is not in the history are left out.
+        by the job that waits. With queues or types, attempts whose job is not in the history are left out. With `since`, the
+        folders of earlier days of an archive are not read.
         Raises: InvalidOptionError when an instant has no time zone.
         """
+        if since is not None:
+            aware("since", since)
+            self = self._since(since.astimezone(UTC).date())  # noqa: PLW0642
         jobs, attempts, dead_letters, blockers = self.jobs, self.attempts, self.dead_letters, self.blockers
         for name, wanted in (("queue", list(queues)), ("type_name", list(types))):
             if wanted:
@@ -136,6 +143,9 @@ class History:
         if queues or types or since or until:
             blockers = blockers.join(jobs.select(sf.col("id").alias("job_id")), "job_id", "left_semi")
         return History(jobs, attempts, dead_letters, blockers)
+
+    def _since(self, day: date) -> History:
+        return self if self._recent is None else self._recent(day)
 
     def cached(self) -> CachedHistory:
         """Return it as a context manager that reads each dataset once and keeps it, on disk where memory is short.
@@ -153,7 +163,7 @@ class CachedHistory(AbstractContextManager[History]):
         self._kept: list[DataFrame] = []
 
     def __enter__(self) -> History:
-        self._kept = [getattr(self._history, field.name).persist() for field in fields(History)]
+        self._kept = [getattr(self._history, name).persist() for name in DATASETS]
         for frame in self._kept:
             frame.count()  # all of it is read now
         return History(*self._kept)
@@ -161,6 +171,27 @@ class CachedHistory(AbstractContextManager[History]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for frame in self._kept:
             frame.unpersist()
+
+
+def _archived(spark: SparkSession, path: str, dataset: Dataset, *, since: date | None = None) -> DataFrame:
+    schema = _schema(dataset, dataset.names)
+    folder = f"{path.rstrip('/')}/{dataset.name}"
+    try:
+        if since is None:
+            frame = spark.read.schema(schema).option("recursiveFileLookup", "true").parquet(folder)
+        else:
+            # A chain is archived under the day it ended on, in UTC: nothing of it ended later.
+            day = sf.col(_DAY)
+            frame = spark.read.schema(f"{schema}, {_DAY} date").parquet(folder).where(day.isNull() | (day >= sf.lit(since)))
+        _ = frame.columns  # over Spark Connect, this is where a path is looked for
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        if dataset is JOBS:
+            reason = f"there is no archive at {path!r}: it would have a folder {JOBS.name!r}"
+            raise NoHistoryError("path", reason) from error
+        frame = spark.createDataFrame([], schema)
+    return frame
 
 
 def _schema(dataset: Dataset, names: Sequence[str]) -> str:
