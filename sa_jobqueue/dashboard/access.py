@@ -18,6 +18,13 @@ class Permission(StrEnum):
 
     CANCEL_JOBS = "cancel_jobs"
     TRIGGER_JOBS = "trigger_jobs"
+    SET_PRIORITY = "set_priority"
+    REDRIVE_DEAD_LETTERS = "redrive_dead_letters"
+    DISMISS_DEAD_LETTERS = "dismiss_dead_letters"
+    PAUSE_QUEUES = "pause_queues"
+    RESUME_QUEUES = "resume_queues"
+    PAUSE_JOB_TYPES = "pause_job_types"
+    RESUME_JOB_TYPES = "resume_job_types"
 
 
 ALL_PERMISSIONS: Final = frozenset(Permission)

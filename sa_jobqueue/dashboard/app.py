@@ -28,7 +28,7 @@ from sa_jobqueue.dashboard.parameters import MAX_TEXT, ParameterError, Params
 from sa_jobqueue.dashboard.rendering import assets, render
 from sa_jobqueue.dashboard.sampler import sentence
 from sa_jobqueue.dashboard.screens import ACTS, SCREENS
-from sa_jobqueue.dashboard.screens.base import Context, Preview, Screen
+from sa_jobqueue.dashboard.screens.base import Context, Download, Preview, Screen
 from sa_jobqueue.dashboard.sources import Source
 from sa_jobqueue.errors import (
     ChainNotFoundError,
@@ -121,6 +121,11 @@ class _Pages:
             Route("/", self._first, methods=["GET"]),
             Route("/static/{name}", self._static, methods=["GET"]),
             *(Route(f"/{{source}}/{screen.name}", self._view(screen), methods=["GET"]) for screen in SCREENS),
+            *(
+                Route(f"/{{source}}/{name}", self._download(download), methods=["GET"])
+                for screen in SCREENS
+                for name, download in screen.downloads.items()
+            ),
             *(Route(f"/{{source}}/acts/{name}", self._act, methods=["POST"], name=name) for name in ACTS),
         ]
         handlers: dict[Any, Any] = {
@@ -174,6 +179,14 @@ class _Pages:
         view.__name__ = screen.name
         return view
 
+    def _download(self, download: Callable[[Context], Download]) -> Callable[[Request], Any]:
+        async def save(request: Request) -> Response:
+            found = await run_in_threadpool(download, self._context(request, request.query_params.multi_items()))
+            headers = {"Content-Disposition": f'attachment; filename="{found.name}"'}
+            return Response(found.content.encode(), media_type="application/octet-stream", headers=headers)
+
+        return save
+
     def _render(self, request: Request, context: Context, screen: Screen, is_fragment: bool) -> str:
         variables = self._frame(request, screen.title, context, screen) | screen.view(context)
         return render(f"{screen.name}.html", variables, block="live" if is_fragment else None)
@@ -184,12 +197,16 @@ class _Pages:
         act = ACTS[request.url.path.rpartition("/")[2]]
         found = await run_in_threadpool(perform, act, context)
         back = _back(request, context)
-        what = {name: values for name, values in context.params.as_dict().items() if name not in {"confirmed", "back"}}
+        what = {
+            name: values
+            for name, values in context.params.as_dict().items()
+            if name not in {"confirmed", "back", "expected"}
+        }
         variables = self._frame(request, act.title, context) | {
             "act": act,
             "found": found,
             "is_preview": isinstance(found, Preview),
-            "what": what | {"back": back},
+            "what": what | {"back": [back], "expected": [str(found.count)] if isinstance(found, Preview) else []},
             "back": back,
         }
         return HTMLResponse(await run_in_threadpool(render, "act.html", variables))
@@ -223,8 +240,11 @@ class _Pages:
             "access": access,
             "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
             "rendered_at": datetime.now(UTC),
-            "csrf_field": FIELD,
-            "csrf_token": getattr(request.state, "form_token", ""),
+            "frame": {
+                "acts": f"{root}/{context.source.name}/acts" if context else "",
+                "field": FIELD,
+                "token": getattr(request.state, "form_token", ""),
+            },
         }
 
     async def _failed(self, request: Request, error: Exception) -> Response:

@@ -45,6 +45,7 @@ def environment() -> Environment:
         "percent": lambda value: f"{value:.0%}",
         "rate": lambda value: f"{value:,.1f}",
         "span": span,
+        "with": lambda document, more: document | more,
         "words": lambda value: str(value).replace("_", " "),
     }
     # Not imported by the templates: a block that is rendered alone does not see what its template imports.

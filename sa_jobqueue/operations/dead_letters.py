@@ -24,7 +24,10 @@ CHUNK = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterFilter:
-    """Which dead letters are meant; an empty part means any, `resolved` None means both."""
+    """Which dead letters are meant; an empty part means any, `resolved` None means both.
+
+    `died_after` (inclusive), `died_before` (not): aware.
+    """
 
     ids: Sequence[JobId] = ()
     job_ids: Sequence[JobId] = ()
@@ -33,6 +36,7 @@ class DeadLetterFilter:
     fairness_keys: Sequence[str] = ()
     reasons: Sequence[DeadReason] = ()
     fingerprints: Sequence[str] = ()
+    died_after: datetime | None = None
     died_before: datetime | None = None
     resolved: bool | None = False
 

@@ -41,6 +41,7 @@ def matching(
     fairness_keys: Sequence[str] = (),
     reasons: Sequence[DeadReason] = (),
     fingerprints: Sequence[str] = (),
+    died_after: datetime | None = None,
     died_before: datetime | None = None,
     resolved: bool | None = False,
 ) -> list[ColumnElement[bool]]:
@@ -61,6 +62,8 @@ def matching(
     ):
         if values:
             found.append(attribute.in_(list(values)))
+    if died_after is not None:
+        found.append(letter.died_at >= died_after)
     if died_before is not None:
         found.append(letter.died_at < died_before)
     if resolved is not None:

@@ -12,4 +12,6 @@ def links(ids: Mapping[str, str]) -> dict[str, list[str]]:
     """Return links to each screen by its name, with parameters of rows: `ids` are those of `write_hostile`."""
     found = {screen.name: [screen.name] for screen in SCREENS}
     found["jobs"].append(f"jobs?queue={quote(ids['queue'], safe='')}&status=dead")
+    found["job"] = [f"job?id={quote(ids[name], safe='')}" for name in ("dead", "running", "blocked")]
+    found["queues"].append(f"queues?name={quote(ids['queue'], safe='')}")
     return found

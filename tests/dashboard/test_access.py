@@ -43,6 +43,7 @@ def routes() -> Iterator[tuple[str, str, bool]]:
 def test_there_are_routes_of_every_screen_and_act_and_no_others() -> None:
     found = {(method, path) for method, path, is_public in routes() if not is_public and method != "HEAD"}
     pages = {("GET", f"/queue/{screen.name}") for screen in SCREENS}
+    pages |= {("GET", f"/queue/{name}") for screen in SCREENS for name in screen.downloads}
     acts = {("POST", f"/queue/acts/{name}") for name in ACTS}
     assert found == pages | acts | {("GET", "/"), ("GET", "/static/other.js")}
 

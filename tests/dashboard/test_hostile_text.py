@@ -27,7 +27,8 @@ def test_no_screen_lets_any_text_through(engine: Engine, monkeypatch: pytest.Mon
     client = Client(dashboard(engine, HostileJob, operator=engine, authorize=everyone))
     for screen in SCREENS:
         for path in links(ids)[screen.name]:
-            page = client.page(f"/queue/{path}")
+            # A traceback has lines, in an element of its own.
+            page = re.sub("(?s)<pre.*?</pre>", lambda one: one[0].replace("\n", " "), client.page(f"/queue/{path}"))
             text = page if corpus == "control" else html.unescape(page)
             assert not unsafe(page.replace("\r", "")), screen.name
             assert not [char for char in page if unicodedata.category(char) == "Cc" and char not in "\n\t"], screen.name

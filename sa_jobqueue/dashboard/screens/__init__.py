@@ -2,10 +2,17 @@
 
 from typing import Final
 
-from sa_jobqueue.dashboard.screens import jobs, overview
+from sa_jobqueue.dashboard.screens import dead_letters, job, job_types, jobs, overview, queues
 from sa_jobqueue.dashboard.screens.base import Act, Screen
 
-SCREENS: Final[tuple[Screen, ...]] = (overview.SCREEN, jobs.SCREEN)
+SCREENS: Final[tuple[Screen, ...]] = (
+    overview.SCREEN,
+    jobs.SCREEN,
+    job.SCREEN,
+    dead_letters.SCREEN,
+    queues.SCREEN,
+    job_types.SCREEN,
+)
 """In the order of the navigation."""
 
 ACTS: Final[dict[str, Act]] = {act.name: act for screen in SCREENS for act in screen.acts}

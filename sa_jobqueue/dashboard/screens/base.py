@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sqlalchemy.orm import Session
@@ -50,7 +50,7 @@ class Context:
         """Return the link to a screen of this queue."""
         return f"{self.root}/{self.source.name}/{screen}{query(parameters.items())}"
 
-    def may(self, permission: Permission) -> bool:
+    def may(self, permission: str) -> bool:
         """Return whether the user may do something, and this queue can be changed at all."""
         return permission in self.access.permissions and not self.source.is_read_only
 
@@ -119,6 +119,14 @@ class Act:
     run: Callable[[Context, Session], Outcome]
 
 
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A file that the browser saves and never shows."""
+
+    name: str
+    content: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
     """A page. `view` returns the variables of the template `NAME.html`."""
@@ -127,6 +135,8 @@ class Screen:
     title: str
     view: Callable[[Context], dict[str, Any]]
     acts: Sequence[Act] = ()
+    downloads: Mapping[str, Callable[[Context], Download]] = field(default_factory=dict)
+    """Files by the name in their URL."""
     in_menu: bool = True
     refresh: int = 5
     """Seconds between two live updates while the page is visible; 0 for none."""

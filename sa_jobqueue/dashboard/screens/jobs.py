@@ -6,14 +6,16 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
+from sqlalchemy import type_coerce
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.parameters import ParameterError
 from sa_jobqueue.dashboard.screens.base import PAGE, Act, Context, Outcome, Preview, Screen
-from sa_jobqueue.operations import JobFilter, cancel_jobs, list_jobs, trigger_jobs
+from sa_jobqueue.operations import JobFilter, cancel_jobs, list_jobs, set_priority, trigger_jobs
 from sa_jobqueue.operations.pages import SCAN_LIMIT
-from sa_jobqueue.types import ENDED, INITIAL, JobStatus
+from sa_jobqueue.types import ENDED, INITIAL, MAX_PRIORITY, MIN_PRIORITY, JobStatus
 
 COLUMNS: Final = (
     *("id", "type_name", "queue", "fairness_key", "status", "priority", "attempt", "max_attempts"),
@@ -48,7 +50,7 @@ def view(context: Context) -> dict[str, Any]:
         page = list_jobs(
             session,
             where=where,
-            matching=None if contains is None else context.model.input.contains(contains),
+            matching=None if contains is None else context.model.input.contains(type_coerce(contains, JSONB)),
             columns=COLUMNS,
             after=params.job_id("after", context.model),
             limit=limit,
@@ -153,6 +155,26 @@ def _trigger(context: Context, session: Session) -> Outcome:
     return Outcome(changed=result.changed, sentence="made due now", details=details, ids=result.ids)
 
 
+def _preview_priority(context: Context, session: Session) -> Preview:
+    priority = read_priority(context)
+    what = f"They get priority {priority}; larger runs first. Workers apply it from their next claim on."
+    return _previewed(context, session, frozenset(INITIAL), what)
+
+
+def _set_priority(context: Context, session: Session) -> Outcome:
+    ids = list(_standing(context, session))
+    priority = read_priority(context)
+    result = set_priority(session, priority, where=JobFilter(ids=ids), model=context.model)
+    rest = len(ids) - result.matched
+    details = [f"{rest} are neither pending nor blocked"] if rest else []
+    return Outcome(changed=result.changed, sentence=f"set to priority {priority}", details=details, ids=result.ids)
+
+
+def read_priority(context: Context) -> int:
+    """Return the priority of a form."""
+    return context.params.number("priority", low=MIN_PRIORITY, high=MAX_PRIORITY, default=0)
+
+
 SCREEN = Screen(
     name="jobs",
     title="Jobs",
@@ -171,6 +193,13 @@ SCREEN = Screen(
             permission=Permission.TRIGGER_JOBS,
             preview=_preview_trigger,
             run=_trigger,
+        ),
+        Act(
+            name="set-priority",
+            title="Set the priority",
+            permission=Permission.SET_PRIORITY,
+            preview=_preview_priority,
+            run=_set_priority,
         ),
     ),
 )

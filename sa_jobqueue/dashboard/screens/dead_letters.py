@@ -1,0 +1,179 @@
+"""Dead letters by error, and one by one; redrive or dismiss a group, all that a filter finds, or the selected ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.dashboard.access import Permission
+from sa_jobqueue.dashboard.screens.base import PAGE, Act, Context, Outcome, Preview, Screen
+from sa_jobqueue.operations import (
+    DeadLetterFilter,
+    dismiss_dead_letters,
+    group_dead_letters,
+    list_dead_letters,
+    redrive_dead_letters,
+)
+from sa_jobqueue.types import DeadReason
+
+WINDOWS: Final = {
+    "all": None,
+    "1h": timedelta(hours=1),
+    "3h": timedelta(hours=3),
+    "24h": timedelta(hours=24),
+    "3d": timedelta(days=3),
+    "7d": timedelta(days=7),
+}
+_RESOLVED: Final = {"no": False, "yes": True, "any": None}
+_GROUPS: Final = 200
+_LISTED: Final = 20
+
+
+def read_filter(context: Context, now: datetime) -> DeadLetterFilter:
+    """Return the filter of a request. `died_after` is exact; `within` is relative to `now`, the database's clock."""
+    params = context.params
+    window = WINDOWS[params.choice("within", tuple(WINDOWS))]
+    died_after = params.instant("died_after") or (None if window is None else now - window)
+    return DeadLetterFilter(
+        ids=params.job_ids("id", context.model),
+        job_ids=params.job_ids("job", context.model),
+        types=params.texts("type"),
+        queues=params.texts("queue"),
+        fairness_keys=params.texts("fairness_key"),
+        reasons=params.choices("reason", DeadReason),
+        fingerprints=params.texts("fingerprint"),
+        died_after=died_after,
+        died_before=params.instant("died_before"),
+        resolved=_RESOLVED[params.choice("resolved", tuple(_RESOLVED))],
+    )
+
+
+def view(context: Context) -> dict[str, Any]:
+    """Return groups of dead letters, and one page of them."""
+    params = context.params
+    limit = params.number("limit", low=1, high=200, default=PAGE)
+    after = params.job_id("after", context.model)
+    names = ("within", "type", "queue", "fairness_key", "reason", "fingerprint", "resolved", "id", "job", "died_after")
+    filters: dict[str, Any] = {name: params.texts(name, at_most=1000) for name in (*names, "died_before")}
+    with context.read() as session:
+        now = _now(session)
+        where = read_filter(context, now)
+        groups = group_dead_letters(session, where=where, model=context.model) if after is None else []
+        page = list_dead_letters(session, where=where, after=after, limit=limit, model=context.model)
+        rows = [
+            {
+                "id": one.id,
+                "job_id": one.job_id,
+                "type_name": one.type_name,
+                "queue": one.queue,
+                "reason": one.reason,
+                "died_at": one.died_at,
+                "attempts": one.attempts,
+                "resolution": one.resolution,
+                "resolved_at": one.resolved_at,
+                "resolved_by": one.resolved_by,
+                "error": context.error_line(one.type_name, one.error),
+            }
+            for one in page
+        ]
+    return {
+        "letters": rows,
+        "groups": groups[:_GROUPS],
+        "groups_left_out": max(len(groups) - _GROUPS, 0),
+        "total": sum(group.count for group in groups),
+        "filters": filters,
+        "is_filtered": any(filters.values()),
+        "windows": list(WINDOWS),
+        "within": params.choice("within", tuple(WINDOWS)),
+        "resolved": params.choice("resolved", tuple(_RESOLVED)),
+        "reasons": list(DeadReason),
+        # A window that ends now would hold others later: the act is about those that the page counted.
+        "exactly": {name: values for name, values in filters.items() if values and name not in {"within", "resolved"}}
+        | ({"died_after": where.died_after.isoformat()} if where.died_after else {}),
+        "now": now,
+        "next_url": None if page.next is None else context.url("dead-letters", **filters, after=page.next),
+        "first_url": None if after is None else context.url("dead-letters", **filters),
+    }
+
+
+def _now(session: Session) -> datetime:
+    found: datetime = session.execute(select(func.now())).scalar_one()
+    return found.astimezone(UTC)
+
+
+def _meant(context: Context, session: Session) -> DeadLetterFilter:
+    return read_filter(context, _now(session))
+
+
+def _preview_redrive(context: Context, session: Session) -> Preview:
+    result = redrive_dead_letters(session, where=_meant(context, session), dry_run=True, model=context.model)
+    what = "Their jobs become pending with as many new attempts as they once had; what waits for them goes on."
+    details = [f"job {job_id}" for job_id in result.ids[:_LISTED]]
+    return _previewed(result, what, details)
+
+
+def _redrive(context: Context, session: Session) -> Outcome:
+    where = _meant(context, session)
+    result = redrive_dead_letters(session, where=where, by=context.access.user, model=context.model)
+    return _outcome(context, session, where, result, "redriven")
+
+
+def _preview_dismiss(context: Context, session: Session) -> Preview:
+    where = replace(_meant(context, session), resolved=False)
+    result = dismiss_dead_letters(session, where=where, by=context.access.user, dry_run=True, model=context.model)
+    what = "They count as resolved. Their jobs stay dead, and what waits for these still waits."
+    details = [f"dead letter {letter_id}" for letter_id in result.ids[:_LISTED]]
+    return _previewed(result, what, details)
+
+
+def _dismiss(context: Context, session: Session) -> Outcome:
+    where = replace(_meant(context, session), resolved=False)
+    result = dismiss_dead_letters(session, where=where, by=context.access.user, model=context.model)
+    return _outcome(context, session, where, result, "dismissed")
+
+
+def _previewed(result: Any, what: str, details: list[str]) -> Preview:
+    if result.changed > _LISTED:
+        details.append(f"and {result.changed - _LISTED} more")
+    return Preview(count=result.changed, sentence=what, details=details, is_capped=result.next is not None)
+
+
+def _outcome(context: Context, session: Session, where: DeadLetterFilter, result: Any, done: str) -> Outcome:
+    """Return what was done, and who resolved the rest meanwhile."""
+    expected = context.params.number("expected", low=0, high=1_000_000, default=0)
+    details = []
+    if result.changed < min(expected, 1000) and where.resolved is False:
+        others = list_dead_letters(session, where=replace(where, resolved=True), limit=_LISTED, model=context.model)
+        details = [
+            f"job {one.job_id} was already {one.resolution} at {one.resolved_at:%Y-%m-%d %H:%M:%S} UTC by {one.resolved_by}"
+            for one in others
+            if one.resolved_at is not None
+        ]
+    return Outcome(changed=result.changed, sentence=done, details=details, ids=result.ids, has_more=result.next is not None)
+
+
+SCREEN = Screen(
+    name="dead-letters",
+    title="Dead letters",
+    view=view,
+    acts=(
+        Act(
+            name="redrive-dead-letters",
+            title="Redrive",
+            permission=Permission.REDRIVE_DEAD_LETTERS,
+            preview=_preview_redrive,
+            run=_redrive,
+        ),
+        Act(
+            name="dismiss-dead-letters",
+            title="Dismiss",
+            permission=Permission.DISMISS_DEAD_LETTERS,
+            preview=_preview_dismiss,
+            run=_dismiss,
+        ),
+    ),
+)

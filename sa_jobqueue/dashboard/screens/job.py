@@ -1,0 +1,184 @@
+"""One job: why it is where it is, what it was given and returned, its attempts with tracebacks, and what waits for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any, Final
+
+from sa_jobqueue.dashboard.parameters import ParameterError
+from sa_jobqueue.dashboard.rendering import SHOWN, as_json
+from sa_jobqueue.dashboard.screens.base import Context, Download, Screen
+from sa_jobqueue.operations import (
+    Cause,
+    DeadLetterFilter,
+    Explanation,
+    explain_job,
+    get_chain,
+    get_job,
+    list_attempts,
+    list_blocked_jobs,
+    list_blockers,
+    list_dead_letters,
+)
+from sa_jobqueue.types import ENDED, INITIAL, JobId, JobStatus
+
+ATTEMPTS: Final = 20
+"""Number of attempts on one page; the others are linked."""
+_RELATED: Final = 50
+_FIELDS: Final = (
+    *("type_name", "queue", "fairness_key", "priority", "status", "attempt", "max_attempts", "created_at", "scheduled_at"),
+    *("started_at", "completed_at", "completed_by", "leased_by", "leased_until", "timeout", "expires_at"),
+    *("ordering_key", "deduplication_key", "rate_cost", "input_version", "chain_type_name", "chain_index", "trace_context"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a job's way, and how long it took since the one before."""
+
+    name: str
+    at: datetime
+    after: timedelta | None
+    is_bad: bool = False
+
+
+def view(context: Context) -> dict[str, Any]:
+    """Return a job with everything that is known of it."""
+    job_id, after = _job_id(context), context.params.number("attempts_after", low=1, high=2**31 - 1, default=0)
+    model = context.model
+    with context.read() as session:
+        job: Any = get_job(session, job_id, model=model)
+        heartbeat_timeout = context.source.heartbeat_timeout
+        explanation = explain_job(session, job_id, heartbeat_timeout=heartbeat_timeout, model=model)
+        attempts = list_attempts(session, job_id, after=after or None, limit=ATTEMPTS, newest_first=True, model=model)
+        letters = list_dead_letters(
+            session, where=DeadLetterFilter(job_ids=[job_id], resolved=None), limit=_RELATED, model=model
+        )
+        chain = get_chain(session, job.chain_id, model=model)
+        blockers = list_blockers(session, job_id, limit=_RELATED, model=model)
+        blocked = list_blocked_jobs(
+            session, job.chain_id, columns=["id", "type_name", "status"], limit=_RELATED, model=model
+        )
+        # Read here: the objects belong to the session.
+        return {
+            "job": job,
+            "fields": [(name, getattr(job, name)) for name in _FIELDS if getattr(job, name, None) not in (None, "")],
+            "payloads": list(_payloads(context, job)),
+            "explanations": list(_explained(context, explanation)),
+            "attempts": [(one, context.error(job.type_name, one.error)) for one in attempts],
+            "changes": _changes(list(attempts)),
+            "older_attempts": attempts.next,
+            "steps": _steps(job, list(attempts)),
+            "letters": list(letters),
+            "chain": chain,
+            "blockers": [(one, one.chain) for one in blockers],
+            "blocked": list(blocked),
+            "blocked_has_more": blocked.next is not None,
+            "last_error": context.error(job.type_name, job.last_error),
+            "can_cancel": job.status not in ENDED and context.may("cancel_jobs"),
+            "can_trigger": job.status in INITIAL and context.may("trigger_jobs"),
+            "can_set_priority": job.status in INITIAL and context.may("set_priority"),
+            "can_redrive": job.status is JobStatus.DEAD and context.may("redrive_dead_letters"),
+            "can_dismiss": any(one.resolution is None for one in letters) and context.may("dismiss_dead_letters"),
+        }
+
+
+def _job_id(context: Context) -> JobId:
+    found: JobId | None = context.params.job_id("id", context.model)
+    if found is None:
+        raise ParameterError("id", "is missing: the id of a job")
+    return found
+
+
+def _payloads(context: Context, job: Any) -> Iterator[tuple[str, str, bool]]:
+    """Yield the name, the text and whether it is cut, of each payload that there is."""
+    for name in ("input", "output"):
+        value = context.payload(job.type_name, getattr(job, name))
+        if value is not None or name == "input":
+            text = as_json(value)
+            yield name, text, len(text) > SHOWN
+
+
+def _explained(context: Context, explanation: Explanation) -> Iterator[tuple[Explanation, str, str | None, str | None]]:
+    """Yield the explanation, then root causes: each with its sentence, and the link and its text to what ends the cause."""
+    roots = [one for one in explanation.roots if one.job_id != explanation.job_id]
+    hidden = not all(context.access.may_see(one.type_name) for one in (explanation, *roots))
+    for one in (*roots, explanation):
+        # Sentences quote errors, also those of the jobs that it waits for.
+        quotes = hidden and one.cause in {Cause.DEAD, Cause.RETRYING, Cause.QUARANTINED, Cause.BLOCKED}
+        sentence = "The explanation quotes an error that you may not see." if quotes else one.sentence
+        yield one, sentence, *_remedy(context, one)
+
+
+def _remedy(context: Context, one: Explanation) -> tuple[str | None, str | None]:
+    match one.cause:
+        case Cause.QUEUE_PAUSED | Cause.LIMITED | Cause.RATE_LIMITED:
+            return context.url("queues", name=one.queue), f"Open queue {one.queue}"
+        case Cause.TYPE_PAUSED:
+            return context.url("job-types", name=one.type_name), f"Open job type {one.type_name}"
+        case Cause.DEAD:
+            return context.url("dead-letters", job=one.job_id, resolved="any"), "Open its dead letter"
+        case Cause.WAITING_FOR_ORDERING_KEY:
+            return context.url("job", id=one.evidence.get("waits_for")), "Open the job that is first"
+        case Cause.NO_WORKER | Cause.QUEUE_UNSERVED | Cause.TYPE_UNKNOWN | Cause.DRAINING | Cause.BUSY | Cause.WORKER_SILENT:
+            return context.url("overview") + "#workers", "See the workers"
+        case Cause.QUEUED | Cause.NOT_SELECTED | Cause.READY:
+            return context.url("jobs", queue=one.queue, status="pending", order="oldest"), "See the queue's pending jobs"
+    return None, None
+
+
+def _changes(attempts: list[Any]) -> dict[int, str]:
+    """Return what differs between an attempt and the one before it, by its number; they are the newest first."""
+    found = {}
+    for later, earlier in pairwise(attempts):
+        differs = [
+            word
+            for word, one, other in (
+                ("outcome", later.outcome, earlier.outcome),
+                ("error", later.error_fingerprint, earlier.error_fingerprint),
+                ("worker", later.worker_id, earlier.worker_id),
+            )
+            if one != other
+        ]
+        found[later.attempt] = f"another {', '.join(differs)} than before" if differs else "the same as before"
+    return found
+
+
+def _steps(job: Any, attempts: list[Any]) -> list[Step]:
+    """Return the instants of a job's way in their order, of its attempts those of the page."""
+    found: list[tuple[datetime, str, bool]] = [(job.created_at, "enqueued", False)]
+    for one in reversed(attempts):
+        if one.started_at is not None:
+            found.append((one.started_at, f"attempt {one.attempt} started", False))
+        found.append((one.ended_at, f"attempt {one.attempt} {one.outcome.replace('_', ' ')}", one.outcome != "snoozed"))
+    is_known = any(one.attempt == job.attempt for one in attempts)
+    if job.started_at is not None and not is_known and job.status not in INITIAL:
+        found.append((job.started_at, f"attempt {job.attempt} started", False))
+    if job.completed_at is not None:
+        found.append((job.completed_at, job.status.value, job.status is JobStatus.DEAD))
+    elif job.status in INITIAL:
+        found.append((job.scheduled_at, "due", False))
+    found.sort(key=lambda step: step[0])
+    before = [None, *(step[0] for step in found)]
+    return [
+        Step(name, at, None if earlier is None else at - earlier, is_bad)
+        for (at, name, is_bad), earlier in zip(found, before, strict=False)
+    ]
+
+
+def _download(context: Context) -> Download:
+    """Return a whole payload, or the last error, as JSON."""
+    what = context.params.choice("what", ("input", "output", "last_error"))
+    with context.read() as session:
+        job: Any = get_job(session, _job_id(context), model=context.model)
+    value = getattr(job, what)
+    shown = context.error(job.type_name, value) if what == "last_error" else context.payload(job.type_name, value)
+    name = re.sub("[^A-Za-z0-9-]", "_", str(job.id))[:80]
+    return Download(f"{name}.{what}.json", as_json(shown))
+
+
+SCREEN = Screen(name="job", title="Job", view=view, in_menu=False, downloads={"payload": _download})

@@ -1,0 +1,204 @@
+"""What each act does, what it says beforehand, who is recorded, and what two operators see of each other."""
+
+from __future__ import annotations
+
+import html
+import json
+import logging
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, func, insert, update
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import JobStatus
+from sa_jobqueue.dashboard import ALL_PERMISSIONS, Access, dashboard
+from sa_jobqueue.operations import list_job_types, list_queues
+from tests.dashboard.conftest import Client
+from tests.fixtures.jobs import Jobs
+
+ERROR = {"type": "ValueError", "message": "no such order", "traceback": "Traceback\n  line 1"}
+
+
+def confirmed(client: Client, preview: str) -> str:
+    """Send the form of a preview; return the page that follows."""
+    act = re.findall(r'action="[^"]*/acts/([a-z-]+)"', preview)[0]
+    what = json.loads(html.unescape(re.findall(r'name="what" value="([^"]*)"', preview)[0]))
+    response = client.post(act, what, confirmed="1")
+    assert response.status_code == 200, response.text
+    return response.text
+
+
+def operator(engine: Engine, name: str) -> Client:
+    access = Access(user=name, permissions=ALL_PERMISSIONS)
+    return Client(dashboard(engine, operator=engine, authorize=lambda request: access))
+
+
+def forms(page: str, act: str) -> list[dict[str, str]]:
+    """Return what the forms of an act on a page are about."""
+    found = re.findall(rf'(?s)action="[^"]*/acts/{act}".*?name="what" value="([^"]*)"', page)
+    return [json.loads(html.unescape(one)) for one in found]
+
+
+def test_an_act_says_how_many_rows_it_changes_and_changes_none_before(client: Client, jobs: Jobs) -> None:
+    pending, running, done = jobs.add(), jobs.add(JobStatus.RUNNING), jobs.add(JobStatus.COMPLETED)
+    what = {"id": [str(one) for one in (pending, running, done)]}
+    preview = client.post("cancel-jobs", what).text
+    assert "<strong>2</strong> rows would change" in preview
+    assert "1 of the selected jobs cannot: completed" in preview
+    assert jobs.status(pending) is JobStatus.PENDING
+    page = confirmed(client, preview)
+    assert "<strong>2</strong> cancelled" in page
+    assert "1 had already ended" in page
+    assert {jobs.status(pending), jobs.status(running)} == {JobStatus.CANCELLED}
+    assert "<strong>0</strong> rows would change" in client.post("cancel-jobs", what).text
+
+
+def test_run_now_and_priority(client: Client, jobs: Jobs) -> None:
+    later = jobs.add(due_in=3600)
+    what = {"id": str(later)}
+    assert "<strong>1</strong> made due now" in confirmed(client, client.post("trigger-jobs", what).text)
+    assert "<strong>1</strong> set to priority 7" in confirmed(client, client.post("set-priority", what, priority="7").text)
+    assert jobs.get(later)["priority"] == 7
+    assert client.post("set-priority", what, priority="10").status_code == 400
+
+
+def test_dead_letters_are_redriven_by_group_and_the_second_operator_sees_who_did_it(engine: Engine, jobs: Jobs) -> None:
+    ids = [jobs.add(JobStatus.DEAD, fingerprint="f1", error=ERROR, input={}) for _ in range(3)]
+    other = jobs.add(JobStatus.DEAD, fingerprint="f2", error=ERROR, input={})
+    ann, bob = operator(engine, "ann"), operator(engine, "bob")
+    page = ann.page("/queue/dead-letters?within=24h")
+    group = next(one for one in forms(page, "redrive-dead-letters") if one.get("fingerprint") == "f1")
+    assert "died_after" in group
+    anns, bobs = (client.post("redrive-dead-letters", group).text for client in (ann, bob))
+    assert "<strong>3</strong> rows would change" in anns
+    assert "<strong>3</strong> redriven" in confirmed(ann, anns)
+    assert {jobs.status(one) for one in ids} == {JobStatus.PENDING}
+    assert jobs.status(other) is JobStatus.DEAD
+    assert {row["resolved_by"] for row in jobs.letters(ids[0])} == {"ann"}
+    late = confirmed(bob, bobs)
+    assert "<strong>0</strong> redriven" in late
+    assert f"job {ids[0]} was already redriven at" in late
+    assert "UTC by ann" in late
+
+
+def test_dead_letters_within_windows_are_counted_and_linked_exactly(client: Client, engine: Engine, jobs: Jobs) -> None:
+    letters = jobs.model.DeadLetter.__table__
+    for hours in (0, 2, 12, 48, 100, 400):
+        job_id = jobs.add(JobStatus.DEAD, fingerprint="f", error=ERROR, input={})
+        with engine.begin() as connection:
+            at = func.now() - timedelta(hours=hours)
+            connection.execute(update(letters).where(letters.c.job_id == job_id).values(died_at=at))
+    for window, count in {"1h": 1, "3h": 2, "24h": 3, "3d": 4, "7d": 5, "all": 6}.items():
+        page = client.page(f"/queue/dead-letters?within={window}")
+        [link] = re.findall(r'<a href="[^"]*?(/queue/dead-letters[^"]*fingerprint=f[^"]*)">([\d,]+)</a>', page)
+        assert int(link[1]) == count
+        assert client.page(html.unescape(link[0])).count('name="ids"') == count
+
+
+def test_dismissed_letters_stay_dead(client: Client, jobs: Jobs) -> None:
+    job_id = jobs.add(JobStatus.DEAD, fingerprint="f", error=ERROR, input={})
+    page = client.page(f"/queue/job?id={job_id}")
+    [what] = forms(page, "dismiss-dead-letters")
+    assert "<strong>1</strong> dismissed" in confirmed(client, client.post("dismiss-dead-letters", what).text)
+    assert jobs.letters(job_id)[0]["resolved_by"] == "ann"
+    [again] = forms(client.page(f"/queue/job?id={job_id}"), "redrive-dead-letters")
+    assert "<strong>1</strong> redriven" in confirmed(client, client.post("redrive-dead-letters", again).text)
+    assert jobs.status(job_id) is JobStatus.PENDING
+
+
+@pytest.mark.parametrize("kind", ["queue", "type"])
+def test_pause_and_resume(client: Client, engine: Engine, jobs: Jobs, kind: str) -> None:
+    jobs.add_worker()
+    jobs.add()
+    screen, noun, name = ("queues", "queues", "default") if kind == "queue" else ("job-types", "job-types", "test")
+
+    def paused_by() -> str | None:
+        with Session(engine) as session:
+            found = list_queues(session) if kind == "queue" else list_job_types(session)
+            return next((one.paused_by for one in found if one.paused_at is not None), None)
+
+    [what] = forms(client.page(f"/queue/{screen}"), f"pause-{noun}")
+    preview = client.post(f"pause-{noun}", what).text
+    assert name in preview
+    assert paused_by() is None
+    assert "<strong>1</strong> paused" in confirmed(client, preview)
+    assert paused_by() == "ann"
+    assert "already paused, by ann" in client.post(f"pause-{noun}", what).text
+    page = client.page("/queue/job?id=" + str(jobs.add()))
+    assert f"sa-jobqueue {kind}s resume" in page
+    assert f"/queue/{screen}?name={name}" in page  # a link to what ends the cause
+    [what] = forms(client.page(f"/queue/{screen}"), f"resume-{noun}")
+    assert "<strong>1</strong> resumed" in confirmed(client, client.post(f"resume-{noun}", what).text)
+    assert paused_by() is None
+
+
+def test_each_act_is_one_line_of_the_log(client: Client, jobs: Jobs, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "sa_jobqueue.dashboard")
+    job_id = jobs.add()
+    client.post("cancel-jobs", {"id": str(job_id)})
+    assert not caplog.records  # a preview is no act
+    client.post("cancel-jobs", {"id": str(job_id)}, confirmed="1")
+    [record] = caplog.records
+    fields = record.__dict__["dashboard_act"]
+    assert (fields["user"], fields["act"], fields["source"], fields["count"]) == ("ann", "cancel-jobs", "queue", 1)
+    assert fields["ids"] == [str(job_id)]
+    caplog.clear()
+    client.post("cancel-jobs", {"id": "00000000-0000-7000-8000-000000000000"}, confirmed="1")
+    assert "\n" not in caplog.records[0].getMessage()
+
+
+def test_a_job_shows_its_payload_exactly_and_its_attempts(client: Client, engine: Engine, jobs: Jobs) -> None:
+    document = {"big": 12345678901234567890123, "": {"null": None}, "text": "NaN 1e400 \U0001f600 \x1b[0m", "deep": [[None]]}
+    job_id = jobs.add(JobStatus.DEAD, attempt=3, input=document, error=ERROR, fingerprint="f", last_error=ERROR)
+    attempt = {"job_id": job_id, "outcome": "failed", "error": ERROR, "worker_id": "w1", "error_fingerprint": "f"}
+    with engine.begin() as connection:
+        for number in (1, 2, 3):
+            row = attempt | {"attempt": number, "worker_id": "w1" if number < 3 else "w2"}
+            connection.execute(insert(jobs.model.Attempt.__table__).values(row))
+    page = html.unescape(client.page(f"/queue/job?id={job_id}"))
+    assert "12345678901234567890123" in page
+    assert '"": {' in page
+    assert "\U0001f600 \\u001b[0m" in page
+    assert "another worker than before" in page
+    assert "the same as before" in page
+    assert page.count("Traceback\n  line 1") == 3
+    saved = client.get(f"/queue/payload?id={job_id}&what=input")
+    assert json.loads(saved.text) == document
+    assert saved.headers["content-disposition"].startswith("attachment")
+
+
+def test_a_large_payload_and_many_attempts_are_cut(client: Client, engine: Engine, jobs: Jobs) -> None:
+    job_id = jobs.add(JobStatus.RUNNING, attempt=1, input={"text": "x" * 4_000_000})
+    rows = [{"job_id": job_id, "attempt": number, "outcome": "failed", "error": ERROR} for number in range(1, 1001)]
+    with engine.begin() as connection:
+        connection.execute(insert(jobs.model.Attempt.__table__), rows)
+    page = client.page(f"/queue/job?id={job_id}")
+    assert len(page) < 100_000
+    assert "more characters" in page
+    assert page.count("<details") == 20
+    older = re.findall(r'href="[^"]*?(/queue/job\?[^"#]*attempts_after[^"#]*)', page)[0]
+    assert "Attempt 980 failed" in client.page(html.unescape(older))
+    assert len(client.get(f"/queue/payload?id={job_id}&what=input").content) > 4_000_000
+
+
+def test_what_a_user_may_not_see_is_in_no_page_and_no_file(engine: Engine, jobs: Jobs) -> None:
+    error = {"type": "CardError", "message": "card 4111", "traceback": "card 4111"}
+    columns: dict[str, Any] = {"type_name": "pay", "input": {"card": "4111"}, "last_error": error}
+    job_id = jobs.add(JobStatus.DEAD, error=error, fingerprint="f", **columns)
+    with engine.begin() as connection:
+        row = {"job_id": job_id, "attempt": 1, "outcome": "failed", "error": error}
+        connection.execute(insert(jobs.model.Attempt.__table__).values(row))
+    access = Access(user="eve", payload_types=["mail*"])
+    client = Client(dashboard(engine, authorize=lambda request: access))
+    for path in (
+        f"job?id={job_id}",
+        "jobs",
+        "overview",
+        "dead-letters",
+        f"payload?id={job_id}",
+        f"payload?id={job_id}&what=last_error",
+    ):
+        assert "4111" not in client.page(f"/queue/{path}"), path
