@@ -77,14 +77,17 @@ list_dead_letters = _awaited(operations.list_dead_letters)
 list_job_types = _awaited(operations.list_job_types)
 list_jobs = _awaited(operations.list_jobs)
 list_queues = _awaited(operations.list_queues)
+list_rejected_rows = _awaited(operations.list_rejected_rows)
 list_schedules = _awaited(operations.list_schedules)
 list_workers = _awaited(operations.list_workers)
+list_writes = _awaited(operations.list_writes)
 lock_chain = _awaited(operations.lock_chain)
 pause_job_types = _awaited(operations.pause_job_types)
 pause_queues = _awaited(operations.pause_queues)
 pause_schedules = _awaited(operations.pause_schedules)
 prune = _awaited(operations.prune)
 prune_dead_letters = _awaited(operations.prune_dead_letters)
+prune_writes = _awaited(operations.prune_writes)
 redrive_dead_letters = _awaited(operations.redrive_dead_letters)
 reschedule_jobs = _awaited(operations.reschedule_jobs)
 resize_workers = _awaited(operations.resize_workers)
@@ -136,14 +139,17 @@ __all__ = [
     "list_job_types",
     "list_jobs",
     "list_queues",
+    "list_rejected_rows",
     "list_schedules",
     "list_workers",
+    "list_writes",
     "lock_chain",
     "pause_job_types",
     "pause_queues",
     "pause_schedules",
     "prune",
     "prune_dead_letters",
+    "prune_writes",
     "redrive_dead_letters",
     "reschedule_jobs",
     "resize_workers",

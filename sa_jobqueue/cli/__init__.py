@@ -38,6 +38,7 @@ _COMMANDS: Final = {
     "vacuum": ("sa_jobqueue.cli.maintenance:vacuum", "Vacuum the tables, and show what holds back the xmin horizon."),
     "reindex": ("sa_jobqueue.cli.maintenance:reindex", "Rebuild indexes concurrently."),
     "prune": ("sa_jobqueue.cli.prune:prune", "Delete chains that ended before a given age."),
+    "writes": ("sa_jobqueue.cli.writes:writes", "List bulk writes and their rejected rows, and prune the ledger."),
     "report": ("sa_jobqueue.cli.report:report", "Create an HTML report of a queue's history."),
     "migrate": ("sa_jobqueue.cli.migrate:migrate", "Create and upgrade the queue's tables without Alembic."),
     "grants": ("sa_jobqueue.cli.grants:grants", "Print or create database roles with the least privileges."),

@@ -78,6 +78,7 @@ from sa_jobqueue.operations.schedules import (
 )
 from sa_jobqueue.operations.schema import check_schema
 from sa_jobqueue.operations.workers import WorkerFilter, WorkerStatus, drain_workers, list_workers, resize_workers
+from sa_jobqueue.operations.writes import RejectedRow, Write, list_rejected_rows, list_writes, prune_writes
 
 __all__ = [
     "BulkResult",
@@ -94,6 +95,7 @@ __all__ = [
     "Pruned",
     "PrunedDeadLetters",
     "QueueStatus",
+    "RejectedRow",
     "ScheduleCause",
     "ScheduleExplanation",
     "ScheduleStatus",
@@ -102,6 +104,7 @@ __all__ = [
     "TypeStatus",
     "WorkerFilter",
     "WorkerStatus",
+    "Write",
     "after_commit",
     "cancel_chains",
     "cancel_jobs",
@@ -137,14 +140,17 @@ __all__ = [
     "list_job_types",
     "list_jobs",
     "list_queues",
+    "list_rejected_rows",
     "list_schedules",
     "list_workers",
+    "list_writes",
     "lock_chain",
     "pause_job_types",
     "pause_queues",
     "pause_schedules",
     "prune",
     "prune_dead_letters",
+    "prune_writes",
     "redrive_dead_letters",
     "reschedule_jobs",
     "resize_workers",

@@ -1,0 +1,104 @@
+"""`sa-jobqueue writes`: the ledger of bulk writes, their rejected rows, and its retention."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+
+from sa_jobqueue.cli._options import Database, age, instant, json_option, with_database
+from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_table
+from sa_jobqueue.operations.writes import Write, list_rejected_rows, list_writes, prune_writes
+from sa_jobqueue.redaction import is_redacting
+
+
+@click.group()
+def writes() -> None:
+    """List bulk writes, show their rejected rows, and prune the ledger."""
+
+
+@writes.command("list")
+@click.option("--write-id", metavar="ID", help="Only this write, or the batches of this stream.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of rows.")
+@click.option(
+    "--after",
+    type=(instant, str, int),
+    metavar="WRITTEN_AT ID SEQUENCE",
+    help="Continue after this write, the last one of the previous page.",
+)
+@json_option
+@with_database
+def list_(
+    database: Database, /, *, write_id: str | None, limit: int, after: tuple[datetime, str, int] | None, as_json: bool
+) -> None:
+    """List bulk writes that have committed, newest first."""
+    with database.session() as session:
+        page = list_writes(session, write_id=write_id, after=after, limit=limit, model=database.model)
+    if as_json:
+        print_json({"writes": [asdict(one) for one in page.items], "next": page.next})
+        return
+    headings = ["write id", "batch", "staged", "enqueued", "duplicates", "rejected", "written by", "written at"]
+    print_table(counted(len(page.items), "write"), headings, [tuple(asdict(one).values()) for one in page.items])
+    if page.next is not None:
+        written_at, last_id, sequence = page.next
+        echo(f"more: --after {written_at.isoformat()} {last_id} {sequence}", err=True)
+
+
+@writes.command()
+@click.argument("write_id", metavar="ID")
+@click.option("--sequence", type=click.IntRange(0), default=0, show_default=True, help="The batch of a stream.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of rejected rows."
+)
+@json_option
+@with_database
+def show(database: Database, /, *, write_id: str, sequence: int, limit: int, as_json: bool) -> None:
+    """Show one bulk write and its rejected rows."""
+    with database.session() as session:
+        write = _find(session, database, write_id, sequence)
+        position = (sequence, -(2**63), 0)
+        page = list_rejected_rows(session, write_id, after=position, limit=limit, model=database.model)
+    rejected = [one for one in page.items if one.sequence == sequence]
+    rows: list[dict[str, Any]] = [asdict(one) | ({"record": "[redacted]"} if is_redacting() else {}) for one in rejected]
+    if as_json:
+        print_json(asdict(write) | {"rejected_rows": rows})
+        return
+    print_fields(f"write {write_id}", asdict(write))
+    if rows:
+        headings = ["task", "row", "field", "reason", "record"]
+        shown = [(row["task_id"], row["row"], row["field"], row["reason"], row["record"]) for row in rows]
+        print_table(counted(len(rows), "rejected row"), headings, shown)
+
+
+def _find(session: Any, database: Database, write_id: str, sequence: int) -> Write:
+    after: Any = None
+    while True:
+        page = list_writes(session, write_id=write_id, after=after, limit=1000, model=database.model)
+        for one in page.items:
+            if one.sequence == sequence:
+                return one
+        if page.next is None:
+            raise click.ClickException(f"no write {write_id!r} with batch {sequence} has committed")
+        after = page.next
+
+
+@writes.command()
+@click.option("--older-than", type=age, required=True, metavar="AGE", help="Such as 90d.")
+@click.option("--dry-run", is_flag=True, help="Only show which.")
+@json_option
+@with_database
+def prune(database: Database, /, *, older_than: timedelta, dry_run: bool, as_json: bool) -> None:
+    """Forget writes older than AGE, with their rejected rows. Their jobs stay.
+
+    A write that is forgotten can be made again under its name. The last batch of each stream is kept.
+    """
+    with database.session() as session:
+        pruned = prune_writes(session, older_than=older_than, dry_run=dry_run, model=database.model)
+        session.commit()
+    if as_json:
+        names = [{"write_id": write_id, "sequence": sequence} for write_id, sequence in pruned]
+        print_json({"would_prune" if dry_run else "pruned": names})
+    else:
+        echo(f"{counted(pruned.matched, 'write')} {'would be ' if dry_run else ''}pruned")

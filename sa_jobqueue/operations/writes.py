@@ -1,0 +1,117 @@
+"""The ledger of bulk writes: which have committed, what became of their rows, and which rows were rejected."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations.pages import Page, check_limit, check_position, page_of
+from sa_jobqueue.operations.results import BulkResult
+from sa_jobqueue.statements import writes
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One bulk write that has committed, or one batch of a stream: `staged == enqueued + duplicates + rejected`."""
+
+    write_id: str
+    """The caller's name for it, or a random one; of a stream, its query's id."""
+    sequence: int
+    """The batch of a stream; 0 for a batch write."""
+    staged: int
+    """Rows that arrived."""
+    enqueued: int
+    """Rows that became jobs."""
+    duplicates: int
+    """Rows whose deduplication key an open chain had."""
+    rejected: int
+    """Rows that are in `job_bulk_reject`, unless they were deleted."""
+    written_by: str | None
+    """The application that wrote."""
+    written_at: datetime
+    """When it committed, by the database's clock: the start of that transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedRow:
+    """One row of a bulk write that could not be a job."""
+
+    write_id: str
+    sequence: int
+    task_id: int
+    row: int
+    """Place among the task's rows, from 0."""
+    field: str
+    reason: str
+    record: str | None
+    """The row as JSON text. May hold what users put into payloads."""
+    rejected_at: datetime
+
+
+def list_writes(
+    session: Session,
+    *,
+    write_id: str | None = None,
+    after: tuple[datetime, str, int] | None = None,
+    limit: int = 50,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[Write]:
+    """Return one page of bulk writes, the newest first.
+
+    `write_id`: only this write, or the batches of this stream. `after`: the `next` of the page before. `limit`: 1 to 1,000.
+    Locks: none. Index: none, it reads the ledger. Raises: InvalidOptionError.
+    """
+    check_limit(limit)
+    check_position(after, datetime, str, int)
+    rows = session.execute(writes.page(model, write_id=write_id, after=after, limit=limit + 1))
+    found = [Write(*row) for row in rows]
+    return page_of(found, limit=limit, position=lambda one: (one.written_at, one.write_id, one.sequence))
+
+
+def list_rejected_rows(
+    session: Session,
+    write_id: str,
+    *,
+    after: tuple[int, int, int] | None = None,
+    limit: int = 50,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[RejectedRow]:
+    """Return one page of the rows that a bulk write rejected, by batch, task and place.
+
+    `after`: the `next` of the page before. `limit`: 1 to 1,000.
+    Locks: none. Index: `pk_job_bulk_reject`. Raises: InvalidOptionError.
+    """
+    check_limit(limit)
+    check_position(after, int, int, int)
+    rows = session.execute(writes.rejects(model, write_id=write_id, after=after, limit=limit + 1))
+    found = [RejectedRow(*row) for row in rows]
+    return page_of(found, limit=limit, position=lambda one: (one.sequence, one.task_id, one.row))
+
+
+def prune_writes(
+    session: Session,
+    *,
+    older_than: timedelta,
+    dry_run: bool = False,
+    model: type[JobMixin[Any]] = Job,
+) -> BulkResult[tuple[str, int]]:
+    """Forget bulk writes that committed longer ago than `older_than`, with their rejected rows; the jobs stay.
+
+    A write that is forgotten can be made again under its name. The last batch of a stream stays, because Spark repeats it
+    when the query is started again. The result has the id and sequence of each, sorted.
+    Changes: rows of `job_bulk_write` and `job_bulk_reject` are deleted. Clock: the database's. Locks: those rows.
+    Raises: InvalidOptionError unless `older_than` is above zero.
+    """
+    if not isinstance(older_than, timedelta) or older_than <= timedelta(0):
+        raise InvalidOptionError("older_than", f"must be a timedelta above zero, got {older_than!r}")
+    chosen = sorted((row.write_id, row.sequence) for row in session.execute(writes.expired(model), {"age": older_than}))
+    if chosen and not dry_run:
+        given = {"write_ids": [write_id for write_id, _ in chosen], "sequences": [sequence for _, sequence in chosen]}
+        session.execute(writes.forget_rejects(model), given)
+        session.execute(writes.forget(model), given)
+    return BulkResult(chosen, len(chosen))

@@ -1,0 +1,80 @@
+"""The ledger of bulk writes, as it is listed and pruned. What a write itself does to it: `statements/bulk.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import BigInteger, Delete, Interval, Select, Text, bindparam, column, delete, func, literal, select, tuple_
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.statements._parts import array, once_a_model, table
+
+
+def page(model: type[JobMixin[Any]], *, write_id: str | None, after: tuple[Any, ...] | None, limit: int) -> Select[Any]:
+    """Return writes, the newest first.
+
+    Shape: `(write_id, sequence, staged, enqueued, duplicates, rejected, written_by, written_at)`, up to `limit`, those
+    behind `(written_at, write_id, sequence)`. Index: none; the ledger has a row for each write.
+    """
+    write = table(model.Write)
+    names = ("write_id", "sequence", "staged", "enqueued", "duplicates", "rejected", "written_by", "written_at")
+    key = (write.c.written_at, write.c.write_id, write.c.sequence)
+    chosen = select(*(write.c[name] for name in names)).order_by(*(one.desc() for one in key)).limit(limit)
+    if write_id is not None:
+        chosen = chosen.where(write.c.write_id == write_id)
+    return chosen if after is None else chosen.where(tuple_(*key) < _values(after, key))
+
+
+def rejects(model: type[JobMixin[Any]], *, write_id: str, after: tuple[Any, ...] | None, limit: int) -> Select[Any]:
+    """Return the rejected rows of a write, by batch, task and place.
+
+    Shape: `(write_id, sequence, task_id, row, field, reason, record, rejected_at)`, up to `limit`, those behind
+    `(sequence, task_id, row)`. Index: `pk_job_bulk_reject`.
+    """
+    reject = table(model.Reject)
+    names = ("write_id", "sequence", "task_id", "row", "field", "reason", "record", "rejected_at")
+    key = (reject.c.sequence, reject.c.task_id, reject.c.row)
+    chosen = select(*(reject.c[name] for name in names)).where(reject.c.write_id == write_id).order_by(*key).limit(limit)
+    return chosen if after is None else chosen.where(tuple_(*key) > _values(after, key))
+
+
+def _values(after: Sequence[Any], key: Sequence[Any]) -> Any:
+    return tuple_(*(literal(value, one.type) for value, one in zip(after, key, strict=True)))
+
+
+@once_a_model
+def expired(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return writes older than an age, except the last batch of each stream.
+
+    Parameters: `age`, an interval. Shape: `(write_id, sequence)`. Clock: the database's `now()`. Index: none.
+    """
+    write = table(model.Write)
+    later = write.alias("later")
+    is_followed = select(later.c.write_id).where(later.c.write_id == write.c.write_id, later.c.sequence > write.c.sequence)
+    # A query's first batch is 0, as a batch write is: where no other follows, it counts as one.
+    is_last_of_stream = (write.c.sequence > 0) & ~is_followed.exists()
+    return select(write.c.write_id, write.c.sequence).where(
+        write.c.written_at < func.now() - bindparam("age", type_=Interval), ~is_last_of_stream
+    )
+
+
+@once_a_model
+def forget(model: type[JobMixin[Any]]) -> Delete:
+    """Delete writes. Parameters: `write_ids`, `sequences`, in parallel. Index: `pk_job_bulk_write`."""
+    return _forget(table(model.Write))
+
+
+@once_a_model
+def forget_rejects(model: type[JobMixin[Any]]) -> Delete:
+    """Delete the rejected rows of writes. Parameters: as `forget`. Index: `pk_job_bulk_reject`."""
+    return _forget(table(model.Reject))
+
+
+def _forget(of: Any) -> Delete:
+    given = (
+        func.unnest(array("write_ids", Text()), array("sequences", BigInteger()))
+        .table_valued(column("write_id", Text), column("sequence", BigInteger))
+        .render_derived("given")
+    )
+    return delete(of).where(of.c.write_id == given.c.write_id, of.c.sequence == given.c.sequence)

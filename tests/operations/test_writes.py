@@ -1,0 +1,108 @@
+"""The ledger of bulk writes: listed, shown and pruned."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Job, aio
+from sa_jobqueue.cli import main
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.operations import list_rejected_rows, list_writes, prune_writes
+from sa_jobqueue.operations.pages import every_item
+from tests.fixtures.database import both_servers_swept
+
+DAY = timedelta(days=1)
+WRITES = [("old", 0, 100), ("new", 0, 1), ("stream", 0, 100), ("stream", 1, 90), ("stream", 2, 80)]
+"""Id, batch and age in days."""
+
+
+@pytest.fixture
+def ledger(session: Session) -> Session:
+    write: Any = Job.Write
+    rejected: Any = Job.Reject
+    for write_id, sequence, days in WRITES:
+        session.add(write(write_id=write_id, sequence=sequence, staged=3, enqueued=1, duplicates=0, rejected=2))
+        for row in range(2):
+            of = {"write_id": write_id, "sequence": sequence, "task_id": 7, "row": row}
+            session.add(rejected(**of, field="input", reason="is not JSON", record="{}"))
+        session.flush()
+        aged = (
+            "UPDATE job_bulk_write SET written_at = now() - make_interval(0, 0, 0, :d) WHERE write_id = :w AND sequence = :n"
+        )
+        session.execute(text(aged), {"d": days, "w": write_id, "n": sequence})
+    session.commit()
+    return session
+
+
+def keys(found: Any) -> list[tuple[str, int]]:
+    return [(one.write_id, one.sequence) for one in found]
+
+
+@both_servers_swept
+async def test_writes_are_listed_newest_first_page_by_page(
+    ledger: Session, async_sessions: async_sessionmaker[AsyncSession]
+) -> None:
+    expected = [("new", 0), ("stream", 2), ("stream", 1), ("stream", 0), ("old", 0)]
+    assert keys(list_writes(ledger)) == expected
+    assert keys(every_item(lambda after: list_writes(ledger, after=after, limit=1))) == expected
+    assert keys(list_writes(ledger, write_id="stream")) == expected[1:4]
+    rejected = every_item(lambda after: list_rejected_rows(ledger, "stream", after=after, limit=1))
+    assert [(one.sequence, one.row) for one in rejected] == [(batch, row) for batch in range(3) for row in range(2)]
+    async with async_sessions() as session:
+        assert keys(await aio.list_writes(session)) == expected
+    with pytest.raises(InvalidOptionError, match="after"):
+        list_writes(ledger, after="new")  # type: ignore[arg-type]
+
+
+@both_servers_swept
+def test_old_writes_are_pruned_with_their_rejected_rows_but_not_a_streams_last_batch(ledger: Session) -> None:
+    gone = [("old", 0), ("stream", 0), ("stream", 1)]
+    assert prune_writes(ledger, older_than=50 * DAY, dry_run=True).ids == gone
+    assert len(list_writes(ledger).items) == len(WRITES)
+    assert prune_writes(ledger, older_than=50 * DAY).ids == gone
+    assert keys(list_writes(ledger)) == [("new", 0), ("stream", 2)]
+    assert list_rejected_rows(ledger, "old").items == []
+    assert len(list_rejected_rows(ledger, "stream").items) == 2
+    assert prune_writes(ledger, older_than=50 * DAY).changed == 0
+    with pytest.raises(InvalidOptionError, match="older_than: must be a timedelta above zero"):
+        prune_writes(ledger, older_than=timedelta(0))
+
+
+def test_the_command_line_lists_shows_and_prunes(
+    ledger: Session, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SA_JOBQUEUE_URL", database_url)
+
+    def run(*arguments: str) -> Any:
+        result = CliRunner().invoke(main, ["writes", *arguments])
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout) if "--json" in arguments else result.stdout
+
+    first = run("list", "--limit", "2", "--json")
+    assert [one["write_id"] for one in first["writes"]] == ["new", "stream"]
+    after = [str(part) for part in first["next"]]
+    assert [one["sequence"] for one in run("list", "--json", "--after", *after)["writes"]] == [1, 0, 0]
+    assert "5 writes" in run("list")
+    shown = run("show", "stream", "--sequence", "1", "--json")
+    assert (shown["rejected"], [row["reason"] for row in shown["rejected_rows"]]) == (2, ["is not JSON"] * 2)
+    assert "2 rejected rows" in run("show", "old")
+    assert CliRunner().invoke(main, ["writes", "show", "none"]).exit_code == 1
+    assert len(run("prune", "--older-than", "50d", "--dry-run", "--json")["would_prune"]) == 3
+    assert run("prune", "--older-than", "50d") == "3 writes pruned\n"
+
+
+def test_rejected_rows_are_shown_without_their_records_where_payloads_are_redacted(
+    ledger: Session, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SA_JOBQUEUE_URL", database_url)
+    monkeypatch.setenv("SA_JOBQUEUE_REDACT", "*")
+    result = CliRunner().invoke(main, ["writes", "show", "old", "--json"])
+    assert {row["record"] for row in json.loads(result.stdout)["rejected_rows"]} == {"[redacted]"}
