@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
@@ -104,7 +104,7 @@ def dashboard(
         authorize=authorize,
         hosts=hosts,
         frame_ancestors=frame_ancestors,
-        public=frozenset(f"/static/{name}" for name in assets().contents),
+        public=frozenset({"/liveness", "/readiness", *(f"/static/{name}" for name in assets().contents)}),
     )
 
 
@@ -120,6 +120,8 @@ class _Pages:
         routes = [
             Route("/", self._first, methods=["GET"]),
             Route("/static/{name}", self._static, methods=["GET"]),
+            Route("/liveness", self._liveness, methods=["GET"]),
+            Route("/readiness", self._readiness, methods=["GET"]),
             *(Route(f"/{{source}}/{screen.name}", self._view(screen), methods=["GET"]) for screen in SCREENS),
             *(
                 Route(f"/{{source}}/{name}", self._download(download), methods=["GET"])
@@ -161,6 +163,16 @@ class _Pages:
             raise HTTPException(404, "There is no such file.")
         headers = {"Cache-Control": "public, max-age=31536000, immutable"}
         return Response(found[0], media_type=found[1], headers=headers)
+
+    async def _liveness(self, request: Request) -> Response:
+        return PlainTextResponse("ok")
+
+    async def _readiness(self, request: Request) -> Response:
+        """Ask every database; the answer names neither them nor what is wrong."""
+        for source in self._sources.values():
+            if not await run_in_threadpool(source.is_ready):
+                return PlainTextResponse("not ready", 503)
+        return PlainTextResponse("ok")
 
     def _view(self, screen: Screen) -> Callable[[Request], Any]:
         async def view(request: Request) -> Response:
@@ -238,7 +250,7 @@ class _Pages:
             "sources": [name for name in self._sources if access and access.may_open(name)],
             "root": root,
             "access": access,
-            "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
+            "here": quote(request.scope["path"]) + (f"?{request.url.query}" if request.url.query else ""),
             "rendered_at": datetime.now(UTC),
             "frame": {
                 "acts": f"{root}/{context.source.name}/acts" if context else "",
@@ -278,7 +290,7 @@ class _Pages:
 
 
 def _root(request: Request) -> str:
-    return str(request.scope.get("root_path", "")).rstrip("/")
+    return quote(str(request.scope.get("root_path", "")).rstrip("/"))
 
 
 def _back(request: Request, context: Context) -> str:

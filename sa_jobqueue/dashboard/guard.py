@@ -8,7 +8,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
@@ -74,10 +74,9 @@ class Guard:
             await send(message)
 
         try:
-            self._check(request)
-            path = scope["path"].removeprefix(scope.get("root_path", ""))
             state["access"] = None
-            if path not in self._public:
+            if scope["path"].removeprefix(scope.get("root_path", "")) not in self._public:
+                self._check(request)
                 state["access"] = await self._access(request)
         except HTTPException as error:
             state["refusal"] = error
@@ -149,6 +148,6 @@ def security_headers(frame_ancestors: Sequence[str] = ()) -> dict[str, str]:
 
 
 def _cookie(request: Request, token: str) -> str:
-    path = request.scope.get("root_path", "") or "/"
+    path = quote(request.scope.get("root_path", "")) or "/"
     secure = "; Secure" if request.url.scheme == "https" else ""
     return f"{COOKIE}={token}; Path={path}; HttpOnly; SameSite=Strict{secure}"

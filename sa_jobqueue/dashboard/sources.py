@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,12 +12,14 @@ from datetime import timedelta
 from typing import Any, Final
 
 from sqlalchemy import Engine, create_engine, func, select, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.dashboard.sampler import Sampler
+from sa_jobqueue.dashboard.sampler import Sampler, sentence
 from sa_jobqueue.db.urls import for_psycopg
-from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors import InvalidOptionError, JobQueueError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.observe.health.overview import overviews
 from sa_jobqueue.operations import check_schema
@@ -23,6 +27,8 @@ from sa_jobqueue.registry.job_queue import JobQueue
 
 NAME: Final = "sa_jobqueue dashboard"
 """`application_name` of its transactions in `pg_stat_activity`."""
+_READINESS_SECONDS: Final = 2.0
+_log = logging.getLogger("sa_jobqueue.dashboard")
 _SOURCE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,49}")
 
 
@@ -56,7 +62,7 @@ class Source:
             raise InvalidOptionError("jobs", f"must be a JobQueue or a Job class, got {self.jobs!r}")
         self._set(model=model, _reader=_threaded(self.engine), _checked=[])
         self._set(_writer=None if self.operator is None else _threaded(self.operator))
-        self._set(sampler=Sampler(self._overview))
+        self._set(sampler=Sampler(self._overview), _readiness=(float("-inf"), False))
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
@@ -87,6 +93,26 @@ class Source:
         with Session(writer) as session, session.begin():
             self._begin(session, read_only=False)
             yield session
+
+    def dispose(self) -> None:
+        """Close the connections that were opened in place of an async engine's; engines that were given stay as they are."""
+        for given, used in ((self.engine, self._reader), (self.operator, self._writer)):  # type: ignore[attr-defined]
+            if used is not None and used is not given:
+                used.dispose()
+
+    def is_ready(self) -> bool:
+        """Return whether the database answers and has this version's tables; asked at most every two seconds."""
+        asked_at, was_ready = self._readiness  # type: ignore[attr-defined]
+        if time.monotonic() - asked_at >= _READINESS_SECONDS:
+            try:
+                with self.read() as session:
+                    session.execute(select(1))
+                was_ready = True
+            except (DBAPIError, PoolTimeoutError, JobQueueError) as error:
+                _log.warning("dashboard is not ready: %s", sentence(error))
+                was_ready = False
+            self._set(_readiness=(time.monotonic(), was_ready))
+        return bool(was_ready)
 
     def _begin(self, session: Session, *, read_only: bool) -> None:
         if read_only:

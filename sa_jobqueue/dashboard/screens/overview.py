@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sa_jobqueue.dashboard.findings import link
 from sa_jobqueue.dashboard.screens.base import Context, Screen
 from sa_jobqueue.policies.fairness import label_of, part_of
 
@@ -24,6 +25,7 @@ def view(context: Context) -> dict[str, Any]:
     ]
     return variables | {
         "report": report,
+        "findings": [(finding, link(context, finding)) for finding in report.findings],
         "queues": [(name, depths.get(name), rates.get(name)) for name in sorted({*depths, *rates})],
         "failures": failures,
         "longest": sample.overview.longest,

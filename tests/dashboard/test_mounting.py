@@ -1,0 +1,153 @@
+"""Under any prefix, behind proxies, several at once, with async engines, and with the least privileges."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import AsyncEngine
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from sa_jobqueue import Job, JobQueue, JobStatus
+from sa_jobqueue.dashboard import Source, dashboard
+from sa_jobqueue.dashboard.findings import link
+from sa_jobqueue.dashboard.screens.base import Context
+from sa_jobqueue.migrations.grants import apply_grants
+from sa_jobqueue.observe.health import Code, Finding, Severity
+from tests.dashboard.conftest import Client, everyone
+from tests.dashboard.test_acts import confirmed
+from tests.fixtures.jobs import Jobs
+
+
+def links(page: str) -> set[str]:
+    return set(re.findall(r'(?:href|src|action|hx-get)="(/[^"]*)"', page))
+
+
+@pytest.mark.parametrize("prefix", ["", "/jobs", "/a/b%20c/queue", "/static", "/queue"])
+def test_links_keep_the_prefix(engine: Engine, prefix: str) -> None:
+    app = dashboard(engine, operator=engine, authorize=everyone)
+    client = Client(app, prefix=prefix.replace("%20", " ")) if prefix else Client(app, prefix="")
+    client.prefix = prefix
+    for path in ("/queue/overview", "/queue/jobs"):
+        found = links(client.page(path))
+        assert len(found) > 10
+        assert all(one.startswith(f"{prefix}/") for one in found), found
+        for one in found:
+            if "/acts/" not in one:
+                assert client.get(one.removeprefix(prefix)).status_code in {200, 303}, one
+
+
+@pytest.mark.parametrize("strips", [True, False])
+def test_behind_a_proxy_that_strips_its_prefix_or_keeps_it(engine: Engine, strips: bool) -> None:
+    app = dashboard(engine, operator=engine, authorize=everyone)
+
+    async def proxied(scope: Any, receive: Any, send: Any) -> None:
+        # As uvicorn --root-path does: the path has the prefix, whatever the proxy sent.
+        path = scope["path"] if not strips else f"/proxy{scope['path']}"
+        await app({**scope, "root_path": "/proxy", "path": path}, receive, send)
+
+    client = Client(proxied, prefix="")
+    page = client.page("/queue/jobs" if strips else "/proxy/queue/jobs")
+    assert all(one.startswith("/proxy/") for one in links(page))
+
+
+def test_several_mounts_and_queues_in_one_process(engine: Engine, jobs: Jobs) -> None:
+    jobs.add(type_name="mine")
+    one = dashboard(engine, JobQueue(), authorize=everyone, title="one")
+    two = dashboard([Source(name="a", engine=engine), Source(name="b", engine=engine, jobs=Job)], authorize=everyone)
+    both = Starlette(routes=[Mount("/one", app=one), Mount("/two", app=two)])
+    client = Client(both, prefix="")
+    client.prefix = ""
+    assert "mine" in client.page("/one/queue/jobs")
+    page = client.page("/two/b/jobs")
+    assert 'href="/two/a/overview"' in page
+    assert client.get("/two/queue/jobs").status_code == 404
+
+
+def test_with_an_async_engine(async_engine: AsyncEngine, jobs: Jobs) -> None:
+    job_id = jobs.add()
+    source = Source(name="queue", engine=async_engine, operator=async_engine)
+    client = Client(dashboard([source], authorize=everyone))
+    assert str(job_id) in client.page("/queue/jobs")
+    confirmed(client, client.post("cancel-jobs", {"id": str(job_id)}).text)
+    assert jobs.status(job_id) is JobStatus.CANCELLED
+    source.dispose()
+
+
+def test_with_the_roles_of_an_observer_and_an_operator(engine: Engine, jobs: Jobs) -> None:
+    with engine.begin() as connection:
+        apply_grants(connection, Job.__jobqueue__)
+
+    def as_role(role: str) -> Engine:
+        made = create_engine(make_url(str(engine.url.render_as_string(hide_password=False))))
+
+        @event.listens_for(made, "connect")
+        def become(connection: Any, record: Any) -> None:
+            connection.execute(f"SET ROLE {role}")
+            connection.commit()
+
+        return made
+
+    reader, writer = as_role("jobqueue_observer"), as_role("jobqueue_operator")
+    job_id = jobs.add()
+    dead = jobs.add(JobStatus.DEAD, fingerprint="f", input={})
+    client = Client(dashboard(reader, operator=writer, authorize=everyone))
+    for path in ("overview", "jobs", f"job?id={dead}", "dead-letters", "queues", "job-types"):
+        assert "could not be measured" not in client.page(f"/queue/{path}")
+    for act, what in (
+        ("set-priority", {"id": str(job_id), "priority": "3"}),
+        ("cancel-jobs", {"id": str(job_id)}),
+        ("dismiss-dead-letters", {"job": str(dead)}),
+        ("redrive-dead-letters", {"job": str(dead), "resolved": "any"}),
+        ("pause-queues", {"name": "default"}),
+        ("resume-queues", {"name": "default"}),
+        ("pause-job-types", {"name": "test"}),
+        ("resume-job-types", {"name": "test"}),
+    ):
+        assert "<strong>1</strong>" in confirmed(client, client.post(act, what).text), act
+    # A writer without rights is refused by the database, as one sentence.
+    response = Client(dashboard(reader, operator=reader, authorize=everyone)).post(
+        "pause-queues", {"name": "x"}, confirmed="1"
+    )
+    assert response.status_code == 503
+    assert "permission denied" in response.text
+    assert "INSERT" not in response.text
+    reader.dispose()
+    writer.dispose()
+
+
+def test_liveness_asks_nothing_and_readiness_the_database(engine: Engine) -> None:
+    statements: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    client = Client(dashboard(engine, authorize=lambda request: None))
+    elsewhere = {"Host": "10.0.0.7:8000"}  # a probe knows no name
+    assert client.get("/liveness", headers=elsewhere).text == "ok"
+    assert not statements
+    assert client.get("/readiness", headers=elsewhere).text == "ok"
+    asked = len(statements)
+    assert asked
+    client.get("/readiness")
+    assert len(statements) == asked
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE job RENAME TO elsewhere"))
+    response = Client(dashboard(engine, authorize=None)).get("/readiness")
+    assert (response.status_code, response.text) == (503, "not ready")
+
+
+@pytest.mark.parametrize("code", Code)
+def test_every_finding_leads_to_a_page(client: Client, engine: Engine, jobs: Jobs, code: Code) -> None:
+    job_id = jobs.add()
+    source = Source(name="queue", engine=engine)
+    from sa_jobqueue.dashboard.parameters import Params
+    from tests.dashboard.conftest import PREFIX
+
+    context = Context(source=source, access=everyone(None), params=Params([]), root=PREFIX)  # type: ignore[arg-type]
+    evidence = {"queue": "default", "queues": ["default"], "job_id": job_id, "chain_id": job_id, "name": "job"}
+    finding = Finding(code=code, severity=Severity.OK, summary="", advice="", evidence=evidence)
+    path, _, anchor = link(context, finding).removeprefix(PREFIX).partition("#")
+    page = client.page(path)
+    assert not anchor or f'id="{anchor}"' in page
