@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -72,6 +74,8 @@ def dashboard(
     with listening(app, address=address, port=port, root_path=root_path) as (server, listener):
         where = f"http://{_in_url(address)}:{listener.getsockname()[1]}{root_path.rstrip('/')}/"
         echo(f"serving the dashboard on {where}{f'?token={token}' if token else ''}")
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)  # uvicorn stops at the signal, then raises it again
         server.run(sockets=[listener])
 
 
@@ -120,6 +124,19 @@ def listening(
         yield uvicorn.Server(config), listener
     finally:
         listener.close()
+
+
+@contextmanager
+def served(app: ASGIApp, *, address: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    """Serve an application in a thread while the block runs; yield its URL without a slash at the end."""
+    with listening(app, address=address, port=port) as (server, listener):
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="dashboard", daemon=True)
+        thread.start()
+        try:
+            yield f"http://{_in_url(address)}:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(10)
 
 
 def _engine(url: URL) -> Engine:

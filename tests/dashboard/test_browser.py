@@ -14,10 +14,10 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from sa_jobqueue import JobStatus
+from sa_jobqueue.cli.dashboard import served
 from sa_jobqueue.dashboard import Source, dashboard
 from tests.dashboard.conftest import PREFIX, everyone
 from tests.dashboard.links import links
-from tests.dashboard.serving import served
 from tests.fixtures.hostile import HostileJob, write_hostile
 from tests.fixtures.jobs import Jobs
 

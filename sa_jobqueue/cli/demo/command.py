@@ -5,13 +5,15 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Final, NoReturn
 
 import click
+from sqlalchemy import Engine
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
@@ -37,9 +39,12 @@ _SETTINGS: Final = {"shared_buffers": "64MB", "max_connections": "50"}
 )
 @click.option("--keep", is_flag=True, help="Keep the database, and print how to inspect and remove it.")
 @click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Number of worker processes.")
+@click.option("--dashboard", "with_dashboard", is_flag=True, help="Serve the dashboard, also after the run, until Ctrl-C.")
 @click.option("--files", "limit", type=click.IntRange(min=50), help="Limit the number of files.")
 @json_option
-def demo(database_url: str | None, keep: bool, workers: int, limit: int | None, as_json: bool) -> None:
+def demo(
+    *, database_url: str | None, keep: bool, workers: int, with_dashboard: bool, limit: int | None, as_json: bool
+) -> None:
     """Count functions, classes and imports in Python's standard library, one job per file.
 
     Starts PostgreSQL and worker processes, kills one worker, and checks the result against a count without the queue.
@@ -48,22 +53,43 @@ def demo(database_url: str | None, keep: bool, workers: int, limit: int | None, 
     signal.signal(signal.SIGTERM, _end)
     # Standard output is for the JSON document only.
     progress = Progress(console(stderr=as_json))
-    with _server(database_url, keep=keep, progress=progress) as server:
-        found = _run(server, keep=keep, count=workers, limit=limit, progress=progress)
-    if as_json:
-        print_json(found.as_document())
-    else:
-        _print(found)
+    with (
+        _server(database_url, keep=keep, progress=progress) as server,
+        prepared(server.url, keep=keep) as engine,
+        _dashboard(server.url, with_dashboard, progress),
+    ):
+        found = _run(server, engine, count=workers, limit=limit, progress=progress)
+        if as_json:
+            print_json(found.as_document())
+        else:
+            _print(found)
+        if with_dashboard:
+            progress.say("the dashboard is still served; Ctrl-C ends the demo")
+            with suppress(KeyboardInterrupt):
+                threading.Event().wait()
     if keep:
         _print_inspection(server, progress)
     if not found.is_right:
         sys.exit(1)
 
 
-def _run(server: PostgresServer, *, keep: bool, count: int, limit: int | None, progress: Progress) -> report.Report:
+@contextmanager
+def _dashboard(url: str, is_wanted: bool, progress: Progress) -> Iterator[None]:
+    if not is_wanted:
+        yield
+        return
+    from sa_jobqueue.cli.dashboard import make_app, served
+
+    made, token = make_app(make_url(url), app.Job, read_only=False)
+    with served(made) as where:
+        progress.say(f"serving the dashboard on {where}/?token={token}")
+        yield
+
+
+def _run(server: PostgresServer, engine: Engine, *, count: int, limit: int | None, progress: Progress) -> report.Report:
     root = files.library_root()
     paths = files.find(root, limit)
-    with prepared(server.url, keep=keep) as engine, Workers(server.url) as workers:
+    with Workers(server.url) as workers:
         progress.say(f"migrated the schema {app.SCHEMA}; enqueueing {len(paths)} files of {root}")
         run.enqueue(engine, paths, progress)
         started = [str(workers.start()) for _ in range(count)]

@@ -1,0 +1,112 @@
+"""`sa-jobqueue dashboard`: one command, a link that works once, and refusals that say what to do."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from click.testing import CliRunner
+
+from sa_jobqueue.cli import main
+from tests.fixtures.jobs import Jobs
+
+APP = """
+from sa_jobqueue.dashboard import Access
+def authorize(request):
+    return Access(user="bob") if request.headers.get("x-user") == "bob" else None
+"""
+
+
+def start(database_url: str, tmp_path: Path, *arguments: str) -> tuple[subprocess.Popen[str], str]:
+    """Start the command; return its process and the URL that it prints."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sa_jobqueue", *arguments],
+        env=os.environ | {"SA_JOBQUEUE_URL": database_url, "PYTHONPATH": str(Path(__file__).parents[2])},
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if found := re.search(r"serving the dashboard on (\S+)", line):
+            return process, found[1]
+    raise AssertionError(f"it ended with status {process.wait(30)}")
+
+
+def stop(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> int:
+    process.send_signal(number)
+    status = process.wait(30)
+    assert process.stdout is not None
+    process.stdout.close()
+    return status
+
+
+def test_one_command_prints_a_link_that_works_once(database_url: str, tmp_path: Path, jobs: Jobs) -> None:
+    job_id = str(jobs.add())
+    process, link = start(database_url, tmp_path, "dashboard", "--port", "0", "--read-only")
+    try:
+        url = link.partition("?")[0]
+        assert httpx.get(url).status_code == 401
+        assert "server" not in httpx.get(url).headers
+        with httpx.Client(follow_redirects=True) as browser:
+            page = browser.get(link)
+            assert page.status_code == 200
+            assert "token" not in str(page.url)
+            assert job_id in browser.get(f"{url}queue/jobs").text
+            assert "read-only" in page.text
+        assert httpx.get(link).status_code == 401
+    finally:
+        assert stop(process) == 0
+
+
+def test_with_an_authorize_of_the_application_under_a_prefix(database_url: str, tmp_path: Path, jobs: Jobs) -> None:
+    jobs.add()
+    (tmp_path / "admin.py").write_text(APP)
+    options = ("--authorize", "admin:authorize", "--root-path", "/jobs", "--host", "shop.example")
+    process, link = start(database_url, tmp_path, "dashboard", "--port", "0", *options)
+    try:
+        assert "token" not in link
+        url = link.removesuffix("/jobs/")
+        bob = {"X-User": "bob", "Host": "shop.example"}
+        assert httpx.get(f"{url}/queue/jobs").status_code == 401
+        page = httpx.get(f"{url}/queue/jobs", headers=bob)
+        assert page.status_code == 200
+        assert 'href="/jobs/queue/overview"' in page.text
+    finally:
+        assert stop(process, signal.SIGINT) == 0
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.0.2.1", "example.com"])
+def test_it_does_not_listen_beyond_loopback_without_authorize(address: str) -> None:
+    result = CliRunner().invoke(main, ["dashboard", "--url", "postgresql://127.0.0.1:1/none", "--address", address])
+    assert result.exit_code == 2
+    assert "--authorize" in result.output
+
+
+def test_a_database_that_does_not_answer_is_an_error() -> None:
+    result = CliRunner().invoke(main, ["dashboard", "--url", "postgresql://127.0.0.1:1/none"])
+    assert result.exit_code == 1
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.long
+def test_the_demo_serves_it_while_it_runs_and_afterwards(database_url: str, tmp_path: Path) -> None:
+    process, link = start(database_url, tmp_path, "demo", "--files", "50", "--dashboard")
+    try:
+        with httpx.Client(follow_redirects=True) as browser:
+            assert "Findings" in browser.get(link).text
+            assert process.stdout is not None
+            for line in process.stdout:
+                if "still served" in line:
+                    break
+            assert "count_file" in browser.get(f"{link.partition('?')[0]}queue/jobs").text
+    finally:
+        assert stop(process, signal.SIGINT) == 0
