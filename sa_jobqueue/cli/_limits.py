@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from sa_jobqueue.cli._options import seconds
+from sa_jobqueue.cli._options import duration
 from sa_jobqueue.cli._output import shown
 from sa_jobqueue.operations import QueueStatus, TypeStatus
 from sa_jobqueue.policies.rates import RateAlgorithm
@@ -20,7 +20,7 @@ GLOBAL_CONCURRENCY: Final = click.option(
 RATE: Final = click.option(
     "--rate-limit", metavar="N", help="Maximum number of jobs to start within the period, across all workers."
 )
-PERIOD: Final = click.option("--rate-period", metavar="SECONDS", help="Period of --rate-limit.")
+PERIOD: Final = click.option("--rate-period", metavar="DURATION", help="Period of --rate-limit.")
 BURST: Final = click.option("--rate-burst", metavar="N", help="Maximum number of jobs to start at once after an idle time.")
 ALGORITHM: Final = click.option(
     "--rate-algorithm",
@@ -62,7 +62,9 @@ def read_limits(current: QueueSettings | TypeSettings, given: Mapping[str, str |
             found[name] = None
         else:
             with named(name):
-                found[name] = text if name == "rate_algorithm" else seconds(text) if name == "rate_period" else _number(text)
+                found[name] = (
+                    text if name == "rate_algorithm" else duration(text) if name == "rate_period" else _number(text)
+                )
     if given["rate_limit"] == "none":  # without the limit, its other settings have no meaning
         found |= {"rate_period": None, "rate_burst": None, "rate_algorithm": None}
     return found

@@ -20,7 +20,6 @@ from sqlalchemy import URL, Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._output import shown_duration
 from sa_jobqueue.db.connections import unavailable
 from sa_jobqueue.db.session_settings import own_engine
 from sa_jobqueue.db.urls import read_url
@@ -35,21 +34,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 URL_VARIABLE: Final = "SA_JOBQUEUE_URL"
 APP_VARIABLE: Final = "SA_JOBQUEUE_APP"
 _SIZES: Final = {"K": 2**10, "M": 2**20, "G": 2**30}
-_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_AGE: Final = re.compile(r"(\d+)([smhdw])")
+_UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
+_DURATION: Final = re.compile(rf"(?:{_PART.pattern})+")
 
 
-def seconds(given: Any) -> timedelta:
-    """Parse a number of seconds, at least 0. Raises: click.BadParameter."""
+def duration(given: Any) -> timedelta:
+    """Parse a duration such as `30s`, `5m`, `1h30m` or `7d`. Raises: click.BadParameter."""
     if isinstance(given, timedelta):
         return given
+    text = str(given).strip()
+    if not (text == "0" or _DURATION.fullmatch(text)):
+        unit = f"; add a unit: {text}s" if re.fullmatch(r"\d+(\.\d+)?", text) else ""
+        raise click.BadParameter(f"{given!r} is not a duration such as 30s, 5m, 12h or 7d{unit}")
     try:
-        read = timedelta(seconds=float(given))
-    except (ValueError, OverflowError):
-        raise click.BadParameter(f"{given!r} is not a number of seconds") from None
-    if read < timedelta(0):
-        raise click.BadParameter(f"must not be negative, got {shown_duration(read)}")
-    return read
+        return sum((timedelta(**{_UNITS[unit]: float(number)}) for number, unit in _PART.findall(text)), start=timedelta(0))
+    except OverflowError:
+        raise click.BadParameter(f"{given!r} is too long") from None
 
 
 def byte_count(given: Any) -> int:
@@ -72,25 +73,12 @@ def instant(given: Any) -> datetime:
     return read if read.tzinfo else read.replace(tzinfo=UTC)
 
 
-def age(given: Any) -> timedelta:
-    """Parse an age such as `30d` or `12h`. Raises: click.BadParameter."""
-    if isinstance(given, timedelta):
-        return given
-    found = _AGE.fullmatch(str(given).strip())
-    if found is None:
-        raise click.BadParameter(f"{given!r} is not an age such as 30d or 12h")
-    try:
-        return timedelta(**{_UNITS[found[2]]: int(found[1])})
-    except OverflowError:
-        raise click.BadParameter(f"{given!r} is too long ago") from None
-
-
 def age_or_instant(given: Any) -> timedelta | datetime:
     """Parse an age such as `30d` or `12h`, or a time in ISO 8601. Raises: click.BadParameter."""
     if isinstance(given, timedelta | datetime):
         return given
-    if _AGE.fullmatch(str(given).strip()):
-        return age(given)
+    if _DURATION.fullmatch(str(given).strip()):
+        return duration(given)
     try:
         return instant(given)
     except click.BadParameter:

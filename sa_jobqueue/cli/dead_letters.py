@@ -12,7 +12,7 @@ from rich.progress import Progress
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._listing import fairness_key_option
-from sa_jobqueue.cli._options import Database, age, instant, json_option, user_name, with_database
+from sa_jobqueue.cli._options import Database, duration, instant, json_option, user_name, with_database
 from sa_jobqueue.cli._output import (
     console,
     counted,
@@ -238,7 +238,11 @@ def dismiss(database: Database, /, *, by: str | None, dry_run: bool, as_json: bo
 
 @dead_letters.command()
 @click.option(
-    "--older-than", type=age, metavar="AGE", required=True, help="Only those resolved longer ago than this, such as 90d."
+    "--older-than",
+    type=duration,
+    metavar="DURATION",
+    required=True,
+    help="Only those resolved longer ago than this, such as 90d.",
 )
 @click.option("--type", "types", multiple=True, metavar="NAME", help="Only of this job type; may be repeated.")
 @click.option("--dry-run", is_flag=True, help="Only show how many.")

@@ -10,7 +10,7 @@ import click
 from rich.text import Text
 from rich.tree import Tree
 
-from sa_jobqueue.cli._options import Database, json_option, seconds, with_database
+from sa_jobqueue.cli._options import Database, duration, json_option, with_database
 from sa_jobqueue.cli._output import console, echo, print_fields, print_json, shown
 from sa_jobqueue.operations import Explanation, explain_job
 from sa_jobqueue.policies.fairness import label_of, part_of
@@ -23,10 +23,10 @@ _DEEP: Final = 4
 @click.argument("job_id")
 @click.option(
     "--heartbeat-timeout",
-    type=seconds,
-    metavar="SECONDS",
+    type=duration,
+    metavar="DURATION",
     default=timedelta(seconds=15),
-    help="Heartbeat timeout of the workers.  [default: 15]",
+    help="Heartbeat timeout of the workers.  [default: 15s]",
 )
 @json_option
 @with_database

@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from sa_jobqueue.cli._options import Database, seconds, with_database
+from sa_jobqueue.cli._options import Database, duration, with_database
 from sa_jobqueue.cli._output import echo
 from sa_jobqueue.db.session_settings import own_engine
 from sa_jobqueue.observe import telemetry
@@ -29,17 +29,17 @@ PORT: Final = 9464
 )
 @click.option(
     "--window",
-    type=seconds,
-    metavar="SECONDS",
+    type=duration,
+    metavar="DURATION",
     default=timedelta(minutes=1),
-    help="Period that rates are measured over.  [default: 60]",
+    help="Period that rates are measured over.  [default: 60s]",
 )
 @click.option(
     "--heartbeat-timeout",
-    type=seconds,
-    metavar="SECONDS",
+    type=duration,
+    metavar="DURATION",
     default=timedelta(seconds=15),
-    help="Heartbeat timeout of the workers.  [default: 15]",
+    help="Heartbeat timeout of the workers.  [default: 15s]",
 )
 @click.option(
     "--opentelemetry",

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 from sqlalchemy.exc import DBAPIError
 
-from sa_jobqueue.cli._options import Database, json_option, seconds, with_database
+from sa_jobqueue.cli._options import Database, duration, json_option, with_database
 from sa_jobqueue.cli._output import console, print_json, shown
 from sa_jobqueue.db.session_settings import own_engine
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError
@@ -79,7 +79,7 @@ def threshold(given: Any) -> tuple[str, Any]:
     if name not in kinds:
         raise click.BadParameter(f"unknown threshold {name!r}: must be one of {', '.join(kinds)}")
     if kinds[name] is timedelta:
-        return name, seconds(value)
+        return name, duration(value)
     try:
         return name, kinds[name](value)
     except ValueError:
@@ -90,28 +90,28 @@ def threshold(given: Any) -> tuple[str, Any]:
 @json_option
 @click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
 @click.option(
-    "--interval", type=seconds, metavar="SECONDS", default=timedelta(seconds=5), help="Interval of --watch.  [default: 5]"
+    "--interval", type=duration, metavar="DURATION", default=timedelta(seconds=5), help="Interval of --watch.  [default: 5s]"
 )
 @click.option(
     "--window",
-    type=seconds,
-    metavar="SECONDS",
+    type=duration,
+    metavar="DURATION",
     default=timedelta(minutes=1),
-    help="Period that rates are measured over.  [default: 60]",
+    help="Period that rates are measured over.  [default: 60s]",
 )
 @click.option(
     "--heartbeat-timeout",
-    type=seconds,
-    metavar="SECONDS",
+    type=duration,
+    metavar="DURATION",
     default=timedelta(seconds=15),
-    help="Heartbeat timeout of the workers.  [default: 15]",
+    help="Heartbeat timeout of the workers.  [default: 15s]",
 )
 @click.option(
     "--timeout",
-    type=seconds,
-    metavar="SECONDS",
+    type=duration,
+    metavar="DURATION",
     default=timedelta(seconds=10),
-    help="Timeout of one statement.  [default: 10]",
+    help="Timeout of one statement.  [default: 10s]",
 )
 @click.option(
     "--threshold",
@@ -119,7 +119,7 @@ def threshold(given: Any) -> tuple[str, Any]:
     type=threshold,
     multiple=True,
     metavar="NAME=VALUE",
-    help="Override a threshold of the findings, such as claim_age_warning=30; may be repeated.",
+    help="Override a threshold of the findings, such as claim_age_warning=30s; may be repeated.",
 )
 @click.option("--times", type=int, hidden=True)
 @with_database

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from sqlalchemy import Engine
 
 from sa_jobqueue import maintenance
-from sa_jobqueue.cli._options import Database, json_option, seconds, with_database
+from sa_jobqueue.cli._options import Database, duration, json_option, with_database
 from sa_jobqueue.cli._output import console, print_json, print_table, shown
 from sa_jobqueue.db.session_settings import own_engine
 from sa_jobqueue.maintenance import OnProgress, Reindexed, Setting, Vacuumed
@@ -23,10 +23,10 @@ from sa_jobqueue.printable import span
 
 _lock_timeout: Final = click.option(
     "--lock-timeout",
-    type=seconds,
-    metavar="SECONDS",
+    type=duration,
+    metavar="DURATION",
     default=timedelta(seconds=10),
-    help="Maximum time to wait for a lock.  [default: 10]",
+    help="Maximum time to wait for a lock.  [default: 10s]",
 )
 
 

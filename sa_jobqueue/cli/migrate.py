@@ -9,7 +9,7 @@ from datetime import timedelta
 import click
 from sqlalchemy import Connection
 
-from sa_jobqueue.cli._options import Database, app_option, json_option, load_model, seconds, with_database
+from sa_jobqueue.cli._options import Database, app_option, duration, json_option, load_model, with_database
 from sa_jobqueue.cli._output import echo, echo_lines, print_json
 from sa_jobqueue.migrations import runner
 from sa_jobqueue.migrations.locking import PATIENCE
@@ -18,8 +18,8 @@ from sa_jobqueue.migrations.versions import LATEST
 _VERSION = click.IntRange(0)
 _patience = click.option(
     "--patience",
-    type=seconds,
-    metavar="SECONDS",
+    type=duration,
+    metavar="DURATION",
     default=PATIENCE,
     help=f"How long to retry for locks, one second per try.  [default: {PATIENCE.total_seconds():.0f}]",
 )

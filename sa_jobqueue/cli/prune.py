@@ -12,7 +12,7 @@ import click
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._options import APP_VARIABLE, Database, age, json_option, load_jobs, parse_url, url_option
+from sa_jobqueue.cli._options import APP_VARIABLE, Database, duration, json_option, load_jobs, parse_url, url_option
 from sa_jobqueue.cli._output import console, counted, print_json, print_table
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import PruneCursor, Pruned, prune_dead_letters
@@ -53,7 +53,10 @@ class _Sum:
     help="The application's JobQueue: its tables and, without --older-than, its retention.",
 )
 @click.option(
-    "--older-than", type=age, metavar="AGE", help="Delete chains that ended longer ago than this, such as 30d or 12h."
+    "--older-than",
+    type=duration,
+    metavar="DURATION",
+    help="Delete chains that ended longer ago than this, such as 30d or 12h.",
 )
 @click.option(
     "--status",

@@ -11,10 +11,10 @@ import click
 from sa_jobqueue.cli._limits import ALGORITHM, BURST, GLOBAL_CONCURRENCY, PERIOD, RATE, named, rate_text, read_limits
 from sa_jobqueue.cli._options import (
     Database,
+    duration,
     json_option,
     load_jobs,
     parse_url,
-    seconds,
     url_option,
     user_name,
     with_database,
@@ -94,14 +94,14 @@ def show(database: Database, /, *, name: str, fairness_key: str, as_json: bool) 
 @ALGORITHM
 @click.option(
     "--retry-base",
-    metavar="SECONDS",
+    metavar="DURATION",
     help="Initial backoff for job types without a retry policy of their own; 'none' unsets it.",
 )
 @click.option("--retry-factor", metavar="N", help="Factor by which the backoff grows with each attempt.")
-@click.option("--retry-cap", metavar="SECONDS", help="Maximum backoff.")
-@click.option("--retain-completed", metavar="DAYS", help="Retention of completed chains; 'none' unsets it.")
-@click.option("--retain-cancelled", metavar="DAYS", help="Retention of cancelled chains; 'none' unsets it.")
-@click.option("--retain-dead", metavar="DAYS", help="Retention of dead chains; 'none' unsets it.")
+@click.option("--retry-cap", metavar="DURATION", help="Maximum backoff.")
+@click.option("--retain-completed", metavar="DURATION", help="Retention of completed chains; 'none' unsets it.")
+@click.option("--retain-cancelled", metavar="DURATION", help="Retention of cancelled chains; 'none' unsets it.")
+@click.option("--retain-dead", metavar="DURATION", help="Retention of dead chains; 'none' unsets it.")
 @json_option
 @with_database
 def set_(
@@ -112,7 +112,7 @@ def set_(
         locked = get_queue(session, name, fairness_key=fairness_key, for_update=True, model=database.model)
         current = _settings(locked)
         ages = {outcome: given.pop(f"retain_{outcome}") for outcome in ("completed", "cancelled", "dead")}
-        retained = {outcome: _days(f"retain_{outcome}", days) for outcome, days in ages.items() if days is not None}
+        retained = {outcome: _retention(f"retain_{outcome}", days) for outcome, days in ages.items() if days is not None}
         retry = _retry(current.retry, *map(given.pop, RETRY))
         wanted: dict[str, Any] = read_limits(current, given) | {
             "retry": retry,
@@ -195,7 +195,7 @@ def _retry(current: Backoff | None, base: str | None, factor: str | None, cap: s
     for name, given in (("base", base), ("cap", cap)):
         if given is not None:
             with named(f"retry_{name}"):
-                changes[name] = seconds(given)
+                changes[name] = duration(given)
     if factor is not None:
         with named("retry_factor"):
             try:
@@ -205,11 +205,8 @@ def _retry(current: Backoff | None, base: str | None, factor: str | None, cap: s
     return replace(current or Backoff(), **changes) if changes else current
 
 
-def _days(option: str, given: str) -> timedelta | None:
+def _retention(option: str, given: str) -> timedelta | None:
     if given == "none":
         return None
     with named(option):
-        try:
-            return timedelta(days=float(given))
-        except (ValueError, OverflowError):
-            raise click.BadParameter(f"{given!r} is neither a number of days nor 'none'") from None
+        return duration(given)

@@ -16,7 +16,16 @@ import click
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from sqlalchemy import URL
 
-from sa_jobqueue.cli._options import URL_VARIABLE, Database, app_option, instant, json_option, load_model, parse_url, seconds
+from sa_jobqueue.cli._options import (
+    URL_VARIABLE,
+    Database,
+    app_option,
+    duration,
+    instant,
+    json_option,
+    load_model,
+    parse_url,
+)
 from sa_jobqueue.cli._output import console, echo, print_json
 from sa_jobqueue.db.urls import shown_url
 from sa_jobqueue.errors import JobQueueError
@@ -46,10 +55,10 @@ class MissingReportExtraError(JobQueueError, ImportError):
 @click.option("--type", "types", multiple=True, help="Only of this job type; may be repeated.")
 @click.option(
     "--target-wait",
-    type=seconds,
+    type=duration,
     default="1",
     show_default=True,
-    metavar="SECONDS",
+    metavar="DURATION",
     help="Target for the 95th percentile of waits.",
 )
 @click.option("--slots", type=click.IntRange(min=1), help="Total concurrency of your workers, for the utilization.")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from sa_jobqueue.cli._options import Database, seconds, with_database
+from sa_jobqueue.cli._options import Database, duration, with_database
 from sa_jobqueue.db.session_settings import own_engine
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.observe.health.overview import overviews
@@ -23,28 +23,28 @@ class MissingTopExtraError(JobQueueError, ImportError):
 
 @click.command()
 @click.option(
-    "--interval", type=seconds, metavar="SECONDS", default=timedelta(seconds=2), help="Refresh interval.  [default: 2]"
+    "--interval", type=duration, metavar="DURATION", default=timedelta(seconds=2), help="Refresh interval.  [default: 2s]"
 )
 @click.option(
     "--window",
-    type=seconds,
-    metavar="SECONDS",
+    type=duration,
+    metavar="DURATION",
     default=timedelta(minutes=1),
-    help="Period that rates are measured over.  [default: 60]",
+    help="Period that rates are measured over.  [default: 60s]",
 )
 @click.option(
     "--heartbeat-timeout",
-    type=seconds,
-    metavar="SECONDS",
+    type=duration,
+    metavar="DURATION",
     default=timedelta(seconds=15),
-    help="Heartbeat timeout of the workers.  [default: 15]",
+    help="Heartbeat timeout of the workers.  [default: 15s]",
 )
 @click.option(
     "--timeout",
-    type=seconds,
-    metavar="SECONDS",
+    type=duration,
+    metavar="DURATION",
     default=timedelta(seconds=10),
-    help="Timeout of one statement.  [default: 10]",
+    help="Timeout of one statement.  [default: 10s]",
 )
 @click.option("--screenshot", type=click.Path(dir_okay=False), help="Write one screen to this SVG file and exit.")
 @with_database

@@ -21,10 +21,10 @@ from sa_jobqueue.cli._options import (
     URL_VARIABLE,
     Database,
     byte_count,
+    duration,
     load_jobs,
     load_object,
     parse_url,
-    seconds,
     url_option,
 )
 from sa_jobqueue.cli._probes import serve_probes
@@ -93,18 +93,18 @@ def queue_limits(given: Any) -> dict[str, int | None]:
 )
 @click.option(
     "--shutdown-timeout",
-    type=seconds,
-    metavar="SECONDS",
+    type=duration,
+    metavar="DURATION",
     default=_DEFAULTS.shutdown_timeout,
-    help="How long running jobs may finish after SIGTERM.  [default: 30]",
+    help="How long running jobs may finish after SIGTERM.  [default: 30s]",
 )
 @click.option("--name", help="Name of the worker in listings.  [default: the host name]")
 @click.option(
     "--poll-interval",
-    type=seconds,
-    metavar="SECONDS",
+    type=duration,
+    metavar="DURATION",
     default=_DEFAULTS.poll_interval,
-    help="Maximum time between two polls without a notification.  [default: 5]",
+    help="Maximum time between two polls without a notification.  [default: 5s]",
 )
 @click.option("--no-listen", is_flag=True, help="Only poll; do not use LISTEN/NOTIFY.")
 @click.option(
@@ -127,9 +127,9 @@ def queue_limits(given: Any) -> dict[str, int | None]:
 @click.option("--health-address", default="127.0.0.1", show_default=True, help="Address of --health-port.")
 @click.option(
     "--watchdog",
-    type=seconds,
-    metavar="SECONDS",
-    help="Exit with status 70 if a part is stuck for this long; 0 disables it.  [default: systemd's WatchdogSec, or 300]",
+    type=duration,
+    metavar="DURATION",
+    help="Exit with status 70 if a part is stuck for this long; 0 disables it.  [default: systemd's WatchdogSec, or 5m]",
 )
 @click.option(
     "--log-level",
@@ -168,10 +168,10 @@ def queue_limits(given: Any) -> dict[str, int | None]:
 @click.option(
     "--opentelemetry", is_flag=True, help="Create spans and metrics, exported by the SDK that the application configures."
 )
-@click.option("--cancel-timeout", type=seconds, default=_DEFAULTS.cancel_timeout, hidden=True)
-@click.option("--heartbeat-interval", type=seconds, metavar="SECONDS", default=_DEFAULTS.heartbeat_interval, hidden=True)
-@click.option("--heartbeat-timeout", type=seconds, metavar="SECONDS", default=_DEFAULTS.heartbeat_timeout, hidden=True)
-@click.option("--rescue-interval", type=seconds, metavar="SECONDS", default=_DEFAULTS.rescue_interval, hidden=True)
+@click.option("--cancel-timeout", type=duration, default=_DEFAULTS.cancel_timeout, hidden=True)
+@click.option("--heartbeat-interval", type=duration, metavar="DURATION", default=_DEFAULTS.heartbeat_interval, hidden=True)
+@click.option("--heartbeat-timeout", type=duration, metavar="DURATION", default=_DEFAULTS.heartbeat_timeout, hidden=True)
+@click.option("--rescue-interval", type=duration, metavar="DURATION", default=_DEFAULTS.rescue_interval, hidden=True)
 @click.option("--control-fd", type=int, hidden=True, help="Reading end of a pipe from a parent process.")
 @click.option("--report-fd", type=int, hidden=True, help="Writing end of a pipe to a parent process.")
 @click.pass_context

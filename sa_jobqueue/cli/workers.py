@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._options import Database, json_option, seconds, with_database
+from sa_jobqueue.cli._options import Database, duration, json_option, with_database
 from sa_jobqueue.cli._output import counted, echo, print_json, print_table
 from sa_jobqueue.operations import WorkerFilter, WorkerStatus, drain_workers, list_workers, resize_workers
 from sa_jobqueue.operations.pages import every_item
@@ -71,7 +71,10 @@ def _row(worker: WorkerStatus) -> tuple[Any, ...]:
 @_queue_option
 @click.option("--all", "everybody", is_flag=True, help="Select every worker.")
 @click.option(
-    "--wait", type=seconds, metavar="SECONDS", help="Wait up to SECONDS until they have stopped; status 1 if they have not."
+    "--wait",
+    type=duration,
+    metavar="DURATION",
+    help="Wait this long at most until they have stopped; status 1 if they have not.",
 )
 @click.option("--dry-run", is_flag=True, help="Only show which.")
 @json_option

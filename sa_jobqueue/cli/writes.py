@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from sa_jobqueue.cli._options import Database, age, instant, json_option, with_database
+from sa_jobqueue.cli._options import Database, duration, instant, json_option, with_database
 from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_table
 from sa_jobqueue.operations.writes import Write, list_rejected_rows, list_writes, prune_writes
 from sa_jobqueue.redaction import is_redacting
@@ -85,7 +85,7 @@ def _find(session: Any, database: Database, write_id: str, sequence: int) -> Wri
 
 
 @writes.command()
-@click.option("--older-than", type=age, required=True, metavar="AGE", help="Such as 90d.")
+@click.option("--older-than", type=duration, required=True, metavar="DURATION", help="Such as 90d.")
 @click.option("--dry-run", is_flag=True, help="Only show which.")
 @json_option
 @with_database

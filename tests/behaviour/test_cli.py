@@ -19,6 +19,7 @@ from sa_jobqueue import JobStatus, __version__, list_jobs
 from sa_jobqueue.cli import dead_letters as dead_letters_command
 from sa_jobqueue.cli import jobs as jobs_command
 from sa_jobqueue.cli import main
+from sa_jobqueue.cli._options import duration
 from sa_jobqueue.cli._output import shown
 from sa_jobqueue.testing.databases import ThrowAwayDatabase
 from sa_jobqueue.testing.servers import PostgresServer
@@ -312,9 +313,32 @@ def test_jobs_show_of_no_job_says_no_more_than_that(run: Run, jobs: Jobs) -> Non
     assert error == f"Error: job {missing} not found (for the id of a dead letter use `dead-letters show`)\n"
 
 
-def test_a_duration_below_zero_is_told_in_seconds(run: Run) -> None:
-    command = ["worker", "sa_jobqueue.cli.demo.app:jobs", "--shutdown-timeout", "-1"]
-    assert "must not be negative, got -1 s" in run(*command, status=2).stderr
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("30s", timedelta(seconds=30)),
+        ("250ms", timedelta(milliseconds=250)),
+        ("5m", timedelta(minutes=5)),
+        ("1h30m", timedelta(minutes=90)),
+        ("1.5h", timedelta(minutes=90)),
+        ("7d", timedelta(days=7)),
+        ("2w", timedelta(weeks=2)),
+        ("0", timedelta(0)),
+    ],
+)
+def test_durations_have_units(given: str, expected: timedelta) -> None:
+    assert duration(given) == expected == duration(expected)
+
+
+@pytest.mark.parametrize("given", ["-1", "30", "1.5", "", "s", "5 minutes", "1d2", "99999999999w"])
+def test_a_duration_without_a_unit_is_refused(run: Run, given: str) -> None:
+    command = ["worker", "sa_jobqueue.cli.demo.app:jobs", "--shutdown-timeout", given]
+    error = run(*command, status=2).stderr
+    assert "is not a duration such as 30s, 5m, 12h or 7d" in error or "is too long" in error
+    assert ("add a unit: 30s" in error) == (given == "30")
+
+
+def test_durations_are_shown() -> None:
     assert shown(timedelta(seconds=-1.5)) == "-1.5 s"
     assert shown(timedelta(minutes=2)) == "0:02:00"
 

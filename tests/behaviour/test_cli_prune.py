@@ -66,7 +66,7 @@ def test_with_the_application_alone_it_goes_by_what_that_and_the_queues_rows_say
     for arguments, told in (
         ([], "pass --older-than"),
         (["--app", "prunes:jobs", "--status", "dead"], "pass --older-than"),
-        (["--older-than", "soon"], "'soon' is not an age such as 30d or 12h"),
+        (["--older-than", "soon"], "'soon' is not a duration such as 30s"),
         (["--older-than", "30d", "--status", "running"], "Invalid value for '--status'"),
     ):
         refused = call(database_url, *arguments)

@@ -26,7 +26,7 @@ jobs.queue("reports", rate_limit=5, rate_period=timedelta(seconds=60), retention
 def test_a_queue_is_said_something_paused_and_resumed(run: Run) -> None:
     assert "0 queues" in run("queues", "list").stdout
     run("queues", "show", "mail", status=1)
-    run("queues", "set", "mail", "--weight", "3", "--rate-limit", "5", "--rate-period", "60", "--retain-dead", "90")
+    run("queues", "set", "mail", "--weight", "3", "--rate-limit", "5", "--rate-period", "60s", "--retain-dead", "90d")
     assert document(run("queues", "pause", "mail", "other", "--by", "ann", "--json")) == {"paused": ["mail", "other"]}
     assert "0 queues paused" in run("queues", "pause", "mail").stdout
     told = document(run("queues", "set", "mail", "--global-concurrency", "7", "--rate-limit", "none", "--json"))
@@ -39,7 +39,7 @@ def test_a_queue_is_said_something_paused_and_resumed(run: Run) -> None:
     assert "1 queue resumed" in run("queues", "resume", "mail").stdout
     names = [one["name"] for one in document(run("queues", "list", "--json"))["queues"] if one["paused_at"]]
     assert names == ["other"]
-    window = ["--rate-limit", "100", "--rate-period", "60", "--rate-algorithm", "sliding_window"]
+    window = ["--rate-limit", "100", "--rate-period", "60s", "--rate-algorithm", "sliding_window"]
     assert document(run("queues", "set", "other", *window, "--json"))["rate_algorithm"] == "sliding_window"
     assert "100 in any" in run("queues", "list").stdout
     run("queues", "set", "other", "--rate-algorithm", "local_token_bucket", "--concurrency-per-key", "1234")
@@ -49,16 +49,16 @@ def test_a_queue_is_said_something_paused_and_resumed(run: Run) -> None:
     (other,) = (one for one in document(run("queues", "list", "--json"))["queues"] if one["name"] == "other")
     assert (other["concurrency_per_key"], other["rate_limit"], other["rate_algorithm"]) == (1234, 100, "local_token_bucket")
     assert document(run("queues", "set", "other", "--rate-limit", "none", "--json"))["rate_algorithm"] is None
-    told = document(run("queues", "set", "other", "--retry-base", "5", "--retry-cap", "60", "--json"))
+    told = document(run("queues", "set", "other", "--retry-base", "5s", "--retry-cap", "60s", "--json"))
     assert (told["retry_base"], told["retry_factor"], told["retry_cap"]) == (5, 2, 60)
     told = document(run("queues", "set", "other", "--retry-factor", "3", "--json"))
     assert (told["retry_base"], told["retry_factor"], told["retry_cap"]) == (5, 3, 60)
     assert "--retry-base" in run("queues", "set", "other", "--retry-base", "soon", status=2).stderr
-    run("queues", "set", "other", "--retry-cap", "1", status=1)
+    run("queues", "set", "other", "--retry-cap", "1s", status=1)
     assert document(run("queues", "set", "other", "--retry-base", "none", "--json"))["retry_cap"] is None
-    for wrong in (["--weight", "0"], ["--global-concurrency", "0"], ["--rate-limit", "5"], ["--retain-dead", "-1"]):
+    for wrong in (["--weight", "0"], ["--global-concurrency", "0"], ["--rate-limit", "5"], ["--retain-dead", "99999d"]):
         run("queues", "set", "mail", *wrong, status=1)
-    unreadable = {"global-concurrency": "many", "rate-period": "nan", "retain-dead": "inf", "concurrency-per-key": "1.5"}
+    unreadable = {"global-concurrency": "many", "rate-period": "nan", "retain-dead": "30", "concurrency-per-key": "1.5"}
     for option, given in unreadable.items():
         assert f"'--{option}'" in run("queues", "set", "mail", f"--{option}", given, status=2).stderr
     run("queues", "pause", "no spaces", status=1)

@@ -59,7 +59,16 @@ def stuck(payload: dict[str, Any]) -> None:
     while True:
         time.sleep(0.01)
 """
-QUICK = ["--poll-interval", "0.1", "--heartbeat-interval", "0.2", "--heartbeat-timeout", "10", "--rescue-interval", "0.2"]
+QUICK = [
+    "--poll-interval",
+    "0.1s",
+    "--heartbeat-interval",
+    "0.2s",
+    "--heartbeat-timeout",
+    "10s",
+    "--rescue-interval",
+    "0.2s",
+]
 
 StartWorker = Callable[..., "subprocess.Popen[str]"]
 
@@ -151,7 +160,7 @@ def test_a_second_sigterm_gives_running_jobs_back_uncounted(
 
 def test_a_thread_that_does_not_stop_does_not_keep_the_process(start_worker: StartWorker, jobs: Jobs) -> None:
     running = jobs.add(type_name="stuck", input={})
-    process = start_worker("--shutdown-timeout", "0", "--cancel-timeout", "0.1")
+    process = start_worker("--shutdown-timeout", "0", "--cancel-timeout", "0.1s")
     wait_until(lambda: jobs.status(running) is JobStatus.RUNNING, what="the job")
     process.terminate()
     assert ended(process) == 0
@@ -215,7 +224,7 @@ def test_an_unreachable_database_is_told_without_any_password(start_worker: Star
     [
         (["--queues", "a=b"], "app:jobs"),
         (["--concurrency", "0"], "app:jobs"),
-        (["--heartbeat-timeout", "0.3"], "app:jobs"),
+        (["--heartbeat-timeout", "0.3s"], "app:jobs"),
         (["--engine", "app:jobs"], "app:jobs"),
         (["--engine", "app:unbound"], "app:jobs"),
         ([], "app:nothing"),
@@ -274,7 +283,7 @@ def test_two_processes_run_and_a_killed_one_is_started_again(
 def test_what_a_dead_process_held_is_due_at_once_for_its_parent_knows_that_it_died(
     start_worker: StartWorker, engine: Engine, jobs: Jobs, tmp_path: Path
 ) -> None:
-    parent = start_worker("--processes", "2", "--heartbeat-timeout", "600", "--heartbeat-interval", "5")
+    parent = start_worker("--processes", "2", "--heartbeat-timeout", "600s", "--heartbeat-interval", "5s")
     wait_until(lambda: len(workers(engine)) == 2, what="two workers")
     running = jobs.add(type_name="waits", input={"for": str(tmp_path / "go")})
     wait_until(lambda: jobs.status(running) is JobStatus.RUNNING, what="the job")

@@ -62,7 +62,7 @@ def test_drain_waits_until_they_have_stopped(run: Run, engine: Engine) -> None:
         return len(document(run("workers", "list", "--json"))["workers"]) == 1
 
     wait_until(there, what="the worker is there")
-    told = document(run("workers", "drain", worker.id, "--wait", PATIENCE, "--json"))
+    told = document(run("workers", "drain", worker.id, "--wait", f"{PATIENCE}s", "--json"))
     assert told == {"asked_to_drain": [worker.id], "still_there": []}
     thread.join(PATIENCE)
     assert not thread.is_alive()

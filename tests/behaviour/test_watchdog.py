@@ -44,8 +44,8 @@ jobs = JobQueue()
 async def blocks_the_loop(payload: dict) -> None:
     time.sleep(60)
 
-beats = "--heartbeat-interval 0.2 --heartbeat-timeout 10"
-quick = f"--poll-interval 0.1 {beats} --rescue-interval 0.2 --cancel-timeout 0.1".split()
+beats = "--heartbeat-interval 0.2s --heartbeat-timeout 10s"
+quick = f"--poll-interval 0.1s {beats} --rescue-interval 0.2s --cancel-timeout 0.1s".split()
 main(["worker", "__main__:jobs", *quick, *sys.argv[1:], *os.environ["ARGUMENTS"].split()])
 """
 
@@ -119,7 +119,7 @@ def test_a_blocked_loop_turns_livez_red_and_the_watchdog_ends_the_process_with_t
     spawn: Spawn, jobs: Jobs, manager: Manager
 ) -> None:
     port = free_port()
-    process = spawn(WORKER, ARGUMENTS=f"--health-port {port} --watchdog 3", **manager.environment)
+    process = spawn(WORKER, ARGUMENTS=f"--health-port {port} --watchdog 3s", **manager.environment)
     wait_until(lambda: ask(port, "/readyz")[0] == HTTPStatus.OK, what="readiness")
     assert ask(port, "/livez")[1]["status"] == "ok"
     wait_until(lambda: {"READY=1", "WATCHDOG=1"} <= set(manager.heard), what="word to the manager")
@@ -140,7 +140,7 @@ def test_a_lost_database_turns_readyz_red_alone_and_the_worker_works_again_when_
 ) -> None:
     port = free_port()
     with proxied(database_url) as (proxy, url):
-        arguments = f"--health-port {port} --watchdog 0.5 --heartbeat-timeout 1"
+        arguments = f"--health-port {port} --watchdog 0.5s --heartbeat-timeout 1s"
         process = spawn(WORKER, ARGUMENTS=arguments, SA_JOBQUEUE_URL=url, **manager.environment)
         wait_until(lambda: ask(port, "/readyz")[0] == HTTPStatus.OK, what="readiness")
         proxy.stall()

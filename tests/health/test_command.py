@@ -24,14 +24,14 @@ def test_the_exit_status_is_that_of_the_monitoring_plugins(database_url: str, en
     warned = call(database_url)
     assert warned.exit_code == 1
     assert "warning  claim_age: The oldest claimable job of queue 'default' has been due for 2 min" in warned.output
-    assert call(database_url, "--threshold", "claim_age_warning=600").exit_code == 0
-    assert call(database_url, "--threshold", "claim_age_critical=90").exit_code == 2
+    assert call(database_url, "--threshold", "claim_age_warning=10m").exit_code == 0
+    assert call(database_url, "--threshold", "claim_age_critical=90s").exit_code == 2
 
     url = "postgresql://somebody:secret@127.0.0.1:1/nowhere"
     for arguments, told in (
         (["--threshold", "nonsense=1"], "must be one of claim_age_warning"),
         (["--threshold", "saturation=much"], "is not a number"),
-        (["--threshold", "claim_age_warning=9999"], "must not be greater than claim_age_critical"),
+        (["--threshold", "claim_age_warning=9999s"], "must not be greater than claim_age_critical"),
         (["--window", "0"], "must be greater than 0"),
         (["--url", url], "cannot use postgresql"),
         (["--url", ""], "no database"),

@@ -73,7 +73,7 @@ def test_what_somebody_holds_or_owns_is_left_out_and_said_and_the_others_are_don
         told = {one.table: one.skipped for one in maintenance.vacuum(engine, lock_timeout=SHORT)}
         assert told.pop("job") == "lock not available within the lock timeout"
         assert set(told.values()) == {None}
-        held = call(database_url, "vacuum", "job", "--lock-timeout", "0.1")
+        held = call(database_url, "vacuum", "job", "--lock-timeout", "0.1s")
         assert (held.exit_code, "lock not available" in held.output) == (1, True)
     with engine.begin() as connection:
         connection.execute(text("DROP ROLE IF EXISTS maintenance_guest"))

@@ -94,7 +94,7 @@ def test_the_exporter_serves_what_the_health_report_says(
     jobs.add(due_in=3600)
     jobs.add(JobStatus.RUNNING)
     jobs.add(JobStatus.DEAD)
-    process = start("exporter", "--port", "0", "--heartbeat-timeout", "600")
+    process = start("exporter", "--port", "0", "--heartbeat-timeout", "600s")
     assert process.stdout is not None
     told = process.stdout.readline()
     port = int(told.rpartition(":")[2].partition("/")[0])
@@ -123,7 +123,7 @@ def test_a_worker_counts_what_it_did(start: Callable[..., subprocess.Popen[str]]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    process = start("worker", "app:jobs", "--poll-interval", "0.1", "--metrics-port", str(port), "--concurrency", "3")
+    process = start("worker", "app:jobs", "--poll-interval", "0.1s", "--metrics-port", str(port), "--concurrency", "3")
     wait_until(lambda: all(jobs.status(one) in {JobStatus.COMPLETED, JobStatus.DEAD} for one in ids))
     wait_until(lambda: value(scrape(port), "worker_running_jobs", job_type="good") == 0)
 

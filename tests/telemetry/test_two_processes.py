@@ -64,7 +64,7 @@ def test_a_job_s_trace_goes_on_in_the_worker_and_its_log_names_it(
         session.add(apart := Job("apart"))
         flaky_id, apart_id = flaky.id, apart.id
     (tmp_path / "app.py").write_text(APPLICATION)
-    options = ["--opentelemetry", "--log-format", "json", "--capture-logs", "5", "--poll-interval", "0.1"]
+    options = ["--opentelemetry", "--log-format", "json", "--capture-logs", "5", "--poll-interval", "0.1s"]
     worker = subprocess.Popen(
         [sys.executable, "-W", "error", "-m", "sa_jobqueue.cli", "worker", "app:jobs", *options],
         cwd=tmp_path,

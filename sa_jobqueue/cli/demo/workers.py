@@ -21,11 +21,11 @@ _APP: Final = "sa_jobqueue.cli.demo.app:jobs"
 # A short heartbeat timeout, so that viewers of the demo need not wait for the default of fifteen seconds.
 _OPTIONS: Final = (
     *("--concurrency", "4"),
-    *("--poll-interval", "0.5"),
-    *("--heartbeat-interval", "0.5"),
-    *("--heartbeat-timeout", "3"),
-    *("--rescue-interval", "0.5"),
-    *("--shutdown-timeout", "5"),
+    *("--poll-interval", "0.5s"),
+    *("--heartbeat-interval", "0.5s"),
+    *("--heartbeat-timeout", "3s"),
+    *("--rescue-interval", "0.5s"),
+    *("--shutdown-timeout", "5s"),
     *("--log-level", "info"),
 )
 _STOP_PATIENCE: Final = timedelta(seconds=15)
