@@ -1,7 +1,4 @@
-"""`/livez` and `/readyz` for probes of orchestrators: whether a worker is alive, and whether it can start jobs.
-
-Served from threads, so that a hanging event loop is reported.
-"""
+"""Serves the probes of `observe.probes` from threads, so that a hanging event loop is reported."""
 
 from __future__ import annotations
 
@@ -10,39 +7,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final
+from typing import Final
 
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.observe.probes import answer
 from sa_jobqueue.worker.background.vitals import Vitals
 
 _SLOWEST: Final = 5
 """Seconds that a client may take to send its request."""
-
-
-def answer(path: str, vitals: Vitals, limit: timedelta) -> tuple[HTTPStatus, dict[str, Any]]:
-    """Return the answer to a request. Pure.
-
-    `limit`: the watchdog's limit; `/livez` fails after half of it. 0: as with the default limit.
-    """
-    after = limit / 2
-    causes = [f"the {part.name} has been stuck for {part.silent.total_seconds():.1f} s" for part in vitals.stuck(after)]
-    match path.partition("?")[0]:
-        case "/livez":
-            pass
-        case "/readyz":
-            causes += vitals.unready
-        case _:
-            return HTTPStatus.NOT_FOUND, {"status": "not found", "paths": ["/livez", "/readyz"]}
-    document = {
-        "status": "failing" if causes else "ok",
-        "causes": causes,
-        "phase": vitals.phase.value,
-        "listening": vitals.is_listening,
-        "silent_seconds": {part.name: round(part.silent.total_seconds(), 3) for part in vitals.parts},
-    }
-    return HTTPStatus.SERVICE_UNAVAILABLE if causes else HTTPStatus.OK, document
 
 
 @contextmanager

@@ -18,12 +18,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from sa_jobqueue.cli._systemd import notify, watchdog_limit
+from sa_jobqueue.observe import probes
 from sa_jobqueue.worker.background.vitals import Vitals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DEFAULT_LIMIT: Final = timedelta(minutes=5)
+DEFAULT_LIMIT: Final = probes.DEFAULT_LIMIT
 STUCK: Final = 70
 """Exit status of a worker that is stuck: EX_SOFTWARE of sysexits.h."""
 

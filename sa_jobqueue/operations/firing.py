@@ -155,7 +155,7 @@ def id_of(name: str, fire_time: datetime, model: type[JobMixin[Any]]) -> Any:
 def schedule_of(session: Session, job: JobMixin[Any], model: type[JobMixin[Any]]) -> tuple[str, datetime | None] | None:
     """Return which schedule made a job, and for which time: none for one that was run out of its turn, and made last."""
     found = session.execute(schedules.page(model), {"names": None, "limit": 1_000}).mappings().all()
-    told = _time_in(job.id)
+    told = time_in(job.id)
     for row in found:
         for time in {row["last_fire_at"], told} - {None}:
             if id_of(row["name"], time, model) == job.id:
@@ -163,7 +163,7 @@ def schedule_of(session: Session, job: JobMixin[Any], model: type[JobMixin[Any]]
     return next(((row["name"], None) for row in found if row["last_job_id"] == job.id), None)
 
 
-def _time_in(job_id: Any) -> datetime | None:
+def time_in(job_id: Any) -> datetime | None:
     """Return the time that an id of `id_of` holds; of other ids whatever stands there, or None where that is no time."""
     try:
         number = (job_id if isinstance(job_id, UUID) else UUID(job_id)).int

@@ -1,15 +1,15 @@
 """The queue on the declarative bases that applications have, each from the real package: tables, foreign keys, a handler."""
 
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 import pytest
+from advanced_alchemy.base import BigIntAuditBase, DefaultBase
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import Column, ForeignKey, Integer, MetaData, Uuid, create_engine, exc, select
+from sqlalchemy import Column, ForeignKey, Integer, MetaData, Uuid, create_engine, select
 from sqlalchemy.orm import (
     DeclarativeBase,
     DeclarativeBaseNoMeta,
@@ -30,10 +30,6 @@ from sa_jobqueue.models.base import REGISTRY_KEY
 from sa_jobqueue.testing.databases import ThrowAwayDatabase
 from sa_jobqueue.testing.servers import PostgresServer
 from tests.fixtures.workers import quick
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", exc.SADeprecationWarning)  # it still uses a decorator that SQLAlchemy 2.1 deprecates
-    from advanced_alchemy.base import BigIntAuditBase, DefaultBase
 
 
 @dataclass

@@ -25,9 +25,10 @@ from sqlalchemy import make_url
 
 from sa_jobqueue import JobStatus, WorkerOptions
 from sa_jobqueue.cli import _systemd
-from sa_jobqueue.cli._probes import answer, serve_probes
+from sa_jobqueue.cli._probes import serve_probes
 from sa_jobqueue.cli._watchdog import STUCK, Watchdog
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.observe.probes import answer
 from sa_jobqueue.worker.background.vitals import PartVitals, Phase, Vitals, VitalSigns
 from tests.chaos.proxy import Proxy
 from tests.fixtures.jobs import Jobs

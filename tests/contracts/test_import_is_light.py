@@ -21,6 +21,11 @@ HEAVY = (
     "fastapi",
     "opentelemetry",
     "prometheus_client",
+    "starlette",
+    "litestar",
+    "flask",
+    "sentry_sdk",
+    "structlog",
 )
 
 

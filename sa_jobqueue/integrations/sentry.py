@@ -1,0 +1,113 @@
+"""Errors of handlers in Sentry with the job they belong to, a transaction per attempt, and check-ins of schedules.
+
+    sentry_sdk.init(...)
+    report_jobs(jobs)
+
+A registry that is included in another one needs its own call.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import sentry_sdk
+from sentry_sdk.crons import capture_checkin
+from sentry_sdk.crons.consts import MonitorStatus
+from sentry_sdk.integrations.logging import ignore_logger
+
+from sa_jobqueue.context import AttemptContext
+from sa_jobqueue.errors import AttemptSignal, Cancel, Discard, Retry, Snooze
+from sa_jobqueue.observe.logs import LOGGER_NAME
+from sa_jobqueue.operations.firing import id_of, time_in
+from sa_jobqueue.registry import JobQueue, Proceed, Schedule
+from sa_jobqueue.types import CancelReason
+
+__all__ = ["report_jobs"]
+
+
+def report_jobs(jobs: JobQueue[Any], *, check_ins: bool = True) -> None:
+    """Report every attempt of a registry's handlers to Sentry.
+
+    - An error of a handler is captured with the context `job` (id, type, queue, attempt and the like) and the tags
+      `job.type` and `job.queue`. `Retry`, `Discard` and a timeout are captured too; `Snooze`, `Cancel` and a shutdown are
+      not. Sentry's logging integration does not report the worker's own log line of the failure a second time.
+    - An attempt is a transaction named after its job type, with the operation `queue.process`.
+    - `check_ins`: an attempt of a job that a schedule enqueued is a check-in of the monitor with the schedule's name, which
+      is created and updated from its declaration.
+
+    The payload is not part of what this adds; Sentry's own `include_local_variables=False` keeps it out of stack frames.
+    """
+    ignore_logger(LOGGER_NAME)
+
+    @jobs.middleware
+    async def report_attempt(attempt: AttemptContext, proceed: Proceed) -> None:
+        job, ended = attempt.job, None
+        with sentry_sdk.isolation_scope() as scope:
+            scope.set_tag("job.type", job.type_name)
+            scope.set_tag("job.queue", job.queue)
+            scope.set_context("job", _described(attempt))
+            check_in = _CheckIn(_schedule_of(attempt, jobs) if check_ins else None)
+            with sentry_sdk.start_transaction(op="queue.process", name=job.type_name, source="task") as transaction:
+                try:
+                    await proceed()
+                except BaseException as error:
+                    ended = error
+                failed = _is_failure(ended, attempt)
+                if failed:
+                    sentry_sdk.capture_exception(ended)
+                transaction.set_status("internal_error" if failed else "ok")
+            check_in.end(ok=ended is None or isinstance(ended, (Snooze, Cancel)))
+        if ended is not None:  # raised here: a transaction counts whatever leaves it as an error
+            raise ended
+
+
+def _described(attempt: AttemptContext) -> dict[str, Any]:
+    job = attempt.job
+    return {
+        "id": str(job.id),
+        "type": job.type_name,
+        "queue": job.queue,
+        "fairness_key": job.fairness_key,
+        "attempt": job.attempt,
+        "max_attempts": job.max_attempts,
+        "chain_id": str(job.chain_id),
+        "scheduled_at": job.scheduled_at.isoformat(),
+        "worker_id": attempt.worker_id,
+    }
+
+
+def _is_failure(ended: BaseException | None, attempt: AttemptContext) -> bool:
+    """Return whether an attempt failed; it did not if it was stopped or asked for a pause."""
+    if isinstance(ended, AttemptSignal):
+        return isinstance(ended, (Retry, Discard))
+    return isinstance(ended, Exception) or (ended is not None and attempt.cancel_reason is CancelReason.TIMED_OUT)
+
+
+def _schedule_of(attempt: AttemptContext, jobs: JobQueue[Any]) -> Schedule | None:
+    """Return the declared schedule that enqueued a job; None for any other job. The id of the job tells."""
+    fire_time = time_in(attempt.job.id)
+    for schedule in jobs.schedules:
+        if fire_time and id_of(schedule.name, fire_time, jobs.model) == attempt.job.id:
+            return schedule
+    return None
+
+
+class _CheckIn:
+    """One run of the monitor of a schedule; nothing without a schedule."""
+
+    def __init__(self, schedule: Schedule | None) -> None:
+        self._schedule = schedule
+        self._started = time.monotonic()
+        self._id = self._send(MonitorStatus.IN_PROGRESS)
+
+    def end(self, *, ok: bool) -> None:
+        duration = time.monotonic() - self._started
+        self._send(MonitorStatus.OK if ok else MonitorStatus.ERROR, check_in_id=self._id, duration=duration)
+
+    def _send(self, status: str, **run: Any) -> str | None:
+        one = self._schedule
+        if one is None:
+            return None
+        config: Any = {"schedule": {"type": "crontab", "value": one.cron}, "timezone": one.time_zone}
+        return capture_checkin(one.name, status=status, monitor_config=config, **run)

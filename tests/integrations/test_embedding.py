@@ -1,0 +1,140 @@
+"""A worker in the process of a web application: with Starlette, FastAPI and Litestar, and under a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI
+from litestar import Litestar
+from sqlalchemy import Engine, create_engine, make_url
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.orm import Session
+from starlette.applications import Starlette
+
+from sa_jobqueue import JobQueue, Worker, list_jobs
+from sa_jobqueue.errors import SchemaError
+from sa_jobqueue.events import JobCompleted, WorkerStopped
+from sa_jobqueue.integrations import fastapi, starlette
+from sa_jobqueue.integrations.embedding import running
+from sa_jobqueue.integrations.litestar import JobQueuePlugin
+from sa_jobqueue.operations import WorkerFilter, drain_workers
+from tests.fixtures.workers import PATIENCE, EventLog, quick, until
+
+Application = tuple[Any, Callable[[], AbstractAsyncContextManager[Any]]]
+
+jobs = JobQueue()
+begun, let_go = threading.Event(), threading.Event()
+
+
+@jobs.handler("greet")
+def greet(name: str, session: Session) -> str:
+    return f"hello {name}"
+
+
+@jobs.handler("hold")
+def hold(payload: None) -> str:
+    begun.set()
+    assert let_go.wait(PATIENCE)
+    return "held"
+
+
+def with_starlette(worker: Worker) -> Application:
+    app = Starlette(routes=starlette.health_routes(worker), lifespan=starlette.worker_lifespan(worker))
+    return app, lambda: app.router.lifespan_context(app)
+
+
+def with_fastapi(worker: Worker) -> Application:
+    app = FastAPI(lifespan=fastapi.worker_lifespan(worker))
+    app.include_router(fastapi.health_router(worker))
+    assert app.openapi()["paths"] == {}
+    return app, lambda: app.router.lifespan_context(app)
+
+
+def with_litestar(worker: Worker) -> Application:
+    app = Litestar(plugins=[JobQueuePlugin(worker)])
+    return app, app.lifespan
+
+
+async def probe(app: Any, path: str) -> tuple[int, dict[str, Any]]:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as client:
+        response = await client.get(path)
+    return response.status_code, response.json()
+
+
+@pytest.mark.parametrize("build", [with_starlette, with_fastapi, with_litestar])
+async def test_a_worker_runs_while_the_application_does(build: Callable[[Worker], Application], engine: Engine) -> None:
+    worker = Worker(jobs, engine, options=quick())
+    log = EventLog(worker)
+    app, lifespan = build(worker)
+    assert (await probe(app, "/readyz"))[1]["causes"] == ["the worker is starting"]
+    for round_number in (1, 2):  # as in tests, which start an application again and again
+        async with lifespan():
+            assert (await probe(app, "/readyz"))[0] == 200
+            assert (await probe(app, "/livez"))[1]["status"] == "ok"
+            with Session(engine) as session, session.begin():
+                session.add(greet.job("ada"))
+            await log.until(JobCompleted, round_number)
+        assert len(log.of(WorkerStopped)) == round_number
+        status, document = await probe(app, "/readyz")
+        assert (status, document["causes"]) == (503, ["the worker is stopped"])
+
+
+async def test_a_job_that_runs_when_the_server_is_stopped_is_finished_first(engine: Engine) -> None:
+    worker = Worker(jobs, engine, options=quick())
+    log = EventLog(worker)
+    app, _ = with_starlette(worker)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, lifespan="on", log_level="warning"))
+    serving = asyncio.create_task(server.serve())
+    try:
+        await until(lambda: server.started, what="the server's start")
+        port = server.servers[0].sockets[0].getsockname()[1]
+        async with httpx.AsyncClient() as client:
+            assert (await client.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200
+        with Session(engine) as session, session.begin():
+            session.add(hold.job(None))
+        assert await asyncio.to_thread(begun.wait, PATIENCE)
+    finally:
+        server.should_exit = True  # as on SIGTERM
+        await until(lambda: worker.vitals.phase == "draining", what="the worker's shutdown")
+        let_go.set()
+        await asyncio.wait_for(serving, PATIENCE)
+    assert [event.released for event in log.of(WorkerStopped)] == [0]
+    with Session(engine) as session:
+        assert [job.output for job in list_jobs(session)] == ["held"]
+
+
+async def test_a_worker_that_an_operator_drained_is_alive_and_not_ready(engine: Engine) -> None:
+    worker = Worker(jobs, engine, options=quick())
+    app, lifespan = with_litestar(worker)
+    async with lifespan():
+        log = EventLog(worker)
+        with Session(engine) as session, session.begin():
+            drain_workers(session, where=WorkerFilter(ids=[worker.id]))
+        await log.until(WorkerStopped)
+        assert (await probe(app, "/livez"))[0] == 200
+        assert (await probe(app, "/readyz"))[0] == 503
+
+
+async def test_an_application_whose_worker_cannot_start_does_not_start(database_url: str) -> None:
+    engine = create_engine(make_url(database_url).update_query_dict({"options": "-c search_path=elsewhere"}))
+    with pytest.raises(SchemaError):
+        async with running(Worker(jobs, engine, options=quick())):
+            raise AssertionError("it started")
+    engine.dispose()
+
+
+async def test_an_error_of_the_application_stops_its_worker(database_url: str) -> None:
+    engine = create_async_engine(database_url)
+    worker = Worker(jobs, engine, options=quick())
+    with pytest.raises(LookupError, match="of the application"):
+        async with running(worker):
+            raise LookupError("of the application")
+    assert worker.vitals.phase == "stopped"
+    await engine.dispose()
