@@ -69,6 +69,7 @@ get_queue = _awaited(operations.get_queue)
 get_schedule = _awaited(operations.get_schedule)
 group_dead_letters = _awaited(operations.group_dead_letters)
 list_attempts = _awaited(operations.list_attempts)
+list_audit = _awaited(operations.list_audit)
 list_blocked_jobs = _awaited(operations.list_blocked_jobs)
 list_blockers = _awaited(operations.list_blockers)
 list_chain_jobs = _awaited(operations.list_chain_jobs)
@@ -86,6 +87,7 @@ pause_job_types = _awaited(operations.pause_job_types)
 pause_queues = _awaited(operations.pause_queues)
 pause_schedules = _awaited(operations.pause_schedules)
 prune = _awaited(operations.prune)
+prune_audit = _awaited(operations.prune_audit)
 prune_dead_letters = _awaited(operations.prune_dead_letters)
 prune_writes = _awaited(operations.prune_writes)
 redrive_dead_letters = _awaited(operations.redrive_dead_letters)
@@ -131,6 +133,7 @@ __all__ = [
     "get_schedule",
     "group_dead_letters",
     "list_attempts",
+    "list_audit",
     "list_blocked_jobs",
     "list_blockers",
     "list_chain_jobs",
@@ -148,6 +151,7 @@ __all__ = [
     "pause_queues",
     "pause_schedules",
     "prune",
+    "prune_audit",
     "prune_dead_letters",
     "prune_writes",
     "redrive_dead_letters",

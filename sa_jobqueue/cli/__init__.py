@@ -33,6 +33,7 @@ _COMMANDS: Final = {
     "exporter": ("sa_jobqueue.cli.exporter:exporter", "Serve the queue's metrics to Prometheus."),
     "dashboards": ("sa_jobqueue.cli.dashboards:dashboards", "Write a Grafana dashboard and Prometheus alert rules."),
     "dead-letters": ("sa_jobqueue.cli.dead_letters:dead_letters", "List, group, redrive, dismiss and prune dead letters."),
+    "audit": ("sa_jobqueue.cli.audit:audit", "List what operators changed, and who did it."),
     "archive": ("sa_jobqueue.cli.archive:archive", "Move finished chains to Parquet files."),
     "optimize": ("sa_jobqueue.cli.maintenance:optimize", "Vacuum tables and rebuild indexes that need it."),
     "vacuum": ("sa_jobqueue.cli.maintenance:vacuum", "Vacuum the tables, and show what holds back the xmin horizon."),

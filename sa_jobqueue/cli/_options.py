@@ -103,6 +103,19 @@ json_option: Final[Callable[[F], F]] = click.option(
 )
 
 
+def user_name() -> str:
+    """Return the name of the user who runs the command, to be stored with the change."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # in a container the user may have no name
+        return "sa-jobqueue"
+
+
+by_option: Final[Callable[[F], F]] = click.option(
+    "--by", default=user_name, show_default="your name", help="Name to record with the change, see audit."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Database:
     """The database and the job model that a command works on."""
@@ -214,11 +227,3 @@ def load_model(path: str | None) -> type[JobMixin[Any]]:
     if isinstance(found, type) and issubclass(found, JobMixin):
         return found
     return load_jobs(path).model
-
-
-def user_name() -> str:
-    """Return the name of the user who runs the command, to be stored with the change."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # in a container the user may have no name
-        return "sa-jobqueue"

@@ -10,7 +10,7 @@ import click
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._listing import collected, fairness_key_option, listing_options
-from sa_jobqueue.cli._options import Database, instant, json_option, user_name, with_database
+from sa_jobqueue.cli._options import Database, by_option, instant, json_option, with_database
 from sa_jobqueue.cli._output import (
     counted,
     echo,
@@ -184,28 +184,28 @@ def progress(database: Database, /, *, job_id: str, as_json: bool) -> None:
 @chains.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @click.option("--dry-run", is_flag=True, help="Only show which.")
+@by_option
 @json_option
 @with_database
-def cancel(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
+def cancel(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str, as_json: bool) -> None:
     """Cancel the current job of chains that have not ended, all or none. A running job is stopped."""
     given = [database.job_id(one) for one in ids]
     with database.session() as session:
-        cancelled = cancel_chains(session, given, model=database.model).ids
-        if not dry_run:
-            session.commit()
+        cancelled = cancel_chains(session, given, by=by, dry_run=dry_run, model=database.model).ids
+        session.commit()
     _print_changed(cancelled, "would be cancelled" if dry_run else "cancelled", as_json)
 
 
 @chains.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @click.option("--cascade", is_flag=True, help="Also delete every chain that their jobs wait or waited for.")
-@click.option("--by", help="Name to record with the change.  [default: your user name]")
+@by_option
 @click.option("--dry-run", is_flag=True, help="Only show which.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @with_database
 def delete(
-    database: Database, /, *, ids: tuple[str, ...], cascade: bool, by: str | None, dry_run: bool, yes: bool, as_json: bool
+    database: Database, /, *, ids: tuple[str, ...], cascade: bool, by: str, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
     """Delete chains with all their jobs, in any state: all chains or none.
 
@@ -215,7 +215,7 @@ def delete(
     with database.session() as session:
 
         def delete_them() -> list[Any]:
-            return delete_chains(session, given, cascade=cascade, by=by or user_name(), model=database.model).ids
+            return delete_chains(session, given, cascade=cascade, by=by, model=database.model).ids
 
         if dry_run or not yes:
             found = delete_them()

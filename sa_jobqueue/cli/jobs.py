@@ -9,7 +9,7 @@ import click
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._listing import collected, fairness_key_option, listing_options
-from sa_jobqueue.cli._options import Database, json_option, with_database
+from sa_jobqueue.cli._options import Database, by_option, json_option, with_database
 from sa_jobqueue.cli._output import (
     counted,
     echo,
@@ -163,9 +163,11 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
 
 @jobs.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@click.option("--dry-run", is_flag=True, help="Only show how many.")
+@by_option
 @json_option
 @with_database
-def retry(database: Database, /, *, ids: tuple[str, ...], as_json: bool) -> None:
+def retry(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str, as_json: bool) -> None:
     """Run jobs again now: trigger pending jobs, and redrive dead ones. All of them, or none."""
     given = list(dict.fromkeys(database.job_id(one) for one in ids))
     model = database.model
@@ -179,20 +181,28 @@ def retry(database: Database, /, *, ids: tuple[str, ...], as_json: bool) -> None
         pending = [one for one, job in found.items() if job.status is JobStatus.PENDING]
         dead = [one for one, job in found.items() if job.status is JobStatus.DEAD]
         if pending:
-            trigger_jobs(session, pending, model=model)
+            trigger_jobs(session, pending, by=by, dry_run=dry_run, model=model)
         # One at a time: a job may have several dead letters, and dismissed ones count as well.
         redriven = [
             one
             for one in dead
-            if redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[one], resolved=None), model=model).ids
+            if redrive_dead_letters(
+                session,
+                where=DeadLetterFilter(job_ids=[one], resolved=None),
+                by=by,
+                dry_run=dry_run,
+                model=model,
+            ).ids
         ]
         if gone := [one for one in dead if one not in redriven]:
             raise IllegalTransitionError(f"job {gone[0]} is no longer dead. No job was changed.")
     if as_json:
-        print_json({"triggered": pending, "redriven": redriven})
+        would = "would_be_" if dry_run else ""
+        print_json({f"{would}triggered": pending, f"{would}redriven": redriven})
     else:
         due, again = counted(len(pending), "pending job"), counted(len(redriven), "dead job")
-        echo(f"{due} triggered, {again} redriven")
+        would = "would be " if dry_run else ""
+        echo(f"{due} {would}triggered, {again} {would}redriven")
 
 
 @jobs.command()
@@ -208,6 +218,7 @@ def retry(database: Database, /, *, ids: tuple[str, ...], as_json: bool) -> None
 @click.option("--queue", "queues", multiple=True, help="Every job of this queue that has not ended; may be repeated.")
 @click.option("--dry-run", is_flag=True, help="Only show how many.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@by_option
 @json_option
 @with_database
 def cancel(
@@ -220,6 +231,7 @@ def cancel(
     queues: tuple[str, ...],
     dry_run: bool,
     yes: bool,
+    by: str,
     as_json: bool,
 ) -> None:
     """Cancel jobs that have not ended, by id or by filters. Running jobs are stopped."""
@@ -242,7 +254,7 @@ def cancel(
             click.confirm(f"Cancel {counted(count, 'job')}{more}?", abort=True, err=True)
         cancelled: list[Any] = []
         for page in pages:
-            cancelled += cancel_jobs(session, page, model=database.model)
+            cancelled += cancel_jobs(session, page, by=by, model=database.model)
             session.commit()
     _print_cancelled(cancelled, "cancelled", as_json)
 

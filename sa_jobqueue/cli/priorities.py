@@ -13,9 +13,9 @@ from sqlalchemy import type_coerce
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._options import Database, json_option, with_database
+from sa_jobqueue.cli._options import Database, by_option, json_option, with_database
 from sa_jobqueue.cli._output import console, counted, echo, print_json
-from sa_jobqueue.operations import BulkResult, JobFilter, Page, list_jobs, set_priority
+from sa_jobqueue.operations import JobFilter, set_priority
 from sa_jobqueue.statements import storage
 from sa_jobqueue.types import INITIAL, MAX_PRIORITY, MIN_PRIORITY
 
@@ -30,6 +30,7 @@ _WHOLE = click.IntRange(MIN_PRIORITY, MAX_PRIORITY)
 @click.option("--queue", "queues", multiple=True, metavar="NAME", help="Only in this queue; may be repeated.")
 @click.option("--payload", metavar="JSON", help="Only jobs whose payload contains this, such as '{\"tenant\": 7}'.")
 @click.option("--dry-run", is_flag=True, help="Only show how many.")
+@by_option
 @json_option
 @with_database
 def priority(
@@ -43,6 +44,7 @@ def priority(
     queues: tuple[str, ...],
     payload: str | None,
     dry_run: bool,
+    by: str,
     as_json: bool,
 ) -> None:
     """Change the priority of waiting jobs, by id or by filters.
@@ -62,24 +64,12 @@ def priority(
         raise click.UsageError("pass ids, or at least one of --chain, --type, --queue and --payload")
     matching = None if payload is None else model.input.contains(type_coerce(_document(payload), JSONB))
     changed, after = 0, None
-    page: Page[Any] | BulkResult[Any]
     with database.session() as session, _bar(session, database) as show:
         while True:
-            if dry_run:
-                page = list_jobs(
-                    session,
-                    where=where,
-                    matching=model.priority != to if matching is None else matching & (model.priority != to),
-                    columns=["id"],
-                    after=after,
-                    limit=1000,
-                    newest_first=False,
-                    model=model,
-                )
-            else:
-                page = set_priority(session, to, where=where, matching=matching, after=after, model=model)
+            options: dict[str, Any] = {"by": by, "dry_run": dry_run, "model": model}
+            page = set_priority(session, to, where=where, matching=matching, after=after, **options)
             session.commit()
-            changed, after = changed + len(list(page)), page.next
+            changed, after = changed + page.changed, page.next
             show(changed)
             if after is None:
                 break

@@ -11,12 +11,12 @@ import click
 from sa_jobqueue.cli._limits import ALGORITHM, BURST, GLOBAL_CONCURRENCY, PERIOD, RATE, named, rate_text, read_limits
 from sa_jobqueue.cli._options import (
     Database,
+    by_option,
     duration,
     json_option,
     load_jobs,
     parse_url,
     url_option,
-    user_name,
     with_database,
 )
 from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_table, shown
@@ -102,10 +102,11 @@ def show(database: Database, /, *, name: str, fairness_key: str, as_json: bool) 
 @click.option("--retain-completed", metavar="DURATION", help="Retention of completed chains; 'none' unsets it.")
 @click.option("--retain-cancelled", metavar="DURATION", help="Retention of cancelled chains; 'none' unsets it.")
 @click.option("--retain-dead", metavar="DURATION", help="Retention of dead chains; 'none' unsets it.")
+@by_option
 @json_option
 @with_database
 def set_(
-    database: Database, /, *, name: str, fairness_key: str, weight: int | None, as_json: bool, **given: str | None
+    database: Database, /, *, name: str, fairness_key: str, weight: int | None, by: str, as_json: bool, **given: str | None
 ) -> None:
     """Change the settings of a queue. Options that are not given keep their value; 'none' removes a limit."""
     with database.session() as session:
@@ -120,7 +121,7 @@ def set_(
         }
         if weight is not None:
             wanted["weight"] = weight
-        upsert_queue(session, replace(current, **wanted), model=database.model)
+        upsert_queue(session, replace(current, **wanted), by=by, model=database.model)
         session.commit()
         document = asdict(get_queue(session, name, fairness_key=fairness_key, model=database.model))
     print_json(document) if as_json else print_fields(f"queue {label_of(part_of(name, fairness_key))}", document)
@@ -129,7 +130,7 @@ def set_(
 @queues.command()
 @_names
 @_fairness_key
-@click.option("--by", default=user_name, show_default="your name", help="Name to record with the pause.")
+@by_option
 @json_option
 @with_database
 def pause(database: Database, /, *, names: tuple[str, ...], fairness_key: str, by: str, as_json: bool) -> None:
@@ -143,12 +144,13 @@ def pause(database: Database, /, *, names: tuple[str, ...], fairness_key: str, b
 @queues.command()
 @_names
 @_fairness_key
+@by_option
 @json_option
 @with_database
-def resume(database: Database, /, *, names: tuple[str, ...], fairness_key: str, as_json: bool) -> None:
+def resume(database: Database, /, *, names: tuple[str, ...], fairness_key: str, by: str, as_json: bool) -> None:
     """Resume paused queues."""
     with database.session() as session:
-        done = resume_queues(session, names, fairness_key=fairness_key, model=database.model)
+        done = resume_queues(session, names, fairness_key=fairness_key, by=by, model=database.model)
         session.commit()
     print_json({"resumed": done.ids}) if as_json else echo(f"{counted(done.changed, 'queue')} resumed")
 
@@ -156,13 +158,14 @@ def resume(database: Database, /, *, names: tuple[str, ...], fairness_key: str, 
 @queues.command()
 @click.argument("application", metavar="MODULE:ATTRIBUTE")
 @click.option("--dry-run", is_flag=True, help="Only show the differences.")
+@by_option
 @json_option
 @url_option
-def sync(application: str, url: str | None, *, dry_run: bool, as_json: bool) -> None:
+def sync(application: str, url: str | None, *, dry_run: bool, by: str, as_json: bool) -> None:
     """Synchronize the settings of queues with the application's JobQueue. Pauses are kept; nothing is deleted."""
     jobs = load_jobs(application)
     with Database(parse_url(url), jobs.model).session() as session:
-        synced = sync_queues(session, jobs.declared_queues, model=jobs.model)
+        synced = sync_queues(session, jobs.declared_queues, by=by, model=jobs.model)
         session.rollback() if dry_run else session.commit()
     if as_json:
         changed = {name: {key: list(pair) for key, pair in what.items()} for name, what in synced.changed.items()}

@@ -12,12 +12,12 @@ from sqlalchemy import func, select
 
 from sa_jobqueue.cli._options import (
     Database,
+    by_option,
     instant,
     json_option,
     load_jobs,
     parse_url,
     url_option,
-    user_name,
     with_database,
 )
 from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_table, shown
@@ -115,7 +115,7 @@ def next_(database: Database, /, *, name: str, count: int, after: datetime | Non
 
 @schedules.command()
 @_names
-@click.option("--by", default=user_name, show_default="your name", help="Name to record with the pause.")
+@by_option
 @json_option
 @with_database
 def pause(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bool) -> None:
@@ -128,12 +128,13 @@ def pause(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bo
 
 @schedules.command()
 @_names
+@by_option
 @json_option
 @with_database
-def resume(database: Database, /, *, names: tuple[str, ...], as_json: bool) -> None:
+def resume(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bool) -> None:
     """Resume paused schedules. They fire next at their first time from now."""
     with database.session() as session:
-        done = resume_schedules(session, names, model=database.model)
+        done = resume_schedules(session, names, by=by, model=database.model)
         session.commit()
     print_json({"resumed": done.ids}) if as_json else echo(f"{counted(done.changed, 'schedule')} resumed")
 
@@ -142,12 +143,13 @@ def resume(database: Database, /, *, names: tuple[str, ...], as_json: bool) -> N
 @click.argument("name")
 @click.option("--since", type=instant, metavar="TIME", help="With --until: run the times in this period that did not fire.")
 @click.option("--until", type=instant, metavar="TIME", help="End of the period; both ends are included.")
+@by_option
 @json_option
 @with_database
-def run(database: Database, /, *, name: str, since: datetime | None, until: datetime | None, as_json: bool) -> None:
+def run(database: Database, /, *, name: str, since: datetime | None, until: datetime | None, by: str, as_json: bool) -> None:
     """Enqueue a schedule's job now, or the jobs of a period. The next regular time does not change."""
     with database.session() as session:
-        made = run_schedule(session, name, since=since, until=until, model=database.model)
+        made = run_schedule(session, name, since=since, until=until, by=by, model=database.model)
         session.commit()
     if as_json:
         print_json({"jobs": made})
@@ -159,12 +161,13 @@ def run(database: Database, /, *, name: str, since: datetime | None, until: date
 
 @schedules.command()
 @_names
+@by_option
 @json_option
 @with_database
-def delete(database: Database, /, *, names: tuple[str, ...], as_json: bool) -> None:
+def delete(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bool) -> None:
     """Delete schedules that the application no longer declares. Their jobs are kept."""
     with database.session() as session:
-        done = delete_schedules(session, names, model=database.model)
+        done = delete_schedules(session, names, by=by, model=database.model)
         session.commit()
     print_json({"deleted": done.ids}) if as_json else echo(f"{counted(done.changed, 'schedule')} deleted")
 
@@ -172,16 +175,17 @@ def delete(database: Database, /, *, names: tuple[str, ...], as_json: bool) -> N
 @schedules.command()
 @click.argument("application", metavar="MODULE:ATTRIBUTE")
 @click.option("--dry-run", is_flag=True, help="Only show the differences.")
+@by_option
 @json_option
 @url_option
-def sync(application: str, url: str | None, *, dry_run: bool, as_json: bool) -> None:
+def sync(application: str, url: str | None, *, dry_run: bool, by: str, as_json: bool) -> None:
     """Synchronize schedules with the application's JobQueue, as workers do when they start.
 
     Pauses are kept. Schedules that the JobQueue does not declare are listed and not changed.
     """
     jobs = load_jobs(application)
     with Database(parse_url(url), jobs.model).session() as session:
-        synced = sync_schedules(session, jobs.schedules, model=jobs.model)
+        synced = sync_schedules(session, jobs.schedules, by=by, model=jobs.model)
         session.rollback() if dry_run else session.commit()
     document: dict[str, Any] = asdict(synced)
     if as_json:

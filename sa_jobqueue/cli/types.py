@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from sa_jobqueue.cli._limits import ALGORITHM, BURST, GLOBAL_CONCURRENCY, PERIOD, RATE, rate_text, read_limits
-from sa_jobqueue.cli._options import Database, json_option, user_name, with_database
+from sa_jobqueue.cli._options import Database, by_option, json_option, with_database
 from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_table
 from sa_jobqueue.operations import get_job_type, list_job_types, pause_job_types, resume_job_types, upsert_job_type
 from sa_jobqueue.operations.pages import every_item
@@ -46,14 +46,15 @@ def list_(database: Database, /, *, as_json: bool) -> None:
 @PERIOD
 @BURST
 @ALGORITHM
+@by_option
 @json_option
 @with_database
-def set_(database: Database, /, *, name: str, as_json: bool, **given: str | None) -> None:
+def set_(database: Database, /, *, name: str, by: str, as_json: bool, **given: str | None) -> None:
     """Change the limits of a job type. Options that are not given keep their value; 'none' removes a limit."""
     with database.session() as session:
         found = get_job_type(session, name, for_update=True, model=database.model)
         current = TypeSettings(type_name=name, **{key: getattr(found, key) for key in LIMITS})
-        upsert_job_type(session, replace(current, **read_limits(current, given)), model=database.model)
+        upsert_job_type(session, replace(current, **read_limits(current, given)), by=by, model=database.model)
         session.commit()
         document = asdict(get_job_type(session, name, model=database.model))
     print_json(document) if as_json else print_fields(f"job type {name}", document)
@@ -61,7 +62,7 @@ def set_(database: Database, /, *, name: str, as_json: bool, **given: str | None
 
 @types.command()
 @_names
-@click.option("--by", default=user_name, show_default="your name", help="Name to record with the pause.")
+@by_option
 @json_option
 @with_database
 def pause(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bool) -> None:
@@ -74,11 +75,12 @@ def pause(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bo
 
 @types.command()
 @_names
+@by_option
 @json_option
 @with_database
-def resume(database: Database, /, *, names: tuple[str, ...], as_json: bool) -> None:
+def resume(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bool) -> None:
     """Resume paused job types."""
     with database.session() as session:
-        done = resume_job_types(session, names, model=database.model)
+        done = resume_job_types(session, names, by=by, model=database.model)
         session.commit()
     print_json({"resumed": done.ids}) if as_json else echo(f"{counted(done.changed, 'job type')} resumed")

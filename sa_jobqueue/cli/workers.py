@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._options import Database, duration, json_option, with_database
+from sa_jobqueue.cli._options import Database, by_option, duration, json_option, with_database
 from sa_jobqueue.cli._output import counted, echo, print_json, print_table
 from sa_jobqueue.operations import WorkerFilter, WorkerStatus, drain_workers, list_workers, resize_workers
 from sa_jobqueue.operations.pages import every_item
@@ -77,6 +77,7 @@ def _row(worker: WorkerStatus) -> tuple[Any, ...]:
     help="Wait this long at most until they have stopped; status 1 if they have not.",
 )
 @click.option("--dry-run", is_flag=True, help="Only show which.")
+@by_option
 @json_option
 @with_database
 def drain(
@@ -89,6 +90,7 @@ def drain(
     everybody: bool,
     wait: timedelta | None,
     dry_run: bool,
+    by: str,
     as_json: bool,
 ) -> None:
     """Drain workers: they stop claiming, finish running jobs and exit. Their supervisor may restart them."""
@@ -97,11 +99,8 @@ def drain(
         raise click.UsageError("pass IDs, --name or --queue, or only --all")
     where = WorkerFilter(ids=ids, names=names, queues=queues)
     with database.session() as session:
-        if dry_run:
-            asked = sorted(worker.id for worker in _every_worker(session, database, where))
-        else:
-            asked = drain_workers(session, where=where, model=database.model).ids
-            session.commit()
+        asked = drain_workers(session, where=where, by=by, dry_run=dry_run, model=database.model).ids
+        session.commit()
         left = _wait(session, database, asked, wait) if wait is not None and asked and not dry_run else None
     if as_json:
         document: dict[str, Any] = {"would_drain" if dry_run else "asked_to_drain": asked}
@@ -117,12 +116,13 @@ def drain(
 @workers.command()
 @click.argument("worker_id", metavar="ID")
 @click.argument("number", metavar="[N]", type=int, required=False)
+@by_option
 @json_option
 @with_database
-def concurrency(database: Database, /, *, worker_id: str, number: int | None, as_json: bool) -> None:
+def concurrency(database: Database, /, *, worker_id: str, number: int | None, by: str, as_json: bool) -> None:
     """Set the concurrency of a worker to N until it restarts; without N, back to the value it was started with."""
     with database.session() as session:
-        asked = resize_workers(session, number, where=WorkerFilter(ids=[worker_id]), model=database.model)
+        asked = resize_workers(session, number, where=WorkerFilter(ids=[worker_id]), by=by, model=database.model)
         session.commit()
     if not asked.changed:
         raise click.ClickException(f"worker {worker_id!r} not found; see sa-jobqueue workers list")

@@ -29,6 +29,7 @@ _TABLES: Final = (
     *_RULES,
     "rate_state",
     "quarantine",
+    "job_audit",
     *_BULK,
     *("archive_run", "archive_chain"),
 )
@@ -46,12 +47,15 @@ RIGHTS: Final = {
         **dict.fromkeys(_RULES, _WRITE),
         "rate_state": _WRITE,
         "quarantine": _ALL,
+        "job_audit": f"{_READ}, DELETE",
         "job_queue": _READ,
         "job_chain": "SELECT",
         "job_transition": "SELECT",
     },
     "observer": dict.fromkeys((*_TABLES, *_VIEWS), "SELECT"),
-    "operator": dict.fromkeys(_TABLES, _ALL) | {"job_queue": _WRITE, "job_chain": "SELECT", "job_transition": "SELECT"},
+    "operator": dict.fromkeys(_TABLES, _ALL)
+    # What was recorded stays as it is: the worker deletes it when its time is up.
+    | {"job_audit": _READ, "job_queue": _WRITE, "job_chain": "SELECT", "job_transition": "SELECT"},
 }
 """What each role may do with which table or view, named without its prefix. Whatever is not here it may not."""
 

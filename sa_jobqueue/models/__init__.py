@@ -2,6 +2,7 @@
 
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.models.attempt import AttemptMixin
+from sa_jobqueue.models.audit import AuditMixin
 from sa_jobqueue.models.base import Base
 from sa_jobqueue.models.blocker import BlockerMixin
 from sa_jobqueue.models.chain import ChainMixin
@@ -21,6 +22,7 @@ class Job(JobMixin, Base):
 
 __all__ = [
     "AttemptMixin",
+    "AuditMixin",
     "Base",
     "BlockerMixin",
     "ChainMixin",

@@ -18,6 +18,7 @@ from sa_jobqueue.ids import uuid7
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.models.archive import ArchiveChainMixin, ArchiveRunMixin
 from sa_jobqueue.models.attempt import AttemptMixin
+from sa_jobqueue.models.audit import AuditMixin
 from sa_jobqueue.models.base import CURRENT_XID, Xid8, id_type, register, status_type
 from sa_jobqueue.models.blocker import BlockerMixin
 from sa_jobqueue.models.bulk import RejectMixin, StageMixin, WriteMixin
@@ -98,6 +99,7 @@ class JobMixin(Generic[IdT]):
     ArchiveChain: ClassVar[type[ArchiveChainMixin[Any]]]
     ArchiveRun: ClassVar[type[ArchiveRunMixin]]
     Attempt: ClassVar[type[AttemptMixin[Any]]]
+    Audit: ClassVar[type[AuditMixin]]
     Blocker: ClassVar[type[BlockerMixin[Any]]]
     Chain: ClassVar[type[ChainMixin[Any]]]
     DeadLetter: ClassVar[type[DeadLetterMixin[Any]]]
@@ -157,6 +159,7 @@ class JobMixin(Generic[IdT]):
             "Schedule": (ScheduleMixin, "schedule"),
             "RateState": (RateStateMixin, "rate_state"),
             "Quarantine": (QuarantineMixin, "quarantine"),
+            "Audit": (AuditMixin, "job_audit"),
         }
         for noun, (mixin, table) in companions.items():
             body = {"__tablename__": layout.name(table), "__jobqueue__": layout, "__job__": cls}

@@ -5,6 +5,7 @@ which does no I/O, takes both. Each names the rows it locks and the errors it ra
 transaction, unless the error states that nothing was written.
 """
 
+from sa_jobqueue.operations.audit import AuditFilter, list_audit, prune_audit
 from sa_jobqueue.operations.cancelling import cancel_chains
 from sa_jobqueue.operations.chains import (
     ChainFilter,
@@ -81,6 +82,7 @@ from sa_jobqueue.operations.workers import WorkerFilter, WorkerStatus, drain_wor
 from sa_jobqueue.operations.writes import RejectedRow, Write, list_rejected_rows, list_writes, prune_writes
 
 __all__ = [
+    "AuditFilter",
     "BulkResult",
     "Cause",
     "ChainFilter",
@@ -132,6 +134,7 @@ __all__ = [
     "get_schedule",
     "group_dead_letters",
     "list_attempts",
+    "list_audit",
     "list_blocked_jobs",
     "list_blockers",
     "list_chain_jobs",
@@ -149,6 +152,7 @@ __all__ = [
     "pause_queues",
     "pause_schedules",
     "prune",
+    "prune_audit",
     "prune_dead_letters",
     "prune_writes",
     "redrive_dead_letters",

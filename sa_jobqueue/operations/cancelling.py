@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations.audit import check_by, record
 from sa_jobqueue.operations.deletion import check_chain_ids, missing_chains
 from sa_jobqueue.operations.jobs import _change
 from sa_jobqueue.operations.results import BulkResult
@@ -16,11 +17,19 @@ from sa_jobqueue.statements import chains, deletion, jobs
 from sa_jobqueue.types import JobId, JobStatus
 
 
-def cancel_chains(session: Session, chain_ids: Sequence[JobId], *, model: type[JobMixin[Any]] = Job) -> BulkResult[Any]:
+def cancel_chains(
+    session: Session,
+    chain_ids: Sequence[JobId],
+    *,
+    by: str | None = None,
+    dry_run: bool = False,
+    model: type[JobMixin[Any]] = Job,
+) -> BulkResult[Any]:
     """Cancel chains that have not ended, each by its current job; the result has those it cancelled, sorted.
 
-    `chain_ids`: at most 1,000 a call. Jobs of the chain that have completed stay as they are. The worker of a running job
-    is notified and stops it; later writes of the handler's session are rolled back, and no continuation follows.
+    `chain_ids`: at most 1,000 a call. `by`, `dry_run`: as of `cancel_jobs`. Jobs of the chain that have completed stay as
+    they are. The worker of a running job is notified and stops it; later writes of the handler's session are rolled back,
+    and no continuation follows.
     Changes: blocked, pending, running -> cancelled; the chain has ended; a `job_attempt` row for each that ran; jobs that
     waited for one of the chains and do not wait for a redrive, unless another transaction locks them: a worker unblocks or
     fails those later. Chains that have ended do not change.
@@ -29,8 +38,15 @@ def cancel_chains(session: Session, chain_ids: Sequence[JobId], *, model: type[J
     Raises: ChainNotFoundError naming every unknown id; NotAChainError for the id of a continuation. Nothing is
     written then.
     """
+    check_by(by)
     given = check_chain_ids(model, chain_ids)
     session.flush()
+    if dry_run:
+        belongs = {row.id: row.chain_id for row in session.execute(chains.chain_of(model), {"ids": given})}
+        if missing := [chain_id for chain_id in given if belongs.get(chain_id) != chain_id]:
+            raise missing_chains(session, missing, model)
+        would = [row.chain_id for row in session.execute(deletion.current_jobs(model), {"ids": given})]
+        return BulkResult(would, len(given))
     roots = {row.id: row for row in session.execute(chains.lock(model), {"ids": given}) if row.id == row.chain_id}
     missing = [chain_id for chain_id in given if chain_id not in roots]
     if missing:
@@ -41,4 +57,5 @@ def cancel_chains(session: Session, chain_ids: Sequence[JobId], *, model: type[J
     _change(session, job_ids, model, status=JobStatus.CANCELLED)
     cancelled = [row.chain_id for row in current]
     unblock_all(session.connection(), model, [chain_id for chain_id in cancelled if roots[chain_id].has_waiters])
+    record(session, "cancel_chains", by=by, ids=cancelled, matched=len(given), model=model, chains=given)
     return BulkResult(cancelled, len(given))

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.models import DeadLetterMixin, Job, JobMixin
+from sa_jobqueue.operations.audit import record
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_after, check_ids
 from sa_jobqueue.operations.jobs import _change
@@ -99,10 +100,10 @@ def redrive_dead_letters(
 ) -> BulkResult[Any]:
     """Move dead jobs back to pending with as many new attempts as they once had; the result has the ids of the jobs.
 
-    The job keeps its id: its chain continues, as does every job that waits for it. `by`: the actor; the database's user
-    unless given. `limit`: maximum number per call, 1 to 1,000, in the order of the jobs' ids; commit, and call again with
-    `after`, the result's `next`, until that is None. `dry_run`: change nothing; the result has the jobs that would be
-    redriven.
+    The job keeps its id: its chain continues, as does every job that waits for it. `by`: the actor, for the audit and the
+    dead letters, which otherwise have the database's user. `limit`: maximum number per call,
+    1 to 1,000, in the order of the jobs' ids; commit, and call again with `after`, the result's `next`, until that is
+    None. `dry_run`: change nothing; the result has the jobs that would be redriven.
     Changes: dead -> pending; the dead letter's `resolution`, `resolved_at`, `resolved_by`.
     Locks: the jobs, their chains' roots and those they still wait for, roots first, each kind in the order of their ids,
     until the transaction ends.
@@ -125,6 +126,7 @@ def redrive_dead_letters(
     _change(session, dead, model, status=JobStatus.PENDING)
     if by:
         session.execute(select(func.set_config("sa_jobqueue.actor", "", True)))
+        record(session, "redrive_dead_letters", by=by, ids=dead, matched=len(ids), model=model, where=where)
     return BulkResult(dead, len(ids), following)
 
 
@@ -152,6 +154,7 @@ def dismiss_dead_letters(
     ids, following = _cut(session.scalars(unresolved).all(), limit)
     if not dry_run and ids:
         session.execute(dead_letters.dismiss(model, ids, by=by))
+        record(session, "dismiss_dead_letters", by=by, ids=ids, model=model, where=where)
     return BulkResult(ids, len(ids), following)
 
 

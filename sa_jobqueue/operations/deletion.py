@@ -17,6 +17,7 @@ from sa_jobqueue.errors import (
 )
 from sa_jobqueue.errors.drivers import DEADLOCK, diagnose
 from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations.audit import record
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_ids
 from sa_jobqueue.operations.results import BulkResult
@@ -40,8 +41,8 @@ def delete_chains(
     """Delete chains whatever they are doing, each with all its jobs; the result has the chains deleted, sorted.
 
     `chain_ids`: at most 1,000 a call. `cascade`: delete also every chain that a job among them waits for or waited for,
-    and what those wait for; however many they are, it is one transaction. `by`: who does it; the database's user unless
-    given.
+    and what those wait for; however many they are, it is one transaction. `by`: who does it, for the audit and the
+    dead letters, which otherwise have the database's user.
     The worker of a running job is notified and stops it; later writes of the handler's session are rolled back. Callers
     that wait for one of the chains are notified. An open dead letter of a deleted job is dismissed by that name; other dead
     letters do not change.
@@ -65,6 +66,7 @@ def delete_chains(
             with savepoint:
                 gone, wanted = _try(session, model, given, wanted, cascade=cascade, by=by)
                 if gone:
+                    record(session, "delete_chains", by=by, ids=gone, model=model, chains=given, cascade=cascade)
                     return BulkResult(gone, len(gone))
                 # The locks go with the savepoint: a chain more would have to be locked out of its turn.
                 savepoint.rollback()

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.errors import InvalidOptionError, JobNotFoundError, NotReschedulableError
 from sa_jobqueue.models import AttemptMixin, Job, JobMixin
 from sa_jobqueue.models.checks import due_at
+from sa_jobqueue.operations.audit import check_by, record
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_after, check_id, check_ids
 from sa_jobqueue.operations.pages import (
@@ -192,23 +193,36 @@ def list_attempts(
     return page_of(session.scalars(statement).all(), limit=limit, position=lambda one: one.attempt)
 
 
-def cancel_jobs(session: Session, ids: Sequence[JobId], *, model: type[JobMixin[Any]] = Job) -> BulkResult[Any]:
+def cancel_jobs(
+    session: Session,
+    ids: Sequence[JobId],
+    *,
+    by: str | None = None,
+    dry_run: bool = False,
+    model: type[JobMixin[Any]] = Job,
+) -> BulkResult[Any]:
     """Cancel jobs that have not ended; the result has those it cancelled, in the order given.
 
+    `by`: who does it, for the audit (`list_audit`); without it, nothing is recorded there. `dry_run`: change and lock
+    nothing; the result has the jobs that would be cancelled.
     The worker of a running job is notified and stops it; later writes of the handler's session are rolled back.
     Changes: blocked, pending, running -> cancelled; a `job_attempt` row for each that ran; jobs that waited for one of
     the chains and do not wait for a redrive, unless another transaction locks them: a worker unblocks or fails those later.
     Jobs that have ended stay.
     Locks: the jobs and their chains' roots, roots first, each kind in the order of their ids, until the transaction ends.
-    Raises: JobNotFoundError naming every unknown id; InvalidJobError for one that is not of this queue's id type.
-    Nothing is written then.
+    Raises: JobNotFoundError naming every unknown id; InvalidJobError for one that is not of this queue's id type;
+    InvalidOptionError. Nothing is written then.
     """
-    locked = _lock(session, ids, model)
+    check_by(by)
+    locked = _lock(session, ids, model, dry_run=dry_run)
     given = list(dict.fromkeys(ids))
     open_ids = [job_id for job_id in given if locked[job_id].status not in ENDED]
+    if dry_run:
+        return BulkResult(open_ids, len(given))
     _change(session, open_ids, model, status=JobStatus.CANCELLED)
     ended = {locked[job_id].chain_id for job_id in open_ids}
     unblock_all(session.connection(), model, [chain_id for chain_id in sorted(ended) if locked[chain_id].has_waiters])
+    record(session, "cancel_jobs", by=by, ids=open_ids, matched=len(given), model=model, jobs=given)
     return BulkResult(open_ids, len(given))
 
 
@@ -218,38 +232,67 @@ def reschedule_jobs(
     *,
     delay: timedelta | None = None,
     at: datetime | None = None,
+    by: str | None = None,
+    dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[Any]:
     """Move pending or blocked jobs to another time, all of them or none; the result has them, in the order given.
 
-    `delay`, `at`: as for a new job; with neither, they are due now.
+    `delay`, `at`: as for a new job; with neither, they are due now. `by`, `dry_run`: as of `cancel_jobs`.
     Changes: `scheduled_at`. Locks: as `cancel_jobs`.
     Raises: InvalidJobError for the time; JobNotFoundError; NotReschedulableError naming every job that is neither
     pending nor blocked, and where it stands. Nothing is written then, and the transaction can go on.
     """
-    due = due_at(delay=delay, at=at)
-    locked = _lock(session, ids, model)
-    offenders = {job_id: locked[job_id].status for job_id in ids if locked[job_id].status not in INITIAL}
-    if offenders:
-        raise NotReschedulableError(offenders)
-    given = list(dict.fromkeys(ids))
-    _change(session, given, model, scheduled_at=func.now() if due is None else due)
-    return BulkResult(given, len(given))
+    arguments = {"delay": delay, "at": at}
+    return _reschedule(session, "reschedule_jobs", ids, arguments, by=by, dry_run=dry_run, model=model)
 
 
-def trigger_jobs(session: Session, ids: Sequence[JobId], *, model: type[JobMixin[Any]] = Job) -> BulkResult[Any]:
+def trigger_jobs(
+    session: Session,
+    ids: Sequence[JobId],
+    *,
+    by: str | None = None,
+    dry_run: bool = False,
+    model: type[JobMixin[Any]] = Job,
+) -> BulkResult[Any]:
     """Make pending jobs due now, all of them or none: a scheduled one early, a failed one before its backoff is over.
 
     Otherwise as `reschedule_jobs`.
     """
-    return reschedule_jobs(session, ids, model=model)
+    return _reschedule(session, "trigger_jobs", ids, {}, by=by, dry_run=dry_run, model=model)
 
 
-def _lock(session: Session, ids: Sequence[JobId], model: type[JobMixin[Any]]) -> dict[Any, Row[Any]]:
-    """Lock jobs and their chains' roots; return the rows of both, by id."""
+def _reschedule(
+    session: Session,
+    operation: str,
+    ids: Sequence[JobId],
+    arguments: dict[str, Any],
+    *,
+    by: str | None,
+    dry_run: bool,
+    model: type[JobMixin[Any]],
+) -> BulkResult[Any]:
+    check_by(by)
+    due = due_at(**({"delay": None, "at": None} | arguments))
+    locked = _lock(session, ids, model, dry_run=dry_run)
+    offenders = {job_id: locked[job_id].status for job_id in ids if locked[job_id].status not in INITIAL}
+    if offenders:
+        raise NotReschedulableError(offenders)
+    given = list(dict.fromkeys(ids))
+    if not dry_run:
+        _change(session, given, model, scheduled_at=func.now() if due is None else due)
+        record(session, operation, by=by, ids=given, model=model, jobs=given, **arguments)
+    return BulkResult(given, len(given))
+
+
+def _lock(
+    session: Session, ids: Sequence[JobId], model: type[JobMixin[Any]], *, dry_run: bool = False
+) -> dict[Any, Row[Any]]:
+    """Lock jobs and their chains' roots, or with `dry_run` only read them; return the rows of both, by id."""
     check_ids(model, ids=ids)
     session.flush()
-    locked: dict[Any, Row[Any]] = {row.id: row for row in session.execute(jobs.lock(model, ids))}
+    statement = jobs.lock(model, ids, for_update=not dry_run)
+    locked: dict[Any, Row[Any]] = {row.id: row for row in session.execute(statement)}
     missing = [job_id for job_id in ids if job_id not in locked]
     if missing:
         raise JobNotFoundError(missing)

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations.audit import check_by, record
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.jobs import JobFilter, list_jobs
 from sa_jobqueue.operations.pages import MAX_PAGE, SCAN_LIMIT, Page
@@ -27,6 +28,8 @@ def set_priority(
     after: JobId | None = None,
     limit: int = MAX_PAGE,
     scan_limit: int = SCAN_LIMIT,
+    by: str | None = None,
+    dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[Any]:
     """Give waiting jobs that fit a priority, a page a call; the result has those that had another.
@@ -34,12 +37,14 @@ def set_priority(
     `priority`: -9 to 9, larger first. `where`: `ids`, the jobs of `chain_ids`, or whatever fits; those that are pending or
     blocked are meant. One that runs keeps its own, and so does what is enqueued later. `matching`, `after`, `limit`,
     `scan_limit`: as of `list_jobs`, oldest first. Commit after each page: workers see it with their next claim.
+    `by`, `dry_run`: as of `cancel_jobs`.
     Changes: `priority`. Locks: the jobs, roots first, each kind in the order of their ids, until the transaction ends; a
     claim under way is awaited, later ones pass them until then.
     Raises: InvalidOptionError naming the option. Nothing is written then.
     """
     if not isinstance(priority, int) or isinstance(priority, bool) or not MIN_PRIORITY <= priority <= MAX_PRIORITY:
         raise InvalidOptionError("priority", f"must be from {MIN_PRIORITY} to {MAX_PRIORITY}, got {priority!r}")
+    check_by(by)
     statuses = sorted(INITIAL.intersection(where.statuses) if where.statuses else INITIAL)
     if not statuses:
         raise InvalidOptionError("where", "names no status of a job that waits: pending, blocked")
@@ -48,7 +53,7 @@ def set_priority(
         session,
         where=replace(where, statuses=statuses),
         matching=matching,
-        columns=["id"],
+        columns=["id", "priority"],
         after=after,
         limit=limit,
         newest_first=False,
@@ -58,10 +63,16 @@ def set_priority(
     ids = [job["id"] for job in page]
     if not ids:
         return BulkResult([], 0, page.next)
+    if dry_run:
+        return BulkResult([job["id"] for job in page if job["priority"] != priority], len(ids), page.next)
     with translated():
         changed = set(session.execute(priorities.set_priority(model), {"ids": ids, "to": priority}).scalars())
     for job_id in changed:
         known = session.identity_map.get(session.identity_key(model, job_id))
         if known is not None:
             session.expire(known, ["priority", "changed_xid"])
-    return BulkResult([job_id for job_id in ids if job_id in changed], len(ids), page.next)
+    done = [job_id for job_id in ids if job_id in changed]
+    # Not the condition itself: it may quote payloads.
+    about = {"where": where, "matching": None if matching is None else "a condition", "priority": priority}
+    record(session, "set_priority", by=by, ids=done, matched=len(ids), model=model, **about)
+    return BulkResult(done, len(ids), page.next)

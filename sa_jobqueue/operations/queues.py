@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError, JobTypeNotFoundError, QueueNotFoundError
 from sa_jobqueue.models import Job, JobMixin, JobTypeMixin, QueueMixin
+from sa_jobqueue.operations.audit import check_by, record
 from sa_jobqueue.operations.pages import MAX_PAGE, Page, check_limit, check_lists, check_position, every_item, page_of
 from sa_jobqueue.operations.results import BulkResult
 from sa_jobqueue.policies.fairness import label_of, part_of
@@ -170,43 +171,58 @@ def get_job_type(session: Session, name: str, *, for_update: bool = False, model
     return found[0]
 
 
-def upsert_queue(session: Session, settings: QueueSettings, *, model: type[JobMixin[Any]] = Job) -> bool:
+def upsert_queue(
+    session: Session, settings: QueueSettings, *, by: str | None = None, model: type[JobMixin[Any]] = Job
+) -> bool:
     """Write all that a queue's row says, but whether it is paused; return whether anything was written.
 
-    The next `sync_queues` restores what the code declares.
+    The next `sync_queues` restores what the code declares. `by`: who does it, for the audit (`list_audit`); without it,
+    nothing is recorded there.
     Changes: the row, new or in the place of what it said. Locks: it, until the transaction ends.
+    Raises: InvalidOptionError.
     """
-    return _put(session, model.Queue, settings.row, model)
+    return _put(session, model.Queue, settings.row, model, by)
 
 
-def upsert_job_type(session: Session, settings: TypeSettings, *, model: type[JobMixin[Any]] = Job) -> bool:
+def upsert_job_type(
+    session: Session, settings: TypeSettings, *, by: str | None = None, model: type[JobMixin[Any]] = Job
+) -> bool:
     """Write all that a job type's row says, but whether it is paused; return whether anything was written.
 
+    `by`: as of `upsert_queue`.
     Changes: the row, new or in the place of what it said. Locks: it, until the transaction ends.
+    Raises: InvalidOptionError.
     """
-    return _put(session, model.JobType, settings.row, model)
+    return _put(session, model.JobType, settings.row, model, by)
 
 
 def delete_queues(
-    session: Session, names: Sequence[str], *, fairness_key: str = "", model: type[JobMixin[Any]] = Job
+    session: Session,
+    names: Sequence[str],
+    *,
+    fairness_key: str = "",
+    by: str | None = None,
+    model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[str]:
     """Delete the settings of queues, which then have the defaults and are not paused; the result has those that had any.
 
     `fairness_key`: only the settings of this key in them; the settings of keys stay otherwise. Their jobs stay and run. A
     queue that workers serve is still listed. One that code declares gets its settings back with
-    the next `sync_queues`.
+    the next `sync_queues`. `by`: as of `upsert_queue`.
     Changes: the rows are deleted. Locks, Raises: as `pause_queues`.
     """
-    return _delete(session, model.Queue, names, model, fairness_key=fairness_key)
+    return _delete(session, model.Queue, names, model, by, fairness_key=fairness_key)
 
 
-def delete_job_types(session: Session, names: Sequence[str], *, model: type[JobMixin[Any]] = Job) -> BulkResult[str]:
+def delete_job_types(
+    session: Session, names: Sequence[str], *, by: str | None = None, model: type[JobMixin[Any]] = Job
+) -> BulkResult[str]:
     """Delete the settings of job types, which then have the defaults and are not paused; the result has those that had any.
 
-    Their jobs stay and run. A type that workers have a handler for is still listed.
+    Their jobs stay and run. A type that workers have a handler for is still listed. `by`: as of `upsert_queue`.
     Changes: the rows are deleted. Locks, Raises: as `pause_queues`.
     """
-    return _delete(session, model.JobType, names, model)
+    return _delete(session, model.JobType, names, model, by)
 
 
 def pause_queues(
@@ -220,7 +236,8 @@ def pause_queues(
     """Have no job of these queues started until they are resumed; the result has those that were not paused.
 
     `fairness_key`: only the jobs of this key in them. What runs already goes on, and what is enqueued waits. Workers obey
-    within a moment of the commit; the claims that are under way then are the last. `by`: who paused it, for display.
+    within a moment of the commit; the claims that are under way then are the last. `by`: who paused it, for display and
+    the audit.
     Changes: `paused_at`, `paused_by` of those that are not paused; a queue without a row gets one.
     Locks: their rows, in the order of their names, until the transaction ends. Raises: InvalidOptionError.
     """
@@ -228,13 +245,19 @@ def pause_queues(
 
 
 def resume_queues(
-    session: Session, names: Sequence[str], *, fairness_key: str = "", model: type[JobMixin[Any]] = Job
+    session: Session,
+    names: Sequence[str],
+    *,
+    fairness_key: str = "",
+    by: str | None = None,
+    model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[str]:
     """Have the jobs of paused queues started again, whatever came meanwhile; the result has those that were paused.
 
+    `by`: as of `upsert_queue`.
     Changes, Locks, Raises: as `pause_queues`.
     """
-    return _resume(session, model.Queue, names, model, fairness_key=fairness_key)
+    return _resume(session, model.Queue, names, model, by, fairness_key=fairness_key)
 
 
 def pause_job_types(
@@ -247,22 +270,28 @@ def pause_job_types(
     return _pause(session, model.JobType, names, by, model)
 
 
-def resume_job_types(session: Session, names: Sequence[str], *, model: type[JobMixin[Any]] = Job) -> BulkResult[str]:
+def resume_job_types(
+    session: Session, names: Sequence[str], *, by: str | None = None, model: type[JobMixin[Any]] = Job
+) -> BulkResult[str]:
     """Have the jobs of paused types started again, whatever came meanwhile; the result has those that were paused.
 
+    `by`: as of `upsert_queue`.
     Changes, Locks, Raises: as `pause_queues`.
     """
-    return _resume(session, model.JobType, names, model)
+    return _resume(session, model.JobType, names, model, by)
 
 
-def sync_queues(session: Session, new: Iterable[QueueSettings], *, model: type[JobMixin[Any]] = Job) -> SyncedQueues:
+def sync_queues(
+    session: Session, new: Iterable[QueueSettings], *, by: str | None = None, model: type[JobMixin[Any]] = Job
+) -> SyncedQueues:
     """Synchronise the rows of queues with the declarations in code; return the changes. For a dry run, roll back.
 
-    `new`: `jobs.declared_queues` of a `JobQueue`. Nothing is deleted, and what is paused stays paused. Two that
-    synchronise at once wait for each other, and the second finds nothing to do.
+    `new`: `jobs.declared_queues` of a `JobQueue`. `by`: as of `upsert_queue`. Nothing is deleted, and what is
+    paused stays paused. Two that synchronise at once wait for each other, and the second finds nothing to do.
     Changes: the rows that say something else. Locks: those of the names given, in their order, until the transaction ends.
     Raises: InvalidOptionError for a name that is declared twice. Nothing is written then.
     """
+    check_by(by)
     new = list(new)
     declared = {part_of(one.name, one.fairness_key): one for one in new}
     if len(declared) < len(new):
@@ -278,6 +307,8 @@ def sync_queues(session: Session, new: Iterable[QueueSettings], *, model: type[J
     written = {name: session.execute(queues.put(model.Queue), declared[name].row).first() for name in names}
     if any(row is not None for row in written.values()):
         session.execute(controls.notify_rules(model))
+    done = [label_of(name) for name in names if written[name] is not None]
+    record(session, "sync_queues", by=by, ids=done, matched=len(names), model=model)
     changed: dict[str, dict[str, tuple[Any, Any]]] = {}
     for name in names:
         said = before.get(name)
@@ -329,12 +360,23 @@ def _key(of: type[QueueMixin] | type[JobTypeMixin], fairness_key: str) -> dict[s
 
 
 def _put(
-    session: Session, of: type[QueueMixin] | type[JobTypeMixin], row: dict[str, Any], model: type[JobMixin[Any]]
+    session: Session,
+    of: type[QueueMixin] | type[JobTypeMixin],
+    row: dict[str, Any],
+    model: type[JobMixin[Any]],
+    by: str | None,
 ) -> bool:
+    check_by(by)
     is_written = session.execute(queues.put(of), row).first() is not None
     if is_written:
         session.execute(controls.notify_rules(model))
+    name = row["name"] if issubclass(of, QueueMixin) else row["type_name"]
+    record(session, f"upsert_{_noun(of)}", by=by, ids=[name] if is_written else [], matched=1, model=model, settings=row)
     return is_written
+
+
+def _noun(of: type[QueueMixin] | type[JobTypeMixin]) -> str:
+    return "queue" if issubclass(of, QueueMixin) else "job_type"
 
 
 def _pause(
@@ -348,11 +390,10 @@ def _pause(
 ) -> BulkResult[str]:
     check_lists(names=names)
     check_names("names", names)
-    if by is not None and (not isinstance(by, str) or not 1 <= len(by) <= 200 or not by.isprintable()):
-        raise InvalidOptionError("by", f"must be 1 to 200 printable characters, or None, got {by!r}")
+    check_by(by)
     given = list(dict.fromkeys(names))
     changed = session.scalars(queues.pause(of), {"names": given, "by": by, **_key(of, fairness_key)})
-    return _notified(session, changed, given, model)
+    return _notified(session, f"pause_{_noun(of)}s", changed, given, model, by=by, fairness_key=fairness_key)
 
 
 def _resume(
@@ -360,14 +401,16 @@ def _resume(
     of: type[QueueMixin] | type[JobTypeMixin],
     names: Sequence[str],
     model: type[JobMixin[Any]],
+    by: str | None,
     *,
     fairness_key: str = "",
 ) -> BulkResult[str]:
     check_lists(names=names)
     check_names("names", names)
+    check_by(by)
     given = list(dict.fromkeys(names))
     changed = session.scalars(queues.resume(of), {"names": given, **_key(of, fairness_key)})
-    return _notified(session, changed, given, model)
+    return _notified(session, f"resume_{_noun(of)}s", changed, given, model, by=by, fairness_key=fairness_key)
 
 
 def _delete(
@@ -375,19 +418,32 @@ def _delete(
     of: type[QueueMixin] | type[JobTypeMixin],
     names: Sequence[str],
     model: type[JobMixin[Any]],
+    by: str | None,
     *,
     fairness_key: str = "",
 ) -> BulkResult[str]:
     check_lists(names=names)
     check_names("names", names)
+    check_by(by)
     given = list(dict.fromkeys(names))
     changed = session.scalars(queues.drop(of), {"names": given, **_key(of, fairness_key)})
-    return _notified(session, changed, given, model)
+    return _notified(session, f"delete_{_noun(of)}s", changed, given, model, by=by, fairness_key=fairness_key)
 
 
-def _notified(session: Session, changed: Iterable[str], given: Sequence[str], model: type[JobMixin[Any]]) -> BulkResult[str]:
-    """Notify workers, once this commits, if anything was changed; return what was."""
+def _notified(
+    session: Session,
+    operation: str,
+    changed: Iterable[str],
+    given: Sequence[str],
+    model: type[JobMixin[Any]],
+    *,
+    by: str | None,
+    fairness_key: str,
+) -> BulkResult[str]:
+    """Notify workers, once this commits, if anything was changed; record the act; return what was changed."""
     names = sorted(changed)
     if names:
         session.execute(controls.notify_rules(model))
+    about = {"names": given, "fairness_key": fairness_key or None}
+    record(session, operation, by=by, ids=names, matched=len(given), model=model, **about)
     return BulkResult(names, len(given))

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError, ScheduleNotFoundError
 from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations.audit import check_by, record
 from sa_jobqueue.operations.enqueueing import enqueue_many
 from sa_jobqueue.operations.firing import declared, fire_times, job_of
 from sa_jobqueue.operations.pages import MAX_PAGE, Page, check_instants, check_limit, check_lists, check_position, page_of
@@ -76,15 +77,19 @@ class SyncedSchedules:
     other code may declare them. Delete those that are meant to be gone."""
 
 
-def sync_schedules(session: Session, new: Iterable[Schedule], *, model: type[JobMixin[Any]] = Job) -> SyncedSchedules:
+def sync_schedules(
+    session: Session, new: Iterable[Schedule], *, by: str | None = None, model: type[JobMixin[Any]] = Job
+) -> SyncedSchedules:
     """Synchronise the rows of schedules with the declarations in code; return the changes.
 
-    `new`: `jobs.schedules` of a `JobQueue`. A worker does this when it starts. Nothing is deleted, and what is paused stays
+    `new`: `jobs.schedules` of a `JobQueue`. A worker does this when it starts. `by`: who does it,
+    for the audit (`list_audit`); without it, nothing is recorded there. Nothing is deleted, and what is paused stays
     paused. A schedule of the table that has the same name becomes the code's.
     Changes: the rows that say something else. One that fires at other times now fires next after this moment.
     Locks: the rows written, in the order of their names, until the transaction ends.
     Raises: InvalidOptionError for a name that is declared twice. Nothing is written then.
     """
+    check_by(by)
     declared_here = sorted(new, key=lambda one: one.name)
     names = [one.name for one in declared_here]
     twice = next((name for name, following in pairwise(names) if name == following), None)
@@ -95,6 +100,8 @@ def sync_schedules(session: Session, new: Iterable[Schedule], *, model: type[Job
     left = session.execute(schedules.declared_elsewhere(model), {"names": names})
     if any(is_new is not None for is_new in written.values()):
         _tell(session, model)
+    done = [name for name, is_new in written.items() if is_new is not None]
+    record(session, "sync_schedules", by=by, ids=done, matched=len(names), model=model)
     return SyncedSchedules(
         created=tuple(name for name, is_new in written.items() if is_new),
         changed=tuple(name for name, is_new in written.items() if is_new is False),
@@ -103,14 +110,18 @@ def sync_schedules(session: Session, new: Iterable[Schedule], *, model: type[Job
     )
 
 
-def upsert_schedule(session: Session, schedule: Schedule, *, model: type[JobMixin[Any]] = Job) -> bool:
+def upsert_schedule(
+    session: Session, schedule: Schedule, *, by: str | None = None, model: type[JobMixin[Any]] = Job
+) -> bool:
     """Write a schedule into the table, new or in the place of what it was; return whether anything was written.
 
     For those that people or an application make at run time; those that code knows are declared with `JobQueue.schedule`.
+    `by`: as of `sync_schedules`.
     Changes, Locks: as `sync_schedules`, of one.
     Raises: InvalidOptionError when code declares one of that name; InvalidJobError when its jobs could not be enqueued.
     Nothing is written then.
     """
+    check_by(by)
     now = _now(session)
     job_of(schedule, now, model)
     found = session.execute(schedules.lock(model), {"names": [schedule.name]}).mappings().first()
@@ -119,6 +130,9 @@ def upsert_schedule(session: Session, schedule: Schedule, *, model: type[JobMixi
     is_written = _put(session, schedule, "table", now, model) is not None
     if is_written:
         _tell(session, model)
+    settings = {column: getattr(schedule, column) for column in schedules.TOLD}
+    done = [schedule.name] if is_written else []
+    record(session, "upsert_schedule", by=by, ids=done, matched=1, model=model, name=schedule.name, settings=settings)
     return is_written
 
 
@@ -165,31 +179,39 @@ def pause_schedules(
 ) -> BulkResult[str]:
     """Pause schedules until they are resumed; the result has those that were not paused.
 
-    `by`: who paused them, for display.
+    `by`: who paused them, for display and the audit.
     Changes: `paused_at`, `paused_by` of those that are not paused.
     Locks: their rows, in the order of their names, until the transaction ends; one that is being fired is waited for.
-    Raises: ScheduleNotFoundError naming all that are missing. Nothing is written then.
+    Raises: ScheduleNotFoundError naming all that are missing; InvalidOptionError. Nothing is written then.
     """
+    check_by(by)
     found = _lock(session, names, model)
     session.execute(schedules.pause(model), {"names": list(names), "by": by})
     _tell(session, model)
-    return BulkResult([row["name"] for row in found if row["paused_at"] is None], len(found))
+    paused = [row["name"] for row in found if row["paused_at"] is None]
+    record(session, "pause_schedules", by=by, ids=paused, matched=len(found), model=model, names=names)
+    return BulkResult(paused, len(found))
 
 
-def resume_schedules(session: Session, names: Sequence[str], *, model: type[JobMixin[Any]] = Job) -> BulkResult[str]:
+def resume_schedules(
+    session: Session, names: Sequence[str], *, by: str | None = None, model: type[JobMixin[Any]] = Job
+) -> BulkResult[str]:
     """Let paused schedules fire again, first at their next time from now; the result has those that were paused.
 
-    Times that came meanwhile were not missed.
+    Times that came meanwhile were not missed. `by`: as of `sync_schedules`.
     Changes: `paused_at` and `paused_by` to null, `next_fire_at`, of those that are paused. Clock: the database's.
     Locks, Raises: as `pause_schedules`; InvalidOptionError for one that cannot fire.
     """
+    check_by(by)
     found = _lock(session, names, model)
     paused = [row for row in found if row["paused_at"] is not None]
     times = [{"schedule": row["name"], "next": declared(row).times.after(row["now"])} for row in paused]
     if times:
         session.execute(schedules.resume(model), times)
         _tell(session, model)
-    return BulkResult([row["name"] for row in paused], len(found))
+    resumed = [row["name"] for row in paused]
+    record(session, "resume_schedules", by=by, ids=resumed, matched=len(found), model=model, names=names)
+    return BulkResult(resumed, len(found))
 
 
 def run_schedule(
@@ -198,12 +220,14 @@ def run_schedule(
     *,
     since: datetime | None = None,
     until: datetime | None = None,
+    by: str | None = None,
     model: type[JobMixin[Any]] = Job,
 ) -> list[Any]:
     """Enqueue a schedule's job out of its turn; return the ids of the jobs made. When it fires next stays as it was.
 
     Without times, one job for this moment, each time this is called. With `since` and `until`, aware and both included, a
     job for each of its times between them that was not fired yet, at most 10,000. A paused schedule is run too.
+    `by`: as of `sync_schedules`.
     Changes: the jobs; `last_job_id`, where it is run for this moment. Clock: the database's.
     Locks: the schedule's row, until the transaction ends.
     Raises: ScheduleNotFoundError; InvalidOptionError for one that cannot fire, or times out of bounds; InvalidJobError.
@@ -212,27 +236,36 @@ def run_schedule(
     if (since is None) != (until is None):
         raise InvalidOptionError("since", "give both since and until, or neither")
     check_instants(since=since, until=until)
+    check_by(by)
     (row,) = _lock(session, [name], model)
     schedule = declared(row)
     if since is None or until is None:
         ids = enqueue_many(session, [job_of(schedule, row["now"], model)])
         moved = {"to_next_fire_at": row["next_fire_at"], "to_last_fire_at": None, "to_error": row["error"]}
         session.execute(schedules.move(model), [{"schedule": name, "to_last_job_id": ids[0], **moved}])
+        record(session, "run_schedule", by=by, ids=ids, model=model, name=name)
         return ids
     times = schedule.times.latest(since=since, until=until, limit=MAX_CATCH_UP + 1)
     if len(times) > MAX_CATCH_UP:
         raise InvalidOptionError("since", f"more than {MAX_CATCH_UP:,} times lie between; take them in parts")
-    return fire_times(session, schedule, times, model)
+    ids = fire_times(session, schedule, times, model)
+    record(session, "run_schedule", by=by, ids=ids, matched=len(times), model=model, name=name, since=since, until=until)
+    return ids
 
 
-def delete_schedules(session: Session, names: Sequence[str], *, model: type[JobMixin[Any]] = Job) -> BulkResult[str]:
+def delete_schedules(
+    session: Session, names: Sequence[str], *, by: str | None = None, model: type[JobMixin[Any]] = Job
+) -> BulkResult[str]:
     """Delete schedules; the jobs they made stay. One that code declares comes back with the next worker that starts.
 
-    Locks, Raises: as `pause_schedules`.
+    `by`: as of `sync_schedules`. Locks, Raises: as `pause_schedules`.
     """
+    check_by(by)
     found = _lock(session, names, model)
     session.execute(schedules.drop(model), {"names": list(names)})
-    return BulkResult([row["name"] for row in found], len(found))
+    deleted = [row["name"] for row in found]
+    record(session, "delete_schedules", by=by, ids=deleted, model=model, names=names)
+    return BulkResult(deleted, len(found))
 
 
 def _now(session: Session) -> datetime:

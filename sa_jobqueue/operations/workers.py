@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobMixin
-from sa_jobqueue.operations.pages import MAX_PAGE, Page, check_limit, check_lists, check_position, page_of
+from sa_jobqueue.operations.audit import check_by, record
+from sa_jobqueue.operations.pages import MAX_PAGE, Page, check_limit, check_lists, check_position, every_item, page_of
 from sa_jobqueue.operations.results import BulkResult
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.statements import controls, leases, workers
@@ -91,37 +92,66 @@ def _told(row: RowMapping) -> dict[str, Any]:
     return {name: row[name] or {} for name in ("selectors", "type_slots")}
 
 
-def drain_workers(session: Session, *, where: WorkerFilter, model: type[JobMixin[Any]] = Job) -> BulkResult[str]:
+def drain_workers(
+    session: Session,
+    *,
+    where: WorkerFilter,
+    by: str | None = None,
+    dry_run: bool = False,
+    model: type[JobMixin[Any]] = Job,
+) -> BulkResult[str]:
     """Ask workers to claim no more, finish what they run and stop, as SIGTERM does; the result has their ids, sorted.
 
     Each is notified at the commit, or reads it at its next heartbeat (5 s by default), drains for its own
     drain timeout and ends; its row goes. What starts it again, if anything, is its supervisor's business. An empty filter
-    means every worker.
+    means every worker. `by`, `dry_run`: as of `cancel_jobs`.
     Changes: `drain_requested_at` of those not asked before.
     Locks: their rows in the order of their ids, until the transaction ends. **Commit immediately**: their heartbeats wait
     meanwhile, and a worker without heartbeats for its heartbeat timeout releases its jobs.
+    Raises: InvalidOptionError.
     """
+    check_by(by)
+    if dry_run:
+        return _matching(session, where, model)
     asked = sorted(session.scalars(workers.request_drain(model, *_conditions(model, where))))
     session.execute(controls.notify_rules(model))
+    record(session, "drain_workers", by=by, ids=asked, model=model, where=where)
     return BulkResult(asked, len(asked))
 
 
 def resize_workers(
-    session: Session, concurrency: int | None, *, where: WorkerFilter, model: type[JobMixin[Any]] = Job
+    session: Session,
+    concurrency: int | None,
+    *,
+    where: WorkerFilter,
+    by: str | None = None,
+    dry_run: bool = False,
+    model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[str]:
     """Ask workers to run so many jobs at once; None: as many as each was started with. The result has their ids, sorted.
 
     `concurrency`: 1 to 10,000. Each applies it shortly after the commit and records it in its row. Running jobs continue:
     fewer take its place. A worker whose handlers take sessions runs no more than its application's pool has connections.
-    One that is started again begins as it was started. An empty filter means every worker.
+    One that is started again begins as it was started. An empty filter means every worker. `by`, `dry_run`: as of
+    `cancel_jobs`.
     Changes: `concurrency_requested`. Locks: as `drain_workers`. **Commit at once.** Raises: InvalidOptionError.
     """
     if concurrency is not None and (not isinstance(concurrency, int) or not 1 <= concurrency <= MOST_CONCURRENT):
         raise InvalidOptionError("concurrency", f"must be from 1 to {MOST_CONCURRENT:,}, or None, got {concurrency!r}")
+    check_by(by)
+    if dry_run:
+        return _matching(session, where, model)
     statement = workers.request_concurrency(model, *_conditions(model, where))
     asked = sorted(session.scalars(statement, {"requested": concurrency}))
     session.execute(controls.notify_rules(model))
+    record(session, "resize_workers", by=by, ids=asked, model=model, where=where, concurrency=concurrency or "as started")
     return BulkResult(asked, len(asked))
+
+
+def _matching(session: Session, where: WorkerFilter, model: type[JobMixin[Any]]) -> BulkResult[str]:
+    found = every_item(lambda after: list_workers(session, where=where, after=after, model=model))
+    ids = sorted(worker.id for worker in found)
+    return BulkResult(ids, len(ids))
 
 
 def rescue_from(session: Session, worker_id: str, *, model: type[JobMixin[Any]] = Job) -> int:

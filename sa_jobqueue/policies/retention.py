@@ -32,6 +32,8 @@ class Retention:
     dead_letters: timedelta | None = None
     """Of dead letters that were redriven or dismissed, counted from then. One that is open stays, and so does one whose
     job is still dead: it says why."""
+    audit: timedelta | None = None
+    """Of the records of what operators did, in the retention of the `JobQueue` alone."""
 
     def __post_init__(self) -> None:
         for option in fields(self):

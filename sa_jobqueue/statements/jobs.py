@@ -134,8 +134,12 @@ def job_queue(model: type[JobMixin[Any]]) -> TableClause:
     )
 
 
-def lock(model: type[JobMixin[Any]], ids: Sequence[JobId], *, blockers: bool = False) -> Select[Any]:
+def lock(
+    model: type[JobMixin[Any]], ids: Sequence[JobId], *, blockers: bool = False, for_update: bool = True
+) -> Select[Any]:
     """Lock jobs and the roots of their chains, and return their status; with `blockers` also the chains they wait for.
+
+    `for_update`: False only reads them.
 
     Shape: `(id, status, chain_id, has_waiters)` of all that exist, each as of the moment it was locked; `has_waiters` is set
     for the root of a chain with waiters.
@@ -148,12 +152,12 @@ def lock(model: type[JobMixin[Any]], ids: Sequence[JobId], *, blockers: bool = F
     chosen: Any = select(func.unnest(array_of([meant.c.id, meant.c.chain_id]))).where(meant.c.id == given)
     if blockers:
         chosen = chosen.union_all(select(edge.c.blocked_by_chain_id).where(edge.c.job_id == given, ~edge.c.is_resolved))
-    return (
+    found = (
         select(job.c.id, job.c.status, job.c.chain_id, job.c.has_waiters)
         .where(job.c.id == any_(func.array(chosen.scalar_subquery())))
         .order_by(job.c.root_id.is_not(None), job.c.id)
-        .with_for_update(key_share=True)
     )
+    return found.with_for_update(key_share=True) if for_update else found
 
 
 def change(model: type[JobMixin[Any]], ids: Sequence[JobId], **values: Any) -> Update:

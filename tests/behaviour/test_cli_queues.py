@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,22 @@ def test_a_worker_is_asked_to_run_more_jobs_at_once(run: Run, jobs: Jobs, engine
     assert asked() is None
     run("workers", "concurrency", "nobody", "4", status=1)
     run("workers", "concurrency", WORKER, "0", status=1)
+
+
+def test_each_change_is_recorded_with_its_actor_and_listed(run: Run, jobs: Jobs) -> None:
+    job_id = jobs.add(due_in=3600)
+    assert "1 pending job would be triggered" in run("jobs", "retry", job_id, "--dry-run").stdout
+    run("jobs", "retry", job_id, "--by", "ann")
+    run("queues", "set", "mail", "--weight", "3", "--by", "bob")
+    run("queues", "pause", "mail")
+    run("queues", "resume", "mail", "--by", "ann")
+    listed = document(run("audit", "list", "--json"))["audit"]
+    assert [one["operation"] for one in listed] == ["resume_queues", "pause_queues", "upsert_queue", "trigger_jobs"]
+    assert listed[1]["done_by"] == getpass.getuser()
+    assert listed[2]["arguments"]["settings"]["weight"] == 3
+    assert listed[3]["ids"] == [str(job_id)]
+    table = run("audit", "list", "--by", "ann", "--limit", "1").stdout
+    assert "resume_queues" in table
+    assert f"next page: --after {listed[0]['id']}" in table
+    assert run("audit", "prune", "--older-than", "1d").stdout == "0 records deleted\n"
+    assert document(run("audit", "prune", "--older-than", "0s", "--json")) == {"deleted": 4}

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 from sa_jobqueue import Job
-from sa_jobqueue.statements import controls, corrections, quarantine, queues, workers
+from sa_jobqueue.statements import audit, controls, corrections, quarantine, queues, workers
 from tests.fixtures.jobs import WORKER
 from tests.statements.shapes import Case
 
 _WHERE = workers.matching(Job, ids=["a"], names=["spark_1-*"], queues=["default"])
 _REFUSED: dict[str, Any] = {"subject": "a", "statement": "complete", "sqlstate": "23514", "error": "no", "worker_id": WORKER}
 _REFUSED |= {"pause": timedelta(seconds=2)}
+_ACT: dict[str, Any] = {"done_by": "ann", "operation": "cancel_jobs", "arguments": {}, "ids": [], "matched": 1, "changed": 0}
 _MAIL = {"name": "mail", "fairness_key": "", "weight": 1}
 
 WORKER_CASES = [
@@ -67,5 +69,26 @@ WORKER_CASES = [
     ),
     Case("quarantine_forget", lambda: quarantine.forget(Job), frozenset(), lambda world: {"after": timedelta(minutes=10)}),
     Case("quarantine_page", lambda: quarantine.page(Job), frozenset(), lambda world: {"subjects": ["a"], "limit": 100}),
+    Case(
+        "audit_page",
+        lambda: audit.page(
+            Job,
+            *audit.matching(Job, operations=["cancel_jobs"], done_by=["ann"]),
+            after=None,
+            limit=50,
+            scan_limit=10_000,
+            newest_first=True,
+        ),
+        frozenset(),
+        guarded=False,
+    ),
+    Case("audit_put", lambda: audit.put(Job), frozenset(), lambda world: _ACT | {"id": uuid4()}, guarded=False),
+    Case(
+        "audit_prune",
+        lambda: audit.prune(Job),
+        frozenset(),
+        lambda world: {"age": timedelta(days=90), "limit": 1000},
+        guarded=False,
+    ),
     Case("notify_rules", lambda: controls.notify_rules(Job), frozenset()),
 ]

@@ -354,6 +354,18 @@ CREATE TABLE ${q}quarantine (
   CONSTRAINT ${p}pk_quarantine PRIMARY KEY (subject, statement)
 )
 --;
+CREATE TABLE ${q}job_audit (
+  id uuid NOT NULL,
+  done_at timestamptz DEFAULT now() NOT NULL,
+  done_by text NOT NULL,
+  operation text NOT NULL,
+  arguments jsonb NOT NULL,
+  matched integer NOT NULL,
+  changed integer NOT NULL,
+  ids jsonb NOT NULL,
+  CONSTRAINT ${p}pk_job_audit PRIMARY KEY (id)
+)
+--;
 CREATE UNLOGGED TABLE ${q}job_bulk_staging (
   write_id text NOT NULL,
   sequence bigint NOT NULL,
@@ -792,7 +804,7 @@ _DROP = """\
 DROP VIEW ${q}job_queue, ${q}job_chain, ${q}job_transition
 --;
 DROP TABLE ${q}archive_chain, ${q}archive_run, ${q}job_bulk_reject, ${q}job_bulk_write, ${q}job_bulk_staging,
-  ${q}quarantine, ${q}rate_state, ${q}schedule, ${q}job_type, ${q}queue,
+  ${q}job_audit, ${q}quarantine, ${q}rate_state, ${q}schedule, ${q}job_type, ${q}queue,
   ${q}worker, ${q}dead_letter, ${q}job_attempt, ${q}job_blocker, ${q}job
 --;
 DROP FUNCTION ${q}job_queue_update(), ${q}job_queue_insert(), ${q}job_uuid7(), ${q}job_unblock(), ${q}job_deleted(),

@@ -13,7 +13,7 @@ from sa_jobqueue import aio
 from sa_jobqueue.events import ChainsPruned, DeadLettersPruned, EventBus
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations import PruneCursor, Pruned
-from sa_jobqueue.policies.retention import RetentionRules
+from sa_jobqueue.policies.retention import FOREVER, RetentionRules
 from sa_jobqueue.statements import retention
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.component import Component
@@ -72,6 +72,7 @@ class Pruner(Component):
             lapsed = self._quarantine.lapsed(RefusedWrite.PRUNE)
             await self.walk(to_the_end=is_whole)
             await self.walk_letters(to_the_end=is_whole)
+            await self.walk_audit()
             refused = set(self._quarantine.resting(RefusedWrite.PRUNE))
             await self._quarantine.written(RefusedWrite.PRUNE, [one for one in lapsed if one not in refused])
             if is_whole:
@@ -111,6 +112,16 @@ class Pruner(Component):
             await asyncio.sleep(loop.time() - started)
         if letters:
             self._events.emit(DeadLettersPruned(letters))
+
+    async def walk_audit(self) -> None:
+        """Delete the audit's records that are past their retention, the oldest first."""
+        age = self._rules.default.audit
+        if age is None or age >= FOREVER:
+            return
+        gone = 1
+        while gone:
+            async with AsyncSession(self._engine) as session, session.begin():
+                gone = await aio.prune_audit(session, age, model=self._model)
 
     async def prune(self, cursor: PruneCursor) -> Pruned:
         """Process one page, and commit."""

@@ -16,6 +16,36 @@ AND job_attempt.attempt < %(attempt_1)s::INTEGER
 ORDER BY job_attempt.attempt DESC
 LIMIT %(param_1)s::INTEGER
 
+-- audit_page {"done_by_1_1": "ann", "operation_1_1": "cancel_jobs", "param_1": 10000, "param_2": 51, "place_1": 10000}
+SELECT found.id, found.place, found.fits, job_audit.id AS id_1, job_audit.done_at, job_audit.done_by, job_audit.operation, job_audit.arguments, job_audit.matched, job_audit.changed, job_audit.ids
+FROM (SELECT walked.id AS id, walked.place AS place, walked.fits AS fits
+  FROM (SELECT job_audit.id AS id, row_number() OVER (ORDER BY job_audit.id DESC) AS place, job_audit.operation IN (%(operation_1_1)s::VARCHAR)
+    AND job_audit.done_by IN (%(done_by_1_1)s::VARCHAR) AS fits
+    FROM job_audit
+    ORDER BY job_audit.id DESC
+    LIMIT %(param_1)s::INTEGER) AS walked
+  WHERE walked.fits OR walked.place = %(place_1)s::INTEGER
+  ORDER BY walked.id DESC
+  LIMIT %(param_2)s::INTEGER) AS found
+JOIN job_audit ON job_audit.id = found.id
+ORDER BY found.id DESC
+
+-- audit_prune {}
+WITH oldest AS (SELECT job_audit.id AS id, job_audit.done_at AS done_at
+  FROM job_audit
+  ORDER BY job_audit.id
+  LIMIT %(limit)s::INTEGER)
+DELETE
+FROM job_audit
+WHERE job_audit.id IN (SELECT oldest.id
+  FROM oldest
+  WHERE oldest.done_at < now() - %(age)s::INTERVAL)
+RETURNING job_audit.id
+
+-- audit_put {}
+INSERT INTO job_audit (id, done_by, operation, arguments, matched, changed, ids)
+VALUES (%(id)s::UUID, %(done_by)s::VARCHAR, %(operation)s::VARCHAR, %(arguments)s::JSONB, %(matched)s::INTEGER, %(changed)s::INTEGER, %(ids)s::JSONB)
+
 -- await_chains {"has_waiters": true}
 UPDATE job
 SET has_waiters=%(has_waiters)s
@@ -4592,5 +4622,5 @@ LIMIT %(limit)s::INTEGER
 SELECT DISTINCT job_blocker.blocked_by_chain_id
 FROM job_blocker
 WHERE job_blocker.job_id = ANY (%(jobs)s::UUID[])
-AND job_blocker.blocked_by_chain_id = ANY (%(chains)s::UUID[])
+AND array_position(%(chains)s::UUID[], job_blocker.blocked_by_chain_id) IS NOT NULL
 AND NOT job_blocker.is_resolved

@@ -1,0 +1,157 @@
+"""The audit: what operators have done, one record for each call of an operation that names its actor and finds rows.
+
+An application that cancels or triggers jobs as part of its work passes no `by` and leaves no record; the command line always
+passes one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.ids import uuid7
+from sa_jobqueue.models import AuditMixin, Job, JobMixin
+from sa_jobqueue.operations.hooks import after_commit
+from sa_jobqueue.operations.pages import (
+    SCAN_LIMIT,
+    Page,
+    check_instants,
+    check_limit,
+    check_lists,
+    check_position,
+    scanned_page,
+)
+from sa_jobqueue.printable import printable
+from sa_jobqueue.statements import audit
+from sa_jobqueue.types import LONGEST
+
+RECORDED: Final = 100
+"""Maximum number of ids, names or values of one kind in a record."""
+PRUNED: Final = 1000
+"""Records that one call deletes at most."""
+_PAYLOADS: Final = frozenset({"input", "output"})
+_log = logging.getLogger("sa_jobqueue.audit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFilter:
+    """Which records are meant; an empty part means any.
+
+    `operations`: names of operations, such as `cancel_jobs`. `done_by`: actors. `done_after` (inclusive), `done_before`
+    (not): aware. Raises: InvalidOptionError naming the part.
+    """
+
+    operations: Sequence[str] = ()
+    done_by: Sequence[str] = ()
+    done_after: datetime | None = None
+    done_before: datetime | None = None
+
+    def __post_init__(self) -> None:
+        check_lists(operations=self.operations, done_by=self.done_by)
+        check_instants(done_after=self.done_after, done_before=self.done_before)
+
+
+def list_audit(
+    session: Session,
+    *,
+    where: AuditFilter = AuditFilter(),
+    after: UUID | None = None,
+    limit: int = 50,
+    newest_first: bool = True,
+    scan_limit: int = SCAN_LIMIT,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[AuditMixin]:
+    """Return one page of the audit, in the order of the acts.
+
+    `after`: the `next` of the page before. `limit`: 1 to 1,000. `scan_limit`: as of `list_jobs`.
+    Locks: none. Raises: InvalidOptionError.
+    """
+    check_limit(limit, scan_limit)
+    check_position(after, UUID)
+    conditions = audit.matching(model, **asdict(where))
+    statement = audit.page(model, *conditions, after=after, limit=limit, scan_limit=scan_limit, newest_first=newest_first)
+    return scanned_page(session, statement, columns=(), limit=limit, scan_limit=scan_limit)
+
+
+def prune_audit(session: Session, older_than: timedelta, *, model: type[JobMixin[Any]] = Job) -> int:
+    """Delete the records older than an age, at most 1,000 a call; return how many. Commit, and repeat until it returns 0.
+
+    Workers do this by `Retention.audit`.
+    Changes: rows of `job_audit` are deleted. Clock: the database's. Locks: they.
+    Raises: InvalidOptionError.
+    """
+    if not isinstance(older_than, timedelta) or not timedelta(0) <= older_than <= LONGEST:
+        raise InvalidOptionError("older_than", f"must be a timedelta from 0 to {LONGEST.days:,} days, got {older_than!r}")
+    return len(session.execute(audit.prune(model), {"age": older_than, "limit": PRUNED}).all())
+
+
+def check_by(by: str | None) -> None:
+    """Check the name of an actor. Raises: InvalidOptionError."""
+    if by is not None and (not isinstance(by, str) or not 1 <= len(by) <= 200 or not by.isprintable()):
+        raise InvalidOptionError("by", f"must be 1 to 200 printable characters, or None, got {by!r}")
+
+
+def record(
+    session: Session,
+    operation: str,
+    *,
+    by: str | None,
+    ids: Collection[Any],
+    matched: int | None = None,
+    model: type[JobMixin[Any]],
+    **arguments: Any,
+) -> None:
+    """Write the audit record of an operation, and a log line once it is committed.
+
+    Without `by`, or where nothing matched, do nothing.
+
+    `ids`: what was changed. `matched`: of how many; as many unless given. `arguments`: what it was about; payloads are left
+    out. Changes: a row of `job_audit`. Raises: InvalidOptionError for `by`.
+    """
+    matched = len(ids) if matched is None else matched
+    if not by or not matched:  # a page of a long walk may have found nothing
+        return
+    row = {
+        "id": uuid7(),
+        "done_by": by,
+        "operation": operation,
+        "arguments": _plain(arguments),
+        "matched": matched,
+        "changed": len(ids),
+        "ids": _plain(list(ids)),
+    }
+    session.execute(audit.put(model), row)
+    line = "%s by=%s changed=%d matched=%d arguments=%s"
+    shown = (operation, printable(by), row["changed"], row["matched"], printable(str(row["arguments"])))
+    after_commit(session, _log.info, line, *shown)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it, without payloads and empty parts."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {one.name: getattr(value, one.name) for one in fields(value)}
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case Enum():
+            return str(value.value)
+        case str():
+            return value
+        case timedelta():
+            return f"{value.total_seconds():g} s"
+        case datetime():
+            return value.isoformat()
+        case Mapping():
+            kept = ((str(name), _plain(one)) for name, one in value.items() if name not in _PAYLOADS)
+            return {name: one for name, one in kept if one not in (None, [], {})}
+        case Collection():
+            return [_plain(one) for one in list(value)[:RECORDED]]
+    return str(value)
