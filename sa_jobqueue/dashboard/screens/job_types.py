@@ -56,7 +56,7 @@ def _preview_resume(context: Context, session: Session) -> Preview:
 
 
 def _resume(context: Context, session: Session) -> Outcome:
-    result = resume_job_types(session, [_asked(context)], model=context.model)
+    result = resume_job_types(session, [_asked(context)], by=context.access.user, model=context.model)
     return Outcome(changed=result.changed, sentence="resumed", ids=result.ids)
 
 

@@ -135,7 +135,7 @@ def _preview_cancel(context: Context, session: Session) -> Preview:
 
 def _cancel(context: Context, session: Session) -> Outcome:
     ids = list(_standing(context, session))
-    result = cancel_jobs(session, ids, model=context.model)
+    result = cancel_jobs(session, ids, by=context.access.user, model=context.model)
     rest = result.matched - result.changed
     details = [f"{rest} had already ended"] if rest else []
     return Outcome(changed=result.changed, sentence="cancelled", details=details, ids=result.ids)
@@ -149,7 +149,7 @@ def _preview_trigger(context: Context, session: Session) -> Preview:
 def _trigger(context: Context, session: Session) -> Outcome:
     jobs = _standing(context, session)
     ids = [job_id for job_id, job in jobs.items() if job["status"] in INITIAL]
-    result = trigger_jobs(session, ids, model=context.model)
+    result = trigger_jobs(session, ids, by=context.access.user, model=context.model)
     rest = len(jobs) - result.changed
     details = [f"{rest} are neither pending nor blocked"] if rest else []
     return Outcome(changed=result.changed, sentence="made due now", details=details, ids=result.ids)

@@ -73,7 +73,7 @@ def _preview_resume(context: Context, session: Session) -> Preview:
 
 def _resume(context: Context, session: Session) -> Outcome:
     name, key = _asked(context)
-    result = resume_queues(session, [name], fairness_key=key, model=context.model)
+    result = resume_queues(session, [name], fairness_key=key, by=context.access.user, model=context.model)
     return Outcome(changed=result.changed, sentence="resumed", ids=result.ids)
 
 
