@@ -9,7 +9,7 @@ from uuid import UUID
 import click
 
 from sa_jobqueue.cli._listing import collected
-from sa_jobqueue.cli._options import Database, age, instant, json_option, with_database
+from sa_jobqueue.cli._options import Database, duration, instant, json_option, with_database
 from sa_jobqueue.cli._output import counted, echo, print_json, print_table, row_of
 from sa_jobqueue.operations import AuditFilter, list_audit, prune_audit
 
@@ -64,7 +64,9 @@ def list_(
 
 
 @audit.command()
-@click.option("--older-than", type=age, metavar="AGE", required=True, help="Only records older than this, such as 90d.")
+@click.option(
+    "--older-than", type=duration, metavar="DURATION", required=True, help="Only records older than this, such as 90d."
+)
 @json_option
 @with_database
 def prune(database: Database, /, *, older_than: timedelta, as_json: bool) -> None:
