@@ -122,6 +122,8 @@ class AttemptContext:
         """Id of the worker that runs it."""
         self.notes: dict[str, Any] = {}
         """JSON that is recorded with the attempt's error if it fails; for instrumentation."""
+        self.error: BaseException | None = None
+        """What the attempt failed with; None before that. A signal such as `Snooze` as well."""
         self._extend = extend
         self._stopped = False
         self._reason: CancelReason | None = None

@@ -1,1 +1,47 @@
-"""What a suite needs to test jobs against real PostgreSQL."""
+"""What a suite needs to test jobs against real PostgreSQL: run them, assert what was enqueued, and move the clock.
+
+The pytest plugin (`sa_jobqueue.testing.plugin`) provides databases; nothing else here needs it, or pytest.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sa_jobqueue.testing.assertions import assert_enqueued, assert_not_enqueued, enqueued
+    from sa_jobqueue.testing.clock import advance
+    from sa_jobqueue.testing.draining import Drained, EndlessDrainError, drain
+    from sa_jobqueue.testing.making import clear, make_job, perform
+
+_MODULES = {
+    "Drained": "draining",
+    "EndlessDrainError": "draining",
+    "advance": "clock",
+    "assert_enqueued": "assertions",
+    "assert_not_enqueued": "assertions",
+    "clear": "making",
+    "drain": "draining",
+    "enqueued": "assertions",
+    "make_job": "making",
+    "perform": "making",
+}
+
+__all__ = [
+    "Drained",
+    "EndlessDrainError",
+    "advance",
+    "assert_enqueued",
+    "assert_not_enqueued",
+    "clear",
+    "drain",
+    "enqueued",
+    "make_job",
+    "perform",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # On first use: pytest imports the plugin, and with it this package, before it measures coverage.
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -278,24 +278,8 @@ class Completer(Component):
         return [job_id for job_id, _ in rows]
 
     async def _write_finished(self, connection: AsyncConnection, ends: Sequence[Finished]) -> set[Any]:
-        rows = await self._finish.execute(
-            connection,
-            {
-                "ids": [end.job.id for end in ends],
-                "attempts": [end.job.attempt for end in ends],
-                "statuses": [end.status.value for end in ends],
-                "delays": [end.delay.total_seconds() for end in ends],
-                "ats": [end.at for end in ends],
-                "outcomes": [end.outcome.value for end in ends],
-                "errors": [None if end.error is None else json.dumps(end.error) for end in ends],
-                "fingerprints": [end.fingerprint for end in ends],
-                "uncounted": [int(end.uncounted) for end in ends],
-                "reasons": [end.reason and end.reason.value for end in ends],
-                "letter_ids": [self._new_id() for _ in ends],
-                "locks": with_roots(ends),
-                "worker_id": self._worker_id,
-            },
-        )
+        given = parameters_of(ends, worker_id=self._worker_id, new_id=self._new_id)
+        rows = await self._finish.execute(connection, given)
         return note_ended(rows, self._unblocker)
 
     def _report_completed(self, ends: Sequence[Completed]) -> None:
@@ -306,17 +290,39 @@ class Completer(Component):
             self._events.emit_many(events)
 
     def _report(self, end: Finished) -> None:
-        job = end.job
-        self._on_ended(job.id)
-        if end.status is JobStatus.DEAD:
-            reason = end.reason or DeadReason.EXHAUSTED
-            self._events.emit(JobDied(job.id, job.type_name, job.attempt, reason, end.error, end.ran))
-        elif end.status is JobStatus.CANCELLED:
-            self._events.emit(JobCancelled(job.id, job.type_name, job.attempt, end.ran))
-        else:
+        self._on_ended(end.job.id)
+        if end.status is JobStatus.PENDING:
             self._on_rescheduled()
-            event = JobRescheduled(job.id, job.type_name, job.attempt, end.outcome, end.delay, end.error, end.at, end.ran)
-            self._events.emit(event)
+        self._events.emit(event_of(end))
+
+
+def parameters_of(ends: Sequence[Finished], *, worker_id: str, new_id: Callable[[], Any]) -> dict[str, Any]:
+    """Return the parameters of `completions.finish`. `new_id` makes the ids of dead letters."""
+    return {
+        "ids": [end.job.id for end in ends],
+        "attempts": [end.job.attempt for end in ends],
+        "statuses": [end.status.value for end in ends],
+        "delays": [end.delay.total_seconds() for end in ends],
+        "ats": [end.at for end in ends],
+        "outcomes": [end.outcome.value for end in ends],
+        "errors": [None if end.error is None else json.dumps(end.error) for end in ends],
+        "fingerprints": [end.fingerprint for end in ends],
+        "uncounted": [int(end.uncounted) for end in ends],
+        "reasons": [end.reason and end.reason.value for end in ends],
+        "letter_ids": [new_id() for _ in ends],
+        "locks": with_roots(ends),
+        "worker_id": worker_id,
+    }
+
+
+def event_of(end: Finished) -> JobDied | JobCancelled | JobRescheduled:
+    """Return the event that reports an attempt without success."""
+    job = end.job
+    if end.status is JobStatus.DEAD:
+        return JobDied(job.id, job.type_name, job.attempt, end.reason or DeadReason.EXHAUSTED, end.error, end.ran)
+    if end.status is JobStatus.CANCELLED:
+        return JobCancelled(job.id, job.type_name, job.attempt, end.ran)
+    return JobRescheduled(job.id, job.type_name, job.attempt, end.outcome, end.delay, end.error, end.at, end.ran)
 
 
 def _write_of(end: Completed | Finished) -> RefusedWrite:

@@ -31,7 +31,7 @@ from sa_jobqueue.policies.fairness import part_of
 from sa_jobqueue.registry.job_types import JobType, Registry
 from sa_jobqueue.statements import blockers, completions, leases
 from sa_jobqueue.types import ENDED, LOST, CancelReason, JobId, JobStatus
-from sa_jobqueue.worker.escapes import contained
+from sa_jobqueue.worker.escapes import contained, original
 from sa_jobqueue.worker.finish.completer import Completer
 from sa_jobqueue.worker.finish.outcomes import Completed, RetryOf, broken, failed, released
 from sa_jobqueue.worker.finish.unblocker import Unblocker
@@ -326,6 +326,7 @@ class Executor:
         return timedelta(seconds=self._loop.time() - running.started)
 
     def _fail(self, running: Running, error: BaseException, job_type: JobType | None) -> None:
+        running.context.error = original(error)
         default = self._retry_of(running.job.queue, running.job.fairness_key)
         self._completer.put(failed(running.context, error, job_type, ran=self._ran(running), default=default))
 

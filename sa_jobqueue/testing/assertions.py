@@ -1,0 +1,201 @@
+"""Assertions about what a test has enqueued, on the session that enqueued it."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final, TypeVar, overload
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.registry.handlers import Handler
+from sa_jobqueue.testing._dispatch import on_session
+from sa_jobqueue.types import INITIAL, Json
+
+JobT = TypeVar("JobT", bound=JobMixin[Any])
+Jobs = Handler[Any, Any, JobT] | type[JobT]
+Matching = Any | Callable[[Any], bool]
+
+_SHOWN: Final = 5
+
+
+@overload
+def enqueued(session: Session, of: Jobs[JobT], matching: Matching = None, **columns: Any) -> list[JobT]: ...
+@overload
+def enqueued(
+    session: AsyncSession, of: Jobs[JobT], matching: Matching = None, **columns: Any
+) -> Coroutine[Any, Any, list[JobT]]: ...
+def enqueued(session: Any, of: Any, matching: Matching = None, **columns: Any) -> Any:
+    """Return the jobs that wait to be run, pending or blocked, oldest first; with an `AsyncSession`, to be awaited.
+
+    `session`: the one that enqueued them, or any after the commit; it is flushed. `of`: a handler, or the `Job` class for
+    jobs of every type. `matching`: a mapping, whose values the payload must have at these keys, in nested objects too; a
+    payload of the handler's type, which must be equal; or a function of the job. `columns`: attributes of the job, such as
+    `queue` or `priority`, which must be equal; and `delay`, the time from the enqueueing until it is due.
+    Raises: InvalidOptionError for an attribute that the class does not have.
+    """
+    return on_session(session, lambda opened: _Wanted(of, matching, columns).split(opened)[0])
+
+
+@overload
+def assert_enqueued(
+    session: Session, of: Jobs[JobT], matching: Matching = None, *, count: int | None = None, **columns: Any
+) -> JobT: ...
+@overload
+def assert_enqueued(
+    session: AsyncSession, of: Jobs[JobT], matching: Matching = None, *, count: int | None = None, **columns: Any
+) -> Coroutine[Any, Any, JobT]: ...
+def assert_enqueued(session: Any, of: Any, matching: Matching = None, *, count: int | None = None, **columns: Any) -> Any:
+    """Return the first job that `enqueued` finds; fail if there is none, or not exactly `count`.
+
+    The message shows the jobs that were enqueued, and how the closest differs. Otherwise as `enqueued`.
+    Raises: AssertionError.
+    """
+
+    def check(opened: Session) -> Any:
+        wanted = _Wanted(of, matching, columns)
+        found, others = wanted.split(opened)
+        if (count is None and not found) or (count is not None and len(found) != count):
+            raise AssertionError(wanted.failure(count, found, others))
+        return found[0] if found else None
+
+    return on_session(session, check)
+
+
+@overload
+def assert_not_enqueued(session: Session, of: Jobs[JobT], matching: Matching = None, **columns: Any) -> None: ...
+@overload
+def assert_not_enqueued(
+    session: AsyncSession, of: Jobs[JobT], matching: Matching = None, **columns: Any
+) -> Coroutine[Any, Any, None]: ...
+def assert_not_enqueued(session: Any, of: Any, matching: Matching = None, **columns: Any) -> Any:
+    """Fail if `enqueued` finds a job. Raises: AssertionError that shows the jobs."""
+
+    def check(opened: Session) -> None:
+        wanted = _Wanted(of, matching, columns)
+        if found := wanted.split(opened)[0]:
+            raise AssertionError(f"{wanted}: {len(found)} enqueued, expected none" + _listed(found))
+
+    return on_session(session, check)
+
+
+class _Wanted:
+    """Which jobs a test asks for."""
+
+    def __init__(self, of: Any, matching: Any, columns: Mapping[str, Any]) -> None:
+        self._handler = of if isinstance(of, Handler) else None
+        self._model: Any = of.model if isinstance(of, Handler) else of
+        if not (isinstance(self._model, type) and issubclass(self._model, JobMixin)):
+            raise InvalidOptionError("of", f"must be a handler or a class such as Job, got {of!r}")
+        for name in columns:
+            if name != "delay" and not hasattr(self._model, name):
+                raise InvalidOptionError(name, f"is no attribute of {self._model.__name__}")
+        self._columns = dict(columns)
+        self._test: Callable[[Any], bool] | None = None
+        self._part: Mapping[str, Any] | None = None
+        if callable(matching) and not isinstance(matching, Mapping):
+            self._test = matching
+        elif isinstance(matching, Mapping):
+            self._part = matching
+        elif matching is not None:
+            if self._handler is None:
+                raise InvalidOptionError("matching", "needs a handler in place of the class, to encode the payload")
+            self._columns["input"] = self._handler.job_type.input.encode("matching", matching)
+
+    def __str__(self) -> str:
+        name = "any type" if self._handler is None else f"type {self._handler.name!r}"
+        wanted = {**({} if self._part is None else {"input": self._part}), **self._columns}
+        suffix = "" if self._test is None else f" for which {self._test!r} holds"
+        return f"jobs of {name}{' with ' + _one_line(wanted) if wanted else ''}{suffix}"
+
+    def split(self, session: Session) -> tuple[list[Any], list[Any]]:
+        """Return the jobs that match, and the others of the type."""
+        session.flush()
+        model = self._model
+        statement = select(model).where(model.status.in_(INITIAL)).order_by(model.created_at, model.id)
+        if self._handler is not None:
+            statement = statement.where(model.type_name == self._handler.name)
+        listed = session.scalars(statement.execution_options(populate_existing=True)).all()
+        found = [job for job in listed if self._matches(job)]
+        return found, [job for job in listed if job not in found]
+
+    def _matches(self, job: Any) -> bool:
+        if self._part is not None and not _contains(job.input, self._part):
+            return False
+        if any(_value(job, name) != value for name, value in self._columns.items()):
+            return False
+        return self._test is None or self._test(job)
+
+    def failure(self, count: int | None, found: Sequence[Any], others: Sequence[Any]) -> str:
+        """Return the message for too few or too many matches."""
+        expected = "at least 1" if count is None else str(count)
+        message = f"{self}: {len(found)} enqueued, expected {expected}"
+        if found:
+            return message + _listed(found)
+        if not others:
+            return f"{message}; none of any payload waits"
+        closest = max(others, key=self._likeness)
+        return f"{message}{_listed(others)}\nthe closest, expected (-) and enqueued (+):\n{self._difference(closest)}"
+
+    def _pair(self, job: Any) -> tuple[list[str], list[str]]:
+        names = [name for name in self._columns if name != "input"]
+        wanted: dict[str, Any] = {name: self._columns[name] for name in names}
+        given: dict[str, Any] = {name: _value(job, name) for name in names}
+        if self._part is not None:
+            wanted["input"], given["input"] = self._part, _part_of(job.input, self._part)
+        else:
+            wanted["input"], given["input"] = self._columns.get("input", job.input), job.input
+        return _lines(wanted), _lines(given)
+
+    def _likeness(self, job: Any) -> float:
+        wanted, given = self._pair(job)
+        return difflib.SequenceMatcher(None, "\n".join(wanted), "\n".join(given)).ratio()
+
+    def _difference(self, job: Any) -> str:
+        return "\n".join(line for line in difflib.ndiff(*self._pair(job)) if not line.startswith("?"))
+
+
+def _value(job: Any, name: str) -> Any:
+    return job.scheduled_at - job.created_at if name == "delay" else getattr(job, name)
+
+
+def _contains(document: Json, part: Any) -> bool:
+    """Return whether a document has the values of a part, in objects at the keys that it names."""
+    if isinstance(part, Mapping):
+        return isinstance(document, Mapping) and all(
+            key in document and _contains(document[key], value) for key, value in part.items()
+        )
+    return bool(document == part)
+
+
+def _part_of(document: Json, part: Any) -> Any:
+    """Return of a document what a part names."""
+    if not isinstance(part, Mapping) or not isinstance(document, Mapping):
+        return document
+    return {key: _part_of(document[key], value) for key, value in part.items() if key in document}
+
+
+def _lines(value: Any) -> list[str]:
+    return json.dumps(value, indent=2, sort_keys=True, default=str, ensure_ascii=False).splitlines()
+
+
+def _one_line(value: Any) -> str:
+    return ", ".join(f"{key}={_text(item)}" for key, item in value.items())
+
+
+def _text(value: Any) -> str:
+    return str(value) if isinstance(value, timedelta) else json.dumps(value, sort_keys=True, default=str, ensure_ascii=False)
+
+
+def _listed(jobs: Sequence[Any]) -> str:
+    shown = [
+        f"\n  {job.type_name} {_text(job.input)} queue={job.queue} delay={_value(job, 'delay')}" for job in jobs[:_SHOWN]
+    ]
+    more = f"\n  and {len(jobs) - _SHOWN} more" if len(jobs) > _SHOWN else ""
+    return "; enqueued are:" + "".join(shown) + more

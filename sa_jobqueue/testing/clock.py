@@ -1,0 +1,53 @@
+"""The queue's clock in tests: it is the database's, so a test moves the stored times instead."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from datetime import timedelta
+from typing import Any, Final, overload
+
+from sqlalchemy import update
+from sqlalchemy.dialects.postgresql import TIMESTAMP
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.testing._dispatch import on_session
+
+_COMPANIONS: Final = ("Attempt", "DeadLetter", "Queue", "JobType", "Schedule", "RateState", "Quarantine")
+"""Not `Worker`: a worker that is running must not seem dead."""
+
+
+@overload
+def advance(session: Session, by: timedelta, *, model: type[JobMixin[Any]] = Job) -> None: ...
+@overload
+def advance(session: AsyncSession, by: timedelta, *, model: type[JobMixin[Any]] = Job) -> Coroutine[Any, Any, None]: ...
+def advance(session: Any, by: timedelta, *, model: type[JobMixin[Any]] = Job) -> Any:
+    """Advance the queue's clock: move every time stored in its tables back, in the session's transaction.
+
+    Afterwards jobs, backoffs, deadlines, deduplication windows, schedules and retention stand as they would after `by`.
+    Within one transaction PostgreSQL's `now()` does not move, so there the clock is frozen between two calls. With an
+    `AsyncSession`, to be awaited. `by`: above zero. `model`: the class whose table is the queue.
+    Changes: all rows of the queue but those of workers. Raises: InvalidOptionError.
+    """
+    if not isinstance(by, timedelta) or by <= timedelta(0):
+        raise InvalidOptionError("by", f"must be a timedelta above zero, got {by!r}")
+    return on_session(session, lambda opened: move(opened, by, model))
+
+
+def move(session: Session, by: timedelta, model: type[JobMixin[Any]]) -> None:
+    """Move the stored times back."""
+    session.flush()
+    for kind in (model, *(getattr(model, name) for name in _COMPANIONS)):
+        columns = [column for column in kind.__table__.c if isinstance(column.type, TIMESTAMP)]
+        if columns:
+            session.execute(update(kind.__table__).values({column: column - by for column in columns}))
+    expire(session, model)
+
+
+def expire(session: Session, model: type[JobMixin[Any]]) -> None:
+    """Have the session read the jobs that it holds again."""
+    for loaded in session.identity_map.values():
+        if isinstance(loaded, model | model.Chain):
+            session.expire(loaded)

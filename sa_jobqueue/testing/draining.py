@@ -1,0 +1,225 @@
+"""`drain`: run what is due in a test, and fail where a handler failed."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final, overload
+
+from sqlalchemy import Engine, func, select
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
+
+from sa_jobqueue.context import AttemptContext
+from sa_jobqueue.errors import AttemptSignal, InvalidOptionError, JobQueueError
+from sa_jobqueue.events import EventBus, JobCancelled, JobCompleted, JobDied, JobRescheduled
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.registry.job_queue import JobQueue
+from sa_jobqueue.testing._dispatch import opened, run
+from sa_jobqueue.testing.clock import move
+from sa_jobqueue.testing.inline import Inline
+from sa_jobqueue.types import AttemptOutcome, JobId, JobStatus
+from sa_jobqueue.worker import Worker, WorkerOptions
+
+_FAILURES: Final = {AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT}
+
+
+@dataclass(slots=True)
+class Drained:
+    """How many attempts of a `drain` ended in which way."""
+
+    completed: int = 0
+    retried: int = 0
+    """Failed, or asked for another try by `Retry`; the job is due again later."""
+    snoozed: int = 0
+    died: int = 0
+    cancelled: int = 0
+    errors: list[BaseException] = field(default_factory=list)
+    """What handlers raised that was no signal such as `Snooze`, oldest first."""
+
+
+class EndlessDrainError(JobQueueError):
+    """`drain` ran `limit` attempts and more are due."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(
+            f"{limit} attempts have run and more are due: does a handler snooze, fail or enqueue itself without end? "
+            "Pass until= to stop at a time, or a larger limit="
+        )
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.limit,)
+
+
+@overload
+def drain(
+    jobs: JobQueue[Any],
+    on: Engine | Session | scoped_session[Any],
+    *,
+    raise_errors: bool = True,
+    scheduled: bool = False,
+    until: timedelta | datetime | None = None,
+    limit: int = 1000,
+    options: WorkerOptions = ...,
+) -> Drained: ...
+@overload
+def drain(
+    jobs: JobQueue[Any],
+    on: AsyncEngine | AsyncSession | async_scoped_session[Any],
+    *,
+    raise_errors: bool = True,
+    scheduled: bool = False,
+    until: timedelta | datetime | None = None,
+    limit: int = 1000,
+    options: WorkerOptions = ...,
+) -> Coroutine[Any, Any, Drained]: ...
+def drain(
+    jobs: JobQueue[Any],
+    on: Any,
+    *,
+    raise_errors: bool = True,
+    scheduled: bool = False,
+    until: timedelta | datetime | None = None,
+    limit: int = 1000,
+    options: WorkerOptions = WorkerOptions(poll_interval=timedelta(milliseconds=100)),
+) -> Any:
+    """Run the jobs that are due, and those that they lead to, until none is left; return how they ended.
+
+    `on`: an engine runs a `Worker`, for what was committed. A session runs the jobs in its own transaction, so they see what
+    the test has not committed and a rollback undoes them: each attempt is a savepoint, one after the other, and handlers are
+    given this very session. Pauses, limits, ordering keys, timeouts, processes and retry settings of queues need a worker.
+    With an `AsyncEngine` or `AsyncSession`, to be awaited.
+    `raise_errors`: raise the first error of a handler, the exception itself with its traceback, once its attempt is
+    recorded. Signals such as `Snooze` are no errors.
+    `scheduled`: also run jobs that are due later, and the next tries of failed ones, in the order of their times: the
+    queue's clock is advanced to each, as by `advance`. `until`: only those due by then, a time or a duration from now;
+    implies it.
+    `limit`: most attempts, so that a job that snoozes without end ends the test. `options`: of the worker.
+    Raises: what a handler raised; EndlessDrainError; InvalidOptionError; with an engine, as `Worker.run`.
+    """
+    if not isinstance(jobs, JobQueue):
+        raise InvalidOptionError("jobs", f"must be a JobQueue, got a {type(jobs).__name__}")
+    if isinstance(until, datetime) and until.utcoffset() is None:
+        raise InvalidOptionError("until", f"must be an aware datetime or a timedelta, got {until!r}")
+    target = on if isinstance(on, Engine | AsyncEngine) else opened(on)
+    drain_ = _Drain(jobs, target, raise_errors=raise_errors, limit=limit, options=options)
+    work = drain_.run(is_scheduled=scheduled or until is not None, until=until)
+    return work if isinstance(target, AsyncEngine | AsyncSession) else run(work)
+
+
+class _Drain:
+    """One call of `drain`."""
+
+    def __init__(
+        self,
+        jobs: JobQueue[Any],
+        on: Engine | AsyncEngine | Session | AsyncSession,
+        *,
+        raise_errors: bool,
+        limit: int,
+        options: WorkerOptions,
+    ) -> None:
+        self._jobs, self._on = jobs, on
+        self._raises, self._limit, self._options = raise_errors, limit, options
+        self._attempts: dict[tuple[JobId, int], AttemptContext] = {}
+        self._begun = 0
+        self._worker: Worker | None = None
+        self._drained = Drained()
+        self._events = EventBus()
+        self._events.on_attempt_start(self._count)
+        self._events.subscribe(self._take)
+
+    async def run(self, *, is_scheduled: bool, until: timedelta | datetime | None) -> Drained:
+        left: timedelta | None = await self._at(_left, until) if isinstance(until, datetime) else until
+        while True:
+            if isinstance(self._on, Engine | AsyncEngine):
+                await self._work()
+            else:
+                await self._work_inline()
+            if not is_scheduled:
+                return self._drained
+            wait: timedelta | None = await self._at(_next_due, self._jobs)
+            if wait is None or (left is not None and wait > left):
+                return self._drained
+            await self._at(_advance, wait, self._jobs.model)
+            left = None if left is None else left - wait
+
+    async def _work(self) -> None:
+        self._worker = Worker(self._jobs, self._on, options=self._options, events=self._events)  # type: ignore[arg-type]
+        await self._worker.run_until_idle()
+        self._check()
+
+    async def _work_inline(self) -> None:
+        inline = Inline(self._jobs, self._on, self._events)  # type: ignore[arg-type]
+        while await inline.run_next():
+            self._check()
+
+    def _check(self) -> None:
+        if self._raises and self._drained.errors:
+            raise self._drained.errors[0]
+        if self._begun > self._limit:
+            raise EndlessDrainError(self._limit)
+
+    def _count(self, attempt: AttemptContext) -> None:
+        self._attempts[attempt.job.id, attempt.attempt] = attempt
+        self._begun += 1
+        if self._begun > self._limit and self._worker is not None:
+            self._worker.stop(now=True)
+
+    def _take(self, event: object) -> None:
+        match event:
+            case JobCompleted():
+                self._drained.completed += 1
+            case JobCancelled():
+                self._drained.cancelled += 1
+            case JobRescheduled(outcome=AttemptOutcome.SNOOZED):
+                self._drained.snoozed += 1
+            case JobRescheduled(outcome=outcome) if outcome in _FAILURES:
+                self._drained.retried += 1
+                self._note(event)
+            case JobDied():
+                self._drained.died += 1
+                self._note(event)
+
+    def _note(self, event: JobDied | JobRescheduled) -> None:
+        """Keep the error of an attempt that failed; a job that died of its blocker had none."""
+        attempt = self._attempts.get((event.job_id, event.attempt))
+        error = None if attempt is None else attempt.error
+        if error is None or isinstance(error, AttemptSignal):
+            return
+        error.add_note(f"raised by attempt {event.attempt} of the job {event.job_id} of type {event.type_name!r}")
+        self._drained.errors.append(error)
+        if self._raises and self._worker is not None:
+            self._worker.stop()
+
+    async def _at(self, work: Any, *arguments: Any) -> Any:
+        """Call a function with a session: the caller's, or one of the engine's, committed."""
+        match self._on:
+            case AsyncSession():
+                return await self._on.run_sync(work, *arguments)
+            case Session():
+                return work(self._on, *arguments)
+            case AsyncEngine():
+                async with AsyncSession(self._on) as made, made.begin():
+                    return await made.run_sync(work, *arguments)
+        with Session(self._on) as session, session.begin():
+            return work(session, *arguments)
+
+
+def _left(session: Session, until: datetime) -> timedelta:
+    now: datetime = session.scalars(select(func.now())).one()
+    return until - now
+
+
+def _next_due(session: Session, jobs: JobQueue[Any]) -> timedelta | None:
+    """Return how long until the next job is due that is not yet; None where none is."""
+    job = jobs.model.__table__.c
+    waits = [job.status == JobStatus.PENDING, job.scheduled_at > func.now(), job.type_name.in_(jobs.registry.names)]
+    found: timedelta | None = session.scalars(select(func.min(job.scheduled_at) - func.now()).where(*waits)).one()
+    return found
+
+
+def _advance(session: Session, by: timedelta, model: type[JobMixin[Any]]) -> None:
+    move(session, by, model)

@@ -1,0 +1,246 @@
+"""Runs jobs inside a test's own session and transaction: no worker, no commit.
+
+Each attempt is a savepoint: what its handler wrote is kept with its completion, or rolled back with its failure. The
+statements that record its end are the worker's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import Select, func, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session, SessionTransaction
+
+from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, ClaimedJob, Continuation, enter_attempt
+from sa_jobqueue.errors import HandlerCommitError, InvalidOptionError, LostAttemptError
+from sa_jobqueue.events import EventBus, JobCancelled, JobCompleted, JobStarted
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.operations.completing import attach, complete_attempt, ended_by_handler
+from sa_jobqueue.operations.unblocking import unblock_all
+from sa_jobqueue.registry.batches import BatchItem, outcomes_of
+from sa_jobqueue.registry.job_queue import JobQueue
+from sa_jobqueue.registry.job_types import JobType
+from sa_jobqueue.statements import blockers, completions
+from sa_jobqueue.statements._parts import table
+from sa_jobqueue.testing.clock import expire
+from sa_jobqueue.types import ENDED, JobId, JobStatus
+from sa_jobqueue.worker.finish.completer import event_of, parameters_of
+from sa_jobqueue.worker.finish.outcomes import Finished, failed
+from sa_jobqueue.worker.run.dependencies import open_dependencies
+from sa_jobqueue.worker.run.middleware import surround
+
+T = TypeVar("T")
+
+INLINE: Final = "inline"
+"""What `leased_by` and `completed_by` name in place of a worker."""
+
+
+class Inline:
+    """Runs the due jobs of one `JobQueue` in one session."""
+
+    def __init__(self, jobs: JobQueue[Any], session: Session | AsyncSession, events: EventBus) -> None:
+        self._jobs = jobs
+        self._model: type[JobMixin[Any]] = jobs.model
+        self._session = session
+        self._events = events
+
+    async def on(self, work: Callable[[Session], T]) -> T:
+        """Call a function with the synchronous side of the session."""
+        return await self._session.run_sync(work) if isinstance(self._session, AsyncSession) else work(self._session)
+
+    async def run_next(self) -> bool:
+        """Run the attempt that is due first; return whether there was one."""
+        job_id = await self.on(self._find)
+        if job_id is None:
+            return False
+        job = await self.on(lambda session: start(session, self._model, job_id))
+        # In a task: the attempt is the current one of its own context, not of the test's.
+        await asyncio.get_running_loop().create_task(self._run(job))
+        await self.on(lambda session: expire(session, self._model))
+        return True
+
+    def _find(self, session: Session) -> JobId | None:
+        session.flush()
+        job = self._model.__table__.c
+        statement: Select[Any] = (
+            select(job.id)
+            .where(
+                job.status == JobStatus.PENDING,
+                job.scheduled_at <= func.now(),
+                or_(job.expires_at.is_(None), job.expires_at > func.now()),
+                job.type_name.in_(self._jobs.registry.names),
+            )
+            .order_by(job.priority.desc(), job.scheduled_at, job.id)
+            .limit(1)
+        )
+        return session.scalars(statement).first()
+
+    async def _run(self, job: ClaimedJob) -> None:
+        job_type = self._jobs.registry.get(job.type_name)
+        context = AttemptContext(job, INLINE, lambda timeout: None)
+        enter_attempt(context)
+        self._events.begin(context)
+        self._events.emit(JobStarted(job.id, job.type_name, job.attempt))
+        begun = time.monotonic()
+        savepoint = _Savepoint(await self.on(lambda session: session.begin_nested()))
+        try:
+            status = await self._attempt(context, job_type, savepoint)
+        except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
+            raise  # of the test run itself
+        except BaseException as error:
+            context.error = error
+            await self.on(lambda session: savepoint.transaction.rollback())
+            end = failed(context, error, job_type, ran=timedelta(seconds=time.monotonic() - begun))
+            await self.on(lambda session: finish(session, self._model, end))
+            self._events.emit(event_of(end))
+        else:
+            await self.on(lambda session: savepoint.transaction.commit())
+            kind = JobCompleted if status is JobStatus.COMPLETED else JobCancelled
+            self._events.emit(kind(job.id, job.type_name, job.attempt, timedelta(seconds=time.monotonic() - begun)))
+
+    async def _attempt(self, context: AttemptContext, job_type: JobType, savepoint: _Savepoint) -> JobStatus:
+        results: list[Any] = []
+
+        async def call() -> None:
+            results.append(await self._call(context, job_type, savepoint))
+
+        await surround(job_type.middleware, context, call)
+        job, (returned,) = context.job, results
+        result: str | JobMixin[Any]
+        if isinstance(returned, Continuation):
+            result = attach(self._model, job, returned, job_type)
+        else:
+            result = json.dumps(job_type.output.encode_output(returned))
+        return await self.on(lambda session: complete(session, self._model, job, result))
+
+    async def _call(self, context: AttemptContext, job_type: JobType, savepoint: _Savepoint) -> Any:
+        job = context.job
+        arguments = [job_type.decode(job.input, job.input_version)] if job_type.takes_input else []
+        given: dict[str, Any] = {}
+        if job_type.session_argument is not None:
+            given[job_type.session_argument] = self._given_session(job_type)
+        if job_type.blockers_argument is not None:
+            given[job_type.blockers_argument] = await self.on(lambda session: self._blockers(session, job, job_type))
+        if not job_type.is_async:
+            return await self.on(lambda session: call_handler(job_type, context, arguments, given, savepoint.held(session)))
+        sync = self._session.sync_session if isinstance(self._session, AsyncSession) else self._session
+        with savepoint.held(sync):
+            return await call_handler(job_type, context, arguments, given)
+
+    def _given_session(self, job_type: JobType) -> Any:
+        wanted: Any = job_type.session_class
+        given = self._session
+        if isinstance(given, AsyncSession) and not issubclass(wanted, AsyncSession):
+            given = given.sync_session
+        if not isinstance(given, wanted):
+            raise InvalidOptionError(
+                "session",
+                f"is a {type(given).__name__}, but the handler {job_type.place} takes a {wanted.__name__}: drain with a "
+                "session of that class, or with an engine",
+            )
+        return given
+
+    def _blockers(self, session: Session, job: ClaimedJob, job_type: JobType) -> Blockers[Any]:
+        rows = session.execute(blockers.outcomes(self._model), {"job_id": job.id})
+        outcomes = tuple(BlockerOutcome(*row) for row in rows)
+        return Blockers(job_type.decode_blockers([outcome.output for outcome in outcomes]), outcomes)
+
+
+class _Savepoint:
+    """The savepoint of an attempt. A handler's rollback replaces it, because it may go on after that."""
+
+    def __init__(self, transaction: SessionTransaction) -> None:
+        self.transaction = transaction
+
+    @contextmanager
+    def held(self, session: Session) -> Iterator[None]:
+        """Keep a handler from ending the test's transaction: its commit is refused, its rollback is the savepoint's."""
+
+        def commit() -> None:
+            raise HandlerCommitError
+
+        def roll_back() -> None:
+            self.transaction.rollback()
+            self.transaction = session.begin_nested()
+
+        own = vars(session)  # on the instance, so that every other session is as before
+        own |= {"commit": commit, "rollback": roll_back, "close": roll_back}
+        try:
+            yield
+        finally:
+            for name in ("commit", "rollback", "close"):
+                del own[name]
+
+
+def call_handler(
+    job_type: JobType, context: AttemptContext, arguments: list[Any], given: dict[str, Any], held: Any = None
+) -> Any:
+    """Call a handler's function with its context and its dependencies; an async one's coroutine is returned."""
+    if job_type.context_argument is not None:
+        given = {**given, job_type.context_argument: context}
+    if job_type.is_async:
+        return _awaited(job_type, context, arguments, given)
+    with held, open_dependencies(context, job_type) as provided:
+        return _one(job_type, job_type.func(*_listed(job_type, context, arguments), **given, **provided))
+
+
+async def _awaited(job_type: JobType, context: AttemptContext, arguments: list[Any], given: dict[str, Any]) -> Any:
+    with open_dependencies(context, job_type) as provided:
+        return _one(job_type, await job_type.func(*_listed(job_type, context, arguments), **given, **provided))
+
+
+def _listed(job_type: JobType, context: AttemptContext, arguments: list[Any]) -> list[Any]:
+    """Return the arguments; for a batch handler, the batch of this one job."""
+    if job_type.batch is None:
+        return arguments
+    return [[BatchItem(one, context) for one in arguments] if job_type.batch.takes_items else arguments]
+
+
+def _one(job_type: JobType, returned: Any) -> Any:
+    """Return what a handler returned for its job; raise what a batch handler returned as its failure."""
+    if job_type.batch is None:
+        return returned
+    (outcome,) = outcomes_of(returned, 1)
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
+def start(session: Session, model: type[JobMixin[Any]], job_id: JobId) -> ClaimedJob:
+    """Begin an attempt of a pending job. Changes: pending -> running."""
+    job, attempts = table(model), table(model.Attempt)
+    ended = select(func.max(attempts.c.ended_at)).where(attempts.c.job_id == job.c.id).scalar_subquery()
+    own = [job.c[name] for name in ClaimedJob._fields if name != "last_attempt_ended_at"]
+    values = {"status": JobStatus.RUNNING, "attempt": job.c.attempt + 1, "started_at": func.now(), "leased_by": INLINE}
+    statement = update(job).where(job.c.id == job_id, job.c.status == JobStatus.PENDING).values(values)
+    row = session.execute(statement.returning(*own, ended)).one()
+    return ClaimedJob(*row)
+
+
+def complete(session: Session, model: type[JobMixin[Any]], job: ClaimedJob, result: str | JobMixin[Any]) -> JobStatus:
+    """End an attempt with success and continue what waited for it; return the job's status."""
+    try:
+        ended = complete_attempt(session, job, result, worker_id=INLINE, model=model)
+    except LostAttemptError:  # the handler itself ended its job, in this transaction
+        status = ended_by_handler(session, [job.id], model=model, session_name=None)[job.id]
+        if status not in ENDED:
+            raise
+        return status
+    if ended is not None:
+        unblock_all(session.connection(), model, [ended])
+    return JobStatus.COMPLETED
+
+
+def finish(session: Session, model: type[JobMixin[Any]], end: Finished) -> None:
+    """End an attempt without success, and continue what waited for it."""
+    given = parameters_of([end], worker_id=INLINE, new_id=model.__id_factory__)
+    row = session.execute(completions.finish(model), given).one()
+    if row.has_waiters and end.status in ENDED:
+        unblock_all(session.connection(), model, [row.chain_id])

@@ -1,0 +1,175 @@
+"""Factories: jobs that are at some point of their life, one attempt without a database, and an empty queue."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable
+from contextlib import nullcontext
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar, overload
+
+from sqlalchemy import delete
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, ClaimedJob, Continuation
+from sa_jobqueue.errors import Cancel, Discard, InvalidOptionError
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations.completing import complete_job
+from sa_jobqueue.registry.handlers import Handler
+from sa_jobqueue.testing._dispatch import on_session
+from sa_jobqueue.testing.clock import expire
+from sa_jobqueue.testing.inline import INLINE, call_handler, finish, start
+from sa_jobqueue.types import JobStatus
+from sa_jobqueue.worker.finish.outcomes import failed
+
+JobT = TypeVar("JobT", bound=JobMixin[Any])
+
+
+def perform(
+    handler: Handler[Any, Any, Any],
+    payload: Any = None,
+    *,
+    session: Session | AsyncSession | None = None,
+    attempt: int = 1,
+    last_error: BaseException | None = None,
+    blockers: Iterable[Any] = (),
+    **options: Any,
+) -> Any:
+    """Call a handler as an attempt of a worker does, without a job in the database; for an async handler, to be awaited.
+
+    The payload passes through JSON and back, and what the handler returns is checked against its annotation; dependencies
+    are opened, middleware is not run. What the handler raises is raised, signals such as `Snooze` too.
+    `session`: for a handler that takes one. `attempt`, `last_error`: what its `AttemptContext` shows of the attempt and the
+    one before. `blockers`: the outputs of the chains that its job waited for. `options`: of the job, as `handler.job` takes
+    them.
+    Raises: InvalidPayloadError, InvalidJobError, InvalidOutputError; InvalidOptionError without a session it needs.
+    """
+    kind = handler.job_type
+    made = handler.job(payload, **options)
+    now = datetime.now(UTC)
+    error = None if last_error is None else {"type": type(last_error).__name__, "message": str(last_error), "traceback": ""}
+    known = {name: made.__dict__.get(name) for name in ClaimedJob._fields} | {
+        "attempt": attempt,
+        "max_attempts": max(made.max_attempts, attempt),
+        "last_error": error,
+        "last_attempt_ended_at": None if error is None else now,
+        "created_at": now,
+        "scheduled_at": now,
+        "started_at": now,
+    }
+    context = AttemptContext(ClaimedJob(**known), INLINE, lambda timeout: None)
+    given: dict[str, Any] = {}
+    if kind.session_argument is not None:
+        if session is None:
+            raise InvalidOptionError("session", f"is needed: {kind.place} takes one")
+        given[kind.session_argument] = session
+    if kind.blockers_argument is not None:
+        outputs = list(blockers)
+        outcomes = tuple(BlockerOutcome(made.id, "", JobStatus.COMPLETED, output, None) for output in outputs)
+        given[kind.blockers_argument] = Blockers(kind.decode_blockers(outputs), outcomes)
+    arguments = [kind.decode(made.input, kind.version)] if kind.takes_input else []
+    returned = call_handler(kind, context, arguments, given, nullcontext())
+    return _awaited(handler, returned) if kind.is_async else _checked(handler, returned)
+
+
+async def _awaited(handler: Handler[Any, Any, Any], returned: Any) -> Any:
+    return _checked(handler, await returned)
+
+
+def _checked(handler: Handler[Any, Any, Any], returned: Any) -> Any:
+    if not isinstance(returned, Continuation):
+        handler.job_type.output.encode_output(returned)
+    return returned
+
+
+@overload
+def make_job(
+    session: Session,
+    handler: Handler[Any, Any, JobT],
+    payload: Any = None,
+    *,
+    status: JobStatus | str = JobStatus.PENDING,
+    output: Any = None,
+    error: BaseException | None = None,
+    **options: Any,
+) -> JobT: ...
+@overload
+def make_job(
+    session: AsyncSession,
+    handler: Handler[Any, Any, JobT],
+    payload: Any = None,
+    *,
+    status: JobStatus | str = JobStatus.PENDING,
+    output: Any = None,
+    error: BaseException | None = None,
+    **options: Any,
+) -> Coroutine[Any, Any, JobT]: ...
+def make_job(
+    session: Any,
+    handler: Handler[Any, Any, Any],
+    payload: Any = None,
+    *,
+    status: JobStatus | str = JobStatus.PENDING,
+    output: Any = None,
+    error: BaseException | None = None,
+    **options: Any,
+) -> Any:
+    """Enqueue a job and bring it to a state by the steps that a worker takes; return it, flushed, not committed.
+
+    With an `AsyncSession`, to be awaited. `status`: pending, blocked (with `blockers`), running, completed, dead or
+    cancelled. `output`: what a completed one returned. `error`: what a dead one, or a pending one before its next try,
+    failed with; a dead one has a dead letter. `options`: as `handler.job` takes them.
+    Raises: as `handler.job`; InvalidOptionError for a status without the option that it needs.
+    """
+    wanted = JobStatus(status)
+    if wanted is JobStatus.BLOCKED and not options.get("blockers"):
+        raise InvalidOptionError("status", "blocked needs blockers=[...]")
+    return on_session(session, lambda opened: _make(opened, handler, payload, wanted, output, error, options))
+
+
+def _make(  # noqa: PLR0917 - `on_session` gives it a session alone
+    session: Session,
+    handler: Handler[Any, Any, Any],
+    payload: Any,
+    status: JobStatus,
+    output: Any,
+    error: BaseException | None,
+    options: dict[str, Any],
+) -> Any:
+    job = handler.job(payload, **options)
+    model = handler.model
+    session.add(job)
+    session.flush()
+    if status is JobStatus.COMPLETED:
+        complete_job(session, job.id, output, handler=handler)
+    elif status in {JobStatus.RUNNING, JobStatus.DEAD, JobStatus.CANCELLED} or error is not None:
+        claimed = start(session, model, job.id)
+        if status is not JobStatus.RUNNING:
+            context = AttemptContext(claimed, INLINE, lambda timeout: None)
+            ended = Cancel("by make_job") if status is JobStatus.CANCELLED else (error or Discard("by make_job"))
+            if status is JobStatus.DEAD:
+                context.job = claimed._replace(max_attempts=claimed.attempt)
+            end = failed(context, ended, handler.job_type, ran=timedelta(0))
+            finish(session, model, replace(end, job=claimed))
+    expire(session, model)
+    session.refresh(job)
+    return job
+
+
+@overload
+def clear(session: Session, *, model: type[JobMixin[Any]] = Job) -> None: ...
+@overload
+def clear(session: AsyncSession, *, model: type[JobMixin[Any]] = Job) -> Coroutine[Any, Any, None]: ...
+def clear(session: Any, *, model: type[JobMixin[Any]] = Job) -> Any:
+    """Delete all jobs, their history and their dead letters, in the session's transaction: for a suite's teardown.
+
+    `delete(Job)` alone fails where jobs wait for chains. With an `AsyncSession`, to be awaited.
+    """
+
+    def work(opened: Session) -> None:
+        for kind in (model.Blocker, model.Attempt, model.DeadLetter, model):
+            opened.execute(delete(kind).execution_options(synchronize_session=False))
+        opened.expire_all()
+
+    return on_session(session, work)
