@@ -28,7 +28,7 @@ from sa_jobqueue.dashboard.parameters import MAX_TEXT, ParameterError, Params
 from sa_jobqueue.dashboard.rendering import assets, render
 from sa_jobqueue.dashboard.sampler import sentence
 from sa_jobqueue.dashboard.screens import ACTS, SCREENS
-from sa_jobqueue.dashboard.screens.base import Context, Download, Preview, Screen
+from sa_jobqueue.dashboard.screens.base import Context, Download, Outcome, Preview, Screen
 from sa_jobqueue.dashboard.sources import Source
 from sa_jobqueue.errors import (
     ChainNotFoundError,
@@ -50,6 +50,8 @@ _NOT_FOUND: Final = (
     *(QueueNotFoundError, JobTypeNotFoundError),
 )
 _UNAVAILABLE: Final = (SchemaError, DatabaseUnavailableError)
+_STEPS: Final = {"confirmed", "back", "expected", "after"}
+"""Fields of an act's form that are about this step, and not about the rows."""
 _TITLES: Final = {
     400: "This request cannot be answered",
     401: "Not logged in",
@@ -209,11 +211,9 @@ class _Pages:
         act = ACTS[request.url.path.rpartition("/")[2]]
         found = await run_in_threadpool(perform, act, context)
         back = _back(request, context)
-        what = {
-            name: values
-            for name, values in context.params.as_dict().items()
-            if name not in {"confirmed", "back", "expected"}
-        }
+        what = {name: values for name, values in context.params.as_dict().items() if name not in _STEPS}
+        if isinstance(found, Outcome) and found.after is not None:
+            what["after"] = [str(found.after)]
         variables = self._frame(request, act.title, context) | {
             "act": act,
             "found": found,

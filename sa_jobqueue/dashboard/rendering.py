@@ -44,6 +44,7 @@ def environment() -> Environment:
         "lines": _lines,
         "percent": lambda value: f"{value:.0%}",
         "rate": lambda value: f"{value:,.1f}",
+        "series": _series,
         "span": span,
         "with": lambda document, more: document | more,
         "words": lambda value: str(value).replace("_", " "),
@@ -103,6 +104,12 @@ def _lines(text: str) -> Markup:
 def _exact(value: Any) -> Markup:
     """Return a value for a form as JSON in ASCII: browsers change line ends in the values of forms."""
     return escape(json.dumps(value, default=str))
+
+
+def _series(points: Sequence[Any], fields: Sequence[tuple[str, str]]) -> str:
+    """Return the times and values of a chart as JSON: a list of seconds since 1970, and one of values for each field."""
+    values = [[round(getattr(point, field), 3) for point in points] for _, field in fields]
+    return json.dumps([[round(point.at.timestamp(), 1) for point in points], *values])
 
 
 def _ago(value: timedelta) -> str:

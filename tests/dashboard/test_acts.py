@@ -56,6 +56,27 @@ def test_an_act_says_how_many_rows_it_changes_and_changes_none_before(client: Cl
     assert "<strong>0</strong> rows would change" in client.post("cancel-jobs", what).text
 
 
+def test_all_that_match_a_filter_are_cancelled_in_pages_and_later_ones_are_not(
+    client: Client, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sa_jobqueue.dashboard.screens.jobs.MAX_VALUES", 4)
+    old = jobs.add_many(6, type_name="mail")
+    other = jobs.add(type_name="pay")
+    jobs.add(JobStatus.COMPLETED, type_name="mail")
+    [what] = forms(client.page("/queue/jobs?type=mail"), "cancel-jobs")[-1:]
+    later = jobs.add(type_name="mail")
+    preview = client.post("cancel-jobs", what).text
+    assert "<strong>4 or more</strong> rows would change" in preview
+    first = confirmed(client, preview)
+    assert "<strong>4</strong> cancelled. There are more" in first
+    second = confirmed(client, first)
+    assert "<strong>2</strong> cancelled." in second
+    assert "There are more" not in second
+    statuses = jobs.statuses()
+    assert {statuses[one] for one in old} == {JobStatus.CANCELLED}
+    assert {statuses[one] for one in (other, later)} == {JobStatus.PENDING}
+
+
 def test_run_now_and_priority(client: Client, jobs: Jobs) -> None:
     later = jobs.add(due_in=3600)
     what = {"id": str(later)}

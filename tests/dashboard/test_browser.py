@@ -13,7 +13,7 @@ from sqlalchemy import Engine, insert
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from sa_jobqueue import JobStatus
+from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.cli.dashboard import served
 from sa_jobqueue.dashboard import Source, dashboard
 from tests.dashboard.conftest import PREFIX, everyone
@@ -79,11 +79,12 @@ def fill(engine: Engine) -> dict[str, str]:
     error = {"type": "ValueError", "message": "no such order", "traceback": "Traceback\n  line"}
     for status in JobStatus:
         jobs.add(status, last_error=error if status is JobStatus.DEAD else None, input={"order_id": 7})
-    attempt = {"job_id": jobs.add(), "attempt": 1, "outcome": "failed", "error": error, "worker_id": "tester:1"}
+    attempted = jobs.add()
+    attempt = {"job_id": attempted, "attempt": 1, "outcome": "failed", "error": error, "worker_id": "tester:1"}
     with engine.begin() as connection:
         connection.execute(insert(jobs.model.Attempt.__table__).values(attempt))
     ids = {status.value: str(job_id) for job_id, status in jobs.statuses().items()}
-    return ids | {"queue": "default", "type": "test", "fingerprint": ""}
+    return ids | {"attempted": str(attempted), "queue": "default", "type": "test", "fingerprint": ""}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -118,7 +119,6 @@ def test_every_screen_is_accessible_and_keeps_its_policy(browser: Browser, engin
 
 
 def _models() -> list[tuple[str, Any]]:
-    from sa_jobqueue import Job
 
     return [("full", Job), ("hostile", HostileJob)]
 
@@ -146,6 +146,42 @@ def test_a_live_update_keeps_selection_and_focus_and_costs_304(browser: Browser,
         assert not opened.logged
         opened.context.close()
     assert sorted(jobs.statuses().values()) == sorted([JobStatus.CANCELLED, JobStatus.PENDING])
+
+
+def test_charts_times_keys_and_details_survive_updates(browser: Browser, engine: Engine) -> None:
+    ids = fill(engine)
+    opened = Opened(browser, timezone_id="Asia/Kolkata", locale="en-GB")
+    page = opened.page
+    source = Source(name="queue", engine=engine)
+    with served(dashboard([source], authorize=everyone)) as url:
+        source.sampler.sample()
+        source.sampler.points.append(source.sampler.points[0])
+        page.goto(f"{url}/queue/overview")
+        page.locator("#chart-rates canvas").wait_for()
+        page.keyboard.press("?")
+        page.get_by_role("button", name="Close").click()
+        page.keyboard.press("2")
+        page.wait_for_url("**/queue/jobs")
+        page.keyboard.press("/")
+        assert page.evaluate("document.activeElement.name") == "status"
+        page.get_by_label("Times").select_option("local")
+        page.goto(f"{url}/queue/job?id={ids['dead']}")
+        at = page.locator("time").first
+        assert "UTC" not in at.inner_text()
+        assert (at.get_attribute("title") or "").endswith("UTC")
+        page.goto(f"{url}/queue/job?id={ids['attempted']}")
+        details = page.locator("#attempt-1")
+        assert details.get_attribute("open") is not None
+        details.locator("summary").click()
+        with engine.begin() as connection:
+            second = {"job_id": ids["attempted"], "attempt": 2, "outcome": "lost"}
+            connection.execute(insert(Job.Attempt.__table__).values(second))
+        page.keyboard.press("r")
+        page.locator("#attempt-2").wait_for()
+        assert details.get_attribute("open") is None
+        assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
+        assert not opened.logged
+        opened.context.close()
 
 
 def test_without_scripts_it_reads_filters_and_acts(browser: Browser, engine: Engine) -> None:

@@ -102,6 +102,8 @@ class Outcome:
     """For the audit line."""
     has_more: bool = False
     """Whether rows are left that the same act would change."""
+    after: Any = None
+    """Where the same act goes on; None if it begins again, or is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

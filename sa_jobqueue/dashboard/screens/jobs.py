@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import type_coerce
+from sqlalchemy import func, select, type_coerce
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.dashboard.access import Permission
-from sa_jobqueue.dashboard.parameters import ParameterError
+from sa_jobqueue.dashboard.parameters import MAX_VALUES, ParameterError
 from sa_jobqueue.dashboard.screens.base import PAGE, Act, Context, Outcome, Preview, Screen
 from sa_jobqueue.operations import JobFilter, cancel_jobs, list_jobs, set_priority, trigger_jobs
 from sa_jobqueue.operations.pages import SCAN_LIMIT
@@ -22,6 +23,9 @@ COLUMNS: Final = (
     *("created_at", "scheduled_at", "started_at", "completed_at", "last_error"),
 )
 _LISTED: Final = 20
+_OPEN: Final = frozenset(JobStatus) - frozenset(ENDED)
+_SCANS: Final = 10
+"""Maximum number of scans of `SCAN_LIMIT` jobs in one call of an act on all jobs that match."""
 
 
 def read_filter(context: Context) -> JobFilter:
@@ -47,6 +51,7 @@ def view(context: Context) -> dict[str, Any]:
     order = params.choice("order", ("newest", "oldest"))
     limit = params.number("limit", low=1, high=200, default=PAGE)
     with context.read() as session:
+        now: datetime = session.execute(select(func.now())).scalar_one()
         page = list_jobs(
             session,
             where=where,
@@ -73,6 +78,13 @@ def view(context: Context) -> dict[str, Any]:
     return {
         "jobs": [job | {"error_line": context.error_line(job["type_name"], job["last_error"])} for job in page],
         "filters": filters,
+        # Of the jobs that are there now: those enqueued after this page are not meant.
+        "matching": {
+            name: [str(getattr(one, "value", one)) for one in (value if isinstance(value, list) else [value])]
+            for name, value in (filters | {"created_before": where.created_before or now}).items()
+            if value and name not in {"order", "limit"}
+        }
+        | {"matching": ["1"]},
         "texts": {name: params.text(name) or "" for name in ("created_after", "created_before")},
         "is_filtered": any(value for name, value in filters.items() if name not in {"order", "limit"}),
         "next_url": None if page.next is None else context.url("jobs", **filters, after=page.next),
@@ -102,16 +114,46 @@ def selected(context: Context) -> list[Any]:
 
 
 def _standing(context: Context, session: Session) -> dict[Any, dict[str, Any]]:
-    """Return the selected jobs that exist, by id."""
-    ids = selected(context)
+    """Return the jobs that a form is about and that exist, by id."""
+    return _found(context, session)[0]
+
+
+def _found(context: Context, session: Session) -> tuple[dict[Any, dict[str, Any]], Any]:
+    """Return the selected jobs, or the next ones that the form's filter finds; and where the next page begins."""
     columns = ("id", "type_name", "status")
-    where = JobFilter(ids=ids)
-    page = list_jobs(session, where=where, columns=columns, limit=len(ids), model=context.model)
-    return {job["id"]: job for job in page}
+    if not context.params.flag("matching"):
+        ids = selected(context)
+        page = list_jobs(session, where=JobFilter(ids=ids), columns=columns, limit=len(ids), model=context.model)
+        return {job["id"]: job for job in page}, None
+    where = read_filter(context)
+    # What ended needs no change; the caller's other conditions are in the filter.
+    where = replace(where, statuses=[one for one in where.statuses or _OPEN if one in _OPEN])
+    if not where.statuses:
+        return {}, None
+    contains = context.params.document("input")
+    matching = None if contains is None else context.model.input.contains(type_coerce(contains, JSONB))
+    found: dict[Any, dict[str, Any]] = {}
+    after = context.params.job_id("after", context.model)
+    for _ in range(_SCANS):
+        page = list_jobs(
+            session,
+            where=where,
+            matching=matching,
+            columns=columns,
+            after=after,
+            limit=MAX_VALUES - len(found),
+            newest_first=False,
+            model=context.model,
+        )
+        found |= {job["id"]: job for job in page}
+        after = page.next
+        if after is None or len(found) >= MAX_VALUES:
+            break
+    return found, after
 
 
 def _previewed(context: Context, session: Session, statuses: frozenset[JobStatus], what: str) -> Preview:
-    jobs = _standing(context, session)
+    jobs, following = _found(context, session)
     able = [job for job in jobs.values() if job["status"] in statuses]
     details = [f"{job['type_name']} {job['id']} ({job['status'].value})" for job in able[:_LISTED]]
     if len(able) > _LISTED:
@@ -120,12 +162,9 @@ def _previewed(context: Context, session: Session, statuses: frozenset[JobStatus
         details.append(
             f"{len(rest)} of the selected jobs cannot: {', '.join(sorted({job['status'].value for job in rest}))}"
         )
-    if missing := len(selected(context)) - len(jobs):
+    if not context.params.flag("matching") and (missing := len(selected(context)) - len(jobs)):
         details.append(f"{missing} of the selected jobs no longer exist")
-    return Preview(count=len(able), sentence=what, details=details)
-
-
-_OPEN: Final = frozenset(JobStatus) - frozenset(ENDED)
+    return Preview(count=len(able), sentence=what, details=details, is_capped=following is not None)
 
 
 def _preview_cancel(context: Context, session: Session) -> Preview:
@@ -134,11 +173,11 @@ def _preview_cancel(context: Context, session: Session) -> Preview:
 
 
 def _cancel(context: Context, session: Session) -> Outcome:
-    ids = list(_standing(context, session))
-    result = cancel_jobs(session, ids, by=context.access.user, model=context.model)
+    jobs, following = _found(context, session)
+    result = cancel_jobs(session, list(jobs), by=context.access.user, model=context.model)
     rest = result.matched - result.changed
     details = [f"{rest} had already ended"] if rest else []
-    return Outcome(changed=result.changed, sentence="cancelled", details=details, ids=result.ids)
+    return Outcome(changed=result.changed, sentence="cancelled", details=details, ids=result.ids, after=following)
 
 
 def _preview_trigger(context: Context, session: Session) -> Preview:
@@ -164,7 +203,7 @@ def _preview_priority(context: Context, session: Session) -> Preview:
 def _set_priority(context: Context, session: Session) -> Outcome:
     ids = list(_standing(context, session))
     priority = read_priority(context)
-    result = set_priority(session, priority, where=JobFilter(ids=ids), model=context.model)
+    result = set_priority(session, priority, where=JobFilter(ids=ids), by=context.access.user, model=context.model)
     rest = len(ids) - result.matched
     details = [f"{rest} are neither pending nor blocked"] if rest else []
     return Outcome(changed=result.changed, sentence=f"set to priority {priority}", details=details, ids=result.ids)

@@ -1,34 +1,110 @@
-// Live updates, theme and refresh settings. Without this script every page still reads, filters and acts.
+// Live updates, charts, times, keys and settings. Without this script every page still reads, filters and acts.
 (() => {
   "use strict";
   const stored = {
     get(name) { try { return localStorage.getItem(`sa_jobqueue.${name}`); } catch { return null; } },
     set(name, value) { try { localStorage.setItem(`sa_jobqueue.${name}`, value); } catch { /* kept for this page */ } },
   };
-  const live = document.getElementById("live");
-  const connection = document.getElementById("connection");
+  const byId = (id) => document.getElementById(id);
+  const live = byId("live");
+
   const choice = (id, apply) => {
-    const select = document.getElementById(id);
+    const select = byId(id);
     if (!select) return;
     select.value = stored.get(id) ?? "";
+    if (select.selectedIndex < 0) select.value = "";
     select.addEventListener("change", () => { stored.set(id, select.value); apply(select.value); });
   };
+
+  // Times.
+  const showTimes = () => {
+    const local = stored.get("zone") === "local";
+    for (const time of document.querySelectorAll("time[datetime]")) {
+      time.dataset.utc ??= time.textContent;
+      time.title = time.dataset.utc;
+      time.textContent = local
+        ? new Date(time.dateTime).toLocaleString(undefined, { dateStyle: "short", timeStyle: "medium" })
+        : time.dataset.utc;
+    }
+  };
+
+  // Charts: lines of different colours and dashes, drawn again when data, size or theme change.
+  const plots = new Map();
+  const draw = () => {
+    for (const [place, plot] of plots) if (!place.isConnected) { plot.destroy(); plots.delete(place); }
+    for (const place of document.querySelectorAll(".plot")) {
+      const [times, ...values] = JSON.parse(place.dataset.series);
+      const data = [[], ...values.map(() => [])];
+      times.forEach((time, index) => {
+        // While no page was open nothing was measured: a gap, not a line.
+        if (index && time - times[index - 1] > 120) { data[0].push(time - 1); data.slice(1).forEach((one) => one.push(null)); }
+        data[0].push(time);
+        values.forEach((one, number) => data[number + 1].push(one[index]));
+      });
+      const keys = [...place.closest("figure").querySelectorAll(".key")];
+      const quiet = getComputedStyle(place.closest("figure").querySelector("figcaption")).color;
+      plots.get(place)?.destroy();
+      const axis = { stroke: quiet, grid: { stroke: quiet, width: 0.2 }, ticks: { stroke: quiet, width: 0.2 } };
+      plots.set(place, new uPlot({
+        width: place.clientWidth, height: 175, legend: { show: false }, cursor: { show: false },
+        scales: { y: { range: (_, low, high) => [0, Math.max(high ?? 0, 1) * 1.05] } },
+        axes: [axis, { ...axis, size: 55 }],
+        series: [{}, ...keys.map((key, number) => ({
+          stroke: getComputedStyle(key).color, width: 1.5, points: { show: false }, dash: [[], [6, 3], [2, 3]][number],
+        }))],
+      }, data, place));
+    }
+  };
+  let width = innerWidth;
+  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; draw(); } });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 
   choice("theme", (theme) => {
     if (theme) document.documentElement.dataset.theme = theme;
     else delete document.documentElement.dataset.theme;
+    draw();
   });
+  choice("zone", showTimes);
+
+  // One box selects all rows of the page.
+  const addSelectAll = () => {
+    const heading = document.querySelector(".selection thead th");
+    const boxes = () => document.querySelectorAll(".selection tbody input[type=checkbox]");
+    if (!heading || !boxes().length || heading.querySelector("input")) return;
+    const all = Object.assign(document.createElement("input"), { type: "checkbox", title: "Select all rows of this page" });
+    all.setAttribute("aria-label", "Select all rows of this page");
+    all.addEventListener("change", () => boxes().forEach((box) => { box.checked = all.checked; }));
+    heading.replaceChildren(all);
+  };
+
+  // Announced at most every ten seconds, and only what has changed.
+  let announced = "", announcedAt = 0;
+  const announce = () => {
+    const text = live.querySelector("[data-announce]")?.dataset.announce ?? "";
+    if (text === announced || Date.now() - announcedAt < 10_000) return;
+    if (announced) byId("announced").textContent = text;
+    [announced, announcedAt] = [text, Date.now()];
+  };
+
+  const shown = () => { showTimes(); draw(); addSelectAll(); announce(); };
 
   // What a user has opened or selected stays as it is.
-  const isBusy = () => live.querySelector("input:checked") !== null || live.contains(document.activeElement?.closest("form input, form select, form textarea"));
+  const isBusy = () => live.querySelector("input:checked") !== null
+    || live.contains(document.activeElement?.closest("form input, form select, form textarea") ?? null);
   if (window.Idiomorph) {
-    Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) => !(name === "open" && node.tagName === "DETAILS");
+    const callbacks = Idiomorph.defaults.callbacks;
+    callbacks.beforeAttributeUpdated = (name, node) => !(name === "open" && node.tagName === "DETAILS");
+    callbacks.beforeNodeMorphed = (old, fresh) => {
+      if (old.dataset?.kept === undefined) return true;
+      for (const name of ["data-series", "aria-label"]) old.setAttribute(name, fresh.getAttribute(name) ?? "");
+      return false;
+    };
   }
 
   let timer = null;
   const schedule = () => {
     clearTimeout(timer);
-    if (!live || !live.dataset.refresh) return;
+    if (!live.dataset.refresh) return;
     const chosen = stored.get("refresh");
     const seconds = Number(chosen === null || chosen === "" ? live.dataset.refresh : chosen);
     if (!(seconds > 0)) return;
@@ -39,11 +115,13 @@
   };
   choice("refresh", schedule);
 
+  const connection = byId("connection");
   const disconnected = (text) => {
     connection.textContent = text;
     connection.hidden = !text;
   };
   document.addEventListener("visibilitychange", schedule);
+  document.addEventListener("htmx:afterSwap", shown);
   document.addEventListener("htmx:afterRequest", (event) => {
     const status = event.detail.xhr?.status ?? 0;
     if (status === 0) disconnected("The connection to the dashboard is lost. It is tried again.");
@@ -52,5 +130,25 @@
     else disconnected("");
     schedule();
   });
+
+  // Keys, which can be turned off.
+  const help = byId("help");
+  const keys = byId("keys");
+  keys.checked = stored.get("keys") !== "off";
+  keys.addEventListener("change", () => stored.set("keys", keys.checked ? "on" : "off"));
+  byId("open-help").addEventListener("click", () => help.showModal());
+  document.addEventListener("keydown", (event) => {
+    if (!keys.checked || event.ctrlKey || event.metaKey || event.altKey || help.open) return;
+    if (event.target.closest("input, select, textarea")) return;
+    const links = document.querySelectorAll("nav.pages a");
+    if (event.key === "?") help.showModal();
+    else if (event.key === "/") document.querySelector(".filters input, .filters select")?.focus();
+    else if (event.key === "r" && live.dataset.refresh) htmx.trigger(live, "refresh");
+    else if (/^[1-9]$/.test(event.key) && links[event.key - 1]) links[event.key - 1].click();
+    else return;
+    event.preventDefault();
+  });
+
+  shown();
   schedule();
 })();
