@@ -1,0 +1,103 @@
+"""What each page reads: bounded, however many jobs there are. SA_JOBQUEUE_DASHBOARD_JOBS sets another number than 20,000."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event, select
+
+from sa_jobqueue import Job, JobStatus
+from sa_jobqueue.dashboard import Source, dashboard
+from tests.dashboard.conftest import Client, everyone
+from tests.dashboard.large import fill
+
+JOBS = int(os.environ.get("SA_JOBQUEUE_DASHBOARD_JOBS", "20000"))
+BUFFERS = 12_000
+"""Of a page: 10,000 entries of an index at 0.8 buffers each, and what is looked up for its rows."""
+
+
+def buffers(engine: Engine, statements: list[tuple[str, Any]]) -> int:
+    """Return how many buffers statements read, by running each again."""
+    found = 0
+    with engine.connect() as connection:
+        for statement, parameters in statements:
+            if statement.startswith("SET"):
+                continue
+            [plan] = connection.exec_driver_sql(
+                f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters
+            ).scalar_one()
+            found += sum(plan["Plan"][f"Shared {kind} Blocks"] for kind in ("Hit", "Read"))
+            connection.rollback()
+    return found
+
+
+def test_no_page_reads_more_than_its_bound(engine: Engine) -> None:
+    fill(engine, JOBS)
+    with engine.connect() as connection:
+        job = Job.__table__.c
+        dead, pending, chain = (
+            connection.execute(select(job.id).where(condition).limit(1)).scalar_one()
+            for condition in (job.status == JobStatus.DEAD, job.status == JobStatus.PENDING, job.type_name == "step")
+        )
+    source = Source(name="queue", engine=engine)
+    client = Client(dashboard([source], authorize=everyone))
+    began = time.perf_counter()
+    source.sampler.sample()
+    report = time.perf_counter() - began
+    statements: list[tuple[str, Any]] = []
+    event.listen(engine, "before_cursor_execute", lambda *given: statements.append((given[2], given[3])))
+    figures: dict[str, tuple[int, float]] = {}
+    for path in (
+        "overview",
+        "jobs",
+        "jobs?status=pending",
+        "jobs?status=running",
+        "jobs?type=none",
+        "jobs?status=pending&order=oldest&queue=queue3",
+        'jobs?input={"n": 7}',
+        f"jobs?id={dead}",
+        f"jobs?chain={chain}",
+        f"job?id={dead}",
+        f"job?id={pending}",
+        f"job?id={chain}",
+        "dead-letters?type=none",
+        "dead-letters?fingerprint=f1",
+        "queues",
+        "job-types",
+    ):
+        statements.clear()
+        began = time.perf_counter()
+        page = client.page(f"/queue/{path}")
+        took = time.perf_counter() - began
+        assert len(page) < 200_000
+        figures[path] = (buffers(engine, list(statements)), took)
+    print(f"\n{JOBS:,} jobs; the report took {report:.2f} s")  # shown by pytest -s
+    for path, (read, took) in figures.items():
+        print(f"{path:60} {read:7,} buffers {took * 1000:6.0f} ms")
+    assert {path: read for path, (read, _) in figures.items() if read > BUFFERS} == {}
+    assert figures["overview"][0] == 0  # the report is shared
+
+
+@pytest.mark.parametrize("order", ["newest", "oldest"])
+def test_paging_while_jobs_are_written_repeats_and_misses_none(client: Client, engine: Engine, order: str) -> None:
+    import html
+    import json
+    import re
+
+    from tests.fixtures.jobs import Jobs
+
+    jobs = Jobs(engine)
+    there = {str(one) for one in jobs.add_many(60)}
+    seen: list[str] = []
+    url: str | None = f"/queue/jobs?limit=10&order={order}"
+    while url is not None and len(seen) < 500:
+        page = client.page(url)
+        seen += [json.loads(html.unescape(one)) for one in re.findall(r'name="ids" value="([^"]+)"', page)]
+        following = re.search(r'href="[^"]*?(/queue/jobs[^"]*)" rel="next"', page)
+        url = html.unescape(following[1]) if following and len(seen) < 120 else None
+        jobs.add_many(5)
+    assert len(seen) == len(set(seen))
+    assert there <= set(seen)
