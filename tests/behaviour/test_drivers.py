@@ -24,6 +24,7 @@ from sa_jobqueue import (
     Job,
     JobQueue,
     JobStatus,
+    Schedule,
     Worker,
     aio,
     cancel_jobs,
@@ -31,11 +32,14 @@ from sa_jobqueue import (
     enqueue_many,
     get_chain,
     list_jobs,
+    operations,
     wait_chain,
 )
 from sa_jobqueue.errors import ConflictError, IllegalTransitionError, InvalidJobError, InvalidPayloadError, JobQueueError
-from sa_jobqueue.operations import JobFilter, delete_chains, enqueue_payloads
+from sa_jobqueue.operations import DeadLetterFilter, JobFilter, WorkerFilter, delete_chains, enqueue_payloads
 from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.settings import QueueSettings, Retention, RetentionRules, TypeSettings
+from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import quick
 
 T = TypeVar("T")
@@ -133,6 +137,108 @@ async def test_an_application_enqueues_lists_and_changes_jobs_in_its_own_session
     assert await application.run(lambda session: get_chain(session, ids[1]).status) is JobStatus.CANCELLED
     deleted = await application.run(lambda session: delete_chains(session, [ids[1]]).ids)
     assert len(deleted) == 1
+
+
+FINDING = {"get_job", "get_chain", "list_jobs", "list_chains", "list_chain_jobs", "list_blockers", "list_blocked_jobs"} | {
+    *("trigger_jobs", "reschedule_jobs", "complete_job", "list_dead_letters", "group_dead_letters", "redrive_dead_letters"),
+    *("cancel_jobs", "cancel_chains", "delete_chains", "list_queues", "pause_queues", "resume_queues", "delete_queues"),
+    *("list_job_types", "pause_job_types", "resume_job_types", "delete_job_types", "list_schedules", "run_schedule"),
+    *("pause_schedules", "resume_schedules", "delete_schedules", "list_workers", "drain_workers", "resize_workers"),
+    *("list_writes", "list_rejected_rows", "prune_writes"),
+}
+"""Operations that return something true below."""
+
+
+def calls(ids: dict[str, Any], done: list[str]) -> dict[str, Callable[[Session], Any]]:
+    """Return a call of every operation, by name, in the order in which they make sense."""
+    hour = timedelta(hours=1)
+    limits: dict[str, Any] = {"global_concurrency": 5, "rate_limit": 100, "rate_period": timedelta(minutes=1)}
+    settings, schedule = QueueSettings(name="mail", **limits), Schedule(name="daily", cron="0 3 * * *", type_name="take")
+    rules = RetentionRules(default=Retention(completed=timedelta(days=365)))
+    letters, workers = DeadLetterFilter(types=["fail"]), WorkerFilter(names=["nobody"])
+    return {
+        "check_schema": operations.check_schema,
+        "after_commit": lambda session: operations.after_commit(session, done.append, "committed"),
+        "enqueue": lambda session: enqueue(session, take.job("a"), deduplicate=Deduplicate("a", scope="any", window=hour)),
+        "enqueue_many": lambda session: enqueue_many(session, [take.job("a", delay=hour, ordering_key="a")]),
+        "enqueue_unique": lambda session: operations.enqueue_unique(session, [(take.job("b"), Deduplicate("b"))]),
+        "enqueue_many_unique": lambda session: operations.enqueue_many_unique(session, [(take.job("c"), Deduplicate("c"))]),
+        "enqueue_payloads": lambda session: enqueue_payloads(session, take, ["d", "e"]),
+        "get_job": lambda session: operations.get_job(session, ids["blocked"]).blocked_by[0].chain.status,
+        "get_chain": lambda session: get_chain(session, ids["root"]).jobs,
+        "get_progress": lambda session: operations.get_progress(session, ids["blocked"]),
+        "list_jobs": lambda session: list_jobs(session, matching=Job.input["number"].as_integer() == 1).items,
+        "list_chains": lambda session: operations.list_chains(session).items,
+        "list_chain_jobs": lambda session: operations.list_chain_jobs(session, ids["root"]).items,
+        "list_blockers": lambda session: operations.list_blockers(session, ids["blocked"]).items,
+        "list_blocked_jobs": lambda session: operations.list_blocked_jobs(session, ids["root"]).items,
+        "list_attempts": lambda session: operations.list_attempts(session, ids["dead"]).items,
+        "explain_job": lambda session: operations.explain_job(session, ids["blocked"]),
+        "set_priority": lambda session: operations.set_priority(session, 3, where=JobFilter(types=["take"])),
+        "reschedule_jobs": lambda session: operations.reschedule_jobs(session, [ids["root"]], delay=hour).ids,
+        "trigger_jobs": lambda session: operations.trigger_jobs(session, [ids["root"]]).ids,
+        "lock_chain": lambda session: operations.lock_chain(session, ids["root"]),
+        "complete_job": lambda session: operations.complete_job(session, ids["root"], 7),
+        "list_dead_letters": lambda session: operations.list_dead_letters(session, where=letters),
+        "group_dead_letters": lambda session: operations.group_dead_letters(session, where=letters),
+        "redrive_dead_letters": lambda session: operations.redrive_dead_letters(session, where=letters, by="tester"),
+        "dismiss_dead_letters": lambda session: operations.dismiss_dead_letters(session, by="tester"),
+        "cancel_jobs": lambda session: cancel_jobs(session, [ids["dead"]]).ids,
+        "cancel_chains": lambda session: operations.cancel_chains(session, [ids["blocked"]]).ids,
+        "delete_chains": lambda session: delete_chains(session, [ids["dead"]]).ids,
+        "upsert_queue": lambda session: operations.upsert_queue(session, settings),
+        "sync_queues": lambda session: operations.sync_queues(session, [QueueSettings(name="mail", weight=3)]),
+        "get_queue": lambda session: operations.get_queue(session, "mail", for_update=True),
+        "list_queues": lambda session: operations.list_queues(session).items,
+        "pause_queues": lambda session: operations.pause_queues(session, ["mail"], by="tester").ids,
+        "resume_queues": lambda session: operations.resume_queues(session, ["mail"]).ids,
+        "delete_queues": lambda session: operations.delete_queues(session, ["mail"]).ids,
+        "upsert_job_type": lambda session: operations.upsert_job_type(session, TypeSettings(type_name="take", **limits)),
+        "get_job_type": lambda session: operations.get_job_type(session, "take"),
+        "list_job_types": lambda session: operations.list_job_types(session).items,
+        "pause_job_types": lambda session: operations.pause_job_types(session, ["take"]).ids,
+        "resume_job_types": lambda session: operations.resume_job_types(session, ["take"]).ids,
+        "delete_job_types": lambda session: operations.delete_job_types(session, ["take"]).ids,
+        "upsert_schedule": lambda session: operations.upsert_schedule(session, schedule),
+        "sync_schedules": lambda session: operations.sync_schedules(session, [schedule]),
+        "get_schedule": lambda session: operations.get_schedule(session, "daily"),
+        "list_schedules": lambda session: operations.list_schedules(session).items,
+        "explain_schedule": lambda session: operations.explain_schedule(session, "daily"),
+        "fire_schedules": operations.fire_schedules,
+        "run_schedule": lambda session: operations.run_schedule(session, "daily"),
+        "pause_schedules": lambda session: operations.pause_schedules(session, ["daily"]).ids,
+        "resume_schedules": lambda session: operations.resume_schedules(session, ["daily"]).ids,
+        "delete_schedules": lambda session: operations.delete_schedules(session, ["daily"]).ids,
+        "list_workers": lambda session: operations.list_workers(session, where=workers).items == [],
+        "drain_workers": lambda session: operations.drain_workers(session, where=workers).ids == [],
+        "resize_workers": lambda session: operations.resize_workers(session, 3, where=workers).ids == [],
+        "list_writes": lambda session: operations.list_writes(session).items == [],
+        "list_rejected_rows": lambda session: operations.list_rejected_rows(session, "w").items == [],
+        "prune_writes": lambda session: operations.prune_writes(session, older_than=hour).ids == [],
+        "prune": lambda session: operations.prune(session, rules),
+        "prune_dead_letters": lambda session: operations.prune_dead_letters(session, rules),
+    }
+
+
+async def test_every_operation_works_in_the_applications_own_session(application: Application, jobs: Jobs) -> None:
+    def add(session: Session) -> dict[str, Any]:
+        root = note.job(Order(1))
+        blocked = total.job(None, blockers=[root])
+        session.add_all([root, blocked])
+        session.flush()
+        return {"root": root.id, "blocked": blocked.id, "dead": jobs.add(JobStatus.DEAD, type_name="fail")}
+
+    ids, done = await application.run(add), list[str]()
+    every = calls(ids, done)
+    assert set(every) == {name for name in operations.__all__ if name[0].islower()}
+    for name, call in every.items():
+        try:
+            found = await application.run(call)
+        except Exception as error:
+            error.add_note(f"operation {name}")
+            raise
+        assert found or name not in FINDING, name
+    assert done == ["committed"]
 
 
 async def test_errors_of_the_database_are_the_librarys_own(application: Application) -> None:
