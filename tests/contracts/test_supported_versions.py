@@ -1,0 +1,36 @@
+"""The supported versions are the same wherever they are stated, and each is tested by a script that CI runs."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import Any
+
+import pytest
+
+from tests.contracts.packages import ROOT
+
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYTHONS = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
+BOUNDS = dict(re.findall(r"^([a-z]+)[^>]*>=([\d.]+)", one)[0] for one in PROJECT["dependencies"])
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guides/add-to-your-application.md"])
+def test_a_page_states_the_bounds_that_the_package_declares(page: str) -> None:
+    text = (ROOT / page).read_text()
+    for version in (PYTHONS[0], PYTHONS[-1], BOUNDS["sqlalchemy"], "15 to 18"):
+        assert version in text, version
+    assert "3.14 is not tested" in text
+    if page != "README.md":
+        assert f"{BOUNDS['alembic']} and newer" in text
+        assert f"{BOUNDS['psycopg']} and newer" in text
+
+
+def test_every_supported_python_is_tried() -> None:
+    assert f">={PYTHONS[0]}" == PROJECT["requires-python"]
+    script = (ROOT / "scripts/matrix").read_text()
+    (versions,) = re.findall(r"set -- (.+)", script)
+    assert versions.split() == [*PYTHONS, "3.14", "sqlalchemy2.0"]
+    commands = (ROOT / ".ci/run").read_text()
+    assert "\nscripts/matrix\n" in commands
+    assert "\nscripts/lowest\n" in commands
