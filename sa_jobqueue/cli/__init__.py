@@ -23,6 +23,7 @@ _COMMANDS: Final = {
     "queues": ("sa_jobqueue.cli.queues:queues", "List, pause and resume queues, and set their limits."),
     "types": ("sa_jobqueue.cli.types:types", "List, pause and resume job types, and set their limits."),
     "jobs": ("sa_jobqueue.cli.jobs:jobs", "List, show, retry and cancel jobs, and change their priority."),
+    "enqueue": ("sa_jobqueue.cli.enqueue:enqueue", "Enqueue one job."),
     "chains": ("sa_jobqueue.cli.chains:chains", "List, show, cancel and delete chains."),
     "schedules": ("sa_jobqueue.cli.schedules:schedules", "List, pause, resume and run schedules."),
     "explain": ("sa_jobqueue.cli.explain:explain", "Explain why a job is not running."),

@@ -32,6 +32,8 @@ P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
 
 URL_VARIABLE: Final = "SA_JOBQUEUE_URL"
+FALLBACK_VARIABLE: Final = "DATABASE_URL"
+"""Read where the variable above is not set: many platforms set it."""
 APP_VARIABLE: Final = "SA_JOBQUEUE_APP"
 _SIZES: Final = {"K": 2**10, "M": 2**20, "G": 2**30}
 _UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -87,7 +89,7 @@ def age_or_instant(given: Any) -> timedelta | datetime:
 
 url_option: Final[Callable[[F], F]] = click.option(
     "--url",
-    envvar=URL_VARIABLE,
+    envvar=[URL_VARIABLE, FALLBACK_VARIABLE],
     show_envvar=True,
     help="Database URL, postgresql://... With a password in it, set the variable instead: other users can see arguments.",
 )
@@ -176,11 +178,26 @@ def parse_url(url: str | None) -> URL:
     Raises: click.UsageError, which never quotes the URL, as it may contain a password.
     """
     if not url:
-        raise click.UsageError(f"no database URL: set {URL_VARIABLE} or pass --url")
+        raise click.UsageError(f"no database URL: set {URL_VARIABLE} or {FALLBACK_VARIABLE}, or pass --url")
     try:
         return read_url(url, option="the database URL")
     except InvalidOptionError as error:
         raise click.UsageError(f"{error.option} {error.reason}") from None
+
+
+def load_module(name: str) -> Any:
+    """Import a module; the working directory is on the path.
+
+    Raises: click.UsageError if there is none; any exception of the module itself.
+    """
+    if (directory := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, directory)
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # a module that this one imports is missing: an error of the application, shown with its traceback
+        raise click.UsageError(f"module {name!r} not found in the working directory or on sys.path") from None
 
 
 def load_object(path: str) -> Any:
@@ -191,14 +208,7 @@ def load_object(path: str) -> Any:
     module_name, _, attributes = path.partition(":")
     if not module_name or not attributes:
         raise click.UsageError(f"{path!r} must be MODULE:ATTRIBUTE, such as myapp.queue:jobs")
-    if (directory := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, directory)
-    try:
-        found: Any = import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # a module that this one imports is missing: an error of the application, shown with its traceback
-        raise click.UsageError(f"module {module_name!r} not found in the working directory or on sys.path") from None
+    found = load_module(module_name)
     for attribute in attributes.split("."):
         try:
             found = getattr(found, attribute)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shlex
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -23,12 +26,14 @@ from sa_jobqueue.cli._options import (
     byte_count,
     duration,
     load_jobs,
+    load_module,
     load_object,
     parse_url,
     url_option,
 )
+from sa_jobqueue.cli._output import echo
 from sa_jobqueue.cli._probes import serve_probes
-from sa_jobqueue.cli._serving import configure_logging, serve
+from sa_jobqueue.cli._serving import EXIT_PATIENCE, configure_logging, serve
 from sa_jobqueue.cli._supervisor import Supervisor, worker_command
 from sa_jobqueue.cli._systemd import VARIABLES, notifying
 from sa_jobqueue.cli._watchdog import DEFAULT_LIMIT, watching
@@ -173,6 +178,16 @@ def queue_limits(given: Any) -> dict[str, int | None]:
 @click.option("--heartbeat-timeout", type=duration, metavar="DURATION", default=_DEFAULTS.heartbeat_timeout, hidden=True)
 @click.option("--rescue-interval", type=duration, metavar="DURATION", default=_DEFAULTS.rescue_interval, hidden=True)
 @click.option("--control-fd", type=int, hidden=True, help="Reading end of a pipe from a parent process.")
+@click.option(
+    "--import",
+    "modules",
+    multiple=True,
+    metavar="MODULE",
+    help="Import a module that declares handlers; may be repeated.",
+)
+@click.option(
+    "--reload", is_flag=True, help="Restart when a Python file below the working directory changes; needs watchfiles."
+)
 @click.option("--report-fd", type=int, hidden=True, help="Writing end of a pipe to a parent process.")
 @click.pass_context
 def worker(
@@ -193,6 +208,8 @@ def worker(
     log_format: str,
     capture_logs: int | None,
     opentelemetry: bool,
+    modules: tuple[str, ...],
+    reload: bool,
     control_fd: int | None,
     report_fd: int | None,
     **settings: Any,
@@ -206,7 +223,13 @@ def worker(
         options = _options(**settings)
     except InvalidOptionError as error:
         raise click.UsageError(str(error)) from error
+    if reload:
+        if processes > 1:
+            raise click.UsageError("--reload is for one process: leave out --processes")
+        context.exit(_reload(options.shutdown_timeout + options.cancel_timeout))
     jobs = load_jobs(registry)
+    for module in modules:
+        load_module(module)
     source = load_object(engine) if engine else _engine(url, options)
     configure_logging(log_level, log_format)
     if processes > 1:
@@ -221,9 +244,10 @@ def worker(
         for variable in VARIABLES:
             environment.pop(variable, None)
         arguments = [registry, *(["--engine", engine] if engine else []), "--log-level", log_level]
+        arguments += [part for module in modules for part in ("--import", module)]
         arguments += ["--log-format", log_format, *(["--opentelemetry"] if opentelemetry else [])]
         arguments += [] if capture_logs is None else ["--capture-logs", str(capture_logs)]
-        arguments += [] if watchdog is None else ["--watchdog", str(watchdog.total_seconds())]
+        arguments += [] if watchdog is None else ["--watchdog", f"{watchdog.total_seconds()}s"]
         ports = {"metrics": (metrics_port, metrics_address), "health": (health_port, health_address)}
         commands = [
             worker_command(*arguments, *_arguments(options, number), *_ports(ports, number))
@@ -253,6 +277,24 @@ def worker(
     ):
         status = serve(made, control=control_fd)
     context.exit(status)
+
+
+def _reload(patience: timedelta) -> int:
+    """Run this command in a child without `--reload`, again after each change; return the exit status."""
+    try:
+        from watchfiles import PythonFilter, run_process
+    except ImportError:
+        raise click.UsageError('--reload needs watchfiles: pip install "sa-jobqueue[reload]"') from None
+    command = worker_command(*(argument for argument in sys.argv[2:] if argument != "--reload"))
+    run_process(
+        Path.cwd(),
+        target=shlex.join(command),
+        target_type="command",
+        watch_filter=PythonFilter(),
+        callback=lambda changes: echo(f"reloading: {', '.join(sorted(path for _, path in changes))}", err=True),
+        sigint_timeout=int((patience + EXIT_PATIENCE).total_seconds()),
+    )
+    return 0
 
 
 def _ports(given: dict[str, tuple[int | None, str]], number: int) -> list[str]:
@@ -338,8 +380,8 @@ def _arguments(options: WorkerOptions, number: int) -> list[str]:
         "heartbeat_timeout",
         "rescue_interval",
     ):
-        duration: timedelta = getattr(options, name)
-        spelled[name.replace("_", "-")] = str(duration.total_seconds())
+        given: timedelta = getattr(options, name)
+        spelled[name.replace("_", "-")] = f"{given.total_seconds()}s"
     spelled["max-jobs-per-child"] = str(options.max_jobs_per_child)
     if options.max_memory is not None:
         spelled["max-memory"] = str(options.max_memory)

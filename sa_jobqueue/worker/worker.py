@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress
@@ -174,6 +175,26 @@ class Worker:
         SchemaError before anything is claimed. Once it runs, it survives outages of the database.
         """
         await self._run_alone(until_idle=False)
+
+    def run_sync(self) -> None:
+        """Work on an event loop of its own until SIGTERM or SIGINT (Ctrl-C), or `stop`: for scripts.
+
+        The first signal stops as `stop` does, the second as `stop(now=True)`. Outside the main thread, signals are left
+        alone: stop it from another thread by `drain_workers`, or use `run`.
+        Raises: as `run`; RuntimeError in a thread that runs an event loop, where `run` is to be awaited.
+        """
+        asyncio.run(self._run_until_signal())
+
+    async def _run_until_signal(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            self.stop(now=self._stop_called)
+
+        with suppress(NotImplementedError, RuntimeError, ValueError):  # Windows; not the main thread
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, stop)
+        await self.run()
 
     async def run_until_idle(self) -> None:
         """Work until there is nothing left to do, then return. For tests and one-off runs.

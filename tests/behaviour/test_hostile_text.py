@@ -87,6 +87,10 @@ COMMANDS = {
     "vacuum": ["--settings"],
     "reindex": ["{gone}"],
     "prune": ["--older-than", "1d", "--dry-run"],
+    "enqueue": ["{type}", "[]", "--queue", "{queue}"],
+    "writes list": [],
+    "writes show": ["{gone}"],
+    "writes prune": ["--older-than", "1d"],
     "migrate version": [],
     "migrate upgrade": [],
     "migrate prepare": [],
@@ -94,6 +98,7 @@ COMMANDS = {
 REFUSED = {
     *("queues pause", "queues resume", "queues set", "types pause", "types resume", "types set"),  # no name of ours
     *("workers drain", "health", "chains delete", "schedules run", "dead-letters dismiss"),
+    "enqueue",
 }
 """What ends in an error, which quotes what it refuses."""
 WRITERS = {"click.echo", "click.secho", "print", "Console"}

@@ -1,0 +1,81 @@
+"""`sa-jobqueue enqueue`: enqueue one job."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+
+from sa_jobqueue.cli._options import (
+    APP_VARIABLE,
+    Database,
+    duration,
+    instant,
+    json_option,
+    load_object,
+    parse_url,
+    url_option,
+)
+from sa_jobqueue.cli._output import echo, print_json
+from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError, UnknownJobTypeError
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations.enqueueing import enqueue_one
+from sa_jobqueue.registry.job_queue import JobQueue
+
+
+@click.command()
+@click.argument("type_name", metavar="TYPE")
+@click.argument("payload", metavar="[JSON]", default="null")
+@click.option(
+    "--app",
+    envvar=APP_VARIABLE,
+    show_envvar=True,
+    metavar="MODULE:ATTRIBUTE",
+    help="The application's JobQueue: its tables, and its handler of TYPE, which checks the payload.",
+)
+@click.option("--queue", metavar="NAME", help="Queue.  [default: that of the handler, or default]")
+@click.option("--priority", type=int, help="-9 to 9, larger first.")
+@click.option("--delay", type=duration, metavar="DURATION", help="Due this long from now, such as 10m.")
+@click.option("--at", type=instant, metavar="TIME", help="Due at this time, in ISO 8601; without an offset it is UTC.")
+@click.option("--max-attempts", type=int, help="Maximum number of attempts.")
+@click.option("--fairness-key", metavar="KEY", help="Key that shares the queue fairly with others.")
+@click.option("--ordering-key", metavar="KEY", help="Jobs of one key run one at a time, in order.")
+@click.option("--deduplication-key", metavar="KEY", help="Refused if an open chain of this type has the key.")
+@url_option
+@json_option
+def enqueue(
+    *, type_name: str, payload: str, app: str | None, url: str | None, delay: timedelta | None, at: datetime | None,
+    as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Enqueue one job of TYPE with a JSON payload, and print its id. With - the payload is read from standard input.
+
+    With --app the handler of TYPE checks the payload and has the defaults. Without it any type and payload are accepted.
+    """
+    text = sys.stdin.read() if payload == "-" else payload
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"is not JSON: {error}", param_hint="JSON") from None
+    given = {name: value for name, value in options.items() if value is not None}
+    found = load_object(app) if app is not None else Job
+    try:
+        if isinstance(found, JobQueue):
+            handler = found[type_name]
+            decoded = handler.job_type.input.decode("JSON", document)
+            job: JobMixin[Any] = handler.job(decoded, delay=delay, at=at, **given)
+        elif isinstance(found, type) and issubclass(found, JobMixin):
+            job = found(type_name, document, delay=delay, at=at, **given)
+        else:
+            raise click.UsageError(f"{app!r} is neither a JobQueue nor a Job model")
+    except (InvalidJobError, InvalidPayloadError, UnknownJobTypeError) as error:
+        raise click.UsageError(str(error)) from None
+    with Database(parse_url(url), type(job)).session() as session:
+        job_id = enqueue_one(session, job)
+        session.commit()
+    if as_json:
+        print_json({"id": job_id, "type_name": type_name, "queue": job.queue})
+    else:
+        echo(str(job_id))
