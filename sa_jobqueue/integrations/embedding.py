@@ -30,6 +30,20 @@ async def running(worker: Worker) -> AsyncIterator[Worker]:
     finally:
         unsubscribe()
         await cancelled(waiting)
-        if not task.done():  # `stop` before a run would end the next one
-            worker.stop()
-        await task
+        await _stop(worker, task)
+
+
+async def _stop(worker: Worker, task: asyncio.Task[None]) -> None:
+    """Stop a worker and wait for its end: a cancellation meanwhile shortens the shutdown, and does not break it off."""
+    if not task.done():  # `stop` before a run would end the next one
+        worker.stop()
+    interrupted: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            interrupted = error
+            worker.stop(now=True)
+    task.result()
+    if interrupted is not None:
+        raise interrupted

@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 
 from sa_jobqueue import JobQueue, Worker, list_jobs
 from sa_jobqueue.errors import SchemaError
-from sa_jobqueue.events import JobCompleted, WorkerStopped
+from sa_jobqueue.events import JobCompleted, JobStarted, WorkerStarted, WorkerStopped
 from sa_jobqueue.integrations import fastapi, starlette
 from sa_jobqueue.integrations.embedding import running
 from sa_jobqueue.integrations.litestar import JobQueuePlugin
@@ -43,6 +43,11 @@ def hold(payload: None) -> str:
     begun.set()
     assert let_go.wait(PATIENCE)
     return "held"
+
+
+@jobs.handler("wait")
+async def wait(payload: None) -> None:
+    await asyncio.Event().wait()
 
 
 def with_starlette(worker: Worker) -> Application:
@@ -109,6 +114,29 @@ async def test_a_job_that_runs_when_the_server_is_stopped_is_finished_first(engi
     assert [event.released for event in log.of(WorkerStopped)] == [0]
     with Session(engine) as session:
         assert [job.output for job in list_jobs(session)] == ["held"]
+
+
+async def test_a_second_cancellation_releases_the_jobs_that_still_run(engine: Engine) -> None:
+    worker = Worker(jobs, engine, options=quick())
+    log = EventLog(worker)
+
+    async def serve() -> None:
+        async with running(worker):
+            await asyncio.Event().wait()
+
+    serving = asyncio.create_task(serve())
+    await log.until(WorkerStarted)
+    with Session(engine) as session, session.begin():
+        session.add(wait.job(None))
+    await log.until(JobStarted)
+    serving.cancel()
+    await until(lambda: worker.vitals.phase == "draining", what="the worker's shutdown")
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(serving, PATIENCE)
+    assert [event.released for event in log.of(WorkerStopped)] == [1]
+    with Session(engine) as session:
+        assert [job.status for job in list_jobs(session)] == ["pending"]
 
 
 async def test_a_worker_that_an_operator_drained_is_alive_and_not_ready(engine: Engine) -> None:
