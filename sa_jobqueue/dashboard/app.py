@@ -51,6 +51,7 @@ _NOT_FOUND: Final = (
 )
 _UNAVAILABLE: Final = (SchemaError, DatabaseUnavailableError)
 _STEPS: Final = {"confirmed", "back", "expected", "after"}
+_NAMES: Final = frozenset(screen.name for screen in SCREENS)
 """Fields of an act's form that are about this step, and not about the rows."""
 _TITLES: Final = {
     400: "This request cannot be answered",
@@ -230,7 +231,7 @@ class _Pages:
         if source is None or not access.may_open(source.name):
             raise HTTPException(404, "There is no such queue in this dashboard.")
         params = Params(query) if form is None else Params.of_form(form)
-        return Context(source=source, access=access, params=params, root=_root(request))
+        return Context(source=source, access=access, params=params, root=_root(request), screens=_NAMES)
 
     def _frame(
         self, request: Request, heading: str, context: Context | None = None, screen: Screen | None = None

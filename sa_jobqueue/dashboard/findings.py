@@ -43,7 +43,4 @@ def link(context: Context, finding: Finding) -> str:
 
 def _screen(context: Context, name: str, *, anchor: str) -> str:
     """Return the link to a screen, or to a part of the overview if there is no such screen."""
-    from sa_jobqueue.dashboard.screens import SCREENS
-
-    known = any(screen.name == name for screen in SCREENS)
-    return context.url(name) if known else f"{context.url('overview')}#{anchor}"
+    return context.url(name) if name in context.screens else f"{context.url('overview')}#{anchor}"

@@ -30,6 +30,8 @@ class Context:
     params: Params
     root: str
     """The prefix that the dashboard is mounted under."""
+    screens: frozenset[str] = frozenset()
+    """The names of the screens that there are."""
 
     @property
     def model(self) -> type[JobMixin[Any]]:
