@@ -26,6 +26,8 @@ AT_MOST: Final = timedelta(seconds=60)
 """Maximum age of a report while pages ask for one."""
 SHARE: Final = 20
 """A report is kept for this many times the time that it took."""
+PATIENCE: Final = 0.25
+"""Maximum number of seconds that a page waits for a report under way."""
 KEPT: Final = 600
 """Number of points of the charts."""
 
@@ -60,13 +62,15 @@ class Sample:
 class Sampler:
     """Measures a report when it is asked for one and the last is too old. Thread-safe.
 
-    While one thread measures, the others get the last report; without one, they wait for it.
+    It measures in a separate thread, one report at a time; callers get the last report, or none, after at most `PATIENCE`.
     """
 
     def __init__(self, read: Callable[[], Overview], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._read = read
         self._clock = clock
         self._lock = threading.Lock()
+        self._measured = threading.Event()
+        self._measured.set()
         self._overview: Overview | None = None
         self._error: str | None = None
         self._measured_at = self._tried_at = float("-inf")
@@ -75,13 +79,12 @@ class Sampler:
         """Oldest first."""
 
     def sample(self) -> Sample:
-        """Return the last report, after measuring a new one if that is due."""
-        if self._is_due() and self._lock.acquire(blocking=self._overview is None):
-            try:
-                if self._is_due():
-                    self._measure()
-            finally:
-                self._lock.release()
+        """Return the last report; a new one if that is due and measured soon enough."""
+        with self._lock:
+            if self._is_due() and self._measured.is_set():
+                self._measured.clear()
+                threading.Thread(target=self._measure, name="sa_jobqueue dashboard", daemon=True).start()
+        self._measured.wait(PATIENCE)
         age = timedelta(seconds=max(self._clock() - self._measured_at, 0.0)) if self._overview else timedelta(0)
         return Sample(self._overview, age, timedelta(seconds=self._took), self._error)
 
@@ -91,16 +94,18 @@ class Sampler:
 
     def _measure(self) -> None:
         began = self._clock()
+        failure: str | None = "the server's log has the details"
         try:
             overview = self._read()
-        except (DBAPIError, PoolTimeoutError, JobQueueError) as error:
-            self._error = sentence(error)
-        else:
-            self._overview, self._error = overview, None
-            self._measured_at = self._clock()
             self.points.append(_point(overview))
-        self._tried_at = self._clock()
-        self._took = self._tried_at - began
+            self._overview, self._measured_at, failure = overview, self._clock(), None
+        except (DBAPIError, PoolTimeoutError, JobQueueError) as error:
+            failure = sentence(error)
+        finally:
+            self._error = failure
+            self._tried_at = self._clock()
+            self._took = self._tried_at - began
+            self._measured.set()
 
 
 def sentence(error: Exception) -> str:

@@ -63,6 +63,12 @@ class Client:
         return self.request("POST", f"/queue/acts/{act}", data=given, headers=sent)
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pages wait for a report, so that none is measured when a test ends."""
+    monkeypatch.setattr("sa_jobqueue.dashboard.sampler.PATIENCE", 60.0)
+
+
 @pytest.fixture
 def client(engine: Engine) -> Client:
     """Give a client of a dashboard whose user may do everything."""

@@ -174,9 +174,10 @@ def test_charts_times_keys_and_details_survive_updates(browser: Browser, engine:
         details = page.locator("#attempt-1")
         assert details.get_attribute("open") is not None
         details.locator("summary").click()
+        attempts: Any = Job.Attempt.__table__
         with engine.begin() as connection:
             second = {"job_id": ids["attempted"], "attempt": 2, "outcome": "lost"}
-            connection.execute(insert(Job.Attempt.__table__).values(second))
+            connection.execute(insert(attempts).values(second))
         page.keyboard.press("r")
         page.locator("#attempt-2").wait_for()
         assert details.get_attribute("open") is None
