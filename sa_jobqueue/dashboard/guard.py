@@ -8,7 +8,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
@@ -57,6 +57,7 @@ class Guard:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
             return
+        scope = mounted(scope)
         state = scope.setdefault("state", {})
         request = Request(scope, receive)
         token = request.cookies.get(COOKIE, "")
@@ -110,6 +111,18 @@ class Guard:
         if not isinstance(found, Access):
             raise InvalidOptionError("authorize", f"must return an Access or None, got a {type(found).__name__}")
         return found
+
+
+def mounted(scope: Scope) -> Scope:
+    """Return a scope with the prefix in `root_path` and at the start of `path`, as the ASGI specification has it.
+
+    Litestar takes the prefix from the path, adds a slash to its end, and leaves `root_path` empty.
+    """
+    path = scope["path"].rstrip("/")
+    raw = unquote(scope.get("raw_path", b"").decode("latin-1").partition("?")[0]).rstrip("/")
+    if scope.get("root_path") or raw == path or not raw.endswith(path):
+        return scope
+    return {**scope, "root_path": raw[: len(raw) - len(path)], "path": raw if path else f"{raw}/"}
 
 
 def is_same_origin(headers: Headers) -> bool:

@@ -68,6 +68,22 @@ def test_several_mounts_and_queues_in_one_process(engine: Engine, jobs: Jobs) ->
     assert client.get("/two/queue/jobs").status_code == 404
 
 
+def test_in_litestar(engine: Engine, jobs: Jobs) -> None:
+    from litestar import Litestar, asgi
+
+    job_id = jobs.add()
+    app = dashboard(engine, operator=engine, authorize=everyone)
+    client = Client(Litestar([asgi("/in/litestar", is_mount=True, copy_scope=True)(app)]), prefix="")
+    client.prefix = "/in/litestar"
+    assert client.get("/").headers["location"] == "/in/litestar/queue/overview"
+    for one in links(client.page("/queue/jobs")):
+        assert one.startswith("/in/litestar/")
+        if "/acts/" not in one:
+            assert client.get(one.removeprefix("/in/litestar")).status_code in {200, 303}, one
+    confirmed(client, client.post("cancel-jobs", {"id": str(job_id)}).text)
+    assert jobs.status(job_id) is JobStatus.CANCELLED
+
+
 def test_with_an_async_engine(async_engine: AsyncEngine, jobs: Jobs) -> None:
     job_id = jobs.add()
     source = Source(name="queue", engine=async_engine, operator=async_engine)
